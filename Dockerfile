@@ -1,0 +1,22 @@
+# The dashboard server: no torch, no root, nothing written outside /data.
+FROM python:3.12-slim AS build
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY agent agent
+COPY server server
+COPY web web
+RUN pip wheel --no-cache-dir --constraint constraints.txt --wheel-dir /wheels '.[server]'
+
+FROM python:3.12-slim
+COPY --from=build /wheels /wheels
+RUN pip install --no-cache-dir --no-index --find-links /wheels 'rangewatch[server]' \
+    && rm -rf /wheels \
+    && useradd --system --create-home --home-dir /data --uid 10001 rangewatch
+USER rangewatch
+VOLUME /data
+EXPOSE 8642
+ENV RANGEWATCH_HOST=0.0.0.0 RANGEWATCH_DB=/data/rangewatch.db PYTHONUNBUFFERED=1
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
+  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8642/healthz', timeout=2)"]
+# Outside loopback the server refuses to start without RANGEWATCH_TOKEN: there is no default secret.
+CMD ["rangewatch", "serve"]

@@ -1,0 +1,270 @@
+"""`attach` and the handle it returns. Wrong arguments raise here and at once; afterwards nothing of ours does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+from weakref import WeakKeyDictionary, finalize, ref
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from rangewatch import forward_hook, identity
+from rangewatch.compiled import CompiledCall, CompiledReads
+from rangewatch.guard import Guard, Guarded
+from rangewatch.hooks import OutputHook, ParameterHooks
+from rangewatch.loss_scale import ScalerWatch, check_scaler, is_enabled, state_before_update
+from rangewatch.options import Options, resolve
+from rangewatch.phases import StepBoundary
+from rangewatch.selection import Selection
+from rangewatch.tensor_names import clean_modules
+from rangewatch.watched_values import WatchedValues
+from rangewatch.weights import WeightReads
+from rangewatch.worker import Agent
+
+_attached: WeakKeyDictionary[nn.Module, Handle] = WeakKeyDictionary()
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Any = None,
+    *,
+    scaler: Any = None,
+    run: str | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    kinds: Iterable[str] | None = None,
+    level: str | None = None,
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] | None = None,
+    allow_inf: Iterable[str] | None = None,
+    full_every: int | None = None,
+    weight_every: int | None = None,
+    ship_interval_s: float | None = None,
+    start_step: int | None = None,
+    enabled: bool | None = None,
+    queue_bytes: int | None = None,
+    flush_timeout_s: float | None = None,
+    backend: str | None = None,
+) -> Handle:
+    """Watch the numeric ranges of `model` in training and send them to a Rangewatch server.
+
+    `optimizer` is one or a list; the step ends when it steps, or at `scaler.update()` when a `scaler` is given that is
+    enabled; without both, call `step()` on the handle. The other arguments are described in `options.Options`; each can
+    be an environment variable `RANGEWATCH_<NAME>` instead. Call it after the process group is initialised and before
+    the model is compiled; before or after wrapping in DDP is the same.
+
+    A process may attach several models. Each is a run of its own: where the name is taken by a model that is attached
+    already, "/" and the model's class are added to it, with a number if need be, and a warning says so.
+
+    Raises `TypeError` or `ValueError` for arguments that cannot be right. A server that cannot be reached is no error.
+    """
+    options = resolve(
+        {
+            "run": run, "url": url, "token": token, "kinds": kinds, "level": level, "include": include,
+            "exclude": exclude, "allow_inf": allow_inf, "full_every": full_every, "weight_every": weight_every,
+            "ship_interval_s": ship_interval_s, "start_step": start_step, "enabled": enabled,
+            "queue_bytes": queue_bytes, "flush_timeout_s": flush_timeout_s, "backend": backend,
+        }
+    )  # fmt: skip
+    optimizers = _as_list(optimizer)
+    if not options.enabled:
+        return Handle(None)
+    _check_model(model)
+    _check_optimizers(optimizers, model)
+    if scaler is not None:
+        check_scaler(scaler)
+    return _attach(model, optimizers, scaler, options)
+
+
+def detach(model: nn.Module) -> None:
+    """The same as `detach` of the handle that `attach` returned for this model. Raises `ValueError` when it is not."""
+    handle = _attached.get(model)
+    if handle is None:
+        raise ValueError("rangewatch.detach: the model is not attached")
+    handle.detach()
+
+
+class Handle:
+    """An attached model. Use it as a context manager, or call `detach` at the end; the end of the process does too."""
+
+    def __init__(self, agent: Agent | None, remove: Callable[[], None] = lambda: None, *, steps_alone: bool = False):
+        self._agent, self._remove, self._steps_alone = agent, remove, steps_alone
+
+    @property
+    def run(self) -> str:
+        """Name of the run; "" when disabled."""
+        return self._agent.info.run if self._agent else ""
+
+    @property
+    def url(self) -> str:
+        """Where the dashboard is; "" when disabled."""
+        return self._agent.options.url if self._agent else ""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it records: attached, not disabled, and not in a forked child."""
+        return self._agent is not None and self._agent.observer.is_active
+
+    def log(self, **values: Any) -> None:
+        """Record named values for this step: numbers or tensors of one element, such as `loss=loss, lr=lr`.
+
+        After the step has ended and before the next forward, a value belongs to the step that has just ended, unless
+        one of this name was logged for that already. The names of the agent's own series (`worker.OWN_SERIES`) are
+        refused.
+        """
+        agent = self._agent
+        if agent is not None and agent.observer.is_active:
+            agent.guard.run("log", lambda: agent.log(values))
+
+    def step(self) -> None:
+        """End the step, in loops that gave no optimizer to `attach`; does nothing in others."""
+        agent = self._agent
+        if agent is not None and self._steps_alone:
+            agent.guard.run("step", agent.close_step)
+
+    def detach(self) -> None:
+        """Remove every hook, send what is left within `flush_timeout_s`, and end the thread. Later calls do nothing."""
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            agent.guard.run("detach", self._remove)
+            agent.finish()
+
+    def stats(self) -> dict[str, Any]:
+        """`step`, `tensors`, `dropped`, `faults`, `not_observed` and `skipped` of this rank. Empty when disabled."""
+        agent = self._agent
+        if agent is None:
+            return {}
+        return {
+            "step": agent.step,
+            "tensors": len(agent.names),
+            "dropped": dict(agent.drops.counts),
+            "faults": dict(agent.guard.counts),
+            "not_observed": dict(agent.observer.not_observed),
+            "skipped": dict(agent.observer.skipped),
+        }
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        agent = self._agent
+        if agent is not None and error is not None:
+            agent.fail(error)
+        self.detach()
+
+
+def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Options) -> Handle:
+    selection = Selection(options)
+    selection.check(clean_modules(model))
+    device = next(model.parameters()).device
+    info = identity.rank_info(options.run, device, loss_scaled=scaler is not None)
+    taken = {handle.run for handle in _attached.values() if handle.is_active}
+    agent = Agent(options, identity.told_apart(info, type(clean_modules(model)[""]).__name__, taken))
+    with contextlib.ExitStack() as undo:
+        _add_hooks(agent, model, selection, undo)
+        _add_step_ends(agent, optimizers, scaler, undo)
+        undo.callback(_forget, ref(model))
+        agent.start()
+        agent.remove = undo.pop_all().close
+        handle = Handle(agent, agent.remove, steps_alone=not optimizers and scaler is None)
+    finalize(handle, agent.let_go).atexit = False
+    _attached[model] = handle
+    return handle
+
+
+def _forget(reference: ref[nn.Module]) -> None:
+    model = reference()
+    if model is not None:
+        _attached.pop(model, None)
+
+
+def _add_hooks(agent: Agent, model: nn.Module, selection: Selection, undo: contextlib.ExitStack) -> None:
+    options, observer = agent.options, agent.observer
+    for fqn, module in clean_modules(model).items():
+        if selection.has(fqn):
+            _add_module_hooks(agent, fqn, module, undo)
+    values = WatchedValues(observer, agent.guard, model, options.kinds)
+    undo.callback(values.remove)
+    if "grad" in options.kinds:
+        parameters = ParameterHooks(observer, agent.guard, model, selection)
+        undo.callback(parameters.remove)
+        observer.before_shipping = parameters.hook_trainable
+    if "weight" in options.kinds:
+        start, every = options.start_step, options.weight_every
+        observer.before_closing = WeightReads(observer, model, selection, start_step=start, every=every).read_if_due
+
+
+def _add_module_hooks(agent: Agent, fqn: str, module: nn.Module, undo: contextlib.ExitStack) -> None:
+    kinds, guard, observer = agent.options.kinds, agent.guard, agent.observer
+    if not {"input", "output", "grad_output"} & set(kinds):
+        return
+    if isinstance(module, torch.jit.ScriptModule):  # runs no Python hook of ours
+        observer.note_not_observed(fqn, "a ScriptModule")
+        return
+    hook = OutputHook(observer, guard, fqn, module, kinds)
+    if {"output", "grad_output"} & set(kinds):
+        undo.callback(forward_hook.add(module, _reads(guard, fqn, hook, kinds)))
+        undo.callback(_remove_all, hook.leaf_handles)
+    if "input" in kinds:
+        hook = OutputHook(observer, guard, fqn, module, kinds, "input")
+        undo.callback(forward_hook.add_input(module, _reads(guard, fqn, hook, ("input",))))
+    if type(module).forward is not nn.Module.forward:  # ModuleList and its like are never called
+        observer.uncalled[fqn], observer.evaluated[fqn] = hook.has_run, hook.has_run_in_evaluation
+
+
+def _reads(guard: Guard, fqn: str, hook: OutputHook, kinds: Iterable[str]) -> forward_hook.ModuleReads:
+    place = f"{hook.kind} of {fqn}"
+    gradient = Guarded(guard, f"grad_output of {fqn}", hook.read_compiled_gradient) if "grad_output" in kinds else None
+    compiled = CompiledReads(Guarded(guard, place, hook.read_compiled), gradient)
+    return forward_hook.ModuleReads(guard, place, hook.read, compiled)
+
+
+def _remove_all(handles: list[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
+
+
+def _add_step_ends(agent: Agent, optimizers: list[Any], scaler: Any, undo: contextlib.ExitStack) -> None:
+    guard = agent.guard
+    # A scaler that is disabled skips nothing, and a loop may well leave it alone: its update ends no step.
+    ends_step = scaler is not None and (is_enabled(scaler) or not optimizers)
+    boundary = StepBoundary(agent.close_step, len(optimizers), has_scaler=ends_step)
+    for position, optimizer in enumerate(optimizers):
+        stepped = CompiledCall(guard, "step", lambda *_, position=position: boundary.optimizer_stepped(position))
+        undo.callback(optimizer.register_step_post_hook(stepped).remove)
+    if scaler is not None:
+        before = Guarded(guard, "scaler", lambda: agent.record(state_before_update(scaler)))
+        updated = Guarded(guard, "step", boundary.scaler_updated if ends_step else lambda: None)
+        undo.callback(ScalerWatch(scaler, before, updated).remove)
+
+
+def _as_list(optimizer: Any) -> list[Any]:
+    if optimizer is None:
+        return []
+    return list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"rangewatch.attach needs a torch.nn.Module, not {type(model).__name__}")
+    if next(model.parameters(), None) is None:
+        raise ValueError("rangewatch.attach: the model has no parameters")
+    for name, module in model.named_modules():
+        if module in _attached and _attached[module].is_active:  # not so in a forked child, which may attach anew
+            raise ValueError("rangewatch.attach: the model is attached already; call rangewatch.detach(model) first")
+        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            raise ValueError(f"rangewatch.attach: {name or 'the model'} is compiled already; attach before compiling")
+
+
+def _check_optimizers(optimizers: list[Any], model: nn.Module) -> None:
+    own = {id(parameter) for parameter in model.parameters()}
+    for optimizer in optimizers:
+        if not hasattr(optimizer, "register_step_post_hook"):
+            raise TypeError(f"rangewatch.attach: {type(optimizer).__name__} is not a torch.optim.Optimizer")
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if not any(id(parameter) in own for parameter in parameters):
+            raise ValueError("rangewatch.attach: the optimizer has none of the model's parameters")

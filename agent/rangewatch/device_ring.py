@@ -1,0 +1,172 @@
+"""Rows of the open and the closed steps on one accelerator, and the asynchronous copy that brings them to the host.
+
+The training thread queues operations here and never waits; the worker looks at a copy only when its event says that it
+is complete (a non-blocking copy read before that is garbage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rangewatch import limits
+from rangewatch.records import FloatArray
+from rangewatch.statistics.device import COLUMNS, fill_identities, measure, merge
+from rangewatch.step_buffer import Block, StepRow
+
+_COLUMN_BYTES = 8 * len(COLUMNS)
+
+
+class CopyEvent(Protocol):
+    """What is needed of a device's event."""
+
+    def record(self) -> None:
+        """Mark the end of what is queued so far."""
+
+    def query(self) -> bool:
+        """Whether all of that is done."""
+        ...
+
+
+class Scalar(NamedTuple):
+    """Where a value that a device holds belongs."""
+
+    name: str
+    step: int
+
+
+class PendingCopy:
+    """A copy on its way: rows (steps, tensors, `COLUMNS`), and scalars with what they are."""
+
+    def __init__(self, rows: Tensor, values: Tensor, scalars: list[Scalar], event: CopyEvent | None) -> None:
+        self._rows, self._values, self._scalars, self._event = rows, values, scalars, event
+        self.nbytes = rows.numel() * rows.element_size()
+        self.is_empty = not rows.numel() and not scalars
+
+    def is_complete(self) -> bool:
+        """Whether it may be read; never waits."""
+        return self._event is None or self._event.query()
+
+    def merge_into(self, block: Block, columns: dict[str, int]) -> None:
+        """Merge into a block of the same steps; `columns`: position of each statistic there. Call when complete."""
+        rows: FloatArray = self._rows.numpy().astype(np.float64)
+        for position, name in enumerate(COLUMNS):
+            target = block.rows[columns[name]][:, : rows.shape[1]]
+            operation = {"amax": np.maximum, "amin": np.minimum}.get(name, np.add)
+            operation(target, rows[:, : target.shape[1], position], out=target)
+        for scalar, value in zip(self._scalars, self._values.tolist(), strict=True):
+            block.series.setdefault(scalar.name, {})[scalar.step] = value
+
+
+class DeviceRing:
+    """Preallocated rows on one device. `slot` is the open step's, the number of closed steps before it."""
+
+    def __init__(self, device: torch.device, slot: int, make_event: Callable[[torch.device], CopyEvent | None]) -> None:
+        # MPS has no float64: counts above 2^24 elements are then rounded.
+        self.dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._device, self._make_event = device, make_event
+        self.slot = slot
+        self._rows = self._empty_rows(0, 0)
+        self._scalar_values = torch.zeros(0, dtype=self.dtype, device=device)
+        self._scalars: list[Scalar] = []
+
+    def merge(self, number: int, tensor: Tensor) -> None:
+        """Measure a tensor of this device and merge it into the open step. Queues operations only."""
+        if number >= self._rows.shape[1] or self.slot >= self._rows.shape[0]:
+            self._grow(number + 1)
+        with torch.no_grad():
+            merge(self._rows[self.slot, number], measure(tensor, self.dtype))
+
+    def put_scalar(self, scalar: Scalar, value: Tensor) -> bool:
+        """Keep a one-element tensor of this device for a series; False when there is no room for more."""
+        if not len(self._scalar_values):
+            cells = limits.DEVICE_SCALARS * limits.BUFFER_STEPS
+            self._scalar_values = torch.zeros(cells, dtype=self.dtype, device=self._device)
+        if len(self._scalars) == len(self._scalar_values):
+            return False
+        with torch.no_grad():
+            self._scalar_values[len(self._scalars)].copy_(value.detach().reshape(()), non_blocking=True)
+        self._scalars.append(scalar)
+        return True
+
+    def take(self, tensors: int) -> PendingCopy:
+        """Begin the copy of all closed steps, and empty the ring; `slot` is 0 again."""
+        if self.slot > self._rows.shape[0]:
+            self._grow(self._rows.shape[1])  # steps in which this device showed no tensor
+        rows = self._to_host(self._rows[: self.slot, :tensors])
+        values = self._to_host(self._scalar_values[: len(self._scalars)])
+        event = self._make_event(self._device)
+        if event is not None:
+            event.record()
+        fill_identities(self._rows[: self.slot])  # queued behind the copy, on the same stream
+        copy = PendingCopy(rows, values, self._scalars, event)
+        self.slot, self._scalars = 0, []
+        return copy
+
+    def _to_host(self, values: Tensor) -> Tensor:
+        if self._device.type == "cpu":
+            return values.clone()
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=self._device.type == "cuda")
+        return host.copy_(values, non_blocking=True)
+
+    def _grow(self, tensors: int) -> None:
+        capacity = self._rows.shape[1]
+        if tensors > capacity:
+            capacity = max(64, tensors, 2 * capacity)
+        steps = max(self.slot + 1, min(limits.BUFFER_STEPS, limits.BUFFER_BYTES // (capacity * _COLUMN_BYTES or 1)))
+        rows = self._empty_rows(steps, capacity)
+        rows[: self._rows.shape[0], : self._rows.shape[1]] = self._rows
+        self._rows = rows
+
+    def _empty_rows(self, steps: int, tensors: int) -> Tensor:
+        rows = torch.empty(steps, tensors, len(COLUMNS), dtype=self.dtype, device=self._device)
+        fill_identities(rows)
+        return rows
+
+
+class DeviceReader:
+    """Reads tensors on accelerators: one ring a device, made when the device first shows."""
+
+    def __init__(self, row: StepRow, make_event: Callable[[torch.device], CopyEvent | None] | None = None) -> None:
+        self._row, self._make_event = row, make_event or _new_event
+        self._rings: dict[torch.device, DeviceRing] = {}
+        self._slot = 0
+
+    def read(self, number: int, tensor: Tensor) -> None:
+        """Queue the measurement of a floating tensor, as an observation of `number`."""
+        numel = tensor.numel()
+        if numel:
+            self._ring(tensor.device).merge(number, tensor)
+        self._row.call_count[number] += 1.0
+        self._row.numel[number] += numel
+        self._row.full_numel[number] += numel
+
+    def put_scalar(self, name: str, step: int, value: Tensor) -> bool:
+        """Keep a one-element tensor for a series; False when there is no room."""
+        return self._ring(value.device).put_scalar(Scalar(name, step), value)
+
+    def end_step(self) -> None:
+        """The open step is closed."""
+        self._slot += 1
+        for ring in self._rings.values():
+            ring.slot = self._slot
+
+    def take(self, tensors: int) -> tuple[PendingCopy, ...]:
+        """Begin the copies of all closed steps, of the first `tensors` of the catalogue."""
+        self._slot = 0
+        return tuple(ring.take(tensors) for ring in self._rings.values())
+
+    def _ring(self, device: torch.device) -> DeviceRing:
+        ring = self._rings.get(device)
+        if ring is None:
+            ring = self._rings[device] = DeviceRing(device, self._slot, self._make_event)
+        return ring
+
+
+def _new_event(device: torch.device) -> Any:
+    """An event of the device's kind; None on the host, where everything is complete at once."""
+    return None if device.type == "cpu" else getattr(torch, device.type).Event()

@@ -1,0 +1,248 @@
+"""The only hooks on torch: each module's outputs, their gradients, and each parameter's gradient as it accumulates.
+
+A forward hook sees the outputs and puts a hook on each one's gradient. (Full backward hooks would put a function of
+their own into the graph, which breaks in-place modules.) A hook keeps no tensor, changes none and returns None.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
+
+from rangewatch import limits
+from rangewatch.containers import tensors_in
+from rangewatch.flat_parameters import FlatLayout, flat_parameters, own_parameters
+from rangewatch.guard import Guard, Guarded
+from rangewatch.observer import Observer
+from rangewatch.selection import Selection
+
+_is_grad_enabled = torch.is_grad_enabled
+_graph_task_id = torch._C._current_graph_task_id
+_tracing_state = torch._C._get_tracing_state
+_register_hook: Any = Tensor.register_hook
+
+
+class GradientHook:
+    """Reads the gradients of one output or one parameter."""
+
+    __slots__ = ("_dtype", "_has_run", "_identity", "_number", "_observer")
+
+    def __init__(self, observer: Observer, fqn: str, kind: str, index: int, module: str) -> None:
+        self._observer, self._identity = observer, (fqn, kind, index, module)
+        self._dtype: torch.dtype | None = None
+        self._number = -1
+        self._has_run = False
+
+    def read(self, gradient: Tensor | None) -> None:
+        """Hook of an output's gradient."""
+        observer = self._observer
+        if gradient is None or not observer.is_active:
+            return
+        self._has_run = True
+        if gradient.dtype is not self._dtype:
+            self._number = observer.number(gradient, *self._identity)
+            self._dtype = gradient.dtype if self._number >= 0 else None
+        if self._number >= 0:
+            try:
+                observer.read(self._number, gradient)
+            except RuntimeError as error:
+                observer.explain(error, gradient, self._identity[0], self._identity[1])
+
+    def read_parameter(self, parameter: Tensor) -> None:
+        """Hook after a parameter's gradient accumulated: on this rank, before any reduction, still loss-scaled."""
+        self.read(parameter.grad)
+
+    def has_run(self) -> bool:
+        """Whether a gradient has been seen, be it one that cannot be observed."""
+        return self._has_run
+
+
+class _Slot:
+    """One position in a module's outputs: its dtype and number, and the hook for its gradient."""
+
+    __slots__ = ("dtype", "gradient_hook", "number")
+
+    def __init__(self, gradient_hook: Guarded | None) -> None:
+        self.dtype: torch.dtype | None = None
+        self.number = -1
+        self.gradient_hook = gradient_hook
+
+
+class OutputHook:
+    """Forward hook of one module; with `kind` "input", its forward pre-hook."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        guard: Guard,
+        fqn: str,
+        module: nn.Module,
+        kinds: Iterable[str],
+        kind: str = "output",
+    ) -> None:
+        self._observer, self._guard, self._fqn, self._module = observer, guard, fqn, type(module).__name__
+        self.kind, self._reads_tensor = kind, kind in kinds
+        self._reads_gradient = kind == "output" and "grad_output" in kinds
+        self._slots: list[_Slot] = []
+        self.leaf_handles: list[RemovableHandle] = []
+        self._has_run = self._has_run_in_evaluation = False
+
+    def read(self, module: nn.Module, value: Any) -> None:
+        """Read every floating tensor in `value`, the module's output or all its arguments, and hook its gradient."""
+        observer = self._observer
+        # torch.jit.trace would take our reads into its graph.
+        if not observer.is_active or _tracing_state() is not None:
+            return
+        if not module.training and not _is_grad_enabled():
+            observer.skipped["eval_forward"] += 1
+            self._has_run_in_evaluation = True
+            return
+        self._has_run = True
+        if type(value) is Tensor:
+            self._read(0, value)
+        else:
+            for index, tensor in enumerate(tensors_in(value)):
+                self._read(index, tensor)
+
+    def read_compiled(self, index: int, tensor: Tensor) -> None:
+        """The compiled module has come to the tensor at position `index`."""
+        if self._observer.is_active:
+            self._has_run = True
+            if self._reads_tensor:
+                # Compiled code uses its tensor objects again for other values; a new object says so to the reader.
+                self._read_tensor(self._slot(index), index, tensor.detach())
+
+    def read_compiled_gradient(self, index: int, gradient: Tensor) -> None:
+        """And to its gradient."""
+        hook = self._slot(index).gradient_hook
+        if hook is not None:
+            hook(gradient.detach())
+
+    def has_run(self) -> bool:
+        """Whether a forward has been seen that is recorded."""
+        return self._has_run
+
+    def has_run_in_evaluation(self) -> bool:
+        """Whether a forward has been seen that is not recorded, being evaluation."""
+        return self._has_run_in_evaluation
+
+    def _read(self, index: int, tensor: Tensor) -> None:
+        slot = self._slot(index)
+        if self._reads_tensor:
+            self._read_tensor(slot, index, tensor)
+        if slot.gradient_hook is not None and tensor.requires_grad:
+            self._hook_gradient(tensor, slot.gradient_hook)
+
+    def _read_tensor(self, slot: _Slot, index: int, tensor: Tensor) -> None:
+        if _graph_task_id() != -1:
+            # Inside a backward pass a forward is a checkpoint's recomputation: the same values a second time.
+            self._observer.skipped["recompute"] += 1
+            return
+        if tensor.dtype is not slot.dtype:
+            slot.number = self._observer.number(tensor, self._fqn, self.kind, index, self._module)
+            slot.dtype = tensor.dtype if slot.number >= 0 else None
+        if slot.number >= 0:
+            try:
+                self._observer.read(slot.number, tensor)
+            except RuntimeError as error:
+                self._observer.explain(error, tensor, self._fqn, self.kind)
+
+    def _slot(self, index: int) -> _Slot:
+        return self._slots[index] if index < len(self._slots) else self._add_slots(index)
+
+    def _add_slots(self, index: int) -> _Slot:
+        while len(self._slots) <= index:
+            position = len(self._slots)
+            hook = None
+            if self._reads_gradient:
+                gradient = GradientHook(self._observer, self._fqn, "grad_output", position, self._module)
+                hook = Guarded(self._guard, f"grad_output of {self._fqn}", gradient.read)
+            self._slots.append(_Slot(hook))
+        return self._slots[index]
+
+    def _hook_gradient(self, tensor: Tensor, hook: Guarded) -> None:
+        grad_fn = tensor.grad_fn
+        if grad_fn is None:
+            self._hook_leaf(tensor, hook)
+            return
+        if type(tensor) is not Tensor:
+            _register_hook(tensor, hook)
+            return
+        # What Tensor.register_hook does, less its handle object: 1 us instead of 3 (torch 2.13). Its own keys are
+        # whole numbers, so these cannot be taken for one of them.
+        hooks: Any = tensor._backward_hooks
+        if hooks is None:
+            tensor._backward_hooks = hooks = OrderedDict()
+            hooks[hook] = hook
+            grad_fn._register_hook_dict(tensor)
+        else:
+            hooks[hook, len(hooks)] = hook
+
+    def _hook_leaf(self, tensor: Tensor, hook: Guarded) -> None:
+        """A leaf (a module may return its parameter) outlives the step: hook it once, and remember that to undo it."""
+        if hook not in (tensor._backward_hooks or {}).values():
+            self.leaf_handles[:] = [handle for handle in self.leaf_handles if handle.hooks_dict_ref() is not None]
+            self.leaf_handles.append(_register_hook(tensor, hook))
+
+
+class ParameterHooks:
+    """Hooks on the gradients of all parameters: on those that are trainable, and on frozen ones once they are."""
+
+    def __init__(self, observer: Observer, guard: Guard, model: nn.Module, selection: Selection) -> None:
+        self._observer, self._guard = observer, guard
+        self._handles: list[RemovableHandle] = []
+        flat = flat_parameters(model)
+        own = own_parameters(model, flat)
+        self._frozen = [(fqn, ref(parameter)) for fqn, parameter in own if selection.has(fqn)]
+        self.hook_trainable()
+        for parameter, layout in flat:
+            self._hook_flat(parameter, layout, selection)
+
+    def hook_trainable(self) -> None:
+        """Hook what has become trainable since the last call, or has been initialised by a lazy module."""
+        frozen, self._frozen = self._frozen, []
+        for fqn, reference in frozen:
+            parameter = reference()
+            if parameter is None:
+                continue
+            if parameter.requires_grad and not is_lazy(parameter):
+                self._hook(fqn, parameter)
+            else:
+                self._frozen.append((fqn, reference))
+
+    def remove(self) -> None:
+        """Take all hooks away, and add none from here on."""
+        self._frozen = []
+        for handle in self._handles:
+            handle.remove()
+
+    def _hook(self, fqn: str, parameter: nn.Parameter) -> None:
+        self._register(parameter, fqn, self._gradient_hook(fqn).read_parameter)
+
+    def _hook_flat(self, parameter: nn.Parameter, layout: FlatLayout, selection: Selection) -> None:
+        names = [fqn for fqn in layout.names if fqn is not None and selection.has(fqn)]
+        hooks = {fqn: self._gradient_hook(fqn) for fqn in names}
+
+        def read(parameter: Tensor) -> None:
+            if parameter.grad is not None:
+                for fqn, gradient in layout.split(parameter.grad):
+                    if fqn in hooks:
+                        hooks[fqn].read(gradient)
+
+        self._register(parameter, ", ".join(hooks), read)
+
+    def _gradient_hook(self, fqn: str) -> GradientHook:
+        hook = GradientHook(self._observer, fqn, "grad", 0, "Parameter")
+        self._observer.unreached[fqn] = hook.has_run
+        return hook
+
+    def _register(self, parameter: nn.Parameter, fqn: str, read: Callable[[Tensor], None]) -> None:
+        register: Any = parameter.register_post_accumulate_grad_hook
+        self._handles.append(register(Guarded(self._guard, f"grad of {fqn}"[: limits.NAME_CHARACTERS], read)))

@@ -1,0 +1,102 @@
+"""Every size, interval and deadline of the agent that is not an option, with its unit and the reason for it."""
+
+from __future__ import annotations
+
+BUFFER_STEPS = 64
+"""Steps the step buffer holds before it must ship: at 100 steps a second that is still more than half a second."""
+
+BUFFER_BYTES = 16 << 20
+"""Bytes of step buffer. Huge catalogues get fewer steps: 100,000 tensors x 10 statistics is 8 MB a step.
+
+A block of this size also stays far below the wire's 64 MiB per message."""
+
+HANDOFF_BYTES = 64 << 20
+"""Bytes of blocks that wait for the worker thread to encode them: four full buffers, which it empties at once."""
+
+QUEUE_BYTES = 256 << 20
+"""Default bytes of encoded batches kept while the server is away: some hours of a 300-module model."""
+
+NONFINITE_FULL_EVERY = 20
+"""Steps between two full sets caused by a NaN or Inf: a run that stays NaN must not pay for one at every step."""
+
+BLOCK_ELEMENTS = 1 << 17
+"""Elements reduced at a time by passes with temporaries: 128 Ki float32 and a float64 copy fit a 2 MiB L2 cache."""
+
+SEEN_TENSORS = 200_000
+"""Tensors of one step that are known again when another module shows them; a loop that never steps must not gather."""
+
+FLATTEN_DEPTH = 8
+"""Nesting of containers that is looked into for tensors; a self-containing list must end somewhere."""
+
+FLATTEN_TENSORS = 256
+"""Tensors of one module's output that are recorded; a cache of 10,000 past keys is not what anybody wants to read."""
+
+ACCOUNT_NAMES = 1000
+"""Names sent in one event of what was dropped, failed or not observed; 100,000 would be a batch of 10 MB."""
+
+MESSAGE_CHARACTERS = 1000
+"""Longest message of an event: the text of some exceptions is a whole tensor."""
+
+FAULTS_TO_DETACH = 5
+"""Faults after which a place gives up: often enough to see that it is no accident, few enough to cost nothing."""
+
+LOG_INTERVAL_S = 60.0
+"""Least seconds between two log lines of one place."""
+
+CONNECT_TIMEOUT_S = 2.0
+"""Seconds for a TCP (and TLS) connection."""
+
+READ_TIMEOUT_S = 10.0
+"""Seconds without a byte of the reply. Ingest is one short transaction: ten seconds is a server in trouble."""
+
+REPLY_TIMEOUT_S = 20.0
+"""Seconds for the whole body of a reply, so that a server that sends a byte at a time cannot hold the thread."""
+
+REPLY_BYTES = 1 << 20
+"""Bytes of a reply that are read: commands of a later version have room, a wrong server's page has not."""
+
+BACKOFF_FIRST_S = 0.25
+BACKOFF_LAST_S = 15.0
+"""Seconds before the first and at most before any later retry; doubled each time, with jitter so that ranks spread."""
+
+RETRY_AFTER_LAST_S = 60.0
+"""Longest `Retry-After` that is obeyed, in seconds."""
+
+UNAUTHORIZED_RETRY_S = 15.0
+"""Seconds between retries with a refused token: a server restarted with the right one takes the data then."""
+
+OPENINGS_A_BATCH = 3
+"""Times that an `Opening` is sent again for one batch before the server counts as rejecting it."""
+
+FLUSH_TIMEOUT_S = 5.0
+"""Seconds that the end of a run waits for what is queued when the server answers."""
+
+FLUSH_TIMEOUT_AWAY_S = 1.0
+"""The same when the last attempt did not reach the server."""
+
+HEARTBEAT_S = 5.0
+"""Seconds without a batch after which an empty one is sent: a step may take minutes, and 15 s of silence is "stale"."""
+
+DEVICE_POLL_S = 0.005
+"""Seconds between looks at a device copy that is not complete yet; a copy takes tens of microseconds."""
+
+DEVICE_SCALARS = 32
+"""Series values a step that may live on a device (loss scale, found_inf and the user's tensors)."""
+
+NAME_CHARACTERS = 200
+"""Longest name of a run or a series."""
+
+CALL_INDEX_GAP = 1024
+"""Call indices between two tensors of the first step, for those that show later. The server's column holds 2^31:
+200,000 tensors are 2^28."""
+
+CONTAINER_VISITS = 10_000
+"""Objects of one module's output that are looked at in search of tensors: some milliseconds. A million plain numbers
+in a list would be a second."""
+
+DEVICE_BLOCK_ELEMENTS = 1 << 24
+"""Elements of a tensor on an accelerator that are reduced at a time: its temporaries are some 30 bytes an element, so
+half a GB where a whole logits tensor would take nine times its own size."""
+
+LEFT_POLL_S = 1.0
+"""Seconds between looks whether the model is gone: the garbage collector, which knows, may take no lock to say so."""

@@ -1,0 +1,148 @@
+"""What the hooks talk to: gives tensors their numbers and passes each to the reader of its device.
+
+It also keeps account of what was not read, and why: such a tensor is "not observed", never "clean".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rangewatch import limits
+from rangewatch.call_order import CallOrder
+from rangewatch.device_ring import DeviceReader
+from rangewatch.records import TensorEntry
+from rangewatch.statistics.host import HostReader
+from rangewatch.step_buffer import StepBuffer
+from rangewatch.tensor_names import TensorNames
+
+NEVER_CALLED = "its hook never ran: not called, or compiled"
+ONLY_EVALUATED = "ran in evaluation only"
+NEVER_REACHED = "no gradient has reached it"
+
+
+class Observer:
+    """One for each attached model. `is_active` False makes every hook return at once."""
+
+    def __init__(self, names: TensorNames, buffer: StepBuffer, *, forces_device: bool = False) -> None:
+        self.is_active = True
+        self._order = CallOrder()
+        self.host = HostReader(buffer.row, self._read_elsewhere, self._order.passed, reads_all=not forces_device)
+        self.read = self.host.read
+        """Merge a tensor into the open step as an observation of a number. Raises when it cannot be reduced."""
+        self.device = DeviceReader(buffer.row)
+        self.not_observed: dict[str, str] = {}
+        self.skipped = {"eval_forward": 0, "recompute": 0, "cuda_graph": 0}
+        self.uncalled: dict[str, Callable[[], bool]] = {}
+        """Modules whose hook has not run, with the question whether it has since."""
+        self.evaluated: dict[str, Callable[[], bool]] = {}
+        """For the same modules, whether it has run in evaluation, which is not recorded."""
+        self.unreached: dict[str, Callable[[], bool]] = {}
+        """The same for parameters and their gradients."""
+        self.before_shipping: Callable[[], None] = lambda: None
+        self.before_closing: Callable[[int], None] = lambda step: None
+        """Reads what is read when a step ends, given the step."""
+        self._names, self._buffer, self._forces_device = names, buffer, forces_device
+        self._reached = False
+
+    def begin_step(self, *, is_full: bool) -> None:
+        """The last step is closed, the next one open."""
+        self._order.begin_step()
+        self.device.end_step()
+        self.host.begin_step(is_full=is_full)
+
+    def is_on_device(self, value: Any) -> bool:
+        """Whether reading `value` would make the host wait for a device."""
+        return isinstance(value, Tensor) and (self._forces_device or not value.is_cpu)
+
+    def _read_elsewhere(self, number: int, tensor: Tensor) -> None:
+        local = local_part(tensor)
+        if local.is_cpu and not self._forces_device:
+            self.host.read(number, local.as_subclass(Tensor))
+        elif is_being_captured(local):
+            self.skipped["cuda_graph"] += 1
+        else:
+            self.device.read(number, local)
+
+    def number(self, tensor: Tensor, fqn: str, kind: str, index: int, module: str) -> int:
+        """The number of the tensor with this name in `tensor`'s dtype, or -1 when it cannot be observed."""
+        tensor = local_part(tensor)
+        reason = why_unobservable(tensor)
+        if reason:
+            self.note_not_observed(fqn, f"{kind}: {reason}")
+            return -1
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        number = self._names.find(fqn, kind, index, dtype)
+        if number is None:
+            call_index = self._order.add(kind)
+            number = self._names.add(TensorEntry(fqn, kind, index, dtype, tuple(tensor.shape), call_index, module))
+        while len(self._buffer.row) < len(self._names):
+            self._buffer.row.grow()
+        return number
+
+    def explain(self, error: Exception, tensor: Tensor, fqn: str, kind: str) -> None:
+        """A read failed: note why `tensor` could not be observed, or raise `error` again when it should have been."""
+        reason = why_unobservable(local_part(tensor))
+        if reason is None:
+            raise error
+        self.note_not_observed(fqn, f"{kind}: {reason}")
+
+    def note_unobserved(self) -> None:
+        """Say of each module and parameter whose hook has never run that it is not observed, until it runs."""
+        self._note_silent(self.uncalled, NEVER_CALLED)
+        if any(has_run() for has_run in self.unreached.values()) or self._reached:
+            self._reached = True
+            self._note_silent(self.unreached, NEVER_REACHED)
+
+    def _note_silent(self, silent: dict[str, Callable[[], bool]], reason: str) -> None:
+        for fqn, has_run in list(silent.items()):
+            is_silence = self.not_observed.get(fqn, reason) in {reason, ONLY_EVALUATED}
+            if has_run():
+                del silent[fqn]
+                if is_silence:
+                    self.not_observed.pop(fqn, None)
+            elif is_silence:
+                has_run_in_evaluation = self.evaluated.get(fqn)
+                was_evaluated = has_run_in_evaluation is not None and has_run_in_evaluation()
+                self.not_observed[fqn] = ONLY_EVALUATED if was_evaluated else reason
+
+    def note_not_observed(self, fqn: str, reason: str) -> None:
+        """Remember why something of the module or parameter `fqn` is missing; several reasons are joined."""
+        known = self.not_observed.get(fqn)
+        if known is None:
+            self.not_observed[fqn] = reason
+        elif reason not in known and len(known) + len(reason) < limits.MESSAGE_CHARACTERS:
+            self.not_observed[fqn] = f"{known}; {reason}"
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """This rank's shard of a DTensor (reducing a DTensor itself may start a collective); other tensors as they are."""
+    to_local: Any = getattr(tensor, "to_local", None)
+    return to_local() if to_local is not None else tensor
+
+
+def is_being_captured(tensor: Tensor) -> bool:
+    """Whether what is queued for `tensor` joins a CUDA graph: its replays would write to this step's row."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def why_unobservable(tensor: Tensor) -> str | None:
+    """Why the statistics of `tensor` cannot be taken; None when they can."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "inside a torch.func transform"
+    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return f"tensor subclass {type(tensor).__name__}"
+    if tensor.is_nested:
+        return "nested tensor"
+    if tensor.layout is not torch.strided:
+        return f"{str(tensor.layout).removeprefix('torch.').replace('_', ' ')} tensor"
+    if tensor.is_meta:
+        return "meta tensor"
+    if tensor.is_quantized:
+        return "quantized tensor"
+    if not tensor.is_floating_point():
+        return "complex tensor" if tensor.is_complex() else "integer tensor"
+    return None

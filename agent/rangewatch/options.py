@@ -1,0 +1,186 @@
+"""The options of `attach`: each is an argument, or an environment variable `RANGEWATCH_<NAME>`, or its default."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from rangewatch import limits
+
+OBSERVED_KINDS = ("output", "grad_output", "grad", "input", "weight")
+LEVELS = {"grads": OBSERVED_KINDS[2:3], "outputs": OBSERVED_KINDS[:3], "frames": OBSERVED_KINDS}
+BACKENDS = ("auto", "device")
+_SEVERAL = ("kinds", "include", "exclude", "allow_inf")
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `attach` was asked for. Raises `ValueError` with the option's name when a value cannot be."""
+
+    run: str | None = None
+    """Name of the run, shared by its ranks. Default: agreed by the ranks, see `identity.run_name`."""
+
+    url: str = "http://127.0.0.1:8642"
+    """Where `rangewatch serve` listens."""
+
+    token: str | None = dataclasses.field(default=None, repr=False)
+    """Sent as `Authorization: Bearer`, when the server wants one."""
+
+    kinds: tuple[str, ...] = LEVELS["outputs"]
+    """What is recorded: some of `output`, `grad_output`, `grad`, `input` and `weight`.
+
+    Here and below, several are separated by commas in the environment."""
+
+    level: str | None = None
+    """A name for a set of kinds: `grads` (`grad` alone, the cheapest), `outputs` (the default) or `frames` (all)."""
+
+    include: tuple[str, ...] = ()
+    """Patterns of module names, such as `blocks.*.ff`: these modules and all in them are recorded. Default: all."""
+
+    exclude: tuple[str, ...] = ()
+    """Patterns of modules that are not recorded, nor anything in them, though `include` has them."""
+
+    allow_inf: tuple[str, ...] = ()
+    """Patterns of tensors in which Inf is meant, such as masks: module names, or `name:kind:index` (`*.attn:input:1`).
+
+    It is then not counted; an event `allowed_inf` says where it was first seen. NaN is counted as ever."""
+
+    weight_every: int = 100
+    """Steps between two readings of the weights, when `kinds` has them: as they are after the step's update."""
+
+    full_every: int = 100
+    """Steps between two full sets (amin, zeros, subnormals, sum of squares) where they cost passes of their own."""
+
+    ship_interval_s: float = 0.5
+    """Least seconds between two shipments; 0 ships each step."""
+
+    start_step: int = 0
+    """Number of the first step, for a run that goes on from a checkpoint."""
+
+    enabled: bool = True
+    """False makes `attach` return a handle that does nothing."""
+
+    queue_bytes: int = limits.QUEUE_BYTES
+    """Bytes of encoded batches kept while the server is away; then the oldest are dropped and counted."""
+
+    flush_timeout_s: float = limits.FLUSH_TIMEOUT_S
+    """Seconds the end of a run waits for the queue to empty when the server answers."""
+
+    backend: str = "auto"
+    """`auto` reads each tensor in the way that suits its device; `device` forces the accelerator's way everywhere."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.level, str) and self.level in LEVELS:
+            object.__setattr__(self, "kinds", LEVELS[self.level])
+        for name, is_valid, wanted in _CHECKS:
+            if not is_valid(getattr(self, name)):
+                raise ValueError(f"rangewatch option {name}={getattr(self, name)!r}: must be {wanted}")
+        _check_url(self.url)
+
+    def public(self) -> dict[str, Any]:
+        """The options as they may be shown: without the token."""
+        shown = dataclasses.asdict(self)
+        del shown["token"]
+        return shown
+
+
+def resolve(given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Options:
+    """Options from arguments (None means not given), then the environment, then the defaults. Raises `ValueError`."""
+    values: dict[str, Any] = {}
+    if given.get("kinds") is not None and given.get("level") is not None:
+        raise ValueError("rangewatch options kinds and level: give one of them")
+    if given.get("kinds") is not None:
+        environment = {name: value for name, value in environment.items() if name != "RANGEWATCH_LEVEL"}
+    for field in dataclasses.fields(Options):
+        variable = f"RANGEWATCH_{field.name.upper()}"
+        if given.get(field.name) is not None:
+            values[field.name] = _normal(field.name, given[field.name])
+        elif environment.get(variable, "").strip():
+            values[field.name] = _parse(field.name, variable, environment[variable].strip())
+    return Options(**values)
+
+
+def _normal(name: str, value: Any) -> Any:
+    if name in _SEVERAL:
+        return (value,) if isinstance(value, str) else tuple(value)
+    return value
+
+
+def _parse(name: str, variable: str, text: str) -> Any:
+    try:
+        return _PARSERS.get(name, str)(text)
+    except ValueError as error:
+        raise ValueError(f"environment variable {variable}={text!r}: {error}") from None
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    raise ValueError("must be 0 or 1")
+
+
+def _several(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(_SEVERAL, _several),
+    "full_every": int,
+    "weight_every": int,
+    "ship_interval_s": float,
+    "start_step": int,
+    "enabled": _boolean,
+    "queue_bytes": int,
+    "flush_timeout_s": float,
+}
+
+
+def _is_whole(least: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**62
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 3600
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= limits.NAME_CHARACTERS and value.isprintable()
+
+
+def _are_patterns(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, str) and each for each in value)
+
+
+_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("run", lambda value: value is None or _is_name(value), f"1 to {limits.NAME_CHARACTERS} printable characters"),
+    ("token", lambda value: value is None or (_is_name(value) and value.isascii()), "printable ASCII"),
+    ("kinds", lambda value: value and set(value) <= set(OBSERVED_KINDS), f"some of {', '.join(OBSERVED_KINDS)}"),
+    ("level", lambda value: value is None or value in LEVELS, f"one of {', '.join(LEVELS)}"),
+    ("include", _are_patterns, "patterns of module names"),
+    ("exclude", _are_patterns, "patterns of module names"),
+    ("allow_inf", _are_patterns, "patterns of module names or name:kind:index"),
+    ("full_every", _is_whole(1), "a whole number of steps, 1 or more"),
+    ("weight_every", _is_whole(1), "a whole number of steps, 1 or more"),
+    ("ship_interval_s", _is_seconds, "seconds from 0 to 3600"),
+    ("start_step", _is_whole(0), "a whole number, 0 or more"),
+    ("enabled", lambda value: isinstance(value, bool), "True or False"),
+    ("queue_bytes", _is_whole(1 << 20), "bytes, 1 MiB or more"),
+    ("flush_timeout_s", _is_seconds, "seconds from 0 to 3600"),
+    ("backend", lambda value: value in BACKENDS, f"one of {', '.join(BACKENDS)}"),
+)
+
+
+def _check_url(url: Any) -> None:
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except (ValueError, TypeError, AttributeError):
+        is_valid = False
+    if not is_valid or not url.isprintable() or " " in url:
+        raise ValueError(f"rangewatch option url={url!r}: must be http://HOST:PORT or https://HOST:PORT")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("rangewatch option url: must hold no user name, query or fragment; a token goes into `token`")

@@ -1,0 +1,122 @@
+"""The typed records that flow from the agent to the server. No torch, no I/O.
+
+Arrays are numpy, oriented (tensors, steps): one tensor's values over time lie together, which is how they compress
+and how every reader wants them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+StepArray = NDArray[np.int64]
+
+KINDS = ("output", "input", "grad_output", "weight", "grad")
+
+
+class Statistic(msgspec.Struct, frozen=True):
+    """One statistic: its name, unit, merge rule (`max`, `min`, `sum` or `last`), neutral element and a line of help."""
+
+    name: str
+    unit: str
+    merge: str
+    identity: float
+    help: str
+
+
+class TensorEntry(msgspec.Struct, frozen=True):
+    """One tensor of a rank. Its number on that rank is its position in `Catalogue.tensors`.
+
+    `index` is the position in a container of outputs; `call_index` orders a rank's tensors by first use in a step, with
+    gaps and ties (then the lower number is first); `module` is the class name; `shape` that of the first observation.
+    """
+
+    fqn: str
+    kind: str
+    index: int
+    dtype: str
+    shape: tuple[int, ...]
+    call_index: int
+    module: str = ""
+
+
+class Catalogue(msgspec.Struct, frozen=True):
+    """What a rank's rows mean. It only grows, and travels when it has, named by its digest."""
+
+    statistics: tuple[Statistic, ...]
+    tensors: tuple[TensorEntry, ...]
+
+
+class RankInfo(msgspec.Struct, frozen=True):
+    """Who sends: one rank of one run, in one incarnation (a process from attach to its end)."""
+
+    run: str
+    rank: int
+    world_size: int
+    local_rank: int
+    host: str
+    incarnation: str
+    started_ns: int
+    pid: int = 0
+    device: str = "cpu"
+    versions: dict[str, str] = {}
+    loss_scaled: bool = False
+    """A loss scaler is in use: `grad_output` and `grad` are as the hardware held them, multiplied by the scale."""
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """First message of an incarnation, and again whenever the catalogue grew or the server asks for it."""
+
+    info: RankInfo
+    catalogue: Catalogue
+
+
+class RangeRows(msgspec.Struct, frozen=True):
+    """Statistics of `tensors` at `steps`.
+
+    `steps`: (n,) int64, strictly ascending. `tensors`: (t,) int64, positions in the catalogue, strictly ascending.
+    `columns`: statistic name -> (t, n) float64; a statistic left out holds its identity everywhere.
+    """
+
+    steps: StepArray
+    tensors: StepArray
+    columns: dict[str, FloatArray]
+
+
+class SeriesRows(msgspec.Struct, frozen=True):
+    """Values of one series: `steps` (n,) int64 strictly ascending, `values` (n,) float64, NaN being a value."""
+
+    name: str
+    steps: StepArray
+    values: FloatArray
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened: `attached`, `finished`, `fault`, `dropped`, `not_observed`, ... with free details."""
+
+    kind: str
+    time_ns: int
+    step: int
+    message: str = ""
+    data: dict[str, Any] = {}
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What one rank ships at once. `sequence` counts from 0 within an incarnation; resending is harmless.
+
+    Every sequence below `settled` has arrived or never will (it was dropped): the server need not wait for it.
+    """
+
+    run: str
+    rank: int
+    incarnation: str
+    sequence: int
+    catalogue: str
+    ranges: RangeRows | None = None
+    series: tuple[SeriesRows, ...] = ()
+    events: tuple[Event, ...] = ()
+    settled: int = 0

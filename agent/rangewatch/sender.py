@@ -1,0 +1,205 @@
+"""The worker thread: encodes what the training thread hands over, and sends it in order until the server has it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from rangewatch import limits, wire
+from rangewatch.batcher import Batcher, Drops, Encoded, Handoff, Queue, Shipment
+from rangewatch.guard import Guard, logger
+from rangewatch.options import Options
+from rangewatch.records import Opening, RankInfo
+from rangewatch.step_buffer import EMPTY_BLOCK
+from rangewatch.tensor_names import TensorNames
+from rangewatch.transport import Outcome, Reply, Transport
+
+
+class Sender:
+    """Everything but `start`, `put`, `stop` and `wait` runs on its own thread."""
+
+    def __init__(self, options: Options, info: RankInfo, names: TensorNames, drops: Drops, guard: Guard) -> None:
+        self._url, self._info, self._names, self._drops, self._guard = options.url, info, names, drops, guard
+        self._handoff = Handoff(drops)
+        self._batcher = Batcher(info, names, options.allow_inf)
+        self._queue = Queue(options.queue_bytes, drops)
+        self._transport = Transport(options.url, options.token)
+        self._wake = threading.Event()
+        self._stop_at_s: float | None = None
+        self._goodbye: Callable[[], Shipment] | None = None
+        self._opened: str | None = None
+        self._openings = 0
+        self._tensor_count = 0
+        self._last_settled_s = time.monotonic()
+        self._attempted: Encoded | None = None
+        self._backoff_s = limits.BACKOFF_FIRST_S
+        self._next_attempt_s = 0.0
+        self._warned: set[str] = set()
+        self.is_reachable = True
+        self.has_left = False
+        """Nobody holds model or handle any more. Set by the garbage collector, in any thread and under any lock."""
+        self.leave: Callable[[], None] = lambda: None
+        """Called by the thread when it sees that."""
+        self.ended: Callable[[], None] = lambda: None
+        """Called by the thread at its end."""
+        self._thread = threading.Thread(target=self._run, name="rangewatch-sender", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. Raises `RuntimeError` where the interpreter allows none any more."""
+        self._thread.start()
+
+    def put(self, shipment: Shipment) -> None:
+        """Hand over; never waits for more than the copy of a pointer."""
+        self._handoff.put(shipment)
+        self._wake.set()
+
+    def stop(self, timeout_s: float, goodbye: Callable[[], Shipment]) -> None:
+        """Send what is left for at most `timeout_s`, then `goodbye()`, and end the thread."""
+        self.begin_stop(timeout_s, goodbye)
+        self.wait()
+
+    def begin_stop(self, timeout_s: float, goodbye: Callable[[], Shipment]) -> None:
+        """The same without waiting for it.
+
+        The goodbye is made when all else is sent, so that it tells of what was dropped on the way. What is left when
+        time is up is lost with the process.
+        """
+        self._goodbye = goodbye
+        self._backoff_s = limits.BACKOFF_FIRST_S
+        self._next_attempt_s = 0.0
+        self._stop_at_s = time.monotonic() + timeout_s
+        self._wake.set()
+
+    def wait(self) -> None:
+        """Wait until a stop that has begun is done, or its time is up."""
+        if self._stop_at_s is not None:
+            # A request that is on its way when time is up ends by its own timeouts: the thread is a daemon.
+            self._thread.join(max(self._stop_at_s - time.monotonic(), 0.0) + 0.1)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            if self.has_left and self._stop_at_s is None:
+                self._guard.run("sender", self.leave)
+            if not self._guard.run("sender", self._work):
+                self._skip()
+            if self._is_done():
+                break
+            self._wake.wait(min(self._idle_s(), limits.LEFT_POLL_S))
+        self._guard.run("sender", self._transport.close)
+        self._guard.run("sender", self.ended)
+
+    def _work(self) -> None:
+        self._encode_all()
+        if self._is_silent():
+            self._encode(Shipment(EMPTY_BLOCK, (), self._tensor_count))
+        while len(self._queue) and time.monotonic() >= self._next_attempt_s and not self._is_overdue():
+            self._attempt()
+            self._encode_all()
+
+    def _is_silent(self) -> bool:
+        """Whether it is time for an empty batch, which tells the server that this rank is still there."""
+        return not len(self._queue) and time.monotonic() - self._last_settled_s >= limits.HEARTBEAT_S
+
+    def _skip(self) -> None:
+        """Whatever we failed at, do not fail at it for ever: the batch being sent goes, or the one not yet encoded."""
+        if self._attempted is not None and len(self._queue) and self._queue.first() is self._attempted:
+            self._queue.remove_first()
+        self._attempted = None
+        self._drops.add("agent_fault")
+        self._last_settled_s = time.monotonic()
+        self._next_attempt_s = self._last_settled_s + limits.BACKOFF_FIRST_S
+
+    def _is_overdue(self) -> bool:
+        return self._stop_at_s is not None and time.monotonic() >= self._stop_at_s
+
+    def _is_done(self) -> bool:
+        if self._stop_at_s is None:
+            return False
+        if len(self._queue) or len(self._handoff):
+            return self._is_overdue() or self._next_attempt_s >= self._stop_at_s
+        if self._goodbye is None:
+            return True
+        goodbye, self._goodbye = self._goodbye, None
+        self._guard.run("sender", lambda: self.put(goodbye()))
+        return False
+
+    def _idle_s(self) -> float:
+        if len(self._handoff):
+            return limits.DEVICE_POLL_S
+        next_s = self._next_attempt_s if len(self._queue) else self._last_settled_s + limits.HEARTBEAT_S
+        return max(next_s - time.monotonic(), 0.0)
+
+    def _encode_all(self) -> None:
+        while (shipment := self._handoff.get_complete()) is not None:
+            self._encode(shipment)
+
+    def _encode(self, shipment: Shipment) -> None:
+        self._tensor_count = shipment.tensor_count
+        batch = self._batcher.batch(shipment)
+        body = wire.encode(batch)
+        if len(body) > wire.MAX_COMPRESSED_BYTES:
+            self._drops.add("too_large")
+        else:
+            self._queue.put(Encoded(body, shipment.tensor_count, batch.catalogue))
+
+    def _attempt(self) -> None:
+        batch = self._attempted = self._queue.first()
+        is_opening = self._opened != batch.catalogue
+        reply = self._transport.post(self._opening(batch) if is_opening else batch.body)
+        self.is_reachable = reply.is_answered
+        if reply.outcome is Outcome.STORED:
+            self._stored(batch, is_opening=is_opening)
+        elif reply.outcome is Outcome.NEEDS_OPENING and self._openings < limits.OPENINGS_A_BATCH:
+            self._opened, self._openings = None, self._openings + 1
+        elif reply.outcome in {Outcome.REJECTED, Outcome.NEEDS_OPENING}:
+            self._rejected(reply)
+        else:
+            self._retry_later(reply)
+        self._attempted = None
+
+    def _opening(self, batch: Encoded) -> bytes:
+        return wire.encode(Opening(self._info, self._names.catalogue(batch.tensor_count)))
+
+    def _stored(self, batch: Encoded, *, is_opening: bool) -> None:
+        self._last_settled_s = time.monotonic()
+        if is_opening:
+            self._opened = batch.catalogue
+        else:
+            self._backoff_s = limits.BACKOFF_FIRST_S
+            self._openings = 0
+            self._queue.remove_first()
+
+    def _rejected(self, reply: Reply) -> None:
+        self._openings = 0
+        self._queue.remove_first()
+        self._drops.add("server_rejected")
+        self._last_settled_s = time.monotonic()
+        self._back_off(self._next_backoff_s())  # a server that refuses everything gets less and less to refuse
+        self._warn("rejected", f"{self._url} refused a batch for good ({reply.detail}); it is dropped")
+
+    def _retry_later(self, reply: Reply) -> None:
+        if reply.outcome is Outcome.UNAUTHORIZED:
+            delay_s = limits.UNAUTHORIZED_RETRY_S
+            self._warn("unauthorized", f"{self._url} wants another token ({reply.detail}): set RANGEWATCH_TOKEN")
+        else:
+            backoff_s = self._next_backoff_s()
+            delay_s = backoff_s if reply.retry_after_s is None else reply.retry_after_s
+            what = "is not taking data" if reply.is_answered else "does not answer"
+            self._warn("away", f"{self._url} {what} ({reply.detail}); training goes on and batches are kept for later")
+        self._back_off(delay_s)
+
+    def _next_backoff_s(self) -> float:
+        """How long to wait this time; twice as long the next, until a batch is stored."""
+        backoff_s, self._backoff_s = self._backoff_s, min(2 * self._backoff_s, limits.BACKOFF_LAST_S)
+        return backoff_s
+
+    def _back_off(self, delay_s: float) -> None:
+        self._next_attempt_s = time.monotonic() + delay_s * random.uniform(1.0, 1.25)
+
+    def _warn(self, topic: str, message: str) -> None:
+        if topic not in self._warned:
+            self._warned.add(topic)
+            logger.warning("rangewatch: %s", message)

@@ -1,0 +1,53 @@
+"""Shelf 1: every statistic of a tensor that is recorded, with the rule by which two records of it merge.
+
+To add one is one line in `ALL` and its computation in `reduce.py`; the wire column, the pyramid's merge and
+the docs follow from the entry. Nothing here imports torch: the server reads this catalogue too.
+
+Each statistic is a commutative monoid: `merge` is associative and `identity` is its neutral element, so any
+grouping of steps, microbatches or ranks gives the same answer as the whole. A record that was never written
+holds the identities, and `call_count == 0` then says "not observed".
+"""
+
+from __future__ import annotations
+
+from rangewatch.records import Statistic
+
+CALL_COUNT = Statistic(
+    "call_count", "calls", "sum", 0.0, "How many times the tensor was observed; 0 means it was not observed."
+)
+NUMEL = Statistic("numel", "elements", "sum", 0.0, "Number of elements observed.")
+AMAX = Statistic("amax", "magnitude", "max", 0.0, "Largest finite magnitude; 0 when no element was finite.")
+NAN_COUNT = Statistic("nan_count", "elements", "sum", 0.0, "Elements that were NaN.")
+INF_COUNT = Statistic("inf_count", "elements", "sum", 0.0, "Elements that were +Inf or -Inf.")
+
+# The full set below costs several passes where no fused kernel exists, so it may be taken on a cadence only.
+# `full_numel` is the divisor of its ratios, and 0 says "not measured" (never "zero").
+FULL_NUMEL = Statistic("full_numel", "elements", "sum", 0.0, "Elements over which the full set was measured.")
+AMIN = Statistic(
+    "amin", "magnitude", "min", float("inf"), "Smallest non-zero finite magnitude; Inf when there was none."
+)
+ZERO_COUNT = Statistic("zero_count", "elements", "sum", 0.0, "Elements that were exactly zero.")
+SUBNORMAL_COUNT = Statistic(
+    "subnormal_count", "elements", "sum", 0.0, "Non-zero elements below the dtype's smallest normal number."
+)
+SUM_SQ = Statistic("sum_sq", "magnitude squared", "sum", 0.0, "Sum of squares of the finite elements, in float64.")
+
+ALL: tuple[Statistic, ...] = (
+    CALL_COUNT, NUMEL, AMAX, NAN_COUNT, INF_COUNT, FULL_NUMEL, AMIN, ZERO_COUNT, SUBNORMAL_COUNT, SUM_SQ,
+)  # fmt: skip
+
+# Per-step values that are not of a tensor (loss, loss scale, step time) are kept as series with these.
+# `last` takes the value of the latest step that has one; NaN is a value here (a NaN loss is news, not a gap).
+SERIES: tuple[Statistic, ...] = (
+    Statistic("count", "values", "sum", 0.0, "How many values were recorded; 0 means none."),
+    Statistic("nonfinite_count", "values", "sum", 0.0, "Values that were NaN or Inf."),
+    Statistic("min", "value", "min", float("inf"), "Smallest finite value."),
+    Statistic("max", "value", "max", float("-inf"), "Largest finite value."),
+    Statistic("sum", "value", "sum", 0.0, "Sum of the finite values."),
+    Statistic("last", "value", "last", float("nan"), "Value of the latest step, finite or not."),
+)
+
+
+def is_count(statistic: Statistic) -> bool:
+    """Whether values of `statistic` are whole numbers of things."""
+    return statistic.unit in {"calls", "elements", "values"}

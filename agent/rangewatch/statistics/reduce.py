@@ -1,0 +1,188 @@
+"""The statistics of one tensor in host memory, exactly, in as few passes as torch's own reductions allow.
+
+`aminmax` is the cheapest full read there is (one vectorised pass, no temporary); NaN propagates through it and Inf
+shows in it, so counts are taken only when its answer is not finite. The full set needs several passes and is taken on
+a cadence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rangewatch.limits import BLOCK_ELEMENTS
+
+_INFINITY = math.inf
+_aminmax = torch.aminmax
+
+
+class Nonfinite(NamedTuple):
+    """`amax` over the finite elements (0 when there is none) and how many of the others there are."""
+
+    amax: float
+    nan_count: int
+    inf_count: int
+
+
+class FullSet(NamedTuple):
+    """The statistics that cost passes of their own; see `statistics.ALL` for their meaning."""
+
+    amin: float
+    zero_count: int
+    subnormal_count: int
+    sum_sq: float
+
+
+def amax(tensor: Tensor) -> float:
+    """Largest magnitude in a non-empty, dense, contiguous floating tensor; NaN or Inf where it holds one.
+
+    Call it with gradients off. -0.0 may stand for 0.0.
+    """
+    low, high = _aminmax(tensor)
+    least, largest = low.item(), high.item()
+    return largest if largest > -least else -least
+
+
+def amax_of_blocks(tensor: Tensor) -> float:
+    """The same for tensors that `aminmax` does not take: with no elements (then 0), or float8."""
+    largest = 0.0
+    for block in blocks(tensor):
+        value = amax(block)
+        if not value <= largest:  # NaN stays once it is there
+            largest = value
+        if value != value:
+            break
+    return largest
+
+
+@torch.no_grad()
+def count_nonfinite(tensor: Tensor) -> Nonfinite:
+    """For a tensor whose `amax` was not finite; see `full_set` for the bit patterns."""
+    bits = _BITS[tensor.dtype]
+    largest, nan_count, inf_count = 0, 0, 0
+    for block in blocks(tensor):
+        magnitude = bits.patterns(block) & bits.magnitude_mask
+        finite = magnitude < bits.infinity
+        block_inf_count = int(np.count_nonzero(magnitude == bits.infinity))
+        inf_count += block_inf_count
+        nan_count += magnitude.size - int(np.count_nonzero(finite)) - block_inf_count
+        magnitude *= finite  # what is not finite counts as 0
+        largest = max(largest, int(magnitude.max()))
+    return Nonfinite(bits.value(largest), nan_count, inf_count)
+
+
+@torch.no_grad()
+def full_set(tensor: Tensor) -> FullSet:
+    """The full set of any strided floating tensor, empty ones included. It costs 8 times an `aminmax` (float32).
+
+    Works on the bit patterns: without their sign they are whole numbers in the order of the magnitudes. One less, with
+    wrap-around, and zero is the largest of all, so that the smallest is the smallest that is not zero.
+    """
+    bits = _BITS[tensor.dtype]
+    smallest, zero_count, subnormal_count, sum_sq = bits.infinity, 0, 0, 0.0
+    for block in blocks(tensor):
+        less_one = bits.patterns(block) & bits.magnitude_mask
+        less_one -= 1
+        smallest = min(smallest, int(less_one.min()) + 1)
+        zero_count += int(np.count_nonzero(less_one == bits.zero_less_one))
+        subnormal_count += int(np.count_nonzero(less_one < bits.smallest_normal - 1))
+        sum_sq += _sum_of_squares(block)
+    amin = bits.value(smallest) if smallest < bits.infinity else _INFINITY
+    return FullSet(amin, zero_count, subnormal_count, sum_sq)
+
+
+def _sum_of_squares(block: Tensor) -> float:
+    wide = block.double()
+    total = float(torch.dot(wide, wide))
+    if not total < _INFINITY:  # something was not finite, or a square of float64 is beyond it
+        wide = torch.nan_to_num(wide, nan=0.0, posinf=0.0, neginf=0.0)
+        total = float(torch.dot(wide, wide))
+    return total
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The same elements as a contiguous view where their memory is dense, whatever its order; else the tensor itself.
+
+    `aminmax` over a transposed matrix takes 7 times as long as over its memory (measured, torch 2.13).
+    """
+    if tensor.is_contiguous():
+        return tensor
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    permuted = tensor.permute(order)
+    return permuted if permuted.is_contiguous() else tensor
+
+
+def distinct(tensor: Tensor) -> Tensor:
+    """Without the repetitions of expanded dimensions: the same largest and smallest, fewer reads."""
+    for dim in range(tensor.dim()):
+        if tensor.stride(dim) == 0 and tensor.size(dim) > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+def blocks(tensor: Tensor) -> Iterator[Tensor]:
+    """The elements as contiguous pieces of at most `BLOCK_ELEMENTS`, copied only where they do not lie together.
+
+    Float8 pieces come as float32, which holds each of their values exactly and which every reduction knows.
+    """
+    tensor = dense(tensor.resolve_neg())
+    if tensor.numel() == 0:
+        return
+    if tensor.is_contiguous():
+        for piece in torch.split(tensor.view(-1), BLOCK_ELEMENTS):
+            yield piece.float() if piece.dtype.itemsize == 1 else piece
+    elif tensor.numel() <= BLOCK_ELEMENTS:
+        yield from blocks(tensor.contiguous())
+    else:
+        longest = max(range(tensor.dim()), key=tensor.size)
+        half = (tensor.size(longest) + 1) // 2
+        for part in torch.split(tensor, half, longest):
+            yield from blocks(part)
+
+
+class _Bits(NamedTuple):
+    """How a dtype's bit patterns read as whole numbers, once the sign is masked off."""
+
+    dtype: torch.dtype
+    torch_dtype: torch.dtype
+    numpy_dtype: np.dtype[Any]
+    magnitude_mask: Any
+    zero_less_one: Any
+    smallest_normal: int
+    infinity: int
+
+    def patterns(self, block: Tensor) -> NDArray[Any]:
+        """The bit patterns of a contiguous piece; the same memory."""
+        return block.view(self.torch_dtype).numpy().view(self.numpy_dtype)
+
+    def value(self, pattern: int) -> float:
+        """The magnitude with this pattern."""
+        patterns = np.array([pattern], self.numpy_dtype)
+        return torch.from_numpy(patterns.view(f"i{patterns.itemsize}")).view(self.dtype).double().item()
+
+    @classmethod
+    def of(cls, dtype: torch.dtype) -> _Bits:
+        """How the blocks of a tensor of this dtype read; `smallest_normal` is that of the dtype itself."""
+        limits = torch.finfo(dtype)
+        dtype = torch.float32 if dtype.itemsize == 1 else dtype  # see `blocks`
+        unsigned = np.dtype(f"u{dtype.itemsize}")
+        signed = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+        values = torch.tensor([limits.smallest_normal, math.inf], dtype=torch.float64).to(dtype)
+        smallest_normal, infinity = values.view(signed).tolist()
+        all_ones = unsigned.type(np.iinfo(unsigned).max)
+        return cls(dtype, signed, unsigned, all_ones >> unsigned.type(1), all_ones, smallest_normal, infinity)
+
+
+class _BitsByDtype(dict[torch.dtype, _Bits]):
+    def __missing__(self, dtype: torch.dtype) -> _Bits:
+        bits = self[dtype] = _Bits.of(dtype)
+        return bits
+
+
+_BITS = _BitsByDtype()

@@ -1,0 +1,134 @@
+"""The preallocated rows of the steps that have not been shipped: one row of statistics a step, one column a tensor.
+
+The training thread alone writes here (and the autograd engine's threads, while it waits). The worker gets copies.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch import limits, statistics
+from rangewatch.records import FloatArray, RangeRows, SeriesRows
+
+POSITIONS = {statistic.name: position for position, statistic in enumerate(statistics.ALL)}
+IDENTITIES = {statistic.name: statistic.identity for statistic in statistics.ALL}
+
+_ALWAYS_SENT = ("call_count", "numel", "amax")
+"""Columns that say that the rows were measured, be they constant (which costs nothing) or even their identity."""
+
+
+class StepRow:
+    """The statistics of the open step, a double a tensor in each. Plain arrays: a write costs a third of numpy's."""
+
+    def __init__(self) -> None:
+        self.columns = {name: array("d") for name in IDENTITIES}
+        self.call_count, self.numel = self.columns["call_count"], self.columns["numel"]
+        self.amax = self.columns["amax"]
+        self.nan_count, self.inf_count = self.columns["nan_count"], self.columns["inf_count"]
+        self.full_numel, self.amin = self.columns["full_numel"], self.columns["amin"]
+        self.zero_count, self.subnormal_count = self.columns["zero_count"], self.columns["subnormal_count"]
+        self.sum_sq = self.columns["sum_sq"]
+
+    def __len__(self) -> int:
+        return len(self.call_count)
+
+    def grow(self) -> None:
+        """Make room for one more tensor."""
+        for name, column in self.columns.items():
+            column.append(IDENTITIES[name])
+
+
+class Block(NamedTuple):
+    """Closed steps on their way to the worker. `rows`: (statistics, steps, tensors) float64, in the order of `ALL`."""
+
+    steps: NDArray[np.int64]
+    rows: FloatArray
+    series: dict[str, dict[int, float]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, give or take the series."""
+        return self.rows.nbytes + 1000 + 200 * sum(map(len, self.series.values()))
+
+
+EMPTY_BLOCK = Block(np.zeros(0, np.int64), np.zeros((len(IDENTITIES), 0, 0)), {})
+
+
+class StepBuffer:
+    """Rows of up to `limits.BUFFER_STEPS` closed steps, and the open one in `row`."""
+
+    def __init__(self) -> None:
+        self.row = StepRow()
+        self.steps: list[int] = []
+        self.series: dict[str, dict[int, float]] = {}
+        self._slots = np.empty((len(IDENTITIES), 0, 0))
+
+    @property
+    def is_full(self) -> bool:
+        """No further step fits."""
+        return bool(self.steps) and len(self.steps) >= self._slots.shape[1]
+
+    def is_observed(self) -> bool:
+        """Whether the open step holds anything."""
+        return bool(np.frombuffer(self.row.call_count).any()) if len(self.row) else False
+
+    def close(self, step: int) -> None:
+        """Move the open row into its slot and start an empty one. Call `take` first when `is_full`."""
+        count = len(self.row)
+        self._reserve(count)
+        slot = self._slots[:, len(self.steps), :]
+        for values, (name, column) in zip(slot, self.row.columns.items(), strict=True):
+            values[:count] = column
+            column[:] = array("d", [IDENTITIES[name]]) * count
+        self.steps.append(step)
+
+    def set_series(self, name: str, step: int, value: float) -> None:
+        """Keep a value of a series; the last one of a step counts."""
+        self.series.setdefault(name, {})[step] = value
+
+    def take(self) -> Block:
+        """Copy out what is closed, with the series so far, and empty the buffer."""
+        rows = self._slots[:, : len(self.steps), : len(self.row)].copy()
+        block = Block(np.array(self.steps, np.int64), rows, self.series)
+        self.steps, self.series = [], {}
+        return block
+
+    def _reserve(self, count: int) -> None:
+        """Slots for `count` tensors; those in use keep their rows. Happens while a model shows its tensors only."""
+        if count <= self._slots.shape[2] and self._slots.shape[1]:
+            return
+        capacity = max(64, count + count // 8)
+        slot_bytes = capacity * len(IDENTITIES) * 8
+        steps = max(1, len(self.steps) + 1, min(limits.BUFFER_STEPS, limits.BUFFER_BYTES // slot_bytes))
+        slots = np.empty((len(IDENTITIES), steps, capacity))
+        for index, identity in enumerate(IDENTITIES.values()):
+            slots[index] = identity
+        used = self._slots.shape[2]
+        slots[:, : len(self.steps), :used] = self._slots[:, : len(self.steps), :]
+        self._slots = slots
+
+
+def range_rows(block: Block) -> RangeRows | None:
+    """The rows as they travel: tensors observed, columns that differ from their identity; None if nothing was."""
+    observed = np.flatnonzero(block.rows[POSITIONS["call_count"]].any(axis=0))
+    if not observed.size:
+        return None
+    columns: dict[str, FloatArray] = {}
+    for values, (name, identity) in zip(block.rows, IDENTITIES.items(), strict=True):
+        if name in _ALWAYS_SENT or not (values == identity).all():
+            columns[name] = np.ascontiguousarray(values[:, observed].T)
+    return RangeRows(block.steps, observed.astype(np.int64), columns)
+
+
+def series_rows(series: dict[str, dict[int, float]]) -> tuple[SeriesRows, ...]:
+    """Series as they travel, steps ascending."""
+    return tuple(_series_rows(name, values) for name, values in series.items() if values)
+
+
+def _series_rows(name: str, values: dict[int, float]) -> SeriesRows:
+    steps = sorted(values)
+    return SeriesRows(name, np.array(steps, np.int64), np.array([values[step] for step in steps], np.float64))

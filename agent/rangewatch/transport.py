@@ -1,0 +1,115 @@
+"""One HTTP connection to the server's ingest route, and what each answer means. Never raises for the network's sake."""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+import urllib3
+
+from rangewatch import __version__, limits
+
+
+class Outcome(Enum):
+    """What to do with the message that was sent."""
+
+    STORED = "stored"
+    NEEDS_OPENING = "needs_opening"
+    REJECTED = "rejected"
+    UNAUTHORIZED = "unauthorized"
+    RETRY = "retry"
+
+
+class Reply(NamedTuple):
+    """The server's answer, or that there was none. `retry_after_s` None: the sender chooses."""
+
+    outcome: Outcome
+    detail: str
+    retry_after_s: float | None = None
+    is_answered: bool = True
+    """Whether an HTTP answer came at all."""
+
+
+class _ErrorBody(msgspec.Struct):
+    code: str = ""
+    error: str = ""
+
+
+_ERROR = msgspec.json.Decoder(_ErrorBody)
+_REJECTED = {400, 409, 413, 415, 422}
+_NEEDS_OPENING = {"unknown_run", "unknown_catalogue"}
+
+
+class Transport:
+    """Posts encoded messages. Follows no redirect (the token would go along) and reads a bounded part of each reply."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self.url = f"{url.rstrip('/')}/api/v1/ingest"
+        self._headers = {"Content-Type": "application/zstd", "User-Agent": f"rangewatch/{__version__}"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        timeout = urllib3.Timeout(connect=limits.CONNECT_TIMEOUT_S, read=limits.READ_TIMEOUT_S)
+        self._pool = urllib3.PoolManager(num_pools=1, maxsize=1, timeout=timeout, retries=False)
+
+    def post(self, body: bytes) -> Reply:
+        """Send one message and wait for the answer, at most the timeouts of `limits`."""
+        try:
+            response = self._pool.request(
+                "POST", self.url, body=body, headers=self._headers, redirect=False, preload_content=False
+            )
+            text = _read_bounded(response)
+            response.release_conn()
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            return Reply(Outcome.RETRY, _short(error), is_answered=False)
+        return _meaning(response.status, response.headers.get("Retry-After"), text)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._pool.clear()
+
+
+def _short(error: Exception) -> str:
+    """urllib3 puts objects before the reason, such as `HTTPConnection(host=...): Failed: [Errno 111] Refused`."""
+    return (str(error).rpartition(": ")[2] or type(error).__name__)[:200]
+
+
+def _read_bounded(response: urllib3.BaseHTTPResponse) -> bytes:
+    deadline_s = time.monotonic() + limits.REPLY_TIMEOUT_S
+    text = b""
+    while len(text) < limits.REPLY_BYTES and time.monotonic() < deadline_s:
+        piece = response.read1(65536)
+        if not piece:
+            return text
+        text += piece
+    response.close()  # what is left unread must not be taken for the next answer
+    return text
+
+
+def _meaning(status: int, retry_after: str | None, text: bytes) -> Reply:
+    error = _error_body(text)
+    detail = f"HTTP {status} {error.code} {error.error}".strip()[:300]
+    if status == 202:
+        return Reply(Outcome.STORED, detail)
+    if status == 409 and error.code in _NEEDS_OPENING:
+        return Reply(Outcome.NEEDS_OPENING, detail)
+    if status in {401, 403}:
+        return Reply(Outcome.UNAUTHORIZED, detail)
+    if status in _REJECTED:
+        return Reply(Outcome.REJECTED, detail)
+    return Reply(Outcome.RETRY, detail, _seconds(retry_after))
+
+
+def _error_body(text: bytes) -> _ErrorBody:
+    try:
+        return _ERROR.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _ErrorBody()
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """`Retry-After` in seconds. The date form is not read: the server here sends seconds."""
+    if retry_after is None or not retry_after.strip().isdecimal():
+        return None
+    return min(float(retry_after.strip()), limits.RETRY_AFTER_LAST_S)

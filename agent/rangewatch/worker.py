@@ -1,0 +1,238 @@
+"""The agent of one attached model: puts the parts together, and owns start, flush, fork and exit.
+
+The training thread calls the hooks, `close_step` and `log`, which write to memory only; `Sender` has the one thread.
+This is the only file that knows all the others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+from rangewatch import limits
+from rangewatch.batcher import Drops, Shipment
+from rangewatch.guard import Guard, logger
+from rangewatch.observer import Observer
+from rangewatch.options import Options
+from rangewatch.phases import StepClock
+from rangewatch.records import Event, RankInfo
+from rangewatch.sender import Sender
+from rangewatch.step_buffer import StepBuffer
+from rangewatch.tensor_names import TensorNames
+
+OWN_SERIES = frozenset({"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s"})
+"""Series that the agent records itself: the user's values cannot have these names."""
+
+
+class Agent:
+    """Everything of one attached model but its hooks. Called by the training thread."""
+
+    def __init__(self, options: Options, info: RankInfo) -> None:
+        self.options, self.info = options, info
+        self.guard, self.names, self.drops = Guard(), TensorNames(), Drops()
+        self.step = options.start_step
+        self._buffer = StepBuffer()
+        self.observer = Observer(self.names, self._buffer, forces_device=options.backend == "device")
+        self._sender = Sender(options, info, self.names, self.drops, self.guard)
+        self._sender.leave, self._sender.ended = self._leave, partial(atexit.unregister, self.finish_at_exit)
+        self.remove: Callable[[], None] = lambda: None
+        """Takes all hooks away."""
+        self._end_lock = threading.Lock()
+        self._clock = StepClock()
+        self._last_ship_s = float("-inf")
+        self._last_full_step = options.start_step
+        self._events: list[Event] = []
+        self._told: dict[str, dict[str, Any]] = {}
+        self._has_failed = False
+        self._logged: set[str] = set()
+        self._logged_before: set[str] = set()
+        """Names logged for the step just closed, before it closed or after."""
+        self._refused: set[str] = set()
+        _live.add(self)
+
+    def start(self) -> None:
+        """Start the thread, and tell the server that this rank is there."""
+        self.add_event("attached", data={"options": self.options.public(), "versions": self.info.versions})
+        if self.guard.run("start", self._sender.start):  # an interpreter that is ending starts no threads
+            self.ship()
+            atexit.register(self.finish_at_exit)
+        else:
+            self.observer.is_active = False
+
+    def add_event(self, kind: str, message: str = "", data: dict[str, Any] | None = None) -> None:
+        """Ship an event with the next batch."""
+        self._events.append(Event(kind, time.time_ns(), self.step, _sendable(message), data or {}))
+
+    def close_step(self) -> None:
+        """The open step is over: keep its row, ship when it is time, open the next."""
+        if not self.observer.is_active:
+            return
+        self.guard.run("weights", partial(self.observer.before_closing, self.step))
+        for name, value in self._clock.end_step().items():
+            self._buffer.set_series(name, self.step, value)
+        self._buffer.close(self.step)
+        self.step += 1
+        self._logged, self._logged_before = set(), self._logged
+        self.observer.begin_step(is_full=self._is_full_next())
+        if self._buffer.is_full or time.monotonic() - self._last_ship_s >= self.options.ship_interval_s:
+            self.ship()
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Record values of the open step: numbers, or tensors of one element wherever they are."""
+        if self.observer.is_active:
+            for name, value in values.items():
+                self._record(name, self.step, value)
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """The same for the user's values; one that cannot be recorded is a fault and takes no other with it.
+
+        While the open step has nothing in it, a value belongs to the step just closed, if that has none of this name.
+        """
+        can_be_late = self.step > self.options.start_step and not self._buffer.is_observed()
+        for name, value in values.items():
+            if name in OWN_SERIES:
+                self._refuse(name)
+                continue
+            is_late = can_be_late and name not in self._logged_before
+            (self._logged_before if is_late else self._logged).add(name)
+            self.guard.run("log", partial(self._record, _series_name(name), self.step - is_late, value))
+
+    def ship(self) -> None:
+        """Hand everything that is closed to the sender."""
+        self._last_ship_s = time.monotonic()
+        shipment = self._shipment()
+        if not shipment.is_empty:
+            self._sender.put(shipment)
+
+    def finish(self) -> None:
+        """Ship the rest, say goodbye, wait for the queue within bounds and end the thread. Later calls do nothing."""
+        atexit.unregister(self.finish_at_exit)
+        self._end(self._sender.stop)
+        self._sender.wait()
+
+    def let_go(self) -> None:
+        """The garbage collector has taken model and handle: the sender's thread sees it, and ends as `finish` does."""
+        self._sender.has_left = True
+
+    def _leave(self) -> None:
+        self.guard.run("detach", self.remove)
+        self._end(self._sender.begin_stop)
+
+    def _end(self, stop: Callable[[float, Callable[[], Shipment]], None]) -> None:
+        # Not waiting for the lock: who holds it does the same, and in a forked child nobody may ever release it.
+        if not self.observer.is_active or not self._end_lock.acquire(blocking=False):
+            return
+        self.observer.is_active = False
+        self.guard.run("finish", self.ship)
+        timeout_s = self.options.flush_timeout_s
+        if not self._sender.is_reachable:
+            timeout_s = min(limits.FLUSH_TIMEOUT_AWAY_S, timeout_s)
+        stop(timeout_s, self._goodbye)
+
+    def finish_at_exit(self) -> None:
+        """At the end of the process, by an uncaught exception or not."""
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            self.fail(error)
+        self.finish()
+
+    def fail(self, error: BaseException) -> None:
+        """Training ends by `error`: unless that is a clean exit, the run ends as `failed` and not as `finished`."""
+        if self.observer.is_active and not is_clean_exit(error):
+            self._has_failed = self.guard.run("exit", lambda: self.add_event("failed", describe(error)))
+
+    def abandon(self) -> None:
+        """In a forked child: do nothing from here on, and say nothing (the child may hold a lock of `logging`)."""
+        self.observer.is_active = False
+        self.guard.silent = True
+
+    def _shipment(self) -> Shipment:
+        self._tell_changes()
+        count, block = len(self.names), self._buffer.take()
+        copies = self.observer.device.take(count)
+        events, self._events = tuple(self._events), []
+        return Shipment(block, events, count, copies)
+
+    def _goodbye(self) -> Shipment:
+        """Made by the sender's thread, while the training thread waits for it."""
+        if not self._has_failed:
+            self.add_event("finished", data={"skipped": self.observer.skipped})
+        return self._shipment()
+
+    def _record(self, name: str, step: int, value: Any) -> None:
+        if not self.observer.is_on_device(value):
+            self._buffer.set_series(name, step, _as_float(value))
+        elif not self.observer.device.put_scalar(name, step, value):
+            self.drops.add("too_many_values")
+
+    def _refuse(self, name: str) -> None:
+        self.drops.add("reserved_name")
+        if name not in self._refused:
+            self._refused.add(name)
+            logger.warning("rangewatch: log(%s=...) is not recorded: the agent records a series of that name", name)
+
+    def _is_full_next(self) -> bool:
+        since = self.step - self._last_full_step
+        is_after_nonfinite = self.observer.host.saw_nonfinite and since >= limits.NONFINITE_FULL_EVERY
+        if since < self.options.full_every and not is_after_nonfinite:
+            return False
+        self._last_full_step = self.step
+        return True
+
+    def _tell_changes(self) -> None:
+        """An event for each account that changed since the last shipment, with its totals since attach."""
+        self.observer.before_shipping()
+        if self.step > self.options.start_step:
+            self.observer.note_unobserved()
+        accounts: dict[str, Mapping[str, Any]] = {
+            "dropped": self.drops.counts,
+            "fault": self.guard.counts,
+            "not_observed": self.observer.not_observed,
+        }
+        for kind, account in accounts.items():
+            now = dict(list(account.items())[: limits.ACCOUNT_NAMES])
+            if now != self._told.get(kind, {}):
+                self._told[kind] = now
+                self.add_event(kind, f"{len(account)} names" if len(account) > len(now) else "", dict(now))
+
+
+def _sendable(text: str) -> str:
+    """Without what UTF-8 or a database cannot hold: an exception's message may be anything."""
+    return text[: limits.MESSAGE_CHARACTERS].encode("utf-8", "replace").decode().replace("\0", "?")
+
+
+def _series_name(name: str) -> str:
+    return _sendable(name)[: limits.NAME_CHARACTERS]
+
+
+def _as_float(value: Any) -> float:
+    return float(value.detach()) if hasattr(value, "detach") else float(value)
+
+
+def describe(error: BaseException) -> str:
+    """Type and message of an exception."""
+    return f"{type(error).__name__}: {error}"
+
+
+def is_clean_exit(error: BaseException) -> bool:
+    """`sys.exit()` is an exception, and no failure."""
+    return isinstance(error, SystemExit) and not error.code
+
+
+_live: WeakSet[Agent] = WeakSet()
+
+
+def _step_aside_in_child() -> None:
+    for agent in _live:
+        agent.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_step_aside_in_child)

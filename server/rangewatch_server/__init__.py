@@ -1,0 +1,1 @@
+"""The dashboard server: takes, keeps and shows what the agents send."""

@@ -1,0 +1,118 @@
+"""Who may talk to this server, and what browsers may do with its pages. Pure ASGI: it never buffers a response.
+
+A dashboard on loopback is still reachable from any web page by DNS rebinding, so the Host header must be one of ours.
+(With a token a rebound page gets nowhere, its requests carry neither token nor cookie; so any name will do then,
+unless names were given.) And a request that changes something must not come from another site's page, so its Origin
+must be ours when it has one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rangewatch_server.settings import Settings, is_loopback
+
+COOKIE = "rangewatch_session"
+OPEN_PATHS = ("/healthz", "/login", "/static/", "/vendor/")
+CSP = (
+    "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)  # Plotly writes style attributes, hence unsafe-inline for styles only
+SECURITY_HEADERS = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+def session_of(token: str) -> str:
+    """The cookie's value: it proves knowledge of the token without holding it."""
+    return hmac.new(token.encode(), b"rangewatch session 1", hashlib.sha256).hexdigest()
+
+
+class AccessMiddleware:
+    """Host, Origin and token checks before anything else; security headers on every answer."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+        self.session = session_of(settings.token) if settings.token else ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        refusal = self._refusal(Headers(scope=scope), scope["method"], scope["path"])
+        if refusal is not None:
+            await _answer(send, *refusal)
+            return
+        await self.app(scope, receive, _with_headers(send))
+
+    def _refusal(self, headers: Headers, method: str, path: str) -> tuple[int, str, str] | None:
+        if not self._is_our_host(headers.get("host", "")):
+            return 421, "unknown_host", "this server is not known under that name; see --allow-host"
+        origin = headers.get("origin")
+        if method not in ("GET", "HEAD") and origin is not None and not self._is_same_site(origin, headers):
+            return 403, "wrong_origin", "a page of another site may not change anything here"
+        page = not path.startswith("/api/")
+        if self.settings.token and not page and not path.startswith(OPEN_PATHS) and not self._is_known(headers):
+            return 401, "unauthorized", "a token is needed: Authorization: Bearer TOKEN"
+        return None
+
+    def _is_our_host(self, host: str) -> bool:
+        if self.settings.token and not self.settings.allowed_hosts:
+            return True
+        name = _host_name(f"//{host}")
+        return is_loopback(name) or name == self.settings.host or name in self.settings.allowed_hosts
+
+    def _is_same_site(self, origin: str, headers: Headers) -> bool:
+        return origin.partition("://")[2] == headers.get("host")
+
+    def _is_known(self, headers: Headers) -> bool:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and _same(token.strip(), self.settings.token):
+            return True
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and _same(cookie.value, self.session)
+
+
+def _host_name(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in SECURITY_HEADERS.items():
+                headers[name] = value
+        await send(message)
+
+    return sending
+
+
+async def _answer(send: Send, status: int, code: str, text: str) -> None:
+    body = msgspec.json.encode({"error": text, "code": code})
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,237 @@
+"""GET routes, thin: parameters -> queries -> figures -> JSON bytes. docs/api.md is the contract."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Form, Query, Request, Response
+
+from rangewatch import __version__
+from rangewatch.records import KINDS
+from rangewatch_server import figures, overview, places, report
+from rangewatch_server.access import COOKIE, session_of
+from rangewatch_server.errors import ApiError
+from rangewatch_server.figures.base import MAX_COLUMNS, MAX_ROWS, Params
+from rangewatch_server.figures.layers import chosen
+from rangewatch_server.queries import Queries, Reader, RunReader, last_step
+from rangewatch_server.store.checks import MAX_STEP
+
+router = APIRouter()
+
+Step = Annotated[int | None, Query(ge=0, le=MAX_STEP + 1)]
+RunId = int
+MAX_ID = 2**62
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """`value` as JSON; bytes become base64, and NaN or Inf cannot be written at all."""
+    return Response(
+        msgspec.json.encode(value), status, media_type="application/json", headers={"cache-control": "no-store"}
+    )
+
+
+@contextmanager
+def reading(request: Request) -> Iterator[Reader]:
+    """One consistent view of the database for one request."""
+    queries: Queries = request.app.state.queries
+    with queries.read() as reader:
+        yield reader
+
+
+@contextmanager
+def reading_run(request: Request, run_id: int) -> Iterator[RunReader]:
+    """The run, or 404."""
+    with reading(request) as reader:
+        run = reader.run(run_id) if 0 <= run_id < MAX_ID else None
+        if run is None:
+            raise ApiError(404, "unknown_run", f"there is no run {run_id}")
+        yield run
+
+
+@router.get("/healthz")
+def healthz(request: Request) -> Response:
+    """Whether the process answers and takes messages."""
+    if not request.app.state.writer.is_alive:
+        raise ApiError(503, "not_writing", "the writer has ended; restart the server")
+    return answer({"status": "ok", "version": __version__})
+
+
+@router.post("/login")
+def login(request: Request, token: Annotated[str, Form(max_length=4_096)]) -> Response:
+    """Exchange the token for a session cookie."""
+    settings = request.app.state.settings
+    if not settings.token or session_of(token) != session_of(settings.token):
+        raise ApiError(401, "unauthorized", "that is not this server's token")
+    response = Response(status_code=204)
+    response.set_cookie(COOKIE, session_of(token), httponly=True, samesite="strict", max_age=30 * 86_400)
+    return response
+
+
+@router.get("/api/v1/runs")
+def list_runs(request: Request) -> Response:
+    """All runs, newest first."""
+    with reading(request) as reader:
+        found = [run for run_id in reader.run_ids() if (run := reader.run(run_id)) is not None]
+        lines = [overview.run_line(run) for run in found]
+    address = request.app.state.settings.address
+    return answer({"now_ns": time.time_ns(), "address": address, "runs": lines})
+
+
+@router.get("/api/v1/runs/{run_id}")
+def show_run(run_id: RunId, request: Request) -> Response:
+    """One run with its ranks and verdict."""
+    with reading_run(request, run_id) as run:
+        return answer(overview.run_detail(run) | {"now_ns": time.time_ns()})
+
+
+@router.get("/api/v1/runs/{run_id}/tensors")
+def list_tensors(
+    run_id: RunId, request: Request, kind: Annotated[list[str] | None, Query()] = None, q: str = ""
+) -> Response:
+    """The run's tensors in call order."""
+    with reading_run(request, run_id) as run:
+        tensors = run.names().tensors
+        order = chosen(tensors, _kinds(kind), q)
+        return answer({"tensors": [places.tensor_facts(int(each), tensors) for each in order]})
+
+
+@router.get("/api/v1/runs/{run_id}/step")
+def show_step(
+    run_id: RunId,
+    request: Request,
+    step: Step = None,
+    rank: int | None = None,
+    report_frames: Annotated[int, Query(ge=1, le=report.MAX_FRAMES)] = report.FRAMES,
+) -> Response:
+    """The frames of one rank and step."""
+    with reading_run(request, run_id) as run:
+        if not run.ranks or run.last_step is None or run.first_step is None:
+            return answer({"step": None, "rank": None, "observed": False, "frames": [], "ranks": sorted(run.ranks)})
+        at = _rank(run, rank)
+        step = step if step is not None else last_step(run.ranks[at]) or 0
+        return answer(_step(run, at, step, run.first_step, run.last_step, report_frames))
+
+
+def _step(run: RunReader, rank: int, step: int, first: int, last: int, report_frames: int) -> dict[str, Any]:
+    found = places.frames(run, rank, step)
+    bad = next((i for i, frame in enumerate(found) if frame["state"] in ("inf", "nan")), None)
+    return {
+        "step": step, "rank": rank, "first_step": first, "last_step": last, "ranks": sorted(run.ranks),
+        "observed": bool(found), "frames": found, "first_nonfinite": bad,
+        "previous_nonfinite_step": places.nonfinite_step(run, rank, first, step, last=True),
+        "next_nonfinite_step": places.nonfinite_step(run, rank, step + 1, last + 1, last=False),
+        "report": report.text(run.name, rank, step, found, bad, report_frames),
+    } | places.step_facts(run, rank, step)  # fmt: skip
+
+
+@router.get("/api/v1/runs/{run_id}/locate")
+def locate(
+    run_id: RunId,
+    request: Request,
+    start: Step = None,
+    stop: Step = None,
+    rank: str = "all",
+    tensor: str = "",
+    kind: Annotated[list[str] | None, Query()] = None,
+    q: str = "",
+) -> Response:
+    """The exact place of the worst value in a rectangle."""
+    with reading_run(request, run_id) as run:
+        low, high = _range(run, start, stop)
+        found = (
+            places.locate(run, _ranks(run, rank), low, high, _rows(run, tensor, _kinds(kind), q))
+            if low < high
+            else None
+        )
+        if found is None:
+            raise ApiError(404, "nothing_there", "nothing was observed there")
+        return answer(found)
+
+
+@router.get("/api/v1/figures")
+def list_figures() -> Response:
+    """The figures there are."""
+    return answer({"figures": [{"name": each.name, "title": each.title, "help": each.help} for each in figures.ALL]})
+
+
+@router.get("/api/v1/runs/{run_id}/figures/{name}")
+def show_figure(
+    run_id: RunId,
+    name: str,
+    request: Request,
+    start: Step = None,
+    stop: Step = None,
+    rank: str = "all",
+    kind: Annotated[list[str] | None, Query()] = None,
+    q: str = "",
+    tensor: int | None = None,
+    columns: Annotated[int, Query(ge=1, le=MAX_COLUMNS)] = 1_000,
+    rows: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 400,
+) -> Response:
+    """A Plotly figure of some steps of the run."""
+    figure = figures.BY_NAME.get(name)
+    if figure is None:
+        raise ApiError(404, "unknown_figure", f"there is no figure {name[:40]!r}; GET /api/v1/figures lists them")
+    with reading_run(request, run_id) as run:
+        low, high = _range(run, start, stop)
+        if figure is figures.lines.TENSOR:
+            _check_tensor(run, tensor)
+        params = Params(
+            start=low, stop=high, ranks=tuple(_ranks(run, rank)), kinds=_kinds(kind), q=q, tensor=tensor,
+            columns=columns, rows=rows,
+        )  # fmt: skip
+        return answer(figure.build(run, params))
+
+
+def _range(run: RunReader, start: int | None, stop: int | None) -> tuple[int, int]:
+    """The steps asked for, cut to those there are."""
+    first, last = run.first_step or 0, -1 if run.last_step is None else run.last_step
+    low = first if start is None else max(start, first)
+    high = last + 1 if stop is None else min(stop, last + 1)
+    return low, max(high, low)
+
+
+def _rank(run: RunReader, rank: int | None) -> int:
+    if rank is None:
+        return min(run.ranks)
+    if rank not in run.ranks:
+        raise ApiError(404, "unknown_rank", f"run {run.id} has no rank {rank}")
+    return rank
+
+
+def _ranks(run: RunReader, rank: str) -> list[int]:
+    if rank == "all":
+        return sorted(run.ranks)
+    if not rank.isdecimal() or len(rank) > 9:
+        raise ApiError(422, "bad_parameter", "rank must be a number or all")
+    return [_rank(run, int(rank))]
+
+
+def _kinds(kinds: list[str] | None) -> tuple[str, ...]:
+    unknown = [kind for kind in kinds or [] if kind not in KINDS]
+    if unknown:
+        raise ApiError(422, "bad_parameter", f"kind {unknown[0][:40]!r} is not one of {', '.join(KINDS)}")
+    return tuple(kinds or ())
+
+
+def _check_tensor(run: RunReader, tensor: int | None) -> None:
+    if tensor is None or not 0 <= tensor < len(run.names().tensors.entries):
+        raise ApiError(404, "unknown_tensor", f"run {run.id} has no tensor {tensor}")
+
+
+def _rows(run: RunReader, tensor: str, kinds: tuple[str, ...], q: str) -> Any:
+    order = chosen(run.names().tensors, kinds, q)
+    if not tensor:
+        return np.sort(order)
+    first, _, last = tensor.partition("-")
+    if not first.isdecimal() or not (last or first).isdecimal() or len(tensor) > 20:
+        raise ApiError(422, "bad_parameter", "tensor must be a number or first-last")
+    _check_tensor(run, int(first))
+    _check_tensor(run, int(last or first))
+    ends = np.flatnonzero((order == int(first)) | (order == int(last or first)))
+    return np.sort(order[ends[0] : ends[-1] + 1]) if len(ends) else order[:0]

@@ -1,0 +1,125 @@
+"""What every figure shares: parameters, the column grid, and typed arrays as Plotly reads them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch.records import TensorEntry
+from rangewatch_server.pyramid import FANOUT
+
+if TYPE_CHECKING:
+    from rangewatch_server.queries import RunReader
+
+Array = NDArray[Any]
+
+MAX_COLUMNS = 2_000  # Plotly draws a wider heatmap by nearest neighbour, and single hot columns vanish (docs/api.md)
+MAX_ROWS = 1_000
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page asks of a figure; `ranks` are resolved already."""
+
+    start: int
+    stop: int
+    ranks: tuple[int, ...]
+    kinds: tuple[str, ...] = ()
+    q: str = ""
+    tensor: int | None = None
+    columns: int = 1_000
+    rows: int = 400
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """A shelf entry: `build` gives the traces, the layout and the meta of docs/api.md."""
+
+    name: str
+    title: str
+    help: str
+    build: Callable[[RunReader, Params], dict[str, Any]]
+
+
+class Grid(msgspec.Struct, frozen=True):
+    """The step axis cut into columns: `per` steps each, aligned to step 0, read at pyramid level `level`."""
+
+    start: int
+    stop: int
+    per: int
+    level: int
+
+    @property
+    def first(self) -> int:
+        """Number of the first column: it holds the steps from `first * per`."""
+        return self.start // self.per
+
+    @property
+    def width(self) -> int:
+        """How many columns."""
+        return -(-self.stop // self.per) - self.first if self.stop > self.start else 0
+
+    def centres(self) -> Array:
+        """(width,) float64: the middle step of each column, cut to the range asked for."""
+        left = np.maximum((self.first + np.arange(self.width)) * self.per, self.start)
+        right = np.minimum((self.first + np.arange(self.width) + 1) * self.per, self.stop) - 1
+        return (left + right) / 2
+
+    def edges(self, block_first: int, block_width: int) -> Array:
+        """Where each column starts among a block's columns of `8 ** level` steps, for `reduceat`."""
+        per_column = self.per // FANOUT**self.level
+        starts = (self.first + np.arange(self.width)) * per_column - block_first
+        return np.clip(starts, 0, max(block_width - 1, 0))
+
+    def meta(self) -> dict[str, Any]:
+        """The part of `meta` that every figure has."""
+        note = "each column: one step" if self.per == 1 else f"each column: worst of {self.per} steps"
+        return {
+            "start": self.start, "stop": self.stop, "steps_per_column": self.per, "columns": self.width,
+            "level": self.level, "note": note,
+        }  # fmt: skip
+
+
+def grid(start: int, stop: int, columns: int) -> Grid:
+    """A grid of at most `columns` columns, seldom under half of them, each made of whole columns of a pyramid level."""
+    per = max(1, -(-(stop - start) // columns))
+    level = 0
+    # A coarser level is read where it costs at most half the columns: eight times fewer tiles for it.
+    while _rounded(per, level + 1) <= 2 * per:
+        level += 1
+    per = _rounded(per, level)
+    while (found := Grid(start, stop, per, level)).width > columns and columns > 1:
+        per += FANOUT**level
+    return found
+
+
+def _rounded(per: int, level: int) -> int:
+    size = FANOUT**level
+    return -(-per // size) * size
+
+
+def typed(values: Array, dtype: str) -> dict[str, Any]:
+    """A Plotly typed array: `bdata` is bytes here and base64 once encoded as JSON."""
+    data = np.ascontiguousarray(values, np.dtype(f"<{dtype}"))
+    encoded: dict[str, Any] = {"dtype": dtype, "bdata": data.tobytes()}
+    if data.ndim == 2:
+        encoded["shape"] = f"{data.shape[0]}, {data.shape[1]}"
+    return encoded
+
+
+def label(entry: TensorEntry) -> str:
+    """A tensor's name for people."""
+    suffix = f"[{entry.index}]" if entry.index else ""
+    return f"{entry.fqn or '(model)'} {entry.kind}{suffix}"
+
+
+def layout(y_title: str = "", **yaxis: Any) -> dict[str, Any]:
+    """A lane's layout: fixed margins, so that all lanes share their left and right edges."""
+    return {
+        "margin": {"l": 150, "r": 24, "t": 8, "b": 28},
+        "xaxis": {"title": {"text": ""}, "zeroline": False},
+        "yaxis": {"title": {"text": y_title}, "zeroline": False, **yaxis},
+        "showlegend": False,
+    }

@@ -1,0 +1,90 @@
+"""The one write route: size, decode, check, queue; answered when the commit that holds the message is done."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import Any
+
+import msgspec
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Request, Response
+
+from rangewatch.records import Batch, Opening
+from rangewatch.wire import MAX_COMPRESSED_BYTES, WireError, decode
+from rangewatch_server.errors import STATUS_OF_CODE, ApiError
+from rangewatch_server.store.checks import check_header, check_opening
+from rangewatch_server.store.writer import Busy, Refused, Unavailable, Writer
+
+router = APIRouter()
+
+RETRY_AFTER_S = 1
+DECODERS = 2  # threads: decoding is mostly zstd and numpy, which let each other run
+BODY_S = 30.0  # a body that has not arrived by then is given up: an agent sends 16 MiB at most
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The answer to an agent. `commands` is how the server asks for more; none are sent yet."""
+
+    contiguous: int
+    duplicate: bool
+    commands: tuple[dict[str, Any], ...] = ()
+
+
+@router.post("/api/v1/ingest", status_code=202)
+async def ingest(request: Request) -> Response:
+    """Take one wire message (docs/wire.md)."""
+    body = await _body(request)
+    writer: Writer = request.app.state.writer
+    try:
+        message = await to_thread.run_sync(_checked, body, limiter=_limiter())
+        answer = await asyncio.wrap_future(writer.submit(message, body))
+    except (WireError, Refused) as error:
+        status = STATUS_OF_CODE[error.code]
+        raise ApiError(status, error.code, str(error), RETRY_AFTER_S if status == 429 else None) from None
+    except Busy as error:
+        raise ApiError(429, "busy", str(error), RETRY_AFTER_S) from None
+    except Unavailable as error:
+        raise ApiError(503, "unavailable", str(error), RETRY_AFTER_S) from None
+    accepted = Accepted(answer.contiguous, answer.duplicate)
+    return Response(msgspec.json.encode(accepted), 202, media_type="application/json")
+
+
+@cache
+def _limiter() -> CapacityLimiter:
+    """Threads of ingest's own: page requests have others, so that a crowd of them does not hold up the agents."""
+    return CapacityLimiter(DECODERS)
+
+
+async def _body(request: Request) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > MAX_COMPRESSED_BYTES:
+        raise _too_large()
+    try:
+        return await asyncio.wait_for(_read(request), BODY_S)
+    except asyncio.TimeoutError:
+        raise ApiError(408, "slow_body", f"body did not arrive within {BODY_S:.0f} s") from None
+
+
+async def _read(request: Request) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_COMPRESSED_BYTES:
+            raise _too_large()
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large() -> ApiError:
+    return ApiError(413, "too_large", f"body is larger than {MAX_COMPRESSED_BYTES} bytes")
+
+
+def _checked(body: bytes) -> Opening | Batch:
+    message = decode(body)
+    if isinstance(message, Opening):
+        check_opening(message)
+    else:
+        check_header(message)
+    return message

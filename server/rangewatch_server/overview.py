@@ -1,0 +1,262 @@
+"""A run in words and numbers: its state, its ranks, and one sentence of verdict with its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rangewatch.records import KINDS, Statistic
+from rangewatch_server.figures.base import Params, grid, label
+from rangewatch_server.figures.lines import series_columns
+from rangewatch_server.figures.timeline import summary_cells
+from rangewatch_server.headroom import SATURATED_BITS, State
+from rangewatch_server.places import Place, locate, place_at
+from rangewatch_server.pyramid import SUMMARY
+from rangewatch_server.queries import Rank, RunReader, last_step
+
+SPARKLINE_COLUMNS = 60
+WARNING_BITS = 2.0
+RECENT_STEPS = 20  # the step time shown is the mean of these
+
+
+def run_line(run: RunReader) -> dict[str, Any]:
+    """A run as the list of runs shows it."""
+    rows = [rank.row for rank in run.ranks.values()]
+    scales = [scale for rank in run.ranks.values() if (scale := _loss_scale(rank)) is not None]
+    oldest = [row for rank in run.ranks.values() for row in rank.rows]
+    return {
+        "id": run.id, "name": run.name, "state": state(run),
+        "ranks_reporting": sum(_reports(run, rank) for rank in run.ranks.values()),
+        "world_size": world_size(run), "first_step": run.first_step, "last_step": run.last_step,
+        "loss_scale": min(scales, default=None),
+        "loss_scale_first": next((row.loss_scale_first for row in oldest if row.loss_scale_first is not None), None),
+        "skipped_steps": skipped_steps(run),
+        "started_ns": min((row.started_ns for row in oldest), default=run.created_ns),
+        "last_seen_ns": max((row.last_seen_ns for row in rows), default=run.created_ns),
+        "least_headroom": least_headroom(run), "sparkline": sparkline(run),
+    }  # fmt: skip
+
+
+def run_detail(run: RunReader) -> dict[str, Any]:
+    """A run as its own page shows it."""
+    first = first_overflow(run)
+    trouble = _trouble(run)
+    return run_line(run) | {
+        "ranks": [_rank(run, rank, trouble) for rank in run.ranks.values()],
+        "missing_ranks": [rank for rank in range(min(world_size(run), 4096)) if rank not in run.ranks],
+        "verdict": verdict(run, first),
+        "first_overflow": first,
+        "kinds": kinds(run),
+        "series": sorted(run.names().series),
+        "step_time_s": step_time_s(run),
+        "statistics": [_statistic(each) for each in run.statistics()],
+    }
+
+
+def _loss_scale(rank: Rank) -> float | None:
+    """The latest that any incarnation had; a restarted one has none before its first step."""
+    return next((row.loss_scale_last for row in reversed(rank.rows) if row.loss_scale_last is not None), None)
+
+
+def state(run: RunReader) -> str:
+    """`empty`, `live`, `finished`, `failed` or `stale`, from what the newest incarnation of each rank last said."""
+    states = {rank.row.state for rank in run.ranks.values()}
+    if any(run.is_live(rank) for rank in run.ranks.values()):
+        return "live" if run.last_step is not None else "empty"
+    if "failed" in states:
+        return "failed"
+    return "finished" if states == {"finished"} else "stale"
+
+
+def world_size(run: RunReader) -> int:
+    """As the incarnation that started last says."""
+    newest = max(run.ranks.values(), key=lambda rank: rank.row.started_ns, default=None)
+    return newest.info.world_size if newest else 0
+
+
+def _reports(run: RunReader, rank: Rank) -> bool:
+    return rank.rank < world_size(run) and (run.is_live(rank) or rank.row.state == "finished")
+
+
+def kinds(run: RunReader) -> list[str]:
+    """The kinds of tensors that the run has."""
+    return [KINDS[row] for row in np.unique(run.names().tensors.kind_rows)]
+
+
+def least_headroom(run: RunReader) -> dict[str, Any] | None:
+    """The worst that any rank holds at a step that is shown: a NaN or Inf, else the least headroom."""
+    bad = first_overflow(run)
+    if bad is not None:
+        name = label(run.names().tensors.entries[bad["tensor"]])
+        return {"bits": None, "state": bad["what"], "label": name} | {k: bad[k] for k in ("step", "rank", "tensor")}
+    places = [place for rank in run.ranks.values() for place in _least_places(run, rank)]
+    worst = min(places, key=lambda place: (place.bits, place.step), default=None)
+    if worst is None:
+        return None
+    shown = {"step": worst.step, "rank": worst.rank, "tensor": worst.tensor, "label": worst.label}
+    return {"bits": worst.bits, "state": worst.state} | shown
+
+
+def _least_places(run: RunReader, rank: Rank) -> Iterator[Place]:
+    for row, end in rank.visible():
+        if row.least_step is not None and row.least_step < end:
+            name = label(run.names().tensors.entries[row.least_tensor])
+            state = "saturated" if row.least_bits < SATURATED_BITS else "value"
+            yield Place(row.least_step, rank.rank, row.least_tensor, name, state, row.least_bits)
+        elif row.least_step is not None:  # the worst was overwritten by a restart: look at what is left of it
+            found = _locate(run, rank, row.first_step, end)
+            if found is not None and found.bits is not None:
+                yield found
+
+
+def first_overflow(run: RunReader) -> dict[str, Any] | None:
+    """The first NaN or Inf in order of step and call, over all ranks and all steps that are shown."""
+    tensors = run.names().tensors
+    found = [(place, tensors.call_index[place[2]]) for rank in run.ranks.values() for place in _bad_places(run, rank)]
+    if not found:
+        return None
+    (step, at_rank, tensor, what), _ = min(found, key=lambda each: (each[0][0], each[1], each[0][2], each[0][1]))
+    entry = tensors.entries[tensor]
+    return {
+        "step": step, "rank": at_rank, "tensor": tensor, "fqn": entry.fqn, "kind": entry.kind, "index": entry.index,
+        "what": what,
+    }  # fmt: skip
+
+
+def _bad_places(run: RunReader, rank: Rank) -> Iterator[tuple[int, int, int, str]]:
+    for row, end in rank.visible():
+        if row.bad_step is not None and row.bad_step < end:
+            yield row.bad_step, rank.rank, row.bad_tensor, "nan" if row.bad_is_nan else "inf"
+
+
+def _locate(run: RunReader, rank: Rank, start: int, end: int) -> Place | None:
+    return locate(run, [rank.rank], start, end, np.arange(len(run.names().tensors.entries)))
+
+
+def skipped_steps(run: RunReader) -> int:
+    """Steps that the loss scaler skipped, of those that are shown; the most of any rank."""
+    counts = [rank.row.skipped_steps if len(rank.visible()) < 2 else _skipped(run, rank) for rank in run.ranks.values()]
+    return max(counts, default=0)
+
+
+def _skipped(run: RunReader, rank: Rank) -> int:
+    start, stop = run.first_step or 0, (run.last_step or 0) + 1
+    cut = grid(start, stop, SPARKLINE_COLUMNS)
+    found = series_columns(run, Params(start=start, stop=stop, ranks=(rank.rank,)), cut, "skipped_step")
+    return int(found["sum"].sum())
+
+
+def sparkline(run: RunReader) -> list[float | None]:
+    """About 60 values of least headroom in bits over the run; None where unknown, -1 for a NaN or Inf."""
+    if run.first_step is None or run.last_step is None:
+        return []
+    streams = tuple((s.id, s.contiguous, s.rewrites) for rank in run.ranks.values() for s in rank.streams)
+    key = (run.id, "sparkline", streams)
+    found: list[float | None] | None = run.reader.cache.get(key)
+    if found is None:
+        found = _sparkline(run, run.first_step, run.last_step + 1)
+        run.reader.cache.put(key, found, 2_000)
+    return found
+
+
+def _sparkline(run: RunReader, start: int, stop: int) -> list[float | None]:
+    cut = grid(start, stop, SPARKLINE_COLUMNS)
+    wanted = ("observed", "bits", "nan_count", "inf_count")
+    block = run.slice(SUMMARY, list(run.ranks), cut.level, start, stop, wanted)
+    cells = summary_cells(block).pooled(cut.edges(block.first, block.width), 1)
+    bad = (State.INF, State.NAN)
+    return [
+        -1.0 if each in bad else round(float(bits), 2) if np.isfinite(bits) else None
+        for bits, each in zip(cells.bits[0], cells.state[0], strict=True)
+    ]
+
+
+def step_time_s(run: RunReader) -> float | None:
+    """Mean of the last steps, over ranks."""
+    if run.last_step is None:
+        return None
+    stop = run.last_step + 1
+    start = max(0, stop - RECENT_STEPS)
+    params = Params(start=start, stop=stop, ranks=tuple(run.ranks))
+    found = series_columns(run, params, grid(start, stop, RECENT_STEPS), "step_time_s")
+    count = float((found["count"] - found["nonfinite_count"]).sum())
+    return float(found["sum"].sum()) / count if count else None
+
+
+def verdict(run: RunReader, first: dict[str, Any] | None) -> dict[str, Any]:
+    """One sentence, its evidence linked: what broke first, or how near it came."""
+    if first is not None:
+        return _overflow(run, first)
+    least = least_headroom(run)
+    if least is None:
+        nothing = run.last_step is None
+        said = "No step has been recorded yet." if nothing else "No overflow; nothing but zeros has been recorded."
+        return {"level": "empty" if nothing else "ok", "parts": [["text", said]], "links": []}
+    near = least["bits"] < WARNING_BITS
+    entry = run.names().tensors.entries[least["tensor"]]
+    parts = [
+        ["text", f"{'Little headroom' if near else 'No overflow'}; least headroom {least['bits']:.1f} bits ("],
+        ["code", entry.fqn or "(model)"],
+        ["text", f" {entry.kind}, rank {least['rank']}, step {least['step']})."],
+    ]
+    return {"level": "warning" if near else "ok", "parts": parts, "links": _links(run, least)}
+
+
+def _overflow(run: RunReader, first: dict[str, Any]) -> dict[str, Any]:
+    kind = {"output": "the output of ", "grad_output": "the gradient of the output of ", "grad": "the gradient of "}
+    held = "NaN" if first["what"] == "nan" else "Inf"
+    parts = [
+        ["strong", "Overflow."],
+        ["text", f" Step {first['step']}, rank {first['rank']}: {kind.get(first['kind'], first['kind'] + ' of ')}"],
+        ["code", first["fqn"] or "(model)"],
+        ["text", f" is the first to hold {held}.{_before(run, first)}"],
+    ]
+    return {"level": "overflow", "parts": parts, "links": _links(run, first)}
+
+
+def _before(run: RunReader, first: dict[str, Any]) -> str:
+    """How the same tensor stood one step and some hundred steps earlier, where that was recorded."""
+    places: list[Place] = []
+    for back in (1, 100):
+        step = first["step"] - back
+        if step >= 0:
+            places.append(place_at(run, first["rank"], step, first["tensor"]))
+    told = [f"{place.bits:.1f} bits at step {place.step}" for place in places if place.bits is not None]
+    return f" Its headroom was {' and '.join(told)}." if told else ""
+
+
+def _links(run: RunReader, place: dict[str, Any]) -> list[dict[str, str]]:
+    where = f"rank={place['rank']}"
+    return [
+        {"label": "Step frames", "path": f"/runs/{run.id}/step?step={place['step']}&{where}"},
+        {"label": "This tensor over time", "path": f"/runs/{run.id}/tensor?tensor={place['tensor']}&{where}"},
+    ]
+
+
+def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    spoken = rank.row.state if rank.row.state != "open" else "live" if run.is_live(rank) else "stale"
+    return {
+        "rank": rank.rank, "state": spoken, "host": rank.info.host, "local_rank": rank.info.local_rank,
+        "world_size": rank.info.world_size, "incarnation": rank.row.ordinal, "last_step": last_step(rank),
+        "last_seen_ns": rank.row.last_seen_ns, "device": rank.info.device,
+    } | trouble.get(rank.rank, {"dropped": {}, "faults": {}, "not_observed": {}, "failure": None})  # fmt: skip
+
+
+def _trouble(run: RunReader) -> dict[int, dict[str, Any]]:
+    """What agents said of themselves, by rank; counts are running totals, so the latest of each name stands."""
+    fields = {"dropped": "dropped", "fault": "faults", "not_observed": "not_observed"}
+    found: dict[int, dict[str, Any]] = {}
+    for rank, kind, _step, message, data in run.events([*fields, "failed"]):
+        entry = found.setdefault(rank, {"dropped": {}, "faults": {}, "not_observed": {}, "failure": None})
+        if kind == "failed":
+            entry["failure"] = message
+        else:
+            entry[fields[kind]] |= msgspec.json.decode(data)
+    return found
+
+
+def _statistic(statistic: Statistic) -> dict[str, str]:
+    return {"name": statistic.name, "unit": statistic.unit, "merge": statistic.merge, "help": statistic.help}

@@ -1,0 +1,197 @@
+"""Where exactly: the worst value in a rectangle of a run, and the frames of one rank and step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch_server import pyramid
+from rangewatch_server.figures.base import grid, label
+from rangewatch_server.figures.heatmap import Cells
+from rangewatch_server.figures.layers import cells_of
+from rangewatch_server.headroom import SEVERITY, STATE_NAMES, State, limits_of
+from rangewatch_server.pyramid import AMAX_STEP, NONFINITE_STEP, RANGES, Block
+from rangewatch_server.queries import RunReader
+from rangewatch_server.store.names import Tensors
+
+Array = NDArray[Any]
+
+CELL = ("call_count", "amax", "nan_count", "inf_count")
+SEARCH_COLUMNS = 64  # locate reads this many columns at most, then one step
+AROUND_COLUMNS = 512  # the previous and next non-finite step are looked for at this width first
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One tensor at one step of one rank, with what was found there."""
+
+    step: int
+    rank: int
+    tensor: int
+    label: str
+    state: str
+    bits: float | None
+
+
+def locate(run: RunReader, ranks: Sequence[int], start: int, stop: int, rows: Array) -> Place | None:
+    """The worst of a rectangle: the first NaN or Inf in order of step and call, else the least headroom."""
+    tensors = run.names().tensors
+    found = [place for rank in ranks if (place := _worst(run, rank, start, stop, rows, tensors)) is not None]
+    if not found:
+        return None
+    bad = [place for place in found if place.state in ("inf", "nan")]
+    if bad:
+        return min(bad, key=lambda place: (place.step, tensors.position[place.tensor], place.rank))
+    return min(found, key=lambda place: (np.inf if place.bits is None else place.bits, place.step))
+
+
+def _worst(run: RunReader, rank: int, start: int, stop: int, rows: Array, tensors: Tensors) -> Place | None:
+    if not len(rows):
+        return None
+    wanted = (*CELL, AMAX_STEP, NONFINITE_STEP)
+    level = grid(start, stop, SEARCH_COLUMNS).level
+    block = run.slice(RANGES, [rank], level, start, stop, wanted, rows)
+    whole = pyramid.reduce_axis(block.columns, run.names().rules[RANGES], 1)
+    one = Block(level, 0, rows, {name: values[:, None] for name, values in whole.items()})
+    cells = cells_of(one, tensors)
+    severity = SEVERITY[cells.state[:, 0]]
+    if severity.max() <= SEVERITY[State.NOT_OBSERVED]:
+        return None
+    if severity.max() >= SEVERITY[State.INF]:
+        step = int(whole[NONFINITE_STEP].min())
+        at = np.flatnonzero(whole[NONFINITE_STEP] == step)
+        row = int(at[tensors.call_index[rows[at]].argmin()])
+    else:
+        bits = np.where(np.isnan(cells.bits[:, 0]), np.inf, cells.bits[:, 0])
+        row = int(np.where(severity > SEVERITY[State.NOT_OBSERVED], bits, np.inf).argmin())
+        step = int(whole[AMAX_STEP][row])
+    return place_at(run, rank, step, int(rows[row]))
+
+
+def place_at(run: RunReader, rank: int, step: int, tensor: int) -> Place:
+    """What one tensor held at one step of one rank."""
+    tensors = run.names().tensors
+    cells = cells_of(run.slice(RANGES, [rank], 0, step, step + 1, CELL, np.array([tensor])), tensors)
+    state = State(int(cells.state[0, 0]))
+    bits = float(cells.bits[0, 0])
+    shown = bits if state in (State.VALUE, State.SATURATED) and np.isfinite(bits) else None
+    return Place(step, rank, tensor, label(tensors.entries[tensor]), STATE_NAMES[state], shown)
+
+
+def nonfinite_step(run: RunReader, rank: int, start: int, stop: int, last: bool) -> int | None:
+    """The first (or last) step in [start, stop) at which the rank held a NaN or Inf."""
+    low, high = start, stop
+    while high - low > 1:
+        cut = grid(low, high, AROUND_COLUMNS)
+        size = pyramid.FANOUT**cut.level
+        block = run.slice(pyramid.SUMMARY, [rank], cut.level, low, high, ("nan_count", "inf_count"))
+        bad = np.flatnonzero((block.columns["nan_count"] + block.columns["inf_count"]).sum(axis=0) > 0)
+        if not len(bad):
+            return None
+        column = block.first + int(bad[-1 if last else 0])
+        low, high = max(low, column * size), min(high, (column + 1) * size)
+    return low if low < high and _is_bad(run, rank, low) else None
+
+
+def _is_bad(run: RunReader, rank: int, step: int) -> bool:
+    block = run.slice(pyramid.SUMMARY, [rank], 0, step, step + 1, ("nan_count", "inf_count"))
+    return bool((block.columns["nan_count"] + block.columns["inf_count"]).sum() > 0)
+
+
+def frames(run: RunReader, rank: int, step: int) -> list[dict[str, Any]]:
+    """Every tensor that the rank observed at the step, in call order."""
+    names = run.names()
+    wanted = [name for name in names.fill[RANGES] if name not in (AMAX_STEP, NONFINITE_STEP)]
+    block = run.slice(RANGES, [rank], 0, step, step + 1, wanted)
+    if not len(block.rows):
+        return []
+    seen = np.flatnonzero(block.columns["call_count"][:, 0] > 0)
+    cells = cells_of(block, names.tensors)
+    order = sorted(seen, key=lambda row: (names.tensors.call_index[block.rows[row]], block.rows[row]))
+    return [_frame(names.tensors, block, cells, int(row)) for row in order]
+
+
+def _frame(tensors: Tensors, block: Block, cells: Cells, row: int) -> dict[str, Any]:
+    value = {name: float(values[row, 0]) for name, values in block.columns.items()}
+    ordinal = int(block.rows[row])
+    entry, state = tensors.entries[ordinal], State(int(cells.state[row, 0]))
+    limits = limits_of(entry.dtype)
+    finite = value["numel"] - value["nan_count"] - value["inf_count"] > 0
+    bits = float(cells.bits[row, 0])
+    frame = tensor_facts(ordinal, tensors) | {
+        "call_count": int(value["call_count"]), "numel": int(value["numel"]),
+        "amax": value["amax"] if finite else None,
+        "nan_count": int(value["nan_count"]), "inf_count": int(value["inf_count"]),
+        "headroom_bits": bits if finite and np.isfinite(bits) else None,
+        "state": STATE_NAMES[state], "what": what(state, value, bits, entry.dtype),
+    }  # fmt: skip
+    return frame | full_set(value, limits.smallest_normal)
+
+
+def tensor_facts(ordinal: int, tensors: Tensors) -> dict[str, Any]:
+    """A tensor as docs/api.md has it; its `call_index` is its place among the run's tensors."""
+    entry = tensors.entries[ordinal]
+    limits = limits_of(entry.dtype)
+    known = limits.dtype != "unknown"
+    return {
+        "tensor": ordinal, "label": label(entry), "fqn": entry.fqn, "kind": entry.kind, "index": entry.index,
+        "module": entry.module, "dtype": entry.dtype, "shape": list(entry.shape),
+        "call_index": int(tensors.position[ordinal]),
+        "max_finite": limits.max_finite if known else None,
+        "smallest_normal": limits.smallest_normal if known else None,
+    }  # fmt: skip
+
+
+def full_set(value: dict[str, float], smallest_normal: float) -> dict[str, Any]:
+    """amin, rms and shares, or null for each when the full set was not measured at this step."""
+    measured = value.get("full_numel", 0.0)
+    if measured <= 0:
+        empty = ("amin", "rms", "zero_fraction", "subnormal_fraction", "floor_room_bits")
+        return {"full": False} | dict.fromkeys(empty)
+    amin = value["amin"] if np.isfinite(value["amin"]) else None
+    finite = max(measured - value["nan_count"] - value["inf_count"], 1.0)
+    room = float(np.log2(amin / smallest_normal)) if amin else None
+    return {
+        "full": True, "amin": amin,
+        "rms": float(np.sqrt(value["sum_sq"] / finite)) if np.isfinite(value["sum_sq"]) else None,
+        "zero_fraction": value["zero_count"] / measured, "subnormal_fraction": value["subnormal_count"] / measured,
+        "floor_room_bits": room if room is not None and np.isfinite(room) else None,
+    }  # fmt: skip
+
+
+def what(state: State, value: dict[str, float], bits: float, dtype: str) -> str:
+    """One line for a person."""
+    counts = f"{int(value['nan_count'])} NaN, {int(value['inf_count'])} Inf of {int(value['numel'])}"
+    return {
+        State.NAN: counts,
+        State.INF: counts,
+        State.SATURATED: f"saturated: {bits:.2f} bits below the {dtype} limit",
+        State.ZERO: "all zero" if value["numel"] else "empty",
+    }.get(state, "")
+
+
+def step_facts(run: RunReader, rank: int, step: int) -> dict[str, Any]:
+    """Loss, loss scale, skip and times of one rank's step; null where nothing was recorded."""
+    names = run.names().series
+    block = run.slice(pyramid.SERIES_PART, [rank], 0, step, step + 1, ("count", "last"), np.arange(len(names)))
+    value = {
+        name: float(block.columns["last"][row, 0]) for name, row in names.items() if block.columns["count"][row, 0] > 0
+    }
+    finite = {name: each if np.isfinite(each) else None for name, each in value.items()}
+    loss = value.get("loss")
+    wall_time_s = finite.get("wall_time_s")
+    return {
+        "loss": finite.get("loss"),
+        "loss_state": None if loss is None else "nan" if np.isnan(loss) else "inf" if np.isinf(loss) else "value",
+        "loss_scale": finite.get("loss_scale"), "found_inf": _flag(finite.get("found_inf")),
+        "skipped": _flag(finite.get("skipped_step")), "step_time_s": finite.get("step_time_s"),
+        "started_ns": None if wall_time_s is None else int(wall_time_s * 1e9),
+        "series": finite,
+    }  # fmt: skip
+
+
+def _flag(value: float | None) -> bool | None:
+    return None if value is None else value > 0

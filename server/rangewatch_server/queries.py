@@ -1,0 +1,206 @@
+"""The only reader: runs, ranks and slices as plain structs and arrays, in short read-only transactions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Engine, func, select
+
+from rangewatch.records import RankInfo, Statistic
+from rangewatch_server import pyramid
+from rangewatch_server.merging import join
+from rangewatch_server.pyramid import Block
+from rangewatch_server.slices import Cache, RunNames, Stream, StreamSlices
+from rangewatch_server.store import tables
+from rangewatch_server.store.fold import PARTS
+from rangewatch_server.store.names import load_series, load_statistics, load_tensors
+from rangewatch_server.store.rows import union
+
+Array = NDArray[Any]
+
+
+NO_END = 2**62  # past any step
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """One rank of a run: its newest incarnation, and all of them for slices."""
+
+    rank: int
+    info: RankInfo
+    row: Any
+    """The newest incarnation's row of `streams`."""
+    streams: tuple[Stream, ...]
+    rows: tuple[Any, ...]
+    """Every incarnation's row, oldest first."""
+
+    def visible(self) -> list[tuple[Any, int]]:
+        """Rows that have steps, with the step from which a newer incarnation's are shown instead; newest first."""
+        found: list[tuple[Any, int]] = []
+        newer_from = NO_END
+        for row in reversed(self.rows):
+            if row.first_step is not None and row.first_step < newer_from:
+                found.append((row, newer_from))
+                newer_from = row.first_step
+        return found
+
+
+class Queries:
+    """Opens read transactions on the reader engine."""
+
+    def __init__(self, engine: Engine, live_s: float) -> None:
+        self.engine = engine
+        self.live_ns = int(live_s * 1e9)
+        self.cache = Cache()
+
+    @contextmanager
+    def read(self) -> Iterator[Reader]:
+        """One consistent view of the database."""
+        with self.engine.connect() as connection:
+            yield Reader(connection, self.cache, self.live_ns)
+
+
+class Reader:
+    """All reads of one request."""
+
+    def __init__(self, connection: Connection, cache: Cache, live_ns: int) -> None:
+        self.connection = connection
+        self.cache = cache
+        self.live_ns = live_ns
+
+    def run_ids(self) -> list[int]:
+        """All runs, newest first."""
+        return list(self.connection.execute(select(tables.runs.c.id).order_by(tables.runs.c.id.desc())).scalars())
+
+    def run(self, run_id: int) -> RunReader | None:
+        """One run, or None."""
+        row = self.connection.execute(select(tables.runs).where(tables.runs.c.id == run_id)).first()
+        return None if row is None else RunReader(self, row)
+
+
+class RunReader:
+    """One run inside one read transaction."""
+
+    def __init__(self, reader: Reader, row: Any) -> None:
+        self.reader = reader
+        self.connection = reader.connection
+        self.id: int = row.id
+        self.name: str = row.name
+        self.created_ns: int = row.created_ns
+        self.ranks = self._ranks()
+        self.now_ns = time.time_ns()
+        self._names: RunNames | None = None
+
+    @property
+    def first_step(self) -> int | None:
+        """The smallest step of any rank; None before the first."""
+        return min(
+            (s.first_step for r in self.ranks.values() for s in r.streams if s.first_step is not None), default=None
+        )
+
+    @property
+    def last_step(self) -> int | None:
+        """The largest step that a newest incarnation reached."""
+        return max((step for rank in self.ranks.values() if (step := last_step(rank)) is not None), default=None)
+
+    def is_live(self, rank: Rank) -> bool:
+        """Whether the rank spoke lately and has not said goodbye."""
+        return rank.row.state == "open" and self.now_ns - rank.row.last_seen_ns < self.reader.live_ns
+
+    def silent_since(self, rank: int) -> int | None:
+        """The rank's last step when it neither speaks nor said goodbye, while the run went on; else None."""
+        found = self.ranks[rank]
+        step = last_step(found)
+        went_on = step is not None and self.last_step is not None and self.last_step > step
+        return step if went_on and found.row.state == "open" and not self.is_live(found) else None
+
+    def names(self) -> RunNames:
+        """Tensors, series and statistics; cached by how many there are, since none ever changes."""
+        if self._names is None:
+            self._names = self._read_names()
+        return self._names
+
+    def _read_names(self) -> RunNames:
+        query = select(func.max(tables.catalogues.c.id)).where(tables.catalogues.c.run_id == self.id)
+        newest = self.connection.execute(query).scalar() or 0
+        query = select(func.count()).where(tables.series.c.run_id == self.id)
+        key = (self.id, "names", newest, self.connection.execute(query).scalar())
+        found: RunNames | None = self.reader.cache.get(key)
+        if found is None:
+            tensors = load_tensors(self.connection, self.id)
+            statistics = self.statistics()
+            found = RunNames(
+                self.id, tensors, load_series(self.connection, self.id),
+                {part: pyramid.identities(part, statistics) for part in PARTS},
+                {part: pyramid.merge_rules(part, statistics) for part in PARTS},
+            )  # fmt: skip
+            self.reader.cache.put(key, found, 500 * len(tensors.entries) + 1_000)
+        return found
+
+    def statistics(self) -> tuple[Statistic, ...]:
+        """The run's statistics."""
+        return load_statistics(self.connection, self.id)
+
+    def events(self, kinds: Sequence[str]) -> list[Any]:
+        """(rank, kind, step, message, data) rows of the newest incarnations' events of these kinds, oldest first."""
+        events = tables.events.c
+        ids = [rank.streams[-1].id for rank in self.ranks.values()]
+        query = (
+            select(tables.streams.c.rank, events.kind, events.step, events.message, events.data)
+            .join(tables.streams, tables.streams.c.id == events.stream_id)
+            .where(events.stream_id.in_(ids), events.kind.in_(kinds))
+            .order_by(events.id)
+        )
+        return list(self.connection.execute(query))
+
+    def slice(
+        self, part: str, ranks: Sequence[int], level: int, start: int, stop: int, wanted: Sequence[str],
+        rows: Array | None = None,
+    ) -> Block:  # fmt: skip
+        """Steps [start, stop) at `level`, the worst of `ranks`. A rank's newer incarnation counts."""
+        names = self.names()
+        fill, rules = names.fill[part], names.rules[part]
+        pieces = [piece for rank in ranks for piece in self._pieces(names, rank, part, level, start, stop, wanted)]
+        rows = union([piece.rows for piece in pieces]) if rows is None else rows
+        return join(pieces, level, start, stop, wanted, rows, fill, rules)
+
+    def _pieces(
+        self, names: RunNames, rank: int, part: str, level: int, start: int, stop: int, wanted: Sequence[str]
+    ) -> list[Block]:
+        pieces: list[Block] = []
+        newer_from = stop
+        for stream in reversed(self.ranks[rank].streams):
+            if stream.first_step is None or stream.last_step is None:
+                continue
+            low, high = max(start, stream.first_step), min(newer_from, stream.last_step + 1)
+            newer_from = min(newer_from, stream.first_step)
+            if low < high:
+                slices = StreamSlices(self.connection, self.reader.cache, names, stream)
+                pieces += slices.pieces(part, level, low, high, wanted)
+        return pieces
+
+    def _ranks(self) -> dict[int, Rank]:
+        streams = tables.streams
+        query = select(streams).where(streams.c.run_id == self.id).order_by(streams.c.rank, streams.c.ordinal)
+        grouped: dict[int, list[Any]] = {}
+        for row in self.connection.execute(query):
+            grouped.setdefault(row.rank, []).append(row)
+        return {rank: _rank(rank, rows) for rank, rows in grouped.items()}
+
+
+def last_step(rank: Rank) -> int | None:
+    """The last step of the newest incarnation that has any."""
+    steps = [stream.last_step for stream in rank.streams if stream.last_step is not None]
+    return steps[-1] if steps else None
+
+
+def _rank(rank: int, rows: list[Any]) -> Rank:
+    streams = [
+        Stream(row.id, row.rank, row.ordinal, row.contiguous, row.frontier, row.rewrites, row.first_step, row.last_step)
+        for row in rows
+    ]
+    return Rank(rank, msgspec.json.decode(rows[-1].info, type=RankInfo), rows[-1], tuple(streams), tuple(rows))

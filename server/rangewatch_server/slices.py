@@ -1,0 +1,233 @@
+"""Reading one stream's pyramid: any steps at any level, from whatever tiles and raw batches hold them.
+
+A level's tiles end where its last complete span does. What lies beyond, and ragged edges that do not fall on its
+columns, are read one level down and merged, to the raw batches at the bottom; so a slice costs its own columns and at
+most some eight tiles a level more, however long the run is, and is exact for any [start, stop).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+from sqlalchemy import Connection, select
+
+from rangewatch.records import Batch
+from rangewatch.wire import decode
+from rangewatch_server import pyramid
+from rangewatch_server.merging import join
+from rangewatch_server.pyramid import AMAX_STEP, FANOUT, NONFINITE_STEP, RANGES, SERIES_PART, SUMMARY, Block
+from rangewatch_server.store import tables, tiles
+from rangewatch_server.store.fold import placed, summarise
+from rangewatch_server.store.names import KnownCatalogue, Tensors, load_catalogue
+from rangewatch_server.store.rows import Raw, clip, dense, raw_ranges, raw_series, union
+
+Array = NDArray[Any]
+
+CACHE_BYTES = 256 << 20  # decoded tiles and batches; a 2,000-column heatmap of 300 tensors is about 3 MiB a rank
+
+
+class Cache:
+    """Decoded tiles and batches, least recently used first out. What is stored under a key never changes."""
+
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self._entries: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Any) -> Any:
+        """The value, or None."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None:
+                return None
+            self._entries.move_to_end(key)
+            return found[0]
+
+    def put(self, key: Any, value: Any, nbytes: int) -> None:
+        """Keep a value, and let the oldest go."""
+        with self._lock:
+            if key in self._entries:
+                return
+            self._entries[key] = (value, nbytes)
+            self._bytes += nbytes
+            while self._bytes > self.limit_bytes:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self._bytes -= freed
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """What reading needs of a row of `streams`."""
+
+    id: int
+    rank: int
+    ordinal: int
+    contiguous: int
+    frontier: int
+    rewrites: int
+    first_step: int | None
+    last_step: int | None
+
+
+class RunNames(msgspec.Struct, frozen=True):
+    """What a run's rows mean."""
+
+    run_id: int
+    tensors: Tensors
+    series: dict[str, int]
+    fill: dict[str, dict[str, float]]
+    rules: dict[str, dict[str, str]]
+
+
+class StreamSlices:
+    """Slices of one stream, inside one read transaction."""
+
+    def __init__(self, connection: Connection, cache: Cache, names: RunNames, stream: Stream) -> None:
+        self.connection = connection
+        self.cache = cache
+        self.names = names
+        self.stream = stream
+
+    def pieces(self, part: str, level: int, start: int, stop: int, wanted: Sequence[str]) -> list[Block]:
+        """Columns of the steps [start, stop) at `level`, as blocks side by side with perhaps gaps between them.
+
+        An edge column holds only the steps inside. `wanted` are the columns to read; what merging needs comes along.
+        """
+        return self._pieces(part, level, start, stop, with_needed(part, wanted))
+
+    def _pieces(self, part: str, level: int, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
+        if start >= stop:
+            return []
+        if level == 0:
+            split = min(max(start, self.stream.frontier), stop)
+            return [*self._tiles(part, 0, start, split, wanted), *self._raw(part, split, stop, wanted)]
+        size = FANOUT**level
+        complete = self.stream.frontier // (size * tiles.WIDTH) * size * tiles.WIDTH
+        inner_start, inner_stop = -(-start // size) * size, min(stop, complete) // size * size
+        if inner_start >= inner_stop:
+            return self._below(part, level, start, stop, wanted)
+        return [
+            *self._below(part, level, start, inner_start, wanted),
+            *self._tiles(part, level, inner_start, inner_stop, wanted),
+            *self._below(part, level, inner_stop, stop, wanted),
+        ]
+
+    def _below(self, part: str, level: int, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
+        if start >= stop:
+            return []
+        finer = self._pieces(part, level - 1, start, stop, wanted)
+        if not finer:
+            return []
+        rows = union([piece.rows for piece in finer])
+        fill, rules = self.names.fill[part], self.names.rules[part]
+        joined = join(finer, level - 1, start, stop, wanted, rows, fill, rules)
+        return [pyramid.coarser(joined, rules, fill)]
+
+    def _tiles(self, part: str, level: int, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
+        """Stored tiles over [start, stop), cut to it; both fall on columns of the level."""
+        if start >= stop:
+            return []
+        span = FANOUT**level * tiles.WIDTH
+        numbers = range(start // span, -(-stop // span))
+        stored = self._stored(part, level, numbers, wanted)
+        low, high = start // FANOUT**level, stop // FANOUT**level
+        return [_cut(placed_if(part, stored[each], wanted), low, high) for each in numbers if each in stored]
+
+    def _stored(self, part: str, level: int, numbers: range, wanted: tuple[str, ...]) -> dict[int, Block]:
+        key = (self.stream.id, self.stream.rewrites, part, level, wanted)
+        found = {each: block for each in numbers if (block := self.cache.get((*key, each))) is not None}
+        missing = [each for each in numbers if each not in found]
+        if missing:
+            columns = tables.tiles.c
+            query = (
+                select(columns.tile, columns.payload)
+                .where(columns.stream_id == self.stream.id, columns.part == part, columns.level == level)
+                .where(columns.tile.between(missing[0], missing[-1]))
+                .order_by(columns.tile)
+            )
+            for tile, payload in self.connection.execute(query):
+                if tile not in found:
+                    rows, values = tiles.decode(payload, wanted)
+                    found[tile] = Block(level, tile * tiles.WIDTH, rows, values)
+                    self.cache.put((*key, tile), found[tile], _size(values))
+        return found
+
+    def _raw(self, part: str, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
+        if start >= stop:
+            return []
+        source = RANGES if part == SUMMARY else part
+        raws = [raw for raw in self._batches(start) if raw.part == source]
+        if not any(len(clip(raw, start, stop).steps) for raw in raws):
+            return []
+        block = dense(raws, self.names.fill[source], self.names.rules[source], start, stop)
+        if part == SUMMARY:
+            return [summarise(block, self.names.tensors)]
+        block = placed_if(part, block, wanted)
+        return [Block(0, start, block.rows, {name: block.columns[name] for name in wanted if name in block.columns})]
+
+    def _batches(self, start: int) -> list[Raw]:
+        """Rows not in tiles; those beyond a gap in the sequence show when the gap has closed."""
+        columns = tables.batches.c
+        mine = (columns.stream_id == self.stream.id) & (columns.sequence <= self.stream.contiguous)
+        query = select(columns.sequence).where(mine).order_by(columns.sequence)
+        raws: list[Raw] = []
+        for sequence in self.connection.execute(query).scalars().all():
+            raws += self._batch(sequence)
+        return [clip(raw, max(start, self.stream.frontier), 2**62) for raw in raws]
+
+    def _batch(self, sequence: int) -> list[Raw]:
+        key = (self.stream.id, "batch", sequence)
+        found = self.cache.get(key)
+        if found is None:
+            columns = tables.batches.c
+            mine = (columns.stream_id == self.stream.id) & (columns.sequence == sequence)
+            batch: Any = decode(self.connection.execute(select(columns.body).where(mine)).scalar_one())
+            found = self._mapped(batch)
+            self.cache.put(key, found, sum(_size(raw.columns) for raw in found))
+        return found
+
+    def _mapped(self, batch: Batch) -> list[Raw]:
+        known = self._catalogue(batch.catalogue)
+        ranges = raw_ranges(batch, known.ordinals, known.catalogue.statistics)
+        return [*([ranges] if ranges else []), *raw_series(batch, self.names.series)]
+
+    def _catalogue(self, digest: str) -> KnownCatalogue:
+        key = (self.names.run_id, "catalogue", digest)
+        found = self.cache.get(key)
+        if found is None:
+            found = load_catalogue(self.connection, self.names.run_id, digest)
+            assert found is not None, "a stored batch's catalogue is stored before it"
+            self.cache.put(key, found, found.ordinals.nbytes + 200 * len(found.catalogue.tensors))
+        return found
+
+
+def with_needed(part: str, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The columns to read so that `wanted` can be merged and placed."""
+    needed = set(wanted)
+    if part == SERIES_PART and "last" in needed:
+        needed.add("count")
+    if part == RANGES and needed & {AMAX_STEP, NONFINITE_STEP}:
+        needed |= {"amax", "call_count", "nan_count", "inf_count", AMAX_STEP, NONFINITE_STEP}
+    return tuple(sorted(needed))
+
+
+def placed_if(part: str, block: Block, wanted: Sequence[str]) -> Block:
+    """With the columns that say where, when they are wanted."""
+    return placed(part, block) if AMAX_STEP in wanted or NONFINITE_STEP in wanted else block
+
+
+def _cut(block: Block, low: int, high: int) -> Block:
+    left, right = max(low - block.first, 0), min(high - block.first, block.width)
+    if left == 0 and right == block.width:
+        return block
+    columns = {name: values[:, left:right] for name, values in block.columns.items()}
+    return Block(block.level, block.first + left, block.rows, columns)
+
+
+def _size(columns: dict[str, Array]) -> int:
+    return 256 + sum(values.nbytes if any(values.strides) else 8 for values in columns.values())

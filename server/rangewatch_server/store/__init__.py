@@ -1,0 +1,1 @@
+"""The database: tables, engines, tiles, and the one writer."""

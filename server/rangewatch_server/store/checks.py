@@ -1,0 +1,131 @@
+"""What a batch must hold against its catalogue before anything of it is stored. Raises `WireError`, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch.records import KINDS, Batch, Catalogue, Event, Opening, RangeRows, Statistic
+from rangewatch.statistics import is_count
+from rangewatch.wire import WireError
+from rangewatch_server.store.tiles import WIDTH
+
+Array = NDArray[Any]
+
+MAX_NAME_BYTES = 4_096  # of a run, module, host, series or event
+MAX_RANK = 1_000_000
+MAX_STEP = 10**12
+MAX_EVENTS = 1_000  # in one batch
+MAX_COUNT = 2.0**53  # float64 holds whole numbers exactly up to here
+MAX_SPANS = 128  # spans of 64 steps that one batch may touch: each is a tile to fold, 2 ms of the one writer
+MAX_EVENT_BYTES = 1 << 20  # of one event's details as JSON
+MAX_DIMS = 64
+INT32, INT63 = 2**31, 2**63  # what the database columns hold
+MERGES = ("max", "min", "sum")
+NEEDED = ("call_count", "amax", "nan_count", "inf_count")
+
+
+def check_opening(opening: Opening) -> None:
+    """Names, numbers and statistics of an opening."""
+    info = opening.info
+    _names([info.run, info.host, info.incarnation, info.device, *info.versions, *info.versions.values()])
+    if not info.run or not info.incarnation:
+        raise WireError("bad_header", "run and incarnation must not be empty")
+    _rank(info.rank)
+    _whole((info.world_size, info.local_rank, info.pid), INT32)
+    _whole((info.started_ns,), INT63)
+    names = [each.name for each in opening.catalogue.statistics]
+    if len(set(names)) != len(names) or any(each.merge not in MERGES for each in opening.catalogue.statistics):
+        raise WireError("bad_header", f"statistics need distinct names and a merge of {', '.join(MERGES)}")
+    if missing := [name for name in NEEDED if name not in names]:
+        raise WireError("bad_header", f"catalogue lacks the statistics {', '.join(missing)}")
+    for entry in opening.catalogue.tensors:
+        if entry.kind not in KINDS:
+            raise WireError("bad_header", f"tensor kind {entry.kind[:40]!r} is not one of {', '.join(KINDS)}")
+        _names([entry.fqn, entry.dtype, entry.module])
+        _whole((entry.index, entry.call_index), INT32)
+        _whole((len(entry.shape),), MAX_DIMS)
+        _whole(entry.shape, INT63)
+
+
+def check_header(batch: Batch) -> None:
+    """Names, numbers and sizes that need no catalogue."""
+    _names([batch.run, batch.incarnation, batch.catalogue, *(rows.name for rows in batch.series)])
+    _rank(batch.rank)
+    if not 0 <= batch.sequence < 2**62:
+        raise WireError("bad_header", f"sequence {batch.sequence} is out of bounds")
+    if not 0 <= batch.settled <= batch.sequence:
+        raise WireError("bad_header", f"settled {batch.settled} is not between 0 and sequence {batch.sequence}")
+    if len(batch.events) > MAX_EVENTS:
+        raise WireError("too_large", f"{len(batch.events)} events in one batch; at most {MAX_EVENTS} are taken")
+    for event in batch.events:
+        _names([event.kind, event.message])
+        if not (0 <= event.time_ns < 2**63 and -1 <= event.step <= MAX_STEP):
+            raise WireError("bad_header", "event time or step is out of bounds")
+        _details(event)
+    if len({rows.name for rows in batch.series}) != len(batch.series):
+        raise WireError("bad_header", "a series appears twice")
+    for steps in [rows.steps for rows in (batch.ranges, *batch.series) if rows is not None]:
+        if len(steps) and int(steps[-1]) > MAX_STEP:
+            raise WireError("bad_header", f"step {steps[-1]} is past {MAX_STEP}")
+        if len(np.unique(steps // WIDTH)) > MAX_SPANS:
+            raise WireError("too_large", f"steps lie in more than {MAX_SPANS} spans of {WIDTH}; send fewer in a batch")
+
+
+def check_ranges(ranges: RangeRows, catalogue: Catalogue) -> None:
+    """Shapes and values of a batch's ranges."""
+    if len(ranges.tensors) and ranges.tensors[-1] >= len(catalogue.tensors):
+        raise WireError(
+            "shape_mismatch", f"tensor {ranges.tensors[-1]} is not in its catalogue of {len(catalogue.tensors)}"
+        )
+    statistics = {each.name: each for each in catalogue.statistics}
+    for name, values in ranges.columns.items():
+        if name not in statistics:
+            raise WireError("shape_mismatch", f"column {name[:60]!r} is not in the catalogue")
+        _values(statistics[name], values)
+
+
+def _values(statistic: Statistic, values: Array) -> None:
+    if not values.size:
+        return
+    if not any(values.strides):
+        values = values[:1, :1]
+    if values.dtype.kind == "u":  # unsigned whole numbers of at most 4 bytes: nothing can be wrong
+        return
+    least, largest = float(values.min()), float(values.max())  # NaN comes through both
+    if not least >= 0:
+        raise WireError("invalid_value", f"{statistic.name}: NaN or a negative number where none can be")
+    if is_count(statistic) and (largest > MAX_COUNT or bool((values != np.floor(values)).any())):
+        raise WireError("invalid_value", f"{statistic.name}: not a whole number of {statistic.unit}")
+    if statistic.merge == "max" and largest == np.inf:
+        raise WireError("invalid_value", f"{statistic.name}: Inf where a finite magnitude belongs")
+
+
+def _whole(values: Iterable[int], below: int) -> None:
+    for value in values:
+        if not 0 <= value < below:
+            raise WireError("bad_header", f"the number {value} is out of bounds")
+
+
+def _details(event: Event) -> None:
+    try:
+        size = len(msgspec.json.encode(event.data))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        raise WireError("bad_header", f"details of the event {event.kind[:40]!r} are not plain values") from None
+    if size > MAX_EVENT_BYTES:
+        raise WireError("too_large", f"details of the event {event.kind[:40]!r} have {size} bytes")
+
+
+def _rank(rank: int) -> None:
+    if not 0 <= rank < MAX_RANK:
+        raise WireError("bad_header", f"rank {rank} is out of bounds")
+
+
+def _names(names: Iterable[str]) -> None:
+    for name in names:
+        if "\0" in name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
+            raise WireError("bad_header", f"a name holds NUL or is longer than {MAX_NAME_BYTES} bytes")

@@ -1,0 +1,135 @@
+"""Engines: one that writes, one that reads.
+
+SQLite: WAL, and only the writer's connection ever checkpoints. SQLite before 3.51.3 can lose pages when one connection
+writes while another resets the WAL (sqlite.org/wal.html#walresetbug); with a single checkpointer, which is also the
+only writer, that moment does not exist. Readers are opened read-only and keep their transactions short.
+Durability: `synchronous=NORMAL`, so what was acknowledged survives the death of the process; after a power cut the last
+commits may be gone (the agents then see a lower `contiguous`; see ARCHITECTURE.md).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import QueuePool
+
+BUSY_TIMEOUT_MS = 5_000  # another process (a backup, a shell) may hold the lock this long before a commit is retried
+READER_CONNECTIONS = 8
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+class DatabaseError(RuntimeError):
+    """The database cannot be used; the text says why and what to do."""
+
+
+class Engines(msgspec.Struct, frozen=True):
+    """The two ways into the database."""
+
+    writer: Engine
+    reader: Engine
+
+    def dispose(self) -> None:
+        """Close every connection."""
+        self.reader.dispose()
+        self.writer.dispose()
+
+
+def open_database(url: str | URL) -> Engines:
+    """Open (and create, and migrate) the database at a SQLAlchemy URL. Raises `DatabaseError` in one line."""
+    try:
+        parsed = make_url(url)
+        engines = _sqlite(parsed.database or "") if parsed.get_backend_name() == "sqlite" else _server(parsed)
+    except (SQLAlchemyError, OSError, ImportError, ValueError) as error:
+        raise DatabaseError(f"cannot open {_shown(url)}: {_line(error)}") from None
+    try:
+        migrate(engines.writer)
+    except (SQLAlchemyError, OSError) as error:
+        engines.dispose()
+        raise DatabaseError(f"cannot open {_shown(url)}: {_line(error)}") from None
+    except DatabaseError:
+        engines.dispose()
+        raise
+    return engines
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the schema to this version. Raises `DatabaseError` when the database is newer than this program."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        found = MigrationContext.configure(connection).get_current_revision()
+        known = {revision.revision for revision in ScriptDirectory.from_config(config).walk_revisions()}
+        if found is not None and found not in known:
+            raise DatabaseError(f"the database has schema {found!r}, which is newer than this version of Rangewatch")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _sqlite(path: str) -> Engines:
+    if not path or path == ":memory:":
+        raise ValueError("SQLite needs a file; in-memory databases are not kept")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    writer = create_engine(URL.create("sqlite", database=path), poolclass=QueuePool, pool_size=1, max_overflow=0)
+    event.listen(writer, "connect", _writer_pragmas)
+    event.listen(writer, "begin", _begin_immediate)
+    reader = create_engine(
+        "sqlite://", creator=lambda: _open_read_only(path), poolclass=QueuePool, pool_size=READER_CONNECTIONS,
+        max_overflow=0,
+    )  # fmt: skip
+    event.listen(reader, "connect", _reader_pragmas)
+    event.listen(reader, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    return Engines(writer, reader)
+
+
+def _open_read_only(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False)
+
+
+def _writer_pragmas(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # we say BEGIN ourselves
+    for pragma in (
+        f"busy_timeout={BUSY_TIMEOUT_MS}",
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+        "cache_size=-65536",  # 64 MiB
+        "wal_autocheckpoint=4000",  # pages: 16 MiB of WAL before the writer folds it back
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_immediate(connection: Any) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _reader_pragmas(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None
+    for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "query_only=ON", "wal_autocheckpoint=0", "mmap_size=268435456"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _server(url: URL) -> Engines:
+    writer = create_engine(url, pool_size=1, max_overflow=1, pool_pre_ping=True)
+    reader = create_engine(
+        url, pool_size=READER_CONNECTIONS, max_overflow=0, pool_pre_ping=True, isolation_level="REPEATABLE READ"
+    )
+    event.listen(reader, "begin", lambda connection: connection.exec_driver_sql("SET TRANSACTION READ ONLY"))
+    return Engines(writer, reader)
+
+
+def _shown(url: str | URL) -> str:
+    return make_url(url).render_as_string(hide_password=True)
+
+
+def _line(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).strip().splitlines()[0]

@@ -1,0 +1,243 @@
+"""Runs, streams, catalogues and ordinals: what names in messages mean in the database.
+
+Everything here is created by the writer only, inside its transaction, and cached; `forget` drops the cache after a
+rollback. An ordinal is a tensor's number in its run: it is given once and never changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+from sqlalchemy import Connection, func, insert, select
+
+from rangewatch import wire
+from rangewatch.records import KINDS, Catalogue, Opening, RankInfo, Statistic, TensorEntry
+from rangewatch_server.headroom import max_finite_log2
+from rangewatch_server.store import tables
+
+Array = NDArray[Any]
+
+MAX_TENSORS = 200_000  # per run: a dashboard host keeps 100 bytes of each in memory
+MAX_SERIES = 1_000  # per run: names a user may log
+
+
+class KnownCatalogue(msgspec.Struct, frozen=True):
+    """A catalogue of a run with its rows' ordinals: `ordinals[i]` is the run's number of `catalogue.tensors[i]`."""
+
+    catalogue: Catalogue
+    ordinals: Array
+
+
+class Tensors(msgspec.Struct):
+    """What merging needs to know of a run's tensors, by ordinal."""
+
+    entries: list[TensorEntry]
+    log2_max: Array
+    kind_rows: Array
+    call_index: Array
+    position: Array
+    """Places 0, 1, 2, ... in call order: agents leave gaps between the call indexes for tensors that show up later."""
+
+
+def identity(*parts: object) -> str:
+    """A short digest of a name: 128-bit BLAKE2b, hexadecimal."""
+    return hashlib.blake2b("\0".join(map(repr, parts)).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def tensor_identity(entry: TensorEntry) -> str:
+    """Two entries are the same tensor when name, kind, index and dtype agree."""
+    return identity(entry.fqn, entry.kind, entry.index, entry.dtype)
+
+
+def tensors_of(entries: list[TensorEntry]) -> Tensors:
+    """Arrays by ordinal from the entries in ordinal order."""
+    call_index = np.array([entry.call_index for entry in entries], np.int64)
+    position = np.empty(len(entries), np.int64)
+    position[np.argsort(call_index, kind="stable")] = np.arange(len(entries))
+    kind_rows = np.array([KINDS.index(entry.kind) for entry in entries], np.int64)
+    return Tensors(entries, max_finite_log2([entry.dtype for entry in entries]), kind_rows, call_index, position)
+
+
+def load_tensors(connection: Connection, run_id: int) -> Tensors:
+    """All tensors of a run."""
+    query = select(tables.tensors).where(tables.tensors.c.run_id == run_id).order_by(tables.tensors.c.ordinal)
+    return tensors_of([_entry(row) for row in connection.execute(query)])
+
+
+def load_series(connection: Connection, run_id: int) -> dict[str, int]:
+    """Series name -> ordinal."""
+    query = select(tables.series).where(tables.series.c.run_id == run_id).order_by(tables.series.c.ordinal)
+    return {row.name: row.ordinal for row in connection.execute(query)}
+
+
+def load_catalogue(connection: Connection, run_id: int, digest: str) -> KnownCatalogue | None:
+    """The catalogue of that digest in the run, or None."""
+    found = connection.execute(
+        select(tables.catalogues.c.body, tables.catalogues.c.ordinals)
+        .where(tables.catalogues.c.run_id == run_id)
+        .where(tables.catalogues.c.digest == digest)
+    ).first()
+    if found is None:
+        return None
+    catalogue = msgspec.msgpack.decode(zstandard.decompress(found.body), type=Catalogue)
+    return KnownCatalogue(catalogue, np.frombuffer(found.ordinals, "<i8"))
+
+
+def load_statistics(connection: Connection, run_id: int) -> tuple[Statistic, ...]:
+    """Every statistic that any catalogue of the run has, the newest definition of a name winning."""
+    query = (
+        select(tables.catalogues.c.body).where(tables.catalogues.c.run_id == run_id).order_by(tables.catalogues.c.id)
+    )
+    found: dict[str, Statistic] = {}
+    for body in connection.execute(query).scalars():
+        catalogue = msgspec.msgpack.decode(zstandard.decompress(body), type=_StatisticsOnly)
+        found |= {each.name: each for each in catalogue.statistics}
+    return tuple(found.values())
+
+
+class _StatisticsOnly(msgspec.Struct, frozen=True):
+    statistics: tuple[Statistic, ...]
+
+
+def _entry(row: Any) -> TensorEntry:
+    shape = msgspec.json.decode(row.shape, type=tuple[int, ...])
+    return TensorEntry(row.fqn, row.kind, row.tensor_index, row.dtype, shape, row.call_index, row.module)
+
+
+class Names:
+    """The writer's view of names; every method runs inside its transaction."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what is remembered: after a rollback it may never have been stored."""
+        self._runs: dict[str, int] = {}
+        self._catalogues: dict[tuple[int, str], KnownCatalogue] = {}
+        self._tensors: dict[int, Tensors] = {}
+        self._tensor_ordinals: dict[int, dict[str, int]] = {}
+        self._series: dict[int, dict[str, int]] = {}
+        self._statistics: dict[int, dict[str, Statistic]] = {}
+
+    def run(self, connection: Connection, name: str) -> int | None:
+        """The run's id, or None when there is none of that name."""
+        if name not in self._runs:
+            query = select(tables.runs.c.id).where(tables.runs.c.identity == identity(name))
+            found = connection.execute(query).scalar()
+            if found is None:
+                return None
+            self._runs[name] = found
+        return self._runs[name]
+
+    def open_run(self, connection: Connection, name: str) -> int:
+        """The run's id, made when new."""
+        found = self.run(connection, name)
+        if found is None:
+            values = {"identity": identity(name), "name": name, "created_ns": time.time_ns()}
+            found = connection.execute(insert(tables.runs).values(values).returning(tables.runs.c.id)).scalar_one()
+            self._runs[name] = found
+        return found
+
+    def open_stream(self, connection: Connection, run_id: int, info: RankInfo) -> int:
+        """The stream's id, made when new; a new incarnation gets the next ordinal of its rank."""
+        streams = tables.streams
+        same_rank = (streams.c.run_id == run_id) & (streams.c.rank == info.rank)
+        found = connection.execute(
+            select(streams.c.id).where(same_rank & (streams.c.incarnation == info.incarnation))
+        ).scalar()
+        if found is not None:
+            return int(found)
+        ordinal = connection.execute(
+            select(func.coalesce(func.max(streams.c.ordinal), 0)).where(same_rank)
+        ).scalar_one()
+        values = {
+            "run_id": run_id, "rank": info.rank, "incarnation": info.incarnation, "ordinal": ordinal + 1,
+            "info": msgspec.json.encode(info), "started_ns": info.started_ns, "last_seen_ns": time.time_ns(),
+        }  # fmt: skip
+        return int(connection.execute(insert(streams).values(values).returning(streams.c.id)).scalar_one())
+
+    def catalogue(self, connection: Connection, run_id: int, digest: str) -> KnownCatalogue | None:
+        """A catalogue by its digest, or None when the run has none such."""
+        key = (run_id, digest)
+        if key not in self._catalogues:
+            found = load_catalogue(connection, run_id, digest)
+            if found is None:
+                return None
+            self._catalogues[key] = found
+        return self._catalogues[key]
+
+    def open_catalogue(self, connection: Connection, run_id: int, opening: Opening) -> KnownCatalogue:
+        """Store a catalogue and give its new tensors their ordinals."""
+        digest = wire.catalogue_digest(opening.catalogue)
+        found = self.catalogue(connection, run_id, digest)
+        if found is None:
+            ordinals = self._ordinals(connection, run_id, opening.catalogue.tensors)
+            body = zstandard.compress(msgspec.msgpack.encode(opening.catalogue))
+            values = {"run_id": run_id, "digest": digest, "body": body, "ordinals": ordinals.astype("<i8").tobytes()}
+            connection.execute(insert(tables.catalogues).values(values))
+            found = self._catalogues[run_id, digest] = KnownCatalogue(opening.catalogue, ordinals)
+            self._statistics.pop(run_id, None)
+        return found
+
+    def statistics(self, connection: Connection, run_id: int) -> tuple[Statistic, ...]:
+        """Every statistic that any catalogue of the run has."""
+        if run_id not in self._statistics:
+            self._statistics[run_id] = {each.name: each for each in load_statistics(connection, run_id)}
+        return tuple(self._statistics[run_id].values())
+
+    def tensors(self, connection: Connection, run_id: int) -> Tensors:
+        """All tensors of the run."""
+        if run_id not in self._tensors:
+            self._tensors[run_id] = load_tensors(connection, run_id)
+        return self._tensors[run_id]
+
+    def series(self, connection: Connection, run_id: int, names: Sequence[str]) -> dict[str, int]:
+        """Ordinals of the run's series, new names added; beyond MAX_SERIES a new name raises `WireError`."""
+        if run_id not in self._series:
+            self._series[run_id] = load_series(connection, run_id)
+        known = self._series[run_id]
+        new = [name for name in dict.fromkeys(names) if name not in known]
+        if len(known) + len(new) > MAX_SERIES:
+            raise wire.WireError("too_large", f"a run holds at most {MAX_SERIES} logged names")
+        rows = [
+            {"run_id": run_id, "ordinal": len(known) + i, "identity": identity(name), "name": name}
+            for i, name in enumerate(new)
+        ]
+        if rows:
+            connection.execute(insert(tables.series), rows)
+            known.update({row["name"]: row["ordinal"] for row in rows})  # type: ignore[misc]
+        return known
+
+    def _ordinals(self, connection: Connection, run_id: int, entries: Sequence[TensorEntry]) -> Array:
+        known = self._known_ordinals(connection, run_id)
+        keys = [tensor_identity(entry) for entry in entries]
+        new = {key: entry for key, entry in zip(keys, entries, strict=True) if key not in known}
+        if len(known) + len(new) > MAX_TENSORS:
+            raise wire.WireError("too_large", f"a run holds at most {MAX_TENSORS} tensors")
+        if new:
+            rows = [_tensor_row(run_id, len(known) + i, key, entry) for i, (key, entry) in enumerate(new.items())]
+            connection.execute(insert(tables.tensors), rows)
+            known.update({key: row["ordinal"] for key, row in zip(new, rows, strict=True)})
+            self._tensors.pop(run_id, None)
+        return np.array([known[key] for key in keys], np.int64)
+
+    def _known_ordinals(self, connection: Connection, run_id: int) -> dict[str, int]:
+        if run_id not in self._tensor_ordinals:
+            query = select(tables.tensors.c.identity, tables.tensors.c.ordinal).where(tables.tensors.c.run_id == run_id)
+            self._tensor_ordinals[run_id] = {row.identity: row.ordinal for row in connection.execute(query)}
+        return self._tensor_ordinals[run_id]
+
+
+def _tensor_row(run_id: int, ordinal: int, key: str, entry: TensorEntry) -> dict[str, Any]:
+    return {
+        "run_id": run_id, "ordinal": ordinal, "identity": key, "fqn": entry.fqn, "kind": entry.kind,
+        "tensor_index": entry.index, "dtype": entry.dtype, "shape": msgspec.json.encode(entry.shape).decode(),
+        "call_index": entry.call_index, "module": entry.module,
+    }  # fmt: skip

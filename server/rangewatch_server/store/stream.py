@@ -1,0 +1,168 @@
+"""What ingest remembers of one stream between commits: sequences, the steps not yet in tiles, the worst so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch.records import Batch
+from rangewatch_server.headroom import headroom_bits
+from rangewatch_server.pyramid import RANGES
+from rangewatch_server.store.checks import MAX_STEP
+from rangewatch_server.store.fold import Folder
+from rangewatch_server.store.names import Tensors
+from rangewatch_server.store.rows import Raw, clip
+from rangewatch_server.store.tiles import WIDTH
+
+Array = NDArray[Any]
+
+SUMMARY_FIELDS = (
+    "last_seen_ns", "state", "contiguous", "frontier", "rewrites", "first_step", "last_step", "least_bits",
+    "least_step", "least_tensor", "bad_step", "bad_tensor", "bad_is_nan", "skipped_steps",
+    "loss_scale_first", "loss_scale_last",
+)  # fmt: skip
+
+
+class Pending(msgspec.Struct):
+    """A batch whose steps are not all in tiles: `raws` without the folded steps, `body` until it is in the database."""
+
+    raws: list[Raw]
+    body: bytes | None
+    batch: Batch | None
+    """Until it is counted: when no sequence before it is missing any more."""
+
+
+class StreamState(msgspec.Struct):
+    """One row of `streams`, and what is not yet folded: `pending` by sequence, some perhaps beyond a gap."""
+
+    id: int
+    run_id: int
+    rank: int
+    incarnation: str = ""
+    last_seen_ns: int = 0
+    state: str = "open"
+    contiguous: int = -1
+    frontier: int = 0
+    rewrites: int = 0
+    first_step: int | None = None
+    last_step: int | None = None
+    least_bits: float | None = None
+    least_step: int | None = None
+    least_tensor: int | None = None
+    bad_step: int | None = None
+    bad_tensor: int | None = None
+    bad_is_nan: int | None = None
+    skipped_steps: int = 0
+    loss_scale_first: float | None = None
+    loss_scale_last: float | None = None
+    pending: dict[int, Pending] = {}
+    folder: Folder | None = None
+
+    def has(self, sequence: int) -> bool:
+        """Whether the batch of that sequence is stored already."""
+        return sequence <= self.contiguous or sequence in self.pending
+
+    def add(self, batch: Batch, raws: list[Raw], body: bytes, tensors: Tensors, now_ns: int) -> None:
+        """Take a batch not seen before; the caller has checked it."""
+        self.pending[batch.sequence] = Pending(raws, body, batch)
+        self.contiguous = max(self.contiguous, batch.settled - 1)
+        while self.contiguous + 1 in self.pending:
+            self.contiguous += 1
+        self.last_seen_ns = now_ns
+        for sequence in sorted(self.pending):
+            if sequence <= self.contiguous:
+                self._count(self.pending[sequence], tensors)
+
+    def _count(self, pending: Pending, tensors: Tensors) -> None:
+        """What a batch says of the run as a whole; once, and not while sequences before it are missing."""
+        batch, pending.batch = pending.batch, None
+        if batch is None:
+            return
+        for raw in pending.raws:
+            self._extend(raw)
+            if raw.part == RANGES:
+                self._worst(raw, tensors)
+        self._loss_scale(batch)
+        for event in batch.events:
+            if event.kind in ("finished", "failed") and self.state != "failed":
+                self.state = event.kind
+
+    def contiguous_raws(self) -> list[Raw]:
+        """Rows of the batches without a gap before them, in sequence."""
+        return [
+            raw
+            for sequence in sorted(self.pending)
+            if sequence <= self.contiguous
+            for raw in self.pending[sequence].raws
+        ]
+
+    def folded_to(self, frontier: int) -> list[int]:
+        """Move the frontier; sequences now wholly in tiles are dropped, and returned if they were stored."""
+        self.frontier = frontier
+        for sequence, pending in self.pending.items():
+            if sequence <= self.contiguous:
+                pending.raws = [_from(raw, frontier) for raw in pending.raws if raw.steps[-1] >= frontier]
+        done = [each for each, pending in self.pending.items() if each <= self.contiguous and not pending.raws]
+        return [each for each in done if self.pending.pop(each).body is None]
+
+    def ripe(self) -> int:
+        """The frontier that contiguous batches allow: the last multiple of 64 steps they have all passed."""
+        last = max((int(raw.steps[-1]) for raw in self.contiguous_raws()), default=-1)
+        return max(self.frontier, last // WIDTH * WIDTH)
+
+    def values(self) -> dict[str, Any]:
+        """The columns of `streams` that change, and `b_id`."""
+        return {"b_id": self.id} | {name: getattr(self, name) for name in SUMMARY_FIELDS}
+
+    def unstored(self) -> list[dict[str, Any]]:
+        """Rows of `batches` for the pending bodies that are not in the database; they count as stored from here on."""
+        new = [(sequence, each) for sequence, each in self.pending.items() if each.body is not None]
+        rows = [{"stream_id": self.id, "sequence": sequence, "body": each.body} for sequence, each in new]
+        for _, each in new:
+            each.body = None
+        return rows
+
+    def _extend(self, raw: Raw) -> None:
+        first, last = int(raw.steps[0]), int(raw.steps[-1])
+        self.first_step = first if self.first_step is None else min(self.first_step, first)
+        self.last_step = last if self.last_step is None else max(self.last_step, last)
+
+    def _worst(self, raw: Raw, tensors: Tensors) -> None:
+        amax = raw.columns["amax"].max(axis=1, keepdims=True)
+        bits = headroom_bits(amax, tensors.log2_max[raw.rows])[:, 0]
+        row = int(np.argmin(np.where(np.isnan(bits), np.inf, bits)))
+        if bits[row] < (np.inf if self.least_bits is None else self.least_bits):
+            self.least_bits, self.least_tensor = float(bits[row]), int(raw.rows[row])
+            self.least_step = int(raw.steps[int(raw.columns["amax"][row].argmax())])
+        self._first_bad(raw, tensors)
+
+    def _first_bad(self, raw: Raw, tensors: Tensors) -> None:
+        nans, infs = raw.columns["nan_count"], raw.columns["inf_count"]
+        if not (nans.any() or infs.any()):
+            return
+        bad = (nans > 0) | (infs > 0)
+        column = int(bad.any(axis=0).argmax())
+        step = int(raw.steps[column])
+        if self.bad_step is None or step < self.bad_step:
+            rows = np.flatnonzero(bad[:, column])
+            row = int(rows[tensors.call_index[raw.rows[rows]].argmin()])
+            self.bad_step, self.bad_tensor = step, int(raw.rows[row])
+            self.bad_is_nan = int(nans[row, column] > 0)
+
+    def _loss_scale(self, batch: Batch) -> None:
+        for rows in batch.series:
+            if rows.name == "skipped_step":
+                self.skipped_steps += int(np.count_nonzero(rows.values > 0))
+            elif rows.name == "loss_scale" and len(rows.values):
+                finite = rows.values[np.isfinite(rows.values)]
+                if len(finite):
+                    self.loss_scale_last = float(finite[-1])
+                    first = self.loss_scale_first
+                    self.loss_scale_first = float(finite[0]) if first is None else first
+
+
+def _from(raw: Raw, frontier: int) -> Raw:
+    return raw if raw.steps[0] >= frontier else clip(raw, frontier, MAX_STEP + 1)

@@ -1,0 +1,136 @@
+"""The schema, for SQLite and PostgreSQL alike. Migrations under `migrations/` make it; a test holds the two equal.
+
+Times are integer nanoseconds since the epoch. Names are text as received; `identity` columns are their digests,
+because a 4 KiB name does not fit a PostgreSQL index.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only for a column declared exactly INTEGER.
+_Id = BigInteger().with_variant(Integer(), "sqlite")
+
+runs = Table(
+    "runs", metadata,
+    Column("id", _Id, primary_key=True),
+    Column("identity", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("created_ns", BigInteger, nullable=False),
+)  # fmt: skip
+
+# One process of one rank, from attach to its end. `contiguous` and `frontier` are all that ingest must remember:
+# every sequence up to `contiguous` is stored, and every step below `frontier` is in tiles.
+streams = Table(
+    "streams", metadata,
+    Column("id", _Id, primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("incarnation", Text, nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("info", LargeBinary, nullable=False),
+    Column("started_ns", BigInteger, nullable=False),
+    Column("last_seen_ns", BigInteger, nullable=False),
+    Column("state", Text, nullable=False, server_default="open"),
+    Column("contiguous", BigInteger, nullable=False, server_default="-1"),
+    Column("frontier", BigInteger, nullable=False, server_default="0"),
+    # Counts tiles made again for late rows: readers cache tiles under it.
+    Column("rewrites", BigInteger, nullable=False, server_default="0"),
+    Column("first_step", BigInteger),
+    Column("last_step", BigInteger),
+    Column("least_bits", Float(53)),
+    Column("least_step", BigInteger),
+    Column("least_tensor", Integer),
+    Column("bad_step", BigInteger),
+    Column("bad_tensor", Integer),
+    Column("bad_is_nan", Integer),
+    Column("skipped_steps", BigInteger, nullable=False, server_default="0"),
+    Column("loss_scale_first", Float(53)),
+    Column("loss_scale_last", Float(53)),
+    UniqueConstraint("run_id", "rank", "incarnation"),
+)  # fmt: skip
+
+catalogues = Table(
+    "catalogues", metadata,
+    Column("id", _Id, primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("ordinals", LargeBinary, nullable=False),
+    UniqueConstraint("run_id", "digest"),
+)  # fmt: skip
+
+tensors = Table(
+    "tensors", metadata,
+    Column("run_id", ForeignKey("runs.id"), primary_key=True),
+    Column("ordinal", Integer, primary_key=True),
+    Column("identity", Text, nullable=False),
+    Column("fqn", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("tensor_index", Integer, nullable=False),
+    Column("dtype", Text, nullable=False),
+    Column("shape", Text, nullable=False),
+    Column("call_index", Integer, nullable=False),
+    Column("module", Text, nullable=False),
+    UniqueConstraint("run_id", "identity"),
+)  # fmt: skip
+
+series = Table(
+    "series", metadata,
+    Column("run_id", ForeignKey("runs.id"), primary_key=True),
+    Column("ordinal", Integer, primary_key=True),
+    Column("identity", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    UniqueConstraint("run_id", "identity"),
+)  # fmt: skip
+
+# Bodies as received, until every step of theirs is in tiles.
+batches = Table(
+    "batches", metadata,
+    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+    Column("sequence", BigInteger, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+)  # fmt: skip
+
+# The pyramid. A tile of level k holds 64 columns of 8**k steps; it is written when its last step has passed.
+tiles = Table(
+    "tiles", metadata,
+    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+    Column("part", Text, primary_key=True),
+    Column("level", Integer, primary_key=True),
+    Column("tile", BigInteger, primary_key=True),
+    Column("payload", LargeBinary, nullable=False),
+)  # fmt: skip
+
+events = Table(
+    "events", metadata,
+    Column("id", _Id, primary_key=True),
+    Column("stream_id", ForeignKey("streams.id"), nullable=False),
+    Column("time_ns", BigInteger, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Index(None, "stream_id"),
+)  # fmt: skip

@@ -1,0 +1,422 @@
+"""Servers that are away, slow, refusing or wrong: training is the same to the bit, and what fits arrives in the end."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import rangewatch
+from rangewatch import limits
+from rangewatch.batcher import Drops, Encoded, Handoff, Queue, Shipment
+from rangewatch.step_buffer import EMPTY_BLOCK, Block
+from tests.agent.ingest_double import IngestDouble
+
+STEPS = 12
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BACKOFF_FIRST_S", "BACKOFF_LAST_S", "UNAUTHORIZED_RETRY_S"):
+        monkeypatch.setattr(limits, name, 0.02)
+    monkeypatch.setattr(limits, "READ_TIMEOUT_S", 3.0)
+
+
+def train(url: str | None, *, between: Callable[[int], None] = lambda step: None, **options: Any) -> list[float]:
+    """Losses of a small deterministic run, with the agent or (url None) without it."""
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.GELU(), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    handle = rangewatch.attach(model, optimizer, url=url, ship_interval_s=0, **options) if url else None
+    losses = []
+    for step in range(STEPS):
+        loss = model(torch.randn(16, 4)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        between(step)
+    if handle:
+        handle.detach()
+    return losses
+
+
+def assert_complete(ingest: IngestDouble) -> None:
+    for key, cells in ingest.tensors().items():
+        assert sorted(cells) == list(range(STEPS)), key
+    assert [batch.sequence for batch in ingest.batches] == list(range(len(ingest.batches)))
+    assert len(ingest.events("finished")) == 1
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.fixture
+def plain() -> list[float]:
+    return train(None)
+
+
+class TestTrainingIsUnchanged:
+    def test_with_a_server(self, ingest: IngestDouble, plain: list[float], caplog: pytest.LogCaptureFixture) -> None:
+        assert train(ingest.url) == plain
+        assert_complete(ingest)
+        assert warnings(caplog) == []
+
+    def test_without_any_server(self, plain: list[float], caplog: pytest.LogCaptureFixture) -> None:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        # Were the whole flush timeout waited for, pytest's own limit would end this test.
+        assert train(url, flush_timeout_s=3600) == plain
+        assert len(warnings(caplog)) == 1 and "training goes on" in warnings(caplog)[0]
+
+    @pytest.mark.parametrize(
+        ("status", "code", "headers"),
+        [(429, "slow_down", {"Retry_After": "0"}), (503, "busy", {"Retry_After": "0"}), (500, "oops", {}),
+         (502, "", {}), (404, "not_found", {}), (302, "", {"Location": "http://127.0.0.1:1/"})],
+    )  # fmt: skip
+    def test_refusals_that_pass(
+        self, ingest: IngestDouble, plain: list[float], refuse: Any, caplog: pytest.LogCaptureFixture,
+        status: int, code: str, headers: dict[str, str],
+    ) -> None:  # fmt: skip
+        ingest.script.extend([refuse(status, code, **headers)] * 4)
+        assert train(ingest.url) == plain
+        assert_complete(ingest)
+        assert len(warnings(caplog)) == 1
+
+    def test_garbage_and_closed_connections(self, ingest: IngestDouble, plain: list[float]) -> None:
+        def garbage(request: Any) -> None:
+            request.wfile.write(b"\x00\xffnot http at all\r\n\r\n")
+
+        def cut_short(request: Any) -> None:
+            request.wfile.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 1000\r\n\r\n{")
+
+        def nothing(request: Any) -> None:
+            return None
+
+        ingest.script.extend([garbage, cut_short, nothing] * 2)
+        assert train(ingest.url) == plain
+        assert_complete(ingest)
+
+    def test_silence(self, ingest: IngestDouble, plain: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+        ingest.script.append(lambda request: time.sleep(1.0))
+        assert train(ingest.url) == plain
+        assert_complete(ingest)
+
+    def test_a_huge_reply_is_not_read_to_its_end(
+        self, ingest: IngestDouble, plain: list[float], monkeypatch: Any
+    ) -> None:
+        monkeypatch.setattr(limits, "REPLY_BYTES", 10_000)
+        ingest.script.extend([lambda request: (202, {}, b"x" * 5_000_000)])
+        assert train(ingest.url) == plain
+
+    def test_stored_without_our_knowing_is_not_stored_twice(self, ingest: IngestDouble, plain: list[float]) -> None:
+        """The server stores a batch and dies before its answer: it comes again with the same sequence."""
+
+        original = ingest._take
+        answers = iter([True, True, False, True, False])
+
+        def take(message: Any) -> Any:
+            reply = original(message)
+            return reply if next(answers, True) else None
+
+        ingest._take = take
+        assert train(ingest.url) == plain
+        assert_complete(ingest)
+        assert ingest.duplicates >= 1
+
+
+class TestRefusedForGood:
+    @pytest.mark.parametrize("status", [400, 413, 422])
+    def test_is_dropped_counted_and_never_sent_again(
+        self, ingest: IngestDouble, plain: list[float], refuse: Any, caplog: pytest.LogCaptureFixture, status: int
+    ) -> None:
+        refusals = iter([None, None, refuse, refuse])
+        original = ingest._take
+
+        def take(message: Any) -> Any:
+            refusal = next(refusals, None)
+            return refusal(status, "bad")(None) if refusal else original(message)
+
+        ingest._take = take
+        assert train(ingest.url) == plain
+        assert len(warnings(caplog)) == 1 and "refused a batch for good" in warnings(caplog)[0]
+        assert ingest.events("dropped")[-1].data == {"server_rejected": 2}
+        assert len(ingest.events("finished")) == 1
+
+    @pytest.mark.parametrize("code", ["unsupported_version", "unknown_run"])
+    def test_everything(self, ingest: IngestDouble, refuse: Any, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+        """An older server, or a proxy: the thread must not spin."""
+        from rangewatch.records import Opening
+
+        monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
+        monkeypatch.setattr(limits, "BACKOFF_FIRST_S", 0.05)
+        monkeypatch.setattr(limits, "BACKOFF_LAST_S", 0.2)
+        original = ingest._take
+
+        def take(message: Any) -> Any:
+            if code == "unknown_run":
+                return original(message) if isinstance(message, Opening) else refuse(409, code)(None)
+            return refuse(400, code)(None)
+
+        ingest._take = take
+        requests_an_attempt = 2 * (limits.OPENINGS_A_BATCH + 1) if code == "unknown_run" else 1
+        model = nn.Linear(2, 1)
+        began_s = time.monotonic()
+        with rangewatch.attach(model, url=ingest.url):
+            time.sleep(0.8)
+            while len(ingest.requests) < 2 * requests_an_attempt:  # it goes on, for the test's time limit ends this
+                time.sleep(0.01)
+            sent = len(ingest.requests)
+        assert sent / requests_an_attempt <= 4 + (time.monotonic() - began_s) / limits.BACKOFF_LAST_S
+
+    def test_a_wrong_token_is_kept_and_explained(
+        self, ingest: IngestDouble, refuse: Any, caplog: pytest.LogCaptureFixture, plain: list[float]
+    ) -> None:
+        ingest.script.extend([refuse(401, "unauthorized")] * 3)
+        assert train(ingest.url) == plain
+        assert_complete(ingest)
+        assert len(warnings(caplog)) == 1 and "RANGEWATCH_TOKEN" in warnings(caplog)[0]
+
+
+class TestGoneAndBack:
+    def test_everything_arrives_in_order(self, ingest: IngestDouble, plain: list[float], caplog: Any) -> None:
+        def between(step: int) -> None:
+            if step == 3:
+                ingest.stop()
+            if step == 8:
+                time.sleep(0.1)
+                ingest.start()
+
+        assert train(ingest.url, between=between) == plain
+        assert_complete(ingest)
+        assert len(warnings(caplog)) <= 1
+
+    def test_a_server_with_a_fresh_database(self, ingest: IngestDouble, plain: list[float]) -> None:
+        def between(step: int) -> None:
+            if step == 5:
+                time.sleep(0.05)
+                ingest.forget()
+
+        assert train(ingest.url, between=between) == plain
+        assert_complete(ingest)
+        assert len({opening.info.incarnation for opening in ingest.openings}) == 1
+
+    def test_a_server_that_wants_openings_for_ever(self, ingest: IngestDouble, refuse: Any, plain: list[float]) -> None:
+        original = ingest._take
+        from rangewatch.records import Batch
+
+        ingest._take = lambda m: refuse(409, "unknown_run")(None) if isinstance(m, Batch) else original(m)
+        assert train(ingest.url) == plain
+        assert ingest.batches == []
+        sent = len(ingest.requests)
+        assert sent <= (STEPS + 4) * (limits.OPENINGS_A_BATCH + 1) * 2, "it must not go on for ever"
+
+    def test_the_queue_is_bounded_and_drops_the_oldest(self, ingest: IngestDouble, monkeypatch: Any) -> None:
+        def between(step: int) -> None:
+            if step == 1:
+                time.sleep(0.1)
+                ingest.stop()
+            if step == STEPS - 1:
+                time.sleep(0.1)
+                ingest.start()
+
+        made: list[Queue] = []
+        original = Queue.__init__
+
+        def small(self: Queue, max_bytes: int, drops: Any) -> None:
+            made.append(self)
+            original(self, 3000, drops)
+
+        monkeypatch.setattr(Queue, "__init__", small)
+        train(ingest.url, between=between)
+        steps = sorted(ingest.tensors()["", "output", 0])
+        lost = sorted(set(range(STEPS)) - set(steps))
+        assert lost and lost == list(range(lost[0], lost[-1] + 1)), "the oldest go, the first may be on its way"
+        assert steps[-1] == STEPS - 1
+        assert ingest.events("dropped")[-1].data == {"queue_full": len(lost)}
+
+
+def test_a_full_queue_keeps_its_first_and_its_newest() -> None:
+    drops = Drops()
+    queue = Queue(300, drops)
+    for name in "abcdef":
+        queue.put(Encoded(name.encode() * 100, 0, ""))
+    kept = []
+    while len(queue):
+        kept.append(queue.first().body[:1])
+        queue.remove_first()
+    assert kept == [b"a", b"e", b"f"] and queue.nbytes == 0
+    assert drops.counts == {"queue_full": 3}
+
+
+def test_a_handoff_that_nobody_takes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HANDOFF_BYTES", 10_000)
+    drops = Drops()
+    handoff = Handoff(drops)
+    for step in range(10):
+        handoff.put(Shipment(Block(np.array([step]), np.zeros((10, 1, 50)), {}), (), 50))
+    assert len(handoff) == 2 and drops.counts == {"worker_behind": 8}
+    first = handoff.get_complete()
+    assert first is not None and first.block.steps.tolist() == [8]
+
+
+class TestFaultsOfOurOwn:
+    @pytest.mark.allow_faults
+    @pytest.mark.parametrize("place", ["aminmax", "wire.encode", "batcher", "step_buffer", "transport"])
+    def test_training_does_not_notice(
+        self, ingest: IngestDouble, plain: list[float], monkeypatch: pytest.MonkeyPatch, place: str, caplog: Any
+    ) -> None:
+        from rangewatch import wire
+        from rangewatch.batcher import Batcher
+        from rangewatch.statistics import host
+        from rangewatch.step_buffer import StepBuffer
+        from rangewatch.transport import Transport
+
+        targets = {
+            "aminmax": (host, "_aminmax"),
+            "wire.encode": (wire, "encode"),
+            "batcher": (Batcher, "batch"),
+            "step_buffer": (StepBuffer, "close"),
+            "transport": (Transport, "post"),
+        }
+
+        def broken(*args: Any, **kwargs: Any) -> Any:
+            raise ZeroDivisionError("planted")
+
+        monkeypatch.setattr(*targets[place], broken)
+        assert train(ingest.url) == plain
+        assert any("planted" in message for message in warnings(caplog))
+
+    @pytest.mark.allow_faults
+    def test_a_batch_that_cannot_be_encoded_takes_no_other_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from rangewatch import wire
+        from rangewatch.guard import Guard
+        from rangewatch.options import Options
+        from rangewatch.records import Event, RankInfo
+        from rangewatch.sender import Sender
+        from rangewatch.tensor_names import TensorNames
+
+        info = RankInfo("r", 0, 1, 0, "h", "a", 1)
+        drops = Drops()
+        sender = Sender(Options(), info, TensorNames(), drops, Guard())
+        sender._queue.put(Encoded(b"innocent", 0, ""))
+        sender._next_attempt_s = float("inf")
+        encode = wire.encode
+        is_broken = iter([True])
+
+        def broken(message: Any) -> bytes:
+            if next(is_broken, False):
+                raise ZeroDivisionError("planted")
+            return encode(message)
+
+        monkeypatch.setattr(wire, "encode", broken)
+        for _ in range(2):
+            sender._handoff.put(Shipment(EMPTY_BLOCK, (Event("attached", 1, 0),), 0))
+        assert not sender._guard.run("sender", sender._work)
+        sender._skip()
+        sender._encode_all()
+        assert sender._queue.first().body == b"innocent" and len(sender._queue) == 2
+        assert drops.counts == {"agent_fault": 1}
+
+    @pytest.mark.allow_faults
+    def test_a_heartbeat_that_cannot_be_encoded_is_no_busy_loop(
+        self, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from rangewatch import wire
+
+        calls = []
+
+        def broken(message: Any) -> bytes:
+            calls.append(message)
+            raise ZeroDivisionError("planted")
+
+        monkeypatch.setattr(wire, "encode", broken)
+        monkeypatch.setattr(limits, "HEARTBEAT_S", 0.1)
+        with rangewatch.attach(nn.Linear(2, 1), url=ingest.url):
+            time.sleep(0.5)
+            assert len(calls) <= 7
+
+    @pytest.mark.allow_faults
+    def test_a_place_that_fails_again_and_again_gives_up(
+        self, ingest: IngestDouble, monkeypatch: Any, caplog: Any
+    ) -> None:
+        from rangewatch.statistics import host
+
+        def broken(*args: Any) -> float:
+            raise ZeroDivisionError("planted")
+
+        model = nn.Linear(2, 1)
+        monkeypatch.setattr(host, "_aminmax", broken)
+        with rangewatch.attach(model, url=ingest.url, kinds=["output"]) as handle:
+            for _ in range(10):
+                model(torch.ones(1, 2))
+                handle.step()
+        faults = ingest.events("fault")[-1].data
+        assert faults == {"output of ": limits.FAULTS_TO_DETACH}
+        assert sum("output of" in message for message in warnings(caplog)) == 2, "the first, and that it gave up"
+
+    def test_the_guard_lets_go_of_what_is_no_exception(self, ingest: IngestDouble, monkeypatch: Any) -> None:
+        from rangewatch.statistics import host
+
+        def interrupted(*args: Any) -> float:
+            raise KeyboardInterrupt
+
+        model = nn.Linear(2, 1)
+        with rangewatch.attach(model, url=ingest.url):
+            monkeypatch.setattr(host, "_aminmax", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                model(torch.ones(1, 2))
+            monkeypatch.undo()
+
+
+def test_slow_server_does_not_slow_the_training(ingest: IngestDouble) -> None:
+    """No answer comes before the last step is done: a training that waited for one would never get there."""
+    original, is_trained, answered = ingest._take, threading.Event(), []
+
+    def slow(message: Any) -> Any:
+        assert is_trained.wait(60)
+        return original(message)
+
+    def between(step: int) -> None:
+        if step == STEPS - 1:
+            answered.append(len(ingest.batches))
+            is_trained.set()
+
+    ingest._take = slow
+    train(ingest.url, between=between, flush_timeout_s=30)
+    assert answered == [0]
+    assert_complete(ingest)
+
+
+def test_silence_is_broken_by_empty_batches(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step may take minutes: the server hears from the rank all the same, and nothing is invented."""
+    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
+    losses = train(ingest.url, between=lambda step: time.sleep(0.5) if step == STEPS - 1 else None)
+    silent = [batch for batch in ingest.batches if batch.ranges is None and not batch.series and not batch.events]
+    assert len(losses) == STEPS
+    assert 1 <= len(silent) <= 12
+    assert_complete(ingest)
+
+
+def test_no_heartbeat_while_the_server_is_away(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would only queue up."""
+    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(limits, "BACKOFF_LAST_S", 5.0)
+    batches: list[int] = []
+    monkeypatch.setattr(Queue, "put", lambda self, batch, put=Queue.put: (batches.append(1), put(self, batch))[1])
+    train(
+        "http://127.0.0.1:9", between=lambda step: time.sleep(0.3) if step == STEPS - 1 else None, flush_timeout_s=0.2
+    )
+    assert len(batches) <= STEPS + 2  # one a step, "attached" and "finished"

@@ -1,0 +1,95 @@
+"""Two gloo ranks: each records its own tensors and its own shards, in one run, and issues no collective."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.agent.ingest_double import IngestDouble
+from tests.agent.reference import Key, assert_recorded
+
+
+def launch(url: str, folder: Path, worker: str = "ddp_worker", *arguments: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    path = f"{Path(__file__).parents[2]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    ranks = []
+    for rank in range(2):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": path}
+        command = [sys.executable, "-m", f"tests.agent.{worker}", url, str(folder / f"{rank}.pt"), *arguments]
+        ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    for rank in ranks:
+        _, errors = rank.communicate(timeout=100)
+        assert rank.returncode == 0 and "rangewatch:" not in errors, errors
+
+
+def test_two_ranks_before_and_after_wrapping(ingest: IngestDouble, tmp_path: Path) -> None:
+    launch(ingest.url, tmp_path)
+    infos = {(opening.info.run, opening.info.rank): opening.info for opening in ingest.openings}
+    runs = {run for run, _ in infos}
+    agreed = (runs - {"before"}).pop()
+    assert set(infos) == {(run, rank) for run in ("before", agreed) for rank in range(2)}, "ranks share their run"
+    assert agreed.startswith("script_of_rank_")
+    assert {(info.rank, info.local_rank, info.world_size) for info in infos.values()} == {(0, 0, 2), (1, 1, 2)}
+    everything = ingest.batches
+    gradients = []
+    for run, when in (("before", "before"), (agreed, "after")):
+        ingest.batches = [batch for batch in everything if batch.run == run]
+        for rank in range(2):
+            kept = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+            for step in range(3):
+                assert_recorded(ingest.tensors(rank), step, kept[when, step])
+            gradients.append(ingest.tensors(rank)["0.weight", "grad", 0][0]["amax"])
+    assert gradients[0] != gradients[1], "gradients are local: before the reduction"
+    assert gradients[:2] == gradients[2:], "wrapping before or after attach is the same"
+
+
+SHARDINGS = ("fsdp2", "fsdp1", "fsdp1_flat", "tensor_parallel")
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[IngestDouble, Path]]:
+    double, folder = IngestDouble(), tmp_path_factory.mktemp("sharded")
+    launch(double.url, folder, "sharded_worker", *SHARDINGS)  # asserts that training is as without the agent
+    yield double, folder
+    double.stop()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_shards(sharded: tuple[IngestDouble, Path], sharding: str, rank: int) -> None:
+    double, folder = sharded
+    recorded = recorded_of(double, sharding, rank)
+    steps, unsharded = torch.load(folder / f"{rank}.pt", weights_only=True)[sharding]
+    unseen = {(f"{index}.down", "output", 0) for index in range(2) if sharding == "tensor_parallel"}
+    assert set(recorded) == set(unsharded) - unseen, "names are those of the plain model"
+    if sharding.startswith("fsdp1"):  # read before FSDP reduces and shards them
+        steps = [{key: value for key, value in unsharded.items() if key[1] == "grad"}]
+    for step, kept in enumerate(steps):
+        assert_recorded({key: recorded[key] for key in kept}, step, kept, rtol=1e-5)
+    if sharding != "tensor_parallel":
+        assert_recorded(recorded_but(recorded, "grad"), 0, recorded_but(unsharded, "grad"), rtol=1e-5)
+    else:
+        assert recorded["0.up", "output", 0][0]["numel"] == unsharded["0.up", "output", 0][0].numel() / 2
+
+
+def recorded_of(double: IngestDouble, run: str, rank: int) -> dict[Key, Any]:
+    everything = double.batches
+    double.batches = [batch for batch in everything if batch.run == run]
+    recorded = double.tensors(rank)
+    double.batches = everything
+    return recorded
+
+
+def recorded_but(cells: dict[Key, Any], kind: str) -> dict[Key, Any]:
+    return {key: value for key, value in cells.items() if key[1] != kind}

@@ -1,0 +1,201 @@
+"""What is recorded when it is asked for: inputs, weights, levels, and some modules only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rangewatch
+from rangewatch.options import LEVELS, resolve
+from tests.agent.ingest_double import IngestDouble
+from tests.agent.reference import Key, assert_recorded, flat
+
+
+class Scale(nn.Module):
+    """Positional, keyword, nested and integer arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((4,), 3.0))
+
+    def forward(self, x: Tensor, mode: str, *, extra: dict[str, Tensor], which: Tensor) -> Tensor:
+        return x * self.factor + extra["shift"][which]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ff, self.act, self.scale = nn.Linear(4, 4), nn.ReLU(inplace=True), Scale()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.ff(x))
+        return self.scale(x, "fast", extra={"shift": x.detach() + 7.0}, which=torch.tensor(1))
+
+
+class TestInputs:
+    @pytest.mark.parametrize("backend", ["auto", "device"])
+    @pytest.mark.parametrize("is_compiled", [False, True])
+    def test_are_read_before_the_module_changes_them(
+        self, ingest: IngestDouble, backend: str, is_compiled: bool
+    ) -> None:
+        model = Net()
+        kept: dict[Key, list[Tensor]] = {}
+        hooks = [
+            module.register_forward_pre_hook(
+                lambda _, args, kwargs, fqn=fqn: keep_inputs(kept, fqn, args, kwargs), with_kwargs=True
+            )
+            for fqn, module in model.named_modules()
+        ]
+        x = torch.randn(3, 4)
+        model(x)
+        for hook in hooks:
+            hook.remove()
+        with rangewatch.attach(model, url=ingest.url, kinds="input", full_every=1, backend=backend) as handle:
+            called = torch.compile(model, backend="aot_eager", fullgraph=True) if is_compiled else model
+            called(x).sum().backward()
+            handle.step()
+            assert handle.stats()["faults"] == {}
+        assert set(kept) == {("", "input", 0), ("ff", "input", 0), ("act", "input", 0)} | {
+            ("scale", "input", index) for index in range(2)
+        }
+        assert_recorded(ingest.tensors(), 0, kept)
+        torch._dynamo.reset()
+
+    def test_not_unless_asked_for(self, ingest: IngestDouble) -> None:
+        model = Net()
+        with rangewatch.attach(model, url=ingest.url) as handle:
+            assert not any(module._forward_pre_hooks for module in model.modules())
+            model(torch.randn(3, 4)).sum().backward()
+            handle.step()
+        assert {kind for _, kind, _ in ingest.tensors()} == {"output", "grad_output", "grad"}
+
+
+def keep_inputs(kept: dict[Key, list[Tensor]], fqn: str, args: Any, kwargs: Any) -> None:
+    for index, tensor in enumerate(flat((args, kwargs))):
+        if tensor.is_floating_point():
+            kept[fqn, "input", index] = [tensor.detach().clone()]
+
+
+class TestWeights:
+    @pytest.mark.parametrize("start_step", [0, 7])
+    def test_on_their_cadence_after_the_update(self, ingest: IngestDouble, start_step: int) -> None:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options: Any = {"kinds": "weight", "weight_every": 3, "start_step": start_step, "full_every": 1}
+        kept = {}
+        with rangewatch.attach(model, optimizer, url=ingest.url, **options):
+            for step in range(start_step, start_step + 7):
+                model(torch.randn(3, 4)).sum().backward()
+                optimizer.step()
+                kept[step] = {(fqn, "weight", 0): [value.detach().clone()] for fqn, value in model.named_parameters()}
+        recorded = ingest.tensors()
+        due = list(range(start_step, start_step + 7, 3))
+        assert sorted(recorded["ff.weight", "weight", 0]) == due
+        for step in due:
+            assert_recorded(recorded, step, kept[step])
+
+    def test_a_weight_that_overflows(self, ingest: IngestDouble) -> None:
+        model = nn.Linear(2, 2)
+        with rangewatch.attach(model, url=ingest.url, kinds="weight") as handle, torch.no_grad():
+            model.weight[0, 1] = float("inf")
+            handle.step()
+        assert ingest.tensors()["weight", "weight", 0][0]["inf_count"] == 1
+
+
+class TestLevels:
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_are_names_for_kinds(self, ingest: IngestDouble, level: str) -> None:
+        model = Net()
+        with rangewatch.attach(model, url=ingest.url, level=level) as handle:
+            model(torch.randn(3, 4)).sum().backward()
+            handle.step()
+        assert {kind for _, kind, _ in ingest.tensors()} == set(LEVELS[level])
+
+    def test_given_in_the_environment(self) -> None:
+        environment = {"RANGEWATCH_LEVEL": "frames"}
+        assert resolve({}, environment).kinds == LEVELS["frames"]
+        assert resolve({"level": "grads"}, environment).kinds == ("grad",)
+        assert resolve({"kinds": ["output"]}, environment).kinds == ("output",), "what the script says wins"
+
+    def test_wrong(self) -> None:
+        with pytest.raises(ValueError, match="give one of them"):
+            rangewatch.attach(Net(), level="grads", kinds=["output"])
+        with pytest.raises(ValueError, match="level='all': must be one of grads, outputs, frames"):
+            rangewatch.attach(Net(), level="all")
+
+
+class TestSomeModules:
+    @pytest.mark.parametrize(
+        ("options", "wanted"),
+        [
+            ({"include": "ff"}, {"ff"}),
+            ({"include": ["0.*"]}, {"0.ff", "0.act", "0.scale"}),
+            ({"include": ["0"], "exclude": "*.act"}, {"0", "0.ff", "0.scale"}),
+            ({"exclude": ["0", "1.scale", "1.ff"]}, {"", "1", "1.act"}),
+            ({"include": ["*.ff", "1.a?t"]}, {"0.ff", "1.ff", "1.act"}),
+        ],
+    )
+    def test_patterns(self, ingest: IngestDouble, options: dict[str, Any], wanted: set[str]) -> None:
+        model: nn.Module = Net() if options == {"include": "ff"} else nn.Sequential(Net(), Net())
+        with rangewatch.attach(model, url=ingest.url, level="frames", **options) as handle:
+            model(torch.randn(3, 4)).sum().backward()
+            handle.step()
+            assert handle.stats()["not_observed"].keys() <= wanted
+        recorded = ingest.tensors()
+        assert {fqn for fqn, kind, _ in recorded if kind == "output"} == wanted
+        assert {fqn for fqn, kind, _ in recorded if kind == "input"} == wanted
+        parameters = {fqn for fqn, _ in model.named_parameters() if fqn.rpartition(".")[0] in wanted}
+        for kind in ("grad", "weight"):
+            assert {fqn for fqn, each, _ in recorded if each == kind} == parameters
+
+    def test_in_the_environment(self) -> None:
+        assert resolve({}, {"RANGEWATCH_INCLUDE": "a.*, b"}).include == ("a.*", "b")
+
+    def test_wrong(self) -> None:
+        with pytest.raises(ValueError, match="'nothing' matches no module"):
+            rangewatch.attach(Net(), include=["ff", "nothing"])
+        with pytest.raises(ValueError, match="no module of the model is left"):
+            rangewatch.attach(Net(), exclude="*")
+        with pytest.raises(ValueError, match="include"):
+            rangewatch.attach(Net(), include=[""])
+
+
+class Masked(nn.Module):
+    """Adds a mask of -Inf, which its child returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask, self.scores = nn.Identity(), nn.Linear(4, 4)
+        self.register_buffer("limits", torch.tensor([0.0, 0.0, -torch.inf, -torch.inf]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.scores(x) + self.mask(self.limits)).softmax(-1)
+
+
+class TestAllowedInfinities:
+    @pytest.mark.parametrize("backend", ["auto", "device"])
+    @pytest.mark.parametrize("pattern", ["*mask", "mask:output:*"])
+    def test_are_not_counted_and_said_once(self, ingest: IngestDouble, backend: str, pattern: str) -> None:
+        model = Masked()
+        options: Any = {"backend": backend, "allow_inf": [pattern, "scores"], "start_step": 5, "full_every": 1}
+        with rangewatch.attach(model, url=ingest.url, ship_interval_s=0, **options) as handle:
+            for value in (1.0, 1.0, float("nan")):
+                model(torch.full((3, 4), value))
+                handle.step()
+        recorded = ingest.tensors()
+        assert [cell["inf_count"] for cell in recorded["mask", "output", 0].values()] == [0, 0, 0]
+        assert recorded["scores", "output", 0][7]["nan_count"] == 12, "NaN is never meant"
+        (event,) = ingest.events("allowed_inf")
+        assert (event.step, event.message) == (5, "mask:output:0")
+        assert event.data == {"fqn": "mask", "kind": "output", "index": 0, "inf_count": 2}
+
+    def test_others_are_counted(self, ingest: IngestDouble) -> None:
+        model = Masked()
+        with rangewatch.attach(model, url=ingest.url, allow_inf="mask:grad_output:*") as handle:
+            model(torch.ones(3, 4))
+            handle.step()
+        assert ingest.tensors()["mask", "output", 0][0]["inf_count"] == 2
+        assert not ingest.events("allowed_inf")

@@ -1,0 +1,114 @@
+"""Every page opens, in both themes and at every width; what is missing is said plainly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Tab
+from tests.browser.hand_made import FAILURE, Runs
+from tests.server.conftest import Server
+
+RUNS = ("states", "empty", "hostile", "partial")
+SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+INK = "() => getComputedStyle(document.body).color"
+TWO_LINES = "import rangewatch\nrangewatch.attach(model, optimizer, scaler=scaler)"
+
+
+def paths(page: Page, run: int) -> list[str]:
+    """The address of every page there is, from the pages' own list."""
+    patterns = page.evaluate("async () => (await import('/static/pages/index.js')).PAGES.map(({ path }) => path)")
+    assert len(patterns) >= 5
+    return [pattern.replace("{id}", str(run)) for pattern in patterns]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_page_opens_in_both_themes_at_every_width(tab: Tab, runs: Runs, name: str) -> None:
+    page = tab.open("/")
+    for path in paths(page, getattr(runs, name)):
+        tab.visit(path)
+        assert page.locator("[data-testid=error-state], .problem:not([hidden])").count() == 0, path
+        light = page.evaluate(INK)
+        page.emulate_media(color_scheme="dark")
+        assert page.evaluate(INK) != light, path
+        for width in (390, 1920, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_timeout(50)  # figures follow the width
+            assert page.evaluate(SIDEWAYS) <= 0, (path, width)
+        page.emulate_media(color_scheme="light")
+
+
+def test_without_runs_the_two_lines_can_be_copied(
+    new_tab: Callable[..., Tab], start_empty: Callable[..., Server]
+) -> None:
+    server = start_empty()
+    tab = new_tab(server.url, permissions=["clipboard-read", "clipboard-write"])
+    page = tab.open("/")
+    lines, address = page.locator(".paste").all()
+    assert lines.locator("pre").text_content() == TWO_LINES
+    assert address.locator("pre").text_content() == f"export RANGEWATCH_URL={server.url}"
+    for block, text in ((lines, TWO_LINES), (address, f"export RANGEWATCH_URL={server.url}")):
+        block.get_by_role("button", name="Copy").click()
+        expect(block.get_by_role("button")).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == text
+
+
+def test_a_run_without_steps_says_what_it_waits_for(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.empty}")
+    expect(page.get_by_test_id("empty-state")).to_contain_text("No step has arrived yet")
+    expect(page.get_by_test_id("empty-state")).to_contain_text("1 of 4 ranks have attached")
+
+
+def test_missing_silent_and_failed_ranks_are_said(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.partial}")
+    notes = page.get_by_test_id("run-notes")
+    expect(notes).to_contain_text("rank 2 has not reported")
+    expect(notes).to_contain_text(re.compile("rank 1 silent for [1-9]+ min, after step 29"))
+    expect(notes).to_contain_text(f"rank 3 failed: {FAILURE}")
+    expect(page.locator(".facts")).to_contain_text("step 59")
+    page = tab.open(f"/runs/{runs.partial}/step?step=40&rank=1")
+    expect(page.get_by_test_id("empty-state")).to_contain_text("Nothing is stored for step 40 of rank 1")
+
+
+def test_what_does_not_exist_is_said_with_a_way_back(tab: Tab) -> None:
+    tab.expected.append(r"status of 4(04|22)")
+    page = tab.open("/")
+    for path, words in (
+        ("/runs/999", "There is no such run"),
+        ("/runs/none/layers", "There is no such run"),
+        ("/runs/1/step?rank=7", "This rank is not in the run"),
+        ("/runs/1/nowhere", "There is no such page"),
+    ):
+        tab.visit(path)
+        expect(page.get_by_test_id("error-state")).to_contain_text(words)
+        page.get_by_role("link", name="All runs").click()
+        expect(page.get_by_test_id("runs-table")).to_be_visible()
+
+
+def test_the_verdict_comes_first_with_its_evidence(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    verdict = page.get_by_test_id("verdict")
+    expect(verdict.locator("strong")).to_have_text("Overflow.")
+    expect(verdict).to_contain_text("Step 120, rank 0: the output of blocks.3.ff is the first to hold Inf.")
+    verdict.get_by_role("link", name="Step frames").click()
+    expect(page.get_by_test_id("first-nonfinite")).to_contain_text("blocks.3.ff")
+
+
+def test_a_token_is_asked_for_once(new_tab: Callable[..., Tab], start_empty: Callable[..., Server]) -> None:
+    server = start_empty("--token", "right")
+    tab = new_tab(server.url, expected=["status of 401"])
+    page = tab.open("/")
+    expect(page.get_by_test_id("error-state")).to_contain_text("asks for a token")
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_test_id("error-state")).to_contain_text("that is not this server's token")
+    page.get_by_label("Token").fill("right")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_test_id("empty-state")).to_contain_text("No runs yet")
+    tab.problems.clear()
+    page.reload()
+    expect(page.get_by_test_id("empty-state")).to_be_visible()
+    assert not any("401" in each for each in tab.problems)

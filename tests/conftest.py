@@ -1,0 +1,36 @@
+"""Rules for every test: the agent's guard raises instead of swallowing, and nothing of the agent is left afterwards."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rangewatch.guard import Guard
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it puts in the background so, and our children would inherit it and hear no Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def guard_is_fatal(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A fault inside the agent fails the test, unless it is marked `allow_faults`."""
+    Guard.fatal = request.node.get_closest_marker("allow_faults") is None
+    yield
+    Guard.fatal = False
+
+
+@pytest.fixture(autouse=True)
+def no_agent_is_left(guard_is_fatal: None) -> Iterator[None]:
+    """After the test no thread of the agent runs and no scaler class is patched."""
+    yield
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("rangewatch-")]
+    for thread in threads:
+        thread.join(5)
+    assert [thread.name for thread in threads if thread.is_alive()] == []
+    loss_scale = sys.modules.get("rangewatch.loss_scale")
+    assert loss_scale is None or not loss_scale.Patch.installed

@@ -1,0 +1,184 @@
+"""Real databases, a real writer and a real server process; load made by hand so that every value is known."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
+
+from rangewatch import statistics, wire
+from rangewatch.records import Batch, Catalogue, Event, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry
+from rangewatch_server.queries import Queries
+from rangewatch_server.store.engine import Engines, open_database
+from rangewatch_server.store.writer import Answer, Writer
+
+POSTGRES = os.environ.get("RANGEWATCH_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
+WHOLE = ("call_count", "numel", "amax", "nan_count", "inf_count")
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'test.db'}"
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """A database of its own on the PostgreSQL of this machine; CI must have one."""
+    name = f"rangewatch_test_{uuid.uuid4().hex[:12]}"
+    admin = create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
+    try:
+        with admin.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+    except OperationalError:
+        admin.dispose()
+        if os.environ.get("CI"):
+            raise
+        pytest.skip("no PostgreSQL here; set RANGEWATCH_TEST_POSTGRES")
+    yield make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    admin.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+class Store:
+    """A database with its writer running; `send` waits for the acknowledgement."""
+
+    def __init__(self, url: str) -> None:
+        self.engines: Engines = open_database(url)
+        self.writer = Writer(self.engines)
+        self.writer.start()
+        self.queries = Queries(self.engines.reader, live_s=15)
+
+    def send(self, message: Opening | Batch) -> Answer:
+        body = wire.encode(message)
+        return self.writer.submit(wire.decode(body), body).result(30)
+
+    def close(self) -> None:
+        self.writer.stop()
+        self.engines.dispose()
+
+
+@pytest.fixture
+def open_store() -> Iterator[Callable[[str], Store]]:
+    opened: list[Store] = []
+
+    def make(url: str) -> Store:
+        opened.append(Store(url))
+        return opened[-1]
+
+    yield make
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(database_url: str, open_store: Callable[[str], Store]) -> Store:
+    return open_store(database_url)
+
+
+def catalogue(
+    tensors: int, dtype: str = "float16", kinds: tuple[str, ...] = ("output", "grad_output", "grad")
+) -> Catalogue:
+    entries = (
+        TensorEntry(f"blocks.{i}.ff", kinds[i % len(kinds)], 0, dtype, (4, 8), i, "Linear") for i in range(tensors)
+    )
+    return Catalogue(statistics.ALL, tuple(entries))
+
+
+def opening(known: Catalogue, run: str = "run", rank: int = 0, incarnation: str = "a", world_size: int = 1) -> Opening:
+    return Opening(RankInfo(run, rank, world_size, rank, "host", incarnation, time.time_ns()), known)
+
+
+def batch(
+    known: Catalogue, sequence: int, steps: np.ndarray | range, columns: dict[str, Any] | None = None, *,
+    run: str = "run", rank: int = 0, incarnation: str = "a", series: dict[str, Any] | None = None,
+    events: tuple[Event, ...] = (),
+) -> Batch:  # fmt: skip
+    """A batch over all tensors: one call, 32 elements, amax 1, nothing non-finite, unless `columns` say otherwise."""
+    at = np.asarray(steps, np.int64)
+    shape = (len(known.tensors), len(at))
+    usual = {"call_count": 1.0, "numel": 32.0, "amax": 1.0, "nan_count": 0.0, "inf_count": 0.0} | (columns or {})
+    ranges = RangeRows(
+        at, np.arange(shape[0]), {n: np.broadcast_to(np.asarray(v, float), shape) for n, v in usual.items()}
+    )
+    rows = tuple(
+        SeriesRows(name, at, np.broadcast_to(np.asarray(v, float), at.shape)) for name, v in (series or {}).items()
+    )
+    digest = wire.catalogue_digest(known)
+    return Batch(run, rank, incarnation, sequence, digest, ranges if len(at) else None, rows, events)
+
+
+class Server:
+    """A real `rangewatch serve` on a free port."""
+
+    def __init__(self, db: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", "rangewatch", "serve", "--port", "0", "--db", db, *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        first = self.process.stdout.readline()
+        assert first, self.process.communicate()[1]
+        self.url = first.split()[-1]
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+        for _ in range(400):
+            try:
+                self.client.get("/healthz")
+                return
+            except httpx.TransportError:
+                time.sleep(0.02)
+        raise AssertionError("server did not answer")
+
+    def post(self, message: Opening | Batch | bytes, **headers: str) -> httpx.Response:
+        body = message if isinstance(message, bytes) else wire.encode(message)
+        return self.client.post("/api/v1/ingest", content=body, headers=headers)
+
+    def get(self, path: str) -> Any:
+        answer = self.client.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._end()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self._end()
+
+    def _end(self) -> None:
+        self.client.close()
+        self.process.communicate(timeout=20)
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    started: list[Server] = []
+
+    def start(*arguments: str, db: str | None = None) -> Server:
+        started.append(Server(db or str(tmp_path / "server.db"), *arguments))
+        return started[-1]
+
+    yield start
+    for server in started:
+        if server.process.poll() is None:
+            server.stop()
+
+
+@pytest.fixture
+def server(start_server: Callable[..., Server]) -> Server:
+    return start_server()

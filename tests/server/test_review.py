@@ -1,0 +1,258 @@
+"""Faults that a review proved, each once: restarts, gaps, poison, names of files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from rangewatch import wire
+from rangewatch.records import Batch, Event, Opening, RangeRows, SeriesRows
+from rangewatch_server.pyramid import RANGES
+from rangewatch_server.store import writer as writer_module
+from rangewatch_server.store.writer import Refused
+from tests.server.conftest import Server, Store, batch, catalogue, opening
+
+KNOWN = catalogue(3)
+
+
+def inf_at(step: int, steps: range, tensor: int = 1) -> dict[str, np.ndarray]:
+    bad = np.zeros((3, len(steps)))
+    bad[tensor, step - steps.start] = 1
+    return {"inf_count": bad}
+
+
+def test_a_crash_stays_a_failure(server: Server) -> None:
+    server.post(opening(KNOWN))
+    said = (Event("failed", 1, 3, "RuntimeError: boom"), Event("finished", 2, 3))
+    server.post(batch(KNOWN, 0, range(4), events=said))
+    run = server.get("/api/v1/runs/1")
+    assert (run["state"], run["ranks"][0]["state"], run["ranks"][0]["failure"]) == (
+        "failed",
+        "failed",
+        "RuntimeError: boom",
+    )
+
+
+def test_a_restart_keeps_what_it_did_not_overwrite(server: Server) -> None:
+    """Inf and a skip at step 40, restart at 60: both still count; restart at 30: the new history stands instead."""
+    server.post(opening(KNOWN))
+    skipped = {"skipped_step": np.arange(100) == 41, "loss_scale": 1024.0}
+    server.post(batch(KNOWN, 0, range(100), inf_at(40, range(100)), series=skipped))
+    server.post(opening(KNOWN, incarnation="b"))
+    before = server.get("/api/v1/runs/1")
+    assert (before["first_overflow"]["step"], before["verdict"]["level"], before["loss_scale"]) == (
+        40,
+        "overflow",
+        1024,
+    )
+    server.post(batch(KNOWN, 0, range(60, 70), incarnation="b"))
+    kept = server.get("/api/v1/runs/1")
+    assert (kept["first_overflow"]["step"], kept["first_overflow"]["tensor"], kept["skipped_steps"]) == (40, 1, 1)
+    server.post(opening(KNOWN, incarnation="c"))
+    server.post(batch(KNOWN, 0, range(30, 36), {"amax": 2.0}, incarnation="c"))
+    redone = server.get("/api/v1/runs/1")
+    assert (redone["first_overflow"], redone["skipped_steps"]) == (None, 0)
+    assert (redone["least_headroom"]["bits"], redone["least_headroom"]["step"]) == (pytest.approx(15, abs=0.01), 30)
+    assert len(redone["sparkline"]) == 36
+
+
+def test_the_newest_incarnation_says_how_many_ranks(server: Server) -> None:
+    for rank in range(4):
+        server.post(opening(KNOWN, rank=rank, world_size=4))
+        server.post(batch(KNOWN, 0, range(2), rank=rank, events=(Event("finished", 1, 1),)))
+    for rank in range(2):
+        server.post(opening(KNOWN, rank=rank, world_size=2, incarnation="b"))
+    run = server.get("/api/v1/runs")["runs"][0]
+    assert (run["world_size"], run["ranks_reporting"]) == (2, 2)
+
+
+def test_only_zeros_is_not_nothing(server: Server) -> None:
+    server.post(opening(KNOWN))
+    server.post(batch(KNOWN, 0, range(4), {"amax": 0.0}))
+    verdict = server.get("/api/v1/runs/1")["verdict"]
+    assert (verdict["level"], verdict["parts"][0][1]) == ("ok", "No overflow; nothing but zeros has been recorded.")
+
+
+def test_locate_stays_in_the_rows_that_are_shown(server: Server) -> None:
+    known = catalogue(9)  # kinds take turns: output, grad_output, grad
+    server.post(opening(known))
+    amax = np.full((9, 4), 2.0)
+    amax[4] = 60_000.0  # a grad_output between two grads
+    server.post(batch(known, 0, range(4), {"amax": amax}))
+    assert server.get("/api/v1/runs/1/locate?tensor=2-8")["tensor"] == 4
+    assert server.get("/api/v1/runs/1/locate?tensor=2-8&kind=grad")["tensor"] in (2, 5, 8)
+    assert server.client.get("/api/v1/runs/1/locate?tensor=2-8&q=nothing").status_code == 404
+
+
+def test_call_index_is_a_place_whatever_gaps_the_agent_left(server: Server) -> None:
+    entries = tuple(
+        msgspec.structs.replace(entry, call_index=index)
+        for entry, index in zip(KNOWN.tensors, (0, 2048, 1024), strict=True)
+    )
+    known = msgspec.structs.replace(KNOWN, tensors=entries)
+    server.post(opening(known))
+    server.post(batch(known, 0, range(2)))
+    frames = server.get("/api/v1/runs/1/step?step=1")["frames"]
+    assert [(frame["tensor"], frame["call_index"]) for frame in frames] == [(0, 0), (2, 1), (1, 2)]
+
+
+def test_a_batch_beyond_a_gap_shows_when_the_gap_has_closed(server: Server) -> None:
+    server.post(opening(KNOWN))
+    server.post(batch(KNOWN, 0, range(4)))
+    assert server.post(batch(KNOWN, 5, [10**12])).status_code == 202
+    for path in ("/api/v1/runs", "/api/v1/runs/1", "/api/v1/runs/1/figures/layers", "/api/v1/runs/1/figures/timeline"):
+        assert server.client.get(path).status_code == 200, path
+    assert server.get("/api/v1/runs/1")["last_step"] == 3
+    server.post(msgspec.structs.replace(batch(KNOWN, 4, range(4, 8)), settled=4))
+    assert server.get("/api/v1/runs/1")["last_step"] == 10**12
+    assert server.client.get("/api/v1/runs/1/figures/layers").status_code == 200
+
+
+def far_apart() -> Batch:
+    return batch(KNOWN, 0, np.arange(1_000) * 64)
+
+
+def many_steps() -> Batch:
+    at = np.arange(5_000)
+    return Batch("run", 0, "a", 0, wire.catalogue_digest(KNOWN), None, (SeriesRows("loss", at, np.ones(5_000)),))
+
+
+def many_tensors() -> Batch:
+    wide = np.arange(200_001)
+    return Batch("run", 0, "a", 0, "x", RangeRows(np.arange(1), wide, {"amax": np.ones((200_001, 1))}))
+
+
+def with_info(**changes: int) -> Opening:
+    good = opening(KNOWN)
+    return msgspec.structs.replace(good, info=msgspec.structs.replace(good.info, **changes))
+
+
+def with_tensor(**changes: int) -> Opening:
+    entry = msgspec.structs.replace(KNOWN.tensors[0], **changes)
+    return opening(msgspec.structs.replace(KNOWN, tensors=(entry,)))
+
+
+def with_details(data: dict[str, object]) -> Batch:
+    return batch(KNOWN, 0, range(4), events=(Event("x", 1, 1, "", data),))
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "code"),
+    [
+        (far_apart(), 413, "too_large"),
+        (many_steps(), 413, "too_large"),
+        (many_tensors(), 413, "too_large"),
+        (with_details({"a": msgspec.msgpack.Ext(1, b"x")}), 400, "bad_header"),
+        (with_details({"a": "x" * 2_000_000}), 413, "too_large"),
+        (with_info(started_ns=2**63), 400, "bad_header"),
+        (with_info(world_size=2**31), 400, "bad_header"),
+        (with_tensor(call_index=2**40), 400, "bad_header"),
+        (with_tensor(index=2**40), 400, "bad_header"),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused_at_once(shared: Server, message, status: int, code: str) -> None:
+    answer = shared.post(message)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Server:
+    server = Server(str(tmp_path_factory.mktemp("review") / "a.db"))
+    server.post(opening(KNOWN))
+    yield server
+    server.stop()
+
+
+def test_infinite_skips_are_no_skips_and_no_fault(shared: Server) -> None:
+    series = {"skipped_step": np.inf, "loss_scale": np.nan}
+    assert shared.post(batch(KNOWN, 0, range(2), series=series)).status_code == 202
+
+
+def test_one_message_that_cannot_be_stored_costs_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.send(opening(KNOWN))
+    original = writer_module._Transaction._events
+
+    def poisoned(self, stream, message) -> None:
+        if message.sequence == 1:
+            raise RuntimeError("boom")
+        original(self, stream, message)
+
+    monkeypatch.setattr(writer_module._Transaction, "_events", poisoned)
+    messages = [batch(KNOWN, n, range(n * 4, n * 4 + 4)) for n in range(3)]
+    futures = [store.writer.submit(message, wire.encode(message)) for message in messages]
+    assert futures[0].result(30).contiguous == 0
+    with pytest.raises(Refused, match="cannot be stored"):
+        futures[1].result(30)
+    assert futures[2].result(30).contiguous == 0
+    assert store.writer.is_alive
+
+
+def test_a_page_that_cannot_be_told_does_not_end_the_writer(store: Store) -> None:
+    store.writer.on_change = lambda _: 1 / 0
+    store.send(opening(KNOWN))
+    store.send(batch(KNOWN, 0, range(4)))
+    assert store.writer.is_alive
+
+
+def test_streams_of_the_same_group_are_not_forgotten(
+    tmp_path: Path, open_store: Callable[[str], Store], monkeypatch
+) -> None:
+    monkeypatch.setattr(writer_module, "CACHED_STREAMS", 1)
+    store = open_store(f"sqlite:///{tmp_path}/a.db")
+    for rank in range(3):
+        store.send(opening(KNOWN, rank=rank))
+    messages = [batch(KNOWN, n, range(n * 4, n * 4 + 4), rank=rank) for n in range(5) for rank in range(3)]
+    for future in [store.writer.submit(message, wire.encode(message)) for message in messages]:
+        future.result(30)
+    with store.queries.read() as reader:
+        calls = reader.run(1).slice(RANGES, [0, 1, 2], 0, 0, 20, ["call_count"]).columns["call_count"]
+        assert (calls == 3).all()
+
+
+def test_a_refused_opening_leaves_no_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rangewatch_server.store.names.MAX_TENSORS", 2)
+    with pytest.raises(wire.WireError, match="at most 2 tensors"):
+        store.send(opening(KNOWN, run="huge"))
+    store.send(opening(catalogue(2), run="small"))
+    with store.queries.read() as reader:
+        assert [reader.run(number).name for number in reader.run_ids()] == ["small"]
+
+
+@pytest.mark.parametrize("name", ["run#3.db", "a?b.db", "100%41.db", "with space.db", "ünï.db"])
+def test_any_file_name_will_do(tmp_path: Path, name: str) -> None:
+    server = Server(str(tmp_path / name))
+    assert server.post(opening(KNOWN)).status_code == 202
+    assert len(server.get("/api/v1/runs")["runs"]) == 1
+    server.stop()
+    assert (tmp_path / name).is_file()
+
+
+def test_odd_headers_are_refused_not_failed(shared: Server) -> None:
+    assert shared.client.get("/api/v1/runs", headers={"Host": "["}).status_code == 421
+    assert shared.post(opening(KNOWN), Origin="http://[").status_code == 403
+
+
+def test_a_damaged_tile_is_said(tmp_path: Path) -> None:
+    import sqlite3
+
+    server = Server(str(tmp_path / "a.db"))
+    server.post(opening(KNOWN))
+    server.post(batch(KNOWN, 0, range(100)))
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("UPDATE tiles SET payload = substr(payload, 1, 40) WHERE part = 'ranges'")
+    answer = server.client.get("/api/v1/runs/1/figures/layers")
+    assert (answer.status_code, answer.json()["code"]) == (500, "damaged")
+    assert server.client.get("/api/v1/runs").status_code == 200
+    server.stop()
+
+
+def test_help_is_help() -> None:
+    done = subprocess.run([sys.executable, "-m", "rangewatch", "--help"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("serve", "demo", "report"))

@@ -1,0 +1,28 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { heatmapDrawing } from "../../web/figure_drawing.js";
+import { frameOf } from "../../web/figure_frame.js";
+import { tensorLines } from "../../web/line_drawing.js";
+import { escapePlotText } from "../../web/plot_text.js";
+
+const PALETTE = /** @type {any} */ ({ headroom: ["0", "1", "2", "3", "4", "5", "6"] });
+const FRAME = frameOf(1000, 100, { start: 0, stop: 2 });
+
+test("Plotly's tags and entities arrive as themselves", () => {
+  assert.equal(escapePlotText('<a href="javascript:x">&lt;</a>'), '&lt;a href="javascript:x"&gt;&amp;lt;&lt;/a&gt;');
+});
+
+test("no row name reaches Plotly unescaped", () => {
+  const row = { label: "<b>&</b>", count: 1, tensor: 0, tensors: null, rank: null };
+  const model = { trace: { z: [[1, 2]] }, rows: [row], columns: 2, z: [1, 2], states: [0, 0], x0: 0, dx: 1, markSteps: [] };
+  assert.doesNotMatch(JSON.stringify(heatmapDrawing(model, FRAME, PALETTE, "data:,")), /<b>/);
+});
+
+test("no dtype name reaches Plotly unescaped", () => {
+  const limits = { dtype: "<i>f16</i>", max_finite: 65504, smallest_normal: 6e-5, smallest_subnormal: 6e-8 };
+  const meta = { start: 0, stop: 2, steps_per_column: 1, note: "", limits };
+  const series = { name: "amax", x: [0, 1], y: [1, 2], last: 2 };
+  const drawing = tensorLines({ series: [series], markSteps: [], meta }, FRAME, PALETTE);
+  assert.match(JSON.stringify(drawing), /&lt;i&gt;f16/);
+  assert.doesNotMatch(JSON.stringify(drawing), /<i>/);
+});

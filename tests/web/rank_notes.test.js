@@ -1,0 +1,28 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { rankNotes } from "../../web/rank_notes.js";
+
+const SECOND = 1e9;
+const rank = (/** @type {number} */ number, /** @type {object} */ more = {}) => /** @type {any} */ ({
+  rank: number, state: "live", last_step: 9, last_seen_ns: 100 * SECOND, dropped: {}, faults: {}, not_observed: {}, ...more,
+});
+
+test("a healthy run has nothing to say", () => {
+  assert.deepEqual(rankNotes({ ranks: [rank(0)], missing_ranks: [] }, 101 * SECOND), []);
+});
+
+test("what is missing is said plainly", () => {
+  const ranks = [
+    rank(0, { not_observed: { lm_head: "sparse tensor" } }),
+    rank(1, { state: "stale", last_seen_ns: 60 * SECOND, dropped: { queue_full: 3 }, not_observed: { lm_head: "sparse tensor" } }),
+    rank(2, { faults: { hooks: 1 }, failure: "RuntimeError: out of memory\n  at line 3" }),
+  ];
+  assert.deepEqual(rankNotes({ ranks, missing_ranks: [3] }, 100 * SECOND), [
+    "rank 3 has not reported",
+    "rank 2 failed: RuntimeError: out of memory",
+    "rank 1 silent for 40 s, after step 9",
+    "rank 2: the agent failed in hooks (1 time)",
+    "rank 1 dropped 3 records: queue_full",
+    "lm_head is not observed (sparse tensor) on ranks 0 and 1",
+  ]);
+});

@@ -1,0 +1,119 @@
+// The shell: addresses to pages, the navigation, the connection's state. Pages know nothing of each other.
+
+import { connectionNote } from "./components/connection_note.js";
+import { notFound } from "./components/error_state.js";
+import { drawNav } from "./components/nav.js";
+import { createLive } from "./live.js";
+import { PAGES } from "./pages/index.js";
+import { findPage } from "./router.js";
+import { startTheme } from "./theme.js";
+import { formatState, parseState } from "./url_state.js";
+
+/** @typedef {import("./types.js").PageContext} PageContext */
+/** @typedef {import("./types.js").ViewState} ViewState */
+
+const root = /** @type {HTMLElement} */ (document.getElementById("page"));
+const nav = /** @type {HTMLElement} */ (document.getElementById("nav"));
+const said = /** @type {HTMLElement} */ (document.getElementById("said"));
+const live = createLive("/api/v1/live");
+
+/** What is mounted now. @type {{path: string, unmount: () => void, listeners: (() => void)[], stops: (() => void)[]} | null} */
+let shown = null;
+
+function leave() {
+  shown?.stops.forEach((stop) => stop());
+  shown?.unmount();
+  shown = null;
+}
+
+/** @param {Record<string, string>} params @returns {PageContext} */
+function contextFor(params) {
+  /** @type {(() => void)[]} */
+  const listeners = [];
+  /** @type {(() => void)[]} */
+  const stops = [];
+  shown = { path: location.pathname, unmount: () => {}, listeners, stops };
+  return {
+    params,
+    get state() {
+      return parseState(location.search);
+    },
+    setState: changeState,
+    navigate,
+    onState: (listener) => void listeners.push(listener),
+    onChange(run, listener) {
+      const stop = live.subscribe(run, listener);
+      stops.push(stop);
+      return stop;
+    },
+    say,
+    setTitle: (title) => void (document.title = `${title} · rangewatch`),
+    remount: mount,
+  };
+}
+
+function mount() {
+  leave();
+  root.replaceChildren();
+  const found = findPage(PAGES, location.pathname);
+  drawNav(nav, PAGES, found?.page.id ?? "", found?.params ?? {}, parseState(location.search));
+  const ctx = contextFor(found?.params ?? {});
+  ctx.setTitle(found?.page.title ?? "No such page");
+  const unmount = found ? found.page.mount(root, ctx) : notFound(root);
+  if (shown) shown.unmount = unmount;
+}
+
+/** After any change of address: the same page only hears of it, another one is mounted. */
+function follow() {
+  if (shown?.path !== location.pathname) {
+    mount();
+    window.scrollTo(0, 0);
+    root.focus({ preventScroll: true });
+    return;
+  }
+  const found = findPage(PAGES, location.pathname);
+  drawNav(nav, PAGES, found?.page.id ?? "", found?.params ?? {}, parseState(location.search));
+  for (const listener of shown.listeners) listener();
+}
+
+/** @param {string} path */
+function navigate(path) {
+  history.pushState(null, "", path);
+  follow();
+}
+
+/** @param {Partial<ViewState>} patch @param {{replace?: boolean}} [options] */
+function changeState(patch, { replace = false } = {}) {
+  const address = location.pathname + formatState({ ...parseState(location.search), ...patch });
+  if (address === location.pathname + location.search) return;
+  if (replace) history.replaceState(null, "", address);
+  else history.pushState(null, "", address);
+  follow();
+}
+
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let hush;
+
+/** @param {string} text */
+function say(text) {
+  said.textContent = text;
+  said.hidden = false;
+  clearTimeout(hush);
+  hush = setTimeout(() => (said.hidden = true), 6000);
+}
+
+/** Links inside the site change the page in place; new-tab clicks stay the browser's. @param {MouseEvent} event */
+function followLink(event) {
+  if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  const anchor = event.target instanceof Element ? event.target.closest("a") : null;
+  if (!anchor || anchor.origin !== location.origin || anchor.target || anchor.getAttribute("href")?.startsWith("#")) return;
+  if (/^\/(api|static|vendor)\//.test(anchor.pathname)) return;
+  event.preventDefault();
+  navigate(anchor.pathname + anchor.search);
+}
+
+startTheme();
+document.addEventListener("click", followLink);
+window.addEventListener("popstate", follow);
+mount();
+live.start(connectionNote(document.body));

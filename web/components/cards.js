@@ -1,0 +1,53 @@
+// The four figures a reader asks for first.
+
+import { el, link, replace } from "../dom.js";
+import { bits, count, rankName, scale, seconds } from "../format.js";
+import { stateWord } from "../headroom.js";
+import { runPath } from "../url_state.js";
+
+/** @typedef {import("../types.js").Run} Run */
+/** @typedef {{title: string, value: string, under?: import("../dom.js").Child, level?: string}} Card */
+
+export function createCards() {
+  const element = el("div", { class: "cards" });
+  return {
+    element,
+    /** @param {Run} run */
+    update(run) {
+      replace(element, ...[headroom(run), lossScale(run), skipped(run), stepTime(run)].map(draw));
+    },
+  };
+}
+
+/** @param {Card} card */
+function draw({ title, value, under, level }) {
+  return el("div", { class: "panel card", "data-level": level }, el("h2", {}, title), el("p", { class: "card-value" }, value), el("p", { class: "card-under" }, under ?? " "));
+}
+
+/** @param {Run} run @returns {Card} */
+function headroom(run) {
+  const least = run.least_headroom;
+  if (!least) return { title: "Least headroom", value: "none yet" };
+  const { step, rank, tensor } = least;
+  const under = link(runPath(run.id, "step", { step, rank, tensor }), {}, `step ${count(step)}, ${rankName(rank)}`);
+  return { title: "Least headroom", value: headroomText(least), under, level: run.verdict.level };
+}
+
+/** @param {import("../types.js").LeastHeadroom} least */
+export function headroomText(least) {
+  return least.bits === null ? stateWord(least.state) : bits(least.bits);
+}
+
+/** @param {Run} run @returns {Card} */
+const lossScale = (run) => ({ title: "Loss scale", value: scale(run.loss_scale), under: run.loss_scale === null ? "no scaler" : "now" });
+
+/** @param {Run} run @returns {Card} */
+const skipped = (run) => ({ title: "Skipped steps", value: run.skipped_steps === null ? "none" : count(run.skipped_steps), under: ofSteps(run) });
+
+/** @param {Run} run */
+function ofSteps({ first_step, last_step }) {
+  return first_step === null || last_step === null ? "" : `of ${count(last_step - first_step + 1)}`;
+}
+
+/** @param {Run} run @returns {Card} */
+const stepTime = (run) => ({ title: "Step time", value: seconds(run.step_time_s), under: run.state === "live" ? "now" : "last" });

@@ -1,0 +1,49 @@
+// Failures said plainly, each with what to do.
+
+import { ApiError } from "../api.js";
+import { el, link, replace } from "../dom.js";
+import { loginForm } from "./login_form.js";
+
+/** @param {string} title @param {...import("../dom.js").Child} body */
+export function errorPanel(title, ...body) {
+  return el("section", { class: "panel state-panel", role: "alert", "data-testid": "error-state" }, el("h1", {}, title), ...body);
+}
+
+const toRuns = () => el("p", {}, link("/", {}, "All runs"));
+
+/**
+ * The panel for a failed load.
+ * @param {unknown} error @param {import("../types.js").PageContext} ctx
+ */
+export function errorState(error, ctx) {
+  const failure = error instanceof ApiError ? error : new ApiError(-1, "page_fault", String(error));
+  if (failure.status === 401) return loginForm(ctx.remount);
+  if (failure.code === "unknown_rank") {
+    return errorPanel("This rank is not in the run", el("p", {}, failure.message), toRuns());
+  }
+  if (failure.status === 404 || failure.status === 422) {
+    return errorPanel("There is no such run", el("p", {}, `${failure.message} It may have been deleted, or belong to another server.`), toRuns());
+  }
+  if (failure.status === 0) return unreachable(failure);
+  return errorPanel("The page could not be loaded", el("p", {}, failure.message), el("p", {}, "Trying again every few seconds."), toRuns());
+}
+
+/** @param {ApiError} failure */
+function unreachable(failure) {
+  return errorPanel(
+    "The server does not answer",
+    el("p", {}, failure.message),
+    el("p", {}, "Start it with ", el("code", {}, "rangewatch serve"), ". This page tries again by itself. Training is not affected: the agents keep their records until the server is back."),
+  );
+}
+
+/** Whether trying again may help. @param {unknown} error */
+export function mayHeal(error) {
+  return !(error instanceof ApiError) || error.status === 0 || error.status >= 500 || error.status === 429;
+}
+
+/** @param {HTMLElement} root @returns {() => void} */
+export function notFound(root) {
+  replace(root, errorPanel("There is no such page", el("p", {}, "Nothing lives at this address."), toRuns()));
+  return () => {};
+}

@@ -1,0 +1,174 @@
+// One figure on a page: heading, read-out, plot, cursor line. It fetches, draws, and tells of pointers.
+
+import * as api from "../api.js";
+import { el } from "../dom.js";
+import { frameOf, pixelOf } from "../figure_frame.js";
+import { draw, listen, purge, saveImage } from "../plot.js";
+import { palette } from "../theme.js";
+import { watchPointer } from "./lane_pointer.js";
+import { describe } from "./lane_specs.js";
+
+/** @typedef {import("./lane_pointer.js").Spot} Spot */
+/** @typedef {{run: import("../types.js").Run, state: import("../types.js").ViewState, range: import("../types.js").StepRange}} View */
+/**
+ * @typedef {object} LaneOptions
+ * @property {(view: View) => api.Query} [query] what to ask for besides range and size
+ * @property {number} [maxHeight] pixels of plot at most; also bounds the rows asked for
+ * @property {number} [left] pixels of left margin, for a figure that is alone on its page
+ * @property {(view: View) => string} [title]
+ * @property {(model: any) => void} [onModel] after new data
+ */
+/**
+ * @typedef {object} LaneHandlers
+ * @property {(lane: Lane, spot: Spot | null) => void} hover
+ * @property {(lane: Lane, spot: Spot) => void} pick
+ * @property {(lane: Lane, row: number) => void} pickLabel
+ * @property {(low: number, high: number) => void} zoom
+ * @property {() => void} reset
+ */
+
+/** The server sends no more. */
+const MOST_COLUMNS = 2000;
+const MOST_ROWS = 1000;
+/** A row thinner than this could not be told from its neighbour. Pixels. */
+const LEAST_ROW = 2;
+
+export class Lane {
+  /** @param {import("./lane_specs.js").LaneSpec} spec @param {LaneOptions} options @param {LaneHandlers} handlers */
+  constructor(spec, options, handlers) {
+    this.spec = spec;
+    this.options = options;
+    this.handlers = handlers;
+    /** @type {any} */
+    this.model = null;
+    /** @type {import("../figure_frame.js").Frame | null} */
+    this.frame = null;
+    /** @type {View | null} */
+    this.view = null;
+    this.version = 0;
+    this.gone = false;
+    /** A drawing came while the reader was dragging. */
+    this.postponed = false;
+    this.heading = el("h2", {}, this.spec.title);
+    this.note = el("span", { class: "lane-note" });
+    this.readout = el("output", { class: "lane-readout" });
+    this.plot = el("div", { class: "plot", "data-testid": `figure-${this.spec.name}`, tabindex: 0, role: "group", "aria-label": this.spec.title });
+    this.cursor = el("div", { class: "lane-cursor", hidden: true });
+    this.wrap = el("div", { class: "plot-wrap" }, this.plot, this.cursor);
+    this.plot.style.height = `${this.frameFor(this.plotHeight(1), { start: 0, stop: 1 }).height}px`;
+    this.message = el("p", { class: "lane-message", hidden: true });
+    this.element = el("section", { class: "panel lane" }, this.head(), this.wrap, this.message);
+    this.pointer = watchPointer(this.plot, {
+      surface: () => this.surface(),
+      hover: (spot) => handlers.hover(this, spot),
+      pick: (spot) => handlers.pick(this, spot),
+      pickLabel: (row) => handlers.pickLabel(this, row),
+      // Plotly ends its drag after this event, in the same turn.
+      released: () => void setTimeout(() => this.postponed && this.render()),
+    });
+  }
+
+  head() {
+    const save = el("button", { type: "button", class: "quiet lane-save", click: () => this.save(), title: "Save as PNG" }, "PNG");
+    return el("header", {}, this.heading, this.note, this.readout, save);
+  }
+
+  /** @param {number} rows */
+  plotHeight(rows) {
+    return Math.min(this.spec.plotHeight(rows), this.options.maxHeight ?? Infinity);
+  }
+
+  /** @param {number} plotHeight @param {import("../types.js").StepRange} range */
+  frameFor(plotHeight, range) {
+    return frameOf(this.wrap.clientWidth, plotHeight, range, this.options.left);
+  }
+
+  surface() {
+    return this.frame && this.model ? { frame: this.frame, rows: this.rows().length, stride: this.model.dx ?? this.model.meta.steps_per_column } : null;
+  }
+
+  /** @returns {import("../types.js").HeatmapRow[]} */
+  rows() {
+    return this.model?.rows ?? [];
+  }
+
+  /** How much detail fits. @param {View} view */
+  size(view) {
+    const { plotWidth } = this.frameFor(0, view.range);
+    const rows = Math.floor(this.plotHeight(Infinity) / LEAST_ROW);
+    return { columns: Math.min(MOST_COLUMNS, plotWidth), rows: Math.min(MOST_ROWS, rows) };
+  }
+
+  /** @param {View} view @param {AbortSignal} signal */
+  async update(view, signal) {
+    const { start, stop } = view.range;
+    const query = { ...this.options.query?.(view), start, stop, ...this.size(view) };
+    try {
+      const answer = await api.figure(String(view.run.id), this.spec.name, query, signal);
+      this.model = this.spec.read(answer);
+      this.view = view;
+      this.note.textContent = answer.meta.note ?? "";
+      this.options.onModel?.(this.model);
+      await this.render();
+    } catch (error) {
+      if (signal.aborted || isPageWide(error)) throw error;
+      this.say(error instanceof Error ? error.message : String(error));
+    }
+  }
+
+  /** Draw what was last received; a drag under way is not disturbed. */
+  async render() {
+    this.postponed = this.pointer.isDown();
+    if (!this.model || !this.view || this.gone || this.postponed) return;
+    const empty = this.spec.isEmpty(this.model);
+    this.say(empty ? this.spec.empty : "");
+    this.heading.textContent = this.options.title?.(this.view) ?? this.spec.title;
+    this.plot.setAttribute("aria-label", describe(this.spec, this.model, this.view.range));
+    if (!empty) await this.drawPlot(this.view.range);
+    this.version += 1;
+    this.plot.dataset.ready = String(this.version);
+  }
+
+  /** @param {import("../types.js").StepRange} range */
+  async drawPlot(range) {
+    const first = this.frame === null;
+    this.frame = this.frameFor(this.plotHeight(this.rows().length), range);
+    this.plot.style.height = `${this.frame.height}px`;
+    await draw(this.plot, this.spec.draw(this.model, this.frame, palette()));
+    if (first) listen(this.plot, this.handlers.zoom, this.handlers.reset);
+  }
+
+  /** Text in place of the plot, or the plot. @param {string} text */
+  say(text) {
+    this.message.textContent = text;
+    this.message.hidden = !text;
+    this.wrap.classList.toggle("without-plot", Boolean(text));
+  }
+
+  /** The line through a step and its values, or nothing. @param {number | null} step @param {number | null} row */
+  show(step, row) {
+    if (!this.frame) return;
+    const hidden = step === null || step < this.frame.range.start || step >= this.frame.range.stop;
+    this.cursor.hidden = hidden;
+    this.readout.textContent = hidden || this.spec.isEmpty(this.model) ? "" : this.spec.readout(this.model, step, row);
+    if (hidden) return;
+    this.cursor.style.transform = `translateX(${Math.round(pixelOf(step, this.frame))}px)`;
+    this.cursor.style.height = `${this.frame.plotHeight}px`;
+    this.cursor.style.top = `${this.frame.margin.t + this.frame.band}px`;
+  }
+
+  save() {
+    if (this.view && this.frame) saveImage(this.plot, `run-${this.view.run.id}-${this.spec.name}`);
+  }
+
+  destroy() {
+    this.gone = true;
+    this.pointer.stop();
+    if (this.frame) purge(this.plot);
+  }
+}
+
+/** Failures that are the page's to explain, not one figure's. @param {unknown} error */
+function isPageWide(error) {
+  return error instanceof api.ApiError && (error.status === 0 || error.status === 401);
+}

@@ -1,0 +1,144 @@
+// The figures as lanes: for each name how it is read, drawn and put into words. A new figure is an entry here.
+
+import { count, magnitude, reading, scale, seconds } from "../format.js";
+import { heatmapDrawing } from "../figure_drawing.js";
+import { cellOf, cellText, columnAt, readHeatmap, rowName, worstInColumn } from "../heatmap_model.js";
+import { plainLines, scaleLines, tensorLines } from "../line_drawing.js";
+import { points, readLines, valueAt } from "../lines_model.js";
+import { paintStates } from "../state_canvas.js";
+
+/** @typedef {import("../heatmap_model.js").HeatmapModel} HeatmapModel */
+/** @typedef {import("../lines_model.js").LinesModel} LinesModel */
+/**
+ * @typedef {object} LaneSpec
+ * @property {string} name of the figure
+ * @property {string} title
+ * @property {string} empty what to say, and do, when there is nothing to draw
+ * @property {(rows: number) => number} plotHeight pixels
+ * @property {(answer: import("../types.js").FigureAnswer) => any} read
+ * @property {(model: any) => boolean} isEmpty
+ * @property {(model: any, frame: import("../figure_frame.js").Frame, palette: import("../theme.js").Palette) => import("../figure_drawing.js").Drawing} draw
+ * @property {(model: any, step: number, row: number | null) => string} readout
+ */
+
+/** @param {number} least @param {number} perRow @param {number} most */
+const byRows = (least, perRow, most) => (/** @type {number} */ rows) => Math.max(least, Math.min(most, rows * perRow));
+
+/** @param {LinesModel} model */
+const nothingDrawn = (model) => !model.series.some((series) => points(series).length) && !model.markSteps.length;
+
+/**
+ * Each series' value at a step, in words.
+ * @param {(value: number) => string} unit @param {string[]} names
+ */
+const seriesReadout = (unit, names) => (/** @type {LinesModel} */ model, /** @type {number} */ step) => {
+  const reach = Math.max(1, model.meta.steps_per_column);
+  const parts = names.flatMap((name, i) => {
+    const value = valueAt(model.series[i], step, reach);
+    return value === null ? [] : `${name} ${unit(value)}`.trim();
+  });
+  if (model.markSteps.some((mark) => Math.abs(mark - step) < reach)) parts.push("not finite");
+  return parts.join(", ") || "not measured";
+};
+
+/** @param {LinesModel} model @param {number} step */
+function scaleReadout(model, step) {
+  const value = valueAt(model.series[0], step, Math.max(1, model.meta.steps_per_column));
+  const skipped = valueAt(model.series[1], step, model.meta.steps_per_column / 2) !== null;
+  return `${scale(value)}${skipped ? ", skipped step" : ""}`;
+}
+
+/** @param {LinesModel} model @param {number} step */
+function tensorReadout(model, step) {
+  const [amax, amin, bad] = model.series.map((series) => valueAt(series, step, model.meta.steps_per_column / 2));
+  const nonfinite = bad === undefined || bad === null ? "" : ", not finite";
+  return `abs max ${magnitude(amax)}, abs min ${magnitude(amin)}${nonfinite}`;
+}
+
+/** The cell under the pointer, or the worst of the column when another lane is pointed at. @param {HeatmapModel} model @param {number} step @param {number | null} row */
+function heatReadout(model, step, row) {
+  const column = columnAt(model, step);
+  if (column === null) return "";
+  const cell = row === null ? worstInColumn(model, column) : cellOf(model, row, column);
+  return cell ? `${rowName(model.rows[cell.row])}: ${cellText(cell)}` : "";
+}
+
+/** @type {(model: HeatmapModel, frame: import("../figure_frame.js").Frame, palette: import("../theme.js").Palette) => import("../figure_drawing.js").Drawing} */
+function drawHeatmap(model, frame, palette) {
+  const grid = { rows: model.rows.length, columns: model.columns, width: frame.plotWidth, height: frame.plotHeight };
+  const steps = frame.range.stop - frame.range.start;
+  // Painted at the pixels the cells really cover, so that patterns keep their size and least sizes hold.
+  const width = Math.max(1, (model.columns * model.dx * frame.plotWidth) / steps);
+  return heatmapDrawing(model, frame, palette, paintStates(model.states, { ...grid, width }, palette));
+}
+
+const HEATMAP = {
+  read: readHeatmap,
+  draw: drawHeatmap,
+  readout: heatReadout,
+  isEmpty: (/** @type {HeatmapModel} */ model) => !model.rows.length || !model.columns,
+};
+
+/** @type {Record<"loss" | "loss_scale" | "timeline" | "step_time" | "layers" | "tensor", LaneSpec>} */
+export const LANES = {
+  loss: {
+    name: "loss",
+    title: "Loss",
+    empty: "No loss yet. Call log(loss=...) on what attach returned to see it here.",
+    plotHeight: () => 84,
+    read: readLines,
+    isEmpty: nothingDrawn,
+    draw: plainLines({ colours: ["accent"], unit: "" }),
+    readout: seriesReadout(reading, [""]),
+  },
+  loss_scale: {
+    name: "loss_scale",
+    title: "Loss scale",
+    empty: "No loss scale. With a GradScaler, attach(..., scaler=scaler) records it.",
+    plotHeight: () => 84,
+    read: readLines,
+    isEmpty: nothingDrawn,
+    draw: scaleLines,
+    readout: scaleReadout,
+  },
+  timeline: {
+    ...HEATMAP,
+    name: "timeline",
+    title: "Least headroom by rank",
+    empty: "No rank has reported a step in this range.",
+    plotHeight: byRows(30, 15, 260),
+  },
+  step_time: {
+    name: "step_time",
+    title: "Step time",
+    empty: "No step time yet: it takes two steps.",
+    plotHeight: () => 72,
+    read: readLines,
+    isEmpty: nothingDrawn,
+    draw: plainLines({ colours: ["accent", "muted"], unit: " ms", fromZero: true }),
+    readout: seriesReadout((ms) => seconds(ms / 1000), ["slowest rank", "fastest rank"]),
+  },
+  layers: {
+    ...HEATMAP,
+    name: "layers",
+    title: "Headroom by layer",
+    empty: "No tensor matches, or none was observed in these steps.",
+    plotHeight: byRows(60, 12, 420),
+  },
+  tensor: {
+    name: "tensor",
+    title: "Magnitude",
+    empty: "This tensor was not observed in these steps.",
+    plotHeight: () => 320,
+    read: readLines,
+    isEmpty: nothingDrawn,
+    draw: tensorLines,
+    readout: tensorReadout,
+  },
+};
+
+/** One line for who cannot see the figure. @param {LaneSpec} spec @param {any} model @param {import("../types.js").StepRange} range */
+export function describe(spec, model, { start, stop }) {
+  const what = spec.isEmpty(model) ? spec.empty : `at the last step: ${spec.readout(model, stop - 1, null)}`;
+  return `${spec.title}, steps ${count(start)} to ${count(stop - 1)}; ${what}. Left and right arrows move by a step, up and down by a row, Enter opens.`;
+}

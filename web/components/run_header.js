@@ -1,0 +1,74 @@
+// Name, state and reach of a run, and everything that is missing from what is shown.
+
+import { el, replace } from "../dom.js";
+import { age, clip, count } from "../format.js";
+import { rankNotes } from "../rank_notes.js";
+import { stateBadge } from "./state_badge.js";
+
+/** Notes shown before the rest folds away. */
+const MOST_NOTES = 3;
+const MOST_LETTERS = 240;
+
+export function createRunHeader() {
+  const title = el("h1", {});
+  const badge = el("span", {});
+  const facts = el("span", { class: "facts" });
+  const notes = el("div", { class: "notes", "data-testid": "run-notes" });
+  const problem = el("p", { class: "problem", role: "status", hidden: true });
+  const element = el("div", {}, el("header", { class: "run-header" }, title, badge, facts), problem, notes);
+  /** @type {import("../types.js").Run | null} */
+  let run = null;
+  let receivedMs = 0;
+  let serverNs = 0;
+
+  /** The server's clock, carried on by ours: the two machines may disagree. */
+  const nowNs = () => serverNs + (performance.now() - receivedMs) * 1e6;
+
+  function tick() {
+    if (!run) return;
+    facts.textContent = factsOf(run, nowNs()).join(" · ");
+    drawNotes(notes, rankNotes(run, nowNs()));
+  }
+
+  return {
+    element,
+    tick,
+    /** @param {import("../types.js").Run} next */
+    update(next) {
+      run = next;
+      receivedMs = performance.now();
+      serverNs = next.now_ns ?? Date.now() * 1e6;
+      title.textContent = clip(next.name);
+      title.title = next.name;
+      replace(badge, stateBadge(next.state));
+      problem.hidden = true;
+      tick();
+    },
+    /** @param {string} text */
+    problem(text) {
+      problem.textContent = text;
+      problem.hidden = false;
+    },
+  };
+}
+
+/** @param {import("../types.js").Run} run @param {number} nowNs */
+function factsOf(run, nowNs) {
+  const step = run.last_step === null ? "no step yet" : `step ${count(run.last_step)}`;
+  const ranks = `${run.ranks_reporting} of ${run.world_size} ranks`;
+  return [step, ranks, `last seen ${age(nowNs - run.last_seen_ns)}`, `started ${age(nowNs - run.started_ns)}`];
+}
+
+/** @param {HTMLElement} place @param {string[]} notes */
+function drawNotes(place, notes) {
+  if (place.dataset.shown === JSON.stringify(notes)) return; // an opened list stays open
+  const open = place.querySelector("details")?.open ?? false;
+  place.dataset.shown = JSON.stringify(notes);
+  const item = (/** @type {string} */ text) => el("li", { title: text }, clip(text, MOST_LETTERS));
+  const rest = notes.slice(MOST_NOTES);
+  replace(
+    place,
+    notes.length > 0 && el("ul", {}, ...notes.slice(0, MOST_NOTES).map(item)),
+    rest.length > 0 && el("details", { open }, el("summary", {}, `${rest.length} more`), el("ul", {}, ...rest.map(item))),
+  );
+}

@@ -1,0 +1,73 @@
+// What every page of a run does alike: fetch the run, keep fresh, say what is wrong.
+
+import * as api from "../api.js";
+import { el, replace } from "../dom.js";
+import { clip } from "../format.js";
+import { createRefresher } from "../refresher.js";
+import { waitingRun } from "./empty_state.js";
+import { errorState, mayHeal } from "./error_state.js";
+import { createRunHeader } from "./run_header.js";
+
+/** @typedef {import("../types.js").PageContext} PageContext */
+/** @typedef {import("../types.js").Run} Run */
+/**
+ * @typedef {object} RunView
+ * @property {HTMLElement} element
+ * @property {(run: Run, signal: AbortSignal) => Promise<void>} update fetch and show, for the state in the URL
+ * @property {() => void} destroy
+ */
+
+/**
+ * @param {HTMLElement} root @param {PageContext} ctx @param {string} title
+ * @param {(refetch: () => void) => RunView} build called once the run has a step
+ * @returns {() => void} unmount
+ */
+export function mountRunPage(root, ctx, title, build) {
+  const header = createRunHeader();
+  const body = el("div", { class: "run-body" });
+  const shell = el("div", { class: "run-page" }, header.element, body);
+  /** @type {RunView | null} */
+  let view = null;
+  const refresher = createRefresher(load, failed);
+
+  /** @param {AbortSignal} signal */
+  async function load(signal) {
+    const run = await api.run(ctx.params.id, signal);
+    ctx.setTitle(`${clip(run.name)} · ${title}`);
+    if (shell.parentNode !== root) replace(root, shell);
+    header.update(run);
+    if (run.last_step === null) return waiting(run);
+    if (!view) {
+      view = build(refresher.now);
+      replace(body, view.element);
+    }
+    await view.update(run, signal);
+  }
+
+  /** @param {Run} run */
+  function waiting(run) {
+    const said = waitingRun(run);
+    if (body.textContent !== said.textContent) replace(body, said);
+  }
+
+  /** @param {unknown} error */
+  function failed(error) {
+    const heals = mayHeal(error);
+    if (heals && shell.parentNode === root && view) header.problem(`Not up to date: ${messageOf(error)} Trying again.`);
+    else replace(root, errorState(error, ctx));
+    return heals;
+  }
+
+  ctx.onState(refresher.now);
+  ctx.onChange(ctx.params.id, refresher.soon);
+  const clock = setInterval(header.tick, 1000);
+  refresher.now();
+  return () => {
+    clearInterval(clock);
+    refresher.stop();
+    view?.destroy();
+  };
+}
+
+/** @param {unknown} error */
+const messageOf = (error) => (error instanceof Error ? error.message : String(error));

@@ -1,0 +1,141 @@
+// Decoded figures -> Plotly traces and layout in the page's theme. Pure; nothing of the server's text goes in unescaped.
+
+import { axisRange, pixelOf } from "./figure_frame.js";
+import { shorten } from "./format.js";
+import { SCALE_TOP, plotlyScale } from "./headroom.js";
+import { escapePlotText } from "./plot_text.js";
+import { labelledRows, thinned } from "./state_geometry.js";
+
+/** @typedef {import("./figure_frame.js").Frame} Frame */
+/** @typedef {import("./theme.js").Palette} Palette */
+/** @typedef {{traces: object[], layout: object}} Drawing */
+
+/** Pixels between the base lines of two row labels. */
+const LABEL_SPACING = 13;
+/** Pixels between two marks in the band. */
+const MARK_GAP = 5;
+/** Average width of a letter of a row label, in pixels. */
+const LETTER = 6;
+/** Margins with less room than this are a phone's. */
+const FEW_LETTERS = 20;
+
+export const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
+
+/**
+ * The layout every lane shares; `yaxis` is the lane's own.
+ * @param {Frame} frame @param {Palette} palette @param {object} yaxis @param {object} [more]
+ */
+export function layoutOf(frame, palette, yaxis, more = {}) {
+  const top = 1 - frame.band / (frame.plotHeight + frame.band);
+  return {
+    width: frame.width,
+    height: frame.height,
+    margin: { ...frame.margin, pad: 0 },
+    autosize: false,
+    uirevision: `${frame.range.start}:${frame.range.stop}`,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: FONT, size: 11, color: palette.muted },
+    showlegend: false,
+    hovermode: false,
+    xaxis: stepAxis(frame, palette),
+    yaxis: { domain: [0, top], fixedrange: true, zeroline: false, gridcolor: palette.line, ...yaxis },
+    yaxis2: { domain: [top, 1], range: [0, 1], fixedrange: true, visible: false },
+    ...more,
+  };
+}
+
+/** @param {Frame} frame @param {Palette} palette */
+function stepAxis(frame, palette) {
+  const most = Math.max(3, Math.floor(frame.plotWidth / 75));
+  const steps = frame.range.stop - frame.range.start;
+  return {
+    range: axisRange(frame.range),
+    ...(steps <= most ? { tick0: 0, dtick: 1 } : { nticks: most }), // never two labels for one step
+    tickformat: ",d",
+    gridcolor: palette.line,
+    zeroline: false,
+    ticks: "outside",
+    ticklen: 4, // keeps the labels clear of the y axis' lowest one
+    tickcolor: "rgba(0,0,0,0)",
+    anchor: "y",
+  };
+}
+
+/** Triangles above the plot. @param {number[]} steps @param {Frame} frame @param {Palette} palette */
+export function markTrace(steps, frame, palette) {
+  const stepsAPixel = 1 / (pixelOf(1, frame) - pixelOf(0, frame));
+  const x = thinned(steps, MARK_GAP * stepsAPixel);
+  return {
+    type: "scatter",
+    mode: "markers",
+    x,
+    y: x.map(() => 0.5),
+    yaxis: "y2",
+    hoverinfo: "skip",
+    marker: { symbol: "triangle-down", size: 8, color: palette.nonfinite, line: { width: 0 } },
+  };
+}
+
+/**
+ * @param {import("./heatmap_model.js").HeatmapModel} model @param {Frame} frame @param {Palette} palette
+ * @param {string} picture data URL of the painted states
+ * @returns {Drawing}
+ */
+export function heatmapDrawing(model, frame, palette, picture) {
+  const { trace, x0, dx } = model;
+  const heat = {
+    type: "heatmap",
+    z: trace.z,
+    x0,
+    dx,
+    y0: 0,
+    dy: 1,
+    zmin: 0,
+    zmax: SCALE_TOP,
+    zsmooth: false,
+    colorscale: plotlyScale(palette.headroom),
+    showscale: false,
+    hoverinfo: "skip",
+  };
+  const yaxis = rowAxis(model, frame);
+  const images = [statesImage(model, picture)];
+  return { traces: [heat, markTrace(model.markSteps, frame, palette)], layout: layoutOf(frame, palette, yaxis, { images }) };
+}
+
+/** With little room the kind, a label's last word, gives way to the name; how many a row stands for is on hover. @param {import("./types.js").HeatmapRow} row @param {number} room letters */
+function labelOf(row, room) {
+  return shorten(row.label.length > room && room < FEW_LETTERS ? row.label.replace(/ \w+$/, "") : row.label, room);
+}
+
+/** @param {import("./heatmap_model.js").HeatmapModel} model @param {Frame} frame */
+function rowAxis({ rows }, frame) {
+  const labelled = labelledRows(rows.length, frame.plotHeight, LABEL_SPACING);
+  const room = Math.floor((frame.margin.l - 10) / LETTER);
+  return {
+    range: [rows.length - 0.5, -0.5],
+    tickvals: labelled,
+    ticktext: labelled.map((row) => escapePlotText(labelOf(rows[row], room))),
+    ticks: "outside",
+    ticklen: 3,
+    tickcolor: "rgba(0,0,0,0)",
+    showgrid: false,
+  };
+}
+
+/** @param {import("./heatmap_model.js").HeatmapModel} model @param {string} picture */
+function statesImage({ rows, columns, x0, dx }, picture) {
+  return {
+    source: picture,
+    xref: "x",
+    yref: "y",
+    x: x0 - dx / 2,
+    y: -0.5,
+    sizex: columns * dx,
+    sizey: rows.length,
+    xanchor: "left",
+    yanchor: "top",
+    sizing: "stretch",
+    layer: "above",
+  };
+}

@@ -1,0 +1,93 @@
+// The only EventSource. It brings "this run changed", never data; listeners then fetch what they show.
+// One connection a page, closed while the tab is hidden: browsers allow few to one server.
+
+/** @typedef {"connecting" | "open" | "lost"} Status */
+
+/** Wait before a closed connection is opened again. Milliseconds. */
+const RETRY_MS = 3000;
+
+/** @param {string} url */
+export function createLive(url) {
+  /** @type {Set<{run: string | null, listener: () => void}>} */
+  const subscribers = new Set();
+  /** @type {EventSource | null} */
+  let source = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let retry;
+  /** @type {Status} */
+  let status = "connecting";
+  /** @type {(status: Status) => void} */
+  let onStatus = () => {};
+
+  /** @param {Status} next */
+  function become(next) {
+    if (status === next) return;
+    status = next;
+    onStatus(next);
+  }
+
+  /** @param {string | null} run null tells every page: something may have been missed */
+  function tell(run) {
+    for (const { run: wanted, listener } of subscribers) {
+      if (run === null || wanted === null || wanted === run) listener();
+    }
+  }
+
+  function open() {
+    close();
+    source = new EventSource(url);
+    source.addEventListener("open", opened);
+    source.addEventListener("error", lost);
+    source.addEventListener("changed", (event) => tell(runOf(event.data)));
+  }
+
+  function opened() {
+    const missed = status !== "open";
+    become("open");
+    if (missed) tell(null);
+  }
+
+  function lost() {
+    become("lost");
+    if (source?.readyState === EventSource.CLOSED) retry = setTimeout(open, RETRY_MS);
+  }
+
+  function close() {
+    clearTimeout(retry);
+    source?.close();
+    source = null;
+  }
+
+  function followVisibility() {
+    if (document.hidden) {
+      close();
+      status = "connecting";
+    } else {
+      open();
+    }
+  }
+
+  return {
+    /** @param {(status: Status) => void} listener */
+    start(listener) {
+      onStatus = listener;
+      document.addEventListener("visibilitychange", followVisibility);
+      if (!document.hidden) open();
+    },
+    /** @param {string | null} run null: any run @param {() => void} listener @returns {() => void} */
+    subscribe(run, listener) {
+      const entry = { run, listener };
+      subscribers.add(entry);
+      return () => subscribers.delete(entry);
+    },
+  };
+}
+
+/** @param {string} data @returns {string | null} */
+function runOf(data) {
+  try {
+    return String(JSON.parse(data).run);
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,10 @@
+// The one list of pages. A new page is a file here and a line below.
+
+import layers from "./layers.js";
+import overview from "./overview.js";
+import runs from "./runs.js";
+import step from "./step.js";
+import tensor from "./tensor.js";
+
+/** @type {readonly import("../types.js").Page[]} */
+export const PAGES = [runs, overview, layers, tensor, step];

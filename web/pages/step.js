@@ -1,0 +1,90 @@
+// Step: one rank, one step, every frame in call order; the first non-finite one marked.
+
+import * as api from "../api.js";
+import { copyButton } from "../components/copy_button.js";
+import { createFramesTable } from "../components/frames_table.js";
+import { mountRunPage } from "../components/run_page.js";
+import { createStepNav } from "../components/step_nav.js";
+import { el, replace } from "../dom.js";
+import { clip, count, reading, scale, seconds } from "../format.js";
+import { stateWord } from "../headroom.js";
+
+/** @typedef {import("../types.js").StepAnswer} StepAnswer */
+
+/** @param {import("../types.js").PageContext} ctx @returns {import("../components/run_page.js").RunView} */
+function build(ctx) {
+  const nav = createStepNav(ctx);
+  const summary = el("section", { class: "panel step-summary" });
+  const table = createFramesTable(ctx.params.id);
+  const missing = el("section", { class: "panel state-panel", "data-testid": "empty-state", hidden: true });
+  const text = el("pre", { tabindex: 0, "aria-label": "Text report" });
+  const report = el("details", { class: "panel report" }, el("summary", {}, "Text report"), copyButton(() => text.textContent ?? "", "Copy the report"), text);
+  const element = el("div", { hidden: true }, nav.element, summary, missing, table.element, report);
+  let shown = "";
+
+  /** @param {StepAnswer} answer */
+  function show(answer) {
+    const { tensor, q } = ctx.state;
+    const now = JSON.stringify([answer, tensor, q]);
+    if (now === shown) return; // a live run does not redraw a step that stays the same
+    shown = now;
+    element.hidden = false;
+    nav.update(answer);
+    replace(summary, ...summaryOf(answer, table.show));
+    table.element.hidden = !answer.observed;
+    report.hidden = !answer.observed;
+    missing.hidden = answer.observed;
+    replace(missing, ...missingText(answer));
+    text.textContent = answer.report;
+    table.update(answer, tensor, q);
+  }
+
+  return {
+    element,
+    async update(run, signal) {
+      const { step, rank } = ctx.state;
+      show(await api.step(String(run.id), { step, rank: rank === "all" ? null : rank }, signal));
+    },
+    destroy: nav.destroy,
+  };
+}
+
+/** @param {StepAnswer} answer @param {(index: number) => void} showFrame */
+function summaryOf(answer, showFrame) {
+  const facts = [
+    ["Loss", lossText(answer)],
+    ["Loss scale", scale(answer.loss_scale)],
+    ["Step", answer.skipped ? "skipped" : answer.skipped === null ? "not known" : "taken"],
+    ["found_inf", answer.found_inf === null ? "not known" : answer.found_inf ? "yes" : "no"],
+    ["Step time", seconds(answer.step_time_s)],
+    ["Frames", count(answer.frames.length)],
+  ];
+  const list = facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: value === "skipped" || value === "yes" ? "bad" : "" }, value)));
+  return [el("h2", {}, `Step ${count(answer.step)}, rank ${answer.rank}`), el("dl", { class: "fact-list" }, ...list), firstBad(answer, showFrame)];
+}
+
+/** @param {StepAnswer} answer */
+function lossText({ loss, loss_state }) {
+  return loss === null && loss_state && loss_state !== "value" ? stateWord(loss_state) : reading(loss);
+}
+
+/** @param {StepAnswer} answer @param {(index: number) => void} showFrame */
+function firstBad(answer, showFrame) {
+  if (!answer.observed) return null;
+  const index = answer.first_nonfinite;
+  if (index === null) return el("p", {}, "Every observed frame is finite.");
+  const frame = answer.frames[index];
+  const jump = el("button", { type: "button", class: "linklike", click: () => showFrame(index) }, "Show it");
+  return el("p", { class: "first-bad" }, el("strong", { class: "bad" }, "First non-finite frame: "), el("code", {}, clip(frame.label)), `, ${frame.what}. `, jump);
+}
+
+/** @param {StepAnswer} answer */
+function missingText({ step, rank, first_step, last_step }) {
+  return [
+    el("h2", {}, `Nothing is stored for step ${count(step)} of rank ${rank}`),
+    el("p", {}, `The run has steps ${count(first_step)} to ${count(last_step)}. The rank may have been silent at this step, or its records were dropped; that is not the same as clean.`),
+  ];
+}
+
+/** @type {import("../types.js").Page} */
+export default { id: "step", title: "Step", path: "/runs/{id}/step", mount: (root, ctx) => mountRunPage(root, ctx, "Step", () => build(ctx)) };

@@ -1,0 +1,106 @@
+// Tensor: one tensor's magnitudes over the steps, against its dtype's limits.
+
+import * as api from "../api.js";
+import { createRankPicker } from "../components/filters.js";
+import { createLaneGroup } from "../components/lane_group.js";
+import { LANES } from "../components/lane_specs.js";
+import { createRangeBar } from "../components/range_bar.js";
+import { mountRunPage } from "../components/run_page.js";
+import { createTensorTable } from "../components/tensor_table.js";
+import { el, link, replace } from "../dom.js";
+import { clip, magnitude, rankName, shape } from "../format.js";
+import { cadenceNote } from "../lines_model.js";
+import { runPath, shownRange } from "../url_state.js";
+
+/** @typedef {import("../types.js").Tensor} Tensor */
+/** @typedef {import("../types.js").PageContext} PageContext */
+/** @typedef {import("../lines_model.js").LinesModel} LinesModel */
+
+/** Left margin: only powers of two stand there. Pixels. */
+const LABELS = 52;
+/** Pixels kept for what stands above the figure, and for the head of the table below it. */
+const AROUND = 500;
+
+const HINTS = ["The line is the largest finite magnitude of each step, circles the smallest non-zero one.", "Click a point for that step's frames. Drag to see fewer steps, double click to see all."];
+
+/** @param {PageContext} ctx @param {() => void} refetch @returns {import("../components/run_page.js").RunView} */
+function build(ctx, refetch) {
+  const rank = createRankPicker(ctx, { all: true });
+  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
+  const facts = el("section", { class: "panel facts-panel" });
+  const walk = el("div", { class: "jumps" });
+  const notes = el("p", { class: "muted figure-notes" });
+  const options = { query, title, left: LABELS, onModel: show };
+  const plotHeight = Math.max(LANES.tensor.plotHeight(1), window.innerHeight - AROUND);
+  const group = createLaneGroup(ctx, [{ spec: { ...LANES.tensor, plotHeight: () => plotHeight }, options }], refetch);
+  const table = createTensorTable((model, step) => group.pickPoint(model, step, ctx.state.tensor));
+  const element = el("div", {}, facts, el("div", { class: "filters" }, rank.element, walk), range.element, group.element, notes, table.element);
+
+  /** @param {LinesModel} model */
+  function show(model) {
+    notes.textContent = notesFor(model);
+    table.update(model);
+  }
+
+  return {
+    element,
+    async update(run, signal) {
+      const { tensors } = await api.tensors(String(run.id), {}, signal);
+      const chosen = choose(tensors, ctx.state.tensor, run);
+      if (!chosen) return void replace(facts, el("h2", {}, "No such tensor"), el("p", {}, "This run has none of that number. ", link(runPath(run.id, "layers"), {}, "All layers")));
+      if (ctx.state.tensor === null) return ctx.setState({ tensor: chosen.tensor }, { replace: true });
+      rank.update(run.ranks.map((one) => one.rank), ctx.state.rank);
+      range.update(run);
+      replace(facts, ...factsOf(chosen));
+      replace(walk, ...neighbours(ctx, tensors, chosen));
+      return group.update({ run, state: ctx.state, range: shownRange(ctx.state, run) }, signal);
+    },
+    destroy: group.destroy,
+  };
+}
+
+/** The one asked for; without a wish the one with the least headroom. @param {Tensor[]} tensors @param {number | null} wanted @param {import("../types.js").Run} run */
+function choose(tensors, wanted, run) {
+  const number = wanted ?? run.least_headroom?.tensor ?? tensors[0]?.tensor;
+  return tensors.find(({ tensor }) => tensor === number);
+}
+
+/** @param {import("../components/lane.js").View} view */
+const query = ({ state }) => ({ rank: state.rank ?? "all", tensor: state.tensor });
+
+/** @param {import("../components/lane.js").View} view */
+const title = ({ state }) => `abs max and abs min, ${rankName(state.rank)}`;
+
+/** @param {Tensor} tensor */
+function factsOf(tensor) {
+  const facts = [
+    ["Kind", tensor.kind],
+    ["Module", clip(tensor.module, 60)],
+    ["Type", tensor.dtype],
+    ["Shape", shape(tensor.shape)],
+    ["Call order", tensor.call_index],
+    ["Largest finite", magnitude(tensor.max_finite)],
+    ["Smallest normal", magnitude(tensor.smallest_normal)],
+  ];
+  const list = facts.flatMap(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+  return [el("h2", { class: "tensor-name", title: tensor.label }, clip(tensor.label)), el("dl", { class: "fact-list" }, ...list)];
+}
+
+/** @param {PageContext} ctx @param {Tensor[]} tensors @param {Tensor} chosen */
+function neighbours(ctx, tensors, chosen) {
+  const at = tensors.indexOf(chosen);
+  const to = (/** @type {string} */ way, /** @type {Tensor | undefined} */ tensor) =>
+    tensor
+      ? link(runPath(ctx.params.id, "tensor", { ...ctx.state, tensor: tensor.tensor }), { class: "jump", title: tensor.label }, `${way} in call order`)
+      : el("span", { class: "jump", "aria-disabled": "true" }, `${way} in call order`);
+  return [to("Previous", tensors[at - 1]), to("Next", tensors[at + 1])];
+}
+
+/** @param {LinesModel} model */
+function notesFor({ series, meta }) {
+  const scaled = meta.loss_scaled ? "Shown as the hardware held it: multiplied by the loss scale." : null;
+  return [cadenceNote(series[0], series[1], meta.steps_per_column), scaled].filter(Boolean).join(" ");
+}
+
+/** @type {import("../types.js").Page} */
+export default { id: "tensor", title: "Tensor", path: "/runs/{id}/tensor", mount: (root, ctx) => mountRunPage(root, ctx, "Tensor", (refetch) => build(ctx, refetch)) };

@@ -1,0 +1,51 @@
+// The only file that touches window.Plotly.
+
+/** @typedef {import("./figure_drawing.js").Drawing} Drawing */
+
+/** @returns {any} */
+function plotly() {
+  const found = /** @type {any} */ (window).Plotly;
+  if (!found) throw new Error("The drawing library did not load (/vendor/plotly.min.js). Reload the page.");
+  return found;
+}
+
+const CONFIG = {
+  displayModeBar: false,
+  displaylogo: false,
+  showSendToCloud: false,
+  showEditInChartStudio: false,
+  showTips: false,
+  doubleClick: false, // the page resets the range, in the URL
+  scrollZoom: false,
+  responsive: false, // lanes watch their own width, because a new width needs new columns
+};
+
+/** Draw or update in place. @param {HTMLElement} node @param {Drawing} drawing */
+export async function draw(node, drawing) {
+  const dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom"; // a finger scrolls the page
+  await plotly().react(node, drawing.traces, { ...drawing.layout, dragmode }, CONFIG);
+}
+
+/** @param {HTMLElement} node */
+export function purge(node) {
+  plotly().purge(node);
+}
+
+/**
+ * Report a finished drag over the step axis, and a double click. Listeners live as long as the drawn node.
+ * @param {HTMLElement} node @param {(low: number, high: number) => void} onZoom @param {() => void} onReset
+ */
+export function listen(node, onZoom, onReset) {
+  const events = /** @type {any} */ (node);
+  events.on("plotly_relayout", (/** @type {Record<string, number>} */ change) => {
+    const low = change?.["xaxis.range[0]"];
+    const high = change?.["xaxis.range[1]"];
+    if (low !== undefined && high !== undefined) onZoom(low, high);
+  });
+  events.on("plotly_doubleclick", onReset);
+}
+
+/** @param {HTMLElement} node @param {string} filename */
+export async function saveImage(node, filename) {
+  await plotly().downloadImage(node, { format: "png", scale: 2, filename, width: node.clientWidth, height: node.clientHeight });
+}

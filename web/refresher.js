@@ -1,0 +1,70 @@
+// Runs one load at a time: requests that come meanwhile become one more, failures are tried again.
+
+/** Least time between two loads, so that a busy run does not keep a page fetching. Milliseconds. */
+const GAP_MS = 1000;
+/** A page also looks by itself now and then: silence turns "live" into "stale" with no event. Milliseconds. */
+const IDLE_MS = 10_000;
+/** Milliseconds. */
+const RETRY_MS = 3000;
+
+/**
+ * @param {(signal: AbortSignal) => Promise<void>} load
+ * @param {(error: unknown) => boolean} failed says whether to try again
+ */
+export function createRefresher(load, failed) {
+  /** @type {AbortController | null} */
+  let running = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  let wanted = false;
+  let stopped = false;
+  let lastTookMs = 0;
+
+  /** @param {number} ms */
+  function after(ms) {
+    clearTimeout(timer);
+    timer = setTimeout(() => (document.hidden ? after(IDLE_MS) : start()), ms);
+  }
+
+  async function start() {
+    clearTimeout(timer);
+    const mine = new AbortController();
+    running = mine;
+    wanted = false;
+    const began = performance.now();
+    let wait = IDLE_MS;
+    try {
+      await load(mine.signal);
+    } catch (error) {
+      if (mine.signal.aborted) return;
+      wait = failed(error) ? RETRY_MS : Infinity;
+    }
+    if (mine.signal.aborted || stopped) return;
+    running = null;
+    lastTookMs = performance.now() - began;
+    if (wanted) after(pause());
+    else if (wait !== Infinity) after(wait);
+  }
+
+  /** At most half of the time is spent on fetching and drawing. */
+  const pause = () => Math.max(GAP_MS, lastTookMs);
+
+  return {
+    /** Something changed: load soon. */
+    soon() {
+      if (stopped || document.hidden || wanted) return;
+      wanted = true;
+      if (!running) after(pause());
+    },
+    /** The reader asked: drop what is under way and load at once. */
+    now() {
+      running?.abort();
+      start();
+    },
+    stop() {
+      stopped = true;
+      clearTimeout(timer);
+      running?.abort();
+    },
+  };
+}
