@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary, finalize, ref
 
-import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
-from rangewatch import forward_hook, identity
-from rangewatch.compiled import CompiledCall, CompiledReads
-from rangewatch.guard import Guard, Guarded
-from rangewatch.hooks import OutputHook, ParameterHooks
-from rangewatch.loss_scale import ScalerWatch, check_scaler, is_enabled, state_before_update
+from rangewatch import identity
+from rangewatch.loss_scale import check_scaler
+from rangewatch.model_hooks import add_hooks
 from rangewatch.options import Options, resolve
-from rangewatch.phases import StepBoundary
 from rangewatch.selection import Selection
+from rangewatch.step_ends import add_step_ends, as_list, check_optimizers
 from rangewatch.tensor_names import clean_modules
-from rangewatch.watched_values import WatchedValues
-from rangewatch.weights import WeightReads
 from rangewatch.worker import Agent
 
 _attached: WeakKeyDictionary[nn.Module, Handle] = WeakKeyDictionary()
@@ -70,11 +64,11 @@ def attach(
             "queue_bytes": queue_bytes, "flush_timeout_s": flush_timeout_s, "backend": backend,
         }
     )  # fmt: skip
-    optimizers = _as_list(optimizer)
+    optimizers = as_list(optimizer)
     if not options.enabled:
         return Handle(None)
     _check_model(model)
-    _check_optimizers(optimizers, model)
+    check_optimizers(optimizers, model)
     if scaler is not None:
         check_scaler(scaler)
     return _attach(model, optimizers, scaler, options)
@@ -165,8 +159,8 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     taken = {handle.run for handle in _attached.values() if handle.is_active}
     agent = Agent(options, identity.told_apart(info, type(clean_modules(model)[""]).__name__, taken))
     with contextlib.ExitStack() as undo:
-        _add_hooks(agent, model, selection, undo)
-        _add_step_ends(agent, optimizers, scaler, undo)
+        add_hooks(agent, model, selection, undo)
+        add_step_ends(agent, optimizers, scaler, undo)
         undo.callback(_forget, ref(model))
         agent.start()
         agent.remove = undo.pop_all().close
@@ -182,72 +176,6 @@ def _forget(reference: ref[nn.Module]) -> None:
         _attached.pop(model, None)
 
 
-def _add_hooks(agent: Agent, model: nn.Module, selection: Selection, undo: contextlib.ExitStack) -> None:
-    options, observer = agent.options, agent.observer
-    for fqn, module in clean_modules(model).items():
-        if selection.has(fqn):
-            _add_module_hooks(agent, fqn, module, undo)
-    values = WatchedValues(observer, agent.guard, model, options.kinds)
-    undo.callback(values.remove)
-    if "grad" in options.kinds:
-        parameters = ParameterHooks(observer, agent.guard, model, selection)
-        undo.callback(parameters.remove)
-        observer.before_shipping = parameters.hook_trainable
-    if "weight" in options.kinds:
-        start, every = options.start_step, options.weight_every
-        observer.before_closing = WeightReads(observer, model, selection, start_step=start, every=every).read_if_due
-
-
-def _add_module_hooks(agent: Agent, fqn: str, module: nn.Module, undo: contextlib.ExitStack) -> None:
-    kinds, guard, observer = agent.options.kinds, agent.guard, agent.observer
-    if not {"input", "output", "grad_output"} & set(kinds):
-        return
-    if isinstance(module, torch.jit.ScriptModule):  # runs no Python hook of ours
-        observer.note_not_observed(fqn, "a ScriptModule")
-        return
-    hook = OutputHook(observer, guard, fqn, module, kinds)
-    if {"output", "grad_output"} & set(kinds):
-        undo.callback(forward_hook.add(module, _reads(guard, fqn, hook, kinds)))
-        undo.callback(_remove_all, hook.leaf_handles)
-    if "input" in kinds:
-        hook = OutputHook(observer, guard, fqn, module, kinds, "input")
-        undo.callback(forward_hook.add_input(module, _reads(guard, fqn, hook, ("input",))))
-    if type(module).forward is not nn.Module.forward:  # ModuleList and its like are never called
-        observer.uncalled[fqn], observer.evaluated[fqn] = hook.has_run, hook.has_run_in_evaluation
-
-
-def _reads(guard: Guard, fqn: str, hook: OutputHook, kinds: Iterable[str]) -> forward_hook.ModuleReads:
-    place = f"{hook.kind} of {fqn}"
-    gradient = Guarded(guard, f"grad_output of {fqn}", hook.read_compiled_gradient) if "grad_output" in kinds else None
-    compiled = CompiledReads(Guarded(guard, place, hook.read_compiled), gradient)
-    return forward_hook.ModuleReads(guard, place, hook.read, compiled)
-
-
-def _remove_all(handles: list[RemovableHandle]) -> None:
-    for handle in handles:
-        handle.remove()
-
-
-def _add_step_ends(agent: Agent, optimizers: list[Any], scaler: Any, undo: contextlib.ExitStack) -> None:
-    guard = agent.guard
-    # A scaler that is disabled skips nothing, and a loop may well leave it alone: its update ends no step.
-    ends_step = scaler is not None and (is_enabled(scaler) or not optimizers)
-    boundary = StepBoundary(agent.close_step, len(optimizers), has_scaler=ends_step)
-    for position, optimizer in enumerate(optimizers):
-        stepped = CompiledCall(guard, "step", lambda *_, position=position: boundary.optimizer_stepped(position))
-        undo.callback(optimizer.register_step_post_hook(stepped).remove)
-    if scaler is not None:
-        before = Guarded(guard, "scaler", lambda: agent.record(state_before_update(scaler)))
-        updated = Guarded(guard, "step", boundary.scaler_updated if ends_step else lambda: None)
-        undo.callback(ScalerWatch(scaler, before, updated).remove)
-
-
-def _as_list(optimizer: Any) -> list[Any]:
-    if optimizer is None:
-        return []
-    return list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
-
-
 def _check_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"rangewatch.attach needs a torch.nn.Module, not {type(model).__name__}")
@@ -258,13 +186,3 @@ def _check_model(model: Any) -> None:
             raise ValueError("rangewatch.attach: the model is attached already; call rangewatch.detach(model) first")
         if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
             raise ValueError(f"rangewatch.attach: {name or 'the model'} is compiled already; attach before compiling")
-
-
-def _check_optimizers(optimizers: list[Any], model: nn.Module) -> None:
-    own = {id(parameter) for parameter in model.parameters()}
-    for optimizer in optimizers:
-        if not hasattr(optimizer, "register_step_post_hook"):
-            raise TypeError(f"rangewatch.attach: {type(optimizer).__name__} is not a torch.optim.Optimizer")
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if not any(id(parameter) in own for parameter in parameters):
-            raise ValueError("rangewatch.attach: the optimizer has none of the model's parameters")
