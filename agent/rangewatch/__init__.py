@@ -12,15 +12,24 @@ if TYPE_CHECKING:
     from rangewatch.attachment import Handle as Handle
     from rangewatch.attachment import attach as attach
     from rangewatch.attachment import detach as detach
+    from rangewatch.guard import TrainingStopped as TrainingStopped
+    from rangewatch.stop import NumericOverflow as NumericOverflow
     from rangewatch.watched_values import detect_overflow as detect_overflow
 
 __version__ = "0.1.0"
-__all__ = ["Handle", "__version__", "attach", "detach", "detect_overflow"]
+__all__ = ["Handle", "NumericOverflow", "TrainingStopped", "__version__", "attach", "detach", "detect_overflow"]
+
+_HOMES = {
+    "Handle": "attachment",
+    "NumericOverflow": "stop",
+    "TrainingStopped": "guard",
+    "attach": "attachment",
+    "detach": "attachment",
+    "detect_overflow": "watched_values",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"Handle", "attach", "detach"}:
-        return getattr(importlib.import_module("rangewatch.attachment"), name)
-    if name == "detect_overflow":
-        return importlib.import_module("rangewatch.watched_values").detect_overflow
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"rangewatch.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

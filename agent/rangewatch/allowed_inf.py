@@ -6,6 +6,7 @@ import time
 from fnmatch import fnmatchcase
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rangewatch.records import Event, TensorEntry
 from rangewatch.step_buffer import POSITIONS, Block
@@ -13,7 +14,7 @@ from rangewatch.tensor_names import TensorNames
 
 
 class AllowedInf:
-    """Knows the tensors of the catalogue whose Inf is allowed. Used by the worker alone."""
+    """Knows the tensors of the catalogue whose Inf is allowed. Used by one thread alone."""
 
     def __init__(self, patterns: tuple[str, ...], names: TensorNames) -> None:
         self._patterns, self._names = patterns, names
@@ -32,6 +33,13 @@ class AllowedInf:
         self._told.update(with_inf)
         counts[:, with_inf] = 0.0
         return events
+
+    def numbers(self, tensor_count: int) -> NDArray[np.bool_]:
+        """Of the first `tensor_count` tensors, whether Inf is allowed: (tensor_count,) bool."""
+        self._look_up(tensor_count)
+        allowed = np.zeros(tensor_count, bool)
+        allowed[[number for number in self._allowed if number < tensor_count]] = True
+        return allowed
 
     def _look_up(self, tensor_count: int) -> None:
         for number in range(self._looked_at, tensor_count):

@@ -11,12 +11,15 @@ from weakref import WeakKeyDictionary, finalize, ref
 from torch import nn
 
 from rangewatch import identity
+from rangewatch.compiled import CompiledCall
 from rangewatch.loss_scale import check_scaler
-from rangewatch.model_hooks import add_hooks
+from rangewatch.model_hooks import ModelHooks
+from rangewatch.optimizer_reads import OptimizerReads
 from rangewatch.options import Options, resolve
 from rangewatch.selection import Selection
 from rangewatch.step_ends import add_step_ends, as_list, check_optimizers
 from rangewatch.tensor_names import clean_modules
+from rangewatch.weights import Cadence, WeightReads
 from rangewatch.worker import Agent
 
 _attached: WeakKeyDictionary[nn.Module, Handle] = WeakKeyDictionary()
@@ -37,6 +40,10 @@ def attach(
     allow_inf: Iterable[str] | None = None,
     full_every: int | None = None,
     weight_every: int | None = None,
+    trace_batch_nums: Iterable[int] | None = None,
+    abort_after_batch_num: int | None = None,
+    on_overflow: str | None = None,
+    budget_percent: float | None = None,
     ship_interval_s: float | None = None,
     start_step: int | None = None,
     enabled: bool | None = None,
@@ -60,6 +67,8 @@ def attach(
         {
             "run": run, "url": url, "token": token, "kinds": kinds, "level": level, "include": include,
             "exclude": exclude, "allow_inf": allow_inf, "full_every": full_every, "weight_every": weight_every,
+            "trace_batch_nums": trace_batch_nums, "abort_after_batch_num": abort_after_batch_num,
+            "on_overflow": on_overflow, "budget_percent": budget_percent,
             "ship_interval_s": ship_interval_s, "start_step": start_step, "enabled": enabled,
             "queue_bytes": queue_bytes, "flush_timeout_s": flush_timeout_s, "backend": backend,
         }
@@ -159,7 +168,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     taken = {handle.run for handle in _attached.values() if handle.is_active}
     agent = Agent(options, identity.told_apart(info, type(clean_modules(model)[""]).__name__, taken))
     with contextlib.ExitStack() as undo:
-        add_hooks(agent, model, selection, undo)
+        _add_hooks(agent, model, optimizers, selection, undo)
         add_step_ends(agent, optimizers, scaler, undo)
         undo.callback(_forget, ref(model))
         agent.start()
@@ -168,6 +177,33 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     finalize(handle, agent.let_go).atexit = False
     _attached[model] = handle
     return handle
+
+
+def _add_hooks(
+    agent: Agent, model: nn.Module, optimizers: list[Any], selection: Selection, undo: contextlib.ExitStack
+) -> None:
+    observer, recording, options = agent.observer, agent.recording, agent.options
+    hooks = ModelHooks(observer, agent.guard, model, selection, recording.wanted)
+    undo.callback(hooks.remove)
+    agent.tell_hooks, agent.control.fqns = hooks.record, lambda: hooks.fqns.values()
+    cadence = Cadence(recording, options.start_step, options.weight_every)
+    weights = WeightReads(observer, model, selection, recording, cadence)
+    updates = OptimizerReads(observer, model, selection, recording, cadence)
+    observer.before_closing += [weights.read_if_due, lambda step: updates.end_step(), lambda step: hooks.end_step()]
+    for optimizer in optimizers:
+        _add_optimizer_reads(agent, optimizer, updates, undo)
+
+
+def _add_optimizer_reads(agent: Agent, optimizer: Any, reads: OptimizerReads, undo: contextlib.ExitStack) -> None:
+    def before(*args: Any) -> None:
+        if agent.observer.is_active:
+            reads.before(agent.step, optimizer)
+            agent.stop_at_overflow()
+
+    before_hook = CompiledCall(agent.guard, "before the update", before)
+    after_hook = CompiledCall(agent.guard, "after the update", lambda *args: reads.after())
+    undo.callback(optimizer.register_step_pre_hook(before_hook).remove)
+    undo.callback(optimizer.register_step_post_hook(after_hook).remove)
 
 
 def _forget(reference: ref[nn.Module]) -> None:

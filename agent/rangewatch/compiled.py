@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from rangewatch.containers import tensors_in
+from rangewatch.cost import TimedHook
 from rangewatch.guard import Guard, Guarded
 
 _Library: Any = torch.library.Library
@@ -167,4 +168,5 @@ def _register() -> bool:
 IS_SUPPORTED = _register()
 """Whether compiled regions are read; where not, their modules are "not observed"."""
 run_eagerly(Guarded.__call__)
+run_eagerly(TimedHook.__call__)
 run_eagerly(CompiledCall.__call__)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from rangewatch.compiled import CompiledReads, run_eagerly
+from rangewatch.cost import Cost, TimedHook
 from rangewatch.guard import Guard, Guarded
 
 _KEY = -8642
@@ -28,13 +29,13 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
 
 
-class ModuleReads(Guarded):
+class ModuleReads(TimedHook):
     """One module's part: what is called in eager mode, `(module, value)`, and what the compiler traces."""
 
     __slots__ = ("compiled",)
 
-    def __init__(self, guard: Guard, place: str, body: Callable[..., Any], compiled: CompiledReads) -> None:
-        super().__init__(guard, place, body)
+    def __init__(self, guard: Guard, place: str, body: Callable[..., Any], compiled: CompiledReads, cost: Cost) -> None:
+        super().__init__(guard, place, body, cost)
         self.compiled = compiled
 
 
@@ -64,6 +65,9 @@ def _pass_on(module: nn.Module, reads: ModuleReads | None, value: Any) -> None:
     if _is_compiling():
         if module.training or _is_grad_enabled():
             reads.compiled.trace(value)
+        return
+    if reads.cost.is_on:
+        reads(module, value)
         return
     try:
         reads.body(module, value)

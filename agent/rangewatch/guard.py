@@ -18,6 +18,10 @@ from rangewatch import limits
 logger = logging.getLogger("rangewatch")
 
 
+class TrainingStopped(RuntimeError):
+    """Training is stopped because `attach` was asked to: the only exception of ours that reaches the user's loop."""
+
+
 class Guard:
     """Counts faults by place, from whatever thread they are in."""
 
@@ -31,8 +35,11 @@ class Guard:
         """After a fork: the child may hold a lock of `logging` that nobody will release."""
 
     def fault(self, place: str, error: BaseException) -> bool:
-        """Count a fault; whether `place` has had so many that it must give up. Raises only in tests."""
-        if Guard.fatal:
+        """Count a fault; whether `place` has had so many that it must give up. Raises only in tests.
+
+        And passes `TrainingStopped` on.
+        """
+        if Guard.fatal or isinstance(error, TrainingStopped):
             raise error
         count = self.counts[place] = self.counts.get(place, 0) + 1
         gives_up = count >= limits.FAULTS_TO_DETACH

@@ -1,4 +1,4 @@
-"""The only hooks on torch: each module's outputs, their gradients, and each parameter's gradient as it accumulates.
+"""What torch calls of ours at a module: its outputs or inputs, and the gradients of its outputs.
 
 A forward hook sees the outputs and puts a hook on each one's gradient. (Full backward hooks would put a function of
 their own into the graph, which breaks in-place modules.) A hook keeps no tensor, changes none and returns None.
@@ -7,21 +7,17 @@ their own into the graph, which breaks in-place modules.) A hook keeps no tensor
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Collection
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from rangewatch import limits
 from rangewatch.containers import tensors_in
-from rangewatch.flat_parameters import FlatLayout, flat_parameters, own_parameters
-from rangewatch.guard import Guard, Guarded
+from rangewatch.cost import TimedHook
+from rangewatch.guard import Guard
 from rangewatch.observer import Observer
-from rangewatch.selection import Selection
 
 _is_grad_enabled = torch.is_grad_enabled
 _graph_task_id = torch._C._current_graph_task_id
@@ -32,18 +28,20 @@ _register_hook: Any = Tensor.register_hook
 class GradientHook:
     """Reads the gradients of one output or one parameter."""
 
-    __slots__ = ("_dtype", "_has_run", "_identity", "_number", "_observer")
+    __slots__ = ("_dtype", "_has_run", "_identity", "_number", "_observer", "is_on")
 
     def __init__(self, observer: Observer, fqn: str, kind: str, index: int, module: str) -> None:
         self._observer, self._identity = observer, (fqn, kind, index, module)
         self._dtype: torch.dtype | None = None
         self._number = -1
         self._has_run = False
+        self.is_on = True
+        """Whether gradients are recorded at this step."""
 
     def read(self, gradient: Tensor | None) -> None:
         """Hook of an output's gradient."""
         observer = self._observer
-        if gradient is None or not observer.is_active:
+        if gradient is None or not observer.is_active or not self.is_on:
             return
         self._has_run = True
         if gradient.dtype is not self._dtype:
@@ -59,6 +57,10 @@ class GradientHook:
         """Hook after a parameter's gradient accumulated: on this rank, before any reduction, still loss-scaled."""
         self.read(parameter.grad)
 
+    def rename(self, fqn: str) -> None:
+        """The parameter has another name from here on."""
+        self._identity, self._dtype = (fqn, *self._identity[1:]), None
+
     def has_run(self) -> bool:
         """Whether a gradient has been seen, be it one that cannot be observed."""
         return self._has_run
@@ -67,38 +69,41 @@ class GradientHook:
 class _Slot:
     """One position in a module's outputs: its dtype and number, and the hook for its gradient."""
 
-    __slots__ = ("dtype", "gradient_hook", "number")
+    __slots__ = ("dtype", "gradient", "gradient_hook", "number")
 
-    def __init__(self, gradient_hook: Guarded | None) -> None:
+    def __init__(self, gradient: GradientHook, gradient_hook: TimedHook) -> None:
         self.dtype: torch.dtype | None = None
         self.number = -1
-        self.gradient_hook = gradient_hook
+        self.gradient, self.gradient_hook = gradient, gradient_hook
 
 
 class OutputHook:
     """Forward hook of one module; with `kind` "input", its forward pre-hook."""
 
-    def __init__(
-        self,
-        observer: Observer,
-        guard: Guard,
-        fqn: str,
-        module: nn.Module,
-        kinds: Iterable[str],
-        kind: str = "output",
-    ) -> None:
+    def __init__(self, observer: Observer, guard: Guard, fqn: str, module: nn.Module, kind: str = "output") -> None:
         self._observer, self._guard, self._fqn, self._module = observer, guard, fqn, type(module).__name__
-        self.kind, self._reads_tensor = kind, kind in kinds
-        self._reads_gradient = kind == "output" and "grad_output" in kinds
+        self.kind = kind
+        self._reads_tensor = self._reads_gradient = False
         self._slots: list[_Slot] = []
         self.leaf_handles: list[RemovableHandle] = []
         self._has_run = self._has_run_in_evaluation = False
+
+    def record(self, kinds: Collection[str]) -> None:
+        """Read what `kinds` has of the tensors and their gradients, from here on."""
+        self._reads_tensor = self.kind in kinds
+        self._reads_gradient = self.kind == "output" and "grad_output" in kinds
+        for slot in self._slots:
+            slot.gradient.is_on = self._reads_gradient
+
+    def rename(self, fqn: str) -> None:
+        """The module has another name from here on."""
+        self._fqn, self._slots = fqn, []
 
     def read(self, module: nn.Module, value: Any) -> None:
         """Read every floating tensor in `value`, the module's output or all its arguments, and hook its gradient."""
         observer = self._observer
         # torch.jit.trace would take our reads into its graph.
-        if not observer.is_active or _tracing_state() is not None:
+        if not observer.is_active or not (self._reads_tensor or self._reads_gradient) or _tracing_state() is not None:
             return
         if not module.training and not _is_grad_enabled():
             observer.skipped["eval_forward"] += 1
@@ -121,9 +126,8 @@ class OutputHook:
 
     def read_compiled_gradient(self, index: int, gradient: Tensor) -> None:
         """And to its gradient."""
-        hook = self._slot(index).gradient_hook
-        if hook is not None:
-            hook(gradient.detach())
+        if self._reads_gradient:
+            self._slot(index).gradient.read(gradient.detach())
 
     def has_run(self) -> bool:
         """Whether a forward has been seen that is recorded."""
@@ -137,7 +141,7 @@ class OutputHook:
         slot = self._slot(index)
         if self._reads_tensor:
             self._read_tensor(slot, index, tensor)
-        if slot.gradient_hook is not None and tensor.requires_grad:
+        if self._reads_gradient and tensor.requires_grad:
             self._hook_gradient(tensor, slot.gradient_hook)
 
     def _read_tensor(self, slot: _Slot, index: int, tensor: Tensor) -> None:
@@ -159,15 +163,12 @@ class OutputHook:
 
     def _add_slots(self, index: int) -> _Slot:
         while len(self._slots) <= index:
-            position = len(self._slots)
-            hook = None
-            if self._reads_gradient:
-                gradient = GradientHook(self._observer, self._fqn, "grad_output", position, self._module)
-                hook = Guarded(self._guard, f"grad_output of {self._fqn}", gradient.read)
-            self._slots.append(_Slot(hook))
+            gradient = GradientHook(self._observer, self._fqn, "grad_output", len(self._slots), self._module)
+            place, cost = f"grad_output of {self._fqn}", self._observer.cost
+            self._slots.append(_Slot(gradient, TimedHook(self._guard, place, gradient.read, cost)))
         return self._slots[index]
 
-    def _hook_gradient(self, tensor: Tensor, hook: Guarded) -> None:
+    def _hook_gradient(self, tensor: Tensor, hook: TimedHook) -> None:
         grad_fn = tensor.grad_fn
         if grad_fn is None:
             self._hook_leaf(tensor, hook)
@@ -185,64 +186,8 @@ class OutputHook:
         else:
             hooks[hook, len(hooks)] = hook
 
-    def _hook_leaf(self, tensor: Tensor, hook: Guarded) -> None:
+    def _hook_leaf(self, tensor: Tensor, hook: TimedHook) -> None:
         """A leaf (a module may return its parameter) outlives the step: hook it once, and remember that to undo it."""
         if hook not in (tensor._backward_hooks or {}).values():
             self.leaf_handles[:] = [handle for handle in self.leaf_handles if handle.hooks_dict_ref() is not None]
             self.leaf_handles.append(_register_hook(tensor, hook))
-
-
-class ParameterHooks:
-    """Hooks on the gradients of all parameters: on those that are trainable, and on frozen ones once they are."""
-
-    def __init__(self, observer: Observer, guard: Guard, model: nn.Module, selection: Selection) -> None:
-        self._observer, self._guard = observer, guard
-        self._handles: list[RemovableHandle] = []
-        flat = flat_parameters(model)
-        own = own_parameters(model, flat)
-        self._frozen = [(fqn, ref(parameter)) for fqn, parameter in own if selection.has(fqn)]
-        self.hook_trainable()
-        for parameter, layout in flat:
-            self._hook_flat(parameter, layout, selection)
-
-    def hook_trainable(self) -> None:
-        """Hook what has become trainable since the last call, or has been initialised by a lazy module."""
-        frozen, self._frozen = self._frozen, []
-        for fqn, reference in frozen:
-            parameter = reference()
-            if parameter is None:
-                continue
-            if parameter.requires_grad and not is_lazy(parameter):
-                self._hook(fqn, parameter)
-            else:
-                self._frozen.append((fqn, reference))
-
-    def remove(self) -> None:
-        """Take all hooks away, and add none from here on."""
-        self._frozen = []
-        for handle in self._handles:
-            handle.remove()
-
-    def _hook(self, fqn: str, parameter: nn.Parameter) -> None:
-        self._register(parameter, fqn, self._gradient_hook(fqn).read_parameter)
-
-    def _hook_flat(self, parameter: nn.Parameter, layout: FlatLayout, selection: Selection) -> None:
-        names = [fqn for fqn in layout.names if fqn is not None and selection.has(fqn)]
-        hooks = {fqn: self._gradient_hook(fqn) for fqn in names}
-
-        def read(parameter: Tensor) -> None:
-            if parameter.grad is not None:
-                for fqn, gradient in layout.split(parameter.grad):
-                    if fqn in hooks:
-                        hooks[fqn].read(gradient)
-
-        self._register(parameter, ", ".join(hooks), read)
-
-    def _gradient_hook(self, fqn: str) -> GradientHook:
-        hook = GradientHook(self._observer, fqn, "grad", 0, "Parameter")
-        self._observer.unreached[fqn] = hook.has_run
-        return hook
-
-    def _register(self, parameter: nn.Parameter, fqn: str, read: Callable[[Tensor], None]) -> None:
-        register: Any = parameter.register_post_accumulate_grad_hook
-        self._handles.append(register(Guarded(self._guard, f"grad of {fqn}"[: limits.NAME_CHARACTERS], read)))

@@ -100,3 +100,18 @@ half a GB where a whole logits tensor would take nine times its own size."""
 
 LEFT_POLL_S = 1.0
 """Seconds between looks whether the model is gone: the garbage collector, which knows, may take no lock to say so."""
+
+COST_EVERY = 17
+"""Steps between two whose cost is measured. A prime, so that it falls on no cadence of the user's or of ours."""
+
+COST_STEPS = 8
+"""Measured steps whose median is held against the budget: one slow step says nothing."""
+
+COST_S = 10.0
+"""Seconds at a level before it may be lowered: the first steps compile, allocate and warm up caches."""
+
+COMMANDS = 100
+"""Commands of the server that wait for the next step, and ids that are known again."""
+
+TRACE_STEPS = 1000
+"""Steps of one trace in full: it may cost several times the step, and must end."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rangewatch import limits
 from rangewatch.call_order import CallOrder
+from rangewatch.cost import Cost
 from rangewatch.device_ring import DeviceReader
 from rangewatch.records import TensorEntry
 from rangewatch.statistics.host import HostReader
@@ -27,8 +28,9 @@ NEVER_REACHED = "no gradient has reached it"
 class Observer:
     """One for each attached model. `is_active` False makes every hook return at once."""
 
-    def __init__(self, names: TensorNames, buffer: StepBuffer, *, forces_device: bool = False) -> None:
+    def __init__(self, names: TensorNames, buffer: StepBuffer, cost: Cost, *, forces_device: bool = False) -> None:
         self.is_active = True
+        self.cost = cost
         self._order = CallOrder()
         self.host = HostReader(buffer.row, self._read_elsewhere, self._order.passed, reads_all=not forces_device)
         self.read = self.host.read
@@ -43,8 +45,8 @@ class Observer:
         self.unreached: dict[str, Callable[[], bool]] = {}
         """The same for parameters and their gradients."""
         self.before_shipping: Callable[[], None] = lambda: None
-        self.before_closing: Callable[[int], None] = lambda step: None
-        """Reads what is read when a step ends, given the step."""
+        self.before_closing: list[Callable[[int], None]] = []
+        """Each reads what is read when a step ends, given the step."""
         self._names, self._buffer, self._forces_device = names, buffer, forces_device
         self._reached = False
 

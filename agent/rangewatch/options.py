@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from rangewatch import limits
 
-OBSERVED_KINDS = ("output", "grad_output", "grad", "input", "weight")
+OBSERVED_KINDS = ("output", "grad_output", "grad", "input", "weight", "reduced_grad", "update")
 LEVELS = {"grads": OBSERVED_KINDS[2:3], "outputs": OBSERVED_KINDS[:3], "frames": OBSERVED_KINDS}
 BACKENDS = ("auto", "device")
-_SEVERAL = ("kinds", "include", "exclude", "allow_inf")
+ON_OVERFLOW = ("record", "raise")
+_SEVERAL = ("kinds", "include", "exclude", "allow_inf", "trace_batch_nums")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
@@ -31,9 +32,11 @@ class Options:
     """Sent as `Authorization: Bearer`, when the server wants one."""
 
     kinds: tuple[str, ...] = LEVELS["outputs"]
-    """What is recorded: some of `output`, `grad_output`, `grad`, `input` and `weight`.
+    """What is recorded: some of `output`, `grad_output`, `grad`, `input`, `weight`, `reduced_grad` and `update`.
 
-    Here and below, several are separated by commas in the environment."""
+    `grad` is a parameter's gradient as it accumulates on this rank, still loss-scaled; `reduced_grad` the same as the
+    optimizer gets it, after reduction, unscaling and clipping; `update` what the optimizer added to the parameter. Here
+    and below, several are separated by commas in the environment."""
 
     level: str | None = None
     """A name for a set of kinds: `grads` (`grad` alone, the cheapest), `outputs` (the default) or `frames` (all)."""
@@ -50,13 +53,31 @@ class Options:
     It is then not counted; an event `allowed_inf` says where it was first seen. NaN is counted as ever."""
 
     weight_every: int = 100
-    """Steps between two readings of the weights, when `kinds` has them: as they are after the step's update."""
+    """Steps between two readings of the weights and their updates, when `kinds` has them. Weights are read after the
+    step's update; an update needs a copy of the parameters during that step."""
 
     full_every: int = 100
     """Steps between two full sets (amin, zeros, subnormals, sum of squares) where they cost passes of their own."""
 
     ship_interval_s: float = 0.5
     """Least seconds between two shipments; 0 ships each step."""
+
+    trace_batch_nums: tuple[int, ...] = ()
+    """Steps that are recorded in full: every kind of every module, with the full set. A step may be several batches."""
+
+    abort_after_batch_num: int | None = None
+    """Step after which training is stopped, by raising `TrainingStopped` where the step ends. Default: never."""
+
+    on_overflow: str = "record"
+    """`raise` stops training at a NaN or Inf, by raising `NumericOverflow` before the weights are updated with it.
+
+    In outputs, inputs and weights; in gradients too unless there is a loss scaler, which skips such steps itself. What
+    an accelerator holds is known some steps later. The other ranks of a distributed run wait for this one in vain
+    until their own time limit; a launcher such as torchrun ends them."""
+
+    budget_percent: float = 3.0
+    """Percent of a step that the agent may take of the training thread; above it records less (frames, outputs, grads)
+    and says so. 100 lets it take what it takes."""
 
     start_step: int = 0
     """Number of the first step, for a run that goes on from a checkpoint."""
@@ -106,7 +127,9 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] = os.enviro
 
 def _normal(name: str, value: Any) -> Any:
     if name in _SEVERAL:
-        return (value,) if isinstance(value, str) else tuple(value)
+        if isinstance(value, (str, int)):
+            return (value,)
+        return tuple(value) if isinstance(value, Iterable) else value
     return value
 
 
@@ -129,6 +152,9 @@ def _several(text: str) -> tuple[str, ...]:
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(_SEVERAL, _several),
+    "trace_batch_nums": lambda text: tuple(int(part) for part in _several(text)),
+    "abort_after_batch_num": int,
+    "budget_percent": float,
     "full_every": int,
     "weight_every": int,
     "ship_interval_s": float,
@@ -151,6 +177,18 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= limits.NAME_CHARACTERS and value.isprintable()
 
 
+def _is_percent(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 100
+
+
+def _are_steps(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) <= limits.TRACE_STEPS and all(map(_is_whole(0), value))
+
+
+def _are_kinds(value: Any) -> bool:
+    return _are_patterns(value) and bool(value) and set(value) <= set(OBSERVED_KINDS)
+
+
 def _are_patterns(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(each, str) and each for each in value)
 
@@ -158,11 +196,19 @@ def _are_patterns(value: Any) -> bool:
 _CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("run", lambda value: value is None or _is_name(value), f"1 to {limits.NAME_CHARACTERS} printable characters"),
     ("token", lambda value: value is None or (_is_name(value) and value.isascii()), "printable ASCII"),
-    ("kinds", lambda value: value and set(value) <= set(OBSERVED_KINDS), f"some of {', '.join(OBSERVED_KINDS)}"),
+    (
+        "kinds",
+        _are_kinds,
+        f"some of {', '.join(OBSERVED_KINDS)}",
+    ),
     ("level", lambda value: value is None or value in LEVELS, f"one of {', '.join(LEVELS)}"),
     ("include", _are_patterns, "patterns of module names"),
     ("exclude", _are_patterns, "patterns of module names"),
     ("allow_inf", _are_patterns, "patterns of module names or name:kind:index"),
+    ("trace_batch_nums", _are_steps, "numbers of steps, 0 or more"),
+    ("abort_after_batch_num", lambda value: value is None or _is_whole(0)(value), "a whole number, 0 or more"),
+    ("on_overflow", lambda value: value in ON_OVERFLOW, f"one of {', '.join(ON_OVERFLOW)}"),
+    ("budget_percent", _is_percent, "percent above 0 and to 100"),
     ("full_every", _is_whole(1), "a whole number of steps, 1 or more"),
     ("weight_every", _is_whole(1), "a whole number of steps, 1 or more"),
     ("ship_interval_s", _is_seconds, "seconds from 0 to 3600"),

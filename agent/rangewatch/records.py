@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 StepArray = NDArray[np.int64]
 
-KINDS = ("output", "input", "grad_output", "weight", "grad")
+KINDS = ("output", "input", "grad_output", "weight", "grad", "reduced_grad", "update")
 
 
 class Statistic(msgspec.Struct, frozen=True):

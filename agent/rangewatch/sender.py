@@ -12,9 +12,9 @@ from rangewatch.batcher import Batcher, Drops, Encoded, Handoff, Queue, Shipment
 from rangewatch.guard import Guard, logger
 from rangewatch.options import Options
 from rangewatch.records import Opening, RankInfo
-from rangewatch.step_buffer import EMPTY_BLOCK
+from rangewatch.step_buffer import EMPTY_BLOCK, Block
 from rangewatch.tensor_names import TensorNames
-from rangewatch.transport import Outcome, Reply, Transport
+from rangewatch.transport import Command, Outcome, Reply, Transport
 
 
 class Sender:
@@ -42,6 +42,10 @@ class Sender:
         """Nobody holds model or handle any more. Set by the garbage collector, in any thread and under any lock."""
         self.leave: Callable[[], None] = lambda: None
         """Called by the thread when it sees that."""
+        self.batched: Callable[[Block], None] = lambda block: None
+        """Called by the thread with what it has put into a batch."""
+        self.commanded: Callable[[tuple[Command, ...]], None] = lambda commands: None
+        """Called by the thread with what the server asks for."""
         self.ended: Callable[[], None] = lambda: None
         """Called by the thread at its end."""
         self._thread = threading.Thread(target=self._run, name="rangewatch-sender", daemon=True)
@@ -139,6 +143,7 @@ class Sender:
     def _encode(self, shipment: Shipment) -> None:
         self._tensor_count = shipment.tensor_count
         batch = self._batcher.batch(shipment)
+        self.batched(shipment.block)
         body = wire.encode(batch)
         if len(body) > wire.MAX_COMPRESSED_BYTES:
             self._drops.add("too_large")
@@ -152,6 +157,7 @@ class Sender:
         self.is_reachable = reply.is_answered
         if reply.outcome is Outcome.STORED:
             self._stored(batch, is_opening=is_opening)
+            self.commanded(reply.commands)
         elif reply.outcome is Outcome.NEEDS_OPENING and self._openings < limits.OPENINGS_A_BATCH:
             self._opened, self._openings = None, self._openings + 1
         elif reply.outcome in {Outcome.REJECTED, Outcome.NEEDS_OPENING}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from enum import Enum
 from typing import NamedTuple
@@ -22,6 +23,16 @@ class Outcome(Enum):
     RETRY = "retry"
 
 
+class Command(msgspec.Struct, frozen=True):
+    """What the server asks of the agent, in the answer to a batch (docs/wire.md)."""
+
+    id: int
+    kind: str
+    steps: int = 0
+    modules: tuple[str, ...] = ()
+    level: str = ""
+
+
 class Reply(NamedTuple):
     """The server's answer, or that there was none. `retry_after_s` None: the sender chooses."""
 
@@ -30,6 +41,7 @@ class Reply(NamedTuple):
     retry_after_s: float | None = None
     is_answered: bool = True
     """Whether an HTTP answer came at all."""
+    commands: tuple[Command, ...] = ()
 
 
 class _ErrorBody(msgspec.Struct):
@@ -37,7 +49,11 @@ class _ErrorBody(msgspec.Struct):
     error: str = ""
 
 
-_ERROR = msgspec.json.Decoder(_ErrorBody)
+class _AcceptedBody(msgspec.Struct):
+    commands: tuple[msgspec.Raw, ...] = ()
+
+
+_ERROR, _ACCEPTED = msgspec.json.Decoder(_ErrorBody), msgspec.json.Decoder(_AcceptedBody)
 _REJECTED = {400, 409, 413, 415, 422}
 _NEEDS_OPENING = {"unknown_run", "unknown_catalogue"}
 
@@ -91,7 +107,7 @@ def _meaning(status: int, retry_after: str | None, text: bytes) -> Reply:
     error = _error_body(text)
     detail = f"HTTP {status} {error.code} {error.error}".strip()[:300]
     if status == 202:
-        return Reply(Outcome.STORED, detail)
+        return Reply(Outcome.STORED, detail, commands=_commands(text))
     if status == 409 and error.code in _NEEDS_OPENING:
         return Reply(Outcome.NEEDS_OPENING, detail)
     if status in {401, 403}:
@@ -99,6 +115,16 @@ def _meaning(status: int, retry_after: str | None, text: bytes) -> Reply:
     if status in _REJECTED:
         return Reply(Outcome.REJECTED, detail)
     return Reply(Outcome.RETRY, detail, _seconds(retry_after))
+
+
+def _commands(text: bytes) -> tuple[Command, ...]:
+    """Those that can be read: a later server may send others."""
+    commands = []
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        for raw in _ACCEPTED.decode(text).commands[: limits.COMMANDS]:
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+                commands.append(msgspec.json.decode(raw, type=Command))
+    return tuple(commands)
 
 
 def _error_body(text: bytes) -> _ErrorBody:

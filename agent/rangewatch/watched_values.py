@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -15,7 +15,8 @@ from rangewatch.compiled import CompiledReads, run_eagerly, trace_value
 from rangewatch.guard import Guard, Guarded
 from rangewatch.hooks import OutputHook
 from rangewatch.observer import Observer
-from rangewatch.tensor_names import clean_modules
+
+Wanted = Callable[[str], Collection[str]]
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -37,10 +38,11 @@ def detect_overflow(tensor: Tensor, name: str) -> None:
 class WatchedValues:
     """Those of one attached model."""
 
-    def __init__(self, observer: Observer, guard: Guard, model: nn.Module, kinds: tuple[str, ...]) -> None:
+    def __init__(
+        self, observer: Observer, guard: Guard, fqns: WeakKeyDictionary[nn.Module, str], wanted: Wanted
+    ) -> None:
         self.guard = guard
-        self._observer, self._kinds = observer, kinds
-        self.fqns = WeakKeyDictionary((module, fqn) for fqn, module in clean_modules(model).items())
+        self._observer, self.fqns, self._wanted = observer, fqns, wanted
         self._hooks: dict[str, OutputHook] = {}
         _live.add(self)
 
@@ -48,8 +50,14 @@ class WatchedValues:
         """What reads the value of this whole name."""
         hook = self._hooks.get(name)
         if hook is None:
-            hook = self._hooks[name] = OutputHook(self._observer, self.guard, name, _unknown, self._kinds)
+            hook = self._hooks[name] = OutputHook(self._observer, self.guard, name, _unknown)
+            hook.record(self._wanted(name))
         return hook
+
+    def record(self) -> None:
+        """Ask anew what is wanted of each."""
+        for name, hook in self._hooks.items():
+            hook.record(self._wanted(name))
 
     def remove(self) -> None:
         """Watch nothing more."""

@@ -18,16 +18,20 @@ from weakref import WeakSet
 
 from rangewatch import limits
 from rangewatch.batcher import Drops, Shipment
-from rangewatch.guard import Guard, logger
+from rangewatch.control import Control
+from rangewatch.cost import Cost
+from rangewatch.guard import Guard, TrainingStopped, logger
 from rangewatch.observer import Observer
 from rangewatch.options import Options
 from rangewatch.phases import StepClock
+from rangewatch.recording import Recording
 from rangewatch.records import Event, RankInfo
 from rangewatch.sender import Sender
 from rangewatch.step_buffer import StepBuffer
+from rangewatch.stop import Stopper
 from rangewatch.tensor_names import TensorNames
 
-OWN_SERIES = frozenset({"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s"})
+OWN_SERIES = frozenset({"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s", "agent_time_s"})
 """Series that the agent records itself: the user's values cannot have these names."""
 
 
@@ -39,18 +43,26 @@ class Agent:
         self.guard, self.names, self.drops = Guard(), TensorNames(), Drops()
         self.step = options.start_step
         self._buffer = StepBuffer()
-        self.observer = Observer(self.names, self._buffer, forces_device=options.backend == "device")
+        self.cost = Cost(options.budget_percent)
+        self.observer = Observer(self.names, self._buffer, self.cost, forces_device=options.backend == "device")
+        self.recording = Recording(options)
+        self.recording.begin_step(self.step)
+        self.control = Control(self.recording, self.add_event)
+        self.stopper = Stopper(options, info, self.names, self._buffer, self.observer)
         self._sender = Sender(options, info, self.names, self.drops, self.guard)
+        self._sender.commanded, self._sender.batched = self.control.inbox.extend, self.stopper.look_at
         self._sender.leave, self._sender.ended = self._leave, partial(atexit.unregister, self.finish_at_exit)
         self.remove: Callable[[], None] = lambda: None
         """Takes all hooks away."""
+        self.tell_hooks: Callable[[], None] = lambda: None
+        """Tells the hooks that something else is to be recorded."""
         self._end_lock = threading.Lock()
         self._clock = StepClock()
         self._last_ship_s = float("-inf")
         self._last_full_step = options.start_step
         self._events: list[Event] = []
         self._told: dict[str, dict[str, Any]] = {}
-        self._has_failed = False
+        self._has_failed = self._is_at_lowest = False
         self._logged: set[str] = set()
         self._logged_before: set[str] = set()
         """Names logged for the step just closed, before it closed or after."""
@@ -74,15 +86,72 @@ class Agent:
         """The open step is over: keep its row, ship when it is time, open the next."""
         if not self.observer.is_active:
             return
-        self.guard.run("weights", partial(self.observer.before_closing, self.step))
-        for name, value in self._clock.end_step().items():
-            self._buffer.set_series(name, self.step, value)
-        self._buffer.close(self.step)
-        self.step += 1
-        self._logged, self._logged_before = set(), self._logged
-        self.observer.begin_step(is_full=self._is_full_next())
-        if self._buffer.is_full or time.monotonic() - self._last_ship_s >= self.options.ship_interval_s:
+        began_ns, step = time.perf_counter_ns(), self.step
+        for read in self.observer.before_closing:
+            self.guard.run("end of step", partial(read, step))
+        self.stop_at_overflow()
+        is_traced = self.control.end_step(step)
+        self._next_step()
+        if is_traced or self._buffer.is_full or time.monotonic() - self._last_ship_s >= self.options.ship_interval_s:
             self.ship()
+        self.cost.add(began_ns)
+        self._stop(self.stopper.after(step))
+
+    def stop_at_overflow(self) -> None:
+        """Raise `NumericOverflow` when that was asked for and something was not finite; its step is closed first."""
+        error = self.stopper.overflow(self.step)
+        if error is not None:
+            self._next_step()
+            self._stop(error)
+
+    def _stop(self, error: TrainingStopped | None) -> None:
+        if error is not None:
+            self.fail(error)
+            self.ship()
+            raise error
+
+    def _next_step(self) -> None:
+        self._keep_step(self.step)
+        self.step += 1
+        self._open_step()
+
+    def _keep_step(self, step: int) -> None:
+        times = self._clock.end_step()
+        is_usual = not (self.observer.host.is_full or self.recording.is_traced)
+        agent_time_s = self.cost.end_step(times.get("step_time_s"), is_usual=is_usual)
+        if agent_time_s is not None:
+            times["agent_time_s"] = agent_time_s
+        for name, value in times.items():
+            self._buffer.set_series(name, step, value)
+        self._buffer.close(step)
+        self._logged, self._logged_before = set(), self._logged
+
+    def _open_step(self) -> None:
+        is_other_level = self.control.begin_step(self.step) | self._lower_level()
+        is_changed = self.recording.begin_step(self.step) or is_other_level
+        if is_other_level:
+            self.cost.forget()
+        if is_changed:
+            self.guard.run("recording", self.tell_hooks)
+        self.observer.begin_step(is_full=self._is_full_next())
+        self.cost.begin_step(self.step)
+
+    def _lower_level(self) -> bool:
+        share = self.cost.excess()
+        if share is None:
+            return False
+        self.cost.forget()
+        was = self.recording.kinds
+        is_lowered = self.recording.lower()
+        kinds = ", ".join(sorted(self.recording.kinds))
+        what = f"{100 * share:.1f} % of a step is the agent's; the budget is {self.options.budget_percent:g} %"
+        then = f"from step {self.step} on only {kinds} is recorded" if is_lowered else "nothing less can be recorded"
+        message = f"{what}: {then}. attach(budget_percent=100) keeps the level"
+        if is_lowered or not self._is_at_lowest:
+            logger.warning("rangewatch: %s", message)
+            self.add_event("level", message, {"kinds": sorted(self.recording.kinds), "was": sorted(was)})
+        self._is_at_lowest = not is_lowered
+        return is_lowered
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Record values of the open step: numbers, or tensors of one element wherever they are."""
@@ -179,6 +248,8 @@ class Agent:
             logger.warning("rangewatch: log(%s=...) is not recorded: the agent records a series of that name", name)
 
     def _is_full_next(self) -> bool:
+        if self.recording.is_traced:
+            return True
         since = self.step - self._last_full_step
         is_after_nonfinite = self.observer.host.saw_nonfinite and since >= limits.NONFINITE_FULL_EVERY
         if since < self.options.full_every and not is_after_nonfinite:

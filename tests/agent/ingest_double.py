@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -27,6 +27,8 @@ class IngestDouble:
         self.batches: list[Batch] = []
         self.requests: list[dict[str, str]] = []
         self.duplicates = 0
+        self.commands: list[Any] = []
+        """Sent with the answer to each batch."""
         self.catalogues: dict[str, tuple[TensorEntry, ...]] = {}
         self._runs: set[tuple[str, int, str]] = set()
         self._stored: set[tuple[str, int, str, int]] = set()
@@ -151,11 +153,11 @@ class IngestDouble:
         else:
             self._stored.add((*key, message.sequence))
             self.batches.append(message)
-        return accepted()
+        return accepted(self.commands)
 
 
-def accepted() -> Reply:
-    return 202, {}, json.dumps({"contiguous": 0, "duplicate": False, "commands": []}).encode()
+def accepted(commands: Sequence[Any] = ()) -> Reply:
+    return 202, {}, json.dumps({"contiguous": 0, "duplicate": False, "commands": list(commands)}).encode()
 
 
 def refused(status: int, code: str, **headers: str) -> Reply:

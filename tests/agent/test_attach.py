@@ -351,6 +351,9 @@ def test_public_names() -> None:
     from rangewatch.attachment import attach
 
     assert rangewatch.attach is attach is rangewatch.attach
-    assert set(rangewatch.__all__) == {"Handle", "__version__", "attach", "detach", "detect_overflow"}
+    assert rangewatch.NumericOverflow.__mro__[1] is rangewatch.TrainingStopped
+    assert set(rangewatch.__all__) == {
+        "Handle", "NumericOverflow", "TrainingStopped", "__version__", "attach", "detach", "detect_overflow",
+    }  # fmt: skip
     with pytest.raises(AttributeError, match="nothing"):
         _ = rangewatch.nothing

@@ -78,10 +78,83 @@ def test_stages_of_a_pipeline_attached_one_by_one(ingest: IngestDouble) -> None:
 def test_a_module_removed_after_attach(ingest: IngestDouble) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     with rangewatch.attach(model, url=ingest.url) as handle:
-        for _ in range(2):
+        for step in range(2):
             model(torch.ones(1, 4)).sum().backward()
             handle.step()
-            model[1] = nn.Identity()
+            if step == 0:
+                del model[1]
         assert handle.stats()["faults"] == {}
     recorded = ingest.tensors()
     assert sorted(recorded["1", "output", 0]) == [0] and sorted(recorded["0", "output", 0]) == [0, 1]
+
+
+def train(model: nn.Module, handle: rangewatch.Handle, steps: int = 1) -> None:
+    for _ in range(steps):
+        model(torch.ones(2, 4)).sum().backward()
+        handle.step()
+
+
+def test_modules_added_and_replaced_after_attach(ingest: IngestDouble) -> None:
+    """Seen from their first forward on, with all that is in them."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with rangewatch.attach(model, url=ingest.url) as handle:
+        train(model, handle)
+        model.append(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)))
+        model[1] = nn.Identity()
+        train(model, handle, 2)
+        assert handle.stats()["faults"] == {}
+    recorded = ingest.tensors()
+    assert sorted(recorded["2.1", "output", 0]) == sorted(recorded["2", "grad_output", 0]) == [1, 2]
+    assert sorted(recorded["1", "output", 0]) == [0, 1, 2], "the new module has the old one's name"
+    # Which parameters there are is looked up at the end of the step.
+    assert sorted(recorded["2.1.weight", "grad", 0]) == [2] and sorted(recorded["1.weight", "grad", 0]) == [0]
+
+
+class Adapter(nn.Module):
+    """Takes a layer's place and holds it, as adapters for fine-tuning do."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.extra = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.extra(x)
+
+
+def test_a_module_renamed(ingest: IngestDouble) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with rangewatch.attach(model, url=ingest.url) as handle:
+        train(model, handle)
+        model[0] = Adapter(model[0])  # type: ignore[arg-type]
+        train(model, handle, 2)
+        assert handle.stats()["faults"] == {} and handle.stats()["not_observed"] == {}
+    recorded = ingest.tensors()
+    assert sorted(recorded["0.extra", "output", 0]) == [1, 2]
+    assert sorted(recorded["0.base", "output", 0]) == sorted(recorded["0.base.weight", "grad", 0]) == [2]
+    assert sorted(recorded["0.weight", "grad", 0]) == [0, 1], "it had that name until the step ended"
+
+
+def test_an_optimizer_in_the_backward_that_was_there_first(ingest: IngestDouble) -> None:
+    """Its hook frees the gradient: ours must come before it."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+    with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        assert handle.stats()["not_observed"] == {}
+    assert sorted(ingest.tensors()["weight", "grad", 0]) == [0, 1]
+
+
+def test_modules_of_others_are_left_alone(ingest: IngestDouble) -> None:
+    model = nn.Linear(4, 1)
+    with rangewatch.attach(model, url=ingest.url) as handle:
+        other = nn.Sequential(nn.Linear(4, 4))
+        other(torch.ones(1, 4))
+        train(model, handle)
+    assert {fqn for fqn, _, _ in ingest.tensors()} == {"", "weight", "bias"}
+    module = torch.nn.modules.module
+    assert not module._global_module_registration_hooks and not module._global_parameter_registration_hooks

@@ -109,9 +109,10 @@ class TestLevels:
     @pytest.mark.parametrize("level", LEVELS)
     def test_are_names_for_kinds(self, ingest: IngestDouble, level: str) -> None:
         model = Net()
-        with rangewatch.attach(model, url=ingest.url, level=level) as handle:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with rangewatch.attach(model, optimizer, url=ingest.url, level=level):
             model(torch.randn(3, 4)).sum().backward()
-            handle.step()
+            optimizer.step()
         assert {kind for _, kind, _ in ingest.tensors()} == set(LEVELS[level])
 
     def test_given_in_the_environment(self) -> None:

@@ -1,0 +1,72 @@
+"""Reads what an optimizer gets and does: kinds `reduced_grad` and `update`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import ref
+
+from torch import Tensor, nn
+
+from rangewatch.observer import Observer, local_part
+from rangewatch.recording import Recording
+from rangewatch.selection import Selection
+from rangewatch.tensor_names import clean_parameters
+from rangewatch.weights import Cadence, read_parameter
+
+
+class OptimizerReads:
+    """Called around each optimizer's step, and before a step is closed (a scaler that skips calls no optimizer)."""
+
+    def __init__(
+        self, observer: Observer, model: nn.Module, selection: Selection, recording: Recording, cadence: Cadence
+    ) -> None:
+        self._observer, self._model, self._selection = observer, ref(model), selection
+        self._recording, self._cadence = recording, cadence
+        self._before: list[tuple[str, nn.Parameter, Tensor]] = []
+        self._read: set[str] = set()
+        """Parameters whose gradient has been read in the open step."""
+
+    def before(self, step: int, optimizer: Any) -> None:
+        """`optimizer` is about to update its parameters in the open step, `step`."""
+        parameters = self._parameters(optimizer)
+        self._read_gradients(parameters)
+        if self._recording.has("update") and self._cadence.is_due(step):
+            wanted = [(fqn, each) for fqn, each in parameters if "update" in self._recording.wanted(fqn)]
+            # As long as the update lasts, a second copy of the parameters: their values are gone afterwards.
+            self._before = [
+                (fqn, each, local_part(each.detach()).clone()) for fqn, each in wanted if each.grad is not None
+            ]
+
+    def after(self) -> None:
+        """It has updated them."""
+        before, self._before = self._before, []
+        for fqn, parameter, old in before:
+            read_parameter(self._observer, fqn, "update", local_part(parameter.detach()).sub(old))
+
+    def end_step(self) -> None:
+        """The open step is about to be closed: read the gradients that no optimizer has taken."""
+        if self._recording.has("reduced_grad"):
+            self._read_gradients(self._parameters(None))
+        self._read.clear()
+        self._before = []
+
+    def _read_gradients(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
+        for fqn, parameter in parameters:
+            gradient = parameter.grad
+            if gradient is None or fqn in self._read or "reduced_grad" not in self._recording.wanted(fqn):
+                continue
+            self._read.add(fqn)
+            read_parameter(self._observer, fqn, "reduced_grad", gradient.detach())
+
+    def _parameters(self, optimizer: Any) -> list[tuple[str, nn.Parameter]]:
+        """The model's parameters that are recorded and belong to `optimizer` (None: to any), by clean name."""
+        model = self._model()
+        if model is None or not (self._recording.has("reduced_grad") or self._recording.has("update")):
+            return []
+        own = None if optimizer is None else {id(each) for group in optimizer.param_groups for each in group["params"]}
+        return [
+            (fqn, parameter)
+            for fqn, parameter in clean_parameters(model)
+            if (own is None or id(parameter) in own) and self._selection.has(fqn)
+        ]

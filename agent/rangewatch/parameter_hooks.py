@@ -1,0 +1,109 @@
+"""Hooks on the gradient of each parameter, as it accumulates on this rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+from weakref import ref
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from rangewatch import limits
+from rangewatch.cost import TimedHook
+from rangewatch.flat_parameters import FlatLayout, flat_parameters, own_parameters
+from rangewatch.guard import Guard
+from rangewatch.hooks import GradientHook
+from rangewatch.observer import Observer
+from rangewatch.selection import Selection
+
+Wanted = Callable[[str], Collection[str]]
+
+
+class ParameterHooks:
+    """Hooks on the gradients of all parameters: on those that are trainable, and on frozen ones once they are."""
+
+    def __init__(
+        self, observer: Observer, guard: Guard, model: nn.Module, selection: Selection, wanted: Wanted
+    ) -> None:
+        self._observer, self._guard, self._selection, self._wanted = observer, guard, selection, wanted
+        self._handles: list[RemovableHandle] = []
+        self._frozen: list[tuple[str, ref[nn.Parameter]]] = []
+        self._hooks: dict[str, GradientHook] = {}
+        self._known: Any = WeakTensorKeyDictionary()
+        """Parameters, flat ones too, that are hooked or will be, by name; "" for flat ones."""
+        self.look(model)
+
+    def look(self, model: nn.Module) -> None:
+        """Hook the parameters of the model that are not hooked yet, and name the others as they are named now."""
+        flat = flat_parameters(model)
+        for fqn, parameter in own_parameters(model, flat):
+            known = self._known.get(parameter)
+            self._known[parameter] = fqn
+            if known is None and self._selection.has(fqn):
+                self._frozen.append((fqn, ref(parameter)))
+            elif known in self._hooks and known != fqn:
+                self._hooks[fqn] = hook = self._hooks.pop(known)
+                hook.rename(fqn)
+        for parameter, layout in flat:
+            if parameter not in self._known:
+                self._known[parameter] = ""
+                self._hook_flat(parameter, layout)
+        self.hook_trainable()
+
+    def hook_trainable(self) -> None:
+        """Hook what has become trainable since the last call, or has been initialised by a lazy module."""
+        frozen, self._frozen = self._frozen, []
+        for fqn, reference in frozen:
+            parameter = reference()
+            if parameter is None:
+                continue
+            if parameter.requires_grad and not is_lazy(parameter):
+                self._hook(fqn, parameter)
+            else:
+                self._frozen.append((fqn, reference))
+
+    def record(self, wanted: Wanted) -> None:
+        """Read the gradients of those for whose name `wanted` has `grad`, from here on."""
+        self._wanted = wanted
+        for fqn, hook in self._hooks.items():
+            hook.is_on = "grad" in wanted(fqn)
+
+    def remove(self) -> None:
+        """Take all hooks away, and add none from here on."""
+        self._frozen = []
+        for handle in self._handles:
+            handle.remove()
+
+    def _hook(self, fqn: str, parameter: nn.Parameter) -> None:
+        self._register(parameter, fqn, self._gradient_hook(fqn).read_parameter)
+
+    def _hook_flat(self, parameter: nn.Parameter, layout: FlatLayout) -> None:
+        names = [fqn for fqn in layout.names if fqn is not None and self._selection.has(fqn)]
+        hooks = {fqn: self._gradient_hook(fqn) for fqn in names}
+
+        def read(parameter: Tensor) -> None:
+            if parameter.grad is not None:
+                for fqn, gradient in layout.split(parameter.grad):
+                    if fqn in hooks:
+                        hooks[fqn].read(gradient)
+
+        self._register(parameter, ", ".join(hooks), read)
+
+    def _gradient_hook(self, fqn: str) -> GradientHook:
+        hook = self._hooks[fqn] = GradientHook(self._observer, fqn, "grad", 0, "Parameter")
+        hook.is_on = "grad" in self._wanted(fqn)
+        self._observer.unreached[fqn] = hook.has_run
+        return hook
+
+    def _register(self, parameter: nn.Parameter, fqn: str, read: Callable[[Tensor], None]) -> None:
+        register: Any = parameter.register_post_accumulate_grad_hook
+        place = f"grad of {fqn}"[: limits.NAME_CHARACTERS]
+        handle = register(TimedHook(self._guard, place, read, self._observer.cost))
+        # An optimizer that steps in the backward may have put its hook there before us, and sets the gradient to None.
+        hooks: Any = parameter._post_accumulate_grad_hooks
+        for key in [key for key in hooks if key != handle.id]:
+            hooks[key] = hooks.pop(key)  # the engine goes by the order of insertion: `move_to_end` would not do
+        self._handles.append(handle)
