@@ -105,6 +105,63 @@ class TestWeights:
         assert ingest.tensors()["weight", "weight", 0][0]["inf_count"] == 1
 
 
+class TestWhatTheOptimizerGetsAndDoes:
+    @pytest.mark.parametrize("backend", ["auto", "device"])
+    def test_gradients_and_updates(self, ingest: IngestDouble, backend: str) -> None:
+        """After accumulation over two microbatches and clipping; updates on the weights' cadence."""
+        model = Net()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        options: Any = {"kinds": ["reduced_grad", "update"], "weight_every": 2, "full_every": 1, "backend": backend}
+        kept: dict[int, dict[Key, list[Tensor]]] = {}
+        with rangewatch.attach(model, optimizer, url=ingest.url, **options) as handle:
+            for step in range(4):
+                for _ in range(2):
+                    model(torch.randn(3, 4)).sum().backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                before = {fqn: value.detach().clone() for fqn, value in model.named_parameters()}
+                kept[step] = {
+                    (fqn, "reduced_grad", 0): [value.grad.clone()]  # type: ignore[union-attr]
+                    for fqn, value in model.named_parameters()
+                }
+                optimizer.step()
+                if step % 2 == 0:
+                    for fqn, value in model.named_parameters():
+                        kept[step][fqn, "update", 0] = [value.detach() - before[fqn]]
+                optimizer.zero_grad()
+            assert handle.stats()["faults"] == {}
+        for step, tensors in kept.items():
+            assert_recorded(ingest.tensors(), step, tensors)
+        assert sorted(ingest.tensors()["ff.weight", "update", 0]) == [0, 2]
+
+    def test_gradients_of_a_skipped_step(self, ingest: IngestDouble) -> None:
+        """No optimizer takes them, and there is no update."""
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+        with rangewatch.attach(model, optimizer, scaler=scaler, url=ingest.url, level="frames"):
+            for value in (1e9, 1e-9):
+                scaler.scale(model(torch.full((2, 3), value)).sum()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        cells = ingest.tensors()["weight", "reduced_grad", 0]
+        assert [cells[step]["inf_count"] for step in (0, 1)] == [3, 0]
+        assert cells[1]["amax"] == pytest.approx(2e-9), "unscaled"
+        assert ("weight", "update", 0) not in ingest.tensors()
+
+    def test_two_optimizers(self, ingest: IngestDouble) -> None:
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+        optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
+        with rangewatch.attach(model, optimizers, url=ingest.url, kinds=["reduced_grad", "update"], weight_every=1):
+            for _ in range(2):
+                model(torch.ones(2, 3)).sum().backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+        for kind in ("reduced_grad", "update"):
+            for fqn, _ in model.named_parameters():
+                assert [cell["call_count"] for cell in ingest.tensors()[fqn, kind, 0].values()] == [1, 1]
+
+
 class TestLevels:
     @pytest.mark.parametrize("level", LEVELS)
     def test_are_names_for_kinds(self, ingest: IngestDouble, level: str) -> None:
