@@ -24,7 +24,7 @@ def main(url: str, kept_path: str) -> None:
         reference = KeepEverything(inner)
         handle = rangewatch.attach(inner, url=url, run=when) if when == "before" else None
         model = DistributedDataParallel(inner)
-        handle = handle or rangewatch.attach(model, url=url)
+        handle = handle or rangewatch.attach(model, url=url, kinds=["output", "grad_output", "grad", "reduced_grad"])
         torch.manual_seed(100 + dist.get_rank())
         for _ in range(3):
             model(torch.randn(5, 4)).pow(2).sum().backward()
