@@ -189,14 +189,19 @@ def _add_hooks(
     cadence = Cadence(recording, options.start_step, options.weight_every)
     weights = WeightReads(observer, model, selection, recording, cadence)
     updates = OptimizerReads(observer, model, selection, recording, cadence)
-    observer.before_closing += [weights.read_if_due, lambda step: updates.end_step(), lambda step: hooks.end_step()]
+    observer.after_opening.append(weights.begin_step)
+    observer.before_closing += [weights.read_now, updates.end_step, hooks.end_step]
+    weights.begin_step(agent.step)
     for optimizer in optimizers:
-        _add_optimizer_reads(agent, optimizer, updates, undo)
+        _add_optimizer_reads(agent, optimizer, weights, updates, undo)
 
 
-def _add_optimizer_reads(agent: Agent, optimizer: Any, reads: OptimizerReads, undo: contextlib.ExitStack) -> None:
+def _add_optimizer_reads(
+    agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, undo: contextlib.ExitStack
+) -> None:
     def before(*args: Any) -> None:
         if agent.observer.is_active:
+            weights.read_now()
             reads.before(agent.step, optimizer)
             agent.stop_at_overflow()
 

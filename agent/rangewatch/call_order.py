@@ -27,6 +27,7 @@ class CallOrder:
         self._places: list[Place] = []
         self._ordered: list[Place] = []
         self._is_forward: list[bool] = []
+        self._last_weight = _FRONT
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -40,9 +41,12 @@ class CallOrder:
         while self._passed:
             number = self._passed.popleft()
             self._go_on(self._places[number], is_forward=self._is_forward[number])
-        is_forward = kind in {"input", "output"}
+        is_forward = kind in {"weight", "input", "output"}
         self._enter(is_forward)
-        place = self._after(self._furthest), len(self._places)
+        is_weight = kind == "weight"  # there before the forward, whenever it is read
+        place = self._after(self._last_weight if is_weight else self._before()), len(self._places)
+        if is_weight:
+            self._last_weight = place
         self._places.append(place)
         self._is_forward.append(is_forward)
         insort(self._ordered, place)
@@ -58,8 +62,10 @@ class CallOrder:
             self._in_forward = is_forward
             self._furthest = _FRONT
 
-    def _after(self, place: Place) -> int:
-        before = self._step_furthest if place == _FRONT else place
+    def _before(self) -> Place:
+        return self._step_furthest if self._furthest == _FRONT else self._furthest
+
+    def _after(self, before: Place) -> int:
         position = bisect_right(self._ordered, before)
         if position == len(self._ordered):
             return max(before[0], 0) + CALL_INDEX_GAP

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from rangewatch.containers import tensors_in
+from rangewatch.containers import leaves
 from rangewatch.cost import TimedHook
 from rangewatch.guard import Guard, Guarded
 
@@ -54,9 +54,9 @@ class CompiledReads:
     def trace(self, value: Any) -> None:
         """Called while the compiler traces the module: puts a read of each tensor in `value` into its graph."""
         if IS_SUPPORTED and not _is_exporting():
-            for index, tensor in enumerate(tensors_in(value)):
-                if _is_readable(tensor):
-                    _read(tensor, self._key, index, self._watches_gradient)
+            for index, leaf in enumerate(leaves(value)):
+                if isinstance(leaf, Tensor) and _is_readable(leaf):
+                    _read(leaf, self._key, index, self._watches_gradient)
 
 
 class CompiledCall(Guarded):

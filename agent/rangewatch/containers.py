@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,33 +15,42 @@ from rangewatch.limits import CONTAINER_VISITS, FLATTEN_DEPTH, FLATTEN_TENSORS
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 
-def tensors_in(value: Any) -> list[Tensor]:
-    """Every tensor in nested tuples, lists, mappings and dataclasses (such as Transformers' ModelOutput), in order.
+class Bounds(NamedTuple):
+    """What is left of the visits and of the tensors."""
 
-    A tensor's position in this list is its `index`. At most `FLATTEN_TENSORS`, to `FLATTEN_DEPTH` levels, among the
-    first `CONTAINER_VISITS` objects; a container that comes again on the way is looked into once (in eager mode).
+    visits: Iterator[bool]
+    tensors: Iterator[bool]
+
+
+def leaves(value: Any) -> list[Any]:
+    """What nested tuples, lists, mappings and dataclasses (such as Transformers' ModelOutput) hold, in order.
+
+    A tensor's position in this list is its `index`. At most `FLATTEN_TENSORS` tensors, to `FLATTEN_DEPTH` levels, among
+    the first `CONTAINER_VISITS` objects; a container that comes again is looked into once (in eager mode).
     """
     if isinstance(value, Tensor):
         return [value]
-    found: list[Tensor] = []
-    _collect(value, found, {}, itertools.repeat(None, CONTAINER_VISITS), 0)
+    found: list[Any] = []
+    _collect(
+        value, found, {}, Bounds(itertools.repeat(True, CONTAINER_VISITS), itertools.repeat(True, FLATTEN_TENSORS)), 0
+    )
     return found
 
 
-def _collect(value: Any, found: list[Tensor], seen: dict[int, Any], visits: Iterator[None], depth: int) -> None:
+def _collect(value: Any, found: list[Any], seen: dict[int, Any], bounds: Bounds, depth: int) -> None:
     if isinstance(value, Tensor):
-        found.append(value)
+        if next(bounds.tensors, False):
+            found.append(value)
         return
     if depth == FLATTEN_DEPTH or not _is_container(value):
+        found.append(value)
         return
     if not _is_compiling():  # the compiler would guard on the identity, and compile again at each call
         if id(value) in seen:
             return
         seen[id(value)] = value  # held, lest its id is given to a container that is made on the way
-    for child, _ in zip(_children(value), visits, strict=False):
-        if len(found) >= FLATTEN_TENSORS:
-            return
-        _collect(child, found, seen, visits, depth + 1)
+    for child, _ in zip(_children(value), bounds.visits, strict=False):
+        _collect(child, found, seen, bounds, depth + 1)
 
 
 def _is_container(value: Any) -> bool:

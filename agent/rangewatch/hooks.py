@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rangewatch.containers import tensors_in
+from rangewatch import limits
+from rangewatch.containers import leaves
 from rangewatch.cost import TimedHook
 from rangewatch.guard import Guard
 from rangewatch.observer import Observer
@@ -85,6 +86,8 @@ class OutputHook:
         self.kind = kind
         self._reads_tensor = self._reads_gradient = False
         self._slots: list[_Slot] = []
+        self._others: set[tuple[int, bool]] = set()
+        """Positions of what is no tensor, and whether it was None: told of once."""
         self.leaf_handles: list[RemovableHandle] = []
         self._has_run = self._has_run_in_evaluation = False
 
@@ -113,8 +116,11 @@ class OutputHook:
         if type(value) is Tensor:
             self._read(0, value)
         else:
-            for index, tensor in enumerate(tensors_in(value)):
-                self._read(index, tensor)
+            for index, leaf in enumerate(leaves(value)):
+                if isinstance(leaf, Tensor):
+                    self._read(index, leaf)
+                elif (index, leaf is None) not in self._others:
+                    self._note_other(index, leaf)
 
     def read_compiled(self, index: int, tensor: Tensor) -> None:
         """The compiled module has come to the tensor at position `index`."""
@@ -136,6 +142,11 @@ class OutputHook:
     def has_run_in_evaluation(self) -> bool:
         """Whether a forward has been seen that is not recorded, being evaluation."""
         return self._has_run_in_evaluation
+
+    def _note_other(self, index: int, value: Any) -> None:
+        if len(self._others) < limits.OTHER_VALUES:
+            self._others.add((index, value is None))
+            self._observer.note_other_value(self._fqn, f"{self.kind}[{index}]", value)
 
     def _read(self, index: int, tensor: Tensor) -> None:
         slot = self._slot(index)

@@ -31,6 +31,9 @@ FLATTEN_DEPTH = 8
 FLATTEN_TENSORS = 256
 """Tensors of one module's output that are recorded; a cache of 10,000 past keys is not what anybody wants to read."""
 
+OTHER_VALUES = 32
+"""Values of one module that are no tensors and are told of."""
+
 ACCOUNT_NAMES = 1000
 """Names sent in one event of what was dropped, failed or not observed; 100,000 would be a batch of 10 MB."""
 

@@ -33,7 +33,7 @@ class Observer:
         self.cost = cost
         self._order = CallOrder()
         self.host = HostReader(buffer.row, self._read_elsewhere, self._order.passed, reads_all=not forces_device)
-        self.read = self.host.read
+        self.read: Callable[[int, Tensor], None] = self.host.read
         """Merge a tensor into the open step as an observation of a number. Raises when it cannot be reduced."""
         self.device = DeviceReader(buffer.row)
         self.not_observed: dict[str, str] = {}
@@ -45,8 +45,12 @@ class Observer:
         self.unreached: dict[str, Callable[[], bool]] = {}
         """The same for parameters and their gradients."""
         self.before_shipping: Callable[[], None] = lambda: None
-        self.before_closing: list[Callable[[int], None]] = []
-        """Each reads what is read when a step ends, given the step."""
+        self.before_closing: list[Callable[[], None]] = []
+        """Each reads what is read when a step ends."""
+        self.after_opening: list[Callable[[int], None]] = []
+        """Each is told of a step that is open, by its number."""
+        self.other_values: dict[str, dict[str, str]] = {}
+        """What modules take and give that is no tensor: module -> "input[1]" -> "None" or "not a tensor"."""
         self._names, self._buffer, self._forces_device = names, buffer, forces_device
         self._reached = False
 
@@ -110,6 +114,13 @@ class Observer:
                 has_run_in_evaluation = self.evaluated.get(fqn)
                 was_evaluated = has_run_in_evaluation is not None and has_run_in_evaluation()
                 self.not_observed[fqn] = ONLY_EVALUATED if was_evaluated else reason
+
+    def note_other_value(self, fqn: str, where: str, value: Any) -> None:
+        """The module `fqn` took or gave `value`, no tensor; `where` is such as "input[1]"."""
+        if fqn in self.other_values or len(self.other_values) < limits.ACCOUNT_NAMES:
+            # A new dict, since the old one may be on its way to the server.
+            known = self.other_values.get(fqn, {})
+            self.other_values[fqn] = known | {where: "None" if value is None else "not a tensor"}
 
     def note_not_observed(self, fqn: str, reason: str) -> None:
         """Remember why something of the module or parameter `fqn` is missing; several reasons are joined."""

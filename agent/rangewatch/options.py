@@ -53,8 +53,8 @@ class Options:
     It is then not counted; an event `allowed_inf` says where it was first seen. NaN is counted as ever."""
 
     weight_every: int = 100
-    """Steps between two readings of the weights and their updates, when `kinds` has them. Weights are read after the
-    step's update; an update needs a copy of the parameters during that step."""
+    """Steps between two readings of the weights and their updates, when `kinds` has them. Weights are read as the
+    step's forward uses them; an update needs a copy of the parameters while the optimizer steps."""
 
     full_every: int = 100
     """Steps between two full sets (amin, zeros, subnormals, sum of squares) where they cost passes of their own."""

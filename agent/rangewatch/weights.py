@@ -1,4 +1,4 @@
-"""Reads the parameters themselves, this rank's part of each: kind `weight`."""
+"""Reads the parameters themselves, this rank's part of each, as a step's forward uses them: kind `weight`."""
 
 from __future__ import annotations
 
@@ -24,22 +24,33 @@ class Cadence:
 
 
 class WeightReads:
-    """Looks the parameters up anew each time: sharding and the user may replace them."""
+    """Reads them with the first tensor of the step: a checkpoint may be loaded, or the model sharded, until then."""
 
     def __init__(
         self, observer: Observer, model: nn.Module, selection: Selection, recording: Recording, cadence: Cadence
     ) -> None:
         self._observer, self._model, self._selection = observer, ref(model), selection
         self._recording, self._cadence = recording, cadence
+        self._is_pending = False
 
-    def read_if_due(self, step: int) -> None:
-        """`step` is about to be closed: its update is done."""
-        model = self._model()
-        if model is None or not self._recording.has("weight") or not self._cadence.is_due(step):
-            return
-        for fqn, parameter in clean_parameters(model):
-            if self._selection.has(fqn) and "weight" in self._recording.wanted(fqn):
-                read_parameter(self._observer, fqn, "weight", parameter.detach())
+    def begin_step(self, step: int) -> None:
+        """`step` is open."""
+        self._is_pending = self._recording.has("weight") and self._cadence.is_due(step)
+        if self._is_pending:
+            self._observer.read = self._read_first
+
+    def read_now(self) -> None:
+        """Read them, unless that is done in this step; the update comes next."""
+        model, was_pending, self._is_pending = self._model(), self._is_pending, False
+        if was_pending and model is not None:
+            self._observer.read = self._observer.host.read
+            for fqn, parameter in clean_parameters(model):
+                if self._selection.has(fqn) and "weight" in self._recording.wanted(fqn):
+                    read_parameter(self._observer, fqn, "weight", parameter.detach())
+
+    def _read_first(self, number: int, tensor: Tensor) -> None:
+        self.read_now()
+        self._observer.host.read(number, tensor)
 
 
 def read_parameter(observer: Observer, fqn: str, kind: str, tensor: Tensor) -> None:

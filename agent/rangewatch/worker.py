@@ -88,7 +88,7 @@ class Agent:
             return
         began_ns, step = time.perf_counter_ns(), self.step
         for read in self.observer.before_closing:
-            self.guard.run("end of step", partial(read, step))
+            self.guard.run("end of step", read)
         self.stop_at_overflow()
         is_traced = self.control.end_step(step)
         self._next_step()
@@ -134,6 +134,8 @@ class Agent:
         if is_changed:
             self.guard.run("recording", self.tell_hooks)
         self.observer.begin_step(is_full=self._is_full_next())
+        for begin in self.observer.after_opening:
+            self.guard.run("start of step", partial(begin, self.step))
         self.cost.begin_step(self.step)
 
     def _lower_level(self) -> bool:
@@ -266,6 +268,7 @@ class Agent:
             "dropped": self.drops.counts,
             "fault": self.guard.counts,
             "not_observed": self.observer.not_observed,
+            "other_values": self.observer.other_values,
         }
         for kind, account in accounts.items():
             now = dict(list(account.items())[: limits.ACCOUNT_NAMES])

@@ -125,7 +125,7 @@ def _step(run: RunReader, rank: int, step: int, first: int, last: int, report_fr
         "observed": bool(found), "frames": found, "first_nonfinite": bad,
         "previous_nonfinite_step": places.nonfinite_step(run, rank, first, step, last=True),
         "next_nonfinite_step": places.nonfinite_step(run, rank, step + 1, last + 1, last=False),
-        "report": report.text(run.name, rank, step, found, bad, report_frames),
+        "report": report.text(run.name, rank, step, found, places.other_values(run, rank, step), report_frames),
     } | places.step_facts(run, rank, step)  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -112,6 +113,14 @@ def frames(run: RunReader, rank: int, step: int) -> list[dict[str, Any]]:
     cells = cells_of(block, names.tensors)
     order = sorted(seen, key=lambda row: (names.tensors.call_index[block.rows[row]], block.rows[row]))
     return [_frame(names.tensors, block, cells, int(row)) for row in order]
+
+
+def other_values(run: RunReader, rank: int, step: int) -> dict[str, dict[str, str]]:
+    """What the modules of the rank took and gave that were no tensors: module -> "input[1]" -> "None"."""
+    told = [event.data for event in run.events(["other_values"]) if event.rank == rank and event.step <= step]
+    with contextlib.suppress(msgspec.DecodeError):  # an agent may send anything
+        return msgspec.json.decode(told[-1], type=dict[str, dict[str, str]]) if told else {}
+    return {}
 
 
 def _frame(tensors: Tensors, block: Block, cells: Cells, row: int) -> dict[str, Any]:

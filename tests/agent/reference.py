@@ -33,7 +33,7 @@ class KeepEverything:
 
     def _outputs(self, fqn: str, output: Any) -> None:
         for index, tensor in enumerate(flat(output)):
-            if tensor.is_floating_point():
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
                 self._keep((fqn, "output", index), tensor)
                 if tensor.requires_grad:
                     tensor.register_hook(lambda grad, index=index: self._keep((fqn, "grad_output", index), grad))
@@ -44,16 +44,15 @@ class KeepEverything:
         self.kept[key].append(tensor.detach().clone())
 
 
-def flat(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
+def flat(value: Any) -> list[Any]:
+    """The values in nested containers, tensors and others."""
     if isinstance(value, dict):
-        return [tensor for child in value.values() for tensor in flat(child)]
+        return [leaf for child in value.values() for leaf in flat(child)]
     if isinstance(value, (tuple, list)):
-        return [tensor for child in value for tensor in flat(child)]
+        return [leaf for child in value for leaf in flat(child)]
     if dataclasses.is_dataclass(value):
-        return [t for field in dataclasses.fields(value) for t in flat(getattr(value, field.name))]
-    return []
+        return [leaf for field in dataclasses.fields(value) for leaf in flat(getattr(value, field.name))]
+    return [value]
 
 
 def assert_recorded(

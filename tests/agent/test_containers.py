@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rangewatch import limits
-from rangewatch.containers import tensors_in
+from rangewatch.containers import leaves
 
 
 def self_containing(count: int) -> list[Any]:
@@ -28,7 +28,7 @@ def calls_of(value: Any) -> int:
 
     sys.setprofile(profile)
     try:
-        tensors_in(value)
+        leaves(value)
     finally:
         sys.setprofile(None)
     return count
@@ -46,7 +46,7 @@ def test_the_search_is_bounded(value: Any) -> None:
 def test_tensors_behind_a_container_that_comes_again_are_found_once() -> None:
     first, second = torch.ones(1), torch.ones(2)
     shared = [first]
-    assert [id(tensor) for tensor in tensors_in([shared, shared, {"a": second}])] == [id(first), id(second)]
+    assert [id(tensor) for tensor in leaves([shared, shared, {"a": second}])] == [id(first), id(second)]
 
 
 def test_containers_made_on_the_way_are_not_taken_for_one_another() -> None:
@@ -54,4 +54,11 @@ def test_containers_made_on_the_way_are_not_taken_for_one_another() -> None:
         def values(self) -> Any:
             return ([torch.full((1,), float(number))] for number in range(10))
 
-    assert [tensor.item() for tensor in tensors_in(Lazy())] == list(range(10))
+    assert [tensor.item() for tensor in leaves(Lazy())] == list(range(10))
+
+
+def test_a_position_is_that_among_all_values() -> None:
+    x, y = torch.ones(1), torch.ones(2)
+    assert leaves((x, None, {"mask": 3, "more": [y]}, "fast")) == [x, None, 3, y, "fast"]
+    assert len(leaves([x] * (2 * limits.FLATTEN_TENSORS))) == limits.FLATTEN_TENSORS
+    assert leaves([*range(1000), x])[1000] is x

@@ -59,7 +59,7 @@ class TestInputs:
             handle.step()
             assert handle.stats()["faults"] == {}
         assert set(kept) == {("", "input", 0), ("ff", "input", 0), ("act", "input", 0)} | {
-            ("scale", "input", index) for index in range(2)
+            ("scale", "input", index) for index in (0, 2)
         }
         assert_recorded(ingest.tensors(), 0, kept)
         torch._dynamo.reset()
@@ -75,22 +75,22 @@ class TestInputs:
 
 def keep_inputs(kept: dict[Key, list[Tensor]], fqn: str, args: Any, kwargs: Any) -> None:
     for index, tensor in enumerate(flat((args, kwargs))):
-        if tensor.is_floating_point():
+        if isinstance(tensor, Tensor) and tensor.is_floating_point():
             kept[fqn, "input", index] = [tensor.detach().clone()]
 
 
 class TestWeights:
     @pytest.mark.parametrize("start_step", [0, 7])
-    def test_on_their_cadence_after_the_update(self, ingest: IngestDouble, start_step: int) -> None:
+    def test_on_their_cadence_as_the_forward_uses_them(self, ingest: IngestDouble, start_step: int) -> None:
         model = Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         options: Any = {"kinds": "weight", "weight_every": 3, "start_step": start_step, "full_every": 1}
         kept = {}
         with rangewatch.attach(model, optimizer, url=ingest.url, **options):
             for step in range(start_step, start_step + 7):
+                kept[step] = {(fqn, "weight", 0): [value.detach().clone()] for fqn, value in model.named_parameters()}
                 model(torch.randn(3, 4)).sum().backward()
                 optimizer.step()
-                kept[step] = {(fqn, "weight", 0): [value.detach().clone()] for fqn, value in model.named_parameters()}
         recorded = ingest.tensors()
         due = list(range(start_step, start_step + 7, 3))
         assert sorted(recorded["ff.weight", "weight", 0]) == due

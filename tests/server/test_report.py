@@ -8,6 +8,8 @@ import sys
 
 import numpy as np
 
+from rangewatch import statistics
+from rangewatch.records import Catalogue, Event, TensorEntry
 from tests.server.conftest import Server, batch, catalogue, opening
 
 
@@ -26,14 +28,66 @@ def test_report_of_the_first_overflow(server: Server) -> None:
     server.post(batch(known, 0, range(10), {"inf_count": bad, "full_numel": 32.0, "amin": 0.5}, run="broken"))
     found = report(server.url, "broken")
     lines = found.stdout.splitlines()
-    assert (found.returncode, lines[0]) == (0, "Detected inf/nan during step=7 (run broken, rank 0)")
-    assert lines[1] == "Last 21 frames:"
+    assert found.returncode == 0
+    assert lines[:4] == [
+        "Detected inf/nan during batch_number=7", "(run broken, rank 0, step 7)", "Last 21 forward frames:",
+        "abs min  abs max  metadata",
+    ]  # fmt: skip
     assert lines[-2:] == ["                  blocks.25.ff Linear", "5.00e-01      inf output"]
-    assert len(report(server.url, "broken", "--frames", "3").stdout.splitlines()) == 3 + 2 * 3
-    assert report(server.url, "2", "--step", "3").stdout.startswith("No inf/nan in step=3")
+    assert len(report(server.url, "broken", "--frames", "3").stdout.splitlines()) == 4 + 2 * 3
+    assert report(server.url, "2", "--step", "3").stdout.startswith("No inf/nan in batch_number=3")
     assert json.loads(report(server.url, "broken", "--json").stdout)["first_nonfinite"] == 25
     clean = report(server.url, "clean")
     assert (clean.returncode, clean.stdout) == (1, "No NaN or Inf in run clean, steps 0 to 4.\n")
+
+
+STEP = [
+    ("ff.weight", "weight", 0, "Parameter"), ("", "input", 0, "Net"), ("ff", "input", 0, "Linear"),
+    ("ff", "output", 0, "Linear"), ("", "output", 1, "Net"), ("ff", "grad_output", 0, "Linear"),
+    ("ff.weight", "grad", 0, "Parameter"), ("ff.weight", "reduced_grad", 0, "Parameter"),
+]  # fmt: skip
+OTHERS = {"": {"input[1]": "None", "output[0]": "not a tensor", "output[1]": "None"}, "gone": {"input[0]": "None"}}
+
+
+def test_a_frame_has_weights_inputs_and_outputs(server: Server) -> None:
+    entries = (
+        TensorEntry(fqn, kind, index, "float32", (4,), n, module) for n, (fqn, kind, index, module) in enumerate(STEP)
+    )
+    known = Catalogue(statistics.ALL, tuple(entries))
+    amax = np.arange(1.0, 9.0)[:, np.newaxis]
+    nan = np.zeros((8, 3))
+    nan[6, 1] = nan[1, 2] = 1
+    server.post(opening(known))
+    full = {"amax": amax, "nan_count": nan, "full_numel": 32.0, "amin": 0.5}
+    told = Event("other_values", 0, 0, "", OTHERS)
+    server.post(batch(known, 0, range(3), full, events=(told, Event("other_values", 1, 2, "", {"junk": 3}))))
+    forward = """\
+Last 2 forward frames:
+abs min  abs max  metadata
+                  ff Linear
+5.00e-01 1.00e+00 weight
+5.00e-01 3.00e+00 input[0]
+5.00e-01 4.00e+00 output
+                  (model) Net
+5.00e-01 2.00e+00 input[0]
+             None input[1]
+     not a tensor output[0]
+5.00e-01 5.00e+00 output[1]
+"""
+    backward = """\
+Last 1 backward frames:
+abs min  abs max  metadata
+                  ff Linear
+5.00e-01 6.00e+00 grad_output[0]
+5.00e-01 {0} weight grad
+5.00e-01 8.00e+00 weight reduced_grad
+"""
+    clean = f"No inf/nan in batch_number=0\n(run run, rank 0, step 0)\n{forward}{backward.format('7.00e+00')}"
+    assert report(server.url, "run", "--step", "0").stdout == clean
+    bad = f"Detected inf/nan during batch_number=1\n(run run, rank 0, step 1)\n{backward.format('     nan')}"
+    assert report(server.url, "run").stdout == bad
+    in_forward = report(server.url, "run", "--step", "2").stdout
+    assert "backward" not in in_forward and "     nan input[0]\n" in in_forward and "None" not in in_forward
 
 
 def test_what_is_wrong_is_one_line(server: Server) -> None:
