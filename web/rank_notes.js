@@ -7,7 +7,7 @@ import { count, duration, plural, rankList } from "./format.js";
 
 /** @param {Pick<Run, "ranks" | "missing_ranks">} run @param {number} nowNs @returns {string[]} */
 export function rankNotes(run, nowNs) {
-  return [...missing(run.missing_ranks), ...failed(run.ranks), ...silent(run.ranks, nowNs), ...faults(run.ranks), ...dropped(run.ranks), ...unobserved(run.ranks)];
+  return [...missing(run.missing_ranks), ...failed(run.ranks), ...silent(run.ranks, nowNs), ...faults(run.ranks), ...dropped(run.ranks), ...lowered(run.ranks), ...unobserved(run.ranks)];
 }
 
 /** @param {number[]} ranks */
@@ -35,6 +35,11 @@ function dropped(ranks) {
   return ranks.flatMap((rank) =>
     Object.entries(rank.dropped).map(([reason, n]) => `rank ${rank.rank} dropped ${plural(Number(n), "record")}: ${reason}`),
   );
+}
+
+/** What the agent records less of, to keep to its budget. @param {RankInfo[]} ranks */
+function lowered(ranks) {
+  return ranks.filter((rank) => rank.level).map((rank) => `rank ${rank.rank} records less: ${rank.level}`);
 }
 
 /** @param {RankInfo[]} ranks */

@@ -44,6 +44,7 @@ def attach(
     abort_after_batch_num: int | None = None,
     on_overflow: str | None = None,
     budget_percent: float | None = None,
+    ship_every: int | None = None,
     ship_interval_s: float | None = None,
     start_step: int | None = None,
     enabled: bool | None = None,
@@ -69,7 +70,7 @@ def attach(
             "exclude": exclude, "allow_inf": allow_inf, "full_every": full_every, "weight_every": weight_every,
             "trace_batch_nums": trace_batch_nums, "abort_after_batch_num": abort_after_batch_num,
             "on_overflow": on_overflow, "budget_percent": budget_percent,
-            "ship_interval_s": ship_interval_s, "start_step": start_step, "enabled": enabled,
+            "ship_every": ship_every, "ship_interval_s": ship_interval_s, "start_step": start_step, "enabled": enabled,
             "queue_bytes": queue_bytes, "flush_timeout_s": flush_timeout_s, "backend": backend,
         }
     )  # fmt: skip
@@ -164,7 +165,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     selection = Selection(options)
     selection.check(clean_modules(model))
     device = next(model.parameters()).device
-    info = identity.rank_info(options.run, device, loss_scaled=scaler is not None)
+    info = identity.rank_info(options.run, device, loss_scaled=scaler is not None, ship_every=options.ship_every)
     taken = {handle.run for handle in _attached.values() if handle.is_active}
     agent = Agent(options, identity.told_apart(info, type(clean_modules(model)[""]).__name__, taken))
     with contextlib.ExitStack() as undo:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rangewatch import limits, wire
 from rangewatch.allowed_inf import AllowedInf
 from rangewatch.device_ring import PendingCopy
+from rangewatch.merged_steps import merge_steps
 from rangewatch.records import Batch, Event, RankInfo
 from rangewatch.step_buffer import POSITIONS, Block, range_rows, series_rows
 from rangewatch.tensor_names import TensorNames
@@ -101,7 +102,7 @@ class Batcher:
             copy.merge_into(block, POSITIONS)
         events = shipment.events + self._allowed_inf.take_out(block, shipment.tensor_count)
         _add_skipped_steps(block.series)
-        ranges, series = range_rows(block), series_rows(block.series)
+        ranges, series = range_rows(merge_steps(block, self._info.ship_every)), series_rows(block.series)
         digest = self._digest_of(shipment.tensor_count)
         sequence, self._sequence = self._sequence, self._sequence + 1
         info = self._info

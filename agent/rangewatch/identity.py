@@ -24,7 +24,7 @@ from rangewatch.records import RankInfo
 _RUN_KEY = "rangewatch/run"
 
 
-def rank_info(run: str | None, device: torch.device, *, loss_scaled: bool) -> RankInfo:
+def rank_info(run: str | None, device: torch.device, *, loss_scaled: bool, ship_every: int = 1) -> RankInfo:
     """Describe this process; a new incarnation each time. `run` None: the ranks agree on one, see `run_name`."""
     rank, world_size, local_rank = ranks()
     return RankInfo(
@@ -39,6 +39,7 @@ def rank_info(run: str | None, device: torch.device, *, loss_scaled: bool) -> Ra
         device=_device_name(device),
         versions={"rangewatch": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
         loss_scaled=loss_scaled,
+        ship_every=ship_every,
     )
 
 

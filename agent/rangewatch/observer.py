@@ -70,6 +70,9 @@ class Observer:
             self.host.read(number, local.as_subclass(Tensor))
         elif is_being_captured(local):
             self.skipped["cuda_graph"] += 1
+            self.note_not_observed(
+                self._names.entries[number].fqn, "captured in a CUDA graph, whose replays call no hook"
+            )
         else:
             self.device.read(number, local)
 

@@ -14,6 +14,7 @@ OBSERVED_KINDS = ("output", "grad_output", "grad", "input", "weight", "reduced_g
 LEVELS = {"grads": OBSERVED_KINDS[2:3], "outputs": OBSERVED_KINDS[:3], "frames": OBSERVED_KINDS}
 BACKENDS = ("auto", "device")
 ON_OVERFLOW = ("record", "raise")
+SHIP_EVERY = (1, 8, 64)
 _SEVERAL = ("kinds", "include", "exclude", "allow_inf", "trace_batch_nums")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
@@ -78,6 +79,12 @@ class Options:
     budget_percent: float = 3.0
     """Percent of a step that the agent may take of the training thread; above it records less (frames, outputs, grads)
     and says so. 100 lets it take what it takes."""
+
+    ship_every: int = 1
+    """Steps that are merged into one record before they are sent: 1, 8 or 64, as the server's pyramid has them.
+
+    It merges and does not sample: no spike is lost, only which of these steps it was. Steps with NaN or Inf and traced
+    ones are sent one by one, with their neighbours."""
 
     start_step: int = 0
     """Number of the first step, for a run that goes on from a checkpoint."""
@@ -157,6 +164,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "budget_percent": float,
     "full_every": int,
     "weight_every": int,
+    "ship_every": int,
     "ship_interval_s": float,
     "start_step": int,
     "enabled": _boolean,
@@ -212,6 +220,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("full_every", _is_whole(1), "a whole number of steps, 1 or more"),
     ("weight_every", _is_whole(1), "a whole number of steps, 1 or more"),
     ("ship_interval_s", _is_seconds, "seconds from 0 to 3600"),
+    ("ship_every", lambda value: value in SHIP_EVERY and not isinstance(value, bool), "1, 8 or 64"),
     ("start_step", _is_whole(0), "a whole number, 0 or more"),
     ("enabled", lambda value: isinstance(value, bool), "True or False"),
     ("queue_bytes", _is_whole(1 << 20), "bytes, 1 MiB or more"),

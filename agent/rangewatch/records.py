@@ -66,6 +66,8 @@ class RankInfo(msgspec.Struct, frozen=True):
     versions: dict[str, str] = {}
     loss_scaled: bool = False
     """A loss scaler is in use: `grad_output` and `grad` are as the hardware held them, multiplied by the scale."""
+    ship_every: int = 1
+    """Steps merged into one row of the ranges, named by the last of them; around NaN and Inf each has its own."""
 
 
 class Opening(msgspec.Struct, frozen=True):

@@ -48,6 +48,8 @@ class Block(NamedTuple):
     steps: NDArray[np.int64]
     rows: FloatArray
     series: dict[str, dict[int, float]]
+    traced: frozenset[int] = frozenset()
+    """Steps that were recorded in full because somebody asked for them."""
 
     @property
     def nbytes(self) -> int:
@@ -65,6 +67,7 @@ class StepBuffer:
         self.row = StepRow()
         self.steps: list[int] = []
         self.series: dict[str, dict[int, float]] = {}
+        self._traced: set[int] = set()
         self._slots = np.empty((len(IDENTITIES), 0, 0))
 
     @property
@@ -76,8 +79,10 @@ class StepBuffer:
         """Whether the open step holds anything."""
         return bool(np.frombuffer(self.row.call_count).any()) if len(self.row) else False
 
-    def close(self, step: int) -> None:
+    def close(self, step: int, *, is_traced: bool = False) -> None:
         """Move the open row into its slot and start an empty one. Call `take` first when `is_full`."""
+        if is_traced:
+            self._traced.add(step)
         count = len(self.row)
         self._reserve(count)
         slot = self._slots[:, len(self.steps), :]
@@ -93,8 +98,8 @@ class StepBuffer:
     def take(self) -> Block:
         """Copy out what is closed, with the series so far, and empty the buffer."""
         rows = self._slots[:, : len(self.steps), : len(self.row)].copy()
-        block = Block(np.array(self.steps, np.int64), rows, self.series)
-        self.steps, self.series = [], {}
+        block = Block(np.array(self.steps, np.int64), rows, self.series, frozenset(self._traced))
+        self.steps, self.series, self._traced = [], {}, set()
         return block
 
     def _reserve(self, count: int) -> None:

@@ -92,10 +92,14 @@ class Agent:
         self.stop_at_overflow()
         is_traced = self.control.end_step(step)
         self._next_step()
-        if is_traced or self._buffer.is_full or time.monotonic() - self._last_ship_s >= self.options.ship_interval_s:
+        if is_traced or self._buffer.is_full or self._is_time_to_ship():
             self.ship()
         self.cost.add(began_ns)
         self._stop(self.stopper.after(step))
+
+    def _is_time_to_ship(self) -> bool:
+        is_group = self.step % self.options.ship_every == 0  # what is split is no longer merged
+        return is_group and time.monotonic() - self._last_ship_s >= self.options.ship_interval_s
 
     def stop_at_overflow(self) -> None:
         """Raise `NumericOverflow` when that was asked for and something was not finite; its step is closed first."""
@@ -123,7 +127,7 @@ class Agent:
             times["agent_time_s"] = agent_time_s
         for name, value in times.items():
             self._buffer.set_series(name, step, value)
-        self._buffer.close(step)
+        self._buffer.close(step, is_traced=self.recording.is_traced)
         self._logged, self._logged_before = set(), self._logged
 
     def _open_step(self) -> None:

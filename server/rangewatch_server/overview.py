@@ -242,20 +242,24 @@ def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]]) -> dic
         "rank": rank.rank, "state": spoken, "host": rank.info.host, "local_rank": rank.info.local_rank,
         "world_size": rank.info.world_size, "incarnation": rank.row.ordinal, "last_step": last_step(rank),
         "last_seen_ns": rank.row.last_seen_ns, "device": rank.info.device,
-    } | trouble.get(rank.rank, {"dropped": {}, "faults": {}, "not_observed": {}, "failure": None})  # fmt: skip
+    } | trouble.get(rank.rank, _no_trouble())  # fmt: skip
 
 
 def _trouble(run: RunReader) -> dict[int, dict[str, Any]]:
     """What agents said of themselves, by rank; counts are running totals, so the latest of each name stands."""
     fields = {"dropped": "dropped", "fault": "faults", "not_observed": "not_observed"}
     found: dict[int, dict[str, Any]] = {}
-    for rank, kind, _step, message, data in run.events([*fields, "failed"]):
-        entry = found.setdefault(rank, {"dropped": {}, "faults": {}, "not_observed": {}, "failure": None})
-        if kind == "failed":
-            entry["failure"] = message
+    for rank, kind, _step, message, data in run.events([*fields, "failed", "level"]):
+        entry = found.setdefault(rank, _no_trouble())
+        if kind in ("failed", "level"):
+            entry["failure" if kind == "failed" else "level"] = message
         else:
             entry[fields[kind]] |= msgspec.json.decode(data)
     return found
+
+
+def _no_trouble() -> dict[str, Any]:
+    return {"dropped": {}, "faults": {}, "not_observed": {}, "failure": None, "level": None}
 
 
 def _statistic(statistic: Statistic) -> dict[str, str]:

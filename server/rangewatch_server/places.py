@@ -103,10 +103,13 @@ def _is_bad(run: RunReader, rank: int, step: int) -> bool:
 
 
 def frames(run: RunReader, rank: int, step: int) -> list[dict[str, Any]]:
-    """Every tensor that the rank observed at the step, in call order."""
+    """Every tensor that the rank observed at the step, or in the steps that were merged with it, in call order."""
     names = run.names()
     wanted = [name for name in names.fill[RANGES] if name not in (AMAX_STEP, NONFINITE_STEP)]
     block = run.slice(RANGES, [rank], 0, step, step + 1, wanted)
+    if not block.columns["call_count"].any() and run.ship_every > 1:
+        cut = grid(step, step + 1, 1, run.ship_every)
+        block = run.slice(RANGES, [rank], cut.level, cut.start, cut.start + cut.per, wanted)
     if not len(block.rows):
         return []
     seen = np.flatnonzero(block.columns["call_count"][:, 0] > 0)

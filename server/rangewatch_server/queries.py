@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, func, select
 from rangewatch.records import RankInfo, Statistic
 from rangewatch_server import pyramid
 from rangewatch_server.merging import join
-from rangewatch_server.pyramid import Block
+from rangewatch_server.pyramid import FANOUT, Block
 from rangewatch_server.slices import Cache, RunNames, Stream, StreamSlices
 from rangewatch_server.store import tables
 from rangewatch_server.store.fold import PARTS
@@ -106,6 +106,12 @@ class RunReader:
     def last_step(self) -> int | None:
         """The largest step that a newest incarnation reached."""
         return max((step for rank in self.ranks.values() if (step := last_step(rank)) is not None), default=None)
+
+    @property
+    def ship_every(self) -> int:
+        """Steps that the agents merge into one row: a whole column of some level of the pyramid, or 1."""
+        given = max((rank.info.ship_every for rank in self.ranks.values()), default=1)
+        return given if given in (FANOUT, FANOUT**2) else 1
 
     def is_live(self, rank: Rank) -> bool:
         """Whether the rank spoke lately and has not said goodbye."""

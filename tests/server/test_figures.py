@@ -7,11 +7,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 import torch
 
+from rangewatch.records import Opening
 from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch_server import figures
 from rangewatch_server.figures.base import grid
@@ -103,7 +105,7 @@ def test_step_marks_the_first_nonfinite(small: Server) -> None:
     assert step["frames"][3]["amin"] is None
     assert step["frames"][3]["full"] is False
     assert (step["previous_nonfinite_step"], step["next_nonfinite_step"]) == (None, 130)
-    assert step["report"].startswith("Detected inf/nan during step=120")
+    assert step["report"].startswith("Detected inf/nan during batch_number=120")
     assert step["report"].splitlines()[-1].split() == ["-", "inf", "output"]
     assert small.get("/api/v1/runs/1/step?step=121&rank=0")["skipped"] is True
     assert small.get("/api/v1/runs/1/step?step=199&rank=0")["previous_nonfinite_step"] == 130
@@ -199,3 +201,24 @@ def test_one_spike_in_100_000_steps_is_in_the_figure_and_one_click_away(long_run
 )
 def test_a_row_of_several_is_named_for_what_they_share(names: list[str], expected: str) -> None:
     assert group_label(names) == expected
+
+
+def test_merged_steps_are_shown_as_whole_columns(tmp_path: Path) -> None:
+    """No column is narrower than the steps that one row stands for, and none of them looks unobserved."""
+    server = Server(str(tmp_path / "a.db"))
+    known = catalogue(3)
+    first = opening(known)
+    server.post(Opening(msgspec.structs.replace(first.info, ship_every=8), known))
+    amax = np.ones((3, 6))
+    amax[1, 4] = 30_000.0
+    server.post(batch(known, 0, [7, 15, 23, 31, 39, 42], {"amax": amax, "call_count": 8.0}))
+    for query in ("", "&start=3", "&start=30&stop=31"):
+        meta = server.get(f"/api/v1/runs/1/figures/layers?rank=0{query}")["meta"]
+        assert (meta["steps_per_column"], meta["start"] % 8) == (8, 0)
+        assert (array(meta["states"]) == State.VALUE).all()
+    assert array(server.get("/api/v1/runs/1/figures/tensor?tensor=1&rank=0")["figure"]["data"][0]["x"]).size == 6
+    for step in (32, 36, 39):
+        frames = server.get(f"/api/v1/runs/1/step?rank=0&step={step}")["frames"]
+        assert [frame["amax"] for frame in frames] == [1.0, 30_000.0, 1.0] and frames[0]["call_count"] == 8
+    assert server.get("/api/v1/runs/1/locate?rank=0")["step"] == 39
+    server.stop()

@@ -82,9 +82,13 @@ class Grid(msgspec.Struct, frozen=True):
         }  # fmt: skip
 
 
-def grid(start: int, stop: int, columns: int) -> Grid:
-    """A grid of at most `columns` columns, seldom under half of them, each made of whole columns of a pyramid level."""
-    per = max(1, -(-(stop - start) // columns))
+def grid(start: int, stop: int, columns: int, merged: int = 1) -> Grid:
+    """A grid of at most `columns` columns, seldom under half of them, each made of whole columns of a pyramid level.
+
+    `merged`: steps that the agents merge into one row, a level's column; no column of the grid is less.
+    """
+    start, stop = start - start % merged, stop + -stop % merged
+    per = max(merged, -(-(stop - start) // columns))
     level = 0
     # A coarser level is read where it costs at most half the columns: eight times fewer tiles for it.
     while _rounded(per, level + 1) <= 2 * per:

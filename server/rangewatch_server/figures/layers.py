@@ -40,7 +40,7 @@ def build(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `layers` of docs/api.md."""
     tensors = run.names().tensors
     order = chosen(tensors, params.kinds, params.q)
-    cut = grid(params.start, params.stop, params.columns)
+    cut = grid(params.start, params.stop, params.columns, run.ship_every)
     cells = read(run, params, cut, order, tensors)
     starts = row_edges(len(order), params.rows)
     groups = np.split(order, starts[1:]) if len(order) else []
@@ -52,7 +52,7 @@ def read(run: RunReader, params: Params, cut: Grid, order: Array, tensors: Tenso
     if not len(order):
         return Cells(np.zeros((0, cut.width), np.float32), np.zeros((0, cut.width), np.uint8))
     rows = np.sort(order)
-    block = run.slice(RANGES, params.ranks, cut.level, params.start, params.stop, COLUMNS, rows)
+    block = run.slice(RANGES, params.ranks, cut.level, cut.start, cut.stop, COLUMNS, rows)
     cells = cells_of(block, tensors).pooled(cut.edges(block.first, block.width), 1)
     mark_stale(run, params, cut, cells.state)
     position = np.searchsorted(rows, order)

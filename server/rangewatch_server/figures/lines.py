@@ -98,10 +98,11 @@ def tensor(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `tensor` of docs/api.md."""
     names = run.names()
     assert params.tensor is not None, "the API asks for a tensor"
-    entry, cut = names.tensors.entries[params.tensor], grid(params.start, params.stop, params.columns)
+    entry = names.tensors.entries[params.tensor]
+    cut = grid(params.start, params.stop, params.columns, run.ship_every)
     wanted = ("call_count", "amax", "nan_count", "inf_count", "full_numel", "amin")
     known = [name for name in wanted if name in names.fill[RANGES]]
-    block = run.slice(RANGES, params.ranks, cut.level, params.start, params.stop, known, np.array([params.tensor]))
+    block = run.slice(RANGES, params.ranks, cut.level, cut.start, cut.stop, known, np.array([params.tensor]))
     found = {name: values[0] for name, values in to_grid(block, cut, names.rules[RANGES]).items()}
     x = cut.centres()
     seen = (found["call_count"] > 0) & (found["amax"] > 0)

@@ -24,7 +24,7 @@ COLUMNS = ("observed", "bits", "nan_count", "inf_count")
 
 def build(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `timeline` of docs/api.md."""
-    cut = grid(params.start, params.stop, params.columns)
+    cut = grid(params.start, params.stop, params.columns, run.ship_every)
     per_rank = [_rank_cells(run, params, cut, rank) for rank in params.ranks]
     starts = row_edges(len(params.ranks), params.rows)
     bits = np.concatenate([cells.bits for cells in per_rank] or [np.zeros((0, cut.width), np.float32)])
@@ -50,7 +50,7 @@ def summary_cells(block: Block) -> Cells:
 
 def _rank_cells(run: RunReader, params: Params, cut: Grid, rank: int) -> Cells:
     rows = np.array(sorted(KINDS.index(kind) for kind in params.kinds), np.int64) if params.kinds else None
-    block = run.slice(SUMMARY, [rank], cut.level, params.start, params.stop, COLUMNS, rows)
+    block = run.slice(SUMMARY, [rank], cut.level, cut.start, cut.stop, COLUMNS, rows)
     cells = summary_cells(block).pooled(cut.edges(block.first, block.width), 1)
     mark_stale(run, Params(start=params.start, stop=params.stop, ranks=(rank,)), cut, cells.state)
     return cells
