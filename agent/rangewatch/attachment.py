@@ -44,6 +44,7 @@ def attach(
     abort_after_batch_num: int | None = None,
     on_overflow: str | None = None,
     budget_percent: float | None = None,
+    histograms: bool | None = None,
     ship_every: int | None = None,
     ship_interval_s: float | None = None,
     start_step: int | None = None,
@@ -70,7 +71,7 @@ def attach(
             "exclude": exclude, "allow_inf": allow_inf, "full_every": full_every, "weight_every": weight_every,
             "trace_batch_nums": trace_batch_nums, "abort_after_batch_num": abort_after_batch_num,
             "on_overflow": on_overflow, "budget_percent": budget_percent,
-            "ship_every": ship_every, "ship_interval_s": ship_interval_s, "start_step": start_step, "enabled": enabled,
+            "histograms": histograms, "ship_every": ship_every, "ship_interval_s": ship_interval_s, "start_step": start_step, "enabled": enabled,
             "queue_bytes": queue_bytes, "flush_timeout_s": flush_timeout_s, "backend": backend,
         }
     )  # fmt: skip

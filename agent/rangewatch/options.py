@@ -80,6 +80,9 @@ class Options:
     """Percent of a step that the agent may take of the training thread; above it records less (frames, outputs, grads)
     and says so. 100 lets it take what it takes."""
 
+    histograms: bool = False
+    """Whether the full set has a histogram of exponents too: how many elements lie in each power of two."""
+
     ship_every: int = 1
     """Steps that are merged into one record before they are sent: 1, 8 or 64, as the server's pyramid has them.
 
@@ -168,6 +171,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "ship_interval_s": float,
     "start_step": int,
     "enabled": _boolean,
+    "histograms": _boolean,
     "queue_bytes": int,
     "flush_timeout_s": float,
 }
@@ -223,6 +227,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("ship_every", lambda value: value in SHIP_EVERY and not isinstance(value, bool), "1, 8 or 64"),
     ("start_step", _is_whole(0), "a whole number, 0 or more"),
     ("enabled", lambda value: isinstance(value, bool), "True or False"),
+    ("histograms", lambda value: isinstance(value, bool), "True or False"),
     ("queue_bytes", _is_whole(1 << 20), "bytes, 1 MiB or more"),
     ("flush_timeout_s", _is_seconds, "seconds from 0 to 3600"),
     ("backend", lambda value: value in BACKENDS, f"one of {', '.join(BACKENDS)}"),
