@@ -71,7 +71,8 @@ def attach(
             "exclude": exclude, "allow_inf": allow_inf, "full_every": full_every, "weight_every": weight_every,
             "trace_batch_nums": trace_batch_nums, "abort_after_batch_num": abort_after_batch_num,
             "on_overflow": on_overflow, "budget_percent": budget_percent,
-            "histograms": histograms, "ship_every": ship_every, "ship_interval_s": ship_interval_s, "start_step": start_step, "enabled": enabled,
+            "histograms": histograms, "ship_every": ship_every, "ship_interval_s": ship_interval_s,
+            "start_step": start_step, "enabled": enabled,
             "queue_bytes": queue_bytes, "flush_timeout_s": flush_timeout_s, "backend": backend,
         }
     )  # fmt: skip
@@ -139,13 +140,17 @@ class Handle:
             agent.finish()
 
     def stats(self) -> dict[str, Any]:
-        """`step`, `tensors`, `dropped`, `faults`, `not_observed` and `skipped` of this rank. Empty when disabled."""
+        """`step`, `tensors`, `kinds`, `dropped`, `faults`, `not_observed` and `skipped` of this rank.
+
+        Empty when disabled. `kinds` are those recorded now, which the server, a trace or the budget may have changed.
+        """
         agent = self._agent
         if agent is None:
             return {}
         return {
             "step": agent.step,
             "tensors": len(agent.names),
+            "kinds": sorted(agent.recording.kinds),
             "dropped": dict(agent.drops.counts),
             "faults": dict(agent.guard.counts),
             "not_observed": dict(agent.observer.not_observed),

@@ -73,6 +73,29 @@ class TestInputs:
         assert {kind for _, kind, _ in ingest.tensors()} == {"output", "grad_output", "grad"}
 
 
+class Mixed(nn.Module):
+    def forward(self, x: Tensor, mask: Tensor | None, mode: str) -> tuple[Any, ...]:
+        return None, x * 2.0, {"cache": [3, mask]}
+
+
+def test_what_is_no_tensor_is_said(ingest: IngestDouble) -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.add_module("mixed", Mixed())
+    model.forward = lambda x: model.mixed(model[0](x), None, "fast")[1]  # type: ignore[method-assign,operator]
+    with rangewatch.attach(model, url=ingest.url, level="frames") as handle:
+        for _ in range(2):
+            model(torch.randn(3, 4)).sum().backward()
+            handle.step()
+    (told,) = ingest.events("other_values")
+    nothing, other = "None", "not a tensor"
+    assert told.data == {
+        "mixed": {
+            "input[1]": nothing, "input[2]": other, "output[0]": nothing, "output[2]": other, "output[3]": nothing,
+        }
+    }  # fmt: skip
+    assert ingest.tensors()["mixed", "output", 1][1]["call_count"] == 1
+
+
 def keep_inputs(kept: dict[Key, list[Tensor]], fqn: str, args: Any, kwargs: Any) -> None:
     for index, tensor in enumerate(flat((args, kwargs))):
         if isinstance(tensor, Tensor) and tensor.is_floating_point():
