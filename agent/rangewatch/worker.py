@@ -151,8 +151,8 @@ class Agent:
         is_lowered = self.recording.lower()
         kinds = ", ".join(sorted(self.recording.kinds))
         what = f"{100 * share:.1f} % of a step is the agent's; the budget is {self.options.budget_percent:g} %"
-        then = f"from step {self.step} on only {kinds} is recorded" if is_lowered else "nothing less can be recorded"
-        message = f"{what}: {then}. attach(budget_percent=100) keeps the level"
+        then = f"from step {self.step} on it records {kinds} only" if is_lowered else f"it records {kinds} only already"
+        message = f"{what}: {then}. attach(budget_percent=100) lets it be"
         if is_lowered or not self._is_at_lowest:
             logger.warning("rangewatch: %s", message)
             self.add_event("level", message, {"kinds": sorted(self.recording.kinds), "was": sorted(was)})
