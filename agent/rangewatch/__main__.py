@@ -12,6 +12,8 @@ from rangewatch import __version__
 COMMANDS = {
     "serve": ("rangewatch_server.serve", "server", "start the dashboard server"),
     "report": ("rangewatch.report", "server", "the classic text report of a run's first overflow, or of any step"),
+    "trace": ("rangewatch.trace", "server", "record the next steps of a live run in full"),
+    "level": ("rangewatch.level", "agent", "record more, or less, of a live run"),
     "demo": ("rangewatch.demo.launch", "agent,server", "a server and two ranks that really overflow, in a minute"),
 }
 

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from rangewatch import __version__
-from rangewatch_server import api, ingest, live, static
+from rangewatch_server import api, commands, ingest, live, static
 from rangewatch_server.access import AccessMiddleware
 from rangewatch_server.errors import ApiError
 from rangewatch_server.queries import Queries
@@ -53,8 +53,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(AccessMiddleware, settings=settings)
     for handled in (ApiError, RequestValidationError, HTTPException, TileError, Exception):
         app.add_exception_handler(handled, _error)
-    for router in (ingest.router, live.router, api.router, static.router):  # static last: it takes every page path
-        app.include_router(router)
+    for each in (ingest, live, api, commands, static):  # static last: it takes every page path
+        app.include_router(each.router)
     return app
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
-from typing import Any
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
@@ -12,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from rangewatch.records import Batch, Opening
 from rangewatch.wire import MAX_COMPRESSED_BYTES, WireError, decode
+from rangewatch_server.body import read_body
 from rangewatch_server.errors import STATUS_OF_CODE, ApiError
 from rangewatch_server.store.checks import check_header, check_opening
 from rangewatch_server.store.writer import Busy, Refused, Unavailable, Writer
@@ -20,21 +20,20 @@ router = APIRouter()
 
 RETRY_AFTER_S = 1
 DECODERS = 2  # threads: decoding is mostly zstd and numpy, which let each other run
-BODY_S = 30.0  # a body that has not arrived by then is given up: an agent sends 16 MiB at most
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The answer to an agent. `commands` is how the server asks for more; none are sent yet."""
+    """The answer to an agent. `commands` are JSON objects that ask it for more: docs/wire.md."""
 
     contiguous: int
     duplicate: bool
-    commands: tuple[dict[str, Any], ...] = ()
+    commands: tuple[msgspec.Raw, ...]
 
 
 @router.post("/api/v1/ingest", status_code=202)
 async def ingest(request: Request) -> Response:
     """Take one wire message (docs/wire.md)."""
-    body = await _body(request)
+    body = await read_body(request, MAX_COMPRESSED_BYTES)
     writer: Writer = request.app.state.writer
     try:
         message = await to_thread.run_sync(_checked, body, limiter=_limiter())
@@ -46,7 +45,7 @@ async def ingest(request: Request) -> Response:
         raise ApiError(429, "busy", str(error), RETRY_AFTER_S) from None
     except Unavailable as error:
         raise ApiError(503, "unavailable", str(error), RETRY_AFTER_S) from None
-    accepted = Accepted(answer.contiguous, answer.duplicate)
+    accepted = Accepted(answer.contiguous, answer.duplicate, answer.commands)
     return Response(msgspec.json.encode(accepted), 202, media_type="application/json")
 
 
@@ -54,31 +53,6 @@ async def ingest(request: Request) -> Response:
 def _limiter() -> CapacityLimiter:
     """Threads of ingest's own: page requests have others, so that a crowd of them does not hold up the agents."""
     return CapacityLimiter(DECODERS)
-
-
-async def _body(request: Request) -> bytes:
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > MAX_COMPRESSED_BYTES:
-        raise _too_large()
-    try:
-        return await asyncio.wait_for(_read(request), BODY_S)
-    except asyncio.TimeoutError:
-        raise ApiError(408, "slow_body", f"body did not arrive within {BODY_S:.0f} s") from None
-
-
-async def _read(request: Request) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MAX_COMPRESSED_BYTES:
-            raise _too_large()
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _too_large() -> ApiError:
-    return ApiError(413, "too_large", f"body is larger than {MAX_COMPRESSED_BYTES} bytes")
 
 
 def _checked(body: bytes) -> Opening | Batch:

@@ -134,3 +134,32 @@ events = Table(
     Column("data", LargeBinary, nullable=False),
     Index(None, "stream_id"),
 )  # fmt: skip
+
+# What somebody asked of the agents of a run. `body` is what they are sent, as JSON; `ranks` is JSON, null for all.
+commands = Table(
+    "commands", metadata,
+    Column("id", _Id, primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("ranks", LargeBinary, nullable=False),
+    # How many ranks the run was said to have then: those still to come get a command that is for all.
+    Column("world_size", Integer, nullable=False),
+    Column("created_ns", BigInteger, nullable=False),
+    Column("expires_ns", BigInteger, nullable=False),
+    Column("withdrawn_ns", BigInteger),
+    Index(None, "run_id"),
+)  # fmt: skip
+
+# What each rank made of a command. It is for one incarnation only: `stream_id`.
+command_ranks = Table(
+    "command_ranks", metadata,
+    Column("command_id", ForeignKey("commands.id"), primary_key=True),
+    Column("rank", Integer, primary_key=True),
+    Column("stream_id", ForeignKey("streams.id"), nullable=False),
+    Column("state", Text, nullable=False, server_default="pending"),
+    Column("first_step", BigInteger),
+    Column("last_step", BigInteger),
+    Column("reason", Text, nullable=False, server_default=""),
+    Column("changed_ns", BigInteger, nullable=False),
+    Index(None, "stream_id"),
+)  # fmt: skip

@@ -24,6 +24,8 @@ from rangewatch.wire import WireError, decode
 from rangewatch_server.pyramid import Block
 from rangewatch_server.store import tables, tiles
 from rangewatch_server.store.checks import check_ranges
+from rangewatch_server.store.command_rows import Ask, CommandRefused, Withdraw
+from rangewatch_server.store.commands import NO_COMMANDS, Commands
 from rangewatch_server.store.engine import Engines
 from rangewatch_server.store.fold import Folder
 from rangewatch_server.store.names import Names
@@ -61,10 +63,14 @@ UPDATE_STREAM = (
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What an agent is told: the highest sequence up to which everything is stored (-1 for none)."""
+    """What an agent is told: the highest sequence up to which everything is stored (-1 for none), and what to do.
+
+    `commands` are JSON objects as they stand.
+    """
 
     contiguous: int
     duplicate: bool = False
+    commands: tuple[msgspec.Raw, ...] = NO_COMMANDS
 
 
 class Busy(Exception):
@@ -84,9 +90,10 @@ class Refused(Exception):
 
 
 class _Item(msgspec.Struct):
-    message: Opening | Batch
+    message: Opening | Batch | Ask | Withdraw
     body: bytes
-    future: Future[Answer]
+    future: Future[Any]
+    """Of an `Answer`, or of a command's id."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -103,6 +110,7 @@ class Writer:
         self.engine = engines.writer
         self.on_change = on_change
         self.names = Names()
+        self.commands = Commands()
         self.streams: dict[tuple[int, int, str], StreamState] = {}
         self._queue: queue.Queue[_Item | None] = queue.Queue(QUEUE_MESSAGES)
         self._thread = threading.Thread(target=self._run, name="rangewatch-writer", daemon=True)
@@ -118,7 +126,13 @@ class Writer:
 
     def submit(self, message: Opening | Batch, body: bytes) -> Future[Answer]:
         """Queue a message. Raises `Busy` when the queue is full; the future `Unavailable`, `Refused` or `WireError`."""
-        item = _Item(message, body, Future())
+        return self._put(_Item(message, body, Future()))
+
+    def command(self, message: Ask | Withdraw) -> Future[int]:
+        """Queue a change of commands: the command's id. Raises as `submit`, and the future also `CommandRefused`."""
+        return self._put(_Item(message, b"", Future()))
+
+    def _put(self, item: _Item) -> Future[Any]:
         try:
             self._queue.put_nowait(item)
         except queue.Full:
@@ -136,11 +150,23 @@ class Writer:
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        while (first := self._queue.get()) is not None:
+        while (first := self._next()) is not None:
             group, ended = self._group(first)
             self._commit([item for item in group if item.future.set_running_or_notify_cancel()])
             if ended:
                 return
+
+    def _next(self) -> _Item | None:
+        """Wait for an item; meanwhile live pages are told when a command expires."""
+        while True:
+            try:
+                return self._queue.get(timeout=self.commands.expires_in_s())
+            except queue.Empty:
+                self._tell([Changed(run, self._last_step(run)) for run in self.commands.expire()])
+
+    def _last_step(self, run: int) -> int | None:
+        steps = (stream.last_step for stream in self.streams.values() if stream.run_id == run)
+        return max((step for step in steps if step is not None), default=None)
 
     def _group(self, first: _Item) -> tuple[list[_Item], bool]:
         group, size = [first], len(first.body)
@@ -156,9 +182,10 @@ class Writer:
         return group, False
 
     def _commit(self, group: list[_Item]) -> None:
-        answers: list[Answer | Exception] = []
+        answers: list[Answer | int | Exception] = []
         try:
             with self.engine.begin() as connection:
+                self.commands.load(connection)
                 transaction = _Transaction(connection, self)
                 answers = [transaction.take(item) for item in group]
                 transaction.finish()
@@ -169,20 +196,27 @@ class Writer:
         for stream in transaction.touched.values():
             if stream.state != "open":  # a rank that said goodbye speaks no more: its rows need no memory
                 self.streams.pop((stream.run_id, stream.rank, stream.incarnation), None)
+        asked = {run: self._last_step(run) for run in transaction.commanded}
+        self._tell([*(Changed(*each) for each in asked.items()), *transaction.changes()])
+
+    def _tell(self, changes: list[Changed]) -> None:
+        if not changes:
+            return
         try:
-            self.on_change(transaction.changes())
+            self.on_change(changes)
         except Exception:
             logger.exception("live pages were not told of a change")
 
-    def _answer(self, group: list[_Item], answers: list[Answer | Exception]) -> None:
+    def _answer(self, group: list[_Item], answers: list[Answer | int | Exception]) -> None:
         for item, answer in zip(group, answers, strict=True):
-            if isinstance(answer, Answer):
-                item.future.set_result(answer)
-            else:
+            if isinstance(answer, Exception):
                 item.future.set_exception(answer)
+            else:
+                item.future.set_result(answer)
 
     def _failed(self, group: list[_Item], error: Exception) -> None:
         self.names.forget()
+        self.commands.forget()
         self.streams.clear()
         if isinstance(error, DATABASE_TROUBLE):
             logger.error("database did not take a group of %d messages: %s", len(group), str(error).splitlines()[0])
@@ -202,17 +236,22 @@ class _Transaction:
     def __init__(self, connection: Connection, writer: Writer) -> None:
         self.connection = connection
         self.names = writer.names
+        self.commands = writer.commands
         self.streams = writer.streams
         self.touched: dict[int, StreamState] = {}
+        self.commanded: set[int] = set()
+        """Runs that were asked something."""
 
-    def take(self, item: _Item) -> Answer | Exception:
+    def take(self, item: _Item) -> Answer | int | Exception:
         """Apply one message; an answer, or the error that concerns this message only."""
         try:
             if isinstance(item.message, Opening):
                 with self.connection.begin_nested():  # refused in the middle, it leaves no run behind
                     return self._opening(item.message)
-            return self._batch(item.message, item.body)
-        except (Refused, WireError) as error:
+            if isinstance(item.message, Batch):
+                return self._batch(item.message, item.body)
+            return self._command(item.message)
+        except (Refused, CommandRefused, WireError) as error:
             if isinstance(item.message, Opening):
                 self.names.forget()
             return error
@@ -223,6 +262,8 @@ class _Transaction:
         folded: list[dict[str, int]] = []
         for stream in self.touched.values():
             folded += [{"stream": stream.id, "number": each} for each in self._fold(stream, tile_rows)]
+            if stream.state != "open":
+                self.commands.ended(self.connection, stream.run_id, stream.id)
         self._execute(INSERT_TILE, tile_rows)
         self._execute(DELETE_BATCH, folded)
         self._execute(INSERT_BATCH, [row for stream in self.touched.values() for row in stream.unstored()])
@@ -249,7 +290,18 @@ class _Transaction:
         stream.last_seen_ns = time.time_ns()
         stream.folder = None  # the catalogue may have grown
         self.touched[stream.id] = stream
-        return Answer(stream.contiguous)
+        if stream.state == "open":
+            self.commands.opened(self.connection, run_id, stream.rank, stream.id)
+        return self._reply(stream)
+
+    def _command(self, asked: Ask | Withdraw) -> int:
+        self.commanded.add(asked.run_id)
+        if isinstance(asked, Ask):
+            return self.commands.ask(self.connection, asked)
+        return self.commands.withdraw(self.connection, asked)
+
+    def _reply(self, stream: StreamState, *, duplicate: bool = False) -> Answer:
+        return Answer(stream.contiguous, duplicate, self.commands.waiting(stream.run_id, stream.id))
 
     def _batch(self, batch: Batch, body: bytes) -> Answer:
         run_id = self.names.run(self.connection, batch.run)
@@ -259,7 +311,7 @@ class _Transaction:
                 "unknown_run", f"run {batch.run[:80]!r}, rank {batch.rank} has not been opened; send its opening"
             )
         if stream.has(batch.sequence):
-            return Answer(stream.contiguous, duplicate=True)
+            return self._reply(stream, duplicate=True)
         if batch.sequence > max(stream.contiguous, batch.settled) + MAX_AHEAD:
             raise Refused(
                 "too_far_ahead", f"sequence {batch.sequence} is far past {stream.contiguous}; send the gap first"
@@ -269,7 +321,7 @@ class _Transaction:
         stream.add(batch, raws, body, tensors, time.time_ns())
         self._events(stream, batch)
         self.touched[stream.id] = stream
-        return Answer(stream.contiguous)
+        return self._reply(stream)
 
     def _raws(self, run_id: int, batch: Batch) -> list[Raw]:
         known = self.names.catalogue(self.connection, run_id, batch.catalogue)
@@ -288,6 +340,7 @@ class _Transaction:
             for event in batch.events
         ]  # fmt: skip
         self._execute(INSERT_EVENT, rows)
+        self.commands.acknowledge(self.connection, stream.run_id, stream.id, batch.events)
 
     def _fold(self, stream: StreamState, tile_rows: list[dict[str, Any]]) -> list[int]:
         """Make tiles of what is complete; the stored batches that nobody needs any more are returned."""
