@@ -12,12 +12,12 @@ from torch import nn
 
 from rangewatch import identity
 from rangewatch.compiled import CompiledCall
-from rangewatch.loss_scale import check_scaler
+from rangewatch.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.model_hooks import ModelHooks
 from rangewatch.optimizer_reads import OptimizerReads
 from rangewatch.options import Options, resolve
 from rangewatch.selection import Selection
-from rangewatch.step_ends import add_step_ends, as_list, check_optimizers
+from rangewatch.step_ends import add_step_ends, as_list, check_optimizers, watch_step
 from rangewatch.tensor_names import clean_modules
 from rangewatch.weights import Cadence, WeightReads
 from rangewatch.worker import Agent
@@ -56,9 +56,10 @@ def attach(
     """Watch the numeric ranges of `model` in training and send them to a Rangewatch server.
 
     `optimizer` is one or a list; the step ends when it steps, or at `scaler.update()` when a `scaler` is given that is
-    enabled; without both, call `step()` on the handle. The other arguments are described in `options.Options`; each can
-    be an environment variable `RANGEWATCH_<NAME>` instead. Call it after the process group is initialised and before
-    the model is compiled; before or after wrapping in DDP is the same.
+    enabled; without both, call `step()` on the handle. `scaler` is one or a list: a torch GradScaler, or a DeepSpeed or
+    Megatron optimizer; left out, it is the one that the optimizer brings along. The other arguments are described in
+    `options.Options`; each can be an environment variable `RANGEWATCH_<NAME>` instead. Call it after the process group
+    is initialised and before the model is compiled; before or after wrapping in DDP is the same.
 
     A process may attach several models. Each is a run of its own: where the name is taken by a model that is attached
     already, "/" and the model's class are added to it, with a number if need be, and a warning says so.
@@ -171,7 +172,9 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     selection = Selection(options)
     selection.check(clean_modules(model))
     device = next(model.parameters()).device
-    info = identity.rank_info(options.run, device, loss_scaled=scaler is not None, ship_every=options.ship_every)
+    info = identity.rank_info(
+        options.run, device, loss_scaled=is_loss_scaled(scaler, optimizers), ship_every=options.ship_every
+    )
     taken = {handle.run for handle in _attached.values() if handle.is_active}
     agent = Agent(options, identity.told_apart(info, type(clean_modules(model)[""]).__name__, taken))
     with contextlib.ExitStack() as undo:
@@ -206,16 +209,17 @@ def _add_hooks(
 def _add_optimizer_reads(
     agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, undo: contextlib.ExitStack
 ) -> None:
+    reference = ref(optimizer)  # DeepSpeed's optimizers hold their model
+
     def before(*args: Any) -> None:
         if agent.observer.is_active:
             weights.read_now()
-            reads.before(agent.step, optimizer)
+            reads.before(agent.step, reference())
             agent.stop_at_overflow()
 
     before_hook = CompiledCall(agent.guard, "before the update", before)
     after_hook = CompiledCall(agent.guard, "after the update", lambda *args: reads.after())
-    undo.callback(optimizer.register_step_pre_hook(before_hook).remove)
-    undo.callback(optimizer.register_step_post_hook(after_hook).remove)
+    watch_step(optimizer, before_hook, after_hook, undo)
 
 
 def _forget(reference: ref[nn.Module]) -> None:

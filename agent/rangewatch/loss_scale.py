@@ -1,112 +1,136 @@
-"""Watches a GradScaler: what scale the step's backward used, and whether the step was skipped.
-
-`update` is wrapped on the scaler's class, not on the object, so the object still copies and pickles as itself; the
-class gets its own `update` back when the last watch on it ends.
-"""
+"""Records what the loss was multiplied by in each step and whether the step was skipped, and says when a step ends."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
-_NEEDED_METHODS = ("scale", "step", "update")
+from rangewatch import scalers
+from rangewatch.guard import Guarded
+from rangewatch.phases import StepBoundary
+from rangewatch.scalers.grad_scaler import either
+from rangewatch.scalers.kind import Values
+from rangewatch.scalers.method_watch import Patch, Watch
+from rangewatch.worker import Agent
 
 
 def check_scaler(scaler: Any) -> None:
-    """Raise `TypeError` when `scaler` is not like `torch.amp.GradScaler`."""
-    missing = [name for name in _NEEDED_METHODS if not callable(getattr(scaler, name, None))]
-    if missing:
-        raise TypeError(f"scaler {type(scaler).__name__} has no method {missing[0]!r}: pass a torch.amp.GradScaler")
+    """Raise `TypeError` when `scaler` is neither like a scaler of `scalers.ALL` nor a list of such."""
+    scalers.given(scaler)
 
 
-class ScalerWatch:
-    """Calls `before` and `after` around each `scaler.update()` until `remove`. They must not raise."""
+def scalers_of(scaler: Any, optimizers: Sequence[Any]) -> list[scalers.Found]:
+    """The scalers that the user gave; where none was given, those that the optimizers bring along."""
+    return scalers.of_optimizers(optimizers) if scaler is None else scalers.given(scaler)
 
-    def __init__(self, scaler: Any, before: Callable[[], None], after: Callable[[], None]) -> None:
-        self.before, self.after = before, after
-        self._patch = Patch.of(type(scaler))
-        self._key = id(scaler)
-        self._scaler = scaler
-        self._patch.watches[self._key] = self
+
+def is_loss_scaled(scaler: Any, optimizers: Sequence[Any]) -> bool:
+    """Whether the gradients are multiplied by a loss scale: not by a disabled scaler, nor by one fixed at 1.0."""
+    return any(each.kind.is_scaling(each.scaler) for each in scalers_of(scaler, optimizers))
+
+
+class LossScaling:
+    """The scalers of one model. `loss_scale` is the first one's, `loss_scale/1` the second's and so on, as given.
+
+    `found_inf` is of the step: 1.0 if any of them found one. `boundary` is told the number of each that has settled a
+    step. `optimizers`: ids of those that the scalers may serve. `is_alone`: nothing else ends steps, so that a disabled
+    scaler must.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        found: Sequence[scalers.Found],
+        boundary: StepBoundary,
+        optimizers: frozenset[int],
+        *,
+        is_alone: bool,
+    ) -> None:
+        self.agent, self.boundary, self.is_alone = agent, boundary, is_alone
+        self._found_inf: tuple[int, Tensor | float] = (-1, 0.0)
+        first = optimizers if len(found) == 1 else frozenset[int]()
+        self.watched = [WatchedScaler(self, number, each, first) for number, each in enumerate(found)]
+
+    def record(self, number: int, values: Values) -> None:
+        """Record what scaler `number` says of the open step; nothing where that one is closed already."""
+        if number not in self.boundary.awaited:
+            return
+        named: dict[str, Any] = {}
+        if "loss_scale" in values:
+            named[f"loss_scale/{number}" if number else "loss_scale"] = values["loss_scale"]
+        if "found_inf" in values:
+            named["found_inf"] = self._any(values["found_inf"])
+        self.agent.record(named)
 
     def remove(self) -> None:
-        """Stop watching. The class is as before when nobody else watches one of its objects."""
-        if self._patch.watches.get(self._key) is self:
-            del self._patch.watches[self._key]
-        self._patch.restore_if_unused()
+        """Stop watching."""
+        for each in self.watched:
+            each.remove()
+
+    def _any(self, found_inf: Tensor | float) -> Tensor | float:
+        if len(self.watched) < 2:
+            return found_inf
+        step, before = self._found_inf
+        value = either(before, found_inf) if step == self.agent.step else found_inf
+        self._found_inf = self.agent.step, value  # one element, kept until another scaler of the step has spoken
+        return value
 
 
-class Patch:
-    """The wrapped `update` of one class, and who listens to it."""
+class WatchedScaler:
+    """One of the scalers, or another that has taken its place.
 
-    installed: dict[type, Patch] = {}  # noqa: RUF012 - one for the process, as classes are
-
-    def __init__(self, owner: type) -> None:
-        self.owner = owner
-        self.watches: dict[int, ScalerWatch] = {}  # by id: a watch keeps its scaler, so none is reused
-        self._own: Any = owner.__dict__.get("update")
-        self._wrapper = _wrap(owner.update, self.watches)  # type: ignore[attr-defined]
-        owner.update = self._wrapper  # type: ignore[attr-defined]
-
-    @classmethod
-    def of(cls, owner: type) -> Patch:
-        """The patch of `owner`, installed now if it is not."""
-        if owner not in cls.installed:
-            cls.installed[owner] = cls(owner)
-        return cls.installed[owner]
-
-    def restore_if_unused(self) -> None:
-        """Give the class its `update` back, unless somebody wrapped it again on top of us."""
-        if self.watches or self.owner.__dict__.get("update") is not self._wrapper:
-            return
-        if self._own is None:
-            del self.owner.update  # type: ignore[attr-defined]
-        else:
-            self.owner.update = self._own  # type: ignore[attr-defined]
-        self.installed.pop(self.owner, None)
-
-
-def _wrap(update: Callable[..., Any], watches: dict[int, ScalerWatch]) -> Callable[..., Any]:
-    @functools.wraps(update)
-    def watched_update(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watch = watches.get(id(self))
-        if watch is not None:
-            watch.before()
-        result = update(self, *args, **kwargs)
-        if watch is not None:
-            watch.after()
-        return result
-
-    return watched_update
-
-
-def state_before_update(scaler: Any) -> dict[str, torch.Tensor | float]:
-    """`loss_scale` and `found_inf` as they are before `update`: tensors where the scaler keeps tensors.
-
-    Nothing is read from a device here. Empty for a disabled scaler; `found_inf` is left out when nothing was unscaled.
+    Nobody tells us of a new GradScaler made in the middle of a run. It is known by the optimizers that it steps, which
+    are the old one's, when it is updated; so a step that it skips is closed as well. Where one cannot be known so (its
+    class has an `update` of its own), `StepBoundary` waits no longer for the old one when an optimizer steps twice.
     """
-    state: dict[str, torch.Tensor | float] = {}
-    scale = getattr(scaler, "_scale", None)
-    if scale is not None and is_enabled(scaler):
-        state["loss_scale"] = scale
-    found = [
-        value
-        for optimizer_state in getattr(scaler, "_per_optimizer_states", {}).values()
-        for value in optimizer_state.get("found_inf_per_device", {}).values()
-    ]
-    if found:
-        state["found_inf"] = found[0] if len(found) == 1 else functools.reduce(torch.maximum, _on_one_device(found))
-    return state
 
+    def __init__(self, scaling: LossScaling, number: int, found: scalers.Found, optimizers: frozenset[int]) -> None:
+        self.number, self._scaling, self._kind = number, scaling, found.kind
+        self._optimizers, self._ends = optimizers, True
+        if scaling.is_alone or found.kind.is_enabled(found.scaler):
+            scaling.boundary.awaited.add(number)
+        self._meet = Guarded(scaling.agent.guard, "scaler", self._take_over)
+        self._watch = self._begin(found.scaler)
+        self._patch: Patch | None = self._watch.patch
+        if self._patch is not None:
+            self._patch.strangers.append(self._meet)
 
-def _on_one_device(values: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [value.to(values[0].device, non_blocking=True) for value in values]
+    def remove(self) -> None:
+        """Stop watching."""
+        if self._patch is not None and self._meet in self._patch.strangers:
+            self._patch.strangers.remove(self._meet)
+        self._watch.remove()
+        if self._patch is not None:
+            self._patch.restore_if_unused()
 
+    def _begin(self, scaler: Any) -> Watch:
+        guard = self._scaling.agent.guard
+        before, after = Guarded(guard, "scaler", self._before), Guarded(guard, "scaler", self._after)
+        end = Guarded(guard, "step", self._end)  # it must go on where reading has given up
 
-def is_enabled(scaler: Any) -> bool:
-    """Whether `scaler` scales at all; one that cannot say so does."""
-    answer = getattr(scaler, "is_enabled", None)
-    return bool(answer()) if callable(answer) else True
+        def settled(scaler: Any, result: Any) -> None:
+            after(scaler, result)
+            end()
+
+        return Watch(scaler, self._kind.method, before, settled)
+
+    def _before(self, scaler: Any, arguments: tuple[Any, ...]) -> None:
+        kind = self._kind
+        self._ends = (self._scaling.is_alone or kind.is_enabled(scaler)) and kind.is_due(scaler)
+        self._optimizers = kind.optimizers(scaler) or self._optimizers
+        self._scaling.record(self.number, kind.before(scaler, arguments))
+
+    def _after(self, scaler: Any, result: Any) -> None:
+        self._scaling.record(self.number, self._kind.after(scaler, result))
+
+    def _end(self) -> None:
+        ends, self._ends = self._ends, True
+        if ends:
+            self._scaling.boundary.scaler_updated(self.number)
+
+    def _take_over(self, other: Any) -> None:
+        if self._kind.fits(other) and self._optimizers & self._kind.optimizers(other):
+            old, self._watch = self._watch, self._begin(other)
+            old.remove()

@@ -1,4 +1,4 @@
-"""Where a step ends: hooks on the optimizers and on the loss scaler."""
+"""Where a step ends: hooks on the optimizers and on the loss scalers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,44 @@ from torch import nn
 
 from rangewatch.compiled import CompiledCall
 from rangewatch.guard import Guarded
-from rangewatch.loss_scale import ScalerWatch, is_enabled, state_before_update
+from rangewatch.loss_scale import LossScaling, scalers_of
 from rangewatch.phases import StepBoundary
+from rangewatch.scalers import GRAD_SCALER
+from rangewatch.scalers.kind import has_method
+from rangewatch.scalers.method_watch import Watch
+from rangewatch.scalers.wrapped import runs_hooks, stepping, wrapped_in
 from rangewatch.worker import Agent
 
 
 def add_step_ends(agent: Agent, optimizers: list[Any], scaler: Any, undo: contextlib.ExitStack) -> None:
-    """End the agent's step when the optimizers or the scaler say so; `undo` gets what takes the hooks away."""
-    guard = agent.guard
-    # A scaler that is disabled skips nothing, and a loop may well leave it alone: its update ends no step.
-    ends_step = scaler is not None and (is_enabled(scaler) or not optimizers)
-    boundary = StepBoundary(agent.close_step, len(optimizers), has_scaler=ends_step)
-    for position, optimizer in enumerate(optimizers):
-        stepped = CompiledCall(guard, "step", lambda *_, position=position: boundary.optimizer_stepped(position))
-        undo.callback(optimizer.register_step_post_hook(stepped).remove)
-    if scaler is not None:
-        before = Guarded(guard, "scaler", lambda: agent.record(state_before_update(scaler)))
-        updated = Guarded(guard, "step", boundary.scaler_updated if ends_step else lambda: None)
-        undo.callback(ScalerWatch(scaler, before, updated).remove)
+    """End the agent's step when the optimizers or the scalers say so; `undo` gets what takes the hooks away.
+
+    `scaler` None: those that the optimizers bring along. An optimizer inside one that settles its step itself, as
+    DeepSpeed's do, has no say: it steps several times a step, or not at all.
+    """
+    found = scalers_of(scaler, optimizers)
+    settled = {id(each) for kind, one in found if kind.method == "step" for each in wrapped_in(one)}
+    outer = [each for each in optimizers if not settled & {id(inner) for inner in wrapped_in(each)}]
+    known = frozenset(id(inner) for each in outer for inner in wrapped_in(each))
+    boundary = StepBoundary(agent.close_step, len(outer))
+    undo.callback(LossScaling(agent, found, boundary, known, is_alone=not outer).remove)
+    for position, optimizer in enumerate(outer):
+        ended = CompiledCall(agent.guard, "step", lambda *_, position=position: boundary.optimizer_stepped(position))
+        watch_step(optimizer, None, ended, undo)
+
+
+def watch_step(optimizer: Any, before: Guarded | None, after: Guarded, undo: contextlib.ExitStack) -> None:
+    """Call `before` and `after` around each step of `optimizer` or of what it wraps; `undo` gets what ends that.
+
+    They are torch's own hooks where torch calls them. Any other object's `step` is watched, see `method_watch`.
+    """
+    target = stepping(optimizer)
+    if not runs_hooks(target):
+        undo.callback(Watch(target, "step", before or _nothing, after).remove)
+        return
+    if before is not None:
+        undo.callback(target.register_step_pre_hook(before).remove)
+    undo.callback(target.register_step_post_hook(after).remove)
 
 
 def as_list(optimizer: Any) -> list[Any]:
@@ -38,11 +58,29 @@ def as_list(optimizer: Any) -> list[Any]:
 
 
 def check_optimizers(optimizers: list[Any], model: nn.Module) -> None:
-    """Raise `TypeError` or `ValueError` for what cannot be the optimizers of `model`."""
+    """Raise `TypeError` or `ValueError` for what cannot be the optimizers of `model`.
+
+    One that wraps another may hold copies of the model's parameters in float32: those are not looked for.
+    """
     own = {id(parameter) for parameter in model.parameters()}
     for optimizer in optimizers:
-        if not hasattr(optimizer, "register_step_post_hook"):
-            raise TypeError(f"rangewatch.attach: {type(optimizer).__name__} is not a torch.optim.Optimizer")
+        _check_type(optimizer)
+        if not runs_hooks(optimizer):
+            continue
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if not any(id(parameter) in own for parameter in parameters):
             raise ValueError("rangewatch.attach: the optimizer has none of the model's parameters")
+
+
+def _check_type(optimizer: Any) -> None:
+    name = type(optimizer).__name__
+    if has_method(optimizer, "get_last_lr"):
+        raise TypeError(f"rangewatch.attach: {name} is a learning rate scheduler: pass its optimizer")
+    if GRAD_SCALER.fits(optimizer):
+        raise TypeError(f"rangewatch.attach: {name} is a loss scaler: pass it as `scaler`")
+    if stepping(optimizer) is None:
+        raise TypeError(f"rangewatch.attach: {name} is not a torch.optim.Optimizer, and has no method step")
+
+
+def _nothing(*args: Any) -> None:
+    pass

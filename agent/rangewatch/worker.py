@@ -40,11 +40,18 @@ class Agent:
 
     def __init__(self, options: Options, info: RankInfo) -> None:
         self.options, self.info = options, info
-        self.guard, self.names, self.drops = Guard(), TensorNames(), Drops()
+        self.guard, self.drops = Guard(), Drops()
+        self.names = TensorNames(histograms=options.histograms)
         self.step = options.start_step
         self._buffer = StepBuffer()
         self.cost = Cost(options.budget_percent)
-        self.observer = Observer(self.names, self._buffer, self.cost, forces_device=options.backend == "device")
+        self.observer = Observer(
+            self.names,
+            self._buffer,
+            self.cost,
+            forces_device=options.backend == "device",
+            histograms=options.histograms,
+        )
         self.recording = Recording(options)
         self.recording.begin_step(self.step)
         self.control = Control(self.recording, self.add_event)
@@ -172,7 +179,7 @@ class Agent:
         """
         can_be_late = self.step > self.options.start_step and not self._buffer.is_observed()
         for name, value in values.items():
-            if name in OWN_SERIES:
+            if name in OWN_SERIES or name.startswith("loss_scale/"):
                 self._refuse(name)
                 continue
             is_late = can_be_late and name not in self._logged_before

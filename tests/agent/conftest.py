@@ -59,5 +59,10 @@ def _hooks_of_ours(model: torch.nn.Module | None, optimizers: list[Any]) -> list
     hooks += [hook for module in modules for hook in module._forward_pre_hooks.values()]
     hooks += [hook for parameter in parameters for hook in (parameter._post_accumulate_grad_hooks or {}).values()]
     hooks += [hook for parameter in parameters for hook in (parameter._backward_hooks or {}).values()]
-    hooks += [hook for each in optimizers if each for hook in each._optimizer_step_post_hooks.values()]
+    hooks += [
+        hook
+        for each in optimizers
+        if each is not None
+        for hook in vars(each).get("_optimizer_step_post_hooks", {}).values()
+    ]
     return [hook for hook in hooks if isinstance(hook, Guarded)]

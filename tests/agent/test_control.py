@@ -40,6 +40,13 @@ class Loop:
             while step not in self.ingest.series("wall_time_s"):  # the test's time limit ends this
                 pass
 
+    def obey(self, **command: Any) -> None:
+        """Train until the command is answered for the last time, and a step more."""
+        self.ingest.commands = [command]
+        while not any(each["id"] == command["id"] and each["state"] != "accepted" for each in self.answers()):
+            self.steps(1)  # the test's time limit ends this
+        self.steps(1)
+
     def kinds_at(self, step: int, fqn: str | None = None) -> set[str]:
         return {kind for (name, kind, _), cells in self.ingest.tensors().items()
                 if step in cells and fqn in (None, name)}  # fmt: skip
@@ -51,8 +58,7 @@ class Loop:
 def test_a_trace(ingest: IngestDouble) -> None:
     with Loop(ingest) as loop:
         loop.steps(2)
-        ingest.commands = [{"id": 7, "kind": "trace", "steps": 2, "modules": []}]
-        loop.steps(6)
+        loop.obey(id=7, kind="trace", steps=2, modules=[])
         assert loop.handle.stats()["faults"] == {}
         first = loop.answers()[0]["first_step"]
     assert loop.answers() == [
@@ -68,8 +74,7 @@ def test_a_trace(ingest: IngestDouble) -> None:
 def test_a_trace_of_some_modules(ingest: IngestDouble) -> None:
     with Loop(ingest, level="grads") as loop:
         loop.steps(1)
-        ingest.commands = [{"id": 1, "kind": "trace", "steps": 1, "modules": ["2*"]}]
-        loop.steps(4)
+        loop.obey(id=1, kind="trace", steps=1, modules=["2*"])
         step = loop.answers()[0]["first_step"]
         assert loop.kinds_at(step, "2") == {"input", "output", "grad_output"}
         assert loop.kinds_at(step, "2.weight") == {"grad", "reduced_grad", "weight", "update"}
@@ -79,8 +84,7 @@ def test_a_trace_of_some_modules(ingest: IngestDouble) -> None:
 
 def test_a_trace_of_what_attach_excludes(ingest: IngestDouble) -> None:
     with Loop(ingest, exclude=["2"]) as loop:
-        ingest.commands = [{"id": 1, "kind": "trace", "steps": 1}]
-        loop.steps(4)
+        loop.obey(id=1, kind="trace", steps=1)
     assert "2" not in {fqn for fqn, _, _ in ingest.tensors()}, "what is excluded is never recorded"
 
 
@@ -88,8 +92,7 @@ def test_levels(ingest: IngestDouble) -> None:
     with Loop(ingest) as loop:
         loop.steps(1)
         for number, level in enumerate(["grads", "frames", "default"]):
-            ingest.commands = [{"id": number, "kind": "level", "level": level}]
-            loop.steps(3)
+            loop.obey(id=number, kind="level", level=level)
         firsts = [answer["first_step"] for answer in loop.answers()]
         assert [(answer["id"], answer["state"]) for answer in loop.answers()] == [(n, "done") for n in range(3)]
         assert loop.kinds_at(firsts[0] - 1) == {"output", "grad_output", "grad"}
@@ -105,17 +108,17 @@ def test_levels(ingest: IngestDouble) -> None:
 )  # fmt: skip
 def test_what_cannot_be_obeyed_is_refused(ingest: IngestDouble, command: dict[str, Any]) -> None:
     with Loop(ingest) as loop:
-        ingest.commands = [{"id": 3, **command}]
-        loop.steps(3)
+        loop.obey(id=3, **command)
         assert [(answer["id"], answer["state"]) for answer in loop.answers()] == [(3, "refused")]
-        assert loop.answers()[0]["reason"] and loop.kinds_at(2) == {"output", "grad_output", "grad"}
+        assert loop.answers()[0]["reason"] and loop.kinds_at(1) == {"output", "grad_output", "grad"}
 
 
 @pytest.mark.parametrize("junk", [["trace"], [{"id": "x", "kind": "trace"}], [None, 4], [{}]])
 def test_what_cannot_be_read_is_ignored(ingest: IngestDouble, junk: list[Any]) -> None:
     with Loop(ingest) as loop:
-        ingest.commands = [*junk, {"id": 9, "kind": "level", "level": "grads"}]
-        loop.steps(3)
+        ingest.commands = junk
+        loop.steps(2)
+        loop.obey(id=9, kind="level", level="grads")
         assert [answer["id"] for answer in loop.answers()] == [9] and loop.handle.stats()["faults"] == {}
 
 

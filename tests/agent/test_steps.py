@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import rangewatch
-from rangewatch.loss_scale import Patch
 from rangewatch.phases import StepBoundary
+from rangewatch.scalers.method_watch import Patch
 from tests.agent.ingest_double import IngestDouble
 
 
@@ -132,29 +132,35 @@ class TestGradScaler:
 
 class TestBoundary:
     @staticmethod
-    def ends(calls: str, optimizers: int, *, has_scaler: bool) -> list[int]:
-        """Positions in `calls` ("0", "1": optimizers; "s": scaler) at which a step ended."""
+    def ends(calls: str, optimizers: int, scalers: str) -> list[int]:
+        """Positions in `calls` ("0", "1": optimizers; the letters: scalers) at which a step ended."""
         found: list[int] = []
-        boundary = StepBoundary(lambda: found.append(position), optimizers, has_scaler=has_scaler)
+        boundary = StepBoundary(lambda: found.append(position), optimizers, map(ord, scalers))
         for position, call in enumerate(calls):  # noqa: B007 - the lambda reads it
-            boundary.scaler_updated() if call == "s" else boundary.optimizer_stepped(int(call))
+            boundary.scaler_updated(ord(call)) if call.isalpha() else boundary.optimizer_stepped(int(call))
         return found
 
     @pytest.mark.parametrize(
-        ("calls", "optimizers", "has_scaler", "wanted"),
+        ("calls", "optimizers", "scalers", "wanted"),
         [
-            ("000", 1, False, [0, 1, 2]),
-            ("0101", 2, False, [1, 3]),
-            ("00101", 2, False, [1, 3]),
-            ("0s0s", 1, True, [1, 3]),
-            ("ss", 1, True, [0, 1]),
-            ("01s01s", 2, True, [2, 5]),
-            ("000", 1, True, [1, 2]),
-            ("00s0s", 1, True, [1, 4]),
+            ("000", 1, "", [0, 1, 2]),
+            ("0101", 2, "", [1, 3]),
+            ("00101", 2, "", [1, 3]),
+            ("0s0s", 1, "s", [1, 3]),
+            ("ss", 1, "s", [0, 1]),
+            ("01s01s", 2, "s", [2, 5]),
+            ("000", 1, "s", [1, 2]),
+            ("00s0s", 1, "s", [1, 4]),
+            ("0s1t0s1t", 2, "st", [3, 7]),
+            ("01st01ts", 2, "st", [3, 7]),
+            ("stst", 0, "st", [1, 3]),
+            ("0s0s0s", 1, "st", [2, 5]),  # the other scaler is never updated: one merged step
+            ("0s000s0s", 1, "s", [1, 3, 4, 7]),  # the scaler is not updated twice, then again
+            ("sstsst", 0, "st", [1, 4]),  # one scaler twice for each update of the other
         ],
     )
-    def test_ends(self, calls: str, optimizers: int, has_scaler: bool, wanted: list[int]) -> None:
-        assert self.ends(calls, optimizers, has_scaler=has_scaler) == wanted
+    def test_ends(self, calls: str, optimizers: int, scalers: str, wanted: list[int]) -> None:
+        assert self.ends(calls, optimizers, scalers) == wanted
 
     def test_several_optimizers(self, ingest: IngestDouble) -> None:
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
