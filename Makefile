@@ -40,7 +40,9 @@ fix: install  ## what ruff can mend by itself
 	$(BIN)/ruff format .
 
 bench: install  ## prints each claim's figure beside a baseline; some minutes on an idle machine
-	$(BIN)/python bench/step_time.py
+	$(BIN)/pip install --quiet --constraint constraints.txt tensorboard wandb
+	$(BIN)/python bench/overhead.py
+	$(BIN)/python bench/kernel.py
 	$(BIN)/python bench/ingest.py
 	$(BIN)/python bench/heatmap.py
 	$(BIN)/python bench/server_away.py

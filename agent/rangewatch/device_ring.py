@@ -6,7 +6,9 @@ is complete (a non-blocking copy read before that is garbage).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,6 +18,8 @@ from torch import Tensor
 from rangewatch import limits
 from rangewatch.records import FloatArray
 from rangewatch.statistics.device import COLUMNS, fill_identities, measure, merge
+from rangewatch.statistics.fused import FusedReads
+from rangewatch.statistics.fused_time import DeviceTime
 from rangewatch.step_buffer import Block, StepRow
 
 _COLUMN_BYTES = 8 * len(COLUMNS)
@@ -68,24 +72,43 @@ class DeviceRing:
     def __init__(self, device: torch.device, slot: int, make_event: Callable[[torch.device], CopyEvent | None]) -> None:
         # MPS has no float64: counts above 2^24 elements are then rounded.
         self.dtype = torch.float32 if device.type == "mps" else torch.float64
-        self._device, self._make_event = device, make_event
+        self.device, self._make_event = device, make_event
         self.slot = slot
         self._rows = self._empty_rows(0, 0)
         self._scalar_values = torch.zeros(0, dtype=self.dtype, device=device)
         self._scalars: list[Scalar] = []
+        self.fused = FusedReads(device)
+        self.time = DeviceTime(functools.partial(torch.cuda.Event, enable_timing=True))
 
     def merge(self, number: int, tensor: Tensor) -> None:
         """Measure a tensor of this device and merge it into the open step. Queues operations only."""
-        if number >= self._rows.shape[1] or self.slot >= self._rows.shape[0]:
-            self._grow(number + 1)
+        if not self.fused.read(self._address(number), tensor):
+            self._merge(number, tensor)
+
+    def merge_many(self, pairs: Sequence[tuple[int, Tensor]]) -> None:
+        """The same for many (number, tensor), in few launches."""
+        self._make_room(max(number for number, _ in pairs))  # it moves the rows
+        left = self.fused.read_many([(self._address(number), tensor) for number, tensor in pairs])
+        for index in left:
+            self._merge(*pairs[index])
+
+    def _merge(self, number: int, tensor: Tensor) -> None:
         with torch.no_grad():
             merge(self._rows[self.slot, number], measure(tensor, self.dtype))
+
+    def _address(self, number: int) -> int:
+        self._make_room(number)
+        return self._rows_address + (self.slot * self._rows.shape[1] + number) * _COLUMN_BYTES
+
+    def _make_room(self, number: int) -> None:
+        if number >= self._rows.shape[1] or self.slot >= self._rows.shape[0]:
+            self._grow(number + 1)
 
     def put_scalar(self, scalar: Scalar, value: Tensor) -> bool:
         """Keep a one-element tensor of this device for a series; False when there is no room for more."""
         if not len(self._scalar_values):
             cells = limits.DEVICE_SCALARS * limits.BUFFER_STEPS
-            self._scalar_values = torch.zeros(cells, dtype=self.dtype, device=self._device)
+            self._scalar_values = torch.zeros(cells, dtype=self.dtype, device=self.device)
         if len(self._scalars) == len(self._scalar_values):
             return False
         with torch.no_grad():
@@ -97,20 +120,21 @@ class DeviceRing:
         """Begin the copy of all closed steps, and empty the ring; `slot` is 0 again."""
         if self.slot > self._rows.shape[0]:
             self._grow(self._rows.shape[1])  # steps in which this device showed no tensor
-        rows = self._to_host(self._rows[: self.slot, :tensors])
-        values = self._to_host(self._scalar_values[: len(self._scalars)])
-        event = self._make_event(self._device)
-        if event is not None:
-            event.record()
+        with _current(self.device):
+            rows = self._to_host(self._rows[: self.slot, :tensors])
+            values = self._to_host(self._scalar_values[: len(self._scalars)])
+            event = self._make_event(self.device)
+            if event is not None:
+                event.record()
         fill_identities(self._rows[: self.slot])  # queued behind the copy, on the same stream
         copy = PendingCopy(rows, values, self._scalars, event)
         self.slot, self._scalars = 0, []
         return copy
 
     def _to_host(self, values: Tensor) -> Tensor:
-        if self._device.type == "cpu":
+        if self.device.type == "cpu":
             return values.clone()
-        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=self._device.type == "cuda")
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=self.device.type == "cuda")
         return host.copy_(values, non_blocking=True)
 
     def _grow(self, tensors: int) -> None:
@@ -123,8 +147,9 @@ class DeviceRing:
         self._rows = rows
 
     def _empty_rows(self, steps: int, tensors: int) -> Tensor:
-        rows = torch.empty(steps, tensors, len(COLUMNS), dtype=self.dtype, device=self._device)
+        rows = torch.empty(steps, tensors, len(COLUMNS), dtype=self.dtype, device=self.device)
         fill_identities(rows)
+        self._rows_address = rows.data_ptr()
         return rows
 
 
@@ -135,15 +160,43 @@ class DeviceReader:
         self._row, self._make_event = row, make_event or _new_event
         self._rings: dict[torch.device, DeviceRing] = {}
         self._slot = 0
+        self.times_step: int | None = None
+        """The open step's number when the reads of CUDA devices are to be timed in it. `end_step` sets it to None."""
 
     def read(self, number: int, tensor: Tensor) -> None:
         """Queue the measurement of a floating tensor, as an observation of `number`."""
         numel = tensor.numel()
         if numel:
-            self._ring(tensor.device).merge(number, tensor)
-        self._row.call_count[number] += 1.0
-        self._row.numel[number] += numel
-        self._row.full_numel[number] += numel
+            ring = self._ring(tensor.device)
+            if self.times_step is None:
+                ring.merge(number, tensor)
+            else:
+                self._time(ring, functools.partial(ring.merge, number, tensor))
+        self._count(number, numel)
+
+    def read_many(self, pairs: Sequence[tuple[int, Tensor]]) -> None:
+        """The same for many (number, tensor): few launches, where the device has kernels for it."""
+        by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
+        for number, tensor in pairs:
+            if tensor.numel():
+                by_device.setdefault(tensor.device, []).append((number, tensor))
+        for device, members in by_device.items():
+            ring = self._ring(device)
+            self._time(ring, functools.partial(ring.merge_many, members))
+        for number, tensor in pairs:
+            self._count(number, tensor.numel())
+
+    def take_device_time_s(self) -> dict[int, float]:
+        """Seconds of the devices' time that reads took, by step: steps that were timed and are done. Never waits."""
+        seconds: dict[int, float] = {}
+        for ring in tuple(self._rings.values()):
+            for step, device_s in ring.time.take().items():
+                seconds[step] = max(device_s, seconds.get(step, 0.0))
+        return seconds
+
+    def why_not_fused(self) -> dict[str, str]:
+        """For each device that was read, why not by the fused kernels; an empty text where they do."""
+        return {str(device): ring.fused.why_not for device, ring in tuple(self._rings.items())}
 
     def put_scalar(self, name: str, step: int, value: Tensor) -> bool:
         """Keep a one-element tensor for a series; False when there is no room."""
@@ -154,17 +207,37 @@ class DeviceReader:
         self._slot += 1
         for ring in self._rings.values():
             ring.slot = self._slot
+            if self.times_step is not None:
+                ring.time.end_step(self.times_step)
+        self.times_step = None
 
     def take(self, tensors: int) -> tuple[PendingCopy, ...]:
         """Begin the copies of all closed steps, of the first `tensors` of the catalogue."""
         self._slot = 0
         return tuple(ring.take(tensors) for ring in self._rings.values())
 
+    def _time(self, ring: DeviceRing, read: Callable[[], None]) -> None:
+        if self.times_step is None or ring.device.type != "cuda":
+            read()
+        else:
+            with _current(ring.device):
+                ring.time.time(read)
+
+    def _count(self, number: int, numel: int) -> None:
+        self._row.call_count[number] += 1.0
+        self._row.numel[number] += numel
+        self._row.full_numel[number] += numel
+
     def _ring(self, device: torch.device) -> DeviceRing:
         ring = self._rings.get(device)
         if ring is None:
             ring = self._rings[device] = DeviceRing(device, self._slot, self._make_event)
         return ring
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Makes `device` the current one, on whose stream an event is recorded."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _new_event(device: torch.device) -> Any:

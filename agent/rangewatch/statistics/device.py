@@ -2,7 +2,7 @@
 
 No `.item()`, no `bool(tensor)`, no indexing by a mask, no tensor made from host data: everything is queued on the
 device's stream, and the result is merged there into the tensor's row of a `DeviceRing`. The full set comes with the
-same reads. A fused kernel will take the place of `measure` and `merge`.
+same reads. On CUDA the kernels of `fused` do the same in one pass, and this is what is left to do without them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rangewatch import limits
+from rangewatch.statistics.reduce import distinct
 
 MAX_COLUMNS = ("amax",)
 MIN_COLUMNS = ("amin",)
@@ -26,15 +27,19 @@ _IDENTITIES = (0.0, math.inf, 0.0, 0.0, 0.0, 0.0, 0.0)
 def measure(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The statistics of a non-empty dense floating tensor as a vector of `COLUMNS` in `dtype`, on its device.
 
-    Large ones are taken block by block: the temporaries of one are then all the memory that this needs.
+    Large ones are taken block by block: the temporaries of one are then all the memory that this needs. Of an expanded
+    one each element is read once.
     """
-    values = tensor.detach()
+    values = distinct(tensor.detach())
     if values.numel() <= limits.DEVICE_BLOCK_ELEMENTS:
-        return _measure(values, dtype)
-    blocks = iter(torch.split(_flat(values), limits.DEVICE_BLOCK_ELEMENTS))
-    statistics = _measure(next(blocks), dtype)
-    for block in blocks:
-        merge(statistics, _measure(block, dtype))
+        statistics = _measure(values, dtype)
+    else:
+        blocks = iter(torch.split(_flat(values), limits.DEVICE_BLOCK_ELEMENTS))
+        statistics = _measure(next(blocks), dtype)
+        for block in blocks:
+            merge(statistics, _measure(block, dtype))
+    if values.numel() < tensor.numel():
+        statistics[2:] *= tensor.numel() // values.numel()
     return statistics
 
 
