@@ -7,7 +7,7 @@ import { count, duration, plural, rankList } from "./format.js";
 
 /** @param {Pick<Run, "ranks" | "missing_ranks">} run @param {number} nowNs @returns {string[]} */
 export function rankNotes(run, nowNs) {
-  return [...missing(run.missing_ranks), ...failed(run.ranks), ...silent(run.ranks, nowNs), ...faults(run.ranks), ...dropped(run.ranks), ...lowered(run.ranks), ...unobserved(run.ranks)];
+  return [...missing(run.missing_ranks), ...failed(run.ranks), ...silent(run.ranks, nowNs), ...faults(run.ranks), ...dropped(run.ranks), ...lowered(run.ranks), ...slower(run.ranks), ...unobserved(run.ranks)];
 }
 
 /** @param {number[]} ranks */
@@ -40,6 +40,11 @@ function dropped(ranks) {
 /** What the agent records less of, to keep to its budget. @param {RankInfo[]} ranks */
 function lowered(ranks) {
   return ranks.filter((rank) => rank.level).map((rank) => `rank ${rank.rank} records less: ${rank.level}`);
+}
+
+/** Where the fused kernel is not in use. @param {RankInfo[]} ranks */
+function slower(ranks) {
+  return ranks.flatMap((rank) => Object.entries(rank.not_fused ?? {}).map(([device, why]) => `rank ${rank.rank} reads ${device} more slowly than it could: ${why}`));
 }
 
 /** @param {RankInfo[]} ranks */

@@ -31,6 +31,7 @@
  * @property {Record<string, unknown>} dropped
  * @property {Record<string, unknown>} faults
  * @property {Record<string, string>} not_observed
+ * @property {Record<string, string>} [not_fused]
  * @property {string | null} level
  * @property {string | null} failure what the training raised, if it ended so
  */

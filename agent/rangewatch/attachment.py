@@ -116,7 +116,7 @@ class Handle:
         """Whether it records: attached, not disabled, and not in a forked child."""
         return self._agent is not None and self._agent.observer.is_active
 
-    def log(self, **values: Any) -> None:
+    def log(self, /, **values: Any) -> None:
         """Record named values for this step: numbers or tensors of one element, such as `loss=loss, lr=lr`.
 
         After the step has ended and before the next forward, a value belongs to the step that has just ended, unless

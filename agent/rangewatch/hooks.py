@@ -23,6 +23,7 @@ from rangewatch.observer import Observer
 _is_grad_enabled = torch.is_grad_enabled
 _graph_task_id = torch._C._current_graph_task_id
 _tracing_state = torch._C._get_tracing_state
+_NoTorchFunction = torch._C.DisableTorchFunctionSubclass
 _register_hook: Any = Tensor.register_hook
 
 
@@ -45,6 +46,14 @@ class GradientHook:
         if gradient is None or not observer.is_active or not self.is_on:
             return
         self._has_run = True
+        if type(gradient) is Tensor:
+            self._read(gradient)
+        else:
+            with _NoTorchFunction():
+                self._read(gradient)
+
+    def _read(self, gradient: Tensor) -> None:
+        observer = self._observer
         if gradient.dtype is not self._dtype:
             self._number = observer.number(gradient, *self._identity)
             self._dtype = gradient.dtype if self._number >= 0 else None
@@ -117,8 +126,11 @@ class OutputHook:
             self._read(0, value)
         else:
             for index, leaf in enumerate(leaves(value)):
-                if isinstance(leaf, Tensor):
+                if type(leaf) is Tensor:
                     self._read(index, leaf)
+                elif isinstance(leaf, Tensor):
+                    with _NoTorchFunction():  # a subclass may make anything of what is asked of it
+                        self._read(index, leaf)
                 elif (index, leaf is None) not in self._others:
                     self._note_other(index, leaf)
 

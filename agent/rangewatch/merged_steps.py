@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch import statistics
+from rangewatch.statistics import exponents
+from rangewatch.statistics.exponents import Histograms
 from rangewatch.step_buffer import POSITIONS, Block
 
 _RULES = {"max": np.maximum, "min": np.minimum, "sum": np.add}
@@ -25,7 +27,13 @@ def merge_steps(block: Block, every: int) -> Block:
         position = POSITIONS[statistic.name]
         rows[position] = _RULES[statistic.merge].reduceat(block.rows[position], starts, axis=0)
     last = np.append(starts[1:], len(block.steps)) - 1
-    return Block(block.steps[last], rows, block.series, block.traced)
+    return Block(block.steps[last], rows, block.series, block.traced, _merge_histograms(block, starts))
+
+
+def _merge_histograms(block: Block, starts: NDArray[np.intp]) -> dict[int, Histograms]:
+    groups = [group.tolist() for group in np.split(block.steps, starts[1:])]
+    found = {group[-1]: [block.histograms[step] for step in group if step in block.histograms] for group in groups}
+    return {last: exponents.merge(histograms) for last, histograms in found.items() if histograms}
 
 
 def _starts(block: Block, every: int) -> NDArray[np.intp]:

@@ -5,7 +5,7 @@ It also keeps account of what was not read, and why: such a tensor is "not obser
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,23 +16,35 @@ from rangewatch.call_order import CallOrder
 from rangewatch.cost import Cost
 from rangewatch.device_ring import DeviceReader
 from rangewatch.records import TensorEntry
+from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch.statistics.host import HostReader
 from rangewatch.step_buffer import StepBuffer
 from rangewatch.tensor_names import TensorNames
 
 NEVER_CALLED = "its hook never ran: not called, or compiled"
 ONLY_EVALUATED = "ran in evaluation only"
+FREED = "freed before it was read"
 NEVER_REACHED = "no gradient has reached it"
 
 
 class Observer:
     """One for each attached model. `is_active` False makes every hook return at once."""
 
-    def __init__(self, names: TensorNames, buffer: StepBuffer, cost: Cost, *, forces_device: bool = False) -> None:
+    def __init__(
+        self,
+        names: TensorNames,
+        buffer: StepBuffer,
+        cost: Cost,
+        *,
+        forces_device: bool = False,
+        histograms: bool = False,
+    ) -> None:
         self.is_active = True
         self.cost = cost
         self._order = CallOrder()
-        self.host = HostReader(buffer.row, self._read_elsewhere, self._order.passed, reads_all=not forces_device)
+        self.host = HostReader(
+            buffer.row, self._read_elsewhere, self._order.passed, reads_all=not forces_device, histograms=histograms
+        )
         self.read: Callable[[int, Tensor], None] = self.host.read
         """Merge a tensor into the open step as an observation of a number. Raises when it cannot be reduced."""
         self.device = DeviceReader(buffer.row)
@@ -60,6 +72,19 @@ class Observer:
         self.device.end_step()
         self.host.begin_step(is_full=is_full)
 
+    def read_many(self, pairs: Iterable[tuple[int, Tensor]]) -> None:
+        """The same for several tensors that are there at once: few launches on an accelerator."""
+        there = []
+        for number, tensor in pairs:
+            local = local_part(tensor)
+            if self.is_on_device(local) and not is_freed(local) and not is_being_captured(local):
+                self._order.passed(number)
+                there.append((number, local))
+            else:
+                self.host.read(number, tensor)
+        if there:
+            self.device.read_many(there)
+
     def is_on_device(self, value: Any) -> bool:
         """Whether reading `value` would make the host wait for a device."""
         return isinstance(value, Tensor) and (self._forces_device or not value.is_cpu)
@@ -68,6 +93,8 @@ class Observer:
         local = local_part(tensor)
         if local.is_cpu and not self._forces_device:
             self.host.read(number, local.as_subclass(Tensor))
+        elif is_freed(local):  # a kernel would read memory that is another's by now
+            self.note_not_observed(self._names.entries[number].fqn, FREED)
         elif is_being_captured(local):
             self.skipped["cuda_graph"] += 1
             self.note_not_observed(
@@ -154,11 +181,23 @@ def why_unobservable(tensor: Tensor) -> str | None:
     if tensor.is_nested:
         return "nested tensor"
     if tensor.layout is not torch.strided:
-        return f"{str(tensor.layout).removeprefix('torch.').replace('_', ' ')} tensor"
+        return f"{str(tensor.layout).removeprefix('torch.').strip('_').replace('_', ' ')} tensor"
     if tensor.is_meta:
         return "meta tensor"
     if tensor.is_quantized:
         return "quantized tensor"
     if not tensor.is_floating_point():
         return "complex tensor" if tensor.is_complex() else "integer tensor"
-    return None
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in LIMITS:
+        return f"{dtype} tensor"
+    return FREED if is_freed(tensor) else None
+
+
+def is_freed(tensor: Tensor) -> bool:
+    """Whether the memory of a strided tensor is gone, or some of it, as sharding and offloading do."""
+    extent = tensor.numel()
+    if not tensor.is_contiguous():
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + extent) * tensor.itemsize
+    return tensor.numel() > 0 and tensor.untyped_storage().nbytes() < needed

@@ -12,7 +12,7 @@ from rangewatch.observer import Observer, local_part
 from rangewatch.recording import Recording
 from rangewatch.selection import Selection
 from rangewatch.tensor_names import clean_parameters
-from rangewatch.weights import Cadence, read_parameter
+from rangewatch.weights import Cadence, read_parameters
 
 
 class OptimizerReads:
@@ -42,7 +42,8 @@ class OptimizerReads:
         """It has updated them."""
         before, self._before = self._before, []
         for fqn, parameter, old in before:
-            read_parameter(self._observer, fqn, "update", local_part(parameter.detach()).sub(old))
+            # One by one: all at once would be a third copy of the parameters.
+            read_parameters(self._observer, "update", [(fqn, local_part(parameter.detach()).sub(old))])
 
     def end_step(self) -> None:
         """The open step is about to be closed: read the gradients that no optimizer has taken."""
@@ -52,12 +53,13 @@ class OptimizerReads:
         self._before = []
 
     def _read_gradients(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
-        for fqn, parameter in parameters:
-            gradient = parameter.grad
-            if gradient is None or fqn in self._read or "reduced_grad" not in self._recording.wanted(fqn):
-                continue
-            self._read.add(fqn)
-            read_parameter(self._observer, fqn, "reduced_grad", gradient.detach())
+        wanted = [
+            (fqn, parameter.grad.detach())
+            for fqn, parameter in parameters
+            if parameter.grad is not None and fqn not in self._read and "reduced_grad" in self._recording.wanted(fqn)
+        ]
+        self._read.update(fqn for fqn, _ in wanted)
+        read_parameters(self._observer, "reduced_grad", wanted)
 
     def _parameters(self, optimizer: Any) -> list[tuple[str, nn.Parameter]]:
         """The model's parameters that are recorded and belong to `optimizer` (None: to any), by clean name."""

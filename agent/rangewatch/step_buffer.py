@@ -6,6 +6,7 @@ The training thread alone writes here (and the autograd engine's threads, while 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 
 from rangewatch import limits, statistics
 from rangewatch.records import FloatArray, RangeRows, SeriesRows
+from rangewatch.statistics import exponents
+from rangewatch.statistics.exponents import Counts, Histograms
 
 POSITIONS = {statistic.name: position for position, statistic in enumerate(statistics.ALL)}
 IDENTITIES = {statistic.name: statistic.identity for statistic in statistics.ALL}
@@ -32,6 +35,8 @@ class StepRow:
         self.full_numel, self.amin = self.columns["full_numel"], self.columns["amin"]
         self.zero_count, self.subnormal_count = self.columns["zero_count"], self.columns["subnormal_count"]
         self.sum_sq = self.columns["sum_sq"]
+        self.exponents: dict[int, Counts] = {}
+        """Tensor number -> (exponents.BINS,), of those that have a histogram: few steps have any."""
 
     def __len__(self) -> int:
         return len(self.call_count)
@@ -40,6 +45,11 @@ class StepRow:
         """Make room for one more tensor."""
         for name, column in self.columns.items():
             column.append(IDENTITIES[name])
+
+    def add_exponents(self, number: int, counts: Counts) -> None:
+        """Merge a histogram, which several tensors may share."""
+        known = self.exponents.get(number)
+        self.exponents[number] = counts if known is None else known + counts
 
 
 class Block(NamedTuple):
@@ -50,11 +60,14 @@ class Block(NamedTuple):
     series: dict[str, dict[int, float]]
     traced: frozenset[int] = frozenset()
     """Steps that were recorded in full because somebody asked for them."""
+    histograms: Mapping[int, Histograms] = {}
+    """By step, of the steps that have any."""
 
     @property
     def nbytes(self) -> int:
         """Bytes held, give or take the series."""
-        return self.rows.nbytes + 1000 + 200 * sum(map(len, self.series.values()))
+        histogram_bytes = sum(each.counts.nbytes for each in self.histograms.values())
+        return self.rows.nbytes + histogram_bytes + 1000 + 200 * sum(map(len, self.series.values()))
 
 
 EMPTY_BLOCK = Block(np.zeros(0, np.int64), np.zeros((len(IDENTITIES), 0, 0)), {})
@@ -68,12 +81,18 @@ class StepBuffer:
         self.steps: list[int] = []
         self.series: dict[str, dict[int, float]] = {}
         self._traced: set[int] = set()
+        self._histograms: dict[int, Histograms] = {}
+        self._exponents: set[int] = set()
         self._slots = np.empty((len(IDENTITIES), 0, 0))
 
     @property
     def is_full(self) -> bool:
-        """No further step fits."""
-        return bool(self.steps) and len(self.steps) >= self._slots.shape[1]
+        """No further step fits, or the histograms would be a batch of more than `limits.BUFFER_BYTES` with it."""
+        if self.steps and len(self.steps) >= self._slots.shape[1]:
+            return True
+        # Whole numbers of 4 bytes, see `exponents.columns`.
+        cells = len(self._exponents) * len(self.row) * (len(self.steps) + 1)
+        return 4 * cells > limits.BUFFER_BYTES
 
     def is_observed(self) -> bool:
         """Whether the open step holds anything."""
@@ -90,6 +109,8 @@ class StepBuffer:
             values[:count] = column
             column[:] = array("d", [IDENTITIES[name]]) * count
         self.steps.append(step)
+        if self.row.exponents:
+            self._keep_histograms(step)
 
     def set_series(self, name: str, step: int, value: float) -> None:
         """Keep a value of a series; the last one of a step counts."""
@@ -98,9 +119,15 @@ class StepBuffer:
     def take(self) -> Block:
         """Copy out what is closed, with the series so far, and empty the buffer."""
         rows = self._slots[:, : len(self.steps), : len(self.row)].copy()
-        block = Block(np.array(self.steps, np.int64), rows, self.series, frozenset(self._traced))
+        block = Block(np.array(self.steps, np.int64), rows, self.series, frozenset(self._traced), self._histograms)
         self.steps, self.series, self._traced = [], {}, set()
+        self._histograms, self._exponents = {}, set()
         return block
+
+    def _keep_histograms(self, step: int) -> None:
+        found = self._histograms[step] = exponents.collect(self.row.exponents)
+        self._exponents.update(found.exponents.tolist())
+        self.row.exponents.clear()
 
     def _reserve(self, count: int) -> None:
         """Slots for `count` tensors; those in use keep their rows. Happens while a model shows its tensors only."""
@@ -126,6 +153,7 @@ def range_rows(block: Block) -> RangeRows | None:
     for values, (name, identity) in zip(block.rows, IDENTITIES.items(), strict=True):
         if name in _ALWAYS_SENT or not (values == identity).all():
             columns[name] = np.ascontiguousarray(values[:, observed].T)
+    columns |= exponents.columns(block.histograms, block.steps.tolist(), observed)
     return RangeRows(block.steps, observed.astype(np.int64), columns)
 
 

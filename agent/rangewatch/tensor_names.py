@@ -8,6 +8,7 @@ from torch import nn
 
 from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
+from rangewatch.statistics import exponents
 
 # Names by which wrappers hold the module they wrap. The underscored ones are used by nobody else; `module` is a name
 # that people give their own children too, so it is a wrapper's only under these classes.
@@ -50,9 +51,13 @@ def _is_wrapped(parent: nn.Module, attribute: str) -> bool:
 
 
 class TensorNames:
-    """The catalogue of one rank while it grows: (fqn, kind, index, dtype) -> number. Entries are never changed."""
+    """The catalogue of one rank while it grows: (fqn, kind, index, dtype) -> number. Entries are never changed.
 
-    def __init__(self) -> None:
+    `histograms`: its statistics have the bins of exponents.
+    """
+
+    def __init__(self, *, histograms: bool = False) -> None:
+        self._statistics = statistics.ALL + (exponents.ALL if histograms else ())
         self.entries: list[TensorEntry] = []
         self._numbers: dict[tuple[str, str, int, str], int] = {}
 
@@ -71,4 +76,4 @@ class TensorNames:
 
     def catalogue(self, count: int) -> Catalogue:
         """The catalogue as it was when it had `count` tensors."""
-        return Catalogue(statistics.ALL, tuple(self.entries[:count]))
+        return Catalogue(self._statistics, tuple(self.entries[:count]))

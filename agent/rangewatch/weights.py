@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from weakref import ref
 
 from torch import Tensor, nn
@@ -44,17 +45,19 @@ class WeightReads:
         model, was_pending, self._is_pending = self._model(), self._is_pending, False
         if was_pending and model is not None:
             self._observer.read = self._observer.host.read
-            for fqn, parameter in clean_parameters(model):
-                if self._selection.has(fqn) and "weight" in self._recording.wanted(fqn):
-                    read_parameter(self._observer, fqn, "weight", parameter.detach())
+            wanted = (
+                (fqn, parameter.detach())
+                for fqn, parameter in clean_parameters(model)
+                if self._selection.has(fqn) and "weight" in self._recording.wanted(fqn)
+            )
+            read_parameters(self._observer, "weight", wanted)
 
     def _read_first(self, number: int, tensor: Tensor) -> None:
         self.read_now()
         self._observer.host.read(number, tensor)
 
 
-def read_parameter(observer: Observer, fqn: str, kind: str, tensor: Tensor) -> None:
-    """Read this rank's part of a tensor that has a parameter's shape; it may have no part of a small one."""
-    number = observer.number(tensor, fqn, kind, 0, "Parameter")
-    if number >= 0 and tensor.numel():
-        observer.read(number, tensor)
+def read_parameters(observer: Observer, kind: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Read this rank's part of tensors that have a parameter's name; it may have no part of a small one."""
+    numbered = ((observer.number(tensor, fqn, kind, 0, "Parameter"), tensor) for fqn, tensor in tensors)
+    observer.read_many((number, tensor) for number, tensor in numbered if number >= 0 and tensor.numel())

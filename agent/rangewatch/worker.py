@@ -31,7 +31,9 @@ from rangewatch.step_buffer import StepBuffer
 from rangewatch.stop import Stopper
 from rangewatch.tensor_names import TensorNames
 
-OWN_SERIES = frozenset({"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s", "agent_time_s"})
+OWN_SERIES = frozenset(
+    {"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s", "agent_time_s", "agent_device_time_s"}
+)
 """Series that the agent records itself: the user's values cannot have these names."""
 
 
@@ -148,6 +150,7 @@ class Agent:
         for begin in self.observer.after_opening:
             self.guard.run("start of step", partial(begin, self.step))
         self.cost.begin_step(self.step)
+        self.observer.device.times_step = self.step if self.cost.is_on else None
 
     def _lower_level(self) -> bool:
         share = self.cost.excess()
@@ -237,6 +240,8 @@ class Agent:
 
     def _shipment(self) -> Shipment:
         self._tell_changes()
+        for step, seconds in self.observer.device.take_device_time_s().items():
+            self._buffer.set_series("agent_device_time_s", step, seconds)
         count, block = len(self.names), self._buffer.take()
         copies = self.observer.device.take(count)
         events, self._events = tuple(self._events), []
@@ -280,6 +285,7 @@ class Agent:
             "fault": self.guard.counts,
             "not_observed": self.observer.not_observed,
             "other_values": self.observer.other_values,
+            "not_fused": {device: reason for device, reason in self.observer.device.why_not_fused().items() if reason},
         }
         for kind, account in accounts.items():
             now = dict(list(account.items())[: limits.ACCOUNT_NAMES])

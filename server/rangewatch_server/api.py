@@ -179,7 +179,7 @@ def show_figure(
         raise ApiError(404, "unknown_figure", f"there is no figure {name[:40]!r}; GET /api/v1/figures lists them")
     with reading_run(request, run_id) as run:
         low, high = _range(run, start, stop)
-        if figure is figures.lines.TENSOR:
+        if figure in (figures.lines.TENSOR, figures.exponents.FIGURE):
             _check_tensor(run, tensor)
         params = Params(
             start=low, stop=high, ranks=tuple(_ranks(run, rank)), kinds=_kinds(kind), q=q, tensor=tensor,

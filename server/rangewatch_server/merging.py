@@ -37,7 +37,7 @@ def _column(
     name: str, pieces: list[Block], first: int, depth: Array, rows: int, fill: Mapping[str, float], rule: str
 ) -> Array:
     parts = [(piece.first - first, piece.columns[name]) for piece in pieces if name in piece.columns]
-    constant = _constant([values for _, values in parts], depth, rule)
+    constant = _constant([values for _, values in parts], depth, rule) if parts else fill[name]
     if constant is not None:
         return np.broadcast_to(constant, (rows, len(depth)))
     narrow = bool(parts) and rule != "sum" and all(v.dtype in (np.float32, np.uint8, np.uint16) for _, v in parts)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from rangewatch.records import KINDS, Statistic
+from rangewatch.statistics.exponents import exponent_of
 from rangewatch_server.figures.base import Params, grid, label
 from rangewatch_server.figures.lines import series_columns
 from rangewatch_server.figures.timeline import summary_cells
@@ -52,7 +53,7 @@ def run_detail(run: RunReader) -> dict[str, Any]:
         "kinds": kinds(run),
         "series": sorted(run.names().series),
         "step_time_s": step_time_s(run),
-        "statistics": [_statistic(each) for each in run.statistics()],
+        "statistics": [_statistic(each) for each in run.statistics() if exponent_of(each.name) is None],
     }
 
 
@@ -247,7 +248,7 @@ def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]]) -> dic
 
 def _trouble(run: RunReader) -> dict[int, dict[str, Any]]:
     """What agents said of themselves, by rank; counts are running totals, so the latest of each name stands."""
-    fields = {"dropped": "dropped", "fault": "faults", "not_observed": "not_observed"}
+    fields = {"dropped": "dropped", "fault": "faults", "not_observed": "not_observed", "not_fused": "not_fused"}
     found: dict[int, dict[str, Any]] = {}
     for rank, kind, _step, message, data in run.events([*fields, "failed", "level"]):
         entry = found.setdefault(rank, _no_trouble())
@@ -259,7 +260,7 @@ def _trouble(run: RunReader) -> dict[int, dict[str, Any]]:
 
 
 def _no_trouble() -> dict[str, Any]:
-    return {"dropped": {}, "faults": {}, "not_observed": {}, "failure": None, "level": None}
+    return {"dropped": {}, "faults": {}, "not_observed": {}, "not_fused": {}, "failure": None, "level": None}
 
 
 def _statistic(statistic: Statistic) -> dict[str, str]:

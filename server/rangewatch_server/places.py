@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rangewatch.statistics import exponents
 from rangewatch_server import pyramid
 from rangewatch_server.figures.base import grid, label
 from rangewatch_server.figures.heatmap import Cells
@@ -105,7 +106,8 @@ def _is_bad(run: RunReader, rank: int, step: int) -> bool:
 def frames(run: RunReader, rank: int, step: int) -> list[dict[str, Any]]:
     """Every tensor that the rank observed at the step, or in the steps that were merged with it, in call order."""
     names = run.names()
-    wanted = [name for name in names.fill[RANGES] if name not in (AMAX_STEP, NONFINITE_STEP)]
+    bins = {each.name for each in exponents.ALL}
+    wanted = [name for name in names.fill[RANGES] if name not in {AMAX_STEP, NONFINITE_STEP, *bins}]
     block = run.slice(RANGES, [rank], 0, step, step + 1, wanted)
     if not block.columns["call_count"].any() and run.ship_every > 1:
         cut = grid(step, step + 1, 1, run.ship_every)

@@ -127,11 +127,15 @@ def padded(values: Array, before: int, after: int, fill: float) -> Array:
 
 
 def merge_blocks(blocks: list[Block], rules: Mapping[str, str]) -> Block:
-    """The worst of several ranks: same rows, same columns, merged elementwise. `blocks` is not empty."""
+    """The worst of several ranks: same rows, same width, merged elementwise. `blocks` is not empty.
+
+    A column that a block lacks holds identities there, as the bins of a histogram that nothing lay in.
+    """
     if len(blocks) == 1:
         return blocks[0]
     first = blocks[0]
-    stacked = {name: [block.columns[name] for block in blocks] for name in first.columns}
+    names = dict.fromkeys(name for block in blocks for name in block.columns)
+    stacked = {name: [block.columns[name] for block in blocks if name in block.columns] for name in names}
     return Block(first.level, first.first, first.rows, _merge_lists(stacked, rules))
 
 

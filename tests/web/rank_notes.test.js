@@ -15,7 +15,7 @@ test("what is missing is said plainly", () => {
   const ranks = [
     rank(0, { not_observed: { lm_head: "sparse tensor" } }),
     rank(1, { state: "stale", last_seen_ns: 60 * SECOND, dropped: { queue_full: 3 }, not_observed: { lm_head: "sparse tensor" } }),
-    rank(2, { level: "5.0 % of a step is the agent's; the budget is 3 %", faults: { hooks: 1 }, failure: "RuntimeError: out of memory\n  at line 3" }),
+    rank(2, { level: "5.0 % of a step is the agent's; the budget is 3 %", not_fused: { "cuda:0": "no triton" }, faults: { hooks: 1 }, failure: "RuntimeError: out of memory\n  at line 3" }),
   ];
   assert.deepEqual(rankNotes({ ranks, missing_ranks: [3] }, 100 * SECOND), [
     "rank 3 has not reported",
@@ -24,6 +24,7 @@ test("what is missing is said plainly", () => {
     "rank 2: the agent failed in hooks (1 time)",
     "rank 1 dropped 3 records: queue_full",
     "rank 2 records less: 5.0 % of a step is the agent's; the budget is 3 %",
+    "rank 2 reads cuda:0 more slowly than it could: no triton",
     "lm_head is not observed (sparse tensor) on ranks 0 and 1",
   ]);
 });

@@ -35,7 +35,7 @@ export function createNavigator(ctx) {
     const row = spot.row === null ? null : lane.rows()[spot.row];
     if (lane.spec.name === "timeline" && row) pickRank(model, row, spot);
     else if (lane.spec.name === "layers" && row) pickTensorRow(model, row, spot);
-    else pickPoint(model, spot.step, lane.spec.name === "tensor" ? ctx.state.tensor : null);
+    else pickPoint(model, spot.step, ["tensor", "exponents"].includes(lane.spec.name) ? ctx.state.tensor : null);
   }
 
   /** @param {import("../lines_model.js").LinesModel} model @param {number} step @param {number | null} tensor */

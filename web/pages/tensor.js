@@ -1,6 +1,8 @@
 // Tensor: one tensor's magnitudes over the steps, against its dtype's limits.
 
 import * as api from "../api.js";
+import { EXPONENTS } from "../components/exponent_lane.js";
+import { createExponentTable } from "../components/exponent_table.js";
 import { createRankPicker } from "../components/filters.js";
 import { createLaneGroup } from "../components/lane_group.js";
 import { LANES } from "../components/lane_specs.js";
@@ -32,14 +34,28 @@ function build(ctx, refetch) {
   const notes = el("p", { class: "muted figure-notes" });
   const options = { query, title, left: LABELS, onModel: show };
   const plotHeight = Math.max(LANES.tensor.plotHeight(1), window.innerHeight - AROUND);
-  const group = createLaneGroup(ctx, [{ spec: { ...LANES.tensor, plotHeight: () => plotHeight }, options }], refetch);
+  const exponents = createExponentTable();
+  const entries = [
+    { spec: { ...LANES.tensor, plotHeight: () => plotHeight }, options },
+    { spec: EXPONENTS, options: { query, left: LABELS, onModel: showExponents } },
+  ];
+  const group = createLaneGroup(ctx, entries, refetch);
+  const exponentLane = group.lanes[1].element;
   const table = createTensorTable((model, step) => group.pickPoint(model, step, ctx.state.tensor));
-  const element = el("div", {}, facts, el("div", { class: "filters" }, rank.element, walk), range.element, group.element, notes, table.element);
+  const element = el("div", {}, facts, el("div", { class: "filters" }, rank.element, walk), range.element, group.element, notes, el("div", { class: "lanes" }, exponents.element, table.element));
 
   /** @param {LinesModel} model */
   function show(model) {
     notes.textContent = notesFor(model);
     table.update(model);
+  }
+
+  /** Few runs have histograms: without one nothing of them is shown. @param {import("../components/exponents_model.js").ExponentsModel} model */
+  function showExponents(model) {
+    const wasHidden = exponentLane.hidden;
+    exponentLane.hidden = EXPONENTS.isEmpty(model);
+    exponents.update(model);
+    if (wasHidden && !exponentLane.hidden) setTimeout(refetch); // it had no width to ask for columns by
   }
 
   return {
@@ -55,7 +71,10 @@ function build(ctx, refetch) {
       replace(walk, ...neighbours(ctx, tensors, chosen));
       return group.update({ run, state: ctx.state, range: shownRange(ctx.state, run) }, signal);
     },
-    destroy: group.destroy,
+    destroy() {
+      group.destroy();
+      exponents.destroy();
+    },
   };
 }
 

@@ -6,6 +6,8 @@ the docs follow from the entry. Nothing here imports torch: the server reads thi
 Each statistic is a commutative monoid: `merge` is associative and `identity` is its neutral element, so any
 grouping of steps, microbatches or ranks gives the same answer as the whole. A record that was never written
 holds the identities, and `call_count == 0` then says "not observed".
+
+`exponents.ALL` has more, the bins of an optional histogram: they are in a catalogue when it was asked for.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ class HostReader:
     A parent often returns its child's output unchanged. What was read is therefore kept until the step closes, by the
     tensor object (through a weak reference: nothing is kept alive) and its version (an in-place change raises it).
     Tensors that are not plain ones in host memory go to `elsewhere`. `passed` is told each number before it is read.
+    `histograms`: the full set comes with the exponents.
     """
 
     def __init__(
@@ -35,10 +36,12 @@ class HostReader:
         passed: Callable[[int], None],
         *,
         reads_all: bool = True,
+        histograms: bool = False,
     ) -> None:
         self.is_full = True
         self.saw_nonfinite = False
         self._elsewhere, self._passed, self._reads_all = elsewhere, passed, reads_all
+        self._histograms = histograms
         self._seen: dict[int, tuple[Any, ...]] = {}
         self._row = row
         self._call_count, self._numel, self._amax = row.call_count, row.numel, row.amax
@@ -90,7 +93,7 @@ class HostReader:
             self.saw_nonfinite = True
             amax, nan_count, inf_count = reduce.count_nonfinite(tensor)
             counts = nan_count, inf_count
-        full = reduce.full_set(tensor) if self.is_full else None
+        full = reduce.full_set(tensor, histogram=self._histograms) if self.is_full else None
         if len(self._seen) > SEEN_TENSORS:
             self._seen.clear()
         try:
@@ -106,3 +109,5 @@ class HostReader:
         row.zero_count[number] += full.zero_count
         row.subnormal_count[number] += full.subnormal_count
         row.sum_sq[number] += full.sum_sq
+        if full.exponents is not None:
+            row.add_exponents(number, full.exponents)

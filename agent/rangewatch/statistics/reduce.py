@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rangewatch.limits import BLOCK_ELEMENTS
+from rangewatch.statistics import exponents
 
 _INFINITY = math.inf
 _aminmax = torch.aminmax
@@ -31,12 +32,16 @@ class Nonfinite(NamedTuple):
 
 
 class FullSet(NamedTuple):
-    """The statistics that cost passes of their own; see `statistics.ALL` for their meaning."""
+    """The statistics that cost passes of their own; see `statistics.ALL` for their meaning.
+
+    `exponents`: (exponents.BINS,) the histogram, or None when it was not asked for.
+    """
 
     amin: float
     zero_count: int
     subnormal_count: int
     sum_sq: float
+    exponents: exponents.Counts | None = None
 
 
 def amax(tensor: Tensor) -> float:
@@ -52,7 +57,7 @@ def amax(tensor: Tensor) -> float:
 def amax_of_blocks(tensor: Tensor) -> float:
     """The same for tensors that `aminmax` does not take: with no elements (then 0), or float8."""
     largest = 0.0
-    for block in blocks(tensor):
+    for block in blocks(distinct(tensor)):
         value = amax(block)
         if not value <= largest:  # NaN stays once it is there
             largest = value
@@ -66,7 +71,8 @@ def count_nonfinite(tensor: Tensor) -> Nonfinite:
     """For a tensor whose `amax` was not finite; see `full_set` for the bit patterns."""
     bits = _BITS[tensor.dtype]
     largest, nan_count, inf_count = 0, 0, 0
-    for block in blocks(tensor):
+    once, repeats = _repeated(tensor)
+    for block in blocks(once):
         magnitude = bits.patterns(block) & bits.magnitude_mask
         finite = magnitude < bits.infinity
         block_inf_count = int(np.count_nonzero(magnitude == bits.infinity))
@@ -74,27 +80,34 @@ def count_nonfinite(tensor: Tensor) -> Nonfinite:
         nan_count += magnitude.size - int(np.count_nonzero(finite)) - block_inf_count
         magnitude *= finite  # what is not finite counts as 0
         largest = max(largest, int(magnitude.max()))
-    return Nonfinite(bits.value(largest), nan_count, inf_count)
+    return Nonfinite(bits.value(largest), repeats * nan_count, repeats * inf_count)
 
 
 @torch.no_grad()
-def full_set(tensor: Tensor) -> FullSet:
+def full_set(tensor: Tensor, *, histogram: bool = False) -> FullSet:
     """The full set of any strided floating tensor, empty ones included. It costs 8 times an `aminmax` (float32).
+
+    `histogram`: with the exponents too, which takes 3 times as long.
 
     Works on the bit patterns: without their sign they are whole numbers in the order of the magnitudes. One less, with
     wrap-around, and zero is the largest of all, so that the smallest is the smallest that is not zero.
     """
     bits = _BITS[tensor.dtype]
     smallest, zero_count, subnormal_count, sum_sq = bits.infinity, 0, 0, 0.0
-    for block in blocks(tensor):
+    counts = np.zeros(exponents.BINS, np.int64) if histogram else None
+    once, repeats = _repeated(tensor)
+    for block in blocks(once):
         less_one = bits.patterns(block) & bits.magnitude_mask
+        if counts is not None:
+            counts += exponents.count(less_one, bits.mantissa_bits, bits.smallest_normal_exponent)
         less_one -= 1
         smallest = min(smallest, int(less_one.min()) + 1)
         zero_count += int(np.count_nonzero(less_one == bits.zero_less_one))
         subnormal_count += int(np.count_nonzero(less_one < bits.smallest_normal - 1))
         sum_sq += _sum_of_squares(block)
     amin = bits.value(smallest) if smallest < bits.infinity else _INFINITY
-    return FullSet(amin, zero_count, subnormal_count, sum_sq)
+    counts = None if counts is None else repeats * counts
+    return FullSet(amin, repeats * zero_count, repeats * subnormal_count, repeats * sum_sq, counts)
 
 
 def _sum_of_squares(block: Tensor) -> float:
@@ -124,6 +137,12 @@ def distinct(tensor: Tensor) -> Tensor:
         if tensor.stride(dim) == 0 and tensor.size(dim) > 1:
             tensor = tensor.narrow(dim, 0, 1)
     return tensor
+
+
+def _repeated(tensor: Tensor) -> tuple[Tensor, int]:
+    """The distinct elements and how often each is there: an expanded mask may stand for a billion elements."""
+    once = distinct(tensor)
+    return once, tensor.numel() // max(once.numel(), 1)
 
 
 def blocks(tensor: Tensor) -> Iterator[Tensor]:
@@ -156,6 +175,8 @@ class _Bits(NamedTuple):
     zero_less_one: Any
     smallest_normal: int
     infinity: int
+    mantissa_bits: int
+    smallest_normal_exponent: int
 
     def patterns(self, block: Tensor) -> NDArray[Any]:
         """The bit patterns of a contiguous piece; the same memory."""
@@ -171,12 +192,20 @@ class _Bits(NamedTuple):
         """How the blocks of a tensor of this dtype read; `smallest_normal` is that of the dtype itself."""
         limits = torch.finfo(dtype)
         dtype = torch.float32 if dtype.itemsize == 1 else dtype  # see `blocks`
+        epsilon, exponent = (_exponent(getattr(torch.finfo(dtype), name)) for name in ("eps", "smallest_normal"))
         unsigned = np.dtype(f"u{dtype.itemsize}")
         signed = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
         values = torch.tensor([limits.smallest_normal, math.inf], dtype=torch.float64).to(dtype)
         smallest_normal, infinity = values.view(signed).tolist()
         all_ones = unsigned.type(np.iinfo(unsigned).max)
-        return cls(dtype, signed, unsigned, all_ones >> unsigned.type(1), all_ones, smallest_normal, infinity)
+        magnitude_mask = all_ones >> unsigned.type(1)
+        return cls(
+            dtype, signed, unsigned, magnitude_mask, all_ones, smallest_normal, infinity, -epsilon, exponent
+        )  # fmt: skip
+
+
+def _exponent(power_of_two: float) -> int:
+    return math.frexp(power_of_two)[1] - 1
 
 
 class _BitsByDtype(dict[torch.dtype, _Bits]):

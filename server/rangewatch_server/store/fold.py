@@ -103,15 +103,21 @@ class Folder:
     def _joined(self, part: str, blocks: list[Block], level: int, first: int) -> Block:
         rows = union([block.rows for block in blocks])
         aligned = [align(block, rows, self.fill[part]) for block in blocks]
+        names = dict.fromkeys(name for block in aligned for name in block.columns)
         if len(aligned) == FANOUT:
-            columns = {name: beside([block.columns[name] for block in aligned]) for name in aligned[0].columns}
+            columns = {name: beside([self._column(part, block, name) for block in aligned]) for name in names}
             return Block(level, first, rows, columns)
-        columns = {name: np.full((len(rows), WIDTH), self.fill[part][name]) for name in aligned[0].columns}
+        columns = {name: np.full((len(rows), WIDTH), self.fill[part][name]) for name in names}
         for block in aligned:
             at = block.first - first
-            for name in columns:
-                columns[name][:, at : at + block.width] = block.columns[name]
+            for name, values in block.columns.items():
+                columns[name][:, at : at + block.width] = values
         return Block(level, first, rows, columns)
+
+    def _column(self, part: str, block: Block, name: str) -> Array:
+        """A block lacks the bins of histograms that nothing lay in."""
+        found = block.columns.get(name)
+        return np.broadcast_to(self.fill[part][name], (len(block.rows), block.width)) if found is None else found
 
     def _read_coarser(self, part: str, level: int, tile: int) -> Block | None:
         stored = self.tiles.get(part, level, tile)

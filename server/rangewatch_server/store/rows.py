@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.records import Batch, SeriesRows, Statistic
+from rangewatch.statistics.exponents import exponent_of
 from rangewatch_server.pyramid import RANGES, SERIES_PART, Block
 
 Array = NDArray[Any]
@@ -25,13 +26,20 @@ class Raw(msgspec.Struct, frozen=True):
 
 
 def raw_ranges(batch: Batch, ordinals: Array, statistics: Sequence[Statistic]) -> Raw | None:
-    """The batch's range rows under the run's ordinals, every statistic present; None when it has none."""
+    """The batch's range rows under the run's ordinals; None when it has none.
+
+    Every statistic is present but the bins of histograms that nothing lay in: 277 constants would be most of a tile.
+    """
     ranges = batch.ranges
     if ranges is None or not len(ranges.steps) or not len(ranges.tensors):
         return None
     rows = ordinals[ranges.tensors]
     shape = (len(rows), len(ranges.steps))
-    columns = {each.name: ranges.columns.get(each.name, np.broadcast_to(each.identity, shape)) for each in statistics}
+    columns = {
+        each.name: ranges.columns.get(each.name, np.broadcast_to(each.identity, shape))
+        for each in statistics
+        if each.name in ranges.columns or exponent_of(each.name) is None
+    }
     if len(rows) > 1 and not bool((np.diff(rows) > 0).all()):
         order = np.argsort(rows)
         rows, columns = rows[order], {name: _pick(values, order) for name, values in columns.items()}
@@ -65,7 +73,7 @@ def dense(raws: Sequence[Raw], fill: Mapping[str, float], rules: Mapping[str, st
     """Level 0 block of the steps [start, stop): rows are the union of the raws' rows, columns are steps."""
     names = [name for name in fill if any(name in raw.columns for raw in raws)]
     inside = [clipped for raw in raws if len((clipped := clip(raw, start, stop)).steps)]
-    joined = _joined(inside, names, start, stop)
+    joined = _joined(inside, names, fill, start, stop)
     return joined if joined is not None else _scattered(inside, names, fill, rules, start, stop)
 
 
@@ -77,18 +85,23 @@ def clip(raw: Raw, start: int, stop: int) -> Raw:
     return Raw(raw.part, raw.steps[low:high], raw.rows, {name: v[:, low:high] for name, v in raw.columns.items()})
 
 
-def _joined(raws: Sequence[Raw], names: list[str], start: int, stop: int) -> Block | None:
+def _joined(raws: Sequence[Raw], names: list[str], fill: Mapping[str, float], start: int, stop: int) -> Block | None:
     """The usual case, in order and without gaps: side by side, constants kept as constants."""
     if not raws or sum(len(raw.steps) for raw in raws) != stop - start:
         return None
     expected = start
     for raw in raws:
         whole = raw.steps[0] == expected and raw.steps[-1] == expected + len(raw.steps) - 1
-        whole = whole and all(name in raw.columns for name in names)
         if not whole or (raw.rows is not raws[0].rows and not np.array_equal(raw.rows, raws[0].rows)):
             return None
         expected += len(raw.steps)
-    return Block(0, start, raws[0].rows, {name: beside([raw.columns[name] for raw in raws]) for name in names})
+    columns = {name: beside([_column(raw, name, fill[name]) for raw in raws]) for name in names}
+    return Block(0, start, raws[0].rows, columns)
+
+
+def _column(raw: Raw, name: str, fill: float) -> Array:
+    found = raw.columns.get(name)
+    return np.broadcast_to(fill, (len(raw.rows), len(raw.steps))) if found is None else found
 
 
 def beside(parts: list[Array]) -> Array:

@@ -1,0 +1,121 @@
+"""The exponent histogram: how many elements of a tensor lie in each power of two. Optional, taken with the full set.
+
+Bin `e` counts the finite elements x with floor(log2(|x|)) == e: subnormals by their true exponent. Each bin is a
+statistic of its own, a sum, so that it merges, is stored and is read like any other; only bins that are not empty
+travel. For each tensor and step, unless Inf was allowed and taken out, the bins + zero_count + nan_count + inf_count
+are full_numel. Tensors that an accelerator holds have a full set and no histogram: not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch.records import Statistic
+
+Array = NDArray[Any]
+Counts = NDArray[np.int64]
+
+FIRST, LAST = -149, 127
+"""The exponents of float32, from its smallest subnormal to its largest number: those of every shorter dtype too."""
+
+BINS = LAST - FIRST + 1
+PREFIX = "exponent_"
+
+
+def column_name(exponent: int) -> str:
+    """The statistic of a bin, such as `exponent_-24`."""
+    return f"{PREFIX}{exponent}"
+
+
+def exponent_of(name: str) -> int | None:
+    """The bin of a statistic; None when it is no bin."""
+    digits = name.removeprefix(PREFIX)
+    return int(digits) if digits != name and digits.lstrip("-").isdecimal() else None
+
+
+def _help(exponent: int) -> str:
+    if exponent == FIRST:
+        return f"Non-zero elements of a magnitude below 2^{FIRST + 1}; those of float64 may be far below."
+    if exponent == LAST:
+        return f"Finite elements of a magnitude from 2^{LAST}; those of float64 may be far above."
+    return f"Elements of a magnitude from 2^{exponent} to below 2^{exponent + 1}."
+
+
+ALL = tuple(
+    Statistic(column_name(exponent), "elements", "sum", 0.0, _help(exponent)) for exponent in range(FIRST, LAST + 1)
+)
+
+
+class Histograms(NamedTuple):
+    """Those of one step: `counts[i, j]` elements of tensor `numbers[i]` have the exponent `exponents[j]`; ascending."""
+
+    numbers: Counts
+    exponents: Counts
+    counts: Counts
+
+
+def count(magnitudes: Array, mantissa_bits: int, smallest_normal: int) -> Counts:
+    """(BINS,) counts of a binary floating format's bit patterns without their sign, (n,) unsigned.
+
+    `smallest_normal` is the exponent of the format's smallest normal number. Exponents beyond `FIRST` and `LAST`, which
+    only float64 has, are counted in these. Zero, NaN and Inf are in no bin.
+    """
+    fields = np.bincount((magnitudes >> magnitudes.dtype.type(mantissa_bits)).astype(np.intp))
+    counts = np.zeros(BINS, np.int64)
+    highest = (1 << (8 * magnitudes.dtype.itemsize - 1 - mantissa_bits)) - 1  # the field of NaN and Inf
+    normal = fields[1:highest]
+    _add(counts, smallest_normal + np.arange(len(normal)), normal)
+    zero_count = magnitudes.size - np.count_nonzero(magnitudes)
+    if len(fields) and fields[0] > zero_count:  # picking them out is slow, and seldom needed
+        is_subnormal = (magnitudes < 1 << mantissa_bits) & (magnitudes != 0)
+        exact = magnitudes[is_subnormal].astype(np.float64)  # less than 2^52
+        exponents = np.frexp(exact)[1] - 1 + smallest_normal - mantissa_bits
+        _add(counts, exponents, 1)
+    return counts
+
+
+def _add(counts: Counts, exponents: Array, more: Any) -> None:
+    np.add.at(counts, np.clip(exponents, FIRST, LAST) - FIRST, more)
+
+
+def collect(by_number: Mapping[int, Counts]) -> Histograms:
+    """The histograms of one step, (BINS,) each, by the tensors' numbers; without the bins that are empty in all."""
+    numbers = np.array(sorted(by_number), np.int64)
+    counts = np.array([by_number[number] for number in numbers.tolist()], np.int64).reshape(-1, BINS)
+    filled = np.flatnonzero(counts.any(axis=0))
+    return Histograms(numbers, filled + FIRST, counts[:, filled])
+
+
+def merge(histograms: Sequence[Histograms]) -> Histograms:
+    """Those of several steps as those of one."""
+    numbers = np.unique(np.concatenate([each.numbers for each in histograms]))
+    exponents = np.unique(np.concatenate([each.exponents for each in histograms]))
+    counts = np.zeros((len(numbers), len(exponents)), np.int64)
+    for each in histograms:
+        counts[_at(each, numbers, exponents)] += each.counts
+    return Histograms(numbers, exponents, counts)
+
+
+def columns(histograms: Mapping[int, Histograms], steps: Sequence[int], tensors: Array) -> dict[str, Array]:
+    """As `RangeRows` has them: the name of each bin that is not empty -> (tensors, steps) whole numbers.
+
+    `tensors`: ascending numbers, all that `histograms`, which are by step, have.
+    """
+    exponents = np.unique(np.concatenate([each.exponents for each in histograms.values()] or [np.zeros(0, np.int64)]))
+    largest = max((int(each.counts.max(initial=0)) for each in histograms.values()), default=0)
+    # What the wire keeps as it is: 64 steps of 300 tensors in 60 bins are 9 MB as float64, and packed twice as long.
+    cells = np.zeros((len(exponents), len(tensors), len(steps)), np.uint32 if largest < 2**32 else np.float64)
+    for position, step in enumerate(steps):
+        if step in histograms:
+            rows, bins = _at(histograms[step], tensors, exponents)
+            cells[bins, rows, position] = histograms[step].counts
+    return {column_name(int(exponent)): cells[position] for position, exponent in enumerate(exponents)}
+
+
+def _at(histograms: Histograms, numbers: Array, exponents: Array) -> tuple[Array, Array]:
+    rows, bins = np.searchsorted(numbers, histograms.numbers), np.searchsorted(exponents, histograms.exponents)
+    return rows[:, np.newaxis], bins[np.newaxis, :]
