@@ -24,6 +24,7 @@ Array = NDArray[Any]
 
 CELL = ("call_count", "amax", "nan_count", "inf_count")
 SEARCH_COLUMNS = 64  # locate reads this many columns at most, then one step
+UNDERFLOW_FRACTION = 0.01  # below that it is the tail that any bell-shaped distribution has
 AROUND_COLUMNS = 512  # the previous and next non-finite step are looked for at this width first
 
 
@@ -179,12 +180,20 @@ def full_set(value: dict[str, float], smallest_normal: float) -> dict[str, Any]:
 def what(state: State, value: dict[str, float], bits: float, dtype: str) -> str:
     """One line for a person."""
     counts = f"{int(value['nan_count'])} NaN, {int(value['inf_count'])} Inf of {int(value['numel'])}"
+    subnormal = value.get("subnormal_count", 0.0) / max(value.get("full_numel", 0.0), 1.0)
     return {
         State.NAN: counts,
         State.INF: counts,
         State.SATURATED: f"saturated: {bits:.2f} bits below the {dtype} limit",
         State.ZERO: "all zero" if value["numel"] else "empty",
-    }.get(state, "")
+    }.get(state, underflow(subnormal))
+
+
+def underflow(subnormal_fraction: float | None) -> str:
+    """What to say of elements that have lost precision, being below the smallest normal number; "" for few."""
+    if subnormal_fraction is None or subnormal_fraction < UNDERFLOW_FRACTION:
+        return ""
+    return f"underflow: {100 * subnormal_fraction:.1f} % subnormal"
 
 
 def step_facts(run: RunReader, rank: int, step: int) -> dict[str, Any]:

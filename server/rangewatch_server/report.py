@@ -79,7 +79,9 @@ def _lines(own: list[Tensor], others: Mapping[str, str]) -> list[str]:
     lines = []
     for kind in _FORWARD:
         found = [
-            (tensor["index"], f"{_range(tensor)} {_what(tensor, outputs)}") for tensor in own if tensor["kind"] == kind
+            (tensor["index"], f"{_range(tensor)} {_what(tensor, outputs)}{_note(tensor)}")
+            for tensor in own
+            if tensor["kind"] == kind
         ]
         found += [(_index(where), f"{word:>17} {where}") for where, word in others.items() if where.startswith(kind)]
         lines += [line for _, line in sorted(found, key=lambda each: each[0])]
@@ -115,7 +117,7 @@ def _backward_frames(tensors: list[dict[str, Any]]) -> Iterator[Frame]:
             frame = None
         lines = [] if frame is None else frame.lines
         is_bad = _is_bad(tensor) or (frame is not None and frame.is_bad)
-        frame = Frame(name, [*lines, f"{_range(tensor)} {what}"], is_bad)
+        frame = Frame(name, [*lines, f"{_range(tensor)} {what}{_note(tensor)}"], is_bad)
     if frame is not None:
         yield frame
 
@@ -130,6 +132,11 @@ def _is_bad(tensor: Tensor) -> bool:
 
 def _range(tensor: Tensor) -> str:
     return f"{_low(tensor)} {_high(tensor)}"
+
+
+def _note(tensor: Tensor) -> str:
+    """Underflow, which the bare range does not show."""
+    return f"  ({tensor['what']})" if tensor["what"].startswith("underflow") else ""
 
 
 def _low(tensor: Tensor) -> str:

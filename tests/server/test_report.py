@@ -86,6 +86,13 @@ abs min  abs max  metadata
     assert report(server.url, "run", "--step", "0").stdout == clean
     bad = f"Detected inf/nan during batch_number=1\n(run run, rank 0, step 1)\n{backward.format('     nan')}"
     assert report(server.url, "run").stdout == bad
+    subnormal = np.zeros((8, 1))
+    subnormal[3], subnormal[4] = 10, 9
+    few = full | {"nan_count": 0.0, "numel": 1000.0, "full_numel": 1000.0, "subnormal_count": subnormal}
+    server.post(opening(known, run="small"))
+    server.post(batch(known, 0, range(1), few, run="small"))
+    small = report(server.url, "small", "--step", "0").stdout
+    assert "4.00e+00 output  (underflow: 1.0 % subnormal)\n" in small and small.count("underflow") == 1
     in_forward = report(server.url, "run", "--step", "2").stdout
     assert "backward" not in in_forward and "     nan input[0]\n" in in_forward and "None" not in in_forward
 
