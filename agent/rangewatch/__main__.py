@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from rangewatch import __version__
 
-# name -> (module with main(argv) -> exit status, extra that it needs, help)
+# name -> (module with main(argv) -> exit status, extras that it needs ("": none), help)
 COMMANDS = {
     "serve": ("rangewatch_server.serve", "server", "start the dashboard server"),
-    "report": ("rangewatch.report", "server", "the classic text report of a run's first overflow, or of any step"),
-    "trace": ("rangewatch.trace", "server", "record the next steps of a live run in full"),
-    "level": ("rangewatch.level", "agent", "record more, or less, of a live run"),
+    "report": ("rangewatch.report", "", "the classic text report of a run's first overflow, or of any step"),
+    "trace": ("rangewatch.trace", "", "record the next steps of a live run in full"),
+    "level": ("rangewatch.level", "", "record more, or less, of a live run"),
     "demo": ("rangewatch.demo.launch", "agent,server", "a server and two ranks that really overflow, in a minute"),
 }
 
@@ -34,13 +34,14 @@ def main() -> int:
 
 
 def _run(name: str, arguments: list[str]) -> int:
-    module, extra, _ = COMMANDS[name]
+    module, extras, _ = COMMANDS[name]
     try:
         command: Callable[[list[str]], int] = importlib.import_module(module).main
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("rangewatch"):
             raise
-        sys.stderr.write(f"rangewatch {name}: {error.name} is not installed; pip install 'rangewatch[{extra}]'\n")
+        needed = f"'rangewatch[{extras}]'" if extras else "rangewatch"
+        sys.stderr.write(f"rangewatch {name}: {error.name} is not installed; pip install {needed}\n")
         return 2
     return command(arguments)
 

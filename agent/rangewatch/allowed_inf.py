@@ -32,6 +32,8 @@ class AllowedInf:
         events = tuple(self._event(block, number) for number in with_inf if number not in self._told)
         self._told.update(with_inf)
         counts[:, with_inf] = 0.0
+        nan_counts, seen_ns = (block.rows[POSITIONS[name]] for name in ("nan_count", "nonfinite_ns"))
+        seen_ns[:, with_inf] = np.where(nan_counts[:, with_inf] > 0, seen_ns[:, with_inf], np.inf)
         return events
 
     def numbers(self, tensor_count: int) -> NDArray[np.bool_]:

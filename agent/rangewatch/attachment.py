@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
@@ -10,11 +11,11 @@ from weakref import WeakKeyDictionary, finalize, ref
 
 from torch import nn
 
-from rangewatch import identity
+from rangewatch import forward_hook, identity
 from rangewatch.compiled import CompiledCall
 from rangewatch.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.model_hooks import ModelHooks
-from rangewatch.optimizer_reads import OptimizerReads
+from rangewatch.optimizer_reads import OptimizerReads, has_closure
 from rangewatch.options import Options, resolve
 from rangewatch.selection import Selection
 from rangewatch.step_ends import add_step_ends, as_list, check_optimizers, watch_step
@@ -213,12 +214,23 @@ def _add_optimizer_reads(
 
     def before(*args: Any) -> None:
         if agent.observer.is_active:
+            began_ns = time.perf_counter_ns()
             weights.read_now()
-            reads.before(agent.step, reference())
+            if has_closure(args):  # the forward and the backward are yet to come, inside the step
+                reads.before_closure(agent.step, reference())
+            else:
+                reads.before(agent.step, reference())
+            agent.cost.add(began_ns)
             agent.stop_at_overflow()
 
+    def after(*args: Any) -> None:
+        if agent.observer.is_active:
+            began_ns = time.perf_counter_ns()
+            reads.after(reference())
+            agent.cost.add(began_ns)
+
     before_hook = CompiledCall(agent.guard, "before the update", before)
-    after_hook = CompiledCall(agent.guard, "after the update", lambda *args: reads.after())
+    after_hook = CompiledCall(agent.guard, "after the update", after)
     watch_step(optimizer, before_hook, after_hook, undo)
 
 
@@ -238,3 +250,5 @@ def _check_model(model: Any) -> None:
             raise ValueError("rangewatch.attach: the model is attached already; call rangewatch.detach(model) first")
         if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
             raise ValueError(f"rangewatch.attach: {name or 'the model'} is compiled already; attach before compiling")
+    if forward_hook.is_watched(clean_modules(model)[""]):
+        raise ValueError("rangewatch.attach: the model is part of one that is attached; detach that first")

@@ -47,6 +47,7 @@ class Control:
             self._trace(command, step)
         elif command.kind == "level" and command.level in {*LEVELS, "default"}:
             self._recording.set_level(command.level)
+            self._tell("level", "", {"kinds": sorted(self._recording.kinds)})  # no longer what the budget made of it
             self._answer(command.id, "done", f"level {command.level} from step {step} on", first_step=step)
             return True
         else:

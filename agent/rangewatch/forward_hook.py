@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from rangewatch.compiled import CompiledReads, run_eagerly
-from rangewatch.cost import Cost, TimedHook
+from rangewatch.cost import TimedHook
 from rangewatch.guard import Guard, Guarded
+from rangewatch.observer import Observer
 
 _KEY = -8642
 """Our key among a module's hooks. Torch counts its own up from 0."""
@@ -32,11 +33,13 @@ _is_grad_enabled = torch.is_grad_enabled
 class ModuleReads(TimedHook):
     """One module's part: what is called in eager mode, `(module, value)`, and what the compiler traces."""
 
-    __slots__ = ("compiled",)
+    __slots__ = ("compiled", "observer")
 
-    def __init__(self, guard: Guard, place: str, body: Callable[..., Any], compiled: CompiledReads, cost: Cost) -> None:
-        super().__init__(guard, place, body, cost)
-        self.compiled = compiled
+    def __init__(
+        self, guard: Guard, place: str, body: Callable[..., Any], compiled: CompiledReads, observer: Observer
+    ) -> None:
+        super().__init__(guard, place, body, observer.cost)
+        self.compiled, self.observer = compiled, observer
 
 
 class ForwardHook(Guarded):
@@ -79,6 +82,13 @@ run_eagerly(ForwardHook.__call__)
 run_eagerly(ForwardPreHook.__call__)
 _forward_hook = ForwardHook(Guard(), "forward", lambda *args: None)
 _forward_pre_hook = ForwardPreHook(Guard(), "forward", lambda *args: None)
+
+
+def is_watched(module: nn.Module, but: Observer | None = None) -> bool:
+    """Whether an active agent other than `but` reads it already, and not one that a fork has left behind."""
+    reads = [module.__dict__.get(attribute) for attribute in (_OUTPUT, _INPUT)]
+    found = [each.observer for each in reads if isinstance(each, ModuleReads)]
+    return any(observer.is_active and observer is not but for observer in found)
 
 
 def add(module: nn.Module, reads: ModuleReads) -> Callable[[], None]:

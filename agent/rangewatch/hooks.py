@@ -99,6 +99,8 @@ class OutputHook:
         """Positions of what is no tensor, and whether it was None: told of once."""
         self.leaf_handles: list[RemovableHandle] = []
         self._has_run = self._has_run_in_evaluation = False
+        self.is_compiled = False
+        """Whether it has run inside a compiled graph, which takes no further hook."""
 
     def record(self, kinds: Collection[str]) -> None:
         """Read what `kinds` has of the tensors and their gradients, from here on."""
@@ -137,7 +139,7 @@ class OutputHook:
     def read_compiled(self, index: int, tensor: Tensor) -> None:
         """The compiled module has come to the tensor at position `index`."""
         if self._observer.is_active:
-            self._has_run = True
+            self._has_run = self.is_compiled = True
             if self._reads_tensor:
                 # Compiled code uses its tensor objects again for other values; a new object says so to the reader.
                 self._read_tensor(self._slot(index), index, tensor.detach())

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from rangewatch.ask import States, parser_of, ranks_of, run
+from rangewatch.server_api import write_line
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,4 +24,4 @@ def _tell(level: str, name: str, states: States) -> None:
         groups.setdefault(each["first_step"], []).append(each)
     for step, group in groups.items():
         since = "" if step is None else f" from step {step} on"
-        sys.stdout.write(f"{name}: level {level} on {ranks_of(group)}{since}.\n")
+        write_line(sys.stdout, f"{name}: level {level} on {ranks_of(group)}{since}.")

@@ -5,6 +5,9 @@ Modules that are added after attach are hooked when their parent gets them, and 
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -12,8 +15,9 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
+from torch.utils.hooks import RemovableHandle
 
-from rangewatch import forward_hook
+from rangewatch import forward_hook, limits
 from rangewatch.compiled import CompiledReads
 from rangewatch.cost import TimedHook
 from rangewatch.guard import Guard, Guarded
@@ -21,6 +25,7 @@ from rangewatch.hooks import OutputHook
 from rangewatch.observer import Observer
 from rangewatch.parameter_hooks import ParameterHooks
 from rangewatch.selection import Selection
+from rangewatch.sender import THREAD as SENDER
 from rangewatch.tensor_names import clean_modules
 from rangewatch.watched_values import WatchedValues
 
@@ -47,10 +52,9 @@ class ModelHooks:
             self._add(fqn, module)
         self._parameters = ParameterHooks(observer, guard, model, selection, wanted)
         observer.before_shipping = self._parameters.hook_trainable
-        added = Guarded(guard, "a module was added", self._module_added)
-        self._undo.append(nn_module.register_module_module_registration_hook(added).remove)
-        added = Guarded(guard, "a parameter was added", self._parameter_added)
-        self._undo.append(nn_module.register_module_parameter_registration_hook(added).remove)
+        self._structure = _structure(model)
+        self._look_next_s = float("-inf")
+        _watch_registrations(self)
 
     def record(self) -> None:
         """Ask anew what is wanted of each. Call it between steps."""
@@ -61,10 +65,22 @@ class ModelHooks:
 
     def end_step(self) -> None:
         """Between steps: modules may have been added, moved or taken away since the last."""
+        if self._parameters.has_few_frozen():
+            self._parameters.hook_trainable()
+        if self._is_stale or time.monotonic() >= self._look_next_s:
+            self.look()
+
+    def look(self) -> None:
+        """Hook and name anew what is another than at the last look."""
         model = self._model()
-        if not self._is_stale or model is None:
+        if model is None:
             return
-        self._is_stale = False
+        began_s = time.monotonic()
+        was, self._structure = self._structure, _structure(model)
+        now_s, self._is_stale = time.monotonic(), False
+        self._look_next_s = now_s + limits.LOOK_FACTOR * (now_s - began_s)
+        if self._structure == was:
+            return
         for fqn, module in clean_modules(model).items():
             if module not in self.fqns:
                 self._add(fqn, module)
@@ -74,6 +90,7 @@ class ModelHooks:
 
     def remove(self) -> None:
         """Take all hooks away."""
+        _forget_registrations(self)
         for undo in self._undo:
             undo()
         for hook in list(self._outputs.values()):
@@ -94,6 +111,8 @@ class ModelHooks:
             self._undo.append(forward_hook.add(module, self._reads(fqn, hook)))
             self._ask_whether_called(fqn, module, hook)
         if module not in self._inputs and "input" in kinds and self._can_hook(fqn, module):
+            if module in self._outputs and self._outputs[module].is_compiled:
+                self._observer.note_not_observed(fqn, "input: compiled before it was asked for")
             self._inputs[module] = hook = OutputHook(self._observer, self._guard, fqn, module, "input")
             self._undo.append(forward_hook.add_input(module, self._reads(fqn, hook)))
             if module not in self._outputs:
@@ -103,10 +122,13 @@ class ModelHooks:
                 hooks[module].record(kinds)
 
     def _can_hook(self, fqn: str, module: nn.Module) -> bool:
-        is_script = isinstance(module, torch.jit.ScriptModule)
-        if is_script:
-            self._observer.note_not_observed(fqn, "a ScriptModule")  # runs no Python hook of ours
-        return not is_script
+        if isinstance(module, torch.jit.ScriptModule):  # runs no Python hook of ours
+            self._observer.note_not_observed(fqn, "a ScriptModule")
+            return False
+        if forward_hook.is_watched(module, but=self._observer):
+            self._observer.note_not_observed(fqn, "watched for another attached model")
+            return False
+        return True
 
     def _ask_whether_called(self, fqn: str, module: nn.Module, hook: OutputHook) -> None:
         if type(module).forward is not nn.Module.forward:  # ModuleList and its like are never called
@@ -115,10 +137,10 @@ class ModelHooks:
     def _reads(self, fqn: str, hook: OutputHook) -> forward_hook.ModuleReads:
         place, guard, cost = f"{hook.kind} of {fqn}", self._guard, self._observer.cost
         gradient = None
-        if hook.kind == "output" and "grad_output" in self._wanted(fqn):
+        if hook.kind == "output":
             gradient = TimedHook(guard, f"grad_output of {fqn}", hook.read_compiled_gradient, cost)
         compiled = CompiledReads(TimedHook(guard, place, hook.read_compiled, cost), gradient)
-        return forward_hook.ModuleReads(guard, place, hook.read, compiled, cost)
+        return forward_hook.ModuleReads(guard, place, hook.read, compiled, self._observer)
 
     def _rename(self, fqn: str, module: nn.Module) -> None:
         self.fqns[module] = fqn
@@ -126,7 +148,8 @@ class ModelHooks:
             if module in hooks:
                 hooks[module].rename(fqn)
 
-    def _module_added(self, parent: nn.Module, name: str, module: nn.Module | None) -> None:
+    def module_added(self, parent: nn.Module, name: str, module: nn.Module | None) -> None:
+        """Hook what is in `module` at once, by the name it has as far as can be seen."""
         if parent not in self.fqns or not self._observer.is_active:
             return
         self._is_stale = True
@@ -135,5 +158,50 @@ class ModelHooks:
                 if each not in self.fqns:
                     self._add(".".join(part for part in (self.fqns[parent], name, inner) if part), each)
 
-    def _parameter_added(self, parent: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+    def parameter_added(self, parent: nn.Module) -> None:
+        """It is looked at when the step ends."""
         self._is_stale = self._is_stale or parent in self.fqns
+
+
+def _structure(model: nn.Module) -> int:
+    """Another number when modules or parameters are others, or elsewhere."""
+    modules = list(model.modules())
+    return hash((*map(id, modules), *(id(each) for module in modules for each in module._parameters.values())))
+
+
+_watching: tuple[ModelHooks, ...] = ()
+"""Replaced and never changed: torch calls from any thread that builds a module."""
+_registrations: list[RemovableHandle] = []
+
+
+def _watch_registrations(hooks: ModelHooks) -> None:
+    """Tell `hooks` of modules and parameters that any module of the process gets, by one hook of torch's for all."""
+    global _watching
+    _watching = (*_watching, hooks)
+    if not _registrations:
+        guard = Guard()
+        added = Guarded(guard, "a module was added", _module_added)
+        _registrations.append(nn_module.register_module_module_registration_hook(added))
+        added = Guarded(guard, "a parameter was added", _parameter_added)
+        _registrations.append(nn_module.register_module_parameter_registration_hook(added))
+
+
+def _forget_registrations(hooks: ModelHooks) -> None:
+    global _watching
+    _watching = tuple(each for each in _watching if each is not hooks)
+    # Not by the sender's thread: the user's may be going through torch's dictionary of hooks.
+    if not _watching and threading.current_thread().name != SENDER:
+        while _registrations:
+            _registrations.pop().remove()
+
+
+def _module_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
+    with contextlib.suppress(TypeError):  # a module may be unhashable; ours is not
+        for hooks in _watching:
+            hooks.module_added(parent, name, module)
+
+
+def _parameter_added(parent: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+    with contextlib.suppress(TypeError):
+        for hooks in _watching:
+            hooks.parameter_added(parent)

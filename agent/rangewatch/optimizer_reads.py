@@ -28,22 +28,31 @@ class OptimizerReads:
         """Parameters whose gradient has been read in the open step."""
 
     def before(self, step: int, optimizer: Any) -> None:
-        """`optimizer` is about to update its parameters in the open step, `step`."""
+        """`optimizer` is about to update its parameters in the open step, `step`, by the gradients they have."""
         parameters = self._parameters(optimizer)
         self._read_gradients(parameters)
-        if self._recording.has("update") and self._cadence.is_due(step):
-            wanted = [(fqn, each) for fqn, each in parameters if "update" in self._recording.wanted(fqn)]
-            # As long as the update lasts, a second copy of the parameters: their values are gone afterwards.
-            self._before = [
-                (fqn, each, local_part(each.detach()).clone()) for fqn, each in wanted if each.grad is not None
-            ]
+        self._keep(step, [(fqn, each) for fqn, each in parameters if each.grad is not None])
 
-    def after(self) -> None:
+    def before_closure(self, step: int, optimizer: Any) -> None:
+        """The same, but the gradients are yet to be computed."""
+        self._keep(step, self._parameters(optimizer))
+
+    def after(self, optimizer: Any) -> None:
         """It has updated them."""
+        self._read_gradients(self._parameters(optimizer))
         before, self._before = self._before, []
         for fqn, parameter, old in before:
             # One by one: all at once would be a third copy of the parameters.
             read_parameters(self._observer, "update", [(fqn, local_part(parameter.detach()).sub(old))])
+
+    def _keep(self, step: int, parameters: list[tuple[str, nn.Parameter]]) -> None:
+        if self._recording.has("update") and self._cadence.is_due(step):
+            # As long as the update lasts, a second copy of the parameters: their values are gone afterwards.
+            self._before = [
+                (fqn, each, local_part(each.detach()).clone())
+                for fqn, each in parameters
+                if "update" in self._recording.wanted(fqn)
+            ]
 
     def end_step(self) -> None:
         """The open step is about to be closed: read the gradients that no optimizer has taken."""
@@ -72,3 +81,11 @@ class OptimizerReads:
             for fqn, parameter in clean_parameters(model)
             if (own is None or id(parameter) in own) and self._selection.has(fqn)
         ]
+
+
+def has_closure(arguments: tuple[Any, ...]) -> bool:
+    """Whether a hook before an optimizer's step is given a closure, in `(optimizer, args, kwargs)`."""
+    if len(arguments) < 3:  # inside a compiled step
+        return False
+    _, args, kwargs = arguments
+    return any(map(callable, args)) or callable(kwargs.get("closure"))

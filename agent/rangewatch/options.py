@@ -109,7 +109,8 @@ class Options:
             object.__setattr__(self, "kinds", LEVELS[self.level])
         for name, is_valid, wanted in _CHECKS:
             if not is_valid(getattr(self, name)):
-                raise ValueError(f"rangewatch option {name}={getattr(self, name)!r}: must be {wanted}")
+                shown = "" if name == "token" else f"={getattr(self, name)!r}"
+                raise ValueError(f"rangewatch option {name}{shown}: must be {wanted}")
         _check_url(self.url)
 
     def public(self) -> dict[str, Any]:

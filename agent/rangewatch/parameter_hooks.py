@@ -30,45 +30,53 @@ class ParameterHooks:
     ) -> None:
         self._observer, self._guard, self._selection, self._wanted = observer, guard, selection, wanted
         self._handles: list[RemovableHandle] = []
-        self._frozen: list[tuple[str, ref[nn.Parameter]]] = []
-        self._hooks: dict[str, GradientHook] = {}
-        self._known: Any = WeakTensorKeyDictionary()
-        """Parameters, flat ones too, that are hooked or will be, by name; "" for flat ones."""
+        self._fqns: Any = WeakTensorKeyDictionary()
+        """Parameter -> its name, "" for flat ones: all that have been looked at."""
+        self._own: Any = WeakTensorKeyDictionary()
+        """Parameter -> its hook, of those that are hooked."""
+        self._flat: dict[str, GradientHook] = {}
+        self._frozen: list[ref[nn.Parameter]] = []
         self.look(model)
 
     def look(self, model: nn.Module) -> None:
         """Hook the parameters of the model that are not hooked yet, and name the others as they are named now."""
         flat = flat_parameters(model)
         for fqn, parameter in own_parameters(model, flat):
-            known = self._known.get(parameter)
-            self._known[parameter] = fqn
+            known, self._fqns[parameter] = self._fqns.get(parameter), fqn
             if known is None and self._selection.has(fqn):
-                self._frozen.append((fqn, ref(parameter)))
-            elif known in self._hooks and known != fqn:
-                self._hooks[fqn] = hook = self._hooks.pop(known)
-                hook.rename(fqn)
+                self._frozen.append(ref(parameter))
+            elif known != fqn and parameter in self._own:
+                self._rename(self._own[parameter], known, fqn)
         for parameter, layout in flat:
-            if parameter not in self._known:
-                self._known[parameter] = ""
+            if parameter not in self._fqns:
+                self._fqns[parameter] = ""
                 self._hook_flat(parameter, layout)
         self.hook_trainable()
 
     def hook_trainable(self) -> None:
         """Hook what has become trainable since the last call, or has been initialised by a lazy module."""
         frozen, self._frozen = self._frozen, []
-        for fqn, reference in frozen:
+        for reference in frozen:
             parameter = reference()
             if parameter is None:
                 continue
-            if parameter.requires_grad and not is_lazy(parameter):
-                self._hook(fqn, parameter)
+            if parameter.requires_grad and parameter.is_leaf and not is_lazy(parameter):
+                fqn = self._fqns[parameter]
+                hook = self._own[parameter] = self._gradient_hook(fqn)
+                self._register(parameter, fqn, hook.read_parameter)
             else:
-                self._frozen.append((fqn, reference))
+                self._frozen.append(reference)
+
+    def has_few_frozen(self) -> bool:
+        """Whether looking at the frozen ones costs next to nothing: 0.2 us each."""
+        return len(self._frozen) <= limits.FROZEN_A_STEP
 
     def record(self, wanted: Wanted) -> None:
         """Read the gradients of those for whose name `wanted` has `grad`, from here on."""
         self._wanted = wanted
-        for fqn, hook in self._hooks.items():
+        for parameter, hook in list(self._own.items()):
+            hook.is_on = "grad" in wanted(self._fqns[parameter])
+        for fqn, hook in self._flat.items():
             hook.is_on = "grad" in wanted(fqn)
 
     def remove(self) -> None:
@@ -77,12 +85,17 @@ class ParameterHooks:
         for handle in self._handles:
             handle.remove()
 
-    def _hook(self, fqn: str, parameter: nn.Parameter) -> None:
-        self._register(parameter, fqn, self._gradient_hook(fqn).read_parameter)
+    def _rename(self, hook: GradientHook, was: str, fqn: str) -> None:
+        hook.rename(fqn)
+        hook.is_on = "grad" in self._wanted(fqn)
+        unreached = self._observer.unreached
+        if unreached.get(was) == hook.has_run:
+            unreached[fqn] = unreached.pop(was)
 
     def _hook_flat(self, parameter: nn.Parameter, layout: FlatLayout) -> None:
         names = [fqn for fqn in layout.names if fqn is not None and self._selection.has(fqn)]
         hooks = {fqn: self._gradient_hook(fqn) for fqn in names}
+        self._flat.update(hooks)
 
         def read(parameter: Tensor) -> None:
             if parameter.grad is not None:
@@ -93,7 +106,7 @@ class ParameterHooks:
         self._register(parameter, ", ".join(hooks), read)
 
     def _gradient_hook(self, fqn: str) -> GradientHook:
-        hook = self._hooks[fqn] = GradientHook(self._observer, fqn, "grad", 0, "Parameter")
+        hook = GradientHook(self._observer, fqn, "grad", 0, "Parameter")
         hook.is_on = "grad" in self._wanted(fqn)
         self._observer.unreached[fqn] = hook.has_run
         return hook

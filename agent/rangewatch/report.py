@@ -6,9 +6,21 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import TypedDict
 from urllib.parse import urlencode
 
-from rangewatch.server_api import ServerError, add_arguments, find_run, get
+from rangewatch.server_api import ServerError, add_arguments, find_run, get, write_line
+
+
+class _Step(TypedDict):
+    observed: bool
+    rank: int | None
+
+
+class Step(_Step, total=False):
+    """What is read of GET /api/v1/runs/{id}/step (docs/api.md). There is no `report` where the run has no step."""
+
+    report: str
 
 
 def main(argv: Sequence[str]) -> int:
@@ -17,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _report(options)
     except ServerError as error:
-        sys.stderr.write(f"rangewatch report: {error}\n")
+        write_line(sys.stderr, f"rangewatch report: {error}")
         return 2
 
 
@@ -31,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--step", type=int, help="this step, overflow or not")
     add("--rank", type=int, help="this rank (default: where it overflowed first, else the lowest)")
-    add("--frames", type=int, default=21, help="how many tensors to go back (default: %(default)s)")
+    add("--frames", type=int, default=21, help="how many modules to go back (default: %(default)s)")
     add("--json", action="store_true", help="print what the server says of the step, as JSON")
     return parser
 
@@ -40,13 +52,16 @@ def _report(options: argparse.Namespace) -> int:
     run = find_run(options.url, options.run)
     first = run["first_overflow"]
     if options.step is None and first is None:
-        sys.stdout.write(f"No NaN or Inf in run {run['name']}, steps {run['first_step']} to {run['last_step']}.\n")
+        steps = f"steps {run['first_step']} to {run['last_step']}"
+        write_line(sys.stdout, f"No NaN or Inf in run {run['name']}, {steps}.")
         return 1
-    step = first["step"] if options.step is None else options.step
+    step = options.step if first is None or options.step is not None else first["step"]
     rank = options.rank if options.rank is not None else first["rank"] if first else None
     query = {"step": step, "report_frames": options.frames} | ({} if rank is None else {"rank": rank})
-    found = get(options.url, f"/api/v1/runs/{run['id']}/step?{urlencode(query)}")
+    found = get(options.url, f"/api/v1/runs/{run['id']}/step?{urlencode(query)}", Step)
     if not found["observed"]:
         raise ServerError(f"nothing is stored for step {step} of rank {found['rank']}")
-    sys.stdout.write((json.dumps(found) if options.json else found["report"]) + "\n")
+    as_json = json.dumps(found).replace("\x7f", "\\u007f")  # DEL is the one control character that `dumps` leaves
+    for line in [as_json] if options.json else found.get("report", "").split("\n"):
+        write_line(sys.stdout, line)
     return 0

@@ -16,6 +16,8 @@ from rangewatch.step_buffer import EMPTY_BLOCK, Block
 from rangewatch.tensor_names import TensorNames
 from rangewatch.transport import Command, Outcome, Reply, Transport
 
+THREAD = "rangewatch-sender"
+
 
 class Sender:
     """Everything but `start`, `put`, `stop` and `wait` runs on its own thread."""
@@ -48,7 +50,7 @@ class Sender:
         """Called by the thread with what the server asks for."""
         self.ended: Callable[[], None] = lambda: None
         """Called by the thread at its end."""
-        self._thread = threading.Thread(target=self._run, name="rangewatch-sender", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
 
     def start(self) -> None:
         """Start the thread. Raises `RuntimeError` where the interpreter allows none any more."""

@@ -1,18 +1,58 @@
-"""What the commands that talk to a running server share: its address, its errors in one line, and finding a run."""
+"""What the commands that talk to a running server share: requests, errors in one line, a run by name, safe output."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
+from typing import Any, TextIO, TypedDict, TypeVar
 
+import msgspec
 import urllib3
 
+from rangewatch.options import Options
+
 TIMEOUT_S = 30.0
+
+Shape = TypeVar("Shape")
+
+
+class Overflow(TypedDict):
+    """Where a run overflowed first."""
+
+    step: int
+    rank: int
+
+
+class RunLine(TypedDict):
+    """A run as GET /api/v1/runs lists it: what the commands read of it (docs/api.md has the rest)."""
+
+    id: int
+    name: str
+
+
+class Run(RunLine):
+    """A run as GET /api/v1/runs/{id} shows it."""
+
+    first_step: int | None
+    last_step: int | None
+    first_overflow: Overflow | None
+
+
+class _Runs(TypedDict):
+    runs: list[RunLine]
+
+
+class _Refusal(TypedDict):
+    error: str
+    code: str
 
 
 class ServerError(Exception):
     """Why there is no answer, in one line."""
+
+
+class Unavailable(ServerError):
+    """No server answers, or not now: the same may be answered later."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,42 +63,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def default_url() -> str:
     """Where a server is when nothing else is said."""
-    return os.environ.get("RANGEWATCH_URL", "http://127.0.0.1:8642")
+    return os.environ.get("RANGEWATCH_URL", "").strip() or "http://127.0.0.1:8642"
 
 
-def find_run(url: str, name: str) -> dict[str, Any]:
-    """The run with that name or number, as GET /api/v1/runs/{id} shows it. Raises `ServerError`."""
-    runs = get(url, "/api/v1/runs")["runs"]
+def find_run(url: str, name: str) -> Run:
+    """The run with that name or number. Raises `ServerError`."""
+    runs = get(url, "/api/v1/runs", _Runs)["runs"]
     named = [run["id"] for run in runs if run["name"] == name or str(run["id"]) == name]
     if not named:
         known = ", ".join(run["name"] for run in runs[:5]) or "none yet"
         raise ServerError(f"no run {name!r} at {url}; there are: {known}")
-    found: dict[str, Any] = get(url, f"/api/v1/runs/{named[0]}")
-    return found
+    return get(url, f"/api/v1/runs/{named[0]}", Run)
 
 
-def get(url: str, path: str) -> Any:
-    """The JSON at `path`. Raises `ServerError`."""
-    return _request("GET", url, path)
+def get(url: str, path: str, shape: type[Shape]) -> Shape:
+    """The JSON at `path`, which fits `shape` and may hold more. Raises `ServerError`."""
+    return _request("GET", url, path, shape)
 
 
-def post(url: str, path: str, body: dict[str, Any]) -> Any:
-    """The JSON that answers `body` as JSON. Raises `ServerError`."""
-    return _request("POST", url, path, json=body)
+def post(url: str, path: str, body: dict[str, Any], shape: type[Shape]) -> Shape:
+    """The JSON that answers `body` as JSON, which fits `shape` and may hold more. Raises `ServerError`."""
+    return _request("POST", url, path, shape, json=body)
 
 
-def _request(method: str, url: str, path: str, **options: Any) -> Any:
-    """The token is that of RANGEWATCH_TOKEN. No redirect is followed: the token would go along."""
-    token = os.environ.get("RANGEWATCH_TOKEN")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    address = url.rstrip("/") + path
+def write_line(stream: TextIO, line: str) -> None:
+    """Write a line that may hold a server's words: runs and modules have any name, and a terminal obeys an ESC.
+
+    What is not printable, newlines too, or not in the terminal's encoding is written as in a Python string: `\\x1b`.
+    """
+    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
+    encoding = stream.encoding or "utf-8"
+    stream.write(shown.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+def _request(method: str, url: str, path: str, shape: type[Shape], **options: Any) -> Shape:
+    """No redirect is followed: the token would go along."""
+    address, headers = _checked(url).rstrip("/") + path, _authorization()
     try:
         answer = urllib3.request(
             method, address, headers=headers, timeout=TIMEOUT_S, retries=False, redirect=False, **options
         )
         body = answer.json()
-    except (urllib3.exceptions.HTTPError, ValueError):
-        raise ServerError(f"no Rangewatch server answers at {url}") from None
-    if answer.status not in (200, 201):
-        raise ServerError(str(body.get("error", answer.status)) if isinstance(body, dict) else str(answer.status))
-    return body
+        if answer.status in (200, 201):
+            msgspec.convert(body, shape)  # checks; returns only the fields that the shape has
+            return body
+        refusal = msgspec.convert(body, _Refusal)
+    except (urllib3.exceptions.HTTPError, ValueError, RecursionError):  # ValueError: no JSON, or not of that shape
+        raise Unavailable(f"no Rangewatch server answers at {url}") from None
+    raise (Unavailable if answer.status in (429, 503) else ServerError)(refusal["error"])
+
+
+def _checked(url: str) -> str:
+    try:
+        return Options(url=url).url
+    except ValueError as error:
+        raise ServerError(str(error).removeprefix("rangewatch option ")) from None
+
+
+def _authorization() -> dict[str, str]:
+    """The token of RANGEWATCH_TOKEN, without the space around it, as `options.resolve` reads it."""
+    token = os.environ.get("RANGEWATCH_TOKEN", "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise ServerError("RANGEWATCH_TOKEN is no token: it must be printable ASCII")
+    return {"Authorization": f"Bearer {token}"} if token else {}

@@ -32,6 +32,7 @@ class StepRow:
         self.call_count, self.numel = self.columns["call_count"], self.columns["numel"]
         self.amax = self.columns["amax"]
         self.nan_count, self.inf_count = self.columns["nan_count"], self.columns["inf_count"]
+        self.nonfinite_ns = self.columns["nonfinite_ns"]
         self.full_numel, self.amin = self.columns["full_numel"], self.columns["amin"]
         self.zero_count, self.subnormal_count = self.columns["zero_count"], self.columns["subnormal_count"]
         self.sum_sq = self.columns["sum_sq"]

@@ -13,7 +13,7 @@ from rangewatch.records import FloatArray, RankInfo, TensorEntry
 from rangewatch.step_buffer import POSITIONS, Block, StepBuffer
 from rangewatch.tensor_names import TensorNames
 
-_SCALED = {"grad", "grad_output"}
+_SCALED = {"grad", "grad_output", "reduced_grad"}
 
 
 class NumericOverflow(TrainingStopped):
@@ -39,7 +39,7 @@ class Stopper:
             return None
         message = self._late
         if message is None and self._observer.host.saw_nonfinite:
-            message = self._explain(self._open_step(step), self._allowed.numbers(len(self._buffer.row)))
+            message = self._explain_open_step(step)
         if message is None:
             return None
         self._raises = False
@@ -59,19 +59,25 @@ class Stopper:
             # Allowed Inf is taken out already.
             self._late = self._explain(block, np.zeros(block.rows.shape[2], bool))
 
-    def _open_step(self, step: int) -> Block:
-        rows = np.array([list(column) for column in self._buffer.row.columns.values()])
-        return Block(np.array([step]), rows[:, np.newaxis, :], {})
+    def _explain_open_step(self, step: int) -> str | None:
+        row = self._buffer.row
+        allowed = self._allowed.numbers(len(row))
+        # Infinities that are meant come at every step: only the two counts are looked at for them.
+        if not (np.array(row.nan_count).any() or np.array(row.inf_count)[~allowed].any()):
+            return None
+        rows = np.array(list(row.columns.values()))
+        return self._explain(Block(np.array([step]), rows[:, np.newaxis, :], {}), allowed)
 
     def _explain(self, block: Block, allowed: NDArray[np.bool_]) -> str | None:
-        """A line on the first bad tensor in call order of the first bad step; None when all is finite."""
+        """A line on the tensor that was bad first in the first bad step; None when all is finite."""
         nan_count, inf_count = (block.rows[POSITIONS[name]] for name in ("nan_count", "inf_count"))
         entries = self._names.entries
         for row, step in enumerate(block.steps):
             bad = np.flatnonzero(nan_count[row] + np.where(allowed, 0.0, inf_count[row]))
-            ordered = sorted((entries[n].call_index, int(n)) for n in bad if self._counts(entries[n]))
+            seen_ns = block.rows[POSITIONS["nonfinite_ns"], row]
+            ordered = sorted((seen_ns[n], entries[n].call_index, int(n)) for n in bad if self._counts(entries[n]))
             if ordered:
-                return self._message(int(step), ordered[0][1], block.rows[:, row, ordered[0][1]])
+                return self._message(int(step), ordered[0][-1], block.rows[:, row, ordered[0][-1]])
         return None
 
     def _counts(self, entry: TensorEntry) -> bool:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from rangewatch.ask import States, parser_of, ranks_of, run
-from rangewatch.server_api import default_url
+from rangewatch.server_api import default_url, write_line
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,7 +42,8 @@ def _tell(options: argparse.Namespace, name: str, states: States) -> None:
             groups.setdefault((first, last), []).append(each)
     for (first, last), group in groups.items():
         steps = f"Step {first} is" if first == last else f"Steps {first} to {last} are"
-        sys.stdout.write(f"{steps} recorded in full on {ranks_of(group)}:\n  {_report(options, name, first, group)}\n")
+        write_line(sys.stdout, f"{steps} recorded in full on {ranks_of(group)}:")
+        write_line(sys.stdout, f"  {_report(options, name, first, group)}")
 
 
 def _report(options: argparse.Namespace, name: str, step: int, group: States) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from enum import Enum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import urllib3
@@ -23,14 +23,18 @@ class Outcome(Enum):
     RETRY = "retry"
 
 
+_Word = Annotated[str, msgspec.Meta(max_length=20)]
+_Pattern = Annotated[str, msgspec.Meta(max_length=limits.NAME_CHARACTERS)]
+
+
 class Command(msgspec.Struct, frozen=True):
     """What the server asks of the agent, in the answer to a batch (docs/wire.md)."""
 
-    id: int
-    kind: str
-    steps: int = 0
-    modules: tuple[str, ...] = ()
-    level: str = ""
+    id: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    kind: _Word
+    steps: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
+    modules: Annotated[tuple[_Pattern, ...], msgspec.Meta(max_length=limits.COMMANDS)] = ()
+    level: _Word = ""
 
 
 class Reply(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from weakref import ref
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from rangewatch.observer import Observer
 from rangewatch.recording import Recording
@@ -48,13 +49,15 @@ class WeightReads:
             wanted = (
                 (fqn, parameter.detach())
                 for fqn, parameter in clean_parameters(model)
-                if self._selection.has(fqn) and "weight" in self._recording.wanted(fqn)
+                if not is_lazy(parameter) and self._selection.has(fqn) and "weight" in self._recording.wanted(fqn)
             )
             read_parameters(self._observer, "weight", wanted)
 
     def _read_first(self, number: int, tensor: Tensor) -> None:
-        self.read_now()
-        self._observer.host.read(number, tensor)
+        try:
+            self.read_now()
+        finally:
+            self._observer.host.read(number, tensor)
 
 
 def read_parameters(observer: Observer, kind: str, tensors: Iterable[tuple[str, Tensor]]) -> None:

@@ -71,7 +71,7 @@ class Agent:
         self._last_full_step = options.start_step
         self._events: list[Event] = []
         self._told: dict[str, dict[str, Any]] = {}
-        self._has_failed = self._is_at_lowest = False
+        self._has_failed = self._is_at_lowest = self._is_closed_early = False
         self._logged: set[str] = set()
         self._logged_before: set[str] = set()
         """Names logged for the step just closed, before it closed or after."""
@@ -95,38 +95,43 @@ class Agent:
         """The open step is over: keep its row, ship when it is time, open the next."""
         if not self.observer.is_active:
             return
+        was_closed_early, self._is_closed_early = self._is_closed_early, False
+        if was_closed_early and not self._buffer.is_observed():
+            return  # training was stopped before its update
         began_ns, step = time.perf_counter_ns(), self.step
-        for read in self.observer.before_closing:
-            self.guard.run("end of step", read)
-        self.stop_at_overflow()
-        is_traced = self.control.end_step(step)
-        self._next_step()
-        if is_traced or self._buffer.is_full or self._is_time_to_ship():
-            self.ship()
+        self._end_step()
         self.cost.add(began_ns)
         self._stop(self.stopper.after(step))
-
-    def _is_time_to_ship(self) -> bool:
-        is_group = self.step % self.options.ship_every == 0  # what is split is no longer merged
-        return is_group and time.monotonic() - self._last_ship_s >= self.options.ship_interval_s
 
     def stop_at_overflow(self) -> None:
         """Raise `NumericOverflow` when that was asked for and something was not finite; its step is closed first."""
         error = self.stopper.overflow(self.step)
         if error is not None:
-            self._next_step()
+            self._is_closed_early = True
+            self._end_step()
             self._stop(error)
+
+    def _end_step(self) -> None:
+        for read in self.observer.before_closing:
+            self.guard.run("end of step", read)
+        error = self.stopper.overflow(self.step)
+        is_traced = self.control.end_step(self.step)
+        self._keep_step(self.step)
+        self.step += 1
+        self._open_step()
+        if is_traced or self._buffer.is_full or self._is_time_to_ship():
+            self.ship()
+        self._stop(error)
+
+    def _is_time_to_ship(self) -> bool:
+        is_group = self.step % self.options.ship_every == 0  # what is split is no longer merged
+        return is_group and time.monotonic() - self._last_ship_s >= self.options.ship_interval_s
 
     def _stop(self, error: TrainingStopped | None) -> None:
         if error is not None:
             self.fail(error)
             self.ship()
             raise error
-
-    def _next_step(self) -> None:
-        self._keep_step(self.step)
-        self.step += 1
-        self._open_step()
 
     def _keep_step(self, step: int) -> None:
         times = self._clock.end_step()

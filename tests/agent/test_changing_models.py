@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -158,3 +160,76 @@ def test_modules_of_others_are_left_alone(ingest: IngestDouble) -> None:
     assert {fqn for fqn, _, _ in ingest.tensors()} == {"", "weight", "bias"}
     module = torch.nn.modules.module
     assert not module._global_module_registration_hooks and not module._global_parameter_registration_hooks
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("way", ["replaced", "inserted"])
+def test_layers_that_shift_have_their_own_gradients(ingest: IngestDouble, way: str) -> None:
+    """Each takes the name of the one behind it; `ModuleList.insert` tells torch's hooks nothing."""
+    torch.manual_seed(0)
+    model = Stack()
+    wanted: dict[tuple[int, str], float] = {}
+    with rangewatch.attach(model, url=ingest.url) as handle:
+        for step in range(6):
+            if step == 1 and way == "replaced":
+                model.layers = nn.ModuleList([nn.Linear(4, 4), *model.layers])
+            if step == 1 and way == "inserted":
+                model.layers.insert(0, nn.Linear(4, 4))
+                time.sleep(0.1)  # it is seen at the next look
+            model.zero_grad()
+            model(torch.randn(2, 4)).square().sum().backward()
+            wanted |= {(step, name): float(value.grad.abs().max()) for name, value in model.named_parameters()}  # type: ignore[union-attr]
+            handle.step()
+        assert handle.stats()["faults"] == {} and handle.stats()["not_observed"] == {}
+    for step in range(3, 6):
+        for number in range(4):
+            name = f"layers.{number}.weight"
+            assert ingest.tensors()[name, "grad", 0][step]["amax"] == pytest.approx(wanted[step, name])
+            assert ingest.tensors()[f"layers.{number}", "output", 0][step]["call_count"] == 1
+
+
+def test_what_becomes_trainable_is_read_from_the_next_step_on(ingest: IngestDouble) -> None:
+    model = nn.Linear(4, 1)
+    model.bias.requires_grad_(False)
+    with rangewatch.attach(model, url=ingest.url, ship_interval_s=3600) as handle:
+        train(model, handle, 2)
+        model.bias.requires_grad_(True)
+        train(model, handle, 3)
+    assert sorted(ingest.tensors()["bias", "grad", 0]) == [3, 4]
+
+
+def test_weights_of_lazy_modules(ingest: IngestDouble) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(2), nn.Linear(2, 1))
+    with rangewatch.attach(model, url=ingest.url, level="frames", weight_every=1) as handle:
+        train(model, handle, 2)
+        assert handle.stats()["faults"] == {}
+    recorded = ingest.tensors()
+    assert sorted(recorded["2.weight", "weight", 0]) == sorted(recorded["", "input", 0]) == [0, 1]
+    assert sorted(recorded["1.weight", "weight", 0]) == [1]
+
+
+def test_a_module_of_two_attached_models_is_read_for_the_first(ingest: IngestDouble) -> None:
+    shared = nn.Linear(4, 4)
+    models = [nn.Sequential(shared, nn.Linear(4, 1)) for _ in range(2)]
+    first = rangewatch.attach(models[0], url=ingest.url, run="first")
+    second = rangewatch.attach(models[1], url=ingest.url, run="second")
+    with pytest.raises(ValueError, match="part of one that is attached"):
+        rangewatch.attach(shared, url=ingest.url)
+    train(models[1], second)
+    second.detach()
+    train(models[0], first)
+    first.detach()
+    assert second.stats() == {} and "0" in ingest.events("not_observed")[0].data
+    of_first = [batch for batch in ingest.batches if batch.run == "first" and batch.ranges is not None]
+    entries = ingest.catalogues[of_first[-1].catalogue]
+    assert any((entry.fqn, entry.kind) == ("0", "output") for entry in entries)

@@ -113,7 +113,19 @@ def test_what_cannot_be_obeyed_is_refused(ingest: IngestDouble, command: dict[st
         assert loop.answers()[0]["reason"] and loop.kinds_at(1) == {"output", "grad_output", "grad"}
 
 
-@pytest.mark.parametrize("junk", [["trace"], [{"id": "x", "kind": "trace"}], [None, 4], [{}]])
+@pytest.mark.parametrize(
+    "junk",
+    [
+        ["trace"],
+        [{"id": "x", "kind": "trace"}],
+        [None, 4],
+        [{}],
+        [{"id": 10**30, "kind": "level", "level": "frames"}, {"id": -1, "kind": "level", "level": "frames"}],
+        [{"id": 1, "kind": "trace", "steps": 1, "modules": ["*"] * 10_000}],
+        [{"id": 1, "kind": "trace", "steps": 1, "modules": ["*" * 10_000]}],
+        [{"id": 1, "kind": "x" * 10_000}],
+    ],
+)
 def test_what_cannot_be_read_is_ignored(ingest: IngestDouble, junk: list[Any]) -> None:
     with Loop(ingest) as loop:
         ingest.commands = junk

@@ -172,6 +172,27 @@ class TestWhatTheOptimizerGetsAndDoes:
         assert cells[1]["amax"] == pytest.approx(2e-9), "unscaled"
         assert ("weight", "update", 0) not in ingest.tensors()
 
+    def test_an_optimizer_with_a_closure(self, ingest: IngestDouble) -> None:
+        """As Lightning steps: the forward and the backward are inside `optimizer.step`."""
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        wanted: list[float] = []
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = model(torch.randn(2, 3)).sum()
+            loss.backward()
+            wanted.append(float(model.weight.grad.abs().max()))  # type: ignore[union-attr]
+            return loss
+
+        options: Any = {"kinds": ["reduced_grad", "update"], "weight_every": 1}
+        with rangewatch.attach(model, optimizer, url=ingest.url, **options):
+            for _ in range(3):
+                optimizer.step(closure)
+        for kind, factor in (("reduced_grad", 1.0), ("update", 0.1)):
+            cells = ingest.tensors()["weight", kind, 0]
+            assert [cells[step]["amax"] for step in range(3)] == pytest.approx([factor * each for each in wanted])
+
     def test_two_optimizers(self, ingest: IngestDouble) -> None:
         model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
         optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -125,3 +127,60 @@ def test_traced_steps(ingest: IngestDouble) -> None:
         assert {step for (_, each, _), cells in recorded.items() for step in cells if each == kind} == {1, 3}, kind
     cells = recorded["0", "output", 0]
     assert [step for step in cells if cells[step]["full_numel"]] == [0, 1, 3], "the first step has the full set too"
+
+
+def test_a_skipped_step_whose_reduced_gradients_are_recorded(ingest: IngestDouble) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+    with rangewatch.attach(model, optimizer, scaler=scaler, url=ingest.url, on_overflow="raise", level="frames"):
+        scaler.scale(model(torch.full((2, 3), 1e9)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert ingest.tensors()["weight", "reduced_grad", 0][0]["inf_count"] == 3
+
+
+def test_a_loop_that_goes_on_after_it_was_stopped(ingest: IngestDouble) -> None:
+    """The step that was stopped is closed once, whole and with its trace, though its scaler is updated later."""
+    model, optimizer = model_and_optimizer()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    options: Any = {"url": ingest.url, "on_overflow": "raise", "level": "frames", "weight_every": 1}
+    with rangewatch.attach(model, optimizer, scaler=scaler, **options) as handle:
+        for step, value in enumerate((1.0, 0.0, 1.0)):
+            scaler.scale(model(torch.full((2, 3), value)).sum()).backward()
+            scaler.unscale_(optimizer)
+            if step == 1:
+                with pytest.raises(rangewatch.NumericOverflow):
+                    optimizer.step()
+            else:
+                scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        assert handle.stats()["step"] == 3 and handle.stats()["faults"] == {}
+    recorded = ingest.tensors()
+    assert sorted(recorded["2.weight", "reduced_grad", 0]) == [0, 1, 2]
+    assert sorted(recorded["2.weight", "update", 0]) == [0, 2]
+
+
+def test_which_was_first_is_told_by_the_clock(ingest: IngestDouble) -> None:
+    """A module that runs twice is bad in its second call only, for a bad one between."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act, self.divides = nn.ReLU(), Divides()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(self.divides(self.act(x)))
+
+    model = nn.Sequential(nn.Linear(3, 3), Twice())
+    nn.init.zeros_(model[0].weight)  # type: ignore[arg-type]
+    nn.init.zeros_(model[0].bias)  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    handle = rangewatch.attach(model, optimizer, url=ingest.url, on_overflow="raise")
+    with pytest.raises(rangewatch.NumericOverflow, match=r"first in output of 1\.divides"):
+        train(model, optimizer, [1.0])
+    handle.detach()
+    recorded = ingest.tensors()
+    assert recorded["1.act", "output", 0][0]["nonfinite_ns"] > recorded["1.divides", "output", 0][0]["nonfinite_ns"] > 0
+    assert recorded["0", "output", 0][0]["nonfinite_ns"] == float("inf")

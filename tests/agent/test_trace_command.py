@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -25,7 +26,10 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def start(server: Server, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "rangewatch", *arguments]
+    return run([sys.executable, "-m", "rangewatch", *arguments], server, **environment)
+
+
+def run(command: list[str], server: Server, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"RANGEWATCH_URL": server.url} | environment,
@@ -108,8 +112,40 @@ def test_an_interrupt_ends_the_waiting_only(server: Server) -> None:
     process = start(server, "trace", "run")
     said(process, "0 of 1 ranks done\n")
     process.send_signal(signal.SIGINT)
-    assert ended(process) == (130, "", "rangewatch trace: no longer waiting; what was asked stands\n")
+    waited = "rangewatch trace: no longer waiting; what was asked stands, as command 1\n"
+    assert ended(process) == (130, "", waited)
     assert heard(rank)["id"] == 1
+
+
+def test_a_server_that_is_started_again_is_waited_for(server: Server, tmp_path: Path) -> None:
+    rank = Rank(server, world_size=1)
+    process = start(server, "trace", "run")
+    said(process, "0 of 1 ranks done\n")
+    server.kill()
+    said(process, f"no Rangewatch server answers at {server.url}; trying again\n")
+    rank.server = Server(str(tmp_path / "a.db"), "--port", server.url.rpartition(":")[2])
+    with contextlib.ExitStack() as undo:
+        undo.callback(rank.server.stop)
+        assert heard(rank)["id"] == 1
+        said(process, "0 of 1 ranks done\n")
+        rank.send({"id": 1, "state": "done", "first_step": 4, "last_step": 4})
+        status, out, err = ended(process)
+    assert (status, err) == (0, "1 of 1 ranks done\n")
+    assert out.startswith("Step 4 is recorded in full on rank 0:\n")
+
+
+def test_giving_up_on_a_server_says_that_what_was_asked_stands(server: Server) -> None:
+    Rank(server)
+    code = "import sys; from rangewatch import ask, trace; ask.AWAY_S = 0.2; sys.exit(trace.main(['run']))"
+    process = run([sys.executable, "-c", code], server)
+    said(process, "0 of 1 ranks done\n")
+    server.kill()
+    status, out, err = ended(process)
+    assert (status, out) == (2, "")
+    assert err.splitlines() == [
+        f"no Rangewatch server answers at {server.url}; trying again",
+        f"rangewatch trace: no Rangewatch server answers at {server.url}; what was asked stands, as command 1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +156,8 @@ def test_an_interrupt_ends_the_waiting_only(server: Server) -> None:
         (["trace", "run", "--rank", "7"], "run 1 has no rank 7"),
         (["level", "run", "all"], "level 'all' is not one of grads, outputs, frames, default"),
         (["level", "run", "grads", "--url", "http://127.0.0.1:9"], "no Rangewatch server answers at http://127"),
-        (["level", "run", "grads", "--url", "nonsense://"], "no Rangewatch server answers at nonsense://"),
+        (["level", "run", "grads", "--url", "nonsense://"], "url='nonsense://': must be http://HOST:PORT or "),
+        (["trace", "run", "--url", "nonsense"], "url='nonsense': must be http://HOST:PORT or "),
     ],
 )
 def test_what_is_wrong_is_one_line(server: Server, arguments: list[str], message: str) -> None:

@@ -91,6 +91,39 @@ class TwoOptimizers(Tiny):
         return [torch.optim.SGD(layer.parameters(), lr=0.001) for layer in (self.net[0], self.net[3])]
 
 
+class OwnOptimizer(Tiny):
+    """Manual optimization with an optimizer that Lightning knows nothing of; `configured` is what it is told of."""
+
+    def __init__(self, configured: Any) -> None:
+        torch.manual_seed(0)
+        super().__init__()
+        self.automatic_optimization, self.configured = False, configured
+        self.own = torch.optim.SGD(self.net.parameters(), lr=0.001)
+
+    def training_step(self, batch: list[Tensor], index: int) -> None:
+        self.own.zero_grad()
+        loss = super().training_step(batch, index)
+        self.manual_backward(loss)
+        self.own.step()
+        for optimizer in self.trainer.optimizers:
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return self.configured
+
+
+def elsewhere() -> torch.optim.Optimizer:
+    """One of parameters that are not the module's."""
+    return torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.001)
+
+
+class AndAnother(TwoOptimizers):
+    """The second optimizer has none of the module's parameters; Lightning counts its steps all the same."""
+
+    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
+        return [torch.optim.SGD(self.net.parameters(), lr=0.001), elsewhere()]
+
+
 def rows() -> DataLoader[Any]:
     return DataLoader(TensorDataset(torch.sin(torch.arange(ROWS * 4.0)).view(ROWS, 4)), batch_size=BATCH)
 
@@ -172,6 +205,35 @@ def test_with_several_optimizers_a_step_is_one_of_each_also_when_resumed(ingest:
     first = fit([RangewatchCallback(url=ingest.url, run="r")], TwoOptimizers(), max_epochs=1, **manual)
     first.save_checkpoint(checkpoint)
     fit([RangewatchCallback(url=ingest.url, run="r")], TwoOptimizers(), checkpoint, **manual)
+    assert first.global_step == 2 * ROWS // BATCH
+    assert sorted(ingest.series("wall_time_s")) == list(range(2 * ROWS // BATCH))
+
+
+@pytest.mark.parametrize("configured", [None, [], [elsewhere()]], ids=["none", "empty", "elsewhere"])
+def test_without_an_optimizer_of_the_modules_a_step_is_a_batch(
+    ingest: IngestDouble, tmp_path: Path, configured: Any
+) -> None:
+    """Lightning puts an optimizer without parameters in for None. None of these is any reason to fail the fit."""
+    manual = {"accumulate_grad_batches": 1, "max_epochs": 1}
+    plain, module = OwnOptimizer(configured), OwnOptimizer(configured)
+    fit([], plain, **manual)
+    first = fit([RangewatchCallback(url=ingest.url, run="r")], module, **manual)
+    assert module.losses == plain.losses
+    batches = list(range(ROWS // BATCH))
+    assert sorted(ingest.series("wall_time_s")) == sorted(ingest.tensors()["net.3.weight", "grad", 0]) == batches
+    assert list(ingest.series("loss").items()) == list(enumerate(module.losses))
+    checkpoint = tmp_path / "own.ckpt"
+    first.save_checkpoint(checkpoint)
+    resumed = OwnOptimizer(configured)
+    fit([RangewatchCallback(url=ingest.url, run="r")], resumed, checkpoint, **manual | {"max_epochs": 2})
+    assert list(ingest.series("loss").items()) == list(enumerate(module.losses + resumed.losses))
+
+
+def test_an_optimizer_of_other_parameters_is_left_out(ingest: IngestDouble, tmp_path: Path) -> None:
+    checkpoint, manual = tmp_path / "another.ckpt", {"accumulate_grad_batches": 1}
+    first = fit([RangewatchCallback(url=ingest.url, run="r")], AndAnother(), max_epochs=1, **manual)
+    first.save_checkpoint(checkpoint)
+    fit([RangewatchCallback(url=ingest.url, run="r")], AndAnother(), checkpoint, **manual)
     assert first.global_step == 2 * ROWS // BATCH
     assert sorted(ingest.series("wall_time_s")) == list(range(2 * ROWS // BATCH))
 

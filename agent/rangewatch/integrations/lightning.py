@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from rangewatch.attachment import Handle
-from rangewatch.integrations.trainer_run import TrainerRun
+from rangewatch.integrations.trainer_run import TrainerRun, optimizers_of
 
 try:
     from lightning.pytorch import Callback  # a trainer of pytorch_lightning takes it as well
@@ -22,7 +22,8 @@ class RangewatchCallback(Callback):
     """`Trainer(callbacks=[RangewatchCallback(run="gpt", url=...)])`: the options are those of `rangewatch.attach`.
 
     Step n is the one before which `trainer.global_step` was n, also when training goes on from a checkpoint. With
-    several optimizers, each of whose steps Lightning counts, a step is one of each. `trainer.callback_metrics` are
+    several optimizers, each of whose steps Lightning counts, a step is one of each. Where none of them has parameters
+    of the module, as when `configure_optimizers` returns None, a step is a batch. `trainer.callback_metrics` are
     recorded, validation's too. The run ends with the training, and has failed where an exception ends it.
     """
 
@@ -30,6 +31,7 @@ class RangewatchCallback(Callback):
         """Raises `TypeError` or `ValueError` for options that cannot be right."""
         self._run = TrainerRun(options)
         self._global_step = 0
+        self._is_step_a_batch = False
         self._metrics: dict[str, Any] = {}
         """Metrics as last seen, to know the new ones; the trainer holds the same tensors, of one element each."""
 
@@ -46,12 +48,18 @@ class RangewatchCallback(Callback):
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
         """Attach: the sanity check is over, and the checkpoint's step is restored."""
         self._global_step, self._metrics = trainer.global_step, dict(trainer.callback_metrics)
-        optimizers, scaler = trainer.optimizers, getattr(trainer.precision_plugin, "scaler", None)
-        # Lightning updates its scaler, which ends the agent's step, for each optimizer.
-        step = trainer.global_step if scaler is not None else trainer.global_step // len(optimizers)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
         # FSDP's flat parameters are seen only from the wrapper, which the strategy has.
         model = pl_module if trainer.strategy.model is None else trainer.strategy.model
-        self._run.begin(model, optimizers, scaler=scaler, step=step)
+        optimizers = optimizers_of(model, trainer.optimizers)  # Lightning puts in one without parameters for None
+        self._is_step_a_batch = not optimizers
+        self._run.begin(model, optimizers, scaler=scaler, step=self._first_step(trainer, scaler))
+
+    def _first_step(self, trainer: Any, scaler: Any) -> int:
+        if self._is_step_a_batch:
+            return int(trainer.fit_loop.total_batch_idx) + 1  # it is that of the last batch
+        # Lightning updates its scaler, which ends the agent's step, for each optimizer. It counts every optimizer.
+        return int(trainer.global_step if scaler is not None else trainer.global_step // len(trainer.optimizers))
 
     def on_train_batch_start(self, trainer: Any, *args: Any) -> None:
         """A microbatch begins."""
@@ -59,7 +67,7 @@ class RangewatchCallback(Callback):
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
         """If the microbatch was its step's last, record what the step logged."""
-        if trainer.global_step != self._global_step:
+        if self._is_step_a_batch or trainer.global_step != self._global_step:
             self._global_step = trainer.global_step
             self._run.step_ended()
             self._log(trainer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from rangewatch.attachment import Handle, attach
 from rangewatch.options import Options, resolve
+from rangewatch.step_ends import check_optimizers
 
 _OPTIONS = {field.name for field in dataclasses.fields(Options)} - {"start_step"}  # the trainer knows its step
 
@@ -40,6 +42,8 @@ class TrainerRun:
     def begin(self, model: nn.Module, optimizers: Sequence[Any], *, step: int, scaler: Any = None) -> None:
         """Attach; `step` is the number of the first step. Raises what `attach` does.
 
+        Without optimizers and scaler a step ends with `step_ended`.
+
         A training that never came to `end` was ended by an exception that somebody caught: its run has failed.
         """
         self.end(RuntimeError("the training did not come to its end: another began"))
@@ -52,7 +56,9 @@ class TrainerRun:
             self._has_ended, self._logged = False, set()
 
     def step_ended(self) -> None:
-        """The trainer has ended a step. (The agent has seen that by itself: the optimizer stepped.)"""
+        """The trainer has ended a step. (Where there is an optimizer the agent has seen it step.)"""
+        if self._handle is not None:
+            self._handle.step()  # does nothing where an optimizer or a scaler ends the steps
         self._has_ended = True
 
     def log(self, values: Mapping[str, Any]) -> None:
@@ -73,6 +79,16 @@ class TrainerRun:
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.__exit__(type(error) if error else None, error, None)
+
+
+def optimizers_of(model: nn.Module, optimizers: Sequence[Any]) -> list[Any]:
+    """Those that `attach` takes: each that has some of the model's parameters."""
+    own = []
+    for each in optimizers:
+        with contextlib.suppress(ValueError):
+            check_optimizers([each], model)
+            own.append(each)
+    return own
 
 
 def uncompiled(model: nn.Module) -> nn.Module:

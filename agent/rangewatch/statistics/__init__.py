@@ -21,6 +21,10 @@ NUMEL = Statistic("numel", "elements", "sum", 0.0, "Number of elements observed.
 AMAX = Statistic("amax", "magnitude", "max", 0.0, "Largest finite magnitude; 0 when no element was finite.")
 NAN_COUNT = Statistic("nan_count", "elements", "sum", 0.0, "Elements that were NaN.")
 INF_COUNT = Statistic("inf_count", "elements", "sum", 0.0, "Elements that were +Inf or -Inf.")
+NONFINITE_NS = Statistic(
+    "nonfinite_ns", "ns", "min", float("inf"),
+    "Nanoseconds into the step at which NaN or Inf was first seen here; Inf when never, or not known (accelerators).",
+)  # fmt: skip
 
 # The full set below costs several passes where no fused kernel exists, so it may be taken on a cadence only.
 # `full_numel` is the divisor of its ratios, and 0 says "not measured" (never "zero").
@@ -35,7 +39,7 @@ SUBNORMAL_COUNT = Statistic(
 SUM_SQ = Statistic("sum_sq", "magnitude squared", "sum", 0.0, "Sum of squares of the finite elements, in float64.")
 
 ALL: tuple[Statistic, ...] = (
-    CALL_COUNT, NUMEL, AMAX, NAN_COUNT, INF_COUNT, FULL_NUMEL, AMIN, ZERO_COUNT, SUBNORMAL_COUNT, SUM_SQ,
+    CALL_COUNT, NUMEL, AMAX, NAN_COUNT, INF_COUNT, NONFINITE_NS, FULL_NUMEL, AMIN, ZERO_COUNT, SUBNORMAL_COUNT, SUM_SQ,
 )  # fmt: skip
 
 # Per-step values that are not of a tensor (loss, loss scale, step time) are kept as series with these.

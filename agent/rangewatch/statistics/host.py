@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
@@ -40,6 +41,7 @@ class HostReader:
     ) -> None:
         self.is_full = True
         self.saw_nonfinite = False
+        self._began_ns = time.perf_counter_ns()
         self._elsewhere, self._passed, self._reads_all = elsewhere, passed, reads_all
         self._histograms = histograms
         self._seen: dict[int, tuple[Any, ...]] = {}
@@ -50,6 +52,7 @@ class HostReader:
         """Forget the tensors of the last step; `is_full`: take the full set in this one."""
         self._seen.clear()
         self.is_full, self.saw_nonfinite = is_full, False
+        self._began_ns = time.perf_counter_ns()
 
     def read(self, number: int, tensor: Tensor) -> None:
         """Measure `tensor`, any strided floating CPU tensor, and merge it as an observation of `number`.
@@ -69,10 +72,16 @@ class HostReader:
         if amax > self._amax[number]:
             self._amax[number] = amax
         if nonfinite is not _FINITE:
-            self._row.nan_count[number] += nonfinite[0]
-            self._row.inf_count[number] += nonfinite[1]
+            self._count_nonfinite(number, *nonfinite)
         if full is not None:
             self._merge_full(number, numel, full)
+
+    def _count_nonfinite(self, number: int, nan_count: int, inf_count: int) -> None:
+        row = self._row
+        row.nan_count[number] += nan_count
+        row.inf_count[number] += inf_count
+        # Which was first: a module that is called twice may be bad in its second call only, call order does not tell.
+        row.nonfinite_ns[number] = min(row.nonfinite_ns[number], time.perf_counter_ns() - self._began_ns)
 
     def _measure(self, tensor: Tensor) -> tuple[Any, ...]:
         """(weak reference, version, numel, amax, non-finite counts, full set or None)"""
