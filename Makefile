@@ -48,7 +48,7 @@ bench: install  ## prints each claim's figure beside a baseline; some minutes on
 	$(BIN)/python bench/server_away.py
 
 soak: install  ## the long runs of the same tests
-	RANGEWATCH_SOAK=1 $(BIN)/pytest --timeout 3600 tests/server
+	RANGEWATCH_SOAK=1 $(BIN)/pytest --timeout 3600 tests/server tests/agent/test_bad_models.py tests/agent/test_many_steps.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
