@@ -60,7 +60,7 @@ function unobserved(ranks) {
   const found = new Map();
   for (const rank of ranks) {
     for (const [module, why] of Object.entries(rank.not_observed)) {
-      const line = `${module} is not observed (${why})`;
+      const line = `${module || "(the model)"} is not observed (${why})`;
       found.set(line, [...(found.get(line) ?? []), rank.rank]);
     }
   }

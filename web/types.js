@@ -73,6 +73,7 @@
  * @property {boolean} full
  * @property {number | null} nan_count
  * @property {number | null} inf_count
+ * @property {number | null} nonfinite_ns into the step, when NaN or Inf was first seen here, if that is known
  * @property {number | null} headroom_bits
  * @property {number | null} floor_room_bits
  * @property {string} state
@@ -93,8 +94,8 @@
  * @property {boolean | null} found_inf
  * @property {boolean | null} skipped
  * @property {number | null} step_time_s
- * @property {Frame[]} frames
- * @property {number | null} first_nonfinite
+ * @property {Frame[]} frames in call order
+ * @property {number | null} first_nonfinite index of the frame that was bad first, which call order alone does not tell
  * @property {number | null} previous_nonfinite_step
  * @property {number | null} next_nonfinite_step
  * @property {string} report

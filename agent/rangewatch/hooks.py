@@ -160,7 +160,8 @@ class OutputHook:
     def _note_other(self, index: int, value: Any) -> None:
         if len(self._others) < limits.OTHER_VALUES:
             self._others.add((index, value is None))
-            self._observer.note_other_value(self._fqn, f"{self.kind}[{index}]", value)
+            word = "None" if value is None else "not a tensor"
+            self._observer.note_other_value(self._fqn, f"{self.kind}[{index}]", word)
 
     def _read(self, index: int, tensor: Tensor) -> None:
         slot = self._slot(index)

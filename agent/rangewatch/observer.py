@@ -23,7 +23,7 @@ from rangewatch.tensor_names import TensorNames
 
 NEVER_CALLED = "its hook never ran: not called, or compiled"
 ONLY_EVALUATED = "ran in evaluation only"
-FREED = "freed before it was read"
+FREED, INTEGER = "freed before it was read", "integer tensor"
 NEVER_REACHED = "no gradient has reached it"
 
 
@@ -62,7 +62,7 @@ class Observer:
         self.after_opening: list[Callable[[int], None]] = []
         """Each is told of a step that is open, by its number."""
         self.other_values: dict[str, dict[str, str]] = {}
-        """What modules take and give that is no tensor: module -> "input[1]" -> "None" or "not a tensor"."""
+        """What modules take and give that has no range: module -> "input[1]" -> "None", "not a tensor" or the like."""
         self._names, self._buffer, self._forces_device = names, buffer, forces_device
         self._reached = False
 
@@ -107,6 +107,9 @@ class Observer:
         """The number of the tensor with this name in `tensor`'s dtype, or -1 when it cannot be observed."""
         tensor = local_part(tensor)
         reason = why_unobservable(tensor)
+        if reason == INTEGER and kind == "input":  # token ids: nothing that anybody would miss
+            self.note_other_value(fqn, f"{kind}[{index}]", INTEGER)
+            return -1
         if reason:
             self.note_not_observed(fqn, f"{kind}: {reason}")
             return -1
@@ -145,12 +148,12 @@ class Observer:
                 was_evaluated = has_run_in_evaluation is not None and has_run_in_evaluation()
                 self.not_observed[fqn] = ONLY_EVALUATED if was_evaluated else reason
 
-    def note_other_value(self, fqn: str, where: str, value: Any) -> None:
-        """The module `fqn` took or gave `value`, no tensor; `where` is such as "input[1]"."""
+    def note_other_value(self, fqn: str, where: str, word: str) -> None:
+        """The module `fqn` took or gave what has no range; `where` is such as "input[1]"."""
         if fqn in self.other_values or len(self.other_values) < limits.ACCOUNT_NAMES:
             # A new dict, since the old one may be on its way to the server.
             known = self.other_values.get(fqn, {})
-            self.other_values[fqn] = known | {where: "None" if value is None else "not a tensor"}
+            self.other_values[fqn] = known | {where: word}
 
     def note_not_observed(self, fqn: str, reason: str) -> None:
         """Remember why something of the module or parameter `fqn` is missing; several reasons are joined."""
@@ -187,7 +190,7 @@ def why_unobservable(tensor: Tensor) -> str | None:
     if tensor.is_quantized:
         return "quantized tensor"
     if not tensor.is_floating_point():
-        return "complex tensor" if tensor.is_complex() else "integer tensor"
+        return "complex tensor" if tensor.is_complex() else INTEGER
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in LIMITS:
         return f"{dtype} tensor"

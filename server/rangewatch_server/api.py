@@ -119,13 +119,13 @@ def show_step(
 
 def _step(run: RunReader, rank: int, step: int, first: int, last: int, report_frames: int) -> dict[str, Any]:
     found = places.frames(run, rank, step)
-    bad = next((i for i, frame in enumerate(found) if frame["state"] in ("inf", "nan")), None)
+    bad = places.first_bad(found)
     return {
         "step": step, "rank": rank, "first_step": first, "last_step": last, "ranks": sorted(run.ranks),
         "observed": bool(found), "frames": found, "first_nonfinite": bad,
         "previous_nonfinite_step": places.nonfinite_step(run, rank, first, step, last=True),
         "next_nonfinite_step": places.nonfinite_step(run, rank, step + 1, last + 1, last=False),
-        "report": report.text(run.name, rank, step, found, places.other_values(run, rank, step), report_frames),
+        "report": report.text(run.name, rank, step, found, bad, places.other_values(run, rank, step), report_frames),
     } | places.step_facts(run, rank, step)  # fmt: skip
 
 

@@ -247,15 +247,17 @@ def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]]) -> dic
 
 
 def _trouble(run: RunReader) -> dict[int, dict[str, Any]]:
-    """What agents said of themselves, by rank; counts are running totals, so the latest of each name stands."""
+    """What agents said of themselves, by rank; each event is the whole account as it was then, so the newest stands."""
     fields = {"dropped": "dropped", "fault": "faults", "not_observed": "not_observed", "not_fused": "not_fused"}
     found: dict[int, dict[str, Any]] = {}
-    for rank, kind, _step, message, data in run.events([*fields, "failed", "level"]):
+    for rank, kind, message, data in run.newest_events([*fields, "failed", "level"]):
         entry = found.setdefault(rank, _no_trouble())
-        if kind in ("failed", "level"):
-            entry["failure" if kind == "failed" else "level"] = message
+        if kind == "level":
+            entry["level"] = message or None  # "": recorded as it was asked for again
+        elif kind == "failed":
+            entry["failure"] = message
         else:
-            entry[fields[kind]] |= msgspec.json.decode(data)
+            entry[fields[kind]] = msgspec.json.decode(data)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,14 +10,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rangewatch.records import KINDS
 from rangewatch.statistics import exponents
-from rangewatch_server import pyramid
+from rangewatch_server import origin, pyramid
 from rangewatch_server.figures.base import grid, label
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.layers import cells_of
 from rangewatch_server.headroom import SEVERITY, STATE_NAMES, State, limits_of
 from rangewatch_server.pyramid import AMAX_STEP, NONFINITE_STEP, RANGES, Block
 from rangewatch_server.queries import RunReader
+from rangewatch_server.store.checks import MAX_COUNT
 from rangewatch_server.store.names import Tensors
 
 Array = NDArray[Any]
@@ -25,6 +27,8 @@ Array = NDArray[Any]
 CELL = ("call_count", "amax", "nan_count", "inf_count")
 SEARCH_COLUMNS = 64  # locate reads this many columns at most, then one step
 UNDERFLOW_FRACTION = 0.01  # below that it is the tail that any bell-shaped distribution has
+OTHER_PLACE = re.compile(r"(input|output)\[\d{1,6}\]", re.ASCII)
+OTHER_WORDS = ("None", "not a tensor", "integer tensor")
 AROUND_COLUMNS = 512  # the previous and next non-finite step are looked for at this width first
 
 
@@ -65,13 +69,20 @@ def _worst(run: RunReader, rank: int, start: int, stop: int, rows: Array, tensor
         return None
     if severity.max() >= SEVERITY[State.INF]:
         step = int(whole[NONFINITE_STEP].min())
-        at = np.flatnonzero(whole[NONFINITE_STEP] == step)
-        row = int(at[tensors.call_index[rows[at]].argmin()])
+        row = _first_bad_row(run, rank, step, rows, tensors)
     else:
         bits = np.where(np.isnan(cells.bits[:, 0]), np.inf, cells.bits[:, 0])
         row = int(np.where(severity > SEVERITY[State.NOT_OBSERVED], bits, np.inf).argmin())
         step = int(whole[AMAX_STEP][row])
     return place_at(run, rank, step, int(rows[row]))
+
+
+def _first_bad_row(run: RunReader, rank: int, step: int, rows: Array, tensors: Tensors) -> int:
+    """Place in `rows` of the one that held NaN or Inf first at this very step; one of them did."""
+    wanted = [name for name in origin.COLUMNS if name in run.names().fill[RANGES]]
+    block = run.slice(RANGES, [rank], 0, step, step + 1, wanted, rows)
+    columns = {name: values[:, 0] for name, values in block.columns.items()}
+    return origin.first_bad(columns, tensors.call_index[rows], tensors.kind_rows[rows]) or 0
 
 
 def place_at(run: RunReader, rank: int, step: int, tensor: int) -> Place:
@@ -110,9 +121,9 @@ def frames(run: RunReader, rank: int, step: int) -> list[dict[str, Any]]:
     bins = {each.name for each in exponents.ALL}
     wanted = [name for name in names.fill[RANGES] if name not in {AMAX_STEP, NONFINITE_STEP, *bins}]
     block = run.slice(RANGES, [rank], 0, step, step + 1, wanted)
-    if not block.columns["call_count"].any() and run.ship_every > 1:
-        cut = grid(step, step + 1, 1, run.ship_every)
-        block = run.slice(RANGES, [rank], cut.level, cut.start, cut.start + cut.per, wanted)
+    if run.ship_every > 1 and not block.columns["call_count"].any():
+        at = _row_step(run, rank, step)
+        block = run.slice(RANGES, [rank], 0, at, at + 1, wanted)
     if not len(block.rows):
         return []
     seen = np.flatnonzero(block.columns["call_count"][:, 0] > 0)
@@ -121,12 +132,44 @@ def frames(run: RunReader, rank: int, step: int) -> list[dict[str, Any]]:
     return [_frame(names.tensors, block, cells, int(row)) for row in order]
 
 
+def _row_step(run: RunReader, rank: int, step: int) -> int:
+    """The step under which the row of a `step` without one of its own came; the step itself where there is none.
+
+    It is the last of the merged steps. Where several rows follow in their column the steps came one by one, and this
+    one was dropped; where none follows it has not come, or never was.
+    """
+    stop = step - step % run.ship_every + run.ship_every
+    block = run.slice(RANGES, [rank], 0, step, stop, ["call_count"])
+    found = np.flatnonzero(block.columns["call_count"].any(axis=0)) + block.first
+    if not len(found):
+        return step
+    every = run.ship_every_at(rank, int(found[0]))  # as its incarnation merged
+    return int(found[0]) if np.count_nonzero(found // every == step // every) == 1 else step
+
+
+def first_bad(frames: Sequence[dict[str, Any]]) -> int | None:
+    """Which of a step's frames, as docs/api.md has them, held NaN or Inf first; None when all are finite."""
+    columns = {name: np.array([frame[name] for frame in frames], np.float64) for name in origin.COLUMNS}
+    kind_rows = np.array([KINDS.index(frame["kind"]) for frame in frames], np.int64)
+    return origin.first_bad(columns, np.arange(len(frames)), kind_rows)
+
+
 def other_values(run: RunReader, rank: int, step: int) -> dict[str, dict[str, str]]:
-    """What the modules of the rank took and gave that were no tensors: module -> "input[1]" -> "None"."""
-    told = [event.data for event in run.events(["other_values"]) if event.rank == rank and event.step <= step]
-    with contextlib.suppress(msgspec.DecodeError):  # an agent may send anything
-        return msgspec.json.decode(told[-1], type=dict[str, dict[str, str]]) if told else {}
-    return {}
+    """What the modules of the rank took and gave that were no tensors: module -> "input[1]" -> "None".
+
+    An agent may send anything: only what a report can show comes through.
+    """
+    data = run.account("other_values", rank, step)
+    given: Any = {} if data is None else msgspec.json.decode(data)
+    return {fqn: _known_values(values) for fqn, values in given.items() if isinstance(values, dict)}
+
+
+def _known_values(values: dict[str, Any]) -> dict[str, str]:
+    return {
+        where: word if word in OTHER_WORDS else "not a tensor"
+        for where, word in values.items()
+        if OTHER_PLACE.fullmatch(where)
+    }
 
 
 def _frame(tensors: Tensors, block: Block, cells: Cells, row: int) -> dict[str, Any]:
@@ -140,10 +183,15 @@ def _frame(tensors: Tensors, block: Block, cells: Cells, row: int) -> dict[str, 
         "call_count": int(value["call_count"]), "numel": int(value["numel"]),
         "amax": value["amax"] if finite else None,
         "nan_count": int(value["nan_count"]), "inf_count": int(value["inf_count"]),
+        "nonfinite_ns": _finite_int(value.get(origin.NONFINITE_NS, np.inf)),
         "headroom_bits": bits if finite and np.isfinite(bits) else None,
         "state": STATE_NAMES[state], "what": what(state, value, bits, entry.dtype),
     }  # fmt: skip
     return frame | full_set(value, limits.smallest_normal)
+
+
+def _finite_int(value: float) -> int | None:
+    return int(min(value, MAX_COUNT)) if np.isfinite(value) else None
 
 
 def tensor_facts(ordinal: int, tensors: Tensors) -> dict[str, Any]:

@@ -109,9 +109,17 @@ class RunReader:
 
     @property
     def ship_every(self) -> int:
-        """Steps that the agents merge into one row: a whole column of some level of the pyramid, or 1."""
-        given = max((rank.info.ship_every for rank in self.ranks.values()), default=1)
-        return given if given in (FANOUT, FANOUT**2) else 1
+        """The most steps that any agent merges, or merged before a restart, into one row: a level's column, or 1."""
+        return max((_ship_every(row) for rank in self.ranks.values() for row in rank.rows), default=1)
+
+    def ship_every_at(self, rank: int, step: int) -> int:
+        """The same of the incarnation of the rank that a step is shown of."""
+        return _ship_every(self._row_at(rank, step))
+
+    def _row_at(self, rank: int, step: int) -> Any:
+        """The row of `streams` of the incarnation whose record of the step is shown; the newest where there is none."""
+        found = self.ranks[rank]
+        return next((row for row, _ in found.visible() if row.first_step <= step), found.row)
 
     def is_live(self, rank: Rank) -> bool:
         """Whether the rank spoke lately and has not said goodbye."""
@@ -151,17 +159,34 @@ class RunReader:
         """The run's statistics."""
         return load_statistics(self.connection, self.id)
 
-    def events(self, kinds: Sequence[str]) -> list[Any]:
-        """(rank, kind, step, message, data) rows of the newest incarnations' events of these kinds, oldest first."""
+    def newest_events(self, kinds: Sequence[str]) -> list[Any]:
+        """(rank, kind, message, data) rows: of each rank's newest incarnation the last event of each of these kinds."""
         events = tables.events.c
         ids = [rank.streams[-1].id for rank in self.ranks.values()]
-        query = (
-            select(tables.streams.c.rank, events.kind, events.step, events.message, events.data)
-            .join(tables.streams, tables.streams.c.id == events.stream_id)
+        newest = (
+            select(func.max(events.id))
             .where(events.stream_id.in_(ids), events.kind.in_(kinds))
-            .order_by(events.id)
+            .group_by(events.stream_id, events.kind)
+        )
+        query = (
+            select(tables.streams.c.rank, events.kind, events.message, events.data)
+            .join(tables.streams, tables.streams.c.id == events.stream_id)
+            .where(events.id.in_(newest))
         )
         return list(self.connection.execute(query))
+
+    def account(self, kind: str, rank: int, step: int) -> bytes | None:
+        """The details of the event that tells of a step, as JSON: the first sent after it, or else the last of all.
+
+        An account grows, and is sent with the first batch after what it tells of.
+        """
+        events = tables.events.c
+        mine = (events.stream_id == self._row_at(rank, step).id) & (events.kind == kind)
+        query = select(events.data).where(mine).limit(1)
+        after = query.where(events.step > step).order_by(events.step, events.id)
+        last = query.order_by(events.step.desc(), events.id.desc())
+        found: bytes | None = self.connection.execute(after).scalar()
+        return found if found is not None else self.connection.execute(last).scalar()
 
     def slice(
         self, part: str, ranks: Sequence[int], level: int, start: int, stop: int, wanted: Sequence[str],
@@ -196,6 +221,11 @@ class RunReader:
         for row in self.connection.execute(query):
             grouped.setdefault(row.rank, []).append(row)
         return {rank: _rank(rank, rows) for rank, rows in grouped.items()}
+
+
+def _ship_every(row: Any) -> int:
+    given = msgspec.json.decode(row.info, type=RankInfo).ship_every
+    return given if given in (FANOUT, FANOUT**2) else 1
 
 
 def last_step(rank: Rank) -> int | None:

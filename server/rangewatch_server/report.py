@@ -1,13 +1,14 @@
-"""The classic text report of one rank and step: the frames up to the first bad one.
+"""The classic text report of one rank and step: the frames up to the one that holds the first bad tensor.
 
-A frame is a module with its weights, inputs and outputs, in the order in which the forwards end; then, where the first
-bad one is there, modules in the order of the backward. Layout and words are what engineers know from Transformers'
-`DebugUnderflowOverflow`: `abs min`, `abs max`, then what.
+A frame is a module with its weights, inputs and outputs, in the order in which the forwards end; or, where the first
+bad one is there, modules in the order of the backward, or what the optimizer got and did. Layout and words are what
+engineers know from Transformers' `DebugUnderflowOverflow`: `abs min`, `abs max`, then what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 FRAMES = 21  # modules, as Transformers keeps
@@ -15,48 +16,59 @@ MAX_FRAMES = 10_000
 
 Tensor = Mapping[str, Any]
 Others = Mapping[str, Mapping[str, str]]
-"""Module -> "input[1]" or "output[0]" -> "None" or "not a tensor"."""
+"""Module -> "input[1]" or "output[0]" -> "None", "not a tensor" or "integer tensor"."""
 
 _FORWARD = ("weight", "input", "output")
+_OPTIMIZER = ("reduced_grad", "update")
 
 
 class Frame(NamedTuple):
-    """One module's lines, the first bad tensor's position among all if one of them is not finite."""
+    """One module's lines, and whether the first bad tensor of all is one of them."""
 
     name: str
     lines: list[str]
-    is_bad: bool
+    holds_first: bool
 
 
 def text(
-    run: str, rank: int, step: int, tensors: list[dict[str, Any]], others: Others | None = None, count: int = FRAMES
-) -> str:
-    """The report of `tensors` (as docs/api.md has them, in call order), with up to `count` frames of a pass."""
-    forward = _cut(list(_forward_frames(tensors, others or {})), count)
-    backward = _cut(list(_backward_frames(tensors)), count)
-    bad = "forward" if _ends_bad(forward) else "backward" if _ends_bad(backward) else None
-    head = f"Detected inf/nan during batch_number={step}" if bad else f"No inf/nan in batch_number={step}"
-    lines = [head, f"(run {run}, rank {rank}, step {step})"]
+    run: str, rank: int, step: int, tensors: Sequence[Tensor], first: int | None, others: Others | None = None,
+    count: int = FRAMES,
+) -> str:  # fmt: skip
+    """The report of `tensors` (as docs/api.md has them, in call order), with up to `count` frames of a section.
+
+    `first`: which of the tensors held NaN or Inf first; None when all are finite.
+    """
+    bad = None if first is None else tensors[first]
+    backward = [tensor for tensor in tensors if tensor["kind"] not in (*_FORWARD, *_OPTIMIZER)]
+    sections = {
+        "forward": list(_forward_frames(tensors, others or {}, bad)),
+        "backward": list(_gradient_frames(tensors, backward, bad)),
+        "optimizer": list(_gradient_frames(tensors, [each for each in tensors if each["kind"] in _OPTIMIZER], bad)),
+    }
+    head = f"No inf/nan in batch_number={step}" if bad is None else f"Detected inf/nan during batch_number={step}"
+    lines = [head, f"(run {_plain(run)}, rank {rank}, step {step})"]
     if not all(tensor["full"] for tensor in tensors):
         lines.append("(- : abs min was not measured at this step)")
-    for name, frames in (("forward", forward), ("backward", backward)):
-        if frames and bad in (None, name):
-            lines += [f"Last {len(frames)} {name} frames:", "abs min  abs max  metadata"]
-            lines += [line for frame in frames for line in (f"                  {frame.name}", *frame.lines)]
+    for name, frames in sections.items():
+        shown = _cut(frames, count)
+        if shown and (bad is None or shown[-1].holds_first):
+            lines += [f"Last {len(shown)} {name} frames:", "abs min  abs max  metadata"]
+            lines += [line for frame in shown for line in (f"                  {frame.name}", *frame.lines)]
     return "\n".join(lines)
 
 
 def _cut(frames: list[Frame], count: int) -> list[Frame]:
-    """Up to `count` frames that end with the first bad one, or else the last."""
-    end = next((position + 1 for position, frame in enumerate(frames) if frame.is_bad), len(frames))
+    """Up to `count` frames that end with the one that holds the first bad tensor, or else the last."""
+    end = next((position + 1 for position, frame in enumerate(frames) if frame.holds_first), len(frames))
     return frames[max(0, end - count) : end]
 
 
-def _ends_bad(frames: list[Frame]) -> bool:
-    return bool(frames) and frames[-1].is_bad
+def _plain(name: str) -> str:
+    """A name in one line: names are untrusted, and what is no letter must neither forge lines nor steer a terminal."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in name)
 
 
-def _forward_frames(tensors: list[dict[str, Any]], others: Others) -> Iterator[Frame]:
+def _forward_frames(tensors: Sequence[Tensor], others: Others, bad: Tensor | None) -> Iterator[Frame]:
     modules: dict[str, list[Tensor]] = {}
     for tensor in tensors:
         if tensor["kind"] in ("input", "output"):
@@ -65,13 +77,13 @@ def _forward_frames(tensors: list[dict[str, Any]], others: Others) -> Iterator[F
     weights: dict[str, list[Tensor]] = {}
     for tensor in tensors:
         if tensor["kind"] == "weight":
-            module = tensor["fqn"].rpartition(".")[0]
-            weights.setdefault(module, []).append(tensor)
-            modules.setdefault(module, [])
-    for fqn, seen in modules.items():
+            weights.setdefault(tensor["fqn"].rpartition(".")[0], []).append(tensor)
+    # Of a tied embedding, or a module that is not called itself, only the weight is seen: it was there before all.
+    unseen: dict[str, list[Tensor]] = {fqn: [] for fqn in weights if fqn not in modules}
+    for fqn, seen in (unseen | modules).items():
         own = sorted((*weights.get(fqn, ()), *seen), key=lambda tensor: _FORWARD.index(tensor["kind"]))
         other = {where: word for where, word in others.get(fqn, {}).items() if where not in map(_where, own)}
-        yield Frame(_name(fqn, seen), _lines(own, other), any(map(_is_bad, own)))
+        yield Frame(_name(fqn, seen), _lines(own, other), any(tensor is bad for tensor in own))
 
 
 def _lines(own: list[Tensor], others: Mapping[str, str]) -> list[str]:
@@ -90,7 +102,7 @@ def _lines(own: list[Tensor], others: Mapping[str, str]) -> list[str]:
 
 def _what(tensor: Tensor, outputs: int) -> str:
     if tensor["kind"] == "weight":
-        return str(tensor["fqn"].rpartition(".")[2])
+        return _plain(tensor["fqn"].rpartition(".")[2])
     return "output" if tensor["kind"] == "output" and outputs == 1 else _where(tensor)
 
 
@@ -102,32 +114,28 @@ def _index(where: str) -> int:
     return int(where.rpartition("[")[2].rstrip("]"))
 
 
-def _backward_frames(tensors: list[dict[str, Any]]) -> Iterator[Frame]:
+def _gradient_frames(tensors: Sequence[Tensor], wanted: Sequence[Tensor], bad: Tensor | None) -> Iterator[Frame]:
+    """Neighbours of `wanted` that belong to one module, in call order; `tensors` have the modules' classes."""
     classes = {tensor["fqn"]: tensor for tensor in tensors if tensor["kind"] in ("output", "input", "grad_output")}
-    frame: Frame | None = None
-    for tensor in tensors:
-        if tensor["kind"] in _FORWARD:
-            continue
-        is_module = tensor["kind"] == "grad_output"
-        fqn = tensor["fqn"] if is_module else tensor["fqn"].rpartition(".")[0]
+    for fqn, group in groupby(wanted, _module):
+        own = list(group)
+        lines = [f"{_range(tensor)} {_gradient(tensor)}{_note(tensor)}" for tensor in own]
         name = _name(fqn, [classes[fqn]] if fqn in classes else [])
-        what = _where(tensor) if is_module else f"{tensor['fqn'].rpartition('.')[2]} {tensor['kind']}"
-        if frame is not None and frame.name != name:
-            yield frame
-            frame = None
-        lines = [] if frame is None else frame.lines
-        is_bad = _is_bad(tensor) or (frame is not None and frame.is_bad)
-        frame = Frame(name, [*lines, f"{_range(tensor)} {what}{_note(tensor)}"], is_bad)
-    if frame is not None:
-        yield frame
+        yield Frame(name, lines, any(tensor is bad for tensor in own))
+
+
+def _module(tensor: Tensor) -> str:
+    fqn: str = tensor["fqn"]
+    return fqn if tensor["kind"] == "grad_output" else fqn.rpartition(".")[0]
+
+
+def _gradient(tensor: Tensor) -> str:
+    is_module = tensor["kind"] == "grad_output"
+    return _where(tensor) if is_module else f"{_plain(tensor['fqn'].rpartition('.')[2])} {tensor['kind']}"
 
 
 def _name(fqn: str, seen: list[Tensor]) -> str:
-    return f"{fqn or '(model)'} {seen[0]['module'] if seen else ''}".rstrip()
-
-
-def _is_bad(tensor: Tensor) -> bool:
-    return bool(tensor["nan_count"] or tensor["inf_count"])
+    return f"{_plain(fqn) or '(model)'} {_plain(seen[0]['module']) if seen else ''}".rstrip()
 
 
 def _range(tensor: Tensor) -> str:

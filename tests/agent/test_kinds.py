@@ -78,6 +78,15 @@ class Mixed(nn.Module):
         return None, x * 2.0, {"cache": [3, mask]}
 
 
+def test_token_ids_are_no_warning(ingest: IngestDouble) -> None:
+    model = nn.Embedding(4, 2)
+    with rangewatch.attach(model, url=ingest.url, level="frames") as handle:
+        model(torch.tensor([1, 2])).sum().backward()
+        handle.step()
+        assert handle.stats()["not_observed"] == {}
+    assert ingest.events("other_values")[0].data == {"": {"input[0]": "integer tensor"}}
+
+
 def test_what_is_no_tensor_is_said(ingest: IngestDouble) -> None:
     model = nn.Sequential(nn.Linear(4, 4))
     model.add_module("mixed", Mixed())

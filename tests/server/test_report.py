@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from rangewatch import statistics
 from rangewatch.records import Catalogue, Event, TensorEntry
@@ -59,7 +60,7 @@ def test_a_frame_has_weights_inputs_and_outputs(server: Server) -> None:
     nan[6, 1] = nan[1, 2] = 1
     server.post(opening(known))
     full = {"amax": amax, "nan_count": nan, "full_numel": 32.0, "amin": 0.5}
-    told = Event("other_values", 0, 0, "", OTHERS)
+    told = Event("other_values", 0, 1, "", OTHERS)
     server.post(batch(known, 0, range(3), full, events=(told, Event("other_values", 1, 2, "", {"junk": 3}))))
     forward = """\
 Last 2 forward frames:
@@ -80,9 +81,15 @@ abs min  abs max  metadata
                   ff Linear
 5.00e-01 6.00e+00 grad_output[0]
 5.00e-01 {0} weight grad
+"""
+    optimizer = """\
+Last 1 optimizer frames:
+abs min  abs max  metadata
+                  ff Linear
 5.00e-01 8.00e+00 weight reduced_grad
 """
-    clean = f"No inf/nan in batch_number=0\n(run run, rank 0, step 0)\n{forward}{backward.format('7.00e+00')}"
+    head = "No inf/nan in batch_number=0\n(run run, rank 0, step 0)\n"
+    clean = f"{head}{forward}{backward.format('7.00e+00')}{optimizer}"
     assert report(server.url, "run", "--step", "0").stdout == clean
     bad = f"Detected inf/nan during batch_number=1\n(run run, rank 0, step 1)\n{backward.format('     nan')}"
     assert report(server.url, "run").stdout == bad
@@ -95,6 +102,75 @@ abs min  abs max  metadata
     assert "4.00e+00 output  (underflow: 1.0 % subnormal)\n" in small and small.count("underflow") == 1
     in_forward = report(server.url, "run", "--step", "2").stdout
     assert "backward" not in in_forward and "     nan input[0]\n" in in_forward and "None" not in in_forward
+
+
+def test_each_section_has_its_own_frames(server: Server) -> None:
+    """Where only the weight of a module is seen it was there first; many optimizer lines hide no gradient."""
+    entries = [
+        TensorEntry(f"{fqn}{'.weight' if kind == 'weight' else ''}", kind, 0, "float32", (4,), n, "Linear")
+        for n, (fqn, kind) in enumerate([("a", "weight"), ("shared", "weight"), ("a", "output"), ("", "output")])
+    ]
+    entries += [TensorEntry("a", "grad_output", 0, "float32", (4,), 5, "Linear")]
+    for kind in ("reduced_grad", "update"):
+        entries += [TensorEntry(f"m{n}.weight", kind, 0, "float32", (4,), 10, "Parameter") for n in range(30)]
+    known = Catalogue(statistics.ALL, tuple(entries))
+    inf = np.zeros((len(entries), 2))
+    inf[40, 1] = 1
+    server.post(opening(known))
+    server.post(batch(known, 0, range(2), {"inf_count": inf, "full_numel": 32.0, "amin": 0.5}))
+    lines = report(server.url, "run", "--step", "0").stdout.splitlines()
+    assert [line for line in lines if line.startswith(("Last", "   "))][:7] == [
+        "Last 3 forward frames:", "                  shared", "                  a Linear",
+        "                  (model) Linear", "Last 1 backward frames:", "                  a Linear",
+        "Last 21 optimizer frames:",
+    ]  # fmt: skip
+    bad = report(server.url, "run").stdout.splitlines()
+    assert (bad[2], bad[-2:]) == (
+        "Last 21 optimizer frames:",
+        ["                  m5", "5.00e-01      inf weight update"],
+    )
+
+
+def test_names_forge_no_lines(server: Server) -> None:
+    """Control characters, line breaks of any kind and marks that turn the text round are not printed."""
+    evil = "x\n  nan output\x1b[31m\u2028\u202e\x85y"
+    entries = (
+        TensorEntry(evil, "output", 0, "float32", (4,), 0, evil),
+        TensorEntry(f"{evil}.{evil}", "weight", 0, "float32", (4,), 1, evil),
+        TensorEntry(f"{evil}.{evil}", "grad", 0, "float32", (4,), 2, evil),
+    )
+    known = Catalogue(statistics.ALL, entries)
+    server.post(opening(known, run=evil))
+    server.post(batch(known, 0, range(1), run=evil))
+    text = server.get("/api/v1/runs/1/step")["report"]
+    assert len(text.splitlines()) == 3 + 5 + 4
+    assert all(each.isprintable() for each in text.split("\n"))
+    assert "x\N{REPLACEMENT CHARACTER}  nan output" in text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"blocks.0.ff": {"output[x]": "None", "input": "None", "input[-5]": "None", "output[\u0664]": "None"}},
+        {"blocks.0.ff": {"input[" + "9" * 5000 + "]": "None", "weird[1]": "None", "input[1]\n": "None"}},
+        {"a": 3, "b": [1], "blocks.0.ff": None},
+        {"blocks.0.ff": {"input[0]": 1.5, "input[2]": ["None"], "input[3]": {"None": 1}, "output[1]": "x\n\x1b[31m"}},
+    ],
+)
+def test_an_agent_may_send_anything_beside_tensors(server: Server, data: dict[str, object]) -> None:
+    known = catalogue(1)
+    server.post(opening(known))
+    good = {"blocks.0.ff": {"input[4]": "integer tensor", "input[5]": "None"}}
+    for number, told in enumerate((data, good)):
+        server.post(batch(known, number, [number], events=(Event("other_values", 1, number + 1, "", told),)))
+    text = server.get("/api/v1/runs/1/step?step=0")["report"]
+    others = [line for line in text.splitlines() if "not a tensor" in line]
+    kept = data.get("blocks.0.ff") or {}
+    assert others == [
+        f"     not a tensor {where}" for where in ("input[0]", "input[2]", "input[3]", "output[1]") if where in kept
+    ]
+    later = server.get("/api/v1/runs/1/step?step=1")["report"]
+    assert "   integer tensor input[4]\n             None input[5]\n" in later
 
 
 def test_what_is_wrong_is_one_line(server: Server) -> None:

@@ -28,3 +28,8 @@ test("what is missing is said plainly", () => {
     "lm_head is not observed (sparse tensor) on ranks 0 and 1",
   ]);
 });
+
+test("the model itself has a name", () => {
+  const ranks = [rank(0, { not_observed: { "": "output: integer tensor" } })];
+  assert.deepEqual(rankNotes({ ranks, missing_ranks: [] }, 100 * SECOND), ["(the model) is not observed (output: integer tensor) on rank 0"]);
+});

@@ -49,17 +49,27 @@ function build(ctx) {
   };
 }
 
-/** @param {StepAnswer} answer @param {(index: number) => void} showFrame */
-function summaryOf(answer, showFrame) {
-  const facts = [
+/** What is known of the step. Only a loss scaler tells whether the optimizer's step was taken. @param {StepAnswer} answer @returns {[string, string][]} */
+export function factsOf(answer) {
+  const { skipped, found_inf, loss_scale } = answer;
+  const hasScaler = skipped !== null || found_inf !== null || loss_scale !== null;
+  /** @type {[string, string][]} */
+  const scaled = [
+    ["Step", skipped ? "skipped" : skipped === null ? "not known" : "taken"],
+    ["found_inf", found_inf === null ? "not known" : found_inf ? "yes" : "no"],
+  ];
+  return [
     ["Loss", lossText(answer)],
-    ["Loss scale", scale(answer.loss_scale)],
-    ["Step", answer.skipped ? "skipped" : answer.skipped === null ? "not known" : "taken"],
-    ["found_inf", answer.found_inf === null ? "not known" : answer.found_inf ? "yes" : "no"],
+    ["Loss scale", scale(loss_scale)],
+    ...(hasScaler ? scaled : []),
     ["Step time", seconds(answer.step_time_s)],
     ["Frames", count(answer.frames.length)],
   ];
-  const list = facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: value === "skipped" || value === "yes" ? "bad" : "" }, value)));
+}
+
+/** @param {StepAnswer} answer @param {(index: number) => void} showFrame */
+function summaryOf(answer, showFrame) {
+  const list = factsOf(answer).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: value === "skipped" || value === "yes" ? "bad" : "" }, value)));
   return [el("h2", {}, `Step ${count(answer.step)}, rank ${answer.rank}`), el("dl", { class: "fact-list" }, ...list), firstBad(answer, showFrame)];
 }
 

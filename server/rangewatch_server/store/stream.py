@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.records import Batch
+from rangewatch_server import origin
 from rangewatch_server.headroom import headroom_bits
 from rangewatch_server.pyramid import RANGES
 from rangewatch_server.store.checks import MAX_STEP
@@ -147,8 +148,9 @@ class StreamState(msgspec.Struct):
         column = int(bad.any(axis=0).argmax())
         step = int(raw.steps[column])
         if self.bad_step is None or step < self.bad_step:
-            rows = np.flatnonzero(bad[:, column])
-            row = int(rows[tensors.call_index[raw.rows[rows]].argmin()])
+            values = {name: raw.columns[name][:, column] for name in origin.COLUMNS if name in raw.columns}
+            row = origin.first_bad(values, tensors.call_index[raw.rows], tensors.kind_rows[raw.rows])
+            assert row is not None, "the column holds a bad one"
             self.bad_step, self.bad_tensor = step, int(raw.rows[row])
             self.bad_is_nan = int(nans[row, column] > 0)
 

@@ -1,0 +1,57 @@
+"""What agents say of themselves: each event is the whole account, so the newest one stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rangewatch.records import Event
+from rangewatch_server import overview
+from tests.server.conftest import Server, Store, batch, catalogue, opening
+
+KNOWN = catalogue(3)
+
+
+def tell(server: Server, sequence: int, *told: tuple[str, str, dict[str, Any]], incarnation: str = "a") -> Any:
+    events = tuple(Event(kind, 1, sequence, message, data) for kind, message, data in told)
+    server.post(batch(KNOWN, sequence, [sequence], incarnation=incarnation, events=events))
+    return server.get("/api/v1/runs/1")["ranks"][0]
+
+
+def test_the_newest_account_stands(server: Server) -> None:
+    server.post(opening(KNOWN))
+    counts = ("dropped", "", {"queue_full": 3}), ("fault", "", {"hooks": 1})
+    late = {"late": "not called", "never": "not called"}
+    rank = tell(server, 0, ("not_observed", "", late), ("not_fused", "", {"cuda:0": "no triton"}), *counts)
+    assert (rank["not_observed"], rank["dropped"], rank["faults"]) == (late, {"queue_full": 3}, {"hooks": 1})
+    rank = tell(server, 1, ("not_observed", "", {"never": "not called"}), ("dropped", "", {"queue_full": 5, "x": 1}))
+    assert (rank["not_observed"], rank["dropped"]) == ({"never": "not called"}, {"queue_full": 5, "x": 1})
+    assert (rank["faults"], rank["not_fused"]) == ({"hooks": 1}, {"cuda:0": "no triton"})
+    rank = tell(server, 2, ("not_observed", "", {"never": "not called"}), ("not_observed", "", {}))
+    assert rank["not_observed"] == {}
+    server.post(opening(KNOWN, incarnation="b"))
+    assert tell(server, 0, incarnation="b")["dropped"] == {}
+
+
+def test_an_empty_message_takes_recording_less_back(server: Server) -> None:
+    server.post(opening(KNOWN))
+    assert tell(server, 0)["level"] is None
+    assert tell(server, 1, ("level", "5 % of a step is the agent's", {}))["level"].startswith("5 %")
+    assert tell(server, 2, ("level", "", {}))["level"] is None
+    assert tell(server, 3, ("level", "again", {}))["level"] == "again"
+
+
+def test_only_the_newest_events_are_read(store: Store) -> None:
+    """However many there are: one row a rank and kind."""
+    for rank in range(2):
+        store.send(opening(KNOWN, rank=rank, world_size=2))
+        for sequence in range(5):
+            told = tuple(Event(kind, n, sequence, "", {f"m{n}": n}) for n in range(20) for kind in ("dropped", "fault"))
+            store.send(batch(KNOWN, sequence, [sequence], rank=rank, events=told))
+    with store.queries.read() as reader:
+        run = reader.run(1)
+        found = run.newest_events(["dropped", "fault", "level"])
+        assert sorted((row.rank, row.kind) for row in found) == [
+            (rank, kind) for rank in range(2) for kind in ("dropped", "fault")
+        ]
+        detail = overview.run_detail(run)
+    assert [rank["dropped"] for rank in detail["ranks"]] == [{"m19": 19}] * 2

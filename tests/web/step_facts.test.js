@@ -1,0 +1,19 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { factsOf } from "../../web/pages/step.js";
+
+const answer = (/** @type {object} */ more) => /** @type {any} */ ({
+  loss: 2.5, loss_state: "value", loss_scale: null, skipped: null, found_inf: null, step_time_s: 0.25, frames: [], ...more,
+});
+const names = (/** @type {object} */ more) => factsOf(answer(more)).map(([name]) => name);
+
+test("without a scaler nothing is said of what only a scaler knows", () => {
+  assert.deepEqual(names({}), ["Loss", "Loss scale", "Step time", "Frames"]);
+});
+
+test("with a scaler it is said whether the step was taken", () => {
+  const facts = Object.fromEntries(factsOf(answer({ loss_scale: 1024, skipped: true, found_inf: true })));
+  assert.deepEqual([facts.Step, facts.found_inf], ["skipped", "yes"]);
+  assert.equal(Object.fromEntries(factsOf(answer({ loss_scale: 1024, skipped: false }))).Step, "taken");
+  assert.equal(Object.fromEntries(factsOf(answer({ loss_scale: 1024 }))).Step, "not known");
+});
