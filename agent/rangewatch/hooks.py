@@ -52,12 +52,15 @@ class GradientHook:
             with _NoTorchFunction():
                 self._read(gradient)
 
+    def _has_number(self, gradient: Tensor) -> bool:
+        if gradient.dtype is not self._dtype:
+            self._number = self._observer.number(gradient, *self._identity)
+            self._dtype = gradient.dtype if self._number >= 0 else None
+        return self._number >= 0
+
     def _read(self, gradient: Tensor) -> None:
         observer = self._observer
-        if gradient.dtype is not self._dtype:
-            self._number = observer.number(gradient, *self._identity)
-            self._dtype = gradient.dtype if self._number >= 0 else None
-        if self._number >= 0:
+        if self._has_number(gradient):
             try:
                 observer.read(self._number, gradient)
             except RuntimeError as error:
@@ -65,7 +68,14 @@ class GradientHook:
 
     def read_parameter(self, parameter: Tensor) -> None:
         """Hook after a parameter's gradient accumulated: on this rank, before any reduction, still loss-scaled."""
-        self.read(parameter.grad)
+        gradient, observer = parameter.grad, self._observer
+        if gradient is None or not observer.is_active or not self.is_on or not observer.is_on_device(gradient):
+            self.read(gradient)
+            return
+        self._has_run = True
+        with _NoTorchFunction():
+            if not self._has_number(gradient) or not observer.gradients.add(self._number, parameter, gradient):
+                self._read(gradient)
 
     def rename(self, fqn: str) -> None:
         """The parameter has another name from here on."""

@@ -125,3 +125,6 @@ FROZEN_A_STEP = 500
 LOOK_FACTOR = 200
 """Times as long as a look at the model's structure took is waited before the next: half a percent. Torch's hooks tell
 of most changes, but sharding and `ModuleList.insert` write to a module's dictionaries."""
+
+GRADIENTS_AT_ONCE = 64
+"""Gradients that are read together: few enough that what they hold, were somebody to let go of them, is little."""

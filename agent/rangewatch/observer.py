@@ -15,6 +15,7 @@ from rangewatch import limits
 from rangewatch.call_order import CallOrder
 from rangewatch.cost import Cost
 from rangewatch.device_ring import DeviceReader
+from rangewatch.gradient_batch import GradientBatch
 from rangewatch.records import TensorEntry
 from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch.statistics.host import HostReader
@@ -48,6 +49,7 @@ class Observer:
         self.read: Callable[[int, Tensor], None] = self.host.read
         """Merge a tensor into the open step as an observation of a number. Raises when it cannot be reduced."""
         self.device = DeviceReader(buffer.row)
+        self.gradients = GradientBatch(self.read_many)
         self.not_observed: dict[str, str] = {}
         self.skipped = {"eval_forward": 0, "recompute": 0, "cuda_graph": 0}
         self.uncalled: dict[str, Callable[[], bool]] = {}
@@ -57,7 +59,7 @@ class Observer:
         self.unreached: dict[str, Callable[[], bool]] = {}
         """The same for parameters and their gradients."""
         self.before_shipping: Callable[[], None] = lambda: None
-        self.before_closing: list[Callable[[], None]] = []
+        self.before_closing: list[Callable[[], None]] = [self.gradients.read]
         """Each reads what is read when a step ends."""
         self.after_opening: list[Callable[[int], None]] = []
         """Each is told of a step that is open, by its number."""

@@ -23,7 +23,7 @@ _OPTIMIZER = ("reduced_grad", "update")
 
 
 class Frame(NamedTuple):
-    """One module's lines, and whether the first bad tensor of all is one of them."""
+    """One module's lines, and whether it is the first to end with what was bad first."""
 
     name: str
     lines: list[str]
@@ -83,7 +83,19 @@ def _forward_frames(tensors: Sequence[Tensor], others: Others, bad: Tensor | Non
     for fqn, seen in (unseen | modules).items():
         own = sorted((*weights.get(fqn, ()), *seen), key=lambda tensor: _FORWARD.index(tensor["kind"]))
         other = {where: word for where, word in others.get(fqn, {}).items() if where not in map(_where, own)}
-        yield Frame(_name(fqn, seen), _lines(own, other), any(tensor is bad for tensor in own))
+        is_first = any(tensor is bad for tensor in own)
+        if bad is not None and _is_inside(fqn, bad):
+            is_first = is_first or any(map(_is_bad, own))
+        yield Frame(_name(fqn, seen), _lines(own, other), is_first)
+
+
+def _is_inside(fqn: str, bad: Tensor) -> bool:
+    """Whether `bad` is the input of a module that holds this one: a frame ends with its forward, so this is sooner."""
+    return bad["kind"] == "input" and (fqn.startswith(f"{bad['fqn']}.") or not bad["fqn"])
+
+
+def _is_bad(tensor: Tensor) -> bool:
+    return bool(tensor["nan_count"] or tensor["inf_count"])
 
 
 def _lines(own: list[Tensor], others: Mapping[str, str]) -> list[str]:

@@ -84,5 +84,5 @@ def test_no_step_is_missing_and_none_is_doubled(trained: tuple[Path, list[dict[s
         assert np.isfinite(logged).all()
         mine = run.slice(SERIES_PART, [0], 0, 0, STEPS, ["last"], np.array([names["loss"]])).columns["last"][0]
         assert mine.tolist() == [step["loss"] for step in steps]
-        assert run.events(["dropped"]) == []
+        assert run.newest_events(["dropped"]) == []
     engines.dispose()
