@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from rangewatch import limits
+from rangewatch.cost import Cost, TimedHook
+from rangewatch.guard import Guard
 
 _graph_task_id = torch._C._current_graph_task_id
 _engine: Any = torch.autograd.Variable._execution_engine
@@ -21,8 +23,9 @@ class GradientBatch:
     where another hook on the parameter may use them up.
     """
 
-    def __init__(self, read_many: Callable[[Iterable[tuple[int, Tensor]]], None]) -> None:
+    def __init__(self, read_many: Callable[[Iterable[tuple[int, Tensor]]], None], guard: Guard, cost: Cost) -> None:
         self._read_many = read_many
+        self._at_end = TimedHook(guard, "grad at the end of the backward", self.read, cost)
         self._waiting: list[tuple[int, Tensor]] = []
         self._task = -1
 
@@ -33,7 +36,7 @@ class GradientBatch:
             return False
         if task != self._task:  # a backward inside another has a task, and an end, of its own
             self.read()
-            _engine.queue_callback(self.read)
+            _engine.queue_callback(self._at_end)
             self._task = task
         self._waiting.append((number, gradient))
         if len(self._waiting) >= limits.GRADIENTS_AT_ONCE:

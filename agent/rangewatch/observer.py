@@ -16,6 +16,7 @@ from rangewatch.call_order import CallOrder
 from rangewatch.cost import Cost
 from rangewatch.device_ring import DeviceReader
 from rangewatch.gradient_batch import GradientBatch
+from rangewatch.guard import Guard
 from rangewatch.records import TensorEntry
 from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch.statistics.host import HostReader
@@ -36,6 +37,7 @@ class Observer:
         names: TensorNames,
         buffer: StepBuffer,
         cost: Cost,
+        guard: Guard,
         *,
         forces_device: bool = False,
         histograms: bool = False,
@@ -49,7 +51,7 @@ class Observer:
         self.read: Callable[[int, Tensor], None] = self.host.read
         """Merge a tensor into the open step as an observation of a number. Raises when it cannot be reduced."""
         self.device = DeviceReader(buffer.row)
-        self.gradients = GradientBatch(self.read_many)
+        self.gradients = GradientBatch(self.read_many, guard, cost)
         self.not_observed: dict[str, str] = {}
         self.skipped = {"eval_forward": 0, "recompute": 0, "cuda_graph": 0}
         self.uncalled: dict[str, Callable[[], bool]] = {}

@@ -51,6 +51,7 @@ class Agent:
             self.names,
             self._buffer,
             self.cost,
+            self.guard,
             forces_device=options.backend == "device",
             histograms=options.histograms,
         )

@@ -115,3 +115,19 @@ def test_a_backward_that_raises_loses_nothing_of_the_next(ingest: IngestDouble) 
     cells = ingest.tensors()["third.weight", "grad", 0]
     assert [cells[step]["call_count"] for step in sorted(cells)] == [1, 1]
     assert sorted(ingest.tensors()["first.bias", "grad", 0])[-1] == 1
+
+
+@pytest.mark.allow_faults
+def test_a_fault_at_the_end_of_the_backward_is_not_the_users(
+    ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Observer, pairs: Any) -> None:
+        raise OSError("no device")
+
+    monkeypatch.setattr(Observer, "read_many", fails)
+    model = Net()
+    with rangewatch.attach(model, url=ingest.url, backend="device", kinds=["grad"]) as handle:
+        model(torch.randn(2, 4)).square().sum().backward()
+        handle.step()
+        assert handle.stats()["faults"] == {"grad at the end of the backward": 1}
+    assert all(parameter.grad is not None for parameter in model.parameters())
