@@ -16,13 +16,12 @@ from concurrent.futures import Future
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, and_, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, TimeoutError
 
 from rangewatch.records import Batch, Opening
 from rangewatch.wire import WireError, decode
-from rangewatch_server.pyramid import Block
-from rangewatch_server.store import tables, tiles
+from rangewatch_server.store import tables
 from rangewatch_server.store.checks import check_ranges
 from rangewatch_server.store.command_rows import Ask, CommandRefused, Withdraw
 from rangewatch_server.store.commands import NO_COMMANDS, Commands
@@ -31,6 +30,7 @@ from rangewatch_server.store.fold import Folder
 from rangewatch_server.store.names import Names
 from rangewatch_server.store.rows import Raw, raw_ranges, raw_series
 from rangewatch_server.store.stream import SUMMARY_FIELDS, Pending, StreamState
+from rangewatch_server.store.stream_tiles import INSERT_TILE, StreamTiles
 
 logger = logging.getLogger("rangewatch.server")
 
@@ -44,17 +44,12 @@ CACHED_STREAMS = 4_096  # states in memory; others are read back when they speak
 DATABASE_TROUBLE = (OperationalError, InterfaceError, InternalError, TimeoutError)
 
 # Built once: making a statement costs as much as running it.
-_batch, _tile = tables.batches.c, tables.tiles.c
-_TILE_KEY = ("stream_id", "part", "level", "tile")
-_THIS_TILE = and_(*(_tile[name] == bindparam(f"b_{name}") for name in _TILE_KEY))
+_batch = tables.batches.c
 INSERT_EVENT = insert(tables.events)
 INSERT_BATCH = insert(tables.batches)
 DELETE_BATCH = delete(tables.batches).where(
     _batch.stream_id == bindparam("stream"), _batch.sequence == bindparam("number")
 )
-INSERT_TILE = insert(tables.tiles).values({name: bindparam(f"b_{name}") for name in _TILE_KEY})
-SELECT_TILE = select(_tile.payload).where(_THIS_TILE)
-DELETE_TILE = delete(tables.tiles).where(_THIS_TILE)
 UPDATE_STREAM = (
     update(tables.streams)
     .where(tables.streams.c.id == bindparam("b_id"))
@@ -352,7 +347,7 @@ class _Transaction:
             tensors = self.names.tensors(self.connection, stream.run_id)
             stream.folder = Folder(tensors, self.names.statistics(self.connection, stream.run_id))
         stream.rewrites += late
-        stream.folder.fold(_StreamTiles(self.connection, stream.id, tile_rows), raws, stream.frontier, ripe)
+        stream.folder.fold(StreamTiles(self.connection, stream.id, tile_rows), raws, stream.frontier, ripe)
         return stream.folded_to(ripe)
 
     def _stream(self, run_id: int, rank: int, incarnation: str) -> StreamState | None:
@@ -391,35 +386,3 @@ class _Transaction:
             state.pending[sequence] = Pending(self._raws(run_id, batch), None, waits)
         state.folded_to(state.frontier)  # what a stored batch holds of steps before the frontier is in tiles already
         return state
-
-
-class _StreamTiles:
-    """Tiles of one stream, through the transaction's connection; new ones wait in `rows` to be inserted together."""
-
-    def __init__(self, connection: Connection, stream_id: int, rows: list[dict[str, Any]]) -> None:
-        self.connection = connection
-        self.stream_id = stream_id
-        self.rows = rows
-
-    def get(self, part: str, level: int, tile: int) -> Block | None:
-        self._flush()
-        payload = self.connection.execute(SELECT_TILE, self._key(part, level, tile)).scalar()
-        if payload is None:
-            return None
-        rows, columns = tiles.decode(payload)
-        return Block(level, tile * tiles.WIDTH, rows, columns)
-
-    def put(self, part: str, tile: int, block: Block, replace: bool) -> None:
-        key = self._key(part, block.level, tile)
-        if replace:
-            self._flush()
-            self.connection.execute(DELETE_TILE, key)
-        self.rows.append({**key, "payload": tiles.encode(block.rows, block.columns)})
-
-    def _flush(self) -> None:
-        if self.rows:
-            self.connection.execute(INSERT_TILE, self.rows)
-            self.rows.clear()
-
-    def _key(self, part: str, level: int, tile: int) -> dict[str, Any]:
-        return {"b_stream_id": self.stream_id, "b_part": part, "b_level": level, "b_tile": tile}

@@ -1,0 +1,52 @@
+"""The tiles of one stream inside a transaction of the writer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, and_, bindparam, delete, insert, select
+
+from rangewatch_server.pyramid import Block
+from rangewatch_server.store import tables, tiles
+
+# Built once: making a statement costs as much as running it.
+_tile = tables.tiles.c
+_TILE_KEY = ("stream_id", "part", "level", "tile")
+_THIS_TILE = and_(*(_tile[name] == bindparam(f"b_{name}") for name in _TILE_KEY))
+INSERT_TILE = insert(tables.tiles).values({name: bindparam(f"b_{name}") for name in _TILE_KEY})
+SELECT_TILE = select(_tile.payload).where(_THIS_TILE)
+DELETE_TILE = delete(tables.tiles).where(_THIS_TILE)
+
+
+class StreamTiles:
+    """Tiles of one stream, through the transaction's connection; new ones wait in `rows` to be inserted together."""
+
+    def __init__(self, connection: Connection, stream_id: int, rows: list[dict[str, Any]]) -> None:
+        self.connection = connection
+        self.stream_id = stream_id
+        self.rows = rows
+
+    def get(self, part: str, level: int, tile: int) -> Block | None:
+        """A stored tile, or one that waits; None when there is none."""
+        self._flush()
+        payload = self.connection.execute(SELECT_TILE, self._key(part, level, tile)).scalar()
+        if payload is None:
+            return None
+        rows, columns = tiles.decode(payload)
+        return Block(level, tile * tiles.WIDTH, rows, columns)
+
+    def put(self, part: str, tile: int, block: Block, replace: bool) -> None:
+        """Store a tile; `replace`: it may be there already."""
+        key = self._key(part, block.level, tile)
+        if replace:
+            self._flush()
+            self.connection.execute(DELETE_TILE, key)
+        self.rows.append({**key, "payload": tiles.encode(block.rows, block.columns)})
+
+    def _flush(self) -> None:
+        if self.rows:
+            self.connection.execute(INSERT_TILE, self.rows)
+            self.rows.clear()
+
+    def _key(self, part: str, level: int, tile: int) -> dict[str, Any]:
+        return {"b_stream_id": self.stream_id, "b_part": part, "b_level": level, "b_tile": tile}
