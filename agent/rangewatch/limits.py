@@ -120,7 +120,7 @@ TRACE_STEPS = 1000
 """Steps of one trace in full: it may cost several times the step, and must end."""
 
 FROZEN_A_STEP = 500
-"""Frozen parameters that are looked at after each step, at 0.2 us each; more of them are looked at when shipping."""
+"""Frozen parameters that are looked at after each step, at 0.08 us each; more of them are looked at when shipping."""
 
 LOOK_FACTOR = 200
 """Times as long as a look at the model's structure took is waited before the next: half a percent. Torch's hooks tell

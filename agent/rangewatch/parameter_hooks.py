@@ -68,7 +68,7 @@ class ParameterHooks:
                 self._frozen.append(reference)
 
     def has_few_frozen(self) -> bool:
-        """Whether looking at the frozen ones costs next to nothing: 0.2 us each."""
+        """Whether looking at the frozen ones costs next to nothing."""
         return len(self._frozen) <= limits.FROZEN_A_STEP
 
     def record(self, wanted: Wanted) -> None:
