@@ -146,7 +146,8 @@ class StreamSlices:
             columns = tables.tiles.c
             query = (
                 select(columns.tile, columns.payload)
-                .where(columns.stream_id == self.stream.id, columns.part == part, columns.level == level)
+                .where(columns.run_id == self.names.run_id, columns.stream_id == self.stream.id)
+                .where(columns.part == part, columns.level == level)
                 .where(columns.tile.between(missing[0], missing[-1]))
                 .order_by(columns.tile)
             )
@@ -173,8 +174,8 @@ class StreamSlices:
     def _batches(self, start: int) -> list[Raw]:
         """Rows not in tiles; those beyond a gap in the sequence show when the gap has closed."""
         columns = tables.batches.c
-        mine = (columns.stream_id == self.stream.id) & (columns.sequence <= self.stream.contiguous)
-        query = select(columns.sequence).where(mine).order_by(columns.sequence)
+        mine = (columns.run_id == self.names.run_id) & (columns.stream_id == self.stream.id)
+        query = select(columns.sequence).where(mine, columns.sequence <= self.stream.contiguous).order_by(columns.sequence)
         raws: list[Raw] = []
         for sequence in self.connection.execute(query).scalars().all():
             raws += self._batch(sequence)
@@ -185,8 +186,9 @@ class StreamSlices:
         found = self.cache.get(key)
         if found is None:
             columns = tables.batches.c
-            mine = (columns.stream_id == self.stream.id) & (columns.sequence == sequence)
-            batch: Any = decode(self.connection.execute(select(columns.body).where(mine)).scalar_one())
+            mine = (columns.run_id == self.names.run_id) & (columns.stream_id == self.stream.id)
+            query = select(columns.body).where(mine, columns.sequence == sequence)
+            batch: Any = decode(self.connection.execute(query).scalar_one())
             found = self._mapped(batch)
             self.cache.put(key, found, sum(_size(raw.columns) for raw in found))
         return found

@@ -99,6 +99,7 @@ def _writer_pragmas(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves
     for pragma in (
         f"busy_timeout={BUSY_TIMEOUT_MS}",
+        "auto_vacuum=INCREMENTAL",  # before the first table; pages that prune frees go back to the disk in slices
         "journal_mode=WAL",
         "synchronous=NORMAL",
         "foreign_keys=ON",

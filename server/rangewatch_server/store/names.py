@@ -142,6 +142,7 @@ class Names:
         if found is None:
             values = {"identity": identity(name), "name": name, "created_ns": time.time_ns()}
             found = connection.execute(insert(tables.runs).values(values).returning(tables.runs.c.id)).scalar_one()
+            _open_partitions(connection, found)
             self._runs[name] = found
         return found
 
@@ -233,6 +234,20 @@ class Names:
             query = select(tables.tensors.c.identity, tables.tensors.c.ordinal).where(tables.tensors.c.run_id == run_id)
             self._tensor_ordinals[run_id] = {row.identity: row.ordinal for row in connection.execute(query)}
         return self._tensor_ordinals[run_id]
+
+
+def _open_partitions(connection: Connection, run_id: int) -> None:
+    """PostgreSQL keeps a run's tiles and batches in partitions of its own: to delete a run is to drop them.
+
+    Made apart and attached, since CREATE ... PARTITION OF would lock out everyone who reads any run.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    for table in tables.PARTITIONED:
+        own = f"{table.name}_run_{run_id:d}"
+        connection.exec_driver_sql(f"CREATE TABLE {own} (LIKE {table.name} INCLUDING ALL)")
+        connection.exec_driver_sql(f"ALTER TABLE {own} ADD CHECK (run_id = {run_id:d})")  # spares ATTACH its scan
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} ATTACH PARTITION {own} FOR VALUES IN ({run_id:d})")
 
 
 def _tensor_row(run_id: int, ordinal: int, key: str, entry: TensorEntry) -> dict[str, Any]:

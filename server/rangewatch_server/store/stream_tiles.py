@@ -11,7 +11,7 @@ from rangewatch_server.store import tables, tiles
 
 # Built once: making a statement costs as much as running it.
 _tile = tables.tiles.c
-_TILE_KEY = ("stream_id", "part", "level", "tile")
+_TILE_KEY = ("run_id", "stream_id", "part", "level", "tile")
 _THIS_TILE = and_(*(_tile[name] == bindparam(f"b_{name}") for name in _TILE_KEY))
 INSERT_TILE = insert(tables.tiles).values({name: bindparam(f"b_{name}") for name in _TILE_KEY})
 SELECT_TILE = select(_tile.payload).where(_THIS_TILE)
@@ -21,8 +21,9 @@ DELETE_TILE = delete(tables.tiles).where(_THIS_TILE)
 class StreamTiles:
     """Tiles of one stream, through the transaction's connection; new ones wait in `rows` to be inserted together."""
 
-    def __init__(self, connection: Connection, stream_id: int, rows: list[dict[str, Any]]) -> None:
+    def __init__(self, connection: Connection, run_id: int, stream_id: int, rows: list[dict[str, Any]]) -> None:
         self.connection = connection
+        self.run_id = run_id
         self.stream_id = stream_id
         self.rows = rows
 
@@ -49,4 +50,5 @@ class StreamTiles:
             self.rows.clear()
 
     def _key(self, part: str, level: int, tile: int) -> dict[str, Any]:
-        return {"b_stream_id": self.stream_id, "b_part": part, "b_level": level, "b_tile": tile}
+        place = {"b_part": part, "b_level": level, "b_tile": tile}
+        return {"b_run_id": self.run_id, "b_stream_id": self.stream_id, **place}

@@ -38,10 +38,14 @@ runs = Table(
     Column("identity", Text, nullable=False, unique=True),
     Column("name", Text, nullable=False),
     Column("created_ns", BigInteger, nullable=False),
+    # Set when somebody deletes the run: nobody sees it from then on, and its rows go a few at a time.
+    Column("deleted_ns", BigInteger),
 )  # fmt: skip
 
 # One process of one rank, from attach to its end. `contiguous` and `frontier` are all that ingest must remember:
 # every sequence up to `contiguous` is stored, and every step below `frontier` is in tiles.
+# Rank -1 is all ranks of the run merged: its tiles hold what the streams' batches up to `merged` say of the steps
+# below its frontier.
 streams = Table(
     "streams", metadata,
     Column("id", _Id, primary_key=True),
@@ -57,6 +61,12 @@ streams = Table(
     Column("frontier", BigInteger, nullable=False, server_default="0"),
     # Counts tiles made again for late rows: readers cache tiles under it.
     Column("rewrites", BigInteger, nullable=False, server_default="0"),
+    # Counts changes of this row: a server whose memory of it is older reads it again.
+    Column("version", BigInteger, nullable=False, server_default="0"),
+    Column("merged", BigInteger, nullable=False, server_default="-1"),
+    # Retention: below `thin_step` the tiles under `thin_level` are kept around events only.
+    Column("thin_step", BigInteger, nullable=False, server_default="0"),
+    Column("thin_level", Integer, nullable=False, server_default="0"),
     Column("first_step", BigInteger),
     Column("last_step", BigInteger),
     Column("least_bits", Float(53)),
@@ -105,23 +115,29 @@ series = Table(
     UniqueConstraint("run_id", "identity"),
 )  # fmt: skip
 
-# Bodies as received, until every step of theirs is in tiles.
+# Bodies as received, until every step of theirs is in tiles. This and the tiles are one partition a run in PostgreSQL.
 batches = Table(
     "batches", metadata,
-    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), primary_key=True),
+    Column("stream_id", BigInteger, primary_key=True),
     Column("sequence", BigInteger, primary_key=True),
     Column("body", LargeBinary, nullable=False),
+    postgresql_partition_by="LIST (run_id)",
 )  # fmt: skip
 
 # The pyramid. A tile of level k holds 64 columns of 8**k steps; it is written when its last step has passed.
 tiles = Table(
     "tiles", metadata,
-    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), primary_key=True),
+    Column("stream_id", BigInteger, primary_key=True),
     Column("part", Text, primary_key=True),
     Column("level", Integer, primary_key=True),
     Column("tile", BigInteger, primary_key=True),
     Column("payload", LargeBinary, nullable=False),
+    postgresql_partition_by="LIST (run_id)",
 )  # fmt: skip
+
+PARTITIONED = (batches, tiles)
 
 events = Table(
     "events", metadata,
@@ -132,7 +148,7 @@ events = Table(
     Column("kind", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("data", LargeBinary, nullable=False),
-    Index(None, "stream_id"),
+    Index("ix_events_stream_id_kind", "stream_id", "kind"),
 )  # fmt: skip
 
 # What somebody asked of the agents of a run. `body` is what they are sent, as JSON; `ranks` is JSON, null for all.

@@ -48,7 +48,7 @@ _batch = tables.batches.c
 INSERT_EVENT = insert(tables.events)
 INSERT_BATCH = insert(tables.batches)
 DELETE_BATCH = delete(tables.batches).where(
-    _batch.stream_id == bindparam("stream"), _batch.sequence == bindparam("number")
+    _batch.run_id == bindparam("run"), _batch.stream_id == bindparam("stream"), _batch.sequence == bindparam("number")
 )
 UPDATE_STREAM = (
     update(tables.streams)
@@ -256,7 +256,7 @@ class _Transaction:
         tile_rows: list[dict[str, Any]] = []
         folded: list[dict[str, int]] = []
         for stream in self.touched.values():
-            folded += [{"stream": stream.id, "number": each} for each in self._fold(stream, tile_rows)]
+            folded += [{"run": stream.run_id, "stream": stream.id, "number": each} for each in self._fold(stream, tile_rows)]
             if stream.state != "open":
                 self.commands.ended(self.connection, stream.run_id, stream.id)
         self._execute(INSERT_TILE, tile_rows)
@@ -347,7 +347,7 @@ class _Transaction:
             tensors = self.names.tensors(self.connection, stream.run_id)
             stream.folder = Folder(tensors, self.names.statistics(self.connection, stream.run_id))
         stream.rewrites += late
-        stream.folder.fold(StreamTiles(self.connection, stream.id, tile_rows), raws, stream.frontier, ripe)
+        stream.folder.fold(StreamTiles(self.connection, stream.run_id, stream.id, tile_rows), raws, stream.frontier, ripe)
         return stream.folded_to(ripe)
 
     def _stream(self, run_id: int, rank: int, incarnation: str) -> StreamState | None:
@@ -378,7 +378,9 @@ class _Transaction:
         values = {name: row._mapping[name] for name in StreamState.__struct_fields__ if name in row._mapping}
         state = StreamState(**values)
         query = (
-            select(batches.c.sequence, batches.c.body).where(batches.c.stream_id == row.id).order_by(batches.c.sequence)
+            select(batches.c.sequence, batches.c.body)
+            .where(batches.c.run_id == run_id, batches.c.stream_id == row.id)
+            .order_by(batches.c.sequence)
         )
         for sequence, body in self.connection.execute(query).all():
             batch: Any = decode(body)
