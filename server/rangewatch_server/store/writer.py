@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, delete, insert, select, update
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, TimeoutError
 
 from rangewatch.records import Batch, Opening
@@ -84,8 +84,13 @@ class Refused(Exception):
         self.code = code
 
 
+class _Job(msgspec.Struct, frozen=True):
+    run: Callable[[Engine], Any]
+    forgets: bool
+
+
 class _Item(msgspec.Struct):
-    message: Opening | Batch | Ask | Withdraw
+    message: Opening | Batch | Ask | Withdraw | _Job
     body: bytes
     future: Future[Any]
     """Of an `Answer`, or of a command's id."""
@@ -127,6 +132,14 @@ class Writer:
         """Queue a change of commands: the command's id. Raises as `submit`, and the future also `CommandRefused`."""
         return self._put(_Item(message, b"", Future()))
 
+    def work(self, job: Callable[[Engine], Any], *, forgets: bool = False) -> Future[Any]:
+        """Queue something else that writes; it gets the writer's engine, in the writer's thread, between two groups.
+
+        It must be short (100 ms: agents wait meanwhile), so long work is many jobs, each queued when the one before is
+        done. `forgets`: it changes rows that the writer remembers. Raises `Busy`; the future raises what the job does.
+        """
+        return self._put(_Item(_Job(job, forgets), b"", Future()))
+
     def _put(self, item: _Item) -> Future[Any]:
         try:
             self._queue.put_nowait(item)
@@ -147,7 +160,13 @@ class Writer:
     def _run(self) -> None:
         while (first := self._next()) is not None:
             group, ended = self._group(first)
-            self._commit([item for item in group if item.future.set_running_or_notify_cancel()])
+            live = [item for item in group if item.future.set_running_or_notify_cancel()]
+            messages = [item for item in live if not isinstance(item.message, _Job)]
+            if messages:
+                self._commit(messages)
+            for item in live:
+                if isinstance(item.message, _Job):
+                    self._do(item.message, item.future)
             if ended:
                 return
 
@@ -175,6 +194,21 @@ class Writer:
             group.append(item)
             size += len(item.body)
         return group, False
+
+    def _do(self, job: _Job, future: Future[Any]) -> None:
+        try:
+            result = job.run(self.engine)
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        if job.forgets:
+            self._forget()
+
+    def _forget(self) -> None:
+        self.names.forget()
+        self.commands.forget()
+        self.streams.clear()
 
     def _commit(self, group: list[_Item]) -> None:
         answers: list[Answer | int | Exception] = []
@@ -210,9 +244,7 @@ class Writer:
                 item.future.set_result(answer)
 
     def _failed(self, group: list[_Item], error: Exception) -> None:
-        self.names.forget()
-        self.commands.forget()
-        self.streams.clear()
+        self._forget()
         if isinstance(error, DATABASE_TROUBLE):
             logger.error("database did not take a group of %d messages: %s", len(group), str(error).splitlines()[0])
             for item in group:
@@ -245,6 +277,7 @@ class _Transaction:
                     return self._opening(item.message)
             if isinstance(item.message, Batch):
                 return self._batch(item.message, item.body)
+            assert not isinstance(item.message, _Job), "jobs run by themselves"
             return self._command(item.message)
         except (Refused, CommandRefused, WireError) as error:
             if isinstance(item.message, Opening):
