@@ -175,7 +175,9 @@ class StreamSlices:
         """Rows not in tiles; those beyond a gap in the sequence show when the gap has closed."""
         columns = tables.batches.c
         mine = (columns.run_id == self.names.run_id) & (columns.stream_id == self.stream.id)
-        query = select(columns.sequence).where(mine, columns.sequence <= self.stream.contiguous).order_by(columns.sequence)
+        query = (
+            select(columns.sequence).where(mine, columns.sequence <= self.stream.contiguous).order_by(columns.sequence)
+        )
         raws: list[Raw] = []
         for sequence in self.connection.execute(query).scalars().all():
             raws += self._batch(sequence)

@@ -121,7 +121,10 @@ class StreamState(msgspec.Struct):
     def unstored(self) -> list[dict[str, Any]]:
         """Rows of `batches` for the pending bodies that are not in the database; they count as stored from here on."""
         new = [(sequence, each) for sequence, each in self.pending.items() if each.body is not None]
-        rows = [{"run_id": self.run_id, "stream_id": self.id, "sequence": sequence, "body": each.body} for sequence, each in new]
+        rows = [
+            {"run_id": self.run_id, "stream_id": self.id, "sequence": sequence, "body": each.body}
+            for sequence, each in new
+        ]
         for _, each in new:
             each.body = None
         return rows

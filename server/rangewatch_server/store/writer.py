@@ -289,7 +289,9 @@ class _Transaction:
         tile_rows: list[dict[str, Any]] = []
         folded: list[dict[str, int]] = []
         for stream in self.touched.values():
-            folded += [{"run": stream.run_id, "stream": stream.id, "number": each} for each in self._fold(stream, tile_rows)]
+            folded += [
+                {"run": stream.run_id, "stream": stream.id, "number": each} for each in self._fold(stream, tile_rows)
+            ]
             if stream.state != "open":
                 self.commands.ended(self.connection, stream.run_id, stream.id)
         self._execute(INSERT_TILE, tile_rows)
@@ -380,7 +382,9 @@ class _Transaction:
             tensors = self.names.tensors(self.connection, stream.run_id)
             stream.folder = Folder(tensors, self.names.statistics(self.connection, stream.run_id))
         stream.rewrites += late
-        stream.folder.fold(StreamTiles(self.connection, stream.run_id, stream.id, tile_rows), raws, stream.frontier, ripe)
+        stream.folder.fold(
+            StreamTiles(self.connection, stream.run_id, stream.id, tile_rows), raws, stream.frontier, ripe
+        )
         return stream.folded_to(ripe)
 
     def _stream(self, run_id: int, rank: int, incarnation: str) -> StreamState | None:

@@ -1,5 +1,8 @@
 """Tiles and batches by run (a partition each in PostgreSQL); what many servers, retention and merged ranks need."""
 
+from collections.abc import Callable
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -51,7 +54,7 @@ def downgrade() -> None:
         runs.drop_column("deleted_ns")
 
 
-def _rebuild(table: str, create: object, columns: str, values: str) -> None:
+def _rebuild(table: str, create: Callable[[], None], columns: str, values: str) -> None:
     _set_aside(table)
     create()
     if op.get_bind().dialect.name == "postgresql":
@@ -68,7 +71,7 @@ def _set_aside(table: str) -> None:
         op.execute(f"ALTER TABLE old_{table} RENAME CONSTRAINT pk_{table} TO pk_old_{table}")
 
 
-def _column(name: str) -> sa.Column:
+def _column(name: str) -> sa.Column[Any]:
     types = {"part": sa.Text, "level": sa.Integer, "body": sa.LargeBinary, "payload": sa.LargeBinary}
     return sa.Column(name, types.get(name, sa.BigInteger), nullable=False)
 
