@@ -49,7 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.settings = settings
     app.state.writer = writer
     app.state.broker = broker
-    app.state.queries = Queries(engines.reader, settings.live_s)
+    app.state.queries = Queries(engines.reader, settings.live_s, writer.merged)
     app.add_middleware(AccessMiddleware, settings=settings)
     for handled in (ApiError, RequestValidationError, HTTPException, TileError, Exception):
         app.add_exception_handler(handled, _error)

@@ -15,7 +15,8 @@ from rangewatch_server.body import read_body
 from rangewatch_server.errors import ApiError
 from rangewatch_server.queries import RunReader
 from rangewatch_server.store.command_rows import Ask, CommandRefused, Withdraw
-from rangewatch_server.store.writer import Busy, Refused, Unavailable, Writer
+from rangewatch_server.store.transaction import Refused
+from rangewatch_server.store.writer import Busy, Unavailable, Writer
 
 router = APIRouter()
 

@@ -14,7 +14,8 @@ from rangewatch.wire import MAX_COMPRESSED_BYTES, WireError, decode
 from rangewatch_server.body import read_body
 from rangewatch_server.errors import STATUS_OF_CODE, ApiError
 from rangewatch_server.store.checks import check_header, check_opening
-from rangewatch_server.store.writer import Busy, Refused, Unavailable, Writer
+from rangewatch_server.store.transaction import Refused
+from rangewatch_server.store.writer import Busy, Unavailable, Writer
 
 router = APIRouter()
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from rangewatch_server.errors import ApiError
-from rangewatch_server.store.writer import Changed
+from rangewatch_server.store.transaction import Changed
 
 router = APIRouter()
 

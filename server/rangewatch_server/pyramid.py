@@ -25,14 +25,18 @@ NO_STEP = float(2**53)  # larger than any step; exact in float64
 AMAX_STEP, NONFINITE_STEP = "amax_step", "nonfinite_step"
 
 RANGES, SERIES_PART, SUMMARY = "ranges", "series", "summary"
+PARTS = (RANGES, SERIES_PART, SUMMARY)
 
 # The least headroom of all tensors of a kind, per step: rows are kinds, so a whole rank is a few rows.
 SUMMARY_STATISTICS = (
-    Statistic("observed", "tensors", "sum", 0.0, "Tensors observed, added over steps."),
+    Statistic("observed", "steps", "sum", 0.0, "Steps at which a tensor was observed, added over ranks."),
     Statistic("bits", "bits", "min", float("inf"), "Least headroom of a finite magnitude."),
     Statistic("nan_count", "elements", "sum", 0.0, "NaN elements of all tensors."),
     Statistic("inf_count", "elements", "sum", 0.0, "Inf elements of all tensors."),
 )
+
+# A step of a rank that comes in two parts is one step still: before steps are added, parts of one merge like this.
+PARTS_OF_A_STEP = {SUMMARY: {"observed": "max"}}
 
 _MERGES: dict[str, Callable[..., Array]] = {
     "max": np.maximum.reduce,

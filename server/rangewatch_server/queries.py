@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -14,17 +15,27 @@ from sqlalchemy import Connection, Engine, func, select
 from rangewatch.records import RankInfo, Statistic
 from rangewatch_server import pyramid
 from rangewatch_server.merging import join
-from rangewatch_server.pyramid import FANOUT, Block
+from rangewatch_server.merged_reader import MergedReader, Memory, no_memory
+from rangewatch_server.pyramid import FANOUT, PARTS, RANGES, SUMMARY, Block
 from rangewatch_server.slices import Cache, RunNames, Stream, StreamSlices
 from rangewatch_server.store import tables
-from rangewatch_server.store.fold import PARTS
 from rangewatch_server.store.names import load_series, load_statistics, load_tensors
-from rangewatch_server.store.rows import union
+from rangewatch_server.store.merged_rows import ALL_RANKS
+from rangewatch_server.store.rows import align, union
+from rangewatch_server.store.tiles import WIDTH
 
 Array = NDArray[Any]
 
 
 NO_END = 2**62  # past any step
+MOST_LOOKED_AT = 256  # tiles of a stream, or streams: a wider range is drawn in coarser columns anyhow
+
+
+class Thinned(msgspec.Struct, frozen=True):
+    """Before `step` nothing finer than columns of `per` steps is there, but around events."""
+
+    step: int
+    per: int
 
 
 class Rank(msgspec.Struct, frozen=True):
@@ -52,8 +63,9 @@ class Rank(msgspec.Struct, frozen=True):
 class Queries:
     """Opens read transactions on the reader engine."""
 
-    def __init__(self, engine: Engine, live_s: float) -> None:
+    def __init__(self, engine: Engine, live_s: float, memory: Memory = no_memory) -> None:
         self.engine = engine
+        self.memory = memory
         self.live_ns = int(live_s * 1e9)
         self.cache = Cache()
 
@@ -61,24 +73,27 @@ class Queries:
     def read(self) -> Iterator[Reader]:
         """One consistent view of the database."""
         with self.engine.connect() as connection:
-            yield Reader(connection, self.cache, self.live_ns)
+            yield Reader(connection, self.cache, self.live_ns, self.memory)
 
 
 class Reader:
     """All reads of one request."""
 
-    def __init__(self, connection: Connection, cache: Cache, live_ns: int) -> None:
+    def __init__(self, connection: Connection, cache: Cache, live_ns: int, memory: Memory = no_memory) -> None:
         self.connection = connection
         self.cache = cache
         self.live_ns = live_ns
+        self.memory = memory
 
     def run_ids(self) -> list[int]:
         """All runs, newest first."""
-        return list(self.connection.execute(select(tables.runs.c.id).order_by(tables.runs.c.id.desc())).scalars())
+        shown = select(tables.runs.c.id).where(tables.runs.c.deleted_ns.is_(None))
+        return list(self.connection.execute(shown.order_by(tables.runs.c.id.desc())).scalars())
 
     def run(self, run_id: int) -> RunReader | None:
         """One run, or None."""
-        row = self.connection.execute(select(tables.runs).where(tables.runs.c.id == run_id)).first()
+        mine = (tables.runs.c.id == run_id) & tables.runs.c.deleted_ns.is_(None)
+        row = self.connection.execute(select(tables.runs).where(mine)).first()
         return None if row is None else RunReader(self, row)
 
 
@@ -91,7 +106,9 @@ class RunReader:
         self.id: int = row.id
         self.name: str = row.name
         self.created_ns: int = row.created_ns
+        self._all_ranks: Any = None
         self.ranks = self._ranks()
+        self.merged = MergedReader(self, self._all_ranks, reader.memory)
         self.now_ns = time.time_ns()
         self._names: RunNames | None = None
 
@@ -107,10 +124,34 @@ class RunReader:
         """The largest step that a newest incarnation reached."""
         return max((step for rank in self.ranks.values() if (step := last_step(rank)) is not None), default=None)
 
-    @property
+    @cached_property
     def ship_every(self) -> int:
         """The most steps that any agent merges, or merged before a restart, into one row: a level's column, or 1."""
         return max((_ship_every(row) for rank in self.ranks.values() for row in rank.rows), default=1)
+
+    def thinned(self, ranks: Sequence[int], start: int, stop: int) -> Thinned | None:
+        """What retention left of the steps [start, stop) of these ranks; None where all of it is there."""
+        rows = [row for rank in ranks for row in self.ranks[rank].rows]
+        marks = [(row, min(stop, row.thin_step)) for row in rows if row.first_step is not None and row.thin_level]
+        inside = [(row, max(start, row.first_step), end) for row, end in marks if max(start, row.first_step) < end]
+        if not inside or self._has_all(inside):
+            return None
+        return Thinned(max(row.thin_step for row, *_ in inside), FANOUT ** max(row.thin_level for row, *_ in inside))
+
+    def _has_all(self, inside: Sequence[tuple[Any, int, int]]) -> bool:
+        """Whether every level 0 tile of (stream, start, stop) is there; not looked at where they are many."""
+        spans = {row.id: (start // WIDTH, -(-end // WIDTH)) for row, start, end in inside}
+        if max(last - first for first, last in spans.values()) > MOST_LOOKED_AT or len(spans) > MOST_LOOKED_AT:
+            return False
+        tiles = tables.tiles.c
+        first, last = min(first for first, _ in spans.values()), max(last for _, last in spans.values())
+        query = (
+            select(tiles.stream_id, tiles.tile)
+            .where(tiles.run_id == self.id, tiles.stream_id.in_(list(spans)), tiles.part == RANGES, tiles.level == 0)
+            .where(tiles.tile >= first, tiles.tile < last)
+        )
+        found = {(stream, tile) for stream, tile in self.connection.execute(query)}
+        return all((stream, tile) in found for stream, (low, high) in spans.items() for tile in range(low, high))
 
     def ship_every_at(self, rank: int, step: int) -> int:
         """The same of the incarnation of the rank that a step is shown of."""
@@ -195,13 +236,28 @@ class RunReader:
         """Steps [start, stop) at `level`, the worst of `ranks`. A rank's newer incarnation counts."""
         names = self.names()
         fill, rules = names.fill[part], names.rules[part]
-        pieces = [piece for rank in ranks for piece in self._pieces(names, rank, part, level, start, stop, wanted)]
+        if part == SUMMARY and self._are_all(ranks, wanted):
+            block = self.merged.by_kind(level, start, stop, wanted)
+            return block if rows is None else align(block, rows, fill)
+        if self._are_all(ranks, wanted):
+            pieces = self.merged.pieces(part, level, start, stop, wanted)
+        else:
+            pieces = [each for rank in ranks for each in self.own_pieces(rank, part, level, start, stop, wanted)]
         rows = union([piece.rows for piece in pieces]) if rows is None else rows
         return join(pieces, level, start, stop, wanted, rows, fill, rules)
 
-    def _pieces(
-        self, names: RunNames, rank: int, part: str, level: int, start: int, stop: int, wanted: Sequence[str]
-    ) -> list[Block]:
+    def _are_all(self, ranks: Sequence[int], wanted: Sequence[str]) -> bool:
+        """Whether these are all the ranks, several, and what is wanted has the same merge in any order of them."""
+        return (
+            len(ranks) > 1 and "last" not in wanted and len(ranks) == len(self.ranks) and set(ranks) == set(self.ranks)
+        )
+
+    def own_pieces(
+        self, rank: int, part: str, level: int, start: int, stop: int, wanted: Sequence[str],
+        without: frozenset[int] = frozenset(),
+    ) -> list[Block]:  # fmt: skip
+        """What one rank's own streams hold, but those `without`; each up to where a newer one is shown."""
+        names = self.names()
         pieces: list[Block] = []
         newer_from = stop
         for stream in reversed(self.ranks[rank].streams):
@@ -209,7 +265,7 @@ class RunReader:
                 continue
             low, high = max(start, stream.first_step), min(newer_from, stream.last_step + 1)
             newer_from = min(newer_from, stream.first_step)
-            if low < high:
+            if low < high and stream.id not in without:
                 slices = StreamSlices(self.connection, self.reader.cache, names, stream)
                 pieces += slices.pieces(part, level, low, high, wanted)
         return pieces
@@ -219,7 +275,10 @@ class RunReader:
         query = select(streams).where(streams.c.run_id == self.id).order_by(streams.c.rank, streams.c.ordinal)
         grouped: dict[int, list[Any]] = {}
         for row in self.connection.execute(query):
-            grouped.setdefault(row.rank, []).append(row)
+            if row.rank == ALL_RANKS:
+                self._all_ranks = row
+            else:
+                grouped.setdefault(row.rank, []).append(row)
         return {rank: _rank(rank, rows) for rank, rows in grouped.items()}
 
 

@@ -3,10 +3,13 @@
 A level's tiles end where its last complete span does. What lies beyond, and ragged edges that do not fall on its
 columns, are read one level down and merged, to the raw batches at the bottom; so a slice costs its own columns and at
 most some eight tiles a level more, however long the run is, and is exact for any [start, stop).
+
+A tile whose checksum is wrong is read from the level below too; at the bottom its steps are absent. `Damage` says so.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -27,6 +30,8 @@ from rangewatch_server.store.names import KnownCatalogue, Tensors, load_catalogu
 from rangewatch_server.store.rows import Raw, clip, dense, raw_ranges, raw_series, union
 
 Array = NDArray[Any]
+
+logger = logging.getLogger("rangewatch.server")
 
 CACHE_BYTES = 256 << 20  # decoded tiles and batches; a 2,000-column heatmap of 300 tensors is about 3 MiB a rank
 
@@ -74,6 +79,17 @@ class Stream(msgspec.Struct, frozen=True):
     last_step: int | None
 
 
+class Damage(msgspec.Struct, frozen=True):
+    """A stored tile that cannot be read, over the steps [start, stop); at level 0 they are absent."""
+
+    rank: int
+    part: str
+    level: int
+    tile: int
+    start: int
+    stop: int
+
+
 class RunNames(msgspec.Struct, frozen=True):
     """What a run's rows mean."""
 
@@ -87,11 +103,15 @@ class RunNames(msgspec.Struct, frozen=True):
 class StreamSlices:
     """Slices of one stream, inside one read transaction."""
 
-    def __init__(self, connection: Connection, cache: Cache, names: RunNames, stream: Stream) -> None:
+    def __init__(
+        self, connection: Connection, cache: Cache, names: RunNames, stream: Stream, damage: set[Damage] | None = None
+    ) -> None:
         self.connection = connection
         self.cache = cache
         self.names = names
         self.stream = stream
+        self.damage: set[Damage] = set() if damage is None else damage
+        """What could not be read; bounded by the tiles that a request reads."""
 
     def pieces(self, part: str, level: int, start: int, stop: int, wanted: Sequence[str]) -> list[Block]:
         """Columns of the steps [start, stop) at `level`, as blocks side by side with perhaps gaps between them.
@@ -136,9 +156,17 @@ class StreamSlices:
         numbers = range(start // span, -(-stop // span))
         stored = self._stored(part, level, numbers, wanted)
         low, high = start // FANOUT**level, stop // FANOUT**level
-        return [_cut(placed_if(part, stored[each], wanted), low, high) for each in numbers if each in stored]
+        pieces: list[Block] = []
+        for each in (stored[number] for number in numbers if number in stored):
+            if isinstance(each, Block):
+                pieces.append(_cut(placed_if(part, each, wanted), low, high))
+                continue
+            self.damage.add(each)
+            if level:
+                pieces += self._below(part, level, max(start, each.start), min(stop, each.stop), wanted)
+        return pieces
 
-    def _stored(self, part: str, level: int, numbers: range, wanted: tuple[str, ...]) -> dict[int, Block]:
+    def _stored(self, part: str, level: int, numbers: range, wanted: tuple[str, ...]) -> dict[int, Block | Damage]:
         key = (self.stream.id, self.stream.rewrites, part, level, wanted)
         found = {each: block for each in numbers if (block := self.cache.get((*key, each))) is not None}
         missing = [each for each in numbers if each not in found]
@@ -153,12 +181,28 @@ class StreamSlices:
             )
             for tile, payload in self.connection.execute(query):
                 if tile not in found:
-                    rows, values = tiles.decode(payload, wanted)
-                    found[tile] = Block(level, tile * tiles.WIDTH, rows, values)
-                    self.cache.put((*key, tile), found[tile], _size(values))
+                    found[tile] = block = self._decoded(part, level, tile, payload, wanted)
+                    self.cache.put((*key, tile), block, _size(block.columns) if isinstance(block, Block) else 256)
         return found
 
+    def _decoded(self, part: str, level: int, tile: int, payload: bytes, wanted: tuple[str, ...]) -> Block | Damage:
+        try:
+            rows, values = tiles.decode(payload, wanted)
+        except tiles.TileError as error:
+            return self._damaged(part, level, tile, error)
+        return Block(level, tile * tiles.WIDTH, rows, values)
+
+    def _damaged(self, part: str, level: int, tile: int, error: tiles.TileError) -> Damage:
+        span = FANOUT**level * tiles.WIDTH
+        damage = Damage(self.stream.rank, part, level, tile, tile * span, (tile + 1) * span)
+        key = (self.stream.id, self.stream.rewrites, "damage", part, level, tile)
+        if self.cache.get(key) is None:  # once a tile, not once for each set of columns that is asked for
+            self.cache.put(key, damage, 256)
+            logger.warning("run %d, stream %d: %s: %s", self.names.run_id, self.stream.id, error, damage)
+        return damage
+
     def _raw(self, part: str, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
+        """Level 0 over [start, stop), which are not in tiles yet."""
         if start >= stop:
             return []
         source = RANGES if part == SUMMARY else part
@@ -210,6 +254,20 @@ class StreamSlices:
         return found
 
 
+class MergedSlices(StreamSlices):
+    """Slices of the stream of all ranks: what is not in tiles yet comes from the writer's memory, not from batches."""
+
+    memory: Sequence[Block] = ()
+
+    def _raw(self, part: str, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
+        blocks = (_cut(placed_if(part, block, wanted), start, stop) for block in self.memory)
+        named = (
+            Block(0, each.first, each.rows, {name: each.columns[name] for name in wanted if name in each.columns})
+            for each in blocks
+        )
+        return [each for each in named if each.width > 0 and len(each.rows)]
+
+
 def with_needed(part: str, wanted: Sequence[str]) -> tuple[str, ...]:
     """The columns to read so that `wanted` can be merged and placed."""
     needed = set(wanted)
@@ -226,7 +284,7 @@ def placed_if(part: str, block: Block, wanted: Sequence[str]) -> Block:
 
 
 def _cut(block: Block, low: int, high: int) -> Block:
-    left, right = max(low - block.first, 0), min(high - block.first, block.width)
+    left, right = max(low - block.first, 0), max(min(high - block.first, block.width), 0)
     if left == 0 and right == block.width:
         return block
     columns = {name: values[:, left:right] for name, values in block.columns.items()}

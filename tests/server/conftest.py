@@ -21,7 +21,8 @@ from rangewatch import statistics, wire
 from rangewatch.records import Batch, Catalogue, Event, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry
 from rangewatch_server.queries import Queries
 from rangewatch_server.store.engine import Engines, open_database
-from rangewatch_server.store.writer import Answer, Writer
+from rangewatch_server.store.transaction import Answer
+from rangewatch_server.store.writer import Writer
 
 POSTGRES = os.environ.get("RANGEWATCH_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
 WHOLE = ("call_count", "numel", "amax", "nan_count", "inf_count")

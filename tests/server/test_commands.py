@@ -16,7 +16,8 @@ from rangewatch_server import command_states
 from rangewatch_server.store import commands as book
 from rangewatch_server.store import writer as writer_module
 from rangewatch_server.store.command_rows import Ask, Withdraw
-from rangewatch_server.store.writer import Changed, Unavailable, Writer
+from rangewatch_server.store.transaction import Changed
+from rangewatch_server.store.writer import Unavailable, Writer
 from tests.server.conftest import Server, Store, batch, catalogue, opening
 
 KNOWN = catalogue(3)

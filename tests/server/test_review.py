@@ -15,7 +15,7 @@ from rangewatch import wire
 from rangewatch.records import Batch, Event, Opening, RangeRows, SeriesRows
 from rangewatch_server.pyramid import RANGES
 from rangewatch_server.store import writer as writer_module
-from rangewatch_server.store.writer import Refused
+from rangewatch_server.store.transaction import Refused
 from tests.server.conftest import Server, Store, batch, catalogue, opening
 
 KNOWN = catalogue(3)

@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 from rangewatch.records import Event
 from rangewatch_server.pyramid import NO_STEP, RANGES, SERIES_PART, SUMMARY
 from rangewatch_server.store import tables
-from rangewatch_server.store.writer import Refused
+from rangewatch_server.store.transaction import Refused
 from tests.server.conftest import Store, batch, catalogue, opening
 
 STEPS = 1_500

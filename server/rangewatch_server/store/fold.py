@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from rangewatch.records import Statistic
 from rangewatch_server import pyramid
 from rangewatch_server.headroom import headroom_bits
-from rangewatch_server.pyramid import FANOUT, RANGES, SERIES_PART, SUMMARY, Block
+from rangewatch_server.pyramid import FANOUT, PARTS, RANGES, SERIES_PART, SUMMARY, Block
 from rangewatch_server.store.names import Tensors
 from rangewatch_server.store.rows import Raw, align, beside, dense, union
 from rangewatch_server.store.tiles import WIDTH
 
 Array = NDArray[Any]
-
-PARTS = (RANGES, SERIES_PART, SUMMARY)
 
 
 class Tiles(Protocol):
@@ -36,14 +34,19 @@ class Tiles(Protocol):
     def put(self, part: str, tile: int, block: Block, replace: bool) -> None:
         """Store a tile; with `replace` it takes the place of one stored before."""
 
+    def thin_level(self, tile: int) -> int:
+        """Under which level retention has taken the tiles of a level 0 tile's steps; 0 for none."""
+
 
 class Folder:
     """Folds one stream. Keeps, for each level, the merged columns that wait for their parent tile to be complete."""
 
     tiles: Tiles
 
-    def __init__(self, tensors: Tensors, statistics: tuple[Statistic, ...]) -> None:
+    def __init__(self, tensors: Tensors, statistics: tuple[Statistic, ...], *, summarises: bool = True) -> None:
         self.tensors = tensors
+        self.summarises = summarises
+        """Whether the summary is made of the ranges; else it comes as rows of its own."""
         self.fill = {part: pyramid.identities(part, statistics) for part in PARTS}
         self.rules = {part: pyramid.merge_rules(part, statistics) for part in PARTS}
         self._waiting: dict[tuple[str, int], dict[int, Block]] = {}
@@ -51,31 +54,53 @@ class Folder:
     def fold(self, tiles: Tiles, raws: Sequence[Raw], old_frontier: int, frontier: int) -> None:
         """Make tiles of the raw rows below `frontier` (a multiple of 64, not below `old_frontier`)."""
         self.tiles = tiles
-        for part in (RANGES, SERIES_PART):
+        for part in (RANGES, SERIES_PART) if self.summarises else PARTS:
             mine = [raw for raw in raws if raw.part == part and len(raw.steps)]
             touched = sorted({int(tile) for raw in mine for tile in np.unique(raw.steps // WIDTH)})
             folded = [tile for tile in touched if (tile + 1) * WIDTH <= frontier]
+            late = [tile for tile in folded if tile * WIDTH < old_frontier]
+            thin = {tile: level for tile in late if (level := self.tiles.thin_level(tile))}
+            for tile, level in thin.items():
+                self._late_in_thinned(part, tile, self._dense(part, mine, tile), level, old_frontier)
+            folded = [tile for tile in folded if tile not in thin]
             for tile in folded:
                 self._level_0(part, tile, self._dense(part, mine, tile), late=tile * WIDTH < old_frontier)
             self._parents(part, folded, old_frontier, frontier)
-            if part == RANGES:
+            if part == RANGES and self.summarises:
                 self._parents(SUMMARY, folded, old_frontier, frontier)
 
     def _dense(self, part: str, raws: Sequence[Raw], tile: int) -> Block:
         return dense(raws, self.fill[part], self.rules[part], tile * WIDTH, (tile + 1) * WIDTH)
+
+    def _late_in_thinned(self, part: str, tile: int, block: Block, thin_level: int, frontier: int) -> None:
+        """Late rows of steps whose tiles have gone: the tiles above cannot be made again, so they are added to them."""
+        self._add(part, tile, block, thin_level, frontier)
+        if part == RANGES and self.summarises:
+            self._add(SUMMARY, tile, summarise(block, self.tensors), thin_level, frontier)
+
+    def _add(self, part: str, tile: int, block: Block, thin_level: int, frontier: int) -> None:
+        """Merge rows of one level 0 tile into the stored tiles of every level; one that has gone is not begun anew."""
+        level, span = 0, WIDTH
+        while (tile + 1) * span <= frontier:
+            stored = self.tiles.get(part, level, tile)
+            if stored is not None or level >= thin_level:
+                self.tiles.put(part, tile, self._both(part, stored, block) if stored else block, True)
+            level, span, child, tile = level + 1, span * FANOUT, tile, tile // FANOUT
+            self._waiting.get((part, level), {}).pop(child, None)  # it is read again
+            block = self._joined(part, [self._coarser(part, block)], level, tile * WIDTH)
 
     def _level_0(self, part: str, tile: int, block: Block, late: bool) -> None:
         if late:
             stored = self.tiles.get(part, 0, tile)
             block = self._both(part, stored, block) if stored else block
         self._write(part, tile, block, late)
-        if part == RANGES:
+        if part == RANGES and self.summarises:
             self._write(SUMMARY, tile, summarise(block, self.tensors), late)
 
     def _both(self, part: str, old: Block, new: Block) -> Block:
         rows = union([old.rows, new.rows])
         blocks = [align(old, rows, self.fill[part]), align(new, rows, self.fill[part])]
-        return pyramid.merge_blocks(blocks, self.rules[part])
+        return pyramid.merge_blocks(blocks, self.rules[part] | pyramid.PARTS_OF_A_STEP.get(part, {}))
 
     def _parents(self, part: str, built: Iterable[int], old_frontier: int, frontier: int) -> None:
         level, span = 1, WIDTH * FANOUT
@@ -151,7 +176,7 @@ def summarise(block: Block, tensors: Tensors) -> Block:
     rows = np.unique(kinds)
     groups = [kinds == row for row in rows]
     columns = {
-        "observed": _by_kind(seen, groups, np.add),
+        "observed": _by_kind(seen.astype(np.float64), groups, np.maximum),
         "bits": _by_kind(np.where(np.isnan(bits), np.inf, bits), groups, np.minimum),
         "nan_count": _by_kind(block.columns["nan_count"], groups, np.add),
         "inf_count": _by_kind(block.columns["inf_count"], groups, np.add),

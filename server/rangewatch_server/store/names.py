@@ -18,9 +18,13 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, func, insert, select
 
 from rangewatch import wire
-from rangewatch.records import KINDS, Catalogue, Opening, RankInfo, Statistic, TensorEntry
+from rangewatch.records import KINDS, Batch, Catalogue, Opening, RankInfo, Statistic, TensorEntry
+from rangewatch_server import pyramid
 from rangewatch_server.headroom import max_finite_log2
+from rangewatch_server.pyramid import PARTS
 from rangewatch_server.store import tables
+from rangewatch_server.store.checks import check_ranges
+from rangewatch_server.store.rows import Raw, raw_ranges, raw_series
 
 Array = NDArray[Any]
 
@@ -126,6 +130,12 @@ class Names:
         self._series: dict[int, dict[str, int]] = {}
         self._statistics: dict[int, dict[str, Statistic]] = {}
 
+    def forget_run(self, run_id: int) -> None:
+        """Drop what is remembered of one run: another server may have added to it."""
+        for kept in (self._tensors, self._tensor_ordinals, self._series, self._statistics):
+            kept.pop(run_id, None)
+        self._catalogues = {key: each for key, each in self._catalogues.items() if key[0] != run_id}
+
     def run(self, connection: Connection, name: str) -> int | None:
         """The run's id, or None when there is none of that name."""
         if name not in self._runs:
@@ -135,6 +145,16 @@ class Names:
                 return None
             self._runs[name] = found
         return self._runs[name]
+
+    def lock(self, connection: Connection, name: str) -> None:
+        """Several servers: until this transaction ends no other one may give numbers to names of that run."""
+        if connection.dialect.name == "sqlite":
+            return
+        key = int(identity(name)[:15], 16)
+        connection.execute(select(func.pg_advisory_xact_lock(key)))
+        known = self._runs.pop(name, None)
+        if known is not None:
+            self.forget_run(known)
 
     def open_run(self, connection: Connection, name: str) -> int:
         """The run's id, made when new."""
@@ -150,9 +170,8 @@ class Names:
         """The stream's id, made when new; a new incarnation gets the next ordinal of its rank."""
         streams = tables.streams
         same_rank = (streams.c.run_id == run_id) & (streams.c.rank == info.rank)
-        found = connection.execute(
-            select(streams.c.id).where(same_rank & (streams.c.incarnation == info.incarnation))
-        ).scalar()
+        same = same_rank & (streams.c.incarnation == info.incarnation)
+        found = connection.execute(select(streams.c.id).where(same)).scalar()
         if found is not None:
             return int(found)
         ordinal = connection.execute(
@@ -172,7 +191,23 @@ class Names:
             if found is None:
                 return None
             self._catalogues[key] = found
+            if found.ordinals.size and found.ordinals.max() >= len(self.tensors(connection, run_id).entries):
+                self.forget_run(run_id)  # another server has stored it, with tensors that are new
+                self._catalogues[key] = found
         return self._catalogues[key]
+
+    def raws(self, connection: Connection, run_id: int, batch: Batch) -> list[Raw]:
+        """The batch's rows under the run's ordinals. Raises `WireError`: unknown catalogue, or rows unfit for it."""
+        known = self.catalogue(connection, run_id, batch.catalogue)
+        if known is None:
+            raise wire.WireError(
+                "unknown_catalogue", f"catalogue {batch.catalogue[:40]!r} is not known; send the opening"
+            )
+        if batch.ranges is not None:
+            check_ranges(batch.ranges, known.catalogue)
+        series = self.series(connection, run_id, [rows.name for rows in batch.series])
+        ranges = raw_ranges(batch, known.ordinals, known.catalogue.statistics)
+        return [*([ranges] if ranges else []), *raw_series(batch, series)]
 
     def open_catalogue(self, connection: Connection, run_id: int, opening: Opening) -> KnownCatalogue:
         """Store a catalogue and give its new tensors their ordinals."""
@@ -193,6 +228,14 @@ class Names:
             self._statistics[run_id] = {each.name: each for each in load_statistics(connection, run_id)}
         return tuple(self._statistics[run_id].values())
 
+    def columns(
+        self, connection: Connection, run_id: int
+    ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, str]]]:
+        """Identities and merge rules of every column, by part."""
+        statistics = self.statistics(connection, run_id)
+        fill = {part: pyramid.identities(part, statistics) for part in PARTS}
+        return fill, {part: pyramid.merge_rules(part, statistics) for part in PARTS}
+
     def tensors(self, connection: Connection, run_id: int) -> Tensors:
         """All tensors of the run."""
         if run_id not in self._tensors:
@@ -205,6 +248,10 @@ class Names:
             self._series[run_id] = load_series(connection, run_id)
         known = self._series[run_id]
         new = [name for name in dict.fromkeys(names) if name not in known]
+        if new and connection.dialect.name != "sqlite":  # another server may give numbers at this moment
+            connection.execute(select(func.pg_advisory_xact_lock(run_id)))
+            known = self._series[run_id] = load_series(connection, run_id)
+            new = [name for name in new if name not in known]
         if len(known) + len(new) > MAX_SERIES:
             raise wire.WireError("too_large", f"a run holds at most {MAX_SERIES} logged names")
         rows = [

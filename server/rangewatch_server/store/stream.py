@@ -21,7 +21,7 @@ from rangewatch_server.store.tiles import WIDTH
 Array = NDArray[Any]
 
 SUMMARY_FIELDS = (
-    "last_seen_ns", "state", "contiguous", "frontier", "rewrites", "first_step", "last_step", "least_bits",
+    "last_seen_ns", "state", "contiguous", "frontier", "rewrites", "version", "first_step", "last_step", "least_bits",
     "least_step", "least_tensor", "bad_step", "bad_tensor", "bad_is_nan", "skipped_steps",
     "loss_scale_first", "loss_scale_last",
 )  # fmt: skip
@@ -43,11 +43,13 @@ class StreamState(msgspec.Struct):
     run_id: int
     rank: int
     incarnation: str = ""
+    ordinal: int = 0
     last_seen_ns: int = 0
     state: str = "open"
     contiguous: int = -1
     frontier: int = 0
     rewrites: int = 0
+    version: int = 0
     first_step: int | None = None
     last_step: int | None = None
     least_bits: float | None = None
@@ -66,22 +68,29 @@ class StreamState(msgspec.Struct):
         """Whether the batch of that sequence is stored already."""
         return sequence <= self.contiguous or sequence in self.pending
 
-    def add(self, batch: Batch, raws: list[Raw], body: bytes, tensors: Tensors, now_ns: int) -> None:
-        """Take a batch not seen before; the caller has checked it."""
+    def add(self, batch: Batch, raws: list[Raw], body: bytes, tensors: Tensors, now_ns: int) -> list[Raw]:
+        """Take a batch not seen before; the caller has checked it. Returns the rows that count from now on."""
         self.pending[batch.sequence] = Pending(raws, body, batch)
         self.contiguous = max(self.contiguous, batch.settled - 1)
         while self.contiguous + 1 in self.pending:
             self.contiguous += 1
         self.last_seen_ns = now_ns
-        for sequence in sorted(self.pending):
-            if sequence <= self.contiguous:
-                self._count(self.pending[sequence], tensors)
+        ready = [self.pending[each] for each in sorted(self.pending) if each <= self.contiguous]
+        new = [each for each in ready if each.batch is not None]
+        for pending in new:
+            self._count(pending, tensors)
+        return [raw for pending in new for raw in pending.raws]
+
+    def restore(self, sequence: int, raws: list[Raw], batch: Batch) -> None:
+        """Take a batch that was read back: what of it lies before the frontier is in tiles already."""
+        waits = batch if sequence > self.contiguous else None
+        kept = raws if waits else [_from(raw, self.frontier) for raw in raws if raw.steps[-1] >= self.frontier]
+        self.pending[sequence] = Pending(kept, None, waits)
 
     def _count(self, pending: Pending, tensors: Tensors) -> None:
         """What a batch says of the run as a whole; once, and not while sequences before it are missing."""
         batch, pending.batch = pending.batch, None
-        if batch is None:
-            return
+        assert batch is not None, "counted once"
         for raw in pending.raws:
             self._extend(raw)
             if raw.part == RANGES:
@@ -112,7 +121,18 @@ class StreamState(msgspec.Struct):
     def ripe(self) -> int:
         """The frontier that contiguous batches allow: the last multiple of 64 steps they have all passed."""
         last = max((int(raw.steps[-1]) for raw in self.contiguous_raws()), default=-1)
-        return max(self.frontier, last // WIDTH * WIDTH)
+        # A rank that has ended sends no more: its last steps need not wait for the rest of their span.
+        stop = last if self.state == "open" else last + WIDTH
+        return max(self.frontier, stop // WIDTH * WIDTH if last >= 0 else 0)
+
+    def is_late(self) -> bool:
+        """Whether there are rows for tiles that are made already."""
+        return any(len(raw.steps) and raw.steps[0] < self.frontier for raw in self.contiguous_raws())
+
+    def is_ripe(self) -> bool:
+        """Whether there is something to fold, or batches that are wholly in tiles."""
+        spent = (not each.raws for sequence, each in self.pending.items() if sequence <= self.contiguous)
+        return self.ripe() > self.frontier or self.is_late() or any(spent)
 
     def values(self) -> dict[str, Any]:
         """The columns of `streams` that change, and `b_id`."""

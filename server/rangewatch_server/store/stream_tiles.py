@@ -15,6 +15,9 @@ _TILE_KEY = ("run_id", "stream_id", "part", "level", "tile")
 _THIS_TILE = and_(*(_tile[name] == bindparam(f"b_{name}") for name in _TILE_KEY))
 INSERT_TILE = insert(tables.tiles).values({name: bindparam(f"b_{name}") for name in _TILE_KEY})
 SELECT_TILE = select(_tile.payload).where(_THIS_TILE)
+SELECT_THINNED = select(tables.streams.c.thin_step, tables.streams.c.thin_level).where(
+    tables.streams.c.id == bindparam("b_id")
+)
 DELETE_TILE = delete(tables.tiles).where(_THIS_TILE)
 
 
@@ -26,10 +29,11 @@ class StreamTiles:
         self.run_id = run_id
         self.stream_id = stream_id
         self.rows = rows
+        self._thinned: tuple[int, int] | None = None
 
     def get(self, part: str, level: int, tile: int) -> Block | None:
         """A stored tile, or one that waits; None when there is none."""
-        self._flush()
+        self.flush()
         payload = self.connection.execute(SELECT_TILE, self._key(part, level, tile)).scalar()
         if payload is None:
             return None
@@ -40,11 +44,20 @@ class StreamTiles:
         """Store a tile; `replace`: it may be there already."""
         key = self._key(part, block.level, tile)
         if replace:
-            self._flush()
+            self.flush()
             self.connection.execute(DELETE_TILE, key)
         self.rows.append({**key, "payload": tiles.encode(block.rows, block.columns)})
 
-    def _flush(self) -> None:
+    def thin_level(self, tile: int) -> int:
+        """Under which level retention has taken the tiles of a level 0 tile's steps; 0 for none."""
+        if self._thinned is None:
+            row = self.connection.execute(SELECT_THINNED, {"b_id": self.stream_id}).first()
+            self._thinned = (0, 0) if row is None else (row.thin_step, row.thin_level)
+        step, level = self._thinned
+        return level if tile * tiles.WIDTH < step else 0
+
+    def flush(self) -> None:
+        """Insert what waits."""
         if self.rows:
             self.connection.execute(INSERT_TILE, self.rows)
             self.rows.clear()

@@ -44,8 +44,7 @@ runs = Table(
 
 # One process of one rank, from attach to its end. `contiguous` and `frontier` are all that ingest must remember:
 # every sequence up to `contiguous` is stored, and every step below `frontier` is in tiles.
-# Rank -1 is all ranks of the run merged: its tiles hold what the streams' batches up to `merged` say of the steps
-# below its frontier.
+# Rank -1 is all ranks of the run merged: its tiles hold every row that is shown of the steps below its frontier.
 streams = Table(
     "streams", metadata,
     Column("id", _Id, primary_key=True),
@@ -63,7 +62,6 @@ streams = Table(
     Column("rewrites", BigInteger, nullable=False, server_default="0"),
     # Counts changes of this row: a server whose memory of it is older reads it again.
     Column("version", BigInteger, nullable=False, server_default="0"),
-    Column("merged", BigInteger, nullable=False, server_default="-1"),
     # Retention: below `thin_step` the tiles under `thin_level` are kept around events only.
     Column("thin_step", BigInteger, nullable=False, server_default="0"),
     Column("thin_level", Integer, nullable=False, server_default="0"),

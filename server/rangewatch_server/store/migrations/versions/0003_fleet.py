@@ -13,7 +13,7 @@ depends_on = None
 
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 KEYS = {"batches": ("stream_id", "sequence"), "tiles": ("stream_id", "part", "level", "tile")}
-STREAM_COLUMNS = {"version": 0, "merged": -1, "thin_step": 0, "thin_level": 0}
+STREAM_COLUMNS = {"version": 0, "thin_step": 0, "thin_level": 0}
 
 
 def upgrade() -> None:

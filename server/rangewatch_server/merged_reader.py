@@ -1,0 +1,96 @@
+"""Reading all ranks of a run at once: the merged ranks' tiles and memory, and what they do not hold yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch.records import KINDS
+from rangewatch_server.merging import UFUNCS, join
+from rangewatch_server.pyramid import SUMMARY, Block
+from rangewatch_server.slices import MergedSlices, Stream, with_needed
+from rangewatch_server.store.merged_ranks import NO_END, Snapshot
+
+if TYPE_CHECKING:
+    from rangewatch_server.queries import RunReader
+
+Array = NDArray[Any]
+
+Memory = Callable[[int, str, int, int, int, Sequence[str]], "Snapshot | None"]
+"""(run, part, version of the stored tiles, start, stop, columns) -> what the writer of this process holds beside them."""
+
+NOTHING = Snapshot(frozenset(), [])
+
+
+def no_memory(*_: Any) -> Snapshot | None:
+    """For readers without a writer beside them."""
+    return None
+
+
+class MergedReader:
+    """All ranks of one run, inside one read transaction. `stored` is the row of the stream of all ranks, or None."""
+
+    def __init__(self, run: RunReader, stored: Any, memory: Memory) -> None:
+        self.run = run
+        self.memory = memory
+        self.version: int = stored.version if stored is not None else 0
+        self.frontier: int = stored.frontier if stored is not None else 0
+        id_, rewrites = (stored.id, stored.rewrites) if stored is not None else (0, 0)
+        # Steps beyond those of every rank are in neither tiles nor memory, so the stream needs no end of its own.
+        self.stream = Stream(id_, -1, 0, -1, self.frontier, rewrites, 0, NO_END)
+
+    def pieces(self, part: str, level: int, start: int, stop: int, wanted: Sequence[str]) -> list[Block]:
+        """Blocks over one another whose merge is the worst of all ranks."""
+        found, fed = self._merged(part, level, start, stop, wanted)
+        for rank in self.run.ranks.values():
+            found += self._rest(rank.rank, part, level, start, stop, wanted, fed)
+        return found
+
+    def by_rank(self, level: int, start: int, stop: int, wanted: Sequence[str]) -> Block:
+        """The summary of every rank: row `rank * len(KINDS) + kind`, for each rank and every kind, in order of ranks."""
+        names = self.run.names()
+        fill, rules = names.fill[SUMMARY], names.rules[SUMMARY]
+        found, fed = self._merged(SUMMARY, level, start, stop, wanted)
+        ranks = np.array(sorted(self.run.ranks), np.int64)
+        kinds = np.arange(len(KINDS))
+        rows = (ranks[:, None] * len(KINDS) + kinds).ravel()
+        block = join(found, level, start, stop, wanted, rows, fill, rules)
+        columns = {name: np.array(values, np.float64) for name, values in block.columns.items()}
+        for place, rank in enumerate(ranks.tolist()):
+            rest = list(self._rest(rank, SUMMARY, level, start, stop, wanted, fed))
+            if rest:
+                own = join(rest, level, start, stop, wanted, kinds, fill, rules)
+                for name, values in own.columns.items():
+                    here = columns[name][place * len(KINDS) : (place + 1) * len(KINDS)]
+                    UFUNCS[rules[name]](here, values, out=here)
+        return Block(level, block.first, rows, columns)
+
+    def by_kind(self, level: int, start: int, stop: int, wanted: Sequence[str]) -> Block:
+        """The summary of all ranks together: a row for each kind that was recorded."""
+        found = self.by_rank(level, start, stop, wanted)
+        rules = self.run.names().rules[SUMMARY]
+        shape = (-1, len(KINDS), found.width)
+        columns = {
+            name: UFUNCS[rules[name]].reduce(each.reshape(shape), axis=0) for name, each in found.columns.items()
+        }
+        return Block(level, found.first, np.arange(len(KINDS)), columns)
+
+    def _merged(
+        self, part: str, level: int, start: int, stop: int, wanted: Sequence[str]
+    ) -> tuple[list[Block], frozenset[int]]:
+        needed = with_needed(part, wanted)
+        snapshot = self.memory(self.run.id, part, self.version, max(start, self.frontier), stop, needed) or NOTHING
+        slices = MergedSlices(self.run.connection, self.run.reader.cache, self.run.names(), self.stream)
+        slices.memory = snapshot.blocks
+        return slices.pieces(part, level, start, stop, wanted), snapshot.fed
+
+    def _rest(
+        self, rank: int, part: str, level: int, start: int, stop: int, wanted: Sequence[str], fed: frozenset[int]
+    ) -> Iterator[Block]:
+        """What streams of the rank that memory does not hold say of the steps past the frontier."""
+        low = max(start, self.frontier)
+        if low < stop and any(stream.id not in fed for stream in self.run.ranks[rank].streams):
+            yield from self.run.own_pieces(rank, part, level, low, stop, wanted, fed)

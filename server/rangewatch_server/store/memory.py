@@ -1,0 +1,137 @@
+"""What the writer remembers between transactions. All of it can be read back: `forget` after a rollback."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, Engine, select
+
+from rangewatch.wire import decode
+from rangewatch_server.store import tables
+from rangewatch_server.store.commands import Commands
+from rangewatch_server.store.merged_ranks import MergedRun
+from rangewatch_server.store.names import Names
+from rangewatch_server.store.ownership import Ownership
+from rangewatch_server.store.stream import StreamState
+
+CACHED_STREAMS = 4_096  # states in memory; others are read back when they speak again
+CACHED_RUNS = 64  # merged ranks in memory
+SYNC_S = 1.0  # how often the owner of a run looks at what other servers have stored of it
+
+Key = tuple[int, int, str]
+"""(run, rank, incarnation)"""
+
+
+class Memory:
+    """Names, commands, streams and merged ranks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.is_shared = engine.dialect.name != "sqlite"
+        """Whether other servers may write to the same database."""
+        self.names = Names()
+        self.commands = Commands()
+        self.ownership = Ownership(engine)
+        self.streams: dict[Key, StreamState] = {}
+        self.local: set[int] = set()
+        """Streams whose messages came to this server last, as far as it knows."""
+        self.merged: dict[int, MergedRun] = {}
+        self.backlog: dict[int, Key] = {}
+        """Streams with complete spans that are not in tiles yet, oldest first."""
+        self.unmerged: set[int] = set()
+        """Runs whose merged ranks are behind."""
+        self._synced_s: dict[int, float] = {}
+
+    def forget(self) -> None:
+        """Drop everything: after a rollback it may never have been stored."""
+        self.names.forget()
+        self.commands.forget()
+        self.streams.clear()
+        self.local.clear()
+        self.unmerged |= set(self.merged)
+        self.merged = {}
+        self._synced_s.clear()
+
+    def load_backlog(self, connection: Connection) -> None:
+        """Streams that ended with steps that are not in tiles: nobody will speak of them again."""
+        streams, batches = tables.streams.c, tables.batches.c
+        ended = select(streams.id, streams.run_id, streams.rank, streams.incarnation).where(
+            streams.state.in_(("finished", "failed")),
+            select(batches.sequence).where(batches.run_id == streams.run_id, batches.stream_id == streams.id).exists(),
+        )
+        self.backlog |= {row.id: (row.run_id, row.rank, row.incarnation) for row in connection.execute(ended)}
+
+    def stream(self, connection: Connection, key: Key, keep: Iterable[int]) -> StreamState | None:
+        """A stream's state, read back if need be; `keep`: streams of this transaction, which must stay."""
+        found = self.streams.pop(key, None)
+        if found is None:
+            found = self._load(connection, key)
+            if found is None:
+                return None
+            self._evict(set(keep))
+        self.streams[key] = found  # at the end: the least recently used come first
+        return found
+
+    def _evict(self, keep: set[int]) -> None:
+        """Make room for one more stream; those of this transaction are not in the database yet and stay."""
+        while len(self.streams) >= CACHED_STREAMS:
+            idle = next((key for key, stream in self.streams.items() if stream.id not in keep), None)
+            if idle is None:
+                return
+            del self.streams[idle]
+
+    def _load(self, connection: Connection, key: Key) -> StreamState | None:
+        streams, batches = tables.streams, tables.batches
+        run_id, rank, incarnation = key
+        mine = (streams.c.run_id == run_id) & (streams.c.rank == rank) & (streams.c.incarnation == incarnation)
+        row = connection.execute(select(streams).where(mine).with_for_update()).first()
+        if row is None:
+            return None
+        values = {name: row._mapping[name] for name in StreamState.__struct_fields__ if name in row._mapping}
+        state = StreamState(**values)
+        query = (
+            select(batches.c.sequence, batches.c.body)
+            .where(batches.c.run_id == run_id, batches.c.stream_id == row.id)
+            .order_by(batches.c.sequence)
+        )
+        for sequence, body in connection.execute(query).all():
+            batch: Any = decode(body)
+            state.restore(sequence, self.names.raws(connection, run_id, batch), batch)
+        return state
+
+    def refresh(self, connection: Connection, keys: Iterable[Key]) -> None:
+        """Several servers: lock the streams, in one order for all, and forget those that another one has changed."""
+        cached = {self.streams[key].id: key for key in keys if key in self.streams}
+        if not self.is_shared or not cached:
+            return
+        columns = tables.streams.c
+        query = select(columns.id, columns.version).where(columns.id.in_(sorted(cached))).order_by(columns.id)
+        versions = {row.id: row.version for row in connection.execute(query.with_for_update())}
+        for stream_id, key in cached.items():
+            if versions.get(stream_id) != self.streams[key].version:
+                del self.streams[key]
+                self.local.discard(stream_id)
+
+    def runs_behind(self) -> set[int]:
+        """Runs whose merged ranks have work left: their own, or tiles that other servers may have made."""
+        return self.unmerged | (set(self.merged) if self.is_shared else set())
+
+    def owns(self, run_id: int) -> bool:
+        """Whether this server keeps the run's merged ranks."""
+        return self.ownership.owns(run_id)
+
+    def merged_run(self, connection: Connection, run_id: int) -> MergedRun:
+        """The run's merged ranks, up to date with what other servers did."""
+        found = self.merged.get(run_id)
+        if found is None:
+            while len(self.merged) >= CACHED_RUNS:
+                del self.merged[next(iter(self.merged))]
+            found = self.merged[run_id] = MergedRun(connection, self.names, run_id)
+        elif self.is_shared:
+            is_due = time.monotonic() - self._synced_s.get(run_id, 0.0) >= SYNC_S
+            found.sync(connection, with_siblings=is_due)
+            if not is_due:
+                return found
+        self._synced_s[run_id] = time.monotonic()
+        return found

@@ -1,0 +1,319 @@
+"""The worst of all ranks, kept as ranks report: a stream of rank -1 that no agent sends.
+
+Its tiles hold every row that is shown (a restarted rank's older process counts below the newer one's first step only)
+of the steps below its frontier; what is past the frontier waits in memory, fed as batches are counted. So "all ranks"
+is read without reading any rank. Streams that are not in memory (after a start of the server, or sent to another
+server) are unfed: they are read one by one until they have been caught up with.
+
+One rule holds it together: a row below the frontier is merged into its tile in the transaction that counts it.
+Where several servers share a database one of them owns the run's merged ranks; the others only take back what they
+change below the frontier.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from sqlalchemy import Connection
+
+from rangewatch_server.pyramid import Block
+from rangewatch_server.store import merged_rows
+from rangewatch_server.store.accumulators import Accumulators
+from rangewatch_server.store.fold import Folder
+from rangewatch_server.store.merged_rows import Sibling
+from rangewatch_server.store.names import Names
+from rangewatch_server.store.rows import Raw, clip
+from rangewatch_server.store.stream import StreamState
+from rangewatch_server.store.stream_tiles import StreamTiles
+from rangewatch_server.store.tiles import WIDTH
+
+NO_END = 2**62
+ACTIVE_NS = 60 * 10**9  # a rank that was silent for longer does not hold up the others' tiles
+NEAR = 4 * WIDTH  # steps: streams with no more than these to read are caught up with in one go
+HOLD_S = 20.0  # after a rank has gone back: the other ranks will do so too
+MEMORY_BYTES = 256 << 20  # of one run: about 40 tiles of 600 tensors; then tiles are stored before all ranks passed
+
+ReadRows = Callable[[Sibling, int, int], list[Raw]]
+"""(stream, start, stop) -> its counted rows of these steps, from tiles and from batches that are not in tiles yet."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What memory adds to the stored tiles: level 0 blocks of what the streams `fed` say past the frontier."""
+
+    fed: frozenset[int]
+    blocks: list[Block]
+
+
+class MergedRun:
+    """The merged ranks of one run. All but `snapshot` belongs to the writer's thread."""
+
+    def __init__(self, connection: Connection, names: Names, run_id: int) -> None:
+        self.run_id, self.names = run_id, names
+        self.lock = threading.Lock()
+        self.hold_until_s = 0.0
+        self._stored_below = 0
+        self._backfilled: tuple[int, Accumulators, list[int]] | None = None
+        self.accumulators = self._empty(connection)
+        self.fed: set[int] = set()
+        self.reload(connection)
+
+    def reload(self, connection: Connection) -> None:
+        """Begin anew from what is stored."""
+        self.stream = merged_rows.load(connection, self.run_id)
+        self.siblings: dict[int, Sibling] = {}
+        self._by_rank: dict[int, list[Sibling]] = {}
+        for each in merged_rows.siblings(connection, self.run_id).values():
+            self._add(each)
+        self._forget_past(connection)
+
+    def sync(self, connection: Connection, *, with_siblings: bool) -> None:
+        """Several servers: begin anew when another one has changed what is here."""
+        stored = merged_rows.load(connection, self.run_id)
+        if (stored.version if stored else 0) != self.version:
+            self.reload(connection)
+        elif with_siblings:
+            self._sync_siblings(connection)
+
+    def _sync_siblings(self, connection: Connection) -> None:
+        for each in merged_rows.siblings(connection, self.run_id).values():
+            known = self.siblings.get(each.id)
+            if known is None:
+                self._add(each)
+            elif known.version != each.version:
+                if each.id in self.fed and _reaches(each, self.frontier):
+                    self.reload(connection)  # it has rows now that memory does not hold
+                    return
+                self.fed.discard(each.id)
+                for name in ("first_step", "last_step", "state", "last_seen_ns", "version"):
+                    setattr(known, name, getattr(each, name))
+
+    @property
+    def frontier(self) -> int:
+        """Every row that is shown of the steps below is in the stored tiles."""
+        return self.stream.frontier if self.stream else 0
+
+    @property
+    def version(self) -> int:
+        """Of the stored tiles; 0 while there are none."""
+        return self.stream.version if self.stream else 0
+
+    def is_needed(self) -> bool:
+        """Whether there is anything to merge: more than one rank."""
+        return len(self._by_rank) > 1
+
+    def opened(self, connection: Connection, stream: StreamState) -> None:
+        """A stream has said hello, perhaps with statistics that are new."""
+        with self.lock:
+            self.accumulators.learn(*self.names.columns(connection, self.run_id))
+        if self.stream is not None:
+            self.stream.folder = None
+        if stream.id not in self.siblings:
+            self._add(
+                Sibling(
+                    stream.id, stream.rank, stream.incarnation, stream.ordinal, None, None, stream.state,
+                    stream.last_seen_ns, stream.version,
+                )
+            )  # fmt: skip
+
+    def _add(self, sibling: Sibling) -> None:
+        self.siblings[sibling.id] = sibling
+        self._by_rank.setdefault(sibling.rank, []).append(sibling)
+
+    def counted(self, connection: Connection, stream: StreamState, raws: Sequence[Raw], *, is_owner: bool) -> None:
+        """Rows of a stream count from now on."""
+        me = self.siblings[stream.id]
+        rows = [raw for raw in raws if len(raw.steps)]
+        if rows and self.is_needed():
+            first = min(int(raw.steps[0]) for raw in rows)
+            if me.first_step is None or first < me.first_step:
+                self._begins(connection, me, first)
+            if is_owner:
+                self._feed(connection, me, rows, first)
+            elif first < self.frontier:
+                self.go_back(connection, first)
+        me.first_step, me.last_step, me.version = stream.first_step, stream.last_step, stream.version
+        me.state, me.last_seen_ns = stream.state, stream.last_seen_ns
+
+    def _begins(self, connection: Connection, me: Sibling, first: int) -> None:
+        """The stream begins at `first`: what older processes of its rank recorded from there on is hidden."""
+        hidden = [
+            old for old in self._by_rank[me.rank]
+            if old.ordinal < me.ordinal and _reaches(old, first) and first < self._end(old)
+        ]  # fmt: skip
+        me.first_step = first
+        if hidden:
+            self._backfilled = None
+        if any(old.id in self.fed or first < self.frontier for old in hidden):
+            self.go_back(connection, first)
+
+    def _end(self, sibling: Sibling) -> int:
+        """The step from which a newer process of the same rank is shown instead."""
+        newer = (
+            each.first_step for each in self._by_rank[sibling.rank]
+            if each.ordinal > sibling.ordinal and each.first_step is not None
+        )  # fmt: skip
+        return min(newer, default=NO_END)
+
+    def _feed(self, connection: Connection, me: Sibling, rows: Sequence[Raw], first: int) -> None:
+        if me.id not in self.fed and not _reaches(me, self.frontier):
+            self.fed.add(me.id)
+        if self._backfilled is not None and first < self._backfilled[0]:
+            self._backfilled = None  # a rank that was silent is back with steps of that tile
+        end = self._end(me) if me.id in self.fed else min(self._end(me), self.frontier)
+        shown = [cut for raw in rows if len((cut := clip(raw, 0, end)).steps)]
+        with self.lock:
+            self.accumulators.feed(me.rank, shown, self.names.tensors(connection, self.run_id))
+
+    def go_back(self, connection: Connection, step: int) -> None:
+        """What is merged from `step` on has changed: forget it, and merge it again in a while."""
+        frontier = step // WIDTH * WIDTH
+        if self.stream and frontier < self.stream.frontier:
+            merged_rows.delete_tiles(connection, self.stream, frontier)
+            self.stream.frontier, self.stream.folder = frontier, None
+            self.stream.rewrites += 1
+            self._store(connection)
+        self._forget_past(connection)
+        self.hold_until_s = time.monotonic() + HOLD_S
+
+    def _forget_past(self, connection: Connection) -> None:
+        with self.lock:
+            self.accumulators = self._empty(connection)
+            self.fed = {each.id for each in self.siblings.values() if not _reaches(each, self.frontier)}
+            self._backfilled = None
+
+    def unfed(self) -> list[Sibling]:
+        """Streams with rows past the frontier that memory does not hold."""
+        return [each for each in self.siblings.values() if each.id not in self.fed and _reaches(each, self.frontier)]
+
+    def finish(self, connection: Connection, deadline_s: float, read: ReadRows, local: Callable[[int], bool]) -> bool:
+        """The owner's part of a transaction: store what must be, then as much as time (`time.perf_counter`) allows.
+
+        `local`: whether a stream is sent to this server. Returns whether there is more to do.
+        """
+        if not self.is_needed():
+            return False
+        if self.accumulators.below(self.frontier // WIDTH):
+            self._fold(connection, self.frontier, self.accumulators)
+        if self.unfed():
+            return self._catch_up(connection, deadline_s, read, local)
+        ripe = self._ripe()
+        if ripe <= self.frontier or not self.accumulators.below(ripe // WIDTH):
+            return False
+        if time.perf_counter() < deadline_s:
+            self._fold(connection, ripe, self.accumulators)
+            return False
+        return True
+
+    def _ripe(self) -> int:
+        """The frontier that the streams allow: all that still speak have passed it."""
+        now_ns = time.time_ns()
+        steps = [(each, each.last_step) for each in self.siblings.values() if each.last_step is not None]
+        active = [
+            last // WIDTH * WIDTH for each, last in steps
+            if each.state == "open" and abs(now_ns - each.last_seen_ns) < ACTIVE_NS
+        ]  # fmt: skip
+        last = max((last for _, last in steps), default=-1) // WIDTH * WIDTH
+        ripe = min(active) if active else last + WIDTH
+        return max(ripe, self.frontier, last if self.accumulators.nbytes > MEMORY_BYTES else 0)
+
+    def _fold(self, connection: Connection, frontier: int, source: Accumulators) -> None:
+        stream = self.stream = self.stream or merged_rows.make(connection, self.run_id)
+        if stream.folder is None:
+            tensors = self.names.tensors(connection, self.run_id)
+            stream.folder = Folder(tensors, self.names.statistics(connection, self.run_id), summarises=False)
+        numbers = source.below(frontier // WIDTH)
+        stream.rewrites += any(tile * WIDTH < stream.frontier for tile in numbers)
+        rows: list[dict[str, Any]] = []
+        stream_tiles = StreamTiles(connection, self.run_id, stream.id, rows)
+        stream.folder.fold(stream_tiles, _raws(source, numbers), stream.frontier, frontier)
+        stream_tiles.flush()
+        stream.frontier = frontier
+        self._store(connection)
+        # Also after a backfill: what streams that were fed say of its tile is in the stored one.
+        self._stored_below = frontier // WIDTH
+
+    def _store(self, connection: Connection) -> None:
+        assert self.stream is not None
+        self.stream.version += 1
+        firsts = [each.first_step for each in self.siblings.values() if each.first_step is not None]
+        lasts = [each.last_step for each in self.siblings.values() if each.last_step is not None]
+        self.stream.first_step, self.stream.last_step = min(firsts, default=None), max(lasts, default=None)
+        merged_rows.store(connection, self.stream)
+
+    def committed(self) -> None:
+        """The transaction is done: what it stored need not wait in memory."""
+        if self._stored_below:
+            with self.lock:
+                self.accumulators.drop_below(self._stored_below)
+                self._stored_below = 0
+
+    def snapshot(self, part: str, version: int, start: int, stop: int, wanted: Sequence[str]) -> Snapshot | None:
+        """From any thread: what memory holds of the steps [start, stop); None when tiles of `version` do not fit it."""
+        with self.lock:
+            if version != self.version or self._stored_below:
+                return None
+            return Snapshot(frozenset(self.fed), self.accumulators.blocks(part, start, stop, wanted))
+
+    def _catch_up(
+        self, connection: Connection, deadline_s: float, read: ReadRows, local: Callable[[int], bool]
+    ) -> bool:
+        if time.monotonic() < self.hold_until_s:
+            return False
+        while unfed := self.unfed():
+            ripe, mine = self._ripe(), [each for each in unfed if local(each.id)]
+            if ripe >= self.frontier + WIDTH and (ripe - self.frontier > NEAR or not mine):
+                self._backfill(connection, deadline_s, read)
+            elif mine:
+                self._catch_up_with(connection, mine[0], read)
+            else:
+                return False  # the rest is other servers': their tiles are merged when they are there
+            if time.perf_counter() >= deadline_s:
+                break
+        return bool(self.unfed())
+
+    def _catch_up_with(self, connection: Connection, sibling: Sibling, read: ReadRows) -> None:
+        raws = read(sibling, self.frontier, self._end(sibling))
+        tensors = self.names.tensors(connection, self.run_id)
+        with self.lock:
+            self.accumulators.feed(sibling.rank, raws, tensors)
+            self.fed.add(sibling.id)
+
+    def _backfill(self, connection: Connection, deadline_s: float, read: ReadRows) -> None:
+        """The tile at the frontier from all streams, over as many transactions as it takes."""
+        target = self.frontier + WIDTH
+        if self._backfilled is None or self._backfilled[0] != target:
+            todo = [each.id for each in self.siblings.values() if _reaches(each, self.frontier)]
+            self._backfilled = (target, self._empty(connection), todo)
+        _, accumulators, todo = self._backfilled
+        tensors = self.names.tensors(connection, self.run_id)
+        while todo:
+            sibling = self.siblings[todo.pop()]
+            raws = read(sibling, self.frontier, min(target, self._end(sibling)))
+            accumulators.feed(sibling.rank, raws, tensors)
+            if time.perf_counter() >= deadline_s:
+                break
+        if not todo:
+            self._fold(connection, target, accumulators)
+            self._backfilled = None
+
+    def _empty(self, connection: Connection) -> Accumulators:
+        return Accumulators(*self.names.columns(connection, self.run_id))
+
+
+def _raws(source: Accumulators, numbers: Sequence[int]) -> list[Raw]:
+    keys = sorted(key for key in source.tiles if key[1] in numbers)
+    blocks = [(part, source.tiles[part, tile].block(part, tile)) for part, tile in keys]
+    return [
+        Raw(part, np.arange(block.first, block.first + WIDTH), block.rows, block.columns)
+        for part, block in blocks
+        if len(block.rows)
+    ]
+
+
+def _reaches(sibling: Sibling, step: int) -> bool:
+    return sibling.last_step is not None and sibling.last_step >= step

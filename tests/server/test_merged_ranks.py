@@ -1,0 +1,169 @@
+"""All ranks read at once are what reading every rank and merging gives, whatever came when, and after any restart."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rangewatch_server.merging import join
+from rangewatch_server.pyramid import AMAX_STEP, NONFINITE_STEP
+from rangewatch_server.queries import Queries, RunReader
+from rangewatch_server.store import merged_ranks, transaction
+from rangewatch_server.store.merged_rows import ALL_RANKS
+from rangewatch_server.store.rows import union
+from tests.server.conftest import Store, batch, catalogue, opening
+
+KNOWN = catalogue(5)
+WANTED = {
+    "ranges": ("call_count", "numel", "amax", "nan_count", "inf_count", AMAX_STEP, NONFINITE_STEP),
+    "series": ("count", "nonfinite_count", "min", "max", "sum"),
+    "summary": ("observed", "bits", "nan_count", "inf_count"),
+}
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that goes back holds nothing up."""
+    monkeypatch.setattr(merged_ranks, "HOLD_S", 0.0)
+
+
+def expected(run: RunReader, part: str, level: int, start: int, stop: int) -> Any:
+    names = run.names()
+    pieces = [each for rank in run.ranks for each in run.own_pieces(rank, part, level, start, stop, WANTED[part])]
+    rows = union([each.rows for each in pieces])
+    return join(pieces, level, start, stop, WANTED[part], rows, names.fill[part], names.rules[part])
+
+
+def check(queries: Queries) -> None:
+    with queries.read() as reader:
+        run = reader.run(1)
+        if run.last_step is None:
+            return
+        first, stop = run.first_step, run.last_step + 1
+        for part in WANTED:
+            for level in range(4):
+                for low, high in ((first, stop), (first + 3, stop - 5), ((first + stop) // 2, stop)):
+                    if low < high:
+                        same(run, part, level, low, high)
+
+
+def same(run: RunReader, part: str, level: int, low: int, high: int) -> None:
+    wanted = expected(run, part, level, low, high)
+    found = run.slice(part, sorted(run.ranks), level, low, high, WANTED[part], wanted.rows)
+    assert found.first == wanted.first
+    for name in WANTED[part]:
+        np.testing.assert_array_equal(found.columns[name], wanted.columns[name], err_msg=f"{part} {level} {name}")
+
+
+def settle(store: Store) -> None:
+    """Wait until nothing is left to be made into tiles."""
+    for _ in range(500):
+        store.writer.work(lambda _: None).result(30)
+        time.sleep(0.02)
+        memory = store.writer.memory
+        if not memory.backlog and not memory.unmerged:
+            return
+    raise AssertionError("tiles are never done")
+
+
+def values(draw: random.Random, steps: int) -> dict[str, Any]:
+    shape = (len(KNOWN.tensors), steps)
+    made = np.array([[draw.choice([0.5, 1.0, 3.0, 100.0, 60000.0]) for _ in range(shape[1])] for _ in range(shape[0])])
+    bad = np.array([[float(draw.random() < 0.02) for _ in range(shape[1])] for _ in range(shape[0])])
+    return {"amax": made, "inf_count": bad, "nan_count": bad * float(draw.random() < 0.3)}
+
+
+class Rank:
+    """A simulated rank: its incarnation, what it sent, and where it stands."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.life, self.sequence, self.step = rank, 0, 0, 0
+
+    def begin(self, store: Store, step: int) -> None:
+        self.life, self.sequence, self.step = self.life + 1, 0, step
+        store.send(opening(KNOWN, rank=self.rank, incarnation=f"life{self.life}", world_size=3))
+
+    def send(self, store: Store, draw: random.Random, *, back: bool) -> None:
+        count = draw.choice([1, 7, 40, 64, 130])
+        start = max(0, self.step - 30) if back else self.step
+        steps = range(start, start + count)
+        loss = {"loss": [draw.choice([1.0, 2.5, float("nan")]) for _ in steps]}
+        store.send(
+            batch(
+                KNOWN, self.sequence, steps, values(draw, count), rank=self.rank, incarnation=f"life{self.life}",
+                series=loss,
+            )
+        )  # fmt: skip
+        self.sequence += 1
+        self.step = max(self.step, steps[-1] + 1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_all_ranks_are_the_merge_of_every_rank(
+    database_url: str, open_store: Callable[[str], Store], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(seed)
+    if seed % 2:  # nearly every tile has to wait for another transaction
+        monkeypatch.setattr(transaction, "FOLD_S", 0.002)
+    store = open_store(database_url)
+    ranks = [Rank(number) for number in range(3)]
+    for rank in ranks:
+        rank.begin(store, 0)
+    for turn in range(26):
+        rank = draw.choice(ranks)
+        if draw.random() < 0.06:
+            rank.begin(store, draw.randrange(0, rank.step + 1))
+        rank.send(store, draw, back=draw.random() < 0.1)
+        if turn % 8 == 7:
+            check(Queries(store.engines.reader, 15, store.writer.merged))
+            check(Queries(store.engines.reader, 15))
+        if turn == 14:  # the server starts again
+            store.close()
+            store = open_store(database_url)
+    settle(store)
+    check(Queries(store.engines.reader, 15, store.writer.merged))
+
+
+def test_memory_and_tiles_hold_everything_once_the_ranks_have_passed(store: Store) -> None:
+    for rank in range(3):
+        store.send(opening(KNOWN, rank=rank, world_size=3))
+    for number in range(10):
+        for rank in range(3):
+            store.send(batch(KNOWN, number, range(number * 64, number * 64 + 64), rank=rank, series={"loss": 1.0}))
+    settle(store)
+    with Queries(store.engines.reader, 15, store.writer.merged).read() as reader:
+        run = reader.run(1)
+        assert sorted(run.ranks) == [0, 1, 2]
+        assert run.merged.frontier == 576
+        assert run.merged.stream.rank == ALL_RANKS
+        snapshot = store.writer.merged(1, "ranges", run.merged.version, 0, 640, ("amax",))
+        assert snapshot is not None
+        assert snapshot.fed == {stream.id for rank in run.ranks.values() for stream in rank.streams}
+        reads: list[int] = []
+        run.own_pieces = lambda *each: reads.append(each[0]) or []  # type: ignore[method-assign]
+        block = run.slice("ranges", [0, 1, 2], 0, 0, 640, ("call_count",))
+        assert block.columns["call_count"].tolist() == [[3.0] * 640] * 5
+        assert reads == []  # no rank was read
+
+
+def test_a_rank_that_is_silent_does_not_hold_up_the_others_for_ever(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(2):
+        store.send(opening(KNOWN, rank=rank, world_size=2))
+    store.send(batch(KNOWN, 0, range(10), rank=1))
+    monkeypatch.setattr(merged_ranks, "ACTIVE_NS", 0)
+    for number in range(5):
+        store.send(batch(KNOWN, number, range(number * 64, number * 64 + 64), rank=0))
+    settle(store)
+    store.send(batch(KNOWN, 1, range(10, 200), {"amax": 7.0}, rank=1))  # it was only slow
+    settle(store)
+    queries = Queries(store.engines.reader, 15, store.writer.merged)
+    check(queries)
+    with queries.read() as reader:
+        assert reader.run(1).merged.frontier >= 256
