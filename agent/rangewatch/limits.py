@@ -80,6 +80,9 @@ FLUSH_TIMEOUT_AWAY_S = 1.0
 HEARTBEAT_S = 5.0
 """Seconds without a batch after which an empty one is sent: a step may take minutes, and 15 s of silence is "stale"."""
 
+PACE_LAST_S = 10.0
+"""Most seconds between two batches that a server may ask for: at 15 s of silence a rank counts as stale."""
+
 DEVICE_POLL_S = 0.005
 """Seconds between looks at a device copy that is not complete yet; a copy takes tens of microseconds."""
 

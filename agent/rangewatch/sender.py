@@ -40,6 +40,8 @@ class Sender:
         self._next_attempt_s = 0.0
         self._warned: set[str] = set()
         self.is_reachable = True
+        self.send_every_s = 0.0
+        """What the server asks for when many ranks send to it; read by the training thread."""
         self.has_left = False
         """Nobody holds model or handle any more. Set by the garbage collector, in any thread and under any lock."""
         self.leave: Callable[[], None] = lambda: None
@@ -107,7 +109,11 @@ class Sender:
 
     def _is_silent(self) -> bool:
         """Whether it is time for an empty batch, which tells the server that this rank is still there."""
-        return not len(self._queue) and time.monotonic() - self._last_settled_s >= limits.HEARTBEAT_S
+        return not len(self._queue) and time.monotonic() - self._last_settled_s >= self._heartbeat_s()
+
+    def _heartbeat_s(self) -> float:
+        """With a slow pace batches come late, and need no heartbeats between them."""
+        return max(limits.HEARTBEAT_S, 1.25 * self.send_every_s)
 
     def _skip(self) -> None:
         """Whatever we failed at, do not fail at it for ever: the batch being sent goes, or the one not yet encoded."""
@@ -135,7 +141,7 @@ class Sender:
     def _idle_s(self) -> float:
         if len(self._handoff):
             return limits.DEVICE_POLL_S
-        next_s = self._next_attempt_s if len(self._queue) else self._last_settled_s + limits.HEARTBEAT_S
+        next_s = self._next_attempt_s if len(self._queue) else self._last_settled_s + self._heartbeat_s()
         return max(next_s - time.monotonic(), 0.0)
 
     def _encode_all(self) -> None:
@@ -159,6 +165,7 @@ class Sender:
         self.is_reachable = reply.is_answered
         if reply.outcome is Outcome.STORED:
             self._stored(batch, is_opening=is_opening)
+            self.send_every_s = reply.send_every_s
             self.commanded(reply.commands)
         elif reply.outcome is Outcome.NEEDS_OPENING and self._openings < limits.OPENINGS_A_BATCH:
             self._opened, self._openings = None, self._openings + 1

@@ -46,6 +46,8 @@ class Reply(NamedTuple):
     is_answered: bool = True
     """Whether an HTTP answer came at all."""
     commands: tuple[Command, ...] = ()
+    send_every_s: float = 0.0
+    """Least seconds between two batches, as the server asks; 0: as the agent likes."""
 
 
 class _ErrorBody(msgspec.Struct):
@@ -57,7 +59,12 @@ class _AcceptedBody(msgspec.Struct):
     commands: tuple[msgspec.Raw, ...] = ()
 
 
+class _Pace(msgspec.Struct):
+    send_every_s: float = 0.0
+
+
 _ERROR, _ACCEPTED = msgspec.json.Decoder(_ErrorBody), msgspec.json.Decoder(_AcceptedBody)
+_PACE = msgspec.json.Decoder(_Pace)
 _REJECTED = {400, 409, 413, 415, 422}
 _NEEDS_OPENING = {"unknown_run", "unknown_catalogue"}
 
@@ -111,7 +118,7 @@ def _meaning(status: int, retry_after: str | None, text: bytes) -> Reply:
     error = _error_body(text)
     detail = f"HTTP {status} {error.code} {error.error}".strip()[:300]
     if status == 202:
-        return Reply(Outcome.STORED, detail, commands=_commands(text))
+        return Reply(Outcome.STORED, detail, commands=_commands(text), send_every_s=_send_every_s(text))
     if status == 409 and error.code in _NEEDS_OPENING:
         return Reply(Outcome.NEEDS_OPENING, detail)
     if status in {401, 403}:
@@ -129,6 +136,15 @@ def _commands(text: bytes) -> tuple[Command, ...]:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
                 commands.append(msgspec.json.decode(raw, type=Command))
     return tuple(commands)
+
+
+def _send_every_s(text: bytes) -> float:
+    """What the server asks for, bounded; 0 where it says nothing that can be read."""
+    try:
+        asked = _PACE.decode(text).send_every_s
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 0.0
+    return min(max(asked, 0.0), limits.PACE_LAST_S)
 
 
 def _error_body(text: bytes) -> _ErrorBody:

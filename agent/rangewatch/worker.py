@@ -126,7 +126,8 @@ class Agent:
 
     def _is_time_to_ship(self) -> bool:
         is_group = self.step % self.options.ship_every == 0  # what is split is no longer merged
-        return is_group and time.monotonic() - self._last_ship_s >= self.options.ship_interval_s
+        interval_s = max(self.options.ship_interval_s, self._sender.send_every_s)
+        return is_group and time.monotonic() - self._last_ship_s >= interval_s
 
     def _stop(self, error: TrainingStopped | None) -> None:
         if error is not None:

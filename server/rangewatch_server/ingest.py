@@ -29,6 +29,7 @@ class Accepted(msgspec.Struct, frozen=True):
     contiguous: int
     duplicate: bool
     commands: tuple[msgspec.Raw, ...]
+    send_every_s: float
 
 
 @router.post("/api/v1/ingest", status_code=202)
@@ -46,7 +47,7 @@ async def ingest(request: Request) -> Response:
         raise ApiError(429, "busy", str(error), RETRY_AFTER_S) from None
     except Unavailable as error:
         raise ApiError(503, "unavailable", str(error), RETRY_AFTER_S) from None
-    accepted = Accepted(answer.contiguous, answer.duplicate, answer.commands)
+    accepted = Accepted(answer.contiguous, answer.duplicate, answer.commands, answer.send_every_s)
     return Response(msgspec.json.encode(accepted), 202, media_type="application/json")
 
 

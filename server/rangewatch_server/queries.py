@@ -112,14 +112,14 @@ class RunReader:
         self.now_ns = time.time_ns()
         self._names: RunNames | None = None
 
-    @property
+    @cached_property
     def first_step(self) -> int | None:
         """The smallest step of any rank; None before the first."""
         return min(
             (s.first_step for r in self.ranks.values() for s in r.streams if s.first_step is not None), default=None
         )
 
-    @property
+    @cached_property
     def last_step(self) -> int | None:
         """The largest step that a newest incarnation reached."""
         return max((step for rank in self.ranks.values() if (step := last_step(rank)) is not None), default=None)

@@ -27,6 +27,7 @@ class IngestDouble:
         self.batches: list[Batch] = []
         self.requests: list[dict[str, str]] = []
         self.duplicates = 0
+        self.send_every_s: Any = 0.0
         self.commands: list[Any] = []
         """Sent with the answer to each batch."""
         self.catalogues: dict[str, tuple[TensorEntry, ...]] = {}
@@ -153,11 +154,12 @@ class IngestDouble:
         else:
             self._stored.add((*key, message.sequence))
             self.batches.append(message)
-        return accepted(self.commands)
+        return accepted(self.commands, self.send_every_s)
 
 
-def accepted(commands: Sequence[Any] = ()) -> Reply:
-    return 202, {}, json.dumps({"contiguous": 0, "duplicate": False, "commands": list(commands)}).encode()
+def accepted(commands: Sequence[Any] = (), send_every_s: Any = 0.0) -> Reply:
+    said = {"contiguous": 0, "duplicate": False, "commands": list(commands), "send_every_s": send_every_s}
+    return 202, {}, json.dumps(said).encode()
 
 
 def refused(status: int, code: str, **headers: str) -> Reply:

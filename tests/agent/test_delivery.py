@@ -408,6 +408,29 @@ def test_silence_is_broken_by_empty_batches(ingest: IngestDouble, monkeypatch: p
     assert_complete(ingest)
 
 
+@pytest.mark.parametrize("asked", [3600, 3600.0])
+def test_a_server_with_many_ranks_gets_fewer_and_larger_batches(ingest: IngestDouble, asked: float) -> None:
+    ingest.send_every_s = asked
+
+    def between(step: int) -> None:
+        """The pace is known once the first batch has been answered."""
+        while step == 0 and not ingest.batches:
+            time.sleep(0.01)
+        time.sleep(0.2 if step == 0 else 0.02)
+
+    train(ingest.url, between=between)
+    assert len(ingest.batches) < STEPS / 2  # one after the first step, the rest at the end
+    assert_complete(ingest)
+
+
+@pytest.mark.parametrize("asked", ["soon", None, -5, 1e400, {"s": 1}])
+def test_a_pace_that_cannot_be_read_is_the_agents_own(ingest: IngestDouble, asked: Any) -> None:
+    ingest.send_every_s = asked
+    train(ingest.url, between=lambda step: time.sleep(0.01))
+    assert len(ingest.batches) > 4
+    assert_complete(ingest)
+
+
 def test_no_heartbeat_while_the_server_is_away(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,7 +117,7 @@ def test_bad_input_has_its_status_and_stores_nothing(opened: Server) -> None:
         assert (answer.status_code, answer.json()["code"]) == (status, code), name
         assert 0 < len(answer.json()["error"].splitlines()) == 1, name
         assert opened.get("/api/v1/runs")["runs"][0]["last_step"] is None, name
-    assert opened.post(batch(KNOWN, 0, range(4))).json() == {"contiguous": 0, "duplicate": False, "commands": []}
+    assert opened.post(batch(KNOWN, 0, range(4))).json() == {"contiguous": 0, "duplicate": False, "commands": [], "send_every_s": 0.5}
     assert opened.get("/api/v1/runs")["runs"][0]["last_step"] == 3
 
 
@@ -138,11 +138,11 @@ def opened(tmp_path: Path) -> Server:
 
 def test_replayed_and_out_of_order_sequences(opened: Server) -> None:
     first, second, third = (batch(KNOWN, n, range(n * 4, n * 4 + 4)) for n in range(3))
-    assert opened.post(third).json() == {"contiguous": -1, "duplicate": False, "commands": []}
+    assert opened.post(third).json() == {"contiguous": -1, "duplicate": False, "commands": [], "send_every_s": 0.5}
     assert opened.post(first).json()["contiguous"] == 0
-    assert opened.post(third).json() == {"contiguous": 0, "duplicate": True, "commands": []}
+    assert opened.post(third).json() == {"contiguous": 0, "duplicate": True, "commands": [], "send_every_s": 0.5}
     assert opened.post(second).json()["contiguous"] == 2
-    assert opened.post(first).json() == {"contiguous": 2, "duplicate": True, "commands": []}
+    assert opened.post(first).json() == {"contiguous": 2, "duplicate": True, "commands": [], "send_every_s": 0.5}
     frames = opened.get("/api/v1/runs/1/step?step=9&rank=0")["frames"]
     assert [frame["call_count"] for frame in frames] == [1, 1, 1], "stored once"
 

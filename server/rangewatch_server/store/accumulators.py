@@ -44,9 +44,12 @@ class RowIndex:
 
     def of(self, rows: Array) -> slice | Array:
         """Places of `rows` (ascending), new ones added; a slice where they are side by side, as they usually are."""
-        self._add(rows)
-        places = self._places[np.searchsorted(self.known, rows)]
-        if len(places) and places[-1] - places[0] == len(places) - 1 and bool((np.diff(places) == 1).all()):
+        at = np.searchsorted(self.known, rows)
+        if not len(self.known) or bool((self.known[np.minimum(at, len(self.known) - 1)] != rows).any()):
+            self._add(rows)
+            at = np.searchsorted(self.known, rows)
+        places = self._places[at]
+        if len(places) and places[-1] - places[0] == len(places) - 1 and bool((places[1:] - places[:-1] == 1).all()):
             return slice(int(places[0]), int(places[-1]) + 1)
         return places
 
@@ -56,8 +59,6 @@ class RowIndex:
 
     def _add(self, rows: Array) -> None:
         new = np.setdiff1d(rows, self.known, assume_unique=True)
-        if not len(new):
-            return
         places = np.arange(len(self.known), len(self.known) + len(new))
         known, all_places = np.concatenate([self.known, new]), np.concatenate([self._places, places])
         order = np.argsort(known)

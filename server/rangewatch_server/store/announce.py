@@ -110,7 +110,7 @@ class Listener:
                     self._catch_up(connection)
                     self._listen(connection)
             except psycopg.Error as error:
-                logger.warning("other servers cannot be heard: %s", str(error).strip().splitlines()[:1])
+                logger.warning("other servers cannot be heard: %s", str(error).strip().partition("\n")[0])
                 self._ended.wait(self._wait_s * random.uniform(0.5, 1.0))
                 self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
 

@@ -14,6 +14,7 @@ from rangewatch_server.store.commands import Commands
 from rangewatch_server.store.merged_ranks import MergedRun
 from rangewatch_server.store.names import Names
 from rangewatch_server.store.ownership import Ownership
+from rangewatch_server.store.pace import Pace
 from rangewatch_server.store.stream import StreamState
 
 CACHED_STREAMS = 4_096  # states in memory; others are read back when they speak again
@@ -42,6 +43,7 @@ class Memory:
         self.unmerged: set[int] = set()
         """Runs whose merged ranks are behind."""
         self._synced_s: dict[int, float] = {}
+        self.pace = Pace(self.streams)
 
     def forget(self) -> None:
         """Drop everything: after a rollback it may never have been stored."""

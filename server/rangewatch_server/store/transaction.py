@@ -52,6 +52,8 @@ class Answer(msgspec.Struct, frozen=True):
     contiguous: int
     duplicate: bool = False
     commands: tuple[msgspec.Raw, ...] = NO_COMMANDS
+    send_every_s: float = 0.0
+    """Least seconds between two batches of a rank, so that a crowd of ranks sends fewer and larger ones."""
 
 
 class Refused(Exception):
@@ -128,7 +130,8 @@ class Transaction:
         return self.commands.withdraw(self.connection, asked)
 
     def _reply(self, stream: StreamState, *, duplicate: bool = False) -> Answer:
-        return Answer(stream.contiguous, duplicate, self.commands.waiting(stream.run_id, stream.id))
+        commands = self.commands.waiting(stream.run_id, stream.id)
+        return Answer(stream.contiguous, duplicate, commands, self.memory.pace.send_every_s())
 
     def _batch(self, batch: Batch, body: bytes) -> Answer:
         run_id = self.names.run(self.connection, batch.run)

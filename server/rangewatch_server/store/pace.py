@@ -1,0 +1,37 @@
+"""How often a rank should send: seldom when there are many, since a request costs more than the steps in it.
+
+One step of 600 tensors costs the server about as much as the request that brings it (bench/ingest.py: 1.0 M values a
+second at one step a batch, 7.1 M at ten).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rangewatch_server.store.stream import StreamState
+
+REQUESTS_PER_S = 128  # of all ranks together: a fifth of what two cores take
+LEAST_S, MOST_S = 0.5, 10.0  # an agent's own pace; and well below the 15 s after which a rank counts as stale
+ACTIVE_NS = 30 * 10**9
+LOOK_S = 1.0
+
+
+class Pace:
+    """Counts the ranks that speak. Used by the writer's thread."""
+
+    def __init__(self, streams: Mapping[Any, StreamState]) -> None:
+        self._streams = streams
+        self._looked_s = float("-inf")
+        self._send_every_s = LEAST_S
+
+    def send_every_s(self) -> float:
+        """Least seconds between two batches of one rank."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            since_ns = time.time_ns() - ACTIVE_NS
+            active = sum(each.state == "open" and each.last_seen_ns > since_ns for each in self._streams.values())
+            self._send_every_s = min(max(active / REQUESTS_PER_S, LEAST_S), MOST_S)
+        return self._send_every_s
