@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine, func, select
 
 from rangewatch.wire import decode
 from rangewatch_server.store import tables
@@ -87,7 +87,7 @@ class Memory:
         streams, batches = tables.streams, tables.batches
         run_id, rank, incarnation = key
         mine = (streams.c.run_id == run_id) & (streams.c.rank == rank) & (streams.c.incarnation == incarnation)
-        row = connection.execute(select(streams).where(mine).with_for_update()).first()
+        row = connection.execute(select(streams).where(mine)).first()
         if row is None:
             return None
         values = {name: row._mapping[name] for name in StreamState.__struct_fields__ if name in row._mapping}
@@ -102,38 +102,63 @@ class Memory:
             state.restore(sequence, self.names.raws(connection, run_id, batch), batch)
         return state
 
-    def refresh(self, connection: Connection, keys: Iterable[Key]) -> None:
-        """Several servers: lock the streams, in one order for all, and forget those that another one has changed."""
-        cached = {self.streams[key].id: key for key in keys if key in self.streams}
-        if not self.is_shared or not cached:
+    def begin(self, connection: Connection, keys: Iterable[Key], runs: Iterable[int]) -> None:
+        """At the start of a transaction on these streams and runs: make what is remembered of them true.
+
+        Several servers: each run is locked until the transaction ends, in one order for all; what another server has
+        changed meanwhile is forgotten, and read again when it is needed.
+        """
+        found = set(keys)
+        known = {run for run, _, _ in found} | set(runs)
+        while len(self.merged) >= CACHED_RUNS and (
+            idle := next((run for run in self.merged if run not in known), None)
+        ):
+            del self.merged[idle]
+        if not self.is_shared:
             return
+        for run_id in sorted(known):
+            connection.execute(select(func.pg_advisory_xact_lock(run_id)))
+        self._drop_changed(connection, found)
+        for run_id in sorted(known & set(self.merged)):
+            self._sync(connection, run_id, [key for key in found if key[0] == run_id])
+
+    def _drop_changed(self, connection: Connection, keys: set[Key]) -> None:
+        cached = {self.streams[key].id: key for key in keys if key in self.streams}
         columns = tables.streams.c
-        query = select(columns.id, columns.version).where(columns.id.in_(sorted(cached))).order_by(columns.id)
-        versions = {row.id: row.version for row in connection.execute(query.with_for_update())}
+        query = select(columns.id, columns.version).where(columns.id.in_(sorted(cached)))
+        versions = {row.id: row.version for row in connection.execute(query)} if cached else {}
         for stream_id, key in cached.items():
             if versions.get(stream_id) != self.streams[key].version:
                 del self.streams[key]
                 self.local.discard(stream_id)
 
+    def _sync(self, connection: Connection, run_id: int, keys: list[Key]) -> None:
+        now_s = time.monotonic()
+        is_due = now_s - self._synced_s.get(run_id, 0.0) >= SYNC_S
+        if is_due:
+            self._synced_s[run_id] = now_s
+        versions = {found.id: found.version for key in keys if (found := self.stream(connection, key, ())) is not None}
+        self.merged[run_id].sync(connection, versions, is_owner=self.ownership.owns(run_id), with_siblings=is_due)
+
     def runs_behind(self) -> set[int]:
         """Runs whose merged ranks have work left: their own, or tiles that other servers may have made."""
         return self.unmerged | (set(self.merged) if self.is_shared else set())
 
-    def owns(self, run_id: int) -> bool:
-        """Whether this server keeps the run's merged ranks."""
-        return self.ownership.owns(run_id)
-
     def merged_run(self, connection: Connection, run_id: int) -> MergedRun:
-        """The run's merged ranks, up to date with what other servers did."""
+        """The run's merged ranks."""
         found = self.merged.get(run_id)
         if found is None:
-            while len(self.merged) >= CACHED_RUNS:
-                del self.merged[next(iter(self.merged))]
-            found = self.merged[run_id] = MergedRun(connection, self.names, run_id)
-        elif self.is_shared:
-            is_due = time.monotonic() - self._synced_s.get(run_id, 0.0) >= SYNC_S
-            found.sync(connection, with_siblings=is_due)
-            if not is_due:
-                return found
-        self._synced_s[run_id] = time.monotonic()
+            found = self.merged[run_id] = MergedRun(
+                connection, self.names, run_id, is_owner=self.ownership.owns(run_id)
+            )
         return found
+
+    def reread(self, connection: Connection, key: Key, stream_id: int, keep: Iterable[int]) -> StreamState | None:
+        """The state of a stream that this transaction is not about, as it is stored now."""
+        cached = self.streams.get(key)
+        if self.is_shared and cached is not None:
+            query = select(tables.streams.c.version).where(tables.streams.c.id == stream_id)
+            if connection.execute(query).scalar() != cached.version:  # another server has had messages of it
+                del self.streams[key]
+                self.local.discard(stream_id)
+        return self.stream(connection, key, keep)

@@ -52,8 +52,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 class MergedRun:
     """The merged ranks of one run. All but `snapshot` belongs to the writer's thread."""
 
-    def __init__(self, connection: Connection, names: Names, run_id: int) -> None:
+    def __init__(self, connection: Connection, names: Names, run_id: int, *, is_owner: bool) -> None:
         self.run_id, self.names = run_id, names
+        self.is_owner = is_owner
         self.lock = threading.Lock()
         self.hold_until_s = 0.0
         self._stored_below = 0
@@ -71,10 +72,16 @@ class MergedRun:
             self._add(each)
         self._forget_past(connection)
 
-    def sync(self, connection: Connection, *, with_siblings: bool) -> None:
-        """Several servers: begin anew when another one has changed what is here."""
+    def sync(self, connection: Connection, versions: dict[int, int], *, is_owner: bool, with_siblings: bool) -> None:
+        """Several servers, before a transaction counts any row: begin anew when another one has changed what is here.
+
+        `versions` are those of the streams, by id, that the transaction is about.
+        """
         stored = merged_rows.load(connection, self.run_id)
-        if (stored.version if stored else 0) != self.version:
+        known = ((self.siblings[each], version) for each, version in versions.items() if each in self.siblings)
+        is_other = (stored.version if stored else 0) != self.version or self.is_owner != is_owner
+        self.is_owner = is_owner
+        if is_other or any(each.version != version for each, version in known):
             self.reload(connection)
         elif with_siblings:
             self._sync_siblings(connection)
@@ -124,7 +131,7 @@ class MergedRun:
         self.siblings[sibling.id] = sibling
         self._by_rank.setdefault(sibling.rank, []).append(sibling)
 
-    def counted(self, connection: Connection, stream: StreamState, raws: Sequence[Raw], *, is_owner: bool) -> None:
+    def counted(self, connection: Connection, stream: StreamState, raws: Sequence[Raw]) -> None:
         """Rows of a stream count from now on."""
         me = self.siblings[stream.id]
         rows = [raw for raw in raws if len(raw.steps)]
@@ -132,10 +139,12 @@ class MergedRun:
             first = min(int(raw.steps[0]) for raw in rows)
             if me.first_step is None or first < me.first_step:
                 self._begins(connection, me, first)
-            if is_owner:
+            if self.is_owner:
                 self._feed(connection, me, rows, first)
             elif first < self.frontier:
                 self.go_back(connection, first)
+        elif rows:
+            self.fed.discard(stream.id)  # with a second rank they will be needed
         me.first_step, me.last_step, me.version = stream.first_step, stream.last_step, stream.version
         me.state, me.last_seen_ns = stream.state, stream.last_seen_ns
 
@@ -255,7 +264,7 @@ class MergedRun:
     def snapshot(self, part: str, version: int, start: int, stop: int, wanted: Sequence[str]) -> Snapshot | None:
         """From any thread: what memory holds of the steps [start, stop); None when tiles of `version` do not fit it."""
         with self.lock:
-            if version != self.version or self._stored_below:
+            if version != self.version or self._stored_below or not self.is_owner:
                 return None
             return Snapshot(frozenset(self.fed), self.accumulators.blocks(part, start, stop, wanted))
 

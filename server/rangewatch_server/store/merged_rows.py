@@ -41,16 +41,10 @@ def siblings(connection: Connection, run_id: int) -> dict[int, Sibling]:
     return {row.id: Sibling(*row) for row in rows}
 
 
-def lock_siblings(connection: Connection, run_id: int) -> None:
-    """Several servers: no other may count rows of the run until this transaction ends."""
-    query = select(_streams.id).where(_streams.run_id == run_id, _streams.rank >= 0).order_by(_streams.id)
-    connection.execute(query.with_for_update()).all()
-
-
 def load(connection: Connection, run_id: int) -> StreamState | None:
-    """The stream of all ranks, locked where several servers may write; None before its first tile."""
+    """The stream of all ranks; None before its first tile."""
     mine = (_streams.run_id == run_id) & (_streams.rank == ALL_RANKS)
-    row = connection.execute(select(tables.streams).where(mine).with_for_update()).first()
+    row = connection.execute(select(tables.streams).where(mine)).first()
     if row is None:
         return None
     return StreamState(

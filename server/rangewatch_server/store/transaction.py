@@ -84,7 +84,7 @@ class Transaction:
         self.commanded: set[int] = set()
         """Runs that were asked something."""
         self.commands.load(connection)
-        memory.refresh(connection, filter(None, map(self._key, messages)))
+        memory.begin(connection, filter(None, map(self._key, messages)), ())
         self._restart_clock()
 
     def _key(self, message: Any) -> Key | None:
@@ -159,7 +159,7 @@ class Transaction:
         merged = self.memory.merged_run(self.connection, stream.run_id)
         if stream.id not in merged.siblings:
             merged.opened(self.connection, stream)
-        merged.counted(self.connection, stream, counted, is_owner=self.memory.owns(stream.run_id))
+        merged.counted(self.connection, stream, counted)
 
     def _events(self, stream: StreamState, batch: Batch) -> None:
         rows = [
@@ -186,10 +186,10 @@ class Transaction:
 
     def tidy(self) -> None:
         """Make tiles that had to wait, of streams and of merged ranks, without any message."""
-        backlog = self.memory.backlog
-        self.memory.refresh(self.connection, backlog.values())
+        backlog, runs = self.memory.backlog, self.memory.runs_behind()
+        self.memory.begin(self.connection, backlog.values(), runs)
         self._restart_clock()  # whatever the locks cost: something must be done each time
-        self._store(self.memory.runs_behind(), list(backlog))
+        self._store(runs, list(backlog))
 
     def _restart_clock(self) -> None:
         self.deadline_s = time.perf_counter() + FOLD_S
@@ -253,7 +253,7 @@ class Transaction:
             is_behind = False
             if not place:
                 self._restart_clock()  # whatever looking took: at least one run gets on
-            if self.memory.owns(run_id):
+            if merged.is_owner:
                 is_behind = merged.finish(self.connection, self.deadline_s, self._rows, self._is_local)
             (self.memory.unmerged.add if is_behind else self.memory.unmerged.discard)(run_id)
 
@@ -263,7 +263,8 @@ class Transaction:
     def _rows(self, sibling: Sibling, start: int, stop: int) -> list[Raw]:
         """Counted rows of a stream over [start, stop), from tiles and from what is not in tiles yet."""
         run_id = next(run for run, merged in self.memory.merged.items() if sibling.id in merged.siblings)
-        stream = self._stream((run_id, sibling.rank, sibling.incarnation))
+        key = (run_id, sibling.rank, sibling.incarnation)
+        stream = self.touched.get(sibling.id) or self.memory.reread(self.connection, key, sibling.id, self.touched)
         if stream is None:
             return []
         stored = merged_rows.stored_rows(self._tiles(stream, []), start, min(stop, stream.frontier))
