@@ -16,6 +16,9 @@ USER rangewatch
 VOLUME /data
 EXPOSE 8642
 ENV RANGEWATCH_HOST=0.0.0.0 RANGEWATCH_DB=/data/rangewatch.db PYTHONUNBUFFERED=1
+# Whether the process answers. Whether it can work is /readyz, which docker-compose.yml asks: a new container would not
+# bring a database back.
+STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
   CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8642/healthz', timeout=2)"]
 # Outside loopback the server refuses to start without RANGEWATCH_TOKEN: there is no default secret.

@@ -39,12 +39,14 @@ fix: install  ## what ruff can mend by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install  ## prints each claim's figure beside a baseline; some minutes on an idle machine
+bench: install  ## prints each claim's figure beside a baseline; some 40 minutes on an idle machine (bench/README.md)
 	$(BIN)/pip install --quiet --constraint constraints.txt tensorboard wandb
 	$(BIN)/python bench/overhead.py
 	$(BIN)/python bench/kernel.py
 	$(BIN)/python bench/ingest.py
-	$(BIN)/python bench/heatmap.py
+	$(BIN)/python bench/fleet.py
+	$(BIN)/python bench/fleet.py --find-limit
+	$(BIN)/python bench/query.py
 	$(BIN)/python bench/server_away.py
 
 soak: install  ## the long runs of the same tests

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from ingest import Server
+from server_process import Server
 
 BLOCK_S = 3.0
 SETTLE_S = 0.5  # after a change: what was kept meanwhile is sent at once

@@ -1,75 +1,96 @@
-"""Realistic batches for the benchmarks: magnitudes wander, the rest is constant, one full set in a hundred steps.
+"""Realistic batches for the benchmarks: magnitudes wander, counts stand still, one full set in so many steps.
 
-A value is one statistic of one tensor at one step of one rank; only the five that are recorded every step are counted
-(call_count, numel, amax, nan_count, inf_count), and not the full set, loss or times that travel with them.
+A value is one statistic of one tensor at one step of one rank. Both kinds of agent are made, as the real ones send: on
+a CPU the five of `EVERY_STEP` are recorded each step and the full set every 100 steps, which travels and is not
+counted, nor are loss and times; on an accelerator the fused kernel writes the whole set each step: ten values.
+`traffic_table` says what the values are.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from functools import cache
+from typing import Any
 
-from rangewatch import statistics, wire
-from rangewatch.records import Batch, Catalogue, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch import wire
+from rangewatch.records import Batch, Opening, RangeRows, RankInfo, SeriesRows
+from traffic_table import PERIOD, table
+
+Array = NDArray[Any]
 
 EVERY_STEP = ("call_count", "numel", "amax", "nan_count", "inf_count")
-FULL_EVERY = 100  # steps: the agent's default cadence for the full set
+FULL = ("full_numel", "amin", "zero_count", "subnormal_count", "sum_sq")
+FULL_EVERY = 100  # steps: the default of agents on a CPU
+PLACE_STEPS = 677  # between the places of two ranks in the table: a prime, so that 1,024 ranks have places of their own
 
 
-def catalogue(tensors: int) -> Catalogue:
-    """A transformer's worth of names: outputs, their gradients, and parameter gradients."""
-    kinds = ("output", "grad_output", "grad")
-    entries = (
-        TensorEntry(
-            f"decoder.block.{i // 18}.layer.{i // 3 % 6}.DenseReluDense.wo", kinds[i % 3], 0,
-            "float32" if i % 3 == 2 else "float16", (8, 512, 768), i, "Linear",
-        )
-        for i in range(tensors)
-    )  # fmt: skip
-    return Catalogue(statistics.ALL, tuple(entries))
+def values_a_step(full_every: int = FULL_EVERY) -> int:
+    """Values counted for one tensor at one step."""
+    return len(EVERY_STEP) + (len(FULL) if full_every == 1 else 0)
 
 
 class Rank:
     """One simulated rank: makes its opening and its batches in order."""
 
-    def __init__(self, run: str, rank: int, world_size: int, known: Catalogue, seed: int = 0) -> None:
-        self.info = RankInfo(run, rank, world_size, rank, f"host{rank // 8}", f"{run}-{rank}", 1)
-        self.known = known
-        self.digest = wire.catalogue_digest(known)
-        self.random = np.random.default_rng((seed, rank))
-        self.level = self.random.normal(0, 3, size=(len(known.tensors), 1))
+    def __init__(self, run: str, rank: int, world_size: int, tensors: int, full_every: int = FULL_EVERY) -> None:
+        self.info = RankInfo(run, rank, world_size, rank % 8, f"host{rank // 8}", f"{run}-{rank}", 1)
+        self.table = table(tensors)
+        self.full_every = full_every
+        self.random = np.random.default_rng(rank)
         self.step = 0
         self.sequence = 0
 
     def opening(self) -> bytes:
         """The first message."""
-        return wire.encode(Opening(self.info, self.known))
+        return wire.encode(Opening(self.info, self.table.known))
 
-    def batch(self, steps: int, spike: tuple[int, int] | None = None) -> bytes:
-        """The next `steps` steps; `spike` = (step, tensor) puts one Inf there."""
-        return wire.encode(self.record(steps, spike))
+    def batch(self, steps: int) -> bytes:
+        """The next `steps` steps."""
+        return wire.encode(self.record(steps))
+
+    def heartbeat(self) -> bytes:
+        """An empty batch, which says that the rank is still there."""
+        info, sequence = self.info, self.sequence
+        self.sequence = sequence + 1
+        digest = _digest(self.table.shape[0])
+        return wire.encode(Batch(info.run, info.rank, info.incarnation, sequence, digest, settled=sequence))
 
     def record(self, steps: int, spike: tuple[int, int] | None = None) -> Batch:
-        """As `batch`, not yet encoded."""
+        """As `batch`, not yet encoded; `spike` = (step, tensor) puts one Inf there."""
         at = np.arange(self.step, self.step + steps)
-        shape = (len(self.known.tensors), steps)
-        walk = np.cumsum(self.random.normal(0, 0.02, size=shape), axis=1)
-        log2 = self.level + walk + self.random.normal(0, 0.1, size=shape)
-        self.level = self.level + walk[:, -1:]
-        # Magnitudes of half-precision tensors have 11 significant bits.
-        amax = np.exp2(np.clip(log2, -20, 14)).astype(np.float16).astype(np.float64)
-        one = np.ones(shape)
-        columns = {
-            "call_count": one,
-            "numel": one * 3_145_728.0,
-            "amax": amax,
-            "nan_count": 0 * one,
-            "inf_count": 0 * one,
-        }
-        columns |= self._full(at, amax)
+        columns = self._columns(at)
         if spike is not None and at[0] <= spike[0] <= at[-1]:
             columns["inf_count"] = columns["inf_count"].copy()
             columns["inf_count"][spike[1], spike[0] - at[0]] = 1.0
-        series = (
+        rows = RangeRows(at, np.arange(self.table.shape[0]), columns)
+        info, sequence = self.info, self.sequence
+        self.step, self.sequence = self.step + steps, sequence + 1
+        digest = _digest(self.table.shape[0])
+        return Batch(info.run, info.rank, info.incarnation, sequence, digest, rows, self._series(at), settled=sequence)
+
+    def _columns(self, at: Array) -> dict[str, Array]:
+        constant, steps = self.table.constant, len(at)
+        places = (at + self.info.rank * PLACE_STEPS) % PERIOD
+        columns = {
+            "call_count": constant(1.0, steps), "numel": constant(None, steps), "amax": self.table.part("amax", places),
+            "nan_count": constant(0.0, steps), "inf_count": constant(0.0, steps),
+        }  # fmt: skip
+        full = at % self.full_every == 0
+        if full.all():
+            return (
+                columns | {"full_numel": columns["numel"]} | {name: self.table.part(name, places) for name in FULL[1:]}
+            )
+        if full.any():
+            columns["full_numel"] = np.where(full, columns["numel"], 0.0)
+            for name in FULL[1:]:
+                columns[name] = np.where(full, self.table.part(name, places), np.inf if name == "amin" else 0.0)
+        return columns
+
+    def _series(self, at: Array) -> tuple[SeriesRows, ...]:
+        steps = len(at)
+        return (
             SeriesRows("loss", at, 2 + self.random.normal(0, 0.1, steps)),
             SeriesRows("step_time_s", at, 0.1 + self.random.random(steps) * 0.01),
             SeriesRows("wall_time_s", at, 1.7e9 + at * 0.1),
@@ -77,28 +98,8 @@ class Rank:
             SeriesRows("found_inf", at, np.zeros(steps)),
             SeriesRows("skipped_step", at, np.zeros(steps)),
         )
-        info = self.info
-        made = Batch(
-            info.run,
-            info.rank,
-            info.incarnation,
-            self.sequence,
-            self.digest,
-            RangeRows(at, np.arange(shape[0]), columns),
-            series,
-        )
-        self.step += steps
-        self.sequence += 1
-        return made
 
-    def _full(self, at: np.ndarray, amax: np.ndarray) -> dict[str, np.ndarray]:
-        full = at % FULL_EVERY == 0
-        if not full.any():
-            return {}
-        return {
-            "full_numel": np.where(full, 3_145_728.0, 0.0) * np.ones(amax.shape),
-            "amin": np.where(full, amax * 2.0**-20, np.inf),
-            "zero_count": np.where(full, self.random.integers(0, 1_000, amax.shape), 0.0),
-            "subnormal_count": np.where(full, self.random.integers(0, 100, amax.shape), 0.0),
-            "sum_sq": np.where(full, amax**2 * 1e5, 0.0),
-        }
+
+@cache
+def _digest(tensors: int) -> str:
+    return wire.catalogue_digest(table(tensors).known)

@@ -55,8 +55,8 @@ async function get(path, query, signal) {
 /** @param {string} run */
 const runRoute = (run) => `/api/v1/runs/${encodeURIComponent(run)}`;
 
-/** @param {AbortSignal} [signal] @returns {Promise<import("./types.js").RunList>} */
-export const runs = (signal) => get("/api/v1/runs", {}, signal);
+/** @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("./types.js").RunList>} */
+export const runs = (query, signal) => get("/api/v1/runs", query, signal);
 
 /** @param {string} run @param {AbortSignal} [signal] @returns {Promise<Run>} */
 export const run = (run, signal) => get(runRoute(run), {}, signal);

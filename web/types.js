@@ -49,7 +49,7 @@
  * @property {number | null} step_time_s
  */
 /** @typedef {RunSummary & RunDetail} Run */
-/** @typedef {{now_ns: number, address: string, runs: RunSummary[]}} RunList */
+/** @typedef {{now_ns: number, address: string, runs: RunSummary[], next: number | null}} RunList */
 /**
  * @typedef {object} Tensor
  * @property {number} tensor
@@ -115,6 +115,8 @@
  * @property {{dtype: string, max_finite: number, smallest_normal: number, smallest_subnormal: number}} [limits]
  * @property {string} [label]
  * @property {boolean} [loss_scaled]
+ * @property {{rank: number, part: string, level: number, first_step: number, last_step: number}[]} [damaged]
+ * @property {number} [damaged_tiles]
  */
 /** @typedef {{figure: {data: any[], layout: object}, meta: FigureMeta}} FigureAnswer */
 /** @typedef {{step: number, rank: number, tensor: number, label: string, state: string, bits: number | null}} Place */

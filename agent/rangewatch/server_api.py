@@ -98,7 +98,7 @@ def write_line(stream: TextIO, line: str) -> None:
 
 def _request(method: str, url: str, path: str, shape: type[Shape], **options: Any) -> Shape:
     """No redirect is followed: the token would go along."""
-    address, headers = _checked(url).rstrip("/") + path, _authorization()
+    address, headers = checked(url).rstrip("/") + path, authorization()
     try:
         answer = urllib3.request(
             method, address, headers=headers, timeout=TIMEOUT_S, retries=False, redirect=False, **options
@@ -113,14 +113,14 @@ def _request(method: str, url: str, path: str, shape: type[Shape], **options: An
     raise (Unavailable if answer.status in (429, 503) else ServerError)(refusal["error"])
 
 
-def _checked(url: str) -> str:
+def checked(url: str) -> str:
     try:
         return Options(url=url).url
     except ValueError as error:
         raise ServerError(str(error).removeprefix("rangewatch option ")) from None
 
 
-def _authorization() -> dict[str, str]:
+def authorization() -> dict[str, str]:
     """The token of RANGEWATCH_TOKEN, without the space around it, as `options.resolve` reads it."""
     token = os.environ.get("RANGEWATCH_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):

@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rangewatch_server.settings import Settings, is_loopback
 
 COOKIE = "rangewatch_session"
-OPEN_PATHS = ("/healthz", "/login", "/static/", "/vendor/")
+METRICS = "/metrics"
+PROBES = ("/healthz", "/readyz")  # asked by address, under any name; who asks so learns a status only
 CSP = (
     "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -44,7 +45,6 @@ class AccessMiddleware:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
         self.settings = settings
-        self.session = session_of(settings.token) if settings.token else ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,34 +57,42 @@ class AccessMiddleware:
         await self.app(scope, receive, _with_headers(send))
 
     def _refusal(self, headers: Headers, method: str, path: str) -> tuple[int, str, str] | None:
-        if not self._is_our_host(headers.get("host", "")):
+        if path not in PROBES and not _is_our_host(headers.get("host", ""), self.settings):
             return 421, "unknown_host", "this server is not known under that name; see --allow-host"
         origin = headers.get("origin")
         if method not in ("GET", "HEAD") and origin is not None and not self._is_same_site(origin, headers):
             return 403, "wrong_origin", "a page of another site may not change anything here"
-        page = not path.startswith("/api/")
-        if self.settings.token and not page and not path.startswith(OPEN_PATHS) and not self._is_known(headers):
+        if (path.startswith("/api/") or path == METRICS) and not _is_known(headers, self.settings):
             return 401, "unauthorized", "a token is needed: Authorization: Bearer TOKEN"
         return None
-
-    def _is_our_host(self, host: str) -> bool:
-        if self.settings.token and not self.settings.allowed_hosts:
-            return True
-        name = _host_name(f"//{host}")
-        return is_loopback(name) or name == self.settings.host or name in self.settings.allowed_hosts
 
     def _is_same_site(self, origin: str, headers: Headers) -> bool:
         return origin.partition("://")[2] == headers.get("host")
 
-    def _is_known(self, headers: Headers) -> bool:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and _same(token.strip(), self.settings.token):
-            return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and _same(cookie.value, self.session)
+
+def may_read(headers: Headers, settings: Settings) -> bool:
+    """Whether who sends these headers may read runs: under a name of ours, and with the token when there is one."""
+    return _is_our_host(headers.get("host", ""), settings) and _is_known(headers, settings)
+
+
+def _is_our_host(host: str, settings: Settings) -> bool:
+    if settings.token and not settings.allowed_hosts:
+        return True
+    name = _host_name(f"//{host}")
+    return is_loopback(name) or name == settings.host or name in settings.allowed_hosts
+
+
+def _is_known(headers: Headers, settings: Settings) -> bool:
+    if not settings.token:
+        return True
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and _same(token.strip(), settings.token):
+        return True
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return False
+    return cookie is not None and _same(cookie.value, session_of(settings.token))
 
 
 def _host_name(url: str) -> str:

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 from fastapi import APIRouter, Form, Query, Request, Response
 
-from rangewatch import __version__
 from rangewatch.records import KINDS
-from rangewatch_server import figures, overview, places, report
+from rangewatch_server import figures, overview, places, report, run_list
 from rangewatch_server.access import COOKIE, session_of
+from rangewatch_server.deadline import limited
 from rangewatch_server.errors import ApiError
 from rangewatch_server.figures.base import MAX_COLUMNS, MAX_ROWS, Params
 from rangewatch_server.figures.layers import chosen
@@ -39,7 +39,7 @@ def answer(value: Any, status: int = 200) -> Response:
 def reading(request: Request) -> Iterator[Reader]:
     """One consistent view of the database for one request."""
     queries: Queries = request.app.state.queries
-    with queries.read() as reader:
+    with queries.read() as reader, limited(reader.connection):
         yield reader
 
 
@@ -51,14 +51,6 @@ def reading_run(request: Request, run_id: int) -> Iterator[RunReader]:
         if run is None:
             raise ApiError(404, "unknown_run", f"there is no run {run_id}")
         yield run
-
-
-@router.get("/healthz")
-def healthz(request: Request) -> Response:
-    """Whether the process answers and takes messages."""
-    if not request.app.state.writer.is_alive:
-        raise ApiError(503, "not_writing", "the writer has ended; restart the server")
-    return answer({"status": "ok", "version": __version__})
 
 
 @router.post("/login")
@@ -73,13 +65,16 @@ def login(request: Request, token: Annotated[str, Form(max_length=4_096)]) -> Re
 
 
 @router.get("/api/v1/runs")
-def list_runs(request: Request) -> Response:
-    """All runs, newest first."""
+def list_runs(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=run_list.MOST)] = run_list.LIMIT,
+    before: Annotated[int | None, Query(ge=0, le=MAX_ID)] = None,
+) -> Response:
+    """Runs, newest first, a page at a time."""
     with reading(request) as reader:
-        found = [run for run_id in reader.run_ids() if (run := reader.run(run_id)) is not None]
-        lines = [overview.run_line(run) for run in found]
+        found = run_list.page(reader, limit, before)
     address = request.app.state.settings.address
-    return answer({"now_ns": time.time_ns(), "address": address, "runs": lines})
+    return answer({"now_ns": time.time_ns(), "address": address, **found})
 
 
 @router.get("/api/v1/runs/{run_id}")

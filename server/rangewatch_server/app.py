@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,14 +14,21 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from rangewatch import __version__
-from rangewatch_server import api, commands, ingest, live, static
+from rangewatch_server import api, commands, health, ingest, live, maintenance_api, slice_api, static
 from rangewatch_server.access import AccessMiddleware
 from rangewatch_server.errors import ApiError
+from rangewatch_server.health import Health
+from rangewatch_server.measures import Measures
 from rangewatch_server.queries import Queries
+from rangewatch_server.retention.background import Retention
+from rangewatch_server.retention.policy import GB, Policy
 from rangewatch_server.settings import Settings
-from rangewatch_server.store.engine import open_database
+from rangewatch_server.store.announce import Listener
+from rangewatch_server.store.engine import Engines, open_database
 from rangewatch_server.store.tiles import TileError
+from rangewatch_server.store.transaction import Changed
 from rangewatch_server.store.writer import Writer
+from rangewatch_server.traffic import TrafficMiddleware
 
 logger = logging.getLogger("rangewatch.server")
 
@@ -34,32 +42,72 @@ def create_app(settings: Settings) -> FastAPI:
     """
     engines = open_database(settings.database_url)
     broker = live.Broker()
-    writer = Writer(engines, broker.publish)
+    measures = Measures()
+    server_id = uuid.uuid4().hex
+    writer = Writer(engines, broker.publish, measures, server_id)
+    keep_bytes = None if settings.keep_gb is None else int(settings.keep_gb * GB)
+    retention = Retention(writer, engines, Policy(settings.keep_days, keep_bytes))
+    listener = _listener(engines, server_id, broker, writer)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         current_default_thread_limiter().total_tokens = READERS
         broker.start()
         writer.start()
+        retention.start()
+        if listener is not None:
+            listener.start()
         yield
+        if listener is not None:
+            listener.stop()
+        retention.stop()
         writer.stop()
         engines.dispose()
 
     app = FastAPI(title="Rangewatch", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.settings = settings
+    app.state.measures = measures
+    app.state.draining = False  # `serve` sets it at the first signal
+    app.state.health = Health(engines, writer, settings, measures)
+    measures.watch("rangewatch_live_streams", "Pages listening for changes.", lambda: broker.streams)
+    measures.watch("rangewatch_draining", "1 while the server stops.", lambda: app.state.draining)
     app.state.writer = writer
     app.state.broker = broker
+    app.state.retention = retention
     app.state.queries = Queries(engines.reader, settings.live_s, writer.merged)
     app.add_middleware(AccessMiddleware, settings=settings)
+    app.add_middleware(TrafficMiddleware, measures=measures)  # the last one added is the outermost
     for handled in (ApiError, RequestValidationError, HTTPException, TileError, Exception):
         app.add_exception_handler(handled, _error)
-    for each in (ingest, live, api, commands, static):  # static last: it takes every page path
+    for each in (
+        health,
+        ingest,
+        live,
+        api,
+        slice_api,
+        commands,
+        maintenance_api,
+        static,
+    ):  # static last: it takes every page path
         app.include_router(each.router)
     return app
 
 
-async def _error(_: Request, error: Exception) -> Response:
+def _listener(engines: Engines, server_id: str, broker: live.Broker, writer: Writer) -> Listener | None:
+    """Hears of what other servers on the same database commit; SQLite has no others."""
+    if engines.writer.dialect.name != "postgresql":
+        return None
+    return Listener(
+        engines.writer, server_id,
+        lambda changes: broker.publish([Changed(run, step) for run, step in changes]),
+        lambda _: writer.reload_commands(),
+    )  # fmt: skip
+
+
+async def _error(request: Request, error: Exception) -> Response:
     if isinstance(error, ApiError):
+        if request.url.path == ingest.PATH:
+            request.app.state.measures.refused(error.code)
         retry = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
         return _answer(error.status, error.code, str(error), retry)
     if isinstance(error, RequestValidationError):

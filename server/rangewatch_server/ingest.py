@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import cache
 
 import msgspec
@@ -13,12 +14,14 @@ from rangewatch.records import Batch, Opening
 from rangewatch.wire import MAX_COMPRESSED_BYTES, WireError, decode
 from rangewatch_server.body import read_body
 from rangewatch_server.errors import STATUS_OF_CODE, ApiError
+from rangewatch_server.measures import Measures
 from rangewatch_server.store.checks import check_header, check_opening
 from rangewatch_server.store.transaction import Refused
 from rangewatch_server.store.writer import Busy, Unavailable, Writer
 
 router = APIRouter()
 
+PATH = "/api/v1/ingest"
 RETRY_AFTER_S = 1
 DECODERS = 2  # threads: decoding is mostly zstd and numpy, which let each other run
 
@@ -32,10 +35,11 @@ class Accepted(msgspec.Struct, frozen=True):
     send_every_s: float
 
 
-@router.post("/api/v1/ingest", status_code=202)
+@router.post(PATH, status_code=202)
 async def ingest(request: Request) -> Response:
     """Take one wire message (docs/wire.md)."""
     body = await read_body(request, MAX_COMPRESSED_BYTES)
+    began_s = time.monotonic()
     writer: Writer = request.app.state.writer
     try:
         message = await to_thread.run_sync(_checked, body, limiter=_limiter())
@@ -47,6 +51,8 @@ async def ingest(request: Request) -> Response:
         raise ApiError(429, "busy", str(error), RETRY_AFTER_S) from None
     except Unavailable as error:
         raise ApiError(503, "unavailable", str(error), RETRY_AFTER_S) from None
+    measures: Measures = request.app.state.measures
+    measures.acknowledged(len(body), time.monotonic() - began_s, duplicate=answer.duplicate)
     accepted = Accepted(answer.contiguous, answer.duplicate, answer.commands, answer.send_every_s)
     return Response(msgspec.json.encode(accepted), 202, media_type="application/json")
 

@@ -34,6 +34,11 @@ class Broker:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver, changes)
 
+    @property
+    def streams(self) -> int:
+        """Streams open now."""
+        return len(self._clients)
+
     def open(self) -> _Client:
         """A new stream's mailbox. Raises `ApiError` when there are too many."""
         if len(self._clients) >= MAX_CLIENTS:

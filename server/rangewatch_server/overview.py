@@ -27,11 +27,12 @@ def run_line(run: RunReader) -> dict[str, Any]:
     """A run as the list of runs shows it."""
     rows = [rank.row for rank in run.ranks.values()]
     scales = [scale for rank in run.ranks.values() if (scale := _loss_scale(rank)) is not None]
+    size = world_size(run)
     oldest = [row for rank in run.ranks.values() for row in rank.rows]
     return {
         "id": run.id, "name": run.name, "state": state(run),
-        "ranks_reporting": sum(_reports(run, rank) for rank in run.ranks.values()),
-        "world_size": world_size(run), "first_step": run.first_step, "last_step": run.last_step,
+        "ranks_reporting": sum(_reports(run, rank, size) for rank in run.ranks.values()),
+        "world_size": size, "first_step": run.first_step, "last_step": run.last_step,
         "loss_scale": min(scales, default=None),
         "loss_scale_first": next((row.loss_scale_first for row in oldest if row.loss_scale_first is not None), None),
         "skipped_steps": skipped_steps(run),
@@ -78,8 +79,8 @@ def world_size(run: RunReader) -> int:
     return newest.info.world_size if newest else 0
 
 
-def _reports(run: RunReader, rank: Rank) -> bool:
-    return rank.rank < world_size(run) and (run.is_live(rank) or rank.row.state == "finished")
+def _reports(run: RunReader, rank: Rank, size: int) -> bool:
+    return rank.rank < size and (run.is_live(rank) or rank.row.state == "finished")
 
 
 def kinds(run: RunReader) -> list[str]:

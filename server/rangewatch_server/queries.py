@@ -9,18 +9,19 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
+import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, func, select
 
-from rangewatch.records import RankInfo, Statistic
+from rangewatch.records import KINDS, RankInfo, Statistic
 from rangewatch_server import pyramid
+from rangewatch_server.merged_reader import Memory, MergedReader, no_memory
 from rangewatch_server.merging import join
-from rangewatch_server.merged_reader import MergedReader, Memory, no_memory
 from rangewatch_server.pyramid import FANOUT, PARTS, RANGES, SUMMARY, Block
 from rangewatch_server.slices import Cache, RunNames, Stream, StreamSlices
 from rangewatch_server.store import tables
-from rangewatch_server.store.names import load_series, load_statistics, load_tensors
 from rangewatch_server.store.merged_rows import ALL_RANKS
+from rangewatch_server.store.names import load_series, load_statistics, load_tensors
 from rangewatch_server.store.rows import align, union
 from rangewatch_server.store.tiles import WIDTH
 
@@ -85,10 +86,12 @@ class Reader:
         self.live_ns = live_ns
         self.memory = memory
 
-    def run_ids(self) -> list[int]:
-        """All runs, newest first."""
+    def run_ids(self, limit: int | None = None, before: int | None = None) -> list[int]:
+        """Runs, newest first: all, or the first `limit` of those that began before the run `before`."""
         shown = select(tables.runs.c.id).where(tables.runs.c.deleted_ns.is_(None))
-        return list(self.connection.execute(shown.order_by(tables.runs.c.id.desc())).scalars())
+        if before is not None:
+            shown = shown.where(tables.runs.c.id < before)
+        return list(self.connection.execute(shown.order_by(tables.runs.c.id.desc()).limit(limit)).scalars())
 
     def run(self, run_id: int) -> RunReader | None:
         """One run, or None."""
@@ -245,6 +248,17 @@ class RunReader:
             pieces = [each for rank in ranks for each in self.own_pieces(rank, part, level, start, stop, wanted)]
         rows = union([piece.rows for piece in pieces]) if rows is None else rows
         return join(pieces, level, start, stop, wanted, rows, fill, rules)
+
+    def by_rank(self, ranks: Sequence[int], level: int, start: int, stop: int, wanted: Sequence[str]) -> Block:
+        """The summary of each of `ranks`: row `place in ranks * len(KINDS) + kind`."""
+        if self._are_all(ranks, wanted) and list(ranks) == sorted(ranks):
+            return self.merged.by_rank(level, start, stop, wanted)
+        rows = np.arange(len(KINDS))
+        blocks = [self.slice(SUMMARY, [rank], level, start, stop, wanted, rows) for rank in ranks]
+        first, width = start // FANOUT**level, -(-stop // FANOUT**level) - start // FANOUT**level
+        empty = np.zeros((0, width))
+        columns = {name: np.concatenate([each.columns[name] for each in blocks] or [empty]) for name in wanted}
+        return Block(level, first, np.arange(len(ranks) * len(KINDS)), columns)
 
     def _are_all(self, ranks: Sequence[int], wanted: Sequence[str]) -> bool:
         """Whether these are all the ranks, several, and what is wanted has the same merge in any order of them."""

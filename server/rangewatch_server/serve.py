@@ -9,16 +9,25 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
 
 import msgspec
 import uvicorn
+from fastapi import FastAPI
 
+from rangewatch_server import logs
 from rangewatch_server.app import create_app
-from rangewatch_server.live import Broker
-from rangewatch_server.settings import DEFAULT_HOST, DEFAULT_PORT, Settings, SettingsError, check
+from rangewatch_server.connections import BoundedConnection, raise_file_limit
+from rangewatch_server.drain import DRAIN_S, Drain
+from rangewatch_server.logs import FORMATS, LEVELS
+from rangewatch_server.readiness import network_advice
+from rangewatch_server.settings import DEFAULT_HOST, DEFAULT_PORT, LEAST_FREE_BYTES, Settings, SettingsError, check
+from rangewatch_server.store.condition import file_system
 from rangewatch_server.store.engine import DatabaseError
+from rangewatch_server.store.single import hold
 
-GRACE_S = 5  # for requests in progress at shutdown; live pages are told to end at once
+logger = logging.getLogger("rangewatch.server")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,7 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rangewatch serve",
         description="Start the dashboard. Agents send to it, browsers look at it; it needs no other service.",
-        epilog="Every option has an environment variable: RANGEWATCH_HOST, _PORT, _DB, _TOKEN, _ALLOW_HOST.",
+        epilog="Every option has an environment variable: RANGEWATCH_HOST, _PORT, _DB, _TOKEN, _ALLOW_HOST, "
+        "_MIN_FREE_MIB, _LOG_FORMAT, _LOG_LEVEL. docs/operations.md has more.",
     )
     env = os.environ.get
     parser.add_argument(
@@ -65,43 +75,122 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="a further name browsers reach this server by (may repeat)",
     )
+    parser.add_argument(
+        "--keep-days",
+        default=env("RANGEWATCH_KEEP_DAYS", ""),
+        metavar="DAYS",
+        help="older steps lose detail, but around events (default: all detail is kept; docs/retention.md)",
+    )
+    parser.add_argument(
+        "--keep-gb",
+        default=env("RANGEWATCH_KEEP_GB", ""),
+        metavar="GB",
+        help="above this size the oldest steps lose detail, and at last the oldest ended runs go (default: no limit)",
+    )
+    parser.add_argument(
+        "--min-free-mib",
+        default=env("RANGEWATCH_MIN_FREE_MIB", str(LEAST_FREE_BYTES >> 20)),
+        metavar="MIB",
+        help="/readyz fails when the SQLite file's disk has less room (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--log-format",
+        default=env("RANGEWATCH_LOG_FORMAT", "text"),
+        help=f"of the log on stderr: {' or '.join(FORMATS)} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--log-level",
+        default=env("RANGEWATCH_LOG_LEVEL", "warning"),
+        help=f"{', '.join(LEVELS)} (default: %(default)s; debug has a line a request)",
+    )
     return parser  # fmt: skip
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    try:
-        port = int(arguments.port)
-    except ValueError:
-        raise SettingsError(f"--port {arguments.port!r}: must be a number") from None
     named = arguments.allow_host or [name for name in os.environ.get("RANGEWATCH_ALLOW_HOST", "").split(",") if name]
-    return Settings(host=arguments.host, port=port, db=arguments.db, token=arguments.token, allowed_hosts=tuple(named))
+    return Settings(
+        host=arguments.host, port=_number("--port", arguments.port), db=arguments.db, token=arguments.token,
+        allowed_hosts=tuple(named), least_free_bytes=_number("--min-free-mib", arguments.min_free_mib) << 20,
+        keep_days=_amount("--keep-days", arguments.keep_days), keep_gb=_amount("--keep-gb", arguments.keep_gb),
+        log_format=arguments.log_format, log_level=arguments.log_level,
+    )  # fmt: skip
+
+
+def _amount(name: str, given: str) -> float | None:
+    """More than nothing; None when it is not given."""
+    if not given:
+        return None
+    try:
+        amount = float(given)
+    except ValueError:
+        raise SettingsError(f"{name} {given!r}: must be a number") from None
+    if not 0 < amount < float("inf"):
+        raise SettingsError(f"{name} {given!r}: must be more than 0")
+    return amount
+
+
+def _number(name: str, given: str) -> int:
+    try:
+        return int(given)
+    except ValueError:
+        raise SettingsError(f"{name} {given!r}: must be a number") from None
 
 
 def _serve(settings: Settings) -> int:
+    logs.configure(settings.log_format, settings.log_level)
+    raise_file_limit()
     listening = _listen(settings)
-    port: int = listening.getsockname()[1]
-    settings = msgspec.structs.replace(settings, port=port)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    app = create_app(settings)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False
-    )
-    sys.stdout.write(f"Rangewatch is at {settings.address}\n  database: {_shown(settings)}\n  stop with Ctrl-C\n")
-    sys.stdout.flush()
-    _Server(config, app.state.broker).run(sockets=[listening])
+    settings = msgspec.structs.replace(settings, port=listening.getsockname()[1])
+    try:
+        with hold(settings.database_url):  # before the database is opened: migrations write
+            _run(settings, listening)
+    finally:
+        listening.close()
     return 0
 
 
-class _Server(uvicorn.Server):
-    """Ends live pages first, or the graceful shutdown would wait for them."""
+def _run(settings: Settings, listening: socket.socket) -> None:
+    app = create_app(settings)
+    _warn_of_network(settings)
+    # h11 by name: where httptools is installed uvicorn would take that, which has no bound on headers (connections.py).
+    config = uvicorn.Config(
+        app, http=BoundedConnection, log_config=None, access_log=False, timeout_graceful_shutdown=int(DRAIN_S),
+        server_header=False,
+    )  # fmt: skip
+    sys.stdout.write(f"Rangewatch is at {settings.address}\n  database: {_shown(settings)}\n  stop with Ctrl-C\n")
+    sys.stdout.flush()
+    drain = Drain(app.state.writer)
+    _Server(config, app, drain).run(sockets=[listening])
+    drain.done()
 
-    def __init__(self, config: uvicorn.Config, broker: Broker) -> None:
+
+def _warn_of_network(settings: Settings) -> None:
+    url = settings.database_url
+    if url.get_backend_name() == "sqlite" and url.database:
+        advice = network_advice(file_system(Path(url.database)))
+        if advice:
+            logger.warning("%s: %s", url.database, advice)
+
+
+class _Server(uvicorn.Server):
+    """Stops in order: nothing new, live pages end, answers in progress, then the writer (in the app's lifespan)."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain: Drain) -> None:
         super().__init__(config)
-        self.broker = broker
+        self.app = app
+        self.drain = drain
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, the second ends at once. uvicorn would die of the first one when it has drained."""
+        if self.should_exit:
+            self.drain.end_at_once(sig)
+        self.should_exit = True
+        self.app.state.draining = True
+        self.drain.begin()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, after the live streams."""
-        self.broker.stop()
+        """As uvicorn's, after the live streams, or it would wait for them."""
+        self.app.state.broker.stop()
         await super().shutdown(sockets)
 
 

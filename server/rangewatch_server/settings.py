@@ -9,9 +9,12 @@ import msgspec
 from platformdirs import user_data_path
 from sqlalchemy import URL, make_url
 
+from rangewatch_server.logs import FORMATS, LEVELS
+
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8642
 LIVE_S = 15.0  # a rank that said nothing for this long is no longer live; agents send a heartbeat every 5 s
+LEAST_FREE_BYTES = 256 << 20  # below this a busy fleet has minutes until commits fail; /readyz says so
 
 
 class SettingsError(ValueError):
@@ -30,6 +33,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     """Further names under which browsers reach this server (Host header), beside loopback and `host`."""
     live_s: float = LIVE_S
+    keep_days: float | None = None
+    """Steps older than this lose detail, but around events; None keeps all."""
+    keep_gb: float | None = None
+    """Above this size in gigabytes the oldest steps lose detail, and at last the oldest ended runs go."""
+    least_free_bytes: int = LEAST_FREE_BYTES
+    """Room on the SQLite file's disk below which the server is not ready."""
+    log_format: str = "text"
+    log_level: str = "warning"
 
     @property
     def address(self) -> str:
@@ -55,6 +66,12 @@ def check(settings: Settings) -> Settings:
         )
     if not 0 <= settings.port <= 65535:
         raise SettingsError(f"--port {settings.port}: must be 0 to 65535")
+    if settings.least_free_bytes < 0:
+        raise SettingsError("--min-free-mib must be 0 or more")
+    if settings.log_format not in FORMATS:
+        raise SettingsError(f"--log-format {settings.log_format!r}: must be one of {', '.join(FORMATS)}")
+    if settings.log_level not in LEVELS:
+        raise SettingsError(f"--log-level {settings.log_level!r}: must be one of {', '.join(LEVELS)}")
     return settings
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, select
 
 from rangewatch.records import Batch
 from rangewatch.wire import decode
-from rangewatch_server import pyramid
+from rangewatch_server import deadline, pyramid
 from rangewatch_server.merging import join
 from rangewatch_server.pyramid import AMAX_STEP, FANOUT, NONFINITE_STEP, RANGES, SERIES_PART, SUMMARY, Block
 from rangewatch_server.store import tables, tiles
@@ -180,6 +180,7 @@ class StreamSlices:
                 .order_by(columns.tile)
             )
             for tile, payload in self.connection.execute(query):
+                deadline.check()
                 if tile not in found:
                     found[tile] = block = self._decoded(part, level, tile, payload, wanted)
                     self.cache.put((*key, tile), block, _size(block.columns) if isinstance(block, Block) else 256)
@@ -228,6 +229,7 @@ class StreamSlices:
         return [clip(raw, max(start, self.stream.frontier), 2**62) for raw in raws]
 
     def _batch(self, sequence: int) -> list[Raw]:
+        deadline.check()
         key = (self.stream.id, "batch", sequence)
         found = self.cache.get(key)
         if found is None:

@@ -399,8 +399,8 @@ def test_an_expired_command_is_not_read_back(
     poll(lambda: time.time_ns() > expires_ns)
     again = Writer(store.engines)
     with store.engines.writer.begin() as connection:
-        again.commands.load(connection)
-    assert (again.commands.waiting(1, 1), again.commands.expires_in_s()) == ((), None)
+        again.memory.commands.load(connection)
+    assert (again.memory.commands.waiting(1, 1), again.memory.commands.expires_in_s()) == ((), None)
 
 
 def test_a_failed_commit_leaves_memory_and_database_alike(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,7 +411,7 @@ def test_a_failed_commit_leaves_memory_and_database_alike(store: Store, monkeypa
         raise OperationalError("COMMIT", {}, Exception("disk full"))
 
     with monkeypatch.context() as broken:
-        broken.setattr(writer_module._Transaction, "finish", fail)
+        broken.setattr(writer_module.Transaction, "finish", fail)
         with pytest.raises(Unavailable):
             asked_of(store)
         with pytest.raises(Unavailable):

@@ -117,7 +117,12 @@ def test_bad_input_has_its_status_and_stores_nothing(opened: Server) -> None:
         assert (answer.status_code, answer.json()["code"]) == (status, code), name
         assert 0 < len(answer.json()["error"].splitlines()) == 1, name
         assert opened.get("/api/v1/runs")["runs"][0]["last_step"] is None, name
-    assert opened.post(batch(KNOWN, 0, range(4))).json() == {"contiguous": 0, "duplicate": False, "commands": [], "send_every_s": 0.5}
+    assert opened.post(batch(KNOWN, 0, range(4))).json() == {
+        "contiguous": 0,
+        "duplicate": False,
+        "commands": [],
+        "send_every_s": 0.5,
+    }
     assert opened.get("/api/v1/runs")["runs"][0]["last_step"] == 3
 
 
@@ -183,10 +188,12 @@ def test_the_token_is_asked_for(start_server: Callable[..., Server]) -> None:
     assert server.client.get("/api/v1/runs").status_code == 200, "the cookie lets the page in"
 
 
-def test_with_a_token_any_name_will_do_unless_names_are_given(start_server: Callable[..., Server]) -> None:
+def test_with_a_token_any_name_will_do_unless_names_are_given(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
     headers = {"Host": "dashboard.example:8642", "Authorization": "Bearer s3cret"}
     assert start_server("--token", "s3cret").client.get("/api/v1/runs", headers=headers).status_code == 200
-    named = start_server("--token", "s3cret", "--allow-host", "other.example")
+    named = start_server("--token", "s3cret", "--allow-host", "other.example", db=str(tmp_path / "b.db"))
     assert named.client.get("/api/v1/runs", headers=headers).json()["code"] == "unknown_host"
 
 

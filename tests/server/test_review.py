@@ -14,8 +14,7 @@ import pytest
 from rangewatch import wire
 from rangewatch.records import Batch, Event, Opening, RangeRows, SeriesRows
 from rangewatch_server.pyramid import RANGES
-from rangewatch_server.store import writer as writer_module
-from rangewatch_server.store.transaction import Refused
+from rangewatch_server.store.transaction import Refused, Transaction
 from tests.server.conftest import Server, Store, batch, catalogue, opening
 
 KNOWN = catalogue(3)
@@ -176,14 +175,14 @@ def test_infinite_skips_are_no_skips_and_no_fault(shared: Server) -> None:
 
 def test_one_message_that_cannot_be_stored_costs_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.send(opening(KNOWN))
-    original = writer_module._Transaction._events
+    original = Transaction._events
 
     def poisoned(self, stream, message) -> None:
         if message.sequence == 1:
             raise RuntimeError("boom")
         original(self, stream, message)
 
-    monkeypatch.setattr(writer_module._Transaction, "_events", poisoned)
+    monkeypatch.setattr(Transaction, "_events", poisoned)
     messages = [batch(KNOWN, n, range(n * 4, n * 4 + 4)) for n in range(3)]
     futures = [store.writer.submit(message, wire.encode(message)) for message in messages]
     assert futures[0].result(30).contiguous == 0
@@ -203,7 +202,7 @@ def test_a_page_that_cannot_be_told_does_not_end_the_writer(store: Store) -> Non
 def test_streams_of_the_same_group_are_not_forgotten(
     tmp_path: Path, open_store: Callable[[str], Store], monkeypatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "CACHED_STREAMS", 1)
+    monkeypatch.setattr("rangewatch_server.store.memory.CACHED_STREAMS", 1)
     store = open_store(f"sqlite:///{tmp_path}/a.db")
     for rank in range(3):
         store.send(opening(KNOWN, rank=rank))
@@ -236,20 +235,6 @@ def test_any_file_name_will_do(tmp_path: Path, name: str) -> None:
 def test_odd_headers_are_refused_not_failed(shared: Server) -> None:
     assert shared.client.get("/api/v1/runs", headers={"Host": "["}).status_code == 421
     assert shared.post(opening(KNOWN), Origin="http://[").status_code == 403
-
-
-def test_a_damaged_tile_is_said(tmp_path: Path) -> None:
-    import sqlite3
-
-    server = Server(str(tmp_path / "a.db"))
-    server.post(opening(KNOWN))
-    server.post(batch(KNOWN, 0, range(100)))
-    with sqlite3.connect(tmp_path / "a.db") as connection:
-        connection.execute("UPDATE tiles SET payload = substr(payload, 1, 40) WHERE part = 'ranges'")
-    answer = server.client.get("/api/v1/runs/1/figures/layers")
-    assert (answer.status_code, answer.json()["code"]) == (500, "damaged")
-    assert server.client.get("/api/v1/runs").status_code == 200
-    server.stop()
 
 
 def test_help_is_help() -> None:

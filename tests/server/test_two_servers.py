@@ -139,7 +139,9 @@ def test_names_given_by_two_servers_at_once_are_one_numbering(
             opening(known, rank=rank, world_size=8),
             batch(known, 0, range(70), {"amax": float(rank)}, rank=rank, series={f"log{rank}": 1.0, "loss": 2.0}),
         ):
-            while httpx.post(f"{server.url}/api/v1/ingest", content=wire.encode(message), timeout=30).status_code != 202:
+            while (
+                httpx.post(f"{server.url}/api/v1/ingest", content=wire.encode(message), timeout=30).status_code != 202
+            ):
                 time.sleep(0.05)
 
     threads = [threading.Thread(target=send, args=(rank,)) for rank in range(8)]

@@ -107,7 +107,7 @@ export class Lane {
       const answer = await api.figure(String(view.run.id), this.spec.name, query, signal);
       this.model = this.spec.read(answer);
       this.view = view;
-      this.note.textContent = answer.meta.note ?? "";
+      this.note.textContent = [answer.meta.note, damageNote(answer.meta)].filter(Boolean).join("; ");
       this.options.onModel?.(this.model);
       await this.render();
     } catch (error) {
@@ -171,4 +171,12 @@ export class Lane {
 /** Failures that are the page's to explain, not one figure's. @param {unknown} error */
 function isPageWide(error) {
   return error instanceof api.ApiError && (error.status === 0 || error.status === 401);
+}
+
+/** What the store could not read of these steps; "" when it could read all. @param {import("../types.js").FigureMeta} meta */
+function damageNote({ damaged = [], damaged_tiles: tiles = 0 }) {
+  if (damaged.length === 0) return "";
+  const first = Math.min(...damaged.map((each) => each.first_step));
+  const last = Math.max(...damaged.map((each) => each.last_step));
+  return `${tiles === 1 ? "1 stored tile is" : `${tiles} stored tiles are`} damaged (steps ${first}-${last})`;
 }

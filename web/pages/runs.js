@@ -22,9 +22,10 @@ function mount(root, ctx) {
 
   /** @param {AbortSignal} signal */
   async function load(signal) {
-    const { runs, address, now_ns } = await api.runs(signal);
+    const before = new URLSearchParams(location.search).get("before") ?? "";
+    const { runs, address, now_ns, next } = await api.runs(before ? { before } : {}, signal);
     if (root.querySelector(":focus, :active") && sameRuns(root, runs)) return refreshRows(root, runs, now_ns);
-    replace(root, runs.length ? runsPanel(runs, now_ns) : noRuns(address));
+    replace(root, runs.length || before ? runsPanel(runs, now_ns, pager(before, next)) : noRuns(address));
   }
 
   /** @param {unknown} error */
@@ -36,16 +37,24 @@ function mount(root, ctx) {
   }
 
   ctx.onChange(null, refresher.soon);
+  ctx.onState(refresher.now);
   refresher.now();
   return refresher.stop;
 }
 
-/** @param {RunSummary[]} runs @param {number} nowNs */
-function runsPanel(runs, nowNs) {
+/** Links to the newest runs and to older ones; nothing when all are here. @param {string} before @param {number | null} next */
+function pager(before, next) {
+  const newest = before ? [link("/", {}, "Newest runs")] : [];
+  const older = next === null ? [] : [link(`/?before=${next}`, { "data-testid": "older-runs" }, "Older runs")];
+  return el("nav", { class: "pager", "aria-label": "Pages of runs" }, ...newest, ...older);
+}
+
+/** @param {RunSummary[]} runs @param {number} nowNs @param {HTMLElement} pages */
+function runsPanel(runs, nowNs, pages) {
   const head = el("tr", {}, ...COLUMNS.map((name) => el("th", { scope: "col" }, name)));
   const body = el("tbody", {}, ...runs.map((run) => runRow(run, nowNs)));
   const table = el("table", { class: "runs-table", "data-testid": "runs-table" }, el("thead", {}, head), body);
-  return el("div", {}, el("header", { class: "run-header" }, el("h1", {}, "Runs")), el("div", { class: "panel table-scroll" }, table));
+  return el("div", {}, el("header", { class: "run-header" }, el("h1", {}, "Runs")), el("div", { class: "panel table-scroll" }, table), pages);
 }
 
 /** @param {RunSummary} run @param {number} nowNs */

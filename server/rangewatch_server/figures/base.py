@@ -50,6 +50,9 @@ class Grid(msgspec.Struct, frozen=True):
     stop: int
     per: int
     level: int
+    thin_step: int = 0
+    """Before it the steps are kept at `thin_per` a column; 0 where every step shown is there."""
+    thin_per: int = 1
 
     @property
     def first(self) -> int:
@@ -76,10 +79,14 @@ class Grid(msgspec.Struct, frozen=True):
     def meta(self) -> dict[str, Any]:
         """The part of `meta` that every figure has."""
         note = "each column: one step" if self.per == 1 else f"each column: worst of {self.per} steps"
-        return {
+        found: dict[str, Any] = {
             "start": self.start, "stop": self.stop, "steps_per_column": self.per, "columns": self.width,
             "level": self.level, "note": note,
         }  # fmt: skip
+        if not self.thin_step:
+            return found
+        kept = f"detail before step {self.thin_step} is kept at {self.thin_per} steps a column"
+        return found | {"note": f"{note}; {kept}", "thinned": {"step": self.thin_step, "steps": self.thin_per}}
 
 
 def grid(start: int, stop: int, columns: int, merged: int = 1) -> Grid:
@@ -97,6 +104,16 @@ def grid(start: int, stop: int, columns: int, merged: int = 1) -> Grid:
     while (found := Grid(start, stop, per, level)).width > columns and columns > 1:
         per += FANOUT**level
     return found
+
+
+def grid_of(run: RunReader, params: Params, merged: int | None = None) -> Grid:
+    """The grid of a figure: no column finer than what agents merged (`merged`) or retention left."""
+    merged = run.ship_every if merged is None else merged
+    thinned = run.thinned(params.ranks, params.start, params.stop)
+    if thinned is None:
+        return grid(params.start, params.stop, params.columns, merged)
+    found = grid(params.start, params.stop, params.columns, max(merged, thinned.per))
+    return msgspec.structs.replace(found, thin_step=thinned.step, thin_per=thinned.per)
 
 
 def _rounded(per: int, level: int) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rangewatch.records import TensorEntry
 from rangewatch.statistics.dtype_limits import DtypeLimits
 from rangewatch.statistics.exponents import exponent_of
-from rangewatch_server.figures.base import Figure, Grid, Params, grid, label, layout, typed
+from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label, layout, typed
 from rangewatch_server.figures.lines import to_grid
 from rangewatch_server.headroom import limits_of
 from rangewatch_server.pyramid import RANGES
@@ -32,7 +32,7 @@ def build(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `exponents` of docs/api.md."""
     names = run.names()
     entries = names.tensors.entries
-    cut = grid(params.start, params.stop, params.columns, run.ship_every)
+    cut = grid_of(run, params)
     bins = {exponent: name for name in names.fill[RANGES] if (exponent := exponent_of(name)) is not None}
     if not bins or params.tensor is None or not 0 <= params.tensor < len(entries):
         return _figure(cut, None, np.zeros((0, 0)), np.zeros(0), 0, NOT_RECORDED, {})

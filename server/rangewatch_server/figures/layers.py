@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.records import TensorEntry
-from rangewatch_server.figures.base import Figure, Grid, Params, grid, label
+from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label
 from rangewatch_server.figures.heatmap import Cells, heatmap
 from rangewatch_server.headroom import State, headroom_bits, states
 from rangewatch_server.pyramid import RANGES, Block
@@ -40,7 +40,7 @@ def build(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `layers` of docs/api.md."""
     tensors = run.names().tensors
     order = chosen(tensors, params.kinds, params.q)
-    cut = grid(params.start, params.stop, params.columns, run.ship_every)
+    cut = grid_of(run, params)
     cells = read(run, params, cut, order, tensors)
     starts = row_edges(len(order), params.rows)
     groups = np.split(order, starts[1:]) if len(order) else []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch_server.figures.base import Figure, Grid, Params, grid, label, layout, typed
+from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label, layout, typed
 from rangewatch_server.headroom import limits_of
 from rangewatch_server.pyramid import RANGES, SERIES_PART, Block
 
@@ -30,7 +30,7 @@ def series_columns(run: RunReader, params: Params, cut: Grid, name: str) -> dict
         return {each: np.full(cut.width, names.fill[SERIES_PART][each]) for each in names.fill[SERIES_PART]}
     wanted = ("count", "nonfinite_count", "min", "max", "sum")
     rows = np.array([names.series[name]])
-    block = run.slice(SERIES_PART, params.ranks, cut.level, params.start, params.stop, wanted, rows)
+    block = run.slice(SERIES_PART, params.ranks, cut.level, cut.start, cut.stop, wanted, rows)
     return {each: values[0] for each, values in to_grid(block, cut, names.rules[SERIES_PART]).items()}
 
 
@@ -57,7 +57,7 @@ def extremes(x: Array, low: Array, high: Array, present: Array) -> tuple[Array, 
 
 def loss(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `loss` of docs/api.md."""
-    cut = grid(params.start, params.stop, params.columns)
+    cut = grid_of(run, params, merged=1)
     found = series_columns(run, params, cut, "loss")
     finite = found["count"] - found["nonfinite_count"]
     x = cut.centres()
@@ -72,7 +72,7 @@ def loss(run: RunReader, params: Params) -> dict[str, Any]:
 
 def loss_scale(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `loss_scale` of docs/api.md."""
-    cut = grid(params.start, params.stop, params.columns)
+    cut = grid_of(run, params, merged=1)
     scale, skipped = (series_columns(run, params, cut, name) for name in ("loss_scale", "skipped_step"))
     x, present = cut.centres(), scale["count"] > 0
     xs, ys = extremes(x, scale["min"], scale["max"], present)
@@ -84,7 +84,7 @@ def loss_scale(run: RunReader, params: Params) -> dict[str, Any]:
 
 def step_time(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `step_time` of docs/api.md."""
-    cut = grid(params.start, params.stop, params.columns)
+    cut = grid_of(run, params, merged=1)
     found = series_columns(run, params, cut, "step_time_s")
     present, x = found["count"] > found["nonfinite_count"], cut.centres()
     lines = [
@@ -99,7 +99,7 @@ def tensor(run: RunReader, params: Params) -> dict[str, Any]:
     names = run.names()
     assert params.tensor is not None, "the API asks for a tensor"
     entry = names.tensors.entries[params.tensor]
-    cut = grid(params.start, params.stop, params.columns, run.ship_every)
+    cut = grid_of(run, params)
     wanted = ("call_count", "amax", "nan_count", "inf_count", "full_numel", "amin")
     known = [name for name in wanted if name in names.fill[RANGES]]
     block = run.slice(RANGES, params.ranks, cut.level, cut.start, cut.stop, known, np.array([params.tensor]))

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.records import KINDS
-from rangewatch_server.figures.base import Figure, Grid, Params, grid
+from rangewatch_server.figures.base import Figure, Grid, Params, grid_of
 from rangewatch_server.figures.heatmap import Cells, heatmap
 from rangewatch_server.figures.layers import mark_stale, row_edges
 from rangewatch_server.headroom import SATURATED_BITS, State
-from rangewatch_server.pyramid import SUMMARY, Block
+from rangewatch_server.pyramid import Block
 
 if TYPE_CHECKING:
     from rangewatch_server.queries import RunReader
@@ -24,35 +24,41 @@ COLUMNS = ("observed", "bits", "nan_count", "inf_count")
 
 def build(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `timeline` of docs/api.md."""
-    cut = grid(params.start, params.stop, params.columns, run.ship_every)
-    per_rank = [_rank_cells(run, params, cut, rank) for rank in params.ranks]
+    cut = grid_of(run, params)
+    cells = _by_rank(run, params, cut)
     starts = row_edges(len(params.ranks), params.rows)
-    bits = np.concatenate([cells.bits for cells in per_rank] or [np.zeros((0, cut.width), np.float32)])
-    state = np.concatenate([cells.state for cells in per_rank] or [np.zeros((0, cut.width), np.uint8)])
     groups = np.split(np.array(params.ranks, np.int64), starts[1:]) if params.ranks else []
-    return heatmap(Cells(bits, state).pooled(starts, 0), [_row(group) for group in groups], cut)
+    return heatmap(cells.pooled(starts, 0), [_row(group) for group in groups], cut)
 
 
 def summary_cells(block: Block) -> Cells:
     """One row: the worst of the kinds in a block of summaries, per column."""
-    if not len(block.rows):
-        return Cells(
-            np.full((1, block.width), np.inf, np.float32), np.full((1, block.width), State.NOT_OBSERVED, np.uint8)
-        )
-    bits = block.columns["bits"].min(axis=0, keepdims=True).astype(np.float32)
+    return _cells({name: values[None] for name, values in block.columns.items()}, (1, block.width))
+
+
+def _cells(columns: dict[str, Array], shape: tuple[int, int]) -> Cells:
+    """The worst of the kinds: `columns[name]` is (ranks, kinds, n), perhaps without any kind; cells of `shape`."""
+    if not columns or not columns["bits"].shape[1]:
+        return Cells(np.full(shape, np.inf, np.float32), np.full(shape, State.NOT_OBSERVED, np.uint8))
+    bits = columns["bits"].min(axis=1).astype(np.float32)
     state = np.where(bits < SATURATED_BITS, np.uint8(State.SATURATED), np.uint8(State.VALUE))
     state[np.isposinf(bits)] = State.ZERO
-    state[block.columns["inf_count"].sum(axis=0, keepdims=True) > 0] = State.INF
-    state[block.columns["nan_count"].sum(axis=0, keepdims=True) > 0] = State.NAN
-    state[block.columns["observed"].sum(axis=0, keepdims=True) == 0] = State.NOT_OBSERVED
+    state[columns["inf_count"].sum(axis=1) > 0] = State.INF
+    state[columns["nan_count"].sum(axis=1) > 0] = State.NAN
+    state[columns["observed"].sum(axis=1) == 0] = State.NOT_OBSERVED
     return Cells(bits, state)
 
 
-def _rank_cells(run: RunReader, params: Params, cut: Grid, rank: int) -> Cells:
-    rows = np.array(sorted(KINDS.index(kind) for kind in params.kinds), np.int64) if params.kinds else None
-    block = run.slice(SUMMARY, [rank], cut.level, cut.start, cut.stop, COLUMNS, rows)
-    cells = summary_cells(block).pooled(cut.edges(block.first, block.width), 1)
-    mark_stale(run, Params(start=params.start, stop=params.stop, ranks=(rank,)), cut, cells.state)
+def _by_rank(run: RunReader, params: Params, cut: Grid) -> Cells:
+    """A row for each rank of `params`, pooled to the grid's columns."""
+    kinds = [KINDS.index(kind) for kind in sorted(params.kinds, key=KINDS.index)] or list(range(len(KINDS)))
+    block = run.by_rank(params.ranks, cut.level, cut.start, cut.stop, COLUMNS)
+    shape = (len(params.ranks), len(KINDS), block.width)
+    columns = {name: values.reshape(shape)[:, kinds] for name, values in block.columns.items()}
+    cells = _cells(columns, (shape[0], shape[2])).pooled(cut.edges(block.first, block.width), 1)
+    for place, rank in enumerate(params.ranks):
+        own = Params(start=params.start, stop=params.stop, ranks=(rank,))
+        mark_stale(run, own, cut, cells.state[place : place + 1])
     return cells
 
 

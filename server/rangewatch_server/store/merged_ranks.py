@@ -271,8 +271,10 @@ class MergedRun:
     def _catch_up(
         self, connection: Connection, deadline_s: float, read: ReadRows, local: Callable[[int], bool]
     ) -> bool:
+        if any(each.thin_step > self.frontier for each in self.siblings.values()):
+            return False  # what is gone at level 0 would be lost above it too: these ranks stay to be read one by one
         if time.monotonic() < self.hold_until_s:
-            return False
+            return True
         while unfed := self.unfed():
             ripe, mine = self._ripe(), [each for each in unfed if local(each.id)]
             if ripe >= self.frontier + WIDTH and (ripe - self.frontier > NEAR or not mine):

@@ -32,6 +32,7 @@ class Sibling(msgspec.Struct):
     state: str
     last_seen_ns: int
     version: int
+    thin_step: int = 0
 
 
 def siblings(connection: Connection, run_id: int) -> dict[int, Sibling]:

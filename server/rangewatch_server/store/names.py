@@ -162,7 +162,7 @@ class Names:
         if found is None:
             values = {"identity": identity(name), "name": name, "created_ns": time.time_ns()}
             found = connection.execute(insert(tables.runs).values(values).returning(tables.runs.c.id)).scalar_one()
-            _open_partitions(connection, found)
+            open_partitions(connection, found)
             self._runs[name] = found
         return found
 
@@ -283,7 +283,7 @@ class Names:
         return self._tensor_ordinals[run_id]
 
 
-def _open_partitions(connection: Connection, run_id: int) -> None:
+def open_partitions(connection: Connection, run_id: int) -> None:
     """PostgreSQL keeps a run's tiles and batches in partitions of its own: to delete a run is to drop them.
 
     Made apart and attached, since CREATE ... PARTITION OF would lock out everyone who reads any run.

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, update
 from rangewatch.records import Batch, Opening
 from rangewatch.wire import WireError
 from rangewatch_server.store import merged_rows, tables
-from rangewatch_server.store.command_rows import Ask, CommandRefused, Withdraw
+from rangewatch_server.store.command_rows import Ask, CommandRefused, Withdraw, acknowledgement
 from rangewatch_server.store.commands import NO_COMMANDS
 from rangewatch_server.store.fold import Folder
 from rangewatch_server.store.memory import Key, Memory
@@ -83,6 +83,8 @@ class Transaction:
         self.touched: dict[int, StreamState] = {}
         self.commanded: set[int] = set()
         """Runs that were asked something."""
+        self.recommanded: set[int] = set()
+        """Runs whose commands another server should read anew."""
         self.commands.load(connection)
         memory.begin(connection, filter(None, map(self._key, messages)), ())
         self._restart_clock()
@@ -119,19 +121,21 @@ class Transaction:
         self._touch(stream)
         if self.folds:
             self.memory.merged_run(self.connection, run_id).opened(self.connection, stream)
+        self.memory.pace.opened(run_id, opening.info.world_size)
         if stream.state == "open":
             self.commands.opened(self.connection, run_id, stream.rank, stream.id)
         return self._reply(stream)
 
     def _command(self, asked: Ask | Withdraw) -> int:
         self.commanded.add(asked.run_id)
+        self.recommanded.add(asked.run_id)
         if isinstance(asked, Ask):
             return self.commands.ask(self.connection, asked)
         return self.commands.withdraw(self.connection, asked)
 
     def _reply(self, stream: StreamState, *, duplicate: bool = False) -> Answer:
         commands = self.commands.waiting(stream.run_id, stream.id)
-        return Answer(stream.contiguous, duplicate, commands, self.memory.pace.send_every_s())
+        return Answer(stream.contiguous, duplicate, commands, self.memory.pace.send_every_s(stream.rank))
 
     def _batch(self, batch: Batch, body: bytes) -> Answer:
         run_id = self.names.run(self.connection, batch.run)
@@ -169,6 +173,8 @@ class Transaction:
         ]  # fmt: skip
         self._execute(INSERT_EVENT, rows)
         self.commands.acknowledge(self.connection, stream.run_id, stream.id, batch.events)
+        if any(acknowledgement(event) is not None for event in batch.events):
+            self.recommanded.add(stream.run_id)
 
     def _stream(self, key: Key) -> StreamState | None:
         return self.memory.stream(self.connection, key, self.touched)

@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -20,6 +21,8 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, TimeoutError
 
 from rangewatch.records import Batch, Opening
+from rangewatch_server.measures import Measures
+from rangewatch_server.store.announce import announce
 from rangewatch_server.store.command_rows import Ask, Withdraw
 from rangewatch_server.store.engine import Engines
 from rangewatch_server.store.memory import SYNC_S, Memory
@@ -62,9 +65,16 @@ class _Item(msgspec.Struct):
 class Writer:
     """Start with `start`, hand messages to `submit`, end with `stop`, which drains the queue first."""
 
-    def __init__(self, engines: Engines, on_change: Callable[[list[Changed]], None] = lambda _: None) -> None:
+    def __init__(
+        self, engines: Engines, on_change: Callable[[list[Changed]], None] = lambda _: None,
+        measures: Measures | None = None, server_id: str = "",
+    ) -> None:  # fmt: skip
         self.engine = engines.writer
         self.on_change = on_change
+        self.measures = measures or Measures()
+        self.server_id = server_id or uuid.uuid4().hex
+        """Under which other servers hear of this one's commits."""
+        self._are_commands_stale = False
         self.memory = Memory(engines.writer)
         self._tidy_at_s = 0.0
         self._queue: queue.Queue[_Item | None] = queue.Queue(QUEUE_MESSAGES)
@@ -94,6 +104,10 @@ class Writer:
         done. `forgets`: it changes rows that the writer remembers. Raises `Busy`; the future raises what the job does.
         """
         return self._put(_Item(_Job(job, forgets), b"", Future()))
+
+    def reload_commands(self) -> None:
+        """Another server changed commands: they are read anew before the next group. From any thread."""
+        self._are_commands_stale = True
 
     def _put(self, item: _Item) -> Future[Any]:
         try:
@@ -213,14 +227,21 @@ class Writer:
 
     def _commit(self, group: list[_Item], *, folds: bool = True, attempt: int = 1) -> None:
         answers: list[Answer | int | Exception] = []
+        began_s = time.monotonic()
+        if self._are_commands_stale:
+            self._are_commands_stale = False
+            self.memory.commands.forget()
         try:
             with self.engine.begin() as connection:
                 transaction = Transaction(connection, self.memory, [item.message for item in group], folds=folds)
                 answers = [transaction.take(item.message, item.body) for item in group]  # type: ignore[arg-type]
                 transaction.finish()
+                changed = [(each.run, each.last_step) for each in transaction.changes()]
+                announce(connection, self.server_id, changed, transaction.recommanded)
         except Exception as error:
             self._failed(group, error, folds, attempt)
             return
+        self.measures.committed(len(group), time.monotonic() - began_s)
         self._answer(group, answers)
         transaction.committed()
         asked = {run: self._last_step(run) for run in transaction.commanded}
@@ -247,6 +268,7 @@ class Writer:
             if attempt < ATTEMPTS and getattr(getattr(error, "orig", None), "sqlstate", None) in DEADLOCK:
                 self._commit(group, folds=folds, attempt=attempt + 1)
                 return
+            self.measures.commit_failed()
             logger.error("database did not take a group of %d messages: %s", len(group), _line(error))
             for item in group:
                 item.future.set_exception(Unavailable("the database did not take the message"))

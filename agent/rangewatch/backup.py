@@ -1,0 +1,86 @@
+"""`rangewatch backup FILE`: one moment of all runs as a SQLite file, from a running server or from a database."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sqlite3
+import sys
+import tempfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from rangewatch.maintenance import add_place, offline, opened, run, told
+from rangewatch.server_api import ServerError, write_line
+
+PART_BYTES = 1 << 20
+TELL_BYTES = 64 << 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write it; 0, 2 for an error, 130 when interrupted. FILE is there when all of it is, and was verified."""
+    options = _parser().parse_args(argv)
+    return run("backup", lambda: _backup(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rangewatch backup",
+        description="Copy all runs as they are at this moment into one SQLite file, while training goes on. "
+        "`rangewatch restore` reads it again, on SQLite or PostgreSQL.",
+    )
+    parser.add_argument("file", type=Path, help="where to write it")
+    add_place(parser)
+    parser.add_argument("--replace", action="store_true", help="replace FILE when it is there")
+    parser.add_argument("--no-verify", action="store_true", help="do not read it again to check every tile")
+    return parser
+
+
+def _backup(options: argparse.Namespace) -> int:
+    target: Path = options.file
+    if target.exists() and not options.replace:
+        raise ServerError(f"{target} is there already; give another name, or --replace")
+    with tempfile.TemporaryDirectory(prefix=".rangewatch-", dir=target.absolute().parent) as folder:
+        path = Path(folder) / "backup.db"
+        if options.db is not None:
+            offline("backup")(options.db, path, target, told)
+        else:
+            _receive(options.url, path)
+        tiles = None if options.no_verify else verify(path)
+        path.replace(target)
+    seen = "not verified" if tiles is None else f"{tiles} tiles verified"
+    write_line(sys.stdout, f"{target}: {target.stat().st_size / 1e6:.1f} MB, {seen}")
+    return 0
+
+
+def _receive(url: str, path: Path) -> None:
+    told("the server writes a snapshot")
+    size = 0
+    with opened("GET", url, "/api/v1/backup") as answer, path.open("xb") as file:
+        for part in answer.stream(PART_BYTES):
+            file.write(part)
+            if size // TELL_BYTES != (size + len(part)) // TELL_BYTES:
+                told(f"{(size + len(part)) / 1e6:.0f} MB received")
+            size += len(part)
+        os.fsync(file.fileno())
+
+
+def verify(path: Path) -> int:
+    """How many tiles it holds. Raises `ServerError` when one's checksum is wrong, or SQLite finds faults."""
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+        try:
+            if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+                raise ServerError("the backup is damaged: PRAGMA quick_check finds faults")
+            tiles = 0
+            for run_id, stream, payload in connection.execute("SELECT run_id, stream_id, payload FROM tiles"):
+                if payload[:4] != b"RWT1" or zlib.crc32(payload[8:]) != int.from_bytes(payload[4:8], "little"):
+                    raise ServerError(f"a tile of run {run_id}, stream {stream} is damaged; --no-verify keeps the rest")
+                tiles += 1
+            return tiles
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise ServerError(f"the backup cannot be read: {error}") from None

@@ -1,0 +1,40 @@
+"""`rangewatch delete RUN`: remove a run from a running server. It asks first."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from rangewatch.maintenance import opened, run
+from rangewatch.server_api import add_arguments, find_run, write_line
+
+
+def main(argv: Sequence[str]) -> int:
+    """Delete it; 0, 1 when it was not to be, 2 for an error, 130 when interrupted."""
+    options = _parser().parse_args(argv)
+    return run("delete", lambda: _delete(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rangewatch delete",
+        description="Delete a run with all that was recorded of it. A training that still sends opens it anew.",
+    )
+    add_arguments(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    return parser
+
+
+def _delete(options: argparse.Namespace) -> int:
+    found = find_run(options.url, options.run)
+    what = f"run {found['id']}, {found['name']}, steps {found['first_step']} to {found['last_step']}"
+    if not options.yes:
+        write_line(sys.stderr, f"This deletes {what}, for good. Type yes to do it:")
+        if sys.stdin.readline().strip().lower() != "yes":
+            write_line(sys.stderr, "Nothing was deleted.")
+            return 1
+    with opened("DELETE", options.url, f"/api/v1/runs/{found['id']}") as answer:
+        answer.drain_conn()
+    write_line(sys.stdout, f"Deleted {what}.")
+    return 0

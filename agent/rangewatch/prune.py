@@ -1,0 +1,67 @@
+"""`rangewatch prune`: remove detail, and at last runs, by age and size. `--dry-run` shows what would go."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TypedDict
+from urllib.parse import urlencode
+
+from rangewatch.maintenance import add_place, follow, offline, run, told
+from rangewatch.server_api import ServerError, get, write_line
+
+
+class _Plan(TypedDict):
+    lines: list[str]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do it or show it; 0, 2 for an error, 130 when interrupted."""
+    options = _parser().parse_args(argv)
+    return run("prune", lambda: _prune(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rangewatch prune",
+        description="Remove what the policy says: single steps first, then coarser columns, and at last, for size "
+        "only, runs that have ended. Around overflows, skipped steps and failures everything stays. Without "
+        "--keep-days and --keep-gb: the server's own policy.",
+    )
+    add_place(parser)
+    add = parser.add_argument
+    add("--dry-run", action="store_true", help="show what would go")
+    add("--keep-days", type=float, help="keep single steps for this many days")
+    add("--keep-gb", type=float, help="keep at most this many GB (10^9 bytes) in all")
+    add("--vacuum", action="store_true", help="with --db, SQLite: rewrite the file, so that it is as small as can be")
+    return parser
+
+
+def _prune(options: argparse.Namespace) -> int:
+    limits = {name: each for name in ("keep_days", "keep_gb") if (each := getattr(options, name)) is not None}
+    if options.db is not None:
+        for line in offline("prune")(options.db, _env() | limits, options.dry_run, options.vacuum, told):
+            write_line(sys.stdout, line)
+        return 0
+    if options.vacuum:
+        raise ServerError("--vacuum rewrites the file, which needs --db and the server stopped")
+    path = f"/api/v1/prune?{urlencode(limits)}"
+    for line in get(options.url, path, _Plan)["lines"]:
+        write_line(sys.stdout, line)
+    if not options.dry_run:
+        follow("POST", options.url, path)
+    return 0
+
+
+def _env() -> dict[str, float]:
+    """What the server would be told, where there is none."""
+    found: dict[str, float] = {}
+    for name, variable in (("keep_days", "RANGEWATCH_KEEP_DAYS"), ("keep_gb", "RANGEWATCH_KEEP_GB")):
+        if text := os.environ.get(variable, "").strip():
+            try:
+                found[name] = float(text)
+            except ValueError:
+                raise ServerError(f"{variable} must be a number") from None
+    return found

@@ -1,0 +1,85 @@
+"""The server's own retention: a thread that finishes deletions, and applies the policy every few minutes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from rangewatch_server.retention.facts import planned
+from rangewatch_server.retention.jobs import QueuedJobs, Stopped
+from rangewatch_server.retention.policy import Policy
+from rangewatch_server.retention.prune import Told, apply, finish_deletions
+from rangewatch_server.retention.runs_delete import give_up_restores
+from rangewatch_server.retention.space import give_back
+from rangewatch_server.store.engine import Engines
+from rangewatch_server.store.writer import Writer
+
+logger = logging.getLogger("rangewatch.server")
+
+EVERY_S = 300.0
+JOIN_S = 30.0  # at shutdown it ends after the job it is in
+
+
+class Retention:
+    """Start it after the writer, stop it before. One thing at a time: `alone` is held while rows go or come."""
+
+    def __init__(self, writer: Writer, engines: Engines, policy: Policy) -> None:
+        self.engines, self.policy = engines, policy
+        self.jobs = QueuedJobs(writer, lambda: self._ended)
+        self._alone = threading.Lock()
+        self._wake = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="rangewatch-retention", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it; deletions that are not done go on at the next start."""
+        self._ended = True
+        self._wake.set()
+        self._thread.join(JOIN_S)
+
+    def wake(self) -> None:
+        """There is a deletion to finish."""
+        self._wake.set()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nothing else prunes, deletes rows or restores meanwhile. Raises `Stopped` when the server shuts down."""
+        with self._alone:
+            if self._ended:
+                raise Stopped("the server is shutting down")
+            yield
+
+    def prune(self, policy: Policy, told: Told) -> None:
+        """Apply a policy now, in the caller's thread."""
+        with self.alone():
+            actions = planned(self.engines.reader, policy)
+            apply(self.jobs, self.engines.writer, actions, told)
+
+    def _run(self) -> None:
+        while not self._ended:
+            try:
+                self._once()
+            except Stopped:
+                return
+            except SQLAlchemyError as error:
+                logger.error("retention stopped at a fault of the database: %s", str(error).splitlines()[0])
+            self._wake.wait(EVERY_S)
+            self._wake.clear()
+
+    def _once(self) -> None:
+        with self.alone():
+            self.jobs(give_up_restores)
+            gone = finish_deletions(self.jobs, self.engines.reader)
+            if gone:
+                logger.warning("removed the rows of %d deleted runs", len(gone))
+                give_back(self.jobs, self.engines.writer, [], lambda line: logger.info("%s", line))
+        if self.policy.is_set:
+            self.prune(self.policy, lambda line: logger.warning("retention: %s", line))

@@ -1,0 +1,99 @@
+"""What a plan needs to know of the database, read in short transactions: one for each run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Engine, case, func, select, text
+
+from rangewatch_server.pyramid import FANOUT
+from rangewatch_server.retention.kept import kept_tiles
+from rangewatch_server.retention.policy import TOP, UNIT, Policy, RunFacts, Stored, plan
+from rangewatch_server.retention.policy import Action as Action
+from rangewatch_server.store import tables
+
+ENDED_NS = 3_600 * 10**9  # an open stream that was silent for an hour has ended: a checkpoint may take minutes
+MERGED_NS = 86_400 * 10**9  # a run that ended longer ago is not merged any more
+_run, _stream, _tile, _batch = tables.runs.c, tables.streams.c, tables.tiles.c, tables.batches.c
+
+
+def planned(engine: Engine, policy: Policy, now_ns: int | None = None) -> list[Action]:
+    """What goes now by the policy. Reads each run's sizes only where something may have to go."""
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    used_bytes = held_bytes(engine)
+    if policy.keep_days is None and (policy.keep_bytes is None or used_bytes <= policy.keep_bytes):
+        policy = Policy()
+    runs = [found for each in run_ids(engine) if (found := run_facts(engine, each, now_ns)) is not None]
+    if engine.dialect.name == "postgresql":  # dead rows are part of its files until it is vacuumed, and are reused
+        used_bytes = sum(run.bytes for run in runs)
+    return plan(runs, policy, now_ns, used_bytes)
+
+
+def held_bytes(engine: Engine) -> int:
+    """Bytes in use. SQLite: pages that are not free; PostgreSQL: all tables with their indexes, dead rows too."""
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            pages, free, size = (_pragma(connection, name) for name in ("page_count", "freelist_count", "page_size"))
+            return (pages - free) * size
+        query = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r'"
+        return int(connection.execute(text(f"{query} AND relnamespace = current_schema()::regnamespace")).scalar() or 0)
+
+
+def _pragma(connection: Connection, name: str) -> int:
+    return int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+
+
+def run_ids(engine: Engine) -> list[int]:
+    """All runs that were not deleted."""
+    with engine.connect() as connection:
+        return list(connection.execute(select(_run.id).where(_run.deleted_ns.is_(None)).order_by(_run.id)).scalars())
+
+
+def run_facts(engine: Engine, run_id: int, now_ns: int) -> RunFacts | None:
+    """One run in one read transaction; None when there is no such run or it has no step."""
+    with engine.connect() as connection:
+        name = connection.execute(select(_run.name).where(_run.id == run_id)).scalar()
+        rows = connection.execute(select(tables.streams).where(_stream.run_id == run_id)).all()
+        ranks = [row for row in rows if row.rank >= 0]
+        if name is None or not any(row.first_step is not None for row in ranks):
+            return None
+        stored, tile_bytes = _stored(connection, run_id)
+        query = select(func.coalesce(func.sum(func.length(_batch.body)), 0)).where(_batch.run_id == run_id)
+        size = tile_bytes + int(connection.execute(query).scalar_one())
+        return RunFacts(
+            run_id, name, kept=kept_tiles(connection, run_id), stored=stored, bytes=size, **_steps(rows, ranks, now_ns)
+        )
+
+
+def _steps(rows: Sequence[Any], ranks: Sequence[Any], now_ns: int) -> dict[str, Any]:
+    sends = [row for row in ranks if row.state == "open" and now_ns - row.last_seen_ns < ENDED_NS]
+    last_seen_ns = max(row.last_seen_ns for row in ranks)
+    frontier = min(row.frontier for row in sends) if sends else max(row.frontier for row in ranks)
+    if len({row.rank for row in ranks}) > 1 and now_ns - last_seen_ns < MERGED_NS:
+        # The merged ranks are made of single steps: what they have not passed yet stays.
+        frontier = min(frontier, max((row.frontier for row in rows if row.rank < 0), default=0))
+    return {
+        "has_ended": not sends,
+        "started_ns": min(row.started_ns for row in ranks), "last_seen_ns": last_seen_ns,
+        "first_step": min(row.first_step for row in ranks if row.first_step is not None),
+        "last_step": max(row.last_step for row in ranks if row.last_step is not None),
+        "frontier": frontier,
+        "thin_step": max(row.thin_step for row in rows), "thin_level": max(row.thin_level for row in rows),
+    }  # fmt: skip
+
+
+def _stored(connection: Connection, run_id: int) -> tuple[tuple[Stored, ...], int]:
+    """Tiles that may go, as the tile above them is there; and the bytes of all tiles."""
+    span = case({level: UNIT * FANOUT**level for level in range(TOP)}, value=_tile.level, else_=2**62)
+    has_above = _tile.tile < _stream.frontier // span * FANOUT
+    query = (
+        select(_tile.level, _tile.tile, has_above, func.count(), func.sum(func.length(_tile.payload)))
+        .join(tables.streams, _stream.id == _tile.stream_id)
+        .where(_tile.run_id == run_id)
+        .group_by(_tile.level, _tile.tile, has_above)
+    )
+    rows = connection.execute(query).all()
+    going = tuple(Stored(level, tile, count, int(size)) for level, tile, above, count, size in rows if above)
+    return going, sum(int(size) for *_, size in rows)

@@ -1,0 +1,64 @@
+"""A plan carried out: thinned, removed, and the space given back. Each job is a transaction of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import Engine
+
+from rangewatch_server.retention.jobs import Jobs
+from rangewatch_server.retention.policy import Action, Thin
+from rangewatch_server.retention.runs_delete import mark_deleted, remove_rows, unfinished
+from rangewatch_server.retention.space import give_back
+from rangewatch_server.retention.thinning import thin
+
+Told = Callable[[str], None]
+"""Gets a line for a person."""
+
+
+def table_of(actions: Sequence[Action]) -> list[str]:
+    """The plan as lines, with totals."""
+    if not actions:
+        return ["Nothing to remove."]
+    lines = [f"{'run':>6}  {'what goes':<58}{'tiles':>9}{'MB':>11}"]
+    for each in actions:
+        tiles = f"{each.tiles}" if isinstance(each, Thin) else "all"
+        lines.append(f"{each.run:>6}  {described(each):<58}{tiles:>9}{each.bytes / 1e6:>11.1f}")
+    total = sum(each.tiles for each in actions if isinstance(each, Thin))
+    return [*lines, f"{'':>6}  {'total':<58}{total:>9}{sum(each.bytes for each in actions) / 1e6:>11.1f}"]
+
+
+def described(action: Action) -> str:
+    """What goes, in words."""
+    if isinstance(action, Thin):
+        return f"detail before step {action.step}, finer than {8**action.level} steps a column"
+    return "the whole run, which has ended"
+
+
+def apply(jobs: Jobs, engine: Engine, actions: Sequence[Action], told: Told) -> None:
+    """Carry out a plan. `engine`: the writer's, for VACUUM in PostgreSQL only."""
+    for number, action in enumerate(actions, 1):
+        told(f"{number} of {len(actions)}: run {action.run}: {described(action)}")
+        if isinstance(action, Thin):
+            tiles, freed = thin(jobs, action)
+            told(f"  {tiles} tiles, {freed / 1e6:.1f} MB")
+        else:
+            delete_run(jobs, action.run)
+    if actions:
+        give_back(jobs, engine, [action.run for action in actions], told)
+
+
+def delete_run(jobs: Jobs, run_id: int) -> str | None:
+    """A whole run with all its rows; its name, or None when there is none."""
+    name = jobs(lambda connection: mark_deleted(connection, run_id), forgets=True)
+    if name is not None:
+        remove_rows(jobs, run_id)
+    return name
+
+
+def finish_deletions(jobs: Jobs, engine: Engine) -> list[int]:
+    """Go on with deletions that were interrupted, or have been asked for; their runs."""
+    runs = unfinished(engine)
+    for run_id in runs:
+        remove_rows(jobs, run_id)
+    return runs

@@ -1,0 +1,168 @@
+"""Clocks that jump, restarts, two jobs of one name, and sizes at the edge of what is allowed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from rangewatch import wire
+from rangewatch.records import Catalogue, TensorEntry
+from rangewatch_server import command_states, overview
+from rangewatch_server.pyramid import RANGES
+from rangewatch_server.store.checks import MAX_NAME_BYTES
+from rangewatch_server.store.command_rows import Ask
+from tests.server.conftest import Server, Store, batch, catalogue, opening
+
+SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
+KNOWN = catalogue(2)
+HOUR_NS = 3_600 * 10**9
+TRACE = {"kind": "trace", "steps": 1, "modules": []}
+
+
+class Clock:
+    """`time.time_ns` of everything in this process, some hours off."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.off_ns = 0
+        real = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: real() + self.off_ns)
+
+    def jump(self, hours: int) -> None:
+        self.off_ns += hours * HOUR_NS
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def state(store: Store) -> str:
+    with store.queries.read() as reader:
+        return overview.state(reader.run(1))
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_jumps_makes_no_dead_rank_live(store: Store, clock: Clock, hours: int) -> None:
+    store.send(opening(KNOWN))
+    store.send(batch(KNOWN, 0, range(4)))
+    assert state(store) == "live"
+    clock.jump(hours)
+    assert state(store) == "stale", "nobody has spoken since the jump"
+    store.send(batch(KNOWN, 1, range(4, 8)))
+    assert state(store) == "live"
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_jumps_does_not_stop_commands(store: Store, clock: Clock, hours: int) -> None:
+    store.send(opening(KNOWN))
+    store.send(batch(KNOWN, 0, range(4)))
+    store.writer.command(Ask(1, TRACE, None, 1)).result(30)
+    clock.jump(hours)
+    before = store.send(batch(KNOWN, 1, range(4, 8))).commands
+    assert len(before) == (0 if hours > 0 else 1), "expired, or still waiting for the rank"
+    store.writer.command(Ask(1, TRACE, None, 1)).result(30)
+    assert len(store.send(batch(KNOWN, 2, range(8, 12))).commands) == len(before) + 1
+    with store.queries.read() as reader:
+        newest = command_states.newest(reader.run(1), 1)[0]
+    assert newest["states"][0]["state"] == "pending"
+    assert newest["expires_ns"] - newest["created_ns"] == 600 * 10**9
+
+
+def test_a_clock_put_back_between_two_processes_changes_no_history(store: Store, clock: Clock) -> None:
+    """The newer is who came later, not who says so."""
+    store.send(opening(KNOWN, world_size=4))
+    store.send(batch(KNOWN, 0, range(100), {"amax": 2.0}))
+    clock.jump(-1)
+    store.send(opening(KNOWN, incarnation="b", world_size=2))
+    store.send(batch(KNOWN, 0, range(50, 60), {"amax": 4.0}, incarnation="b"))
+    with store.queries.read() as reader:
+        run = reader.run(1)
+        shown = run.slice(RANGES, [0], 0, 0, 60, ["amax"]).columns["amax"][0]
+        assert shown.tolist() == [2.0] * 50 + [4.0] * 10
+        assert (overview.world_size(run), run.last_step) == (2, 59)
+
+
+def test_both_histories_of_a_restart_are_kept(store: Store) -> None:
+    """The newer is shown from where it began. What it replaced is in the database, and no page shows it yet."""
+    store.send(opening(KNOWN))
+    store.send(batch(KNOWN, 0, range(300), {"amax": 2.0}))
+    store.send(opening(KNOWN, incarnation="b"))
+    store.send(batch(KNOWN, 0, range(100, 150), {"amax": 4.0}, incarnation="b"))
+    with store.queries.read() as reader:
+        run = reader.run(1)
+        rank = run.ranks[0]
+        assert [(row.first_step, row.last_step) for row in rank.rows] == [(0, 299), (100, 149)]
+        assert [(row.ordinal, end) for row, end in rank.visible()] == [(2, 2**62), (1, 100)]
+
+
+def test_two_jobs_of_one_name_are_two_and_it_is_said(store: Store) -> None:
+    """Both claim rank 0 and go on sending: each is stored as it came, and the page is told that two are live."""
+    for sequence in range(2):
+        for name, amax in (("a", 2.0), ("b", 4.0)):
+            if sequence == 0:
+                store.send(opening(KNOWN, incarnation=name))
+            store.send(batch(KNOWN, sequence, range(sequence * 4, sequence * 4 + 4), {"amax": amax}, incarnation=name))
+    with store.queries.read() as reader:
+        run = reader.run(1)
+        assert [row.contiguous for row in run.ranks[0].rows] == [1, 1]
+        assert (run.slice(RANGES, [0], 0, 0, 8, ["amax"]).columns["amax"] == 4).all(), "the newer is shown"
+        (told,) = overview.run_detail(run)["ranks"]
+        assert (told["state"], told["incarnation"], told["also_live"]) == ("live", 2, 1)
+
+
+@pytest.fixture
+def served(database_url: str, start_server: Callable[..., Server]) -> Iterator[Server]:
+    return start_server(db=database_url.replace("+psycopg", ""))
+
+
+def test_ten_thousand_tensors(served: Server) -> None:
+    known = catalogue(10_000)
+    served.post(opening(known))
+    amax = np.ones((10_000, 70))
+    amax[7_654, 33] = 65504.0
+    assert served.post(batch(known, 0, range(70), {"amax": amax})).status_code == 202
+    assert len(served.get("/api/v1/runs/1/tensors")["tensors"]) == 10_000
+    meta = served.get("/api/v1/runs/1/figures/layers?rows=1000")["meta"]
+    assert (len(meta["rows"]), sum(row["count"] for row in meta["rows"])) == (1_000, 10_000)
+    assert [served.get("/api/v1/runs/1/locate")[key] for key in ("step", "tensor")] == [33, 7_654]
+    assert served.get("/api/v1/runs")["runs"][0]["last_step"] == 69
+
+
+def test_names_of_4_kib(served: Server) -> None:
+    """In letters of three bytes each, as long as names may be; a byte more is refused, and says so."""
+    name = "界" * (MAX_NAME_BYTES // 3)
+    known = Catalogue(KNOWN.statistics, (TensorEntry(name, "output", 0, "float16", (4,), 0, name),))
+    assert served.post(opening(known, run=name)).status_code == 202
+    assert served.post(batch(known, 0, range(70), run=name, series={name: 1.0})).status_code == 202
+    run = served.get("/api/v1/runs")["runs"][0]
+    assert (run["name"], run["last_step"]) == (name, 69)
+    assert served.get("/api/v1/runs/1")["series"] == [name]
+    assert served.get("/api/v1/runs/1/tensors")["tensors"][0]["fqn"] == name
+    assert served.get("/api/v1/runs/1/step?step=3")["frames"][0]["fqn"] == name
+    assert served.get("/api/v1/runs/1/figures/layers")["meta"]["rows"][0]["label"].startswith(name)
+    longer = served.post(opening(KNOWN, run=name + "xxxx"))
+    assert (longer.status_code, longer.json()["code"]) == (400, "bad_header")
+
+
+def test_a_great_many_runs_are_listed(
+    database_url: str, open_store: Callable[[str], Store], start_server: Callable[..., Server]
+) -> None:
+    """A thousand in a soak. PostgreSQL makes two partitions for each, so fewer there."""
+    runs = 1_000 if SOAK else 100 if database_url.startswith("sqlite") else 20
+    store = open_store(database_url)
+    messages = [
+        message
+        for number in range(runs)
+        for message in (opening(KNOWN, f"run {number}"), batch(KNOWN, 0, range(4), run=f"run {number}"))
+    ]
+    for first in range(0, len(messages), 500):
+        for future in [store.writer.submit(each, wire.encode(each)) for each in messages[first : first + 500]]:
+            future.result(60)
+    store.close()
+    listed = start_server(db=database_url.replace("+psycopg", "")).get("/api/v1/runs")["runs"]
+    assert [run["name"] for run in listed] == [f"run {number}" for number in reversed(range(runs))]
+    assert {run["last_step"] for run in listed} == {3}
