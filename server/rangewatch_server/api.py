@@ -26,6 +26,7 @@ router = APIRouter()
 Step = Annotated[int | None, Query(ge=0, le=MAX_STEP + 1)]
 RunId = int
 MAX_ID = 2**62
+MAX_DAMAGED = 100  # stored tiles that a reply names; it counts all
 
 
 def answer(value: Any, status: int = 200) -> Response:
@@ -109,7 +110,7 @@ def show_step(
             return answer({"step": None, "rank": None, "observed": False, "frames": [], "ranks": sorted(run.ranks)})
         at = _rank(run, rank)
         step = step if step is not None else last_step(run.ranks[at]) or 0
-        return answer(_step(run, at, step, run.first_step, run.last_step, report_frames))
+        return answer(_step(run, at, step, run.first_step, run.last_step, report_frames) | _damaged(run))
 
 
 def _step(run: RunReader, rank: int, step: int, first: int, last: int, report_frames: int) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def locate(
         )
         if found is None:
             raise ApiError(404, "nothing_there", "nothing was observed there")
-        return answer(found)
+        return answer(msgspec.structs.asdict(found) | _damaged(run))
 
 
 @router.get("/api/v1/figures")
@@ -180,7 +181,19 @@ def show_figure(
             start=low, stop=high, ranks=tuple(_ranks(run, rank)), kinds=_kinds(kind), q=q, tensor=tensor,
             columns=columns, rows=rows,
         )  # fmt: skip
-        return answer(figure.build(run, params))
+        built = figure.build(run, params)
+        return answer(built | {"meta": built["meta"] | _damaged(run)})
+
+
+def _damaged(run: RunReader) -> dict[str, Any]:
+    """What could not be read for this reply, for `meta` or the reply itself; nothing when all could."""
+    found = sorted(run.damage, key=lambda each: (each.level, each.start, each.rank, each.part))
+    shown = [
+        {"rank": each.rank, "part": each.part, "level": each.level}
+        | {"first_step": each.start, "last_step": each.stop - 1}
+        for each in found[:MAX_DAMAGED]
+    ]
+    return {"damaged": shown, "damaged_tiles": len(found)} if found else {}
 
 
 def _range(run: RunReader, start: int | None, stop: int | None) -> tuple[int, int]:

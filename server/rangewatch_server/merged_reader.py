@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 Memory = Callable[[int, str, int, int, int, Sequence[str]], "Snapshot | None"]
-"""(run, part, version of the stored tiles, start, stop, columns) -> what the writer of this process holds beside them."""
+"""(run, part, version of the stored tiles, start, stop, columns) -> what the writer of this process holds besides."""
 
 NOTHING = Snapshot(frozenset(), [])
 
@@ -50,7 +50,7 @@ class MergedReader:
         return found
 
     def by_rank(self, level: int, start: int, stop: int, wanted: Sequence[str]) -> Block:
-        """The summary of every rank: row `rank * len(KINDS) + kind`, for each rank and every kind, in order of ranks."""
+        """The summary of every rank, in order: rows `rank * len(KINDS) + kind`, for every kind."""
         names = self.run.names()
         fill, rules = names.fill[SUMMARY], names.rules[SUMMARY]
         found, fed = self._merged(SUMMARY, level, start, stop, wanted)
@@ -83,7 +83,9 @@ class MergedReader:
     ) -> tuple[list[Block], frozenset[int]]:
         needed = with_needed(part, wanted)
         snapshot = self.memory(self.run.id, part, self.version, max(start, self.frontier), stop, needed) or NOTHING
-        slices = MergedSlices(self.run.connection, self.run.reader.cache, self.run.names(), self.stream)
+        slices = MergedSlices(
+            self.run.connection, self.run.reader.cache, self.run.names(), self.stream, self.run.damage
+        )
         slices.memory = snapshot.blocks
         return slices.pieces(part, level, start, stop, wanted), snapshot.fed
 

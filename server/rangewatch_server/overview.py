@@ -74,8 +74,8 @@ def state(run: RunReader) -> str:
 
 
 def world_size(run: RunReader) -> int:
-    """As the incarnation that started last says."""
-    newest = max(run.ranks.values(), key=lambda rank: rank.row.started_ns, default=None)
+    """As the incarnation that was opened last says: in our order, whatever clocks say."""
+    newest = max(run.ranks.values(), key=lambda rank: rank.row.id, default=None)
     return newest.info.world_size if newest else 0
 
 
@@ -243,7 +243,7 @@ def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]]) -> dic
     return {
         "rank": rank.rank, "state": spoken, "host": rank.info.host, "local_rank": rank.info.local_rank,
         "world_size": rank.info.world_size, "incarnation": rank.row.ordinal, "last_step": last_step(rank),
-        "last_seen_ns": rank.row.last_seen_ns, "device": rank.info.device,
+        "last_seen_ns": rank.row.last_seen_ns, "device": rank.info.device, "also_live": run.also_live(rank),
     } | trouble.get(rank.rank, _no_trouble())  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from rangewatch_server import pyramid
 from rangewatch_server.merged_reader import Memory, MergedReader, no_memory
 from rangewatch_server.merging import join
 from rangewatch_server.pyramid import FANOUT, PARTS, RANGES, SUMMARY, Block
-from rangewatch_server.slices import Cache, RunNames, Stream, StreamSlices
+from rangewatch_server.slices import Cache, Damage, RunNames, Stream, StreamSlices
 from rangewatch_server.store import tables
 from rangewatch_server.store.merged_rows import ALL_RANKS
 from rangewatch_server.store.names import load_series, load_statistics, load_tensors
@@ -29,6 +29,8 @@ Array = NDArray[Any]
 
 
 NO_END = 2**62  # past any step
+EXACT_RANKS = 64  # beyond, sums of fractions may differ by 1e-15 with the order in which ranks reported
+FRACTIONS = frozenset(("sum_sq", "sum"))
 MOST_LOOKED_AT = 256  # tiles of a stream, or streams: a wider range is drawn in coarser columns anyhow
 
 
@@ -113,6 +115,8 @@ class RunReader:
         self.ranks = self._ranks()
         self.merged = MergedReader(self, self._all_ranks, reader.memory)
         self.now_ns = time.time_ns()
+        self.damage: set[Damage] = set()
+        """Stored tiles that slices found damaged so far."""
         self._names: RunNames | None = None
 
     @cached_property
@@ -167,7 +171,15 @@ class RunReader:
 
     def is_live(self, rank: Rank) -> bool:
         """Whether the rank spoke lately and has not said goodbye."""
-        return rank.row.state == "open" and self.now_ns - rank.row.last_seen_ns < self.reader.live_ns
+        return self._speaks(rank.row)
+
+    def also_live(self, rank: Rank) -> int:
+        """Processes that claim the rank beside the newest and are live: two jobs of one name, or a restart just now."""
+        return sum(self._speaks(row) for row in rank.rows[:-1])
+
+    def _speaks(self, row: Any) -> bool:
+        """Whether it spoke lately. A time ahead of ours was told by a clock that has been put back since."""
+        return row.state == "open" and abs(self.now_ns - row.last_seen_ns) < self.reader.live_ns
 
     def silent_since(self, rank: int) -> int | None:
         """The rank's last step when it neither speaks nor said goodbye, while the run went on; else None."""
@@ -261,7 +273,12 @@ class RunReader:
         return Block(level, first, np.arange(len(ranks) * len(KINDS)), columns)
 
     def _are_all(self, ranks: Sequence[int], wanted: Sequence[str]) -> bool:
-        """Whether these are all the ranks, several, and what is wanted has the same merge in any order of them."""
+        """Whether these are all the ranks, several, and what is wanted has the same merge in any order of them.
+
+        Sums of fractions have not, in their last bits: of up to EXACT_RANKS ranks they are added in the ranks' order.
+        """
+        if len(ranks) <= EXACT_RANKS and not FRACTIONS.isdisjoint(wanted):
+            return False
         return (
             len(ranks) > 1 and "last" not in wanted and len(ranks) == len(self.ranks) and set(ranks) == set(self.ranks)
         )
@@ -280,8 +297,8 @@ class RunReader:
             low, high = max(start, stream.first_step), min(newer_from, stream.last_step + 1)
             newer_from = min(newer_from, stream.first_step)
             if low < high and stream.id not in without:
-                slices = StreamSlices(self.connection, self.reader.cache, names, stream)
-                pieces += slices.pieces(part, level, low, high, wanted)
+                slices = StreamSlices(self.connection, self.reader.cache, names, stream, self.damage)
+                pieces = [*slices.pieces(part, level, low, high, wanted), *pieces]  # oldest first: the last value wins
         return pieces
 
     def _ranks(self) -> dict[int, Rank]:

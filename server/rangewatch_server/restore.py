@@ -19,7 +19,7 @@ from rangewatch_server.backup_rows import RunRows
 from rangewatch_server.retention.jobs import Jobs
 from rangewatch_server.retention.runs_delete import DELETING, RESTORING, mark_deleted, remove_rows
 from rangewatch_server.store import tables
-from rangewatch_server.store.names import open_partitions, identity
+from rangewatch_server.store.names import identity, open_partitions
 
 ROWS, BYTES = 200, 2 << 20  # in one job: some 20 ms
 Told = Callable[[str], None]

@@ -120,7 +120,8 @@ def _reader_pragmas(connection: Any, _record: Any) -> None:
 
 
 def _server(url: URL) -> Engines:
-    writer = create_engine(url, pool_size=2, max_overflow=1, pool_pre_ping=True)
+    options = {"options": f"{url.query.get('options', '')} -c lock_timeout={BUSY_TIMEOUT_MS}"}  # without it: for ever
+    writer = create_engine(url, pool_size=2, max_overflow=1, pool_pre_ping=True, connect_args=options)
     reader = create_engine(
         url, pool_size=READER_CONNECTIONS, max_overflow=0, pool_pre_ping=True, isolation_level="REPEATABLE READ"
     )

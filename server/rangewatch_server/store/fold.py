@@ -8,6 +8,7 @@ client that goes back) are merged into its tile, and the tiles above are made ag
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -20,9 +21,11 @@ from rangewatch_server.headroom import headroom_bits
 from rangewatch_server.pyramid import FANOUT, PARTS, RANGES, SERIES_PART, SUMMARY, Block
 from rangewatch_server.store.names import Tensors
 from rangewatch_server.store.rows import Raw, align, beside, dense, union
-from rangewatch_server.store.tiles import WIDTH
+from rangewatch_server.store.tiles import WIDTH, TileError
 
 Array = NDArray[Any]
+
+logger = logging.getLogger("rangewatch.server")
 
 
 class Tiles(Protocol):
@@ -82,7 +85,7 @@ class Folder:
         """Merge rows of one level 0 tile into the stored tiles of every level; one that has gone is not begun anew."""
         level, span = 0, WIDTH
         while (tile + 1) * span <= frontier:
-            stored = self.tiles.get(part, level, tile)
+            stored = self._stored(part, level, tile)
             if stored is not None or level >= thin_level:
                 self.tiles.put(part, tile, self._both(part, stored, block) if stored else block, True)
             level, span, child, tile = level + 1, span * FANOUT, tile, tile // FANOUT
@@ -91,7 +94,7 @@ class Folder:
 
     def _level_0(self, part: str, tile: int, block: Block, late: bool) -> None:
         if late:
-            stored = self.tiles.get(part, 0, tile)
+            stored = self._stored(part, 0, tile)
             block = self._both(part, stored, block) if stored else block
         self._write(part, tile, block, late)
         if part == RANGES and self.summarises:
@@ -144,8 +147,22 @@ class Folder:
         found = block.columns.get(name)
         return np.broadcast_to(self.fill[part][name], (len(block.rows), block.width)) if found is None else found
 
+    def _stored(self, part: str, level: int, tile: int) -> Block | None:
+        """A stored tile. One that is damaged is made again of the level below; at level 0 it is as if not there."""
+        try:
+            return self.tiles.get(part, level, tile)
+        except TileError as error:
+            logger.error("%s tile %d of level %d is made again of what is known: %s", part, tile, level, error)
+        children = range(tile * FANOUT, (tile + 1) * FANOUT) if level else range(0)
+        present = [each for child in children if (each := self._read_coarser(part, level - 1, child)) is not None]
+        if not present:
+            return None
+        block = self._joined(part, present, level, tile * WIDTH)
+        self.tiles.put(part, tile, block, True)
+        return block
+
     def _read_coarser(self, part: str, level: int, tile: int) -> Block | None:
-        stored = self.tiles.get(part, level, tile)
+        stored = self._stored(part, level, tile)
         return self._coarser(part, stored) if stored else None
 
     def _write(self, part: str, tile: int, block: Block, late: bool) -> None:

@@ -235,7 +235,9 @@ class MergedRun:
         if stream.folder is None:
             tensors = self.names.tensors(connection, self.run_id)
             stream.folder = Folder(tensors, self.names.statistics(connection, self.run_id), summarises=False)
-        numbers = source.below(frontier // WIDTH)
+        # What this transaction has stored already waits in memory until it is committed.
+        stored = self._stored_below if source is self.accumulators else 0
+        numbers = [tile for tile in source.below(frontier // WIDTH) if tile >= stored]
         stream.rewrites += any(tile * WIDTH < stream.frontier for tile in numbers)
         rows: list[dict[str, Any]] = []
         stream_tiles = StreamTiles(connection, self.run_id, stream.id, rows)

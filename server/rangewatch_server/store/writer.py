@@ -18,7 +18,14 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Engine
-from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, TimeoutError
+from sqlalchemy.exc import (
+    DatabaseError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+    TimeoutError,
+)
 
 from rangewatch.records import Batch, Opening
 from rangewatch_server.measures import Measures
@@ -38,8 +45,8 @@ PAUSE_S = 0.1  # between two looks at merged ranks that are behind, when nothing
 ATTEMPTS = 3  # of a group that ran into another server's locks
 DEADLOCK = ("40P01", "40001")  # PostgreSQL's codes for that
 
-# The database is at fault, not a message: away, locked, full, read-only.
-DATABASE_TROUBLE = (OperationalError, InterfaceError, InternalError, TimeoutError)
+# The database is at fault, not a message: away, locked, full, read-only; a table or a right that is gone.
+DATABASE_TROUBLE = (OperationalError, InterfaceError, InternalError, ProgrammingError, TimeoutError)
 
 
 class Busy(Exception):
@@ -153,7 +160,7 @@ class Writer:
         try:
             with self.engine.begin() as connection:
                 self.memory.load_backlog(connection)
-        except DATABASE_TROUBLE as error:
+        except Exception as error:  # whatever it is, the thread must live: nobody else takes messages
             logger.error("database did not say which steps are to be made into tiles: %s", _line(error))
 
     def _next(self) -> _Item | None:
@@ -190,7 +197,7 @@ class Writer:
     def _tidy_failed(self, error: Exception) -> None:
         self.memory.forget()
         self._tidy_at_s = time.monotonic() + SYNC_S
-        if isinstance(error, DATABASE_TROUBLE):
+        if _is_the_databases(error):
             logger.error("database did not take tiles: %s", _line(error))
             return
         logger.error("tiles cannot be made; their steps are read from the batches", exc_info=error)
@@ -264,7 +271,7 @@ class Writer:
 
     def _failed(self, group: list[_Item], error: Exception, folds: bool, attempt: int) -> None:
         self.memory.forget()
-        if isinstance(error, DATABASE_TROUBLE):
+        if _is_the_databases(error):
             if attempt < ATTEMPTS and getattr(getattr(error, "orig", None), "sqlstate", None) in DEADLOCK:
                 self._commit(group, folds=folds, attempt=attempt + 1)
                 return
@@ -281,6 +288,11 @@ class Writer:
         else:  # one message must not cost the others: each by itself, and the culprit is refused
             for item in group:
                 self._commit([item])
+
+
+def _is_the_databases(error: Exception) -> bool:
+    """`DatabaseError` itself, and none of what derives from it, is how SQLite says that its file is malformed."""
+    return isinstance(error, DATABASE_TROUBLE) or type(error) is DatabaseError
 
 
 def _line(error: Exception) -> str:
