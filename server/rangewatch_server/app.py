@@ -40,7 +40,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     Raises `DatabaseError`.
     """
-    engines = open_database(settings.database_url)
+    engines = open_database(settings.database_url, settings.sync)
     broker = live.Broker()
     measures = Measures()
     server_id = uuid.uuid4().hex

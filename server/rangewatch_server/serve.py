@@ -76,6 +76,12 @@ def _parser() -> argparse.ArgumentParser:
         help="a further name browsers reach this server by (may repeat)",
     )
     parser.add_argument(
+        "--sync",
+        default=env("RANGEWATCH_SYNC", "normal"),
+        help="normal: what is acknowledged survives the end of the server; full: a power cut too, each commit waits "
+        "for the disk (default: %(default)s)",
+    )
+    parser.add_argument(
         "--keep-days",
         default=env("RANGEWATCH_KEEP_DAYS", ""),
         metavar="DAYS",
@@ -111,8 +117,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     return Settings(
         host=arguments.host, port=_number("--port", arguments.port), db=arguments.db, token=arguments.token,
         allowed_hosts=tuple(named), least_free_bytes=_number("--min-free-mib", arguments.min_free_mib) << 20,
-        keep_days=_amount("--keep-days", arguments.keep_days), keep_gb=_amount("--keep-gb", arguments.keep_gb),
-        log_format=arguments.log_format, log_level=arguments.log_level,
+        sync=arguments.sync, keep_days=_amount("--keep-days", arguments.keep_days),
+        keep_gb=_amount("--keep-gb", arguments.keep_gb), log_format=arguments.log_format, log_level=arguments.log_level,
     )  # fmt: skip
 
 

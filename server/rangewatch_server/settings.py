@@ -10,6 +10,7 @@ from platformdirs import user_data_path
 from sqlalchemy import URL, make_url
 
 from rangewatch_server.logs import FORMATS, LEVELS
+from rangewatch_server.store.engine import SYNCS
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8642
@@ -33,6 +34,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     """Further names under which browsers reach this server (Host header), beside loopback and `host`."""
     live_s: float = LIVE_S
+    sync: str = "normal"
+    """`full`: what is acknowledged survives a power cut too, at the price of waiting for the disk."""
     keep_days: float | None = None
     """Steps older than this lose detail, but around events; None keeps all."""
     keep_gb: float | None = None
@@ -66,6 +69,8 @@ def check(settings: Settings) -> Settings:
         )
     if not 0 <= settings.port <= 65535:
         raise SettingsError(f"--port {settings.port}: must be 0 to 65535")
+    if settings.sync not in SYNCS:
+        raise SettingsError(f"--sync {settings.sync!r}: must be one of {', '.join(SYNCS)}")
     if settings.least_free_bytes < 0:
         raise SettingsError("--min-free-mib must be 0 or more")
     if settings.log_format not in FORMATS:

@@ -3,8 +3,10 @@
 SQLite: WAL, and only the writer's connection ever checkpoints. SQLite before 3.51.3 can lose pages when one connection
 writes while another resets the WAL (sqlite.org/wal.html#walresetbug); with a single checkpointer, which is also the
 only writer, that moment does not exist. Readers are opened read-only and keep their transactions short.
-Durability: `synchronous=NORMAL`, so what was acknowledged survives the death of the process; after a power cut the last
-commits may be gone (the agents then see a lower `contiguous`; see ARCHITECTURE.md).
+Durability: with `sync="normal"` what was acknowledged survives the death of the process, and after a power cut or a
+crash of the system the last commits of SQLite may be gone (a checkpoint syncs them: every 16 MiB of log); with
+`sync="full"` each commit waits for the disk, and they survive that too. PostgreSQL syncs each commit unless its own
+settings say otherwise; `full` asks for it whatever they say.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 BUSY_TIMEOUT_MS = 5_000  # another process (a backup, a shell) may hold the lock this long before a commit is retried
 READER_CONNECTIONS = 8
+MIGRATION_LOCK = 0x52616E67  # apart from the runs' locks, which are small numbers
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
@@ -44,11 +47,15 @@ class Engines(msgspec.Struct, frozen=True):
         self.writer.dispose()
 
 
-def open_database(url: str | URL) -> Engines:
+SYNCS = ("normal", "full")
+
+
+def open_database(url: str | URL, sync: str = "normal") -> Engines:
     """Open (and create, and migrate) the database at a SQLAlchemy URL. Raises `DatabaseError` in one line."""
     try:
         parsed = make_url(url)
-        engines = _sqlite(parsed.database or "") if parsed.get_backend_name() == "sqlite" else _server(parsed)
+        is_file = parsed.get_backend_name() == "sqlite"
+        engines = _sqlite(parsed.database or "", sync) if is_file else _server(parsed, sync)
     except (SQLAlchemyError, OSError, ImportError, ValueError) as error:
         raise DatabaseError(f"cannot open {_shown(url)}: {_line(error)}") from None
     try:
@@ -67,6 +74,7 @@ def migrate(engine: Engine) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with engine.begin() as connection:
+        _one_at_a_time(connection)
         found = MigrationContext.configure(connection).get_current_revision()
         known = {revision.revision for revision in ScriptDirectory.from_config(config).walk_revisions()}
         if found is not None and found not in known:
@@ -75,12 +83,19 @@ def migrate(engine: Engine) -> None:
         command.upgrade(config, "head")
 
 
-def _sqlite(path: str) -> Engines:
+def _one_at_a_time(connection: Connection) -> None:
+    """Servers that start together migrate one after another; SQLite's BEGIN IMMEDIATE sees to that itself."""
+    if connection.dialect.name != "sqlite":
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")  # a migration with data in place may take minutes
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+
+
+def _sqlite(path: str, sync: str) -> Engines:
     if not path or path == ":memory:":
         raise ValueError("SQLite needs a file; in-memory databases are not kept")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     writer = create_engine(URL.create("sqlite", database=path), poolclass=QueuePool, pool_size=1, max_overflow=0)
-    event.listen(writer, "connect", _writer_pragmas)
+    event.listen(writer, "connect", lambda connection, _: _writer_pragmas(connection, sync))
     event.listen(writer, "begin", _begin_immediate)
     reader = create_engine(
         "sqlite://", creator=lambda: _open_read_only(path), poolclass=QueuePool, pool_size=READER_CONNECTIONS,
@@ -95,13 +110,13 @@ def _open_read_only(path: str) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False)
 
 
-def _writer_pragmas(connection: Any, _record: Any) -> None:
+def _writer_pragmas(connection: Any, sync: str) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves
     for pragma in (
         f"busy_timeout={BUSY_TIMEOUT_MS}",
         "auto_vacuum=INCREMENTAL",  # before the first table; pages that prune frees go back to the disk in slices
         "journal_mode=WAL",
-        "synchronous=NORMAL",
+        f"synchronous={sync}",
         "foreign_keys=ON",
         "cache_size=-65536",  # 64 MiB
         "wal_autocheckpoint=4000",  # pages: 16 MiB of WAL before the writer folds it back
@@ -119,8 +134,9 @@ def _reader_pragmas(connection: Any, _record: Any) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _server(url: URL) -> Engines:
-    options = {"options": f"{url.query.get('options', '')} -c lock_timeout={BUSY_TIMEOUT_MS}"}  # without it: for ever
+def _server(url: URL, sync: str) -> Engines:
+    said = f"{url.query.get('options', '')} -c lock_timeout={BUSY_TIMEOUT_MS}"  # without it: for ever
+    options = {"options": f"{said} -c synchronous_commit=on" if sync == "full" else said}
     writer = create_engine(url, pool_size=2, max_overflow=1, pool_pre_ping=True, connect_args=options)
     reader = create_engine(
         url, pool_size=READER_CONNECTIONS, max_overflow=0, pool_pre_ping=True, isolation_level="REPEATABLE READ"
