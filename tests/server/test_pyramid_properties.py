@@ -251,11 +251,14 @@ def sent(
         moves = [0, 0, 90, -20] if span != 20 else [0, -first, -200]
         low = max(0, first + draw(st.sampled_from(moves)))
         shape = (TENSORS, span)
+        seen = random.integers(0, 3, shape)
         columns = {
             "amax": np.exp2(random.normal(0, 4, shape).clip(-14, 15)).astype(np.float32),
-            "nan_count": (random.random(shape) < 0.01) * 2.0, "full_numel": 32.0, "amin": random.random(shape) + 1e-3,
-            "sum_sq": random.random(shape) * 1e3, "call_count": random.integers(0, 3, shape),
+            "nan_count": (random.random(shape) < 0.01) * 2.0, "full_numel": 32.0,
+            "sum_sq": random.random(shape) * 1e3, "numel": 32.0,
         }  # fmt: skip
+        columns = {name: np.where(seen > 0, values, 0.0) for name, values in columns.items()}  # as agents send
+        columns |= {"call_count": seen, "amin": np.where(seen > 0, random.random(shape) + 1e-3, np.inf)}
         said = (Event("finished", 1, low + span),) if sequence == len(spans) - 1 and draw(st.booleans()) else ()
         series = {"loss": random.normal(size=span)}
         yield batch(

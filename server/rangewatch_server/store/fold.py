@@ -54,6 +54,10 @@ class Folder:
         self.rules = {part: pyramid.merge_rules(part, statistics) for part in PARTS}
         self._waiting: dict[tuple[str, int], dict[int, Block]] = {}
 
+    def forget(self) -> None:
+        """Let go of the columns that wait for their parent: they are read from the tiles below it then."""
+        self._waiting.clear()
+
     def fold(self, tiles: Tiles, raws: Sequence[Raw], old_frontier: int, frontier: int) -> None:
         """Make tiles of the raw rows below `frontier` (a multiple of 64, not below `old_frontier`)."""
         self.tiles = tiles

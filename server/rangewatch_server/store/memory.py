@@ -99,7 +99,7 @@ class Memory:
         )
         for sequence, body in connection.execute(query).all():
             batch: Any = decode(body)
-            state.restore(sequence, self.names.raws(connection, run_id, batch), batch)
+            state.restore(sequence, body, self.names.raws(connection, run_id, batch), batch)
         return state
 
     def begin(self, connection: Connection, keys: Iterable[Key], runs: Iterable[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -27,13 +28,44 @@ SUMMARY_FIELDS = (
 )  # fmt: skip
 
 
-class Pending(msgspec.Struct):
-    """A batch whose steps are not all in tiles: `raws` without the folded steps, `body` until it is in the database."""
+Read = Callable[[bytes], list[Raw]]
+"""A batch's body -> its rows."""
 
-    raws: list[Raw]
-    body: bytes | None
-    batch: Batch | None
+
+class Pending(msgspec.Struct):
+    """A batch whose steps are not all in tiles."""
+
+    body: bytes
+    raws: list[Raw] | None
+    """Its rows; None: they are read from the body again when they are needed."""
+    first: int
+    last: int
+    """Its steps; none where `last` is below `first`."""
+    is_stored: bool = False
+    """Whether the body is in the database."""
+    low: int = 0
+    """Rows of the steps below are in tiles."""
+    batch: Batch | None = None
     """Until it is counted: when no sequence before it is missing any more."""
+
+    def rows(self, read: Read) -> list[Raw]:
+        """The rows that are not in tiles."""
+        if self.raws is None:
+            return [_from(raw, self.low) for raw in read(self.body) if len(raw.steps) and raw.steps[-1] >= self.low]
+        return self.raws
+
+    def cut(self, frontier: int) -> None:
+        """Its rows below the frontier are in tiles."""
+        self.low = frontier
+        if self.raws is not None:
+            self.raws = [_from(raw, frontier) for raw in self.raws if raw.steps[-1] >= frontier]
+
+
+def waiting(body: bytes, raws: list[Raw], batch: Batch | None, *, is_stored: bool = False) -> Pending:
+    """A batch as it came, or as it was read back."""
+    steps = [raw.steps for raw in raws if len(raw.steps)]
+    first, last = min((int(each[0]) for each in steps), default=0), max((int(each[-1]) for each in steps), default=-1)
+    return Pending(body, raws, first, last, is_stored, batch=batch)
 
 
 class StreamState(msgspec.Struct):
@@ -70,7 +102,7 @@ class StreamState(msgspec.Struct):
 
     def add(self, batch: Batch, raws: list[Raw], body: bytes, tensors: Tensors, now_ns: int) -> list[Raw]:
         """Take a batch not seen before; the caller has checked it. Returns the rows that count from now on."""
-        self.pending[batch.sequence] = Pending(raws, body, batch)
+        self.pending[batch.sequence] = waiting(body, raws, batch)
         self.contiguous = max(self.contiguous, batch.settled - 1)
         while self.contiguous + 1 in self.pending:
             self.contiguous += 1
@@ -79,19 +111,20 @@ class StreamState(msgspec.Struct):
         new = [each for each in ready if each.batch is not None]
         for pending in new:
             self._count(pending, tensors)
-        return [raw for pending in new for raw in pending.raws]
+        return [raw for pending in new for raw in pending.raws or ()]
 
-    def restore(self, sequence: int, raws: list[Raw], batch: Batch) -> None:
+    def restore(self, sequence: int, body: bytes, raws: list[Raw], batch: Batch) -> None:
         """Take a batch that was read back: what of it lies before the frontier is in tiles already."""
         waits = batch if sequence > self.contiguous else None
-        kept = raws if waits else [_from(raw, self.frontier) for raw in raws if raw.steps[-1] >= self.frontier]
-        self.pending[sequence] = Pending(kept, None, waits)
+        found = self.pending[sequence] = waiting(body, raws, waits, is_stored=True)
+        if waits is None:
+            found.cut(self.frontier)
 
     def _count(self, pending: Pending, tensors: Tensors) -> None:
         """What a batch says of the run as a whole; once, and not while sequences before it are missing."""
         batch, pending.batch = pending.batch, None
         assert batch is not None, "counted once"
-        for raw in pending.raws:
+        for raw in pending.raws or ():
             self._extend(raw)
             if raw.part == RANGES:
                 self._worst(raw, tensors)
@@ -100,39 +133,45 @@ class StreamState(msgspec.Struct):
             if event.kind in ("finished", "failed") and self.state != "failed":
                 self.state = event.kind
 
-    def contiguous_raws(self) -> list[Raw]:
-        """Rows of the batches without a gap before them, in sequence."""
-        return [
-            raw
-            for sequence in sorted(self.pending)
-            if sequence <= self.contiguous
-            for raw in self.pending[sequence].raws
-        ]
+    def _counted(self) -> list[Pending]:
+        """Batches without a gap before them, in sequence."""
+        return [self.pending[sequence] for sequence in sorted(self.pending) if sequence <= self.contiguous]
+
+    def waiting_rows(self, read: Read) -> list[Raw]:
+        """Rows of the batches without a gap before them that are not in tiles, in sequence."""
+        return [raw for pending in self._counted() for raw in pending.rows(read)]
 
     def folded_to(self, frontier: int) -> list[int]:
         """Move the frontier; sequences now wholly in tiles are dropped, and returned if they were stored."""
         self.frontier = frontier
-        for sequence, pending in self.pending.items():
-            if sequence <= self.contiguous:
-                pending.raws = [_from(raw, frontier) for raw in pending.raws if raw.steps[-1] >= frontier]
-        done = [each for each, pending in self.pending.items() if each <= self.contiguous and not pending.raws]
-        return [each for each in done if self.pending.pop(each).body is None]
+        for each in self._counted():
+            each.cut(frontier)
+        done = [number for number, each in self.pending.items() if number <= self.contiguous and each.last < each.low]
+        return [each for each in done if self.pending.pop(each).is_stored]
 
     def ripe(self) -> int:
         """The frontier that contiguous batches allow: the last multiple of 64 steps they have all passed."""
-        last = max((int(raw.steps[-1]) for raw in self.contiguous_raws()), default=-1)
+        last = max((each.last for each in self._counted()), default=-1)
         # A rank that has ended sends no more: its last steps need not wait for the rest of their span.
         stop = last if self.state == "open" else last + WIDTH
         return max(self.frontier, stop // WIDTH * WIDTH if last >= 0 else 0)
 
     def is_late(self) -> bool:
         """Whether there are rows for tiles that are made already."""
-        return any(len(raw.steps) and raw.steps[0] < self.frontier for raw in self.contiguous_raws())
+        return any(each.low <= each.first < self.frontier and each.first <= each.last for each in self._counted())
 
     def is_ripe(self) -> bool:
         """Whether there is something to fold, or batches that are wholly in tiles."""
-        spent = (not each.raws for sequence, each in self.pending.items() if sequence <= self.contiguous)
+        spent = (each.last < each.low for each in self._counted())
         return self.ripe() > self.frontier or self.is_late() or any(spent)
+
+    def let_go(self) -> None:
+        """Keep no more than what came: rows are read from the bodies again, and merged columns from their tiles."""
+        for each in self.pending.values():
+            if each.batch is None:
+                each.raws = None
+        if self.folder is not None:
+            self.folder.forget()
 
     def values(self) -> dict[str, Any]:
         """The columns of `streams` that change, and `b_id`."""
@@ -140,13 +179,13 @@ class StreamState(msgspec.Struct):
 
     def unstored(self) -> list[dict[str, Any]]:
         """Rows of `batches` for the pending bodies that are not in the database; they count as stored from here on."""
-        new = [(sequence, each) for sequence, each in self.pending.items() if each.body is not None]
+        new = [(sequence, each) for sequence, each in self.pending.items() if not each.is_stored]
         rows = [
             {"run_id": self.run_id, "stream_id": self.id, "sequence": sequence, "body": each.body}
             for sequence, each in new
         ]
         for _, each in new:
-            each.body = None
+            each.is_stored = True
         return rows
 
     def _extend(self, raw: Raw) -> None:

@@ -8,14 +8,14 @@ read from the batches meanwhile, and made in the transactions that follow.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam, delete, insert, update
 
 from rangewatch.records import Batch, Opening
-from rangewatch.wire import WireError
+from rangewatch.wire import WireError, decode
 from rangewatch_server.store import merged_rows, tables
 from rangewatch_server.store.command_rows import Ask, CommandRefused, Withdraw, acknowledgement
 from rangewatch_server.store.commands import NO_COMMANDS
@@ -27,6 +27,7 @@ from rangewatch_server.store.stream import SUMMARY_FIELDS, StreamState
 from rangewatch_server.store.stream_tiles import INSERT_TILE, StreamTiles
 
 FOLD_S = 0.1  # for tiles in one transaction; a tile of 600 tensors takes about 8 ms
+KEPT_STREAMS = 64  # with more of them rows are not kept decoded: 1,024 ranks of 600 tensors would hold 3 GiB
 MAX_AHEAD = 4_096  # batches kept beyond a gap in the sequence
 
 # Built once: making a statement costs as much as running it.
@@ -237,15 +238,19 @@ class Transaction:
 
     def _fold(self, stream: StreamState, tile_rows: list[dict[str, Any]]) -> list[int]:
         """Make tiles of what is complete; the stored batches that nobody needs any more are returned."""
-        ripe, raws = stream.ripe(), stream.contiguous_raws()
+        ripe = stream.ripe()
         if ripe == stream.frontier and not stream.is_late():
             return stream.folded_to(ripe)
         if stream.folder is None:
             tensors = self.names.tensors(self.connection, stream.run_id)
             stream.folder = Folder(tensors, self.names.statistics(self.connection, stream.run_id))
         stream.rewrites += stream.is_late()
+        raws = stream.waiting_rows(self._read(stream))
         stream.folder.fold(self._tiles(stream, tile_rows), raws, stream.frontier, ripe)
         return stream.folded_to(ripe)
+
+    def _read(self, stream: StreamState) -> Callable[[bytes], list[Raw]]:
+        return lambda body: self.names.raws(self.connection, stream.run_id, _batch_of(body))
 
     def _tiles(self, stream: StreamState, rows: list[dict[str, Any]]) -> StreamTiles:
         return StreamTiles(self.connection, stream.run_id, stream.id, rows)
@@ -274,7 +279,7 @@ class Transaction:
         if stream is None:
             return []
         stored = merged_rows.stored_rows(self._tiles(stream, []), start, min(stop, stream.frontier))
-        waiting = (clip(raw, start, stop) for raw in stream.contiguous_raws())
+        waiting = (clip(raw, start, stop) for raw in stream.waiting_rows(self._read(stream)))
         return [raw for raw in (*stored, *waiting) if len(raw.steps)]
 
     def committed(self) -> None:
@@ -282,6 +287,8 @@ class Transaction:
         for merged in self.memory.merged.values():
             merged.committed()
         for stream in self.touched.values():
+            if len(self.memory.streams) > KEPT_STREAMS:
+                stream.let_go()
             if stream.state != "open" and stream.id not in self.memory.backlog and not stream.pending:
                 # A rank that said goodbye speaks no more: its rows need no memory.
                 self.memory.streams.pop((stream.run_id, stream.rank, stream.incarnation), None)
@@ -293,3 +300,9 @@ class Transaction:
             steps = [step for step in (last.get(stream.run_id), stream.last_step) if step is not None]
             last[stream.run_id] = max(steps, default=None)
         return [Changed(run, step) for run, step in last.items()]
+
+
+def _batch_of(body: bytes) -> Batch:
+    batch = decode(body)
+    assert isinstance(batch, Batch), "only batches wait"
+    return batch
