@@ -77,12 +77,16 @@ class Agent:
     def step_ended(self, now_s: float, step: int) -> None:
         """Ship when it is time; `step` steps have ended."""
         ready = step - self.rank.step
-        is_time = now_s - self.last_ship_s >= max(SHIP_INTERVAL_S, self.send_every_s)
+        is_time = not self.waiting and now_s - self.last_ship_s >= max(SHIP_INTERVAL_S, self.send_every_s)
         if ready and (is_time or ready >= BUFFER_STEPS):
             self.last_ship_s = now_s
-            while self.rank.step < step:
-                steps = min(step - self.rank.step, BUFFER_STEPS)
-                self.put(self.rank.batch(steps), steps * self.fleet.values_a_step)
+            self.ship(step)
+
+    def ship(self, step: int) -> None:
+        """What has not been shipped of the first `step` steps."""
+        while self.rank.step < step:
+            steps = min(step - self.rank.step, BUFFER_STEPS)
+            self.put(self.rank.batch(steps), steps * self.fleet.values_a_step)
 
     def put(self, body: bytes, values: int) -> None:
         """At the end of the queue."""
@@ -158,8 +162,7 @@ class Fleet:
         await (self._find_limit() if self.options.find_limit else self._train(self.options.seconds))
         self.has_ended = True
         for agent in self.agents:  # the run ends: what is left is sent
-            agent.last_ship_s = -1e9
-            agent.step_ended(time.monotonic(), self.counts.steps)
+            agent.ship(self.counts.steps)
         give_up_s = time.monotonic() + GIVE_UP_S
         while self.counts.acknowledged < self.counts.made and time.monotonic() < give_up_s:
             await asyncio.sleep(0.05)

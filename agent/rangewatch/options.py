@@ -61,7 +61,7 @@ class Options:
     """Steps between two full sets (amin, zeros, subnormals, sum of squares) where they cost passes of their own."""
 
     ship_interval_s: float = 0.5
-    """Least seconds between two shipments; 0 ships each step."""
+    """Least seconds between two shipments, and none while one is unanswered; 0 ships each step."""
 
     trace_batch_nums: tuple[int, ...] = ()
     """Steps that are recorded in full: every kind of every module, with the full set. A step may be several batches."""

@@ -54,6 +54,11 @@ class Sender:
         """Called by the thread at its end."""
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something handed over is not stored yet. From any thread."""
+        return len(self._queue) > 0 or len(self._handoff) > 0
+
     def start(self) -> None:
         """Start the thread. Raises `RuntimeError` where the interpreter allows none any more."""
         self._thread.start()

@@ -423,6 +423,28 @@ def test_a_server_with_many_ranks_gets_fewer_and_larger_batches(ingest: IngestDo
     assert_complete(ingest)
 
 
+def test_while_a_batch_waits_for_its_answer_the_next_one_grows(ingest: IngestDouble) -> None:
+    answer = threading.Event()
+    take = ingest._take
+
+    def slow(message: Any) -> Any:
+        answer.wait(20)
+        return take(message)
+
+    ingest._take = slow
+    torch.manual_seed(7)
+    model = nn.Linear(4, 4)
+    handle = rangewatch.attach(model, url=ingest.url, ship_interval_s=1e-9)
+    for _ in range(STEPS):
+        model(torch.ones(2, 4)).sum().backward()
+        handle.step()
+        time.sleep(0.01)
+    answer.set()
+    handle.detach()
+    assert len([batch for batch in ingest.batches if batch.ranges is not None]) <= 3
+    assert all(sorted(cells) == list(range(STEPS)) for cells in ingest.tensors().values())
+
+
 @pytest.mark.parametrize("asked", ["soon", None, -5, 1e400, {"s": 1}])
 def test_a_pace_that_cannot_be_read_is_the_agents_own(ingest: IngestDouble, asked: Any) -> None:
     ingest.send_every_s = asked
