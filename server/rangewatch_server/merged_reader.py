@@ -22,7 +22,7 @@ Array = NDArray[Any]
 Memory = Callable[[int, str, int, int, int, Sequence[str]], "Snapshot | None"]
 """(run, part, version of the stored tiles, start, stop, columns) -> what the writer of this process holds besides."""
 
-NOTHING = Snapshot(frozenset(), [])
+NOTHING = Snapshot({}, frozenset(), [])
 
 
 def no_memory(*_: Any) -> Snapshot | None:
@@ -82,12 +82,19 @@ class MergedReader:
         self, part: str, level: int, start: int, stop: int, wanted: Sequence[str]
     ) -> tuple[list[Block], frozenset[int]]:
         needed = with_needed(part, wanted)
-        snapshot = self.memory(self.run.id, part, self.version, max(start, self.frontier), stop, needed) or NOTHING
+        snapshot = self.memory(self.run.id, part, self.version, max(start, self.frontier), stop, needed)
+        if snapshot is None or self._has_news(snapshot):
+            snapshot = NOTHING
         slices = MergedSlices(
             self.run.connection, self.run.reader.cache, self.run.names(), self.stream, self.run.damage
         )
         slices.memory = snapshot.blocks
         return slices.pieces(part, level, start, stop, wanted), snapshot.fed
+
+    def _has_news(self, snapshot: Snapshot) -> bool:
+        """Whether another server has stored rows since memory last looked: they may hide what it holds."""
+        rows = (row for rank in self.run.ranks.values() for row in rank.rows)
+        return any(row.version > snapshot.versions.get(row.id, -1) for row in rows)
 
     def _rest(
         self, rank: int, part: str, level: int, start: int, stop: int, wanted: Sequence[str], fed: frozenset[int]

@@ -113,11 +113,15 @@ class RunReader:
         self.created_ns: int = row.created_ns
         self._all_ranks: Any = None
         self.ranks = self._ranks()
-        self.merged = MergedReader(self, self._all_ranks, reader.memory)
         self.now_ns = time.time_ns()
         self.damage: set[Damage] = set()
         """Stored tiles that slices found damaged so far."""
         self._names: RunNames | None = None
+
+    @property
+    def merged(self) -> MergedReader:
+        """All ranks at once. Not kept: it holds this object, and a cycle would wait for Python's collector."""
+        return MergedReader(self, self._all_ranks, self.reader.memory)
 
     @cached_property
     def first_step(self) -> int | None:

@@ -57,12 +57,12 @@ def open_database(url: str | URL, sync: str = "normal") -> Engines:
         is_file = parsed.get_backend_name() == "sqlite"
         engines = _sqlite(parsed.database or "", sync) if is_file else _server(parsed, sync)
     except (SQLAlchemyError, OSError, ImportError, ValueError) as error:
-        raise DatabaseError(f"cannot open {_shown(url)}: {_line(error)}") from None
+        raise DatabaseError(f"cannot open {_shown(url)}: {first_line(error)}") from None
     try:
         migrate(engines.writer)
     except (SQLAlchemyError, OSError) as error:
         engines.dispose()
-        raise DatabaseError(f"cannot open {_shown(url)}: {_line(error)}") from None
+        raise DatabaseError(f"cannot open {_shown(url)}: {first_line(error)}") from None
     except DatabaseError:
         engines.dispose()
         raise
@@ -149,5 +149,7 @@ def _shown(url: str | URL) -> str:
     return make_url(url).render_as_string(hide_password=True)
 
 
-def _line(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+def first_line(error: Exception) -> str:
+    """What a database's error says, without the statement that SQLAlchemy puts beside it; at most 300 characters."""
+    said = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    return said.partition("\n")[0][:300]

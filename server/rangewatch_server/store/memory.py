@@ -19,7 +19,9 @@ from rangewatch_server.store.stream import StreamState
 
 CACHED_STREAMS = 4_096  # states in memory; others are read back when they speak again
 CACHED_RUNS = 64  # merged ranks in memory
+MERGED_BYTES = 512 << 20  # of all runs' merged ranks that wait for tiles, but the one that is spoken of
 SYNC_S = 1.0  # how often the owner of a run looks at what other servers have stored of it
+RECENT_S = 60.0  # after which it looks no more, until somebody speaks of the run
 
 Key = tuple[int, int, str]
 """(run, rank, incarnation)"""
@@ -42,18 +44,19 @@ class Memory:
         """Streams with complete spans that are not in tiles yet, oldest first."""
         self.unmerged: set[int] = set()
         """Runs whose merged ranks are behind."""
-        self._synced_s: dict[int, float] = {}
+        self._touched_s: dict[int, float] = {}
+        """When a run was last spoken of, or changed by another server."""
+        self._turn = 0
         self.pace = Pace(self.streams)
 
     def forget(self) -> None:
-        """Drop everything: after a rollback it may never have been stored."""
+        """Drop all that was read or changed: after a rollback it may never have been stored. What waits, waits on."""
         self.names.forget()
         self.commands.forget()
         self.streams.clear()
         self.local.clear()
         self.unmerged |= set(self.merged)
         self.merged = {}
-        self._synced_s.clear()
 
     def load_backlog(self, connection: Connection) -> None:
         """Streams that ended with steps that are not in tiles: nobody will speak of them again."""
@@ -110,17 +113,35 @@ class Memory:
         """
         found = set(keys)
         known = {run for run, _, _ in found} | set(runs)
-        while len(self.merged) >= CACHED_RUNS and (
-            idle := next((run for run in self.merged if run not in known), None)
-        ):
-            del self.merged[idle]
+        now_s = time.monotonic()
+        self._touched_s |= dict.fromkeys((run for run, _, _ in found), now_s)
+        self._make_room(known)
         if not self.is_shared:
             return
         for run_id in sorted(known):
             connection.execute(select(func.pg_advisory_xact_lock(run_id)))
+        deleted = self.names.forget_deleted(connection, known)
+        for key in [key for key in self.streams if key[0] in deleted]:
+            del self.streams[key]
         self._drop_changed(connection, found)
         for run_id in sorted(known & set(self.merged)):
-            self._sync(connection, run_id, [key for key in found if key[0] == run_id])
+            if self._sync(connection, run_id, [key for key in found if key[0] == run_id]):
+                self._touched_s[run_id] = now_s
+
+    def _make_room(self, known: set[int]) -> None:
+        """Runs that nobody speaks of go from memory, the oldest first; what they waited for is read back."""
+        while len(self.merged) > CACHED_RUNS or self._merged_bytes() > MERGED_BYTES:
+            idle = min(set(self.merged) - known, key=lambda run: self._touched_s.get(run, 0.0), default=None)
+            if idle is None:
+                return
+            del self.merged[idle]
+            self._touched_s.pop(idle, None)
+            self.unmerged.discard(idle)
+            self.names.forget_run(idle)
+            self.ownership.release(idle)
+
+    def _merged_bytes(self) -> int:
+        return sum(each.accumulators.nbytes for each in self.merged.values()) if len(self.merged) > 1 else 0
 
     def _drop_changed(self, connection: Connection, keys: set[Key]) -> None:
         cached = {self.streams[key].id: key for key in keys if key in self.streams}
@@ -132,17 +153,23 @@ class Memory:
                 del self.streams[key]
                 self.local.discard(stream_id)
 
-    def _sync(self, connection: Connection, run_id: int, keys: list[Key]) -> None:
-        now_s = time.monotonic()
-        is_due = now_s - self._synced_s.get(run_id, 0.0) >= SYNC_S
-        if is_due:
-            self._synced_s[run_id] = now_s
+    def _sync(self, connection: Connection, run_id: int, keys: list[Key]) -> bool:
         versions = {found.id: found.version for key in keys if (found := self.stream(connection, key, ())) is not None}
-        self.merged[run_id].sync(connection, versions, is_owner=self.ownership.owns(run_id), with_siblings=is_due)
+        return self.merged[run_id].sync(connection, versions, is_owner=self.ownership.owns(run_id))
 
     def runs_behind(self) -> set[int]:
         """Runs whose merged ranks have work left: their own, or tiles that other servers may have made."""
-        return self.unmerged | (set(self.merged) if self.is_shared else set())
+        if not self.is_shared:
+            return self.unmerged
+        since_s = time.monotonic() - RECENT_S
+        return self.unmerged | {run for run, at_s in self._touched_s.items() if at_s > since_s and run in self.merged}
+
+    def in_turn(self, runs: set[int]) -> list[int]:
+        """The runs in an order that begins with another one each time."""
+        ordered = sorted(runs)
+        self._turn += 1
+        start = self._turn % len(ordered) if ordered else 0
+        return ordered[start:] + ordered[:start]
 
     def merged_run(self, connection: Connection, run_id: int) -> MergedRun:
         """The run's merged ranks."""

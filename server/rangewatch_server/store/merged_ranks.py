@@ -45,6 +45,8 @@ ReadRows = Callable[[Sibling, int, int], list[Raw]]
 class Snapshot(msgspec.Struct, frozen=True):
     """What memory adds to the stored tiles: level 0 blocks of what the streams `fed` say past the frontier."""
 
+    versions: dict[int, int]
+    """Of every stream, as memory knows it: with a later one its newest rows came to another server."""
     fed: frozenset[int]
     blocks: list[Block]
 
@@ -55,25 +57,31 @@ class MergedRun:
     def __init__(self, connection: Connection, names: Names, run_id: int, *, is_owner: bool) -> None:
         self.run_id, self.names = run_id, names
         self.is_owner = is_owner
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.hold_until_s = 0.0
         self._stored_below = 0
         self._backfilled: tuple[int, Accumulators, list[int]] | None = None
         self.accumulators = self._empty(connection)
         self.fed: set[int] = set()
+        """Streams whose rows past the frontier are in memory."""
+        self.is_given_up = False
+        """Whether ranks are read one by one: what is left of thinned steps cannot be merged again."""
         self.reload(connection)
 
     def reload(self, connection: Connection) -> None:
         """Begin anew from what is stored."""
-        self.stream = merged_rows.load(connection, self.run_id)
-        self.siblings: dict[int, Sibling] = {}
-        self._by_rank: dict[int, list[Sibling]] = {}
-        for each in merged_rows.siblings(connection, self.run_id).values():
-            self._add(each)
-        self._forget_past(connection)
+        with self.lock:
+            self.stream = merged_rows.load(connection, self.run_id)
+            self.siblings: dict[int, Sibling] = {}
+            self._by_rank: dict[int, list[Sibling]] = {}
+            for each in merged_rows.siblings(connection, self.run_id).values():
+                self._add(each)
+            self._forget_past(connection)
+            self.is_given_up = False
+            self._stored_below = 0
 
-    def sync(self, connection: Connection, versions: dict[int, int], *, is_owner: bool, with_siblings: bool) -> None:
-        """Several servers, before a transaction counts any row: begin anew when another one has changed what is here.
+    def sync(self, connection: Connection, versions: dict[int, int], *, is_owner: bool) -> bool:
+        """Several servers, before a transaction counts any row: take in what another one has changed; whether it has.
 
         `versions` are those of the streams, by id, that the transaction is about.
         """
@@ -83,12 +91,21 @@ class MergedRun:
         self.is_owner = is_owner
         if is_other or any(each.version != version for each, version in known):
             self.reload(connection)
-        elif with_siblings:
-            self._sync_siblings(connection)
+            return True
+        mine = (len(self.siblings), sum(each.version for each in self.siblings.values()))
+        if merged_rows.stamp(connection, self.run_id) == mine:
+            return False
+        self._sync_siblings(connection)
+        return True
 
     def _sync_siblings(self, connection: Connection) -> None:
+        self._backfilled = None  # rows of its tile may have come
         for each in merged_rows.siblings(connection, self.run_id).values():
             known = self.siblings.get(each.id)
+            begins = each.first_step if known is None or known.first_step != each.first_step else None
+            if begins is not None and any(old.id in self.fed for old in self._hidden_by(each, begins)):
+                self.reload(connection)  # what memory holds of an older process is hidden now
+                return
             if known is None:
                 self._add(each)
             elif known.version != each.version:
@@ -115,10 +132,7 @@ class MergedRun:
 
     def opened(self, connection: Connection, stream: StreamState) -> None:
         """A stream has said hello, perhaps with statistics that are new."""
-        with self.lock:
-            self.accumulators.learn(*self.names.columns(connection, self.run_id))
-        if self.stream is not None:
-            self.stream.folder = None
+        self._learn(connection)
         if stream.id not in self.siblings:
             self._add(
                 Sibling(
@@ -127,38 +141,55 @@ class MergedRun:
                 )
             )  # fmt: skip
 
+    def _learn(self, connection: Connection) -> None:
+        with self.lock:
+            self.accumulators.learn(*self.names.columns(connection, self.run_id))
+        if self.stream is not None:
+            self.stream.folder = None
+
     def _add(self, sibling: Sibling) -> None:
         self.siblings[sibling.id] = sibling
         self._by_rank.setdefault(sibling.rank, []).append(sibling)
 
-    def counted(self, connection: Connection, stream: StreamState, raws: Sequence[Raw]) -> None:
-        """Rows of a stream count from now on."""
+    def counted(self, connection: Connection, stream: StreamState, raws: Sequence[Raw], *, is_kept: bool) -> None:
+        """Rows of a stream count from now on; unless `is_kept` they are not merged now, but read again later."""
         me = self.siblings[stream.id]
         rows = [raw for raw in raws if len(raw.steps)]
         if rows and self.is_needed():
             first = min(int(raw.steps[0]) for raw in rows)
             if me.first_step is None or first < me.first_step:
                 self._begins(connection, me, first)
-            if self.is_owner:
+            if self.is_owner and is_kept and not self.is_given_up:
                 self._feed(connection, me, rows, first)
-            elif first < self.frontier:
-                self.go_back(connection, first)
+            else:
+                self.fed.discard(stream.id)
+                if first < self.frontier:
+                    self.go_back(connection, first)
         elif rows:
             self.fed.discard(stream.id)  # with a second rank they will be needed
         me.first_step, me.last_step, me.version = stream.first_step, stream.last_step, stream.version
         me.state, me.last_seen_ns = stream.state, stream.last_seen_ns
 
+    def stored(self, stream: StreamState) -> None:
+        """The stream's row has changed in the database."""
+        if stream.id in self.siblings:
+            self.siblings[stream.id].version = stream.version
+
     def _begins(self, connection: Connection, me: Sibling, first: int) -> None:
         """The stream begins at `first`: what older processes of its rank recorded from there on is hidden."""
-        hidden = [
-            old for old in self._by_rank[me.rank]
-            if old.ordinal < me.ordinal and _reaches(old, first) and first < self._end(old)
-        ]  # fmt: skip
+        hidden = self._hidden_by(me, first)
         me.first_step = first
         if hidden:
             self._backfilled = None
         if any(old.id in self.fed or first < self.frontier for old in hidden):
             self.go_back(connection, first)
+
+    def _hidden_by(self, newer: Sibling, first: int) -> list[Sibling]:
+        """Older processes of the same rank, of which some steps are hidden when `newer` begins at `first`."""
+        return [
+            old for old in self._by_rank.get(newer.rank, ())
+            if old.ordinal < newer.ordinal and _reaches(old, first) and first < self._end(old)
+        ]  # fmt: skip
 
     def _end(self, sibling: Sibling) -> int:
         """The step from which a newer process of the same rank is shown instead."""
@@ -176,6 +207,8 @@ class MergedRun:
         end = self._end(me) if me.id in self.fed else min(self._end(me), self.frontier)
         shown = [cut for raw in rows if len((cut := clip(raw, 0, end)).steps)]
         with self.lock:
+            if any(name not in self.accumulators.rules[raw.part] for raw in shown for name in raw.columns):
+                self._learn(connection)  # a catalogue that another server has stored has more statistics
             self.accumulators.feed(me.rank, shown, self.names.tensors(connection, self.run_id))
 
     def go_back(self, connection: Connection, step: int) -> None:
@@ -204,7 +237,7 @@ class MergedRun:
 
         `local`: whether a stream is sent to this server. Returns whether there is more to do.
         """
-        if not self.is_needed():
+        if not self.is_needed() or self.is_given_up:
             return False
         if self.accumulators.below(self.frontier // WIDTH):
             self._fold(connection, self.frontier, self.accumulators)
@@ -268,26 +301,38 @@ class MergedRun:
         with self.lock:
             if version != self.version or self._stored_below or not self.is_owner:
                 return None
-            return Snapshot(frozenset(self.fed), self.accumulators.blocks(part, start, stop, wanted))
+            versions = {each.id: each.version for each in self.siblings.values()}
+            return Snapshot(versions, frozenset(self.fed), self.accumulators.blocks(part, start, stop, wanted))
 
     def _catch_up(
         self, connection: Connection, deadline_s: float, read: ReadRows, local: Callable[[int], bool]
     ) -> bool:
-        if any(each.thin_step > self.frontier for each in self.siblings.values()):
-            return False  # what is gone at level 0 would be lost above it too: these ranks stay to be read one by one
+        if merged_rows.thin_step(connection, self.run_id) > self.frontier:
+            self._give_up(connection)
+            return False
         if time.monotonic() < self.hold_until_s:
             return True
         while unfed := self.unfed():
-            ripe, mine = self._ripe(), [each for each in unfed if local(each.id)]
+            ripe, mine = self._ripe(), [each for each in unfed if local(each.id) and self._is_near(each)]
             if ripe >= self.frontier + WIDTH and (ripe - self.frontier > NEAR or not mine):
                 self._backfill(connection, deadline_s, read)
             elif mine:
                 self._catch_up_with(connection, mine[0], read)
             else:
-                return False  # the rest is other servers': their tiles are merged when they are there
+                return False  # other servers', or far ahead of ranks that still speak: read one by one until then
             if time.perf_counter() >= deadline_s:
                 break
         return bool(self.unfed())
+
+    def _is_near(self, sibling: Sibling) -> bool:
+        return min(sibling.last_step or 0, self._end(sibling)) - self.frontier <= 2 * NEAR
+
+    def _give_up(self, connection: Connection) -> None:
+        """Level 0 of thinned steps is gone: what would be merged of the rest would lose the levels above."""
+        with self.lock:
+            self.is_given_up = True
+            self.accumulators = self._empty(connection)
+            self.fed.clear()
 
     def _catch_up_with(self, connection: Connection, sibling: Sibling, read: ReadRows) -> None:
         raws = read(sibling, self.frontier, self._end(sibling))

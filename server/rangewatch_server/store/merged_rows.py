@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 import numpy as np
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from rangewatch_server.pyramid import FANOUT, RANGES, SERIES_PART
 from rangewatch_server.store import tables
@@ -32,7 +32,6 @@ class Sibling(msgspec.Struct):
     state: str
     last_seen_ns: int
     version: int
-    thin_step: int = 0
 
 
 def siblings(connection: Connection, run_id: int) -> dict[int, Sibling]:
@@ -40,6 +39,19 @@ def siblings(connection: Connection, run_id: int) -> dict[int, Sibling]:
     columns = [_streams[name] for name in Sibling.__struct_fields__]
     rows = connection.execute(select(*columns).where(_streams.run_id == run_id, _streams.rank >= 0))
     return {row.id: Sibling(*row) for row in rows}
+
+
+def stamp(connection: Connection, run_id: int) -> tuple[int, int]:
+    """How many streams the run's ranks have, and the sum of their versions: what changes when any of them does."""
+    query = select(func.count(), func.coalesce(func.sum(_streams.version), 0))
+    count, versions = connection.execute(query.where(_streams.run_id == run_id, _streams.rank >= 0)).one()
+    return count, int(versions)
+
+
+def thin_step(connection: Connection, run_id: int) -> int:
+    """The step below which level 0 tiles may be gone."""
+    query = select(func.coalesce(func.max(_streams.thin_step), 0)).where(_streams.run_id == run_id)
+    return int(connection.execute(query).scalar_one())
 
 
 def load(connection: Connection, run_id: int) -> StreamState | None:

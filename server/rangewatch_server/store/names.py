@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -130,6 +130,17 @@ class Names:
         self._series: dict[int, dict[str, int]] = {}
         self._statistics: dict[int, dict[str, Statistic]] = {}
 
+    def forget_deleted(self, connection: Connection, run_ids: Iterable[int]) -> set[int]:
+        """Several servers: forget the names of those of the runs that another one has deleted; their ids."""
+        query = select(tables.runs.c.id).where(
+            tables.runs.c.id.in_(list(run_ids)), tables.runs.c.deleted_ns.is_not(None)
+        )
+        deleted = set(connection.execute(query).scalars())
+        self._runs = {name: run_id for name, run_id in self._runs.items() if run_id not in deleted}
+        for run_id in deleted:
+            self.forget_run(run_id)
+        return deleted
+
     def forget_run(self, run_id: int) -> None:
         """Drop what is remembered of one run: another server may have added to it."""
         for kept in (self._tensors, self._tensor_ordinals, self._series, self._statistics):
@@ -191,6 +202,7 @@ class Names:
             if found is None:
                 return None
             self._catalogues[key] = found
+            self._statistics.pop(run_id, None)  # it may have more of them than this server knows
             if found.ordinals.size and found.ordinals.max() >= len(self.tensors(connection, run_id).entries):
                 self.forget_run(run_id)  # another server has stored it, with tensors that are new
                 self._catalogues[key] = found

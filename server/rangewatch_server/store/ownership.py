@@ -35,6 +35,13 @@ class Ownership:
             self._refused_s.pop(run_id, None)
         return run_id in self._owned
 
+    def release(self, run_id: int) -> None:
+        """Let go of a run: another server may keep it."""
+        if run_id not in self._owned or self._connection is None:
+            return
+        self._owned.discard(run_id)
+        self._ask("pg_advisory_unlock", run_id)
+
     def close(self) -> None:
         """Let go of everything."""
         self._owned.clear()
@@ -61,10 +68,21 @@ class Ownership:
 
     def _try(self, run_id: int) -> bool:
         if self._connection is None:
-            self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            try:
+                self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            except SQLAlchemyError:
+                return False
             self._checked_s = time.monotonic()
-        query = text("SELECT pg_try_advisory_lock(CAST(:kind AS int), CAST(:run AS int))")
-        is_ours = bool(self._connection.execute(query, {"kind": LOCK_CLASS, "run": run_id}).scalar())
+        is_ours = self._ask("pg_try_advisory_lock", run_id)
         if not is_ours:
             self._refused_s[run_id] = time.monotonic()
         return is_ours
+
+    def _ask(self, function: str, run_id: int) -> bool:
+        assert self._connection is not None, "connected before"
+        query = text(f"SELECT {function}(CAST(:kind AS int), CAST(:run AS int))")
+        try:
+            return bool(self._connection.execute(query, {"kind": LOCK_CLASS, "run": run_id}).scalar())
+        except SQLAlchemyError:
+            self.close()  # cut since the last look: every lock is gone, and this one was not got
+            return False

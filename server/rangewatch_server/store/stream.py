@@ -117,7 +117,8 @@ class StreamState(msgspec.Struct):
         """Take a batch that was read back: what of it lies before the frontier is in tiles already."""
         waits = batch if sequence > self.contiguous else None
         found = self.pending[sequence] = waiting(body, raws, waits, is_stored=True)
-        if waits is None:
+        # What lies wholly below the frontier came late and has yet to be folded: a batch that is in tiles is deleted.
+        if waits is None and found.last >= self.frontier:
             found.cut(self.frontier)
 
     def _count(self, pending: Pending, tensors: Tensors) -> None:

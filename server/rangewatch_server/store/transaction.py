@@ -21,6 +21,7 @@ from rangewatch_server.store.command_rows import Ask, CommandRefused, Withdraw, 
 from rangewatch_server.store.commands import NO_COMMANDS
 from rangewatch_server.store.fold import Folder
 from rangewatch_server.store.memory import Key, Memory
+from rangewatch_server.store.merged_ranks import ReadRows
 from rangewatch_server.store.merged_rows import Sibling
 from rangewatch_server.store.rows import Raw, clip
 from rangewatch_server.store.stream import SUMMARY_FIELDS, StreamState
@@ -82,12 +83,17 @@ class Transaction:
         self.memory = memory
         self.names, self.commands = memory.names, memory.commands
         self.touched: dict[int, StreamState] = {}
+        self.folding: int | None = None
+        """The stream whose tiles are being made."""
+        self.done: list[int] = []
+        """Streams that need not wait for tiles any more."""
         self.commanded: set[int] = set()
         """Runs that were asked something."""
         self.recommanded: set[int] = set()
         """Runs whose commands another server should read anew."""
         self.commands.load(connection)
-        memory.begin(connection, filter(None, map(self._key, messages)), ())
+        opened = [self.names.run(connection, each.info.run) for each in messages if isinstance(each, Opening)]
+        memory.begin(connection, filter(None, map(self._key, messages)), filter(None, opened))
         self._restart_clock()
 
     def _key(self, message: Any) -> Key | None:
@@ -120,8 +126,7 @@ class Transaction:
         stream.last_seen_ns = time.time_ns()
         stream.folder = None  # the catalogue may have grown
         self._touch(stream)
-        if self.folds:
-            self.memory.merged_run(self.connection, run_id).opened(self.connection, stream)
+        self.memory.merged_run(self.connection, run_id).opened(self.connection, stream)
         self.memory.pace.opened(run_id, opening.info.world_size)
         if stream.state == "open":
             self.commands.opened(self.connection, run_id, stream.rank, stream.id)
@@ -159,12 +164,10 @@ class Transaction:
         return self._reply(stream)
 
     def _merge(self, stream: StreamState, counted: list[Raw]) -> None:
-        if not self.folds:
-            return
         merged = self.memory.merged_run(self.connection, stream.run_id)
         if stream.id not in merged.siblings:
             merged.opened(self.connection, stream)
-        merged.counted(self.connection, stream, counted)
+        merged.counted(self.connection, stream, counted, is_kept=self.folds)
 
     def _events(self, stream: StreamState, batch: Batch) -> None:
         rows = [
@@ -211,6 +214,8 @@ class Transaction:
         for stream in self.touched.values():
             stream.version += 1
         self._execute(UPDATE_STREAM, [stream.values() for stream in self.touched.values()])
+        for stream in self.touched.values():
+            self.memory.merged_run(self.connection, stream.run_id).stored(stream)
         if self.folds:
             self._merge_runs(runs)
 
@@ -219,21 +224,26 @@ class Transaction:
             self.connection.execute(statement, rows)
 
     def _fold_all(self, stream_ids: list[int], tile_rows: list[dict[str, Any]]) -> list[dict[str, int]]:
-        """Tiles of these streams while there is time, the others wait; the batches that nobody needs any more."""
+        """Tiles of these streams while there is time, the others wait; the batches that nobody needs any more.
+
+        Late rows never wait: a stream that is read back takes what lies below its frontier for folded.
+        """
         backlog = self.memory.backlog
         folded: list[dict[str, int]] = []
         for stream_id in stream_ids:
             stream = self.touched.get(stream_id)
-            if folded and time.perf_counter() >= self.deadline_s:
+            is_late = stream is not None and stream.is_late()
+            if self.done and not is_late and time.perf_counter() >= self.deadline_s:
                 if stream is not None and stream.is_ripe():
                     backlog.setdefault(stream_id, (stream.run_id, stream.rank, stream.incarnation))
                 continue
+            self.folding = stream_id
             stream = stream or self._stream(backlog[stream_id])
-            backlog.pop(stream_id, None)
             if stream is not None and stream.is_ripe():
                 self.touched[stream_id] = stream
                 done = self._fold(stream, tile_rows)
                 folded += [{"run": stream.run_id, "stream": stream.id, "number": each} for each in done]
+            self.done.append(stream_id)
         return folded
 
     def _fold(self, stream: StreamState, tile_rows: list[dict[str, Any]]) -> list[int]:
@@ -256,34 +266,35 @@ class Transaction:
         return StreamTiles(self.connection, stream.run_id, stream.id, rows)
 
     def _merge_runs(self, runs: set[int]) -> None:
-        for place, run_id in enumerate(sorted(runs)):
+        for place, run_id in enumerate(self.memory.in_turn(runs)):
             merged = self.memory.merged_run(self.connection, run_id)
-            for stream in self.touched.values():
-                if stream.id in merged.siblings:
-                    merged.siblings[stream.id].version = stream.version
             is_behind = False
             if not place:
                 self._restart_clock()  # whatever looking took: at least one run gets on
             if merged.is_owner:
-                is_behind = merged.finish(self.connection, self.deadline_s, self._rows, self._is_local)
+                is_behind = merged.finish(self.connection, self.deadline_s, self._reader(run_id), self._is_local)
             (self.memory.unmerged.add if is_behind else self.memory.unmerged.discard)(run_id)
 
     def _is_local(self, stream_id: int) -> bool:
         return not self.memory.is_shared or stream_id in self.memory.local
 
-    def _rows(self, sibling: Sibling, start: int, stop: int) -> list[Raw]:
-        """Counted rows of a stream over [start, stop), from tiles and from what is not in tiles yet."""
-        run_id = next(run for run, merged in self.memory.merged.items() if sibling.id in merged.siblings)
-        key = (run_id, sibling.rank, sibling.incarnation)
-        stream = self.touched.get(sibling.id) or self.memory.reread(self.connection, key, sibling.id, self.touched)
-        if stream is None:
-            return []
-        stored = merged_rows.stored_rows(self._tiles(stream, []), start, min(stop, stream.frontier))
-        waiting = (clip(raw, start, stop) for raw in stream.waiting_rows(self._read(stream)))
-        return [raw for raw in (*stored, *waiting) if len(raw.steps)]
+    def _reader(self, run_id: int) -> ReadRows:
+        def rows(sibling: Sibling, start: int, stop: int) -> list[Raw]:
+            """Counted rows of a stream over [start, stop), from tiles and from what is not in tiles yet."""
+            key = (run_id, sibling.rank, sibling.incarnation)
+            stream = self.touched.get(sibling.id) or self.memory.reread(self.connection, key, sibling.id, self.touched)
+            if stream is None:
+                return []
+            stored = merged_rows.stored_rows(self._tiles(stream, []), start, min(stop, stream.frontier))
+            waiting = (clip(raw, start, stop) for raw in stream.waiting_rows(self._read(stream)))
+            return [raw for raw in (*stored, *waiting) if len(raw.steps)]
+
+        return rows
 
     def committed(self) -> None:
         """The transaction is done: memory may let go of what it stored."""
+        for stream_id in self.done:
+            self.memory.backlog.pop(stream_id, None)
         for merged in self.memory.merged.values():
             merged.committed()
         for stream in self.touched.values():

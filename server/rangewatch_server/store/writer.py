@@ -181,12 +181,16 @@ class Writer:
     def _tidy(self) -> None:
         """One transaction for what had to wait; as many as it takes when too much does."""
         while (self.memory.backlog or self.memory.runs_behind()) and time.monotonic() >= self._tidy_at_s:
+            folding: int | None = None
             try:
                 with self.engine.begin() as connection:
                     transaction = Transaction(connection, self.memory, ())
-                    transaction.tidy()
+                    try:
+                        transaction.tidy()
+                    finally:
+                        folding = transaction.folding
             except Exception as error:
-                self._tidy_failed(error)
+                self._tidy_failed(error, folding)
                 return
             transaction.committed()
             if not self.memory.backlog:
@@ -194,7 +198,7 @@ class Writer:
             if len(self.memory.backlog) < MAX_BACKLOG:
                 return
 
-    def _tidy_failed(self, error: Exception) -> None:
+    def _tidy_failed(self, error: Exception, folding: int | None) -> None:
         self.memory.forget()
         self._tidy_at_s = time.monotonic() + SYNC_S
         if _is_the_databases(error):
@@ -202,8 +206,8 @@ class Writer:
             return
         logger.error("tiles cannot be made; their steps are read from the batches", exc_info=error)
         self.memory.unmerged.clear()
-        if self.memory.backlog:  # the first is the one that failed, since those before it are gone
-            self.memory.backlog.pop(next(iter(self.memory.backlog)))
+        if folding is not None:
+            self.memory.backlog.pop(folding, None)
 
     def _last_step(self, run: int) -> int | None:
         steps = (stream.last_step for stream in self.memory.streams.values() if stream.run_id == run)
@@ -296,4 +300,4 @@ def _is_the_databases(error: Exception) -> bool:
 
 
 def _line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    return (str(error).splitlines() or [type(error).__name__])[0]
