@@ -47,6 +47,8 @@ def build(path: Path, steps: int, tensors: int, ranks: int) -> None:
         show(done + BATCH_STEPS, steps, ranks * tensors, time.perf_counter() - began_s)
     for future in waiting:
         future.result()
+    while writer.memory.backlog or writer.memory.unmerged:  # tiles that had to wait
+        time.sleep(0.05)
     writer.stop()
     engines.dispose()
     took_s, size = time.perf_counter() - began_s, path.stat().st_size

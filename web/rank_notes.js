@@ -7,7 +7,7 @@ import { count, duration, plural, rankList } from "./format.js";
 
 /** @param {Pick<Run, "ranks" | "missing_ranks">} run @param {number} nowNs @returns {string[]} */
 export function rankNotes(run, nowNs) {
-  return [...missing(run.missing_ranks), ...failed(run.ranks), ...silent(run.ranks, nowNs), ...faults(run.ranks), ...dropped(run.ranks), ...lowered(run.ranks), ...slower(run.ranks), ...unobserved(run.ranks)];
+  return [...missing(run.missing_ranks), ...failed(run.ranks), ...silent(run.ranks, nowNs), ...doubled(run.ranks), ...faults(run.ranks), ...dropped(run.ranks), ...lowered(run.ranks), ...slower(run.ranks), ...unobserved(run.ranks)];
 }
 
 /** @param {number[]} ranks */
@@ -28,6 +28,13 @@ function silent(ranks, nowNs) {
   return ranks
     .filter((rank) => rank.state === "stale")
     .map((rank) => `rank ${rank.rank} silent for ${duration(nowNs - rank.last_seen_ns)}, after ${rank.last_step === null ? "no step" : `step ${count(rank.last_step)}`}`);
+}
+
+/** Two jobs of one name, or a restart whose first process has not gone yet. @param {RankInfo[]} ranks */
+function doubled(ranks) {
+  return ranks
+    .filter((rank) => rank.also_live)
+    .map((rank) => `${rank.also_live === 1 ? "another process also sends" : `${count(rank.also_live)} other processes also send`} as rank ${rank.rank}: are there two jobs of one name?`);
 }
 
 /** @param {RankInfo[]} ranks */

@@ -28,6 +28,7 @@
  * @property {number | null} last_step
  * @property {number} last_seen_ns
  * @property {string} device
+ * @property {number} [also_live] other live processes that claim this rank
  * @property {Record<string, unknown>} dropped
  * @property {Record<string, unknown>} faults
  * @property {Record<string, string>} not_observed
@@ -94,6 +95,7 @@
  * @property {boolean | null} found_inf
  * @property {boolean | null} skipped
  * @property {number | null} step_time_s
+ * @property {{step: number, steps: number} | null} thinned how it is kept, where retention has merged it with others
  * @property {Frame[]} frames in call order
  * @property {number | null} first_nonfinite index of the frame that was bad first, which call order alone does not tell
  * @property {number | null} previous_nonfinite_step
@@ -109,6 +111,7 @@
  * @property {number} steps_per_column
  * @property {string} note
  * @property {HeatmapRow[]} [rows]
+ * @property {HeatmapRow[]} [tensors] of `ranks`, its columns
  * @property {TypedArraySpec} [states]
  * @property {number[]} [nonfinite_columns]
  * @property {number[]} [nonfinite_steps]

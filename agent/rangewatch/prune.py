@@ -12,6 +12,8 @@ from urllib.parse import urlencode
 from rangewatch.maintenance import add_place, follow, offline, run, told
 from rangewatch.server_api import ServerError, get, write_line
 
+MOST = 1e9  # GB or days: what the server takes
+
 
 class _Plan(TypedDict):
     lines: list[str]
@@ -28,15 +30,26 @@ def _parser() -> argparse.ArgumentParser:
         prog="rangewatch prune",
         description="Remove what the policy says: single steps first, then coarser columns, and at last, for size "
         "only, runs that have ended. Around overflows, skipped steps and failures everything stays. Without "
-        "--keep-days and --keep-gb: the server's own policy.",
+        "--keep-days and --keep-gb: the server's own policy, or with --db RANGEWATCH_KEEP_DAYS and RANGEWATCH_KEEP_GB.",
     )
     add_place(parser)
     add = parser.add_argument
     add("--dry-run", action="store_true", help="show what would go")
-    add("--keep-days", type=float, help="keep single steps for this many days")
-    add("--keep-gb", type=float, help="keep at most this many GB (10^9 bytes) in all")
+    add("--keep-days", type=_positive, help="keep single steps for this many days")
+    add("--keep-gb", type=_positive, help="keep at most this many GB (10^9 bytes) in all")
     add("--vacuum", action="store_true", help="with --db, SQLite: rewrite the file, so that it is as small as can be")
     return parser
+
+
+def _positive(text: str) -> float:
+    """An amount that leaves something: 0 or less would remove all that may go. Raises `ArgumentTypeError`."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount <= MOST:  # NaN is neither
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number, more than 0 and at most {MOST:.0e}")
+    return amount
 
 
 def _prune(options: argparse.Namespace) -> int:
@@ -61,7 +74,7 @@ def _env() -> dict[str, float]:
     for name, variable in (("keep_days", "RANGEWATCH_KEEP_DAYS"), ("keep_gb", "RANGEWATCH_KEEP_GB")):
         if text := os.environ.get(variable, "").strip():
             try:
-                found[name] = float(text)
-            except ValueError:
-                raise ServerError(f"{variable} must be a number") from None
+                found[name] = _positive(text)
+            except argparse.ArgumentTypeError as error:
+                raise ServerError(f"{variable}: {error}") from None
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 from typing import Any, TextIO, TypedDict, TypeVar
 
 import msgspec
@@ -38,8 +39,14 @@ class Run(RunLine):
     first_overflow: Overflow | None
 
 
-class _Runs(TypedDict):
+class _Listed(TypedDict):
     runs: list[RunLine]
+
+
+class _Runs(_Listed, total=False):
+    """A page of runs, newest first; `next` is the `before` of the one after it, not there on the last."""
+
+    next: int | None
 
 
 class _Refusal(TypedDict):
@@ -67,13 +74,33 @@ def default_url() -> str:
 
 
 def find_run(url: str, name: str) -> Run:
-    """The run with that name or number. Raises `ServerError`."""
-    runs = get(url, "/api/v1/runs", _Runs)["runs"]
-    named = [run["id"] for run in runs if run["name"] == name or str(run["id"]) == name]
-    if not named:
-        known = ", ".join(run["name"] for run in runs[:5]) or "none yet"
+    """The run with that name or number. Raises `ServerError`, also when they are two runs: `delete` asks with it."""
+    newest: list[RunLine] = []
+    found: list[RunLine] = []
+    for page in _pages(url):
+        newest = newest or page[:5]
+        found += [run for run in page if name in (run["name"], str(run["id"]))]
+        if found and not name.isdecimal():  # a number may be another run's name, which is not known before the end
+            break
+    if not found:
+        known = ", ".join(run["name"] for run in newest) or "none yet"
         raise ServerError(f"no run {name!r} at {url}; there are: {known}")
-    return get(url, f"/api/v1/runs/{named[0]}", Run)
+    if len(found) > 1:
+        named = " and ".join(f"number {run['id']} ({run['name']!r})" for run in found[:2])
+        raise ServerError(f"{name!r} may mean {named}: give the name of the one, or the number of the other")
+    return get(url, f"/api/v1/runs/{found[0]['id']}", Run)
+
+
+def _pages(url: str) -> Iterator[list[RunLine]]:
+    """All runs, newest first. Raises `ServerError`, also for a list that goes round."""
+    page = get(url, "/api/v1/runs", _Runs)
+    yield page["runs"]
+    while (before := page.get("next")) is not None:
+        page = get(url, f"/api/v1/runs?before={before}", _Runs)
+        after = page.get("next")
+        if after is not None and after >= before:
+            raise ServerError(f"the server at {url} does not list its runs to the end")
+        yield page["runs"]
 
 
 def get(url: str, path: str, shape: type[Shape]) -> Shape:

@@ -126,7 +126,7 @@ class Agent:
 
     def _is_time_to_ship(self) -> bool:
         is_group = self.step % self.options.ship_every == 0  # what is split is no longer merged
-        if not is_group or self.options.ship_interval_s and self._sender.is_behind:
+        if not is_group or (self.options.ship_interval_s and self._sender.is_behind):
             return False  # while a batch waits for its answer the next one grows: a busy server gets fewer
         interval_s = max(self.options.ship_interval_s, self._sender.send_every_s)
         return time.monotonic() - self._last_ship_s >= interval_s

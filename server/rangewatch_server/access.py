@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rangewatch_server.settings import Settings, is_loopback
@@ -88,11 +88,9 @@ def _is_known(headers: Headers, settings: Settings) -> bool:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and _same(token.strip(), settings.token):
         return True
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return False
-    return cookie is not None and _same(cookie.value, session_of(settings.token))
+    # As browsers send them: `http.cookies` would drop ours for another's before it that has a name it does not like.
+    cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
+    return cookie is not None and _same(cookie, session_of(settings.token))
 
 
 def _host_name(url: str) -> str:

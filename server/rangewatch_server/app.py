@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import msgspec
 from anyio.to_thread import current_default_thread_limiter
@@ -33,6 +33,19 @@ from rangewatch_server.traffic import TrafficMiddleware
 logger = logging.getLogger("rangewatch.server")
 
 READERS = 4  # page requests at once: below the reader connections, so that none waits for one
+# Static last: it takes every page path.
+ROUTES = (health, ingest, live, api, slice_api, commands, maintenance_api, static)
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What works while the application does."""
+
+    engines: Engines
+    broker: live.Broker
+    measures: Measures
+    writer: Writer
+    retention: Retention
+    listener: Listener | None
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -40,57 +53,58 @@ def create_app(settings: Settings) -> FastAPI:
 
     Raises `DatabaseError`.
     """
+    parts = _parts(settings)
+    app = FastAPI(title="Rangewatch", version=__version__, lifespan=_lifespan(parts), docs_url=None, redoc_url=None)
+    _share(app, settings, parts)
+    app.add_middleware(AccessMiddleware, settings=settings)
+    app.add_middleware(TrafficMiddleware, measures=parts.measures)  # the last one added is the outermost
+    for handled in (ApiError, RequestValidationError, HTTPException, TileError, Exception):
+        app.add_exception_handler(handled, _error)
+    for each in ROUTES:
+        app.include_router(each.router)
+    return app
+
+
+def _parts(settings: Settings) -> Parts:
     engines = open_database(settings.database_url, settings.sync)
-    broker = live.Broker()
-    measures = Measures()
-    server_id = uuid.uuid4().hex
+    broker, measures, server_id = live.Broker(), Measures(), uuid.uuid4().hex
     writer = Writer(engines, broker.publish, measures, server_id)
     keep_bytes = None if settings.keep_gb is None else int(settings.keep_gb * GB)
     retention = Retention(writer, engines, Policy(settings.keep_days, keep_bytes))
-    listener = _listener(engines, server_id, broker, writer)
+    return Parts(engines, broker, measures, writer, retention, _listener(engines, server_id, broker, writer))
+
+
+def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Starts the parts in order, and stops them in the other."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         current_default_thread_limiter().total_tokens = READERS
-        broker.start()
-        writer.start()
-        retention.start()
-        if listener is not None:
-            listener.start()
+        parts.broker.start()
+        parts.writer.start()
+        parts.retention.start()
+        if parts.listener is not None:
+            parts.listener.start()
         yield
-        if listener is not None:
-            listener.stop()
-        retention.stop()
-        writer.stop()
-        engines.dispose()
+        if parts.listener is not None:
+            parts.listener.stop()
+        parts.retention.stop()
+        parts.writer.stop()
+        parts.engines.dispose()
 
-    app = FastAPI(title="Rangewatch", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.settings = settings
-    app.state.measures = measures
-    app.state.draining = False  # `serve` sets it at the first signal
-    app.state.health = Health(engines, writer, settings, measures)
-    measures.watch("rangewatch_live_streams", "Pages listening for changes.", lambda: broker.streams)
-    measures.watch("rangewatch_draining", "1 while the server stops.", lambda: app.state.draining)
-    app.state.writer = writer
-    app.state.broker = broker
-    app.state.retention = retention
-    app.state.queries = Queries(engines.reader, settings.live_s, writer.merged)
-    app.add_middleware(AccessMiddleware, settings=settings)
-    app.add_middleware(TrafficMiddleware, measures=measures)  # the last one added is the outermost
-    for handled in (ApiError, RequestValidationError, HTTPException, TileError, Exception):
-        app.add_exception_handler(handled, _error)
-    for each in (
-        health,
-        ingest,
-        live,
-        api,
-        slice_api,
-        commands,
-        maintenance_api,
-        static,
-    ):  # static last: it takes every page path
-        app.include_router(each.router)
-    return app
+    return lifespan
+
+
+def _share(app: FastAPI, settings: Settings, parts: Parts) -> None:
+    """What the routes find in `request.app.state`."""
+    state, measures = app.state, parts.measures
+    state.settings, state.measures = settings, measures
+    state.writer, state.broker, state.retention = parts.writer, parts.broker, parts.retention
+    state.queries = Queries(parts.engines.reader, settings.live_s, parts.writer.merged)
+    state.health = Health(parts.engines, parts.writer, settings, measures)
+    state.draining = False  # `serve` sets it at the first signal
+    measures.watch("rangewatch_live_streams", "Pages listening for changes.", lambda: parts.broker.streams)
+    measures.watch("rangewatch_draining", "1 while the server stops.", lambda: state.draining)
 
 
 def _listener(engines: Engines, server_id: str, broker: live.Broker, writer: Writer) -> Listener | None:

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, Table, insert, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from rangewatch_server.store import tables
 from rangewatch_server.store.engine import DatabaseError, open_database
@@ -40,8 +41,9 @@ def snapshot(engine: Engine, source: str, path: Path, told: Told) -> None:
             _copy(engine, path, told)
         with path.open("rb+") as file:
             os.fsync(file.fileno())
-    except (sqlite3.Error, OSError) as error:
-        raise DatabaseError(f"cannot write the backup: {error}") from None
+    except (sqlite3.Error, SQLAlchemyError, OSError) as error:
+        reason = getattr(error, "orig", None) or error  # SQLAlchemy's own text is the statement with all its values
+        raise DatabaseError(f"cannot write the backup: {str(reason).strip().splitlines()[0]}") from None
 
 
 def check_room(directory: Path, needed_bytes: int) -> None:
@@ -82,15 +84,23 @@ def _size_told(path: Path, told: Told) -> Iterator[None]:
 def _copy(engine: Engine, path: Path, told: Told) -> None:
     copies = open_database(f"sqlite:///{path}")
     try:
+        _without_log(copies.writer)
         with engine.connect() as source, copies.writer.begin() as target:
             source.execute(select(1))  # the moment that is copied
             for table in tables.metadata.sorted_tables:
                 told(f"{table.name}: {_copy_table(source, target, table)} rows")
     finally:
         copies.dispose()
-    with sqlite3.connect(path) as closing:  # one file, without its log beside it
-        closing.execute("PRAGMA journal_mode=DELETE")
-    closing.close()
+
+
+def _without_log(writer: Engine) -> None:
+    """Rows go into the one file at once: all of them in a log first would need the room twice."""
+    raw = writer.raw_connection()  # the pool's only one: it stays as it is now
+    try:
+        for pragma in ("journal_mode=DELETE", "synchronous=OFF"):  # the whole file is synced at the end
+            raw.cursor().execute(f"PRAGMA {pragma}")
+    finally:
+        raw.close()
 
 
 def _copy_table(source: Connection, target: Connection, table: Table) -> int:

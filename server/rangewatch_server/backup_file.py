@@ -25,6 +25,7 @@ MAGIC = b"SQLite format 3\0"
 MAX_TEXT = 1 << 16  # bytes of a name, a shape or a reason
 MAX_BLOB = 256 << 20  # bytes of a tile, a body or a catalogue
 LIMIT_LENGTH = 0  # SQLITE_LIMIT_LENGTH
+STATISTICS = ("sqlite_stat1", "sqlite_stat4")  # tables that ANALYZE makes: hints for SQLite's planner
 INT32, INT64 = 2**31, 2**63
 
 
@@ -49,7 +50,7 @@ class BackupFile:
                     column.name: _checked(table, column, value)
                     for column, value in zip(table.columns, row, strict=True)
                 }
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
             raise BadBackup(f"{table.name}: {error}") from None
 
 
@@ -61,7 +62,7 @@ def open_backup(path: Path) -> Iterator[BackupFile]:
         if revision != _head():
             _migrate(path, revision)
         connection = _open(path)
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeError) as error:
         raise BadBackup(f"this is no backup of Rangewatch: {error}") from None
     try:
         yield BackupFile(connection)
@@ -101,7 +102,7 @@ def _looked_at(path: Path) -> str:
 
 def _only_ours(connection: sqlite3.Connection) -> None:
     """Tables of our names and indexes on them; no view, trigger or virtual table."""
-    ours = {*tables.metadata.tables, "alembic_version"}
+    ours = {*tables.metadata.tables, "alembic_version", *STATISTICS}
     for kind, name, of, sql in connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"):
         is_plain = not sql or not str(sql).upper().startswith("CREATE VIRTUAL")
         if kind not in ("table", "index") or of not in ours or not is_plain:

@@ -7,43 +7,46 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
+import anyio
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import FileResponse
 from sqlalchemy import URL, Engine
-from sqlalchemy.exc import SQLAlchemyError
-from starlette.background import BackgroundTask
-from starlette.concurrency import run_in_threadpool
+from starlette.types import Message, Receive, Scope, Send
 
 from rangewatch_server.api import MAX_ID, answer
 from rangewatch_server.backup import ROOM_BYTES, check_room, snapshot
-from rangewatch_server.backup_file import BadBackup, open_backup
+from rangewatch_server.backup_file import open_backup
+from rangewatch_server.deadline import limited
 from rangewatch_server.errors import ApiError
+from rangewatch_server.long_work import Places, Told, in_thread, streamed
 from rangewatch_server.restore import restore
 from rangewatch_server.retention.background import Retention
 from rangewatch_server.retention.facts import held_bytes, planned
-from rangewatch_server.retention.jobs import Stopped
-from rangewatch_server.retention.policy import GB, Policy
+from rangewatch_server.retention.policy import GB, Action, Policy
 from rangewatch_server.retention.prune import described, table_of
 from rangewatch_server.retention.runs_delete import mark_deleted
+from rangewatch_server.store.announce import announce
 from rangewatch_server.store.engine import DatabaseError
 from rangewatch_server.store.transaction import Changed
 from rangewatch_server.store.writer import Busy
 
 router = APIRouter()
 
-Told = Callable[[str], None]
+Folder = tempfile.TemporaryDirectory[str]
 Days = Annotated[float | None, Query(gt=0, le=1e6)]
 Gigabytes = Annotated[float | None, Query(ge=0, le=1e9)]
 PREFIX = "rangewatch-"
 SLOW_S = 60.0  # a body that sends nothing for this long is given up
-_one_copy = threading.Lock()  # each needs the room of a whole database
+LEAST_RATE = 64 << 10  # bytes a second that a body has, on the whole, after its first SLOW_S
+STALLED_S = 120.0  # a client that takes nothing of a backup for this long has gone: the copy's room is needed
+_copies = Places(1, "another backup is being written or sent")  # each needs the room of a whole database
+_plans = Places(1, "another plan is being made")  # reads all runs: minutes with thousands of ranks
+_prunes = Places(1, "the server prunes already")
+_restores = Places(4, "several backups are being restored already")  # each is a file on the disk and a thread
 
 
 @router.delete("/api/v1/runs/{run_id}")
@@ -52,8 +55,9 @@ async def delete_run(run_id: int, request: Request) -> Response:
     if not 0 <= run_id < MAX_ID:
         raise ApiError(404, "unknown_run", f"there is no run {run_id}")
     state = request.app.state
+    server_id: str = state.writer.server_id
     try:
-        work = state.writer.work(lambda engine: _in_transaction(engine, run_id), forgets=True)
+        work = state.writer.work(lambda engine: _mark_deleted(engine, run_id, server_id), forgets=True)
         name = await asyncio.wrap_future(work)
     except Busy as error:
         raise ApiError(429, "busy", str(error), 1) from None
@@ -64,18 +68,30 @@ async def delete_run(run_id: int, request: Request) -> Response:
     return answer({"id": run_id, "name": name})
 
 
-def _in_transaction(engine: Engine, run_id: int) -> str | None:
+def _mark_deleted(engine: Engine, run_id: int, server_id: str) -> str | None:
     with engine.begin() as connection:
-        return mark_deleted(connection, run_id)
+        name = mark_deleted(connection, run_id)
+        if name is not None:
+            announce(connection, server_id, [(run_id, None)])
+        return name
 
 
 @router.get("/api/v1/prune")
-def show_plan(request: Request, keep_days: Days = None, keep_gb: Gigabytes = None) -> Response:
+async def show_plan(request: Request, keep_days: Days = None, keep_gb: Gigabytes = None) -> Response:
     """What would go by this policy, or by the server's own."""
     retention: Retention = request.app.state.retention
-    actions = planned(retention.engines.reader, _policy(retention, keep_days, keep_gb))
+    policy = _policy(retention, keep_days, keep_gb)
+    _plans.take()
+    actions = await in_thread(lambda: _planned(retention, policy))
     listed = [{"run": each.run, "name": each.name, "what": described(each), "bytes": each.bytes} for each in actions]
     return answer({"actions": listed, "bytes": sum(each.bytes for each in actions), "lines": table_of(actions)})
+
+
+def _planned(retention: Retention, policy: Policy) -> list[Action]:
+    try:
+        return planned(retention.engines.reader, policy, bound=limited)  # each run within the time of a request
+    finally:
+        _plans.give_back()
 
 
 @router.post("/api/v1/prune")
@@ -83,7 +99,12 @@ async def prune(request: Request, keep_days: Days = None, keep_gb: Gigabytes = N
     """Do it now."""
     retention: Retention = request.app.state.retention
     policy = _policy(retention, keep_days, keep_gb)
-    return _streamed(lambda told: retention.prune(policy, told))
+    _prunes.take()
+    try:
+        return streamed(lambda told: retention.prune(policy, told), _prunes.give_back)
+    except BaseException:  # no thread was started
+        _prunes.give_back()
+        raise
 
 
 def _policy(retention: Retention, keep_days: float | None, keep_gb: float | None) -> Policy:
@@ -97,56 +118,87 @@ async def backup(request: Request) -> Response:
     """One moment of everything as a SQLite file."""
     retention: Retention = request.app.state.retention
     url: URL = request.app.state.settings.database_url
-    folder = await run_in_threadpool(_take, retention.engines.reader, url)
-    done = BackgroundTask(folder.cleanup)
-    path = Path(folder.name) / "rangewatch-backup.db"
-    return FileResponse(path, media_type="application/vnd.sqlite3", filename=path.name, background=done)
+    _copies.take()
+    try:
+        return _Sent(await in_thread(lambda: _written(retention.engines.reader, url)))
+    except BaseException:
+        _copies.give_back()
+        raise
 
 
-def _take(engine: Engine, url: URL) -> tempfile.TemporaryDirectory[str]:
-    with _copying(url) as folder:
+class _Sent(FileResponse):
+    """The copy, which goes, as its place does, when it was sent or its client has gone."""
+
+    def __init__(self, folder: Folder) -> None:
+        path = Path(folder.name) / "rangewatch-backup.db"
+        super().__init__(path, media_type="application/vnd.sqlite3", filename=path.name)
+        self.folder = folder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it. Raises `TimeoutError` when the client takes nothing for STALLED_S."""
+
+        async def within_limit(message: Message) -> None:
+            with anyio.fail_after(STALLED_S):
+                await send(message)
+
         try:
-            check_room(Path(folder.name), held_bytes(engine))
-            snapshot(engine, url.database or "", Path(folder.name) / "rangewatch-backup.db", lambda _: None)
-        except DatabaseError as error:
-            folder.cleanup()
-            raise ApiError(507, "no_backup", str(error)) from None
-        return folder
+            await super().__call__(scope, receive, within_limit)
+        finally:
+            self.folder.cleanup()
+            _copies.give_back()
+
+
+def _written(engine: Engine, url: URL) -> Folder:
+    folder = _folder(url)
+    try:
+        check_room(Path(folder.name), held_bytes(engine))
+        snapshot(engine, url.database or "", Path(folder.name) / "rangewatch-backup.db", lambda _: None)
+    except DatabaseError as error:
+        folder.cleanup()
+        raise ApiError(507, "no_backup", str(error)) from None
+    except BaseException:
+        folder.cleanup()
+        raise
+    return folder
 
 
 @router.put("/api/v1/restore")
 async def restore_runs(request: Request, replace: bool = False) -> Response:
     """Add the runs of a backup, which is the body."""
     retention: Retention = request.app.state.retention
-    url: URL = request.app.state.settings.database_url
-    with _copying(url) as folder:
+    _restores.take()
+    try:
+        folder = _folder(request.app.state.settings.database_url)
         path = Path(folder.name) / "restored.db"
         try:
             await _receive(request, path)
+            return streamed(lambda told: _restore(retention, folder, path, replace, told), _restores.give_back)
         except BaseException:  # a client that has gone away, too, must leave no file behind
             folder.cleanup()
             raise
-    return _streamed(lambda told: _restore(retention, folder, path, replace, told))
+    except BaseException:
+        _restores.give_back()
+        raise
 
 
-def _restore(
-    retention: Retention, folder: tempfile.TemporaryDirectory[str], path: Path, replace: bool, told: Told
-) -> None:
+def _restore(retention: Retention, folder: Folder, path: Path, replace: bool, told: Told) -> None:
     with folder, open_backup(path) as file, retention.alone():
-        found = restore(retention.jobs, retention.engines.reader, file, replace, told)
+        found = restore(retention.jobs, retention.engines.reader, file, replace, told, retention.changed)
         told(f"{len(found.added)} runs restored, {len(found.skipped)} were there already")
 
 
 async def _receive(request: Request, path: Path) -> None:
     """The body into a file, never more than the disk has room for."""
     try:
-        size = 0
+        size, began_s = 0, time.monotonic()
         declared = request.headers.get("content-length", "0")
         check_room(path.parent, int(declared) if declared.isdigit() else 0)
         stream = aiter(request.stream())
         with path.open("xb") as file:
             while (part := await asyncio.wait_for(anext(stream, None), SLOW_S)) is not None:
                 size += len(part)
+                if time.monotonic() - began_s > SLOW_S + size / LEAST_RATE:
+                    raise ApiError(408, "slow_body", f"the body comes with less than {LEAST_RATE >> 10} KiB/s")
                 if size // ROOM_BYTES != (size - len(part)) // ROOM_BYTES:
                     check_room(path.parent, 0)
                 file.write(part)
@@ -156,42 +208,7 @@ async def _receive(request: Request, path: Path) -> None:
         raise ApiError(408, "slow_body", f"nothing of the body arrived for {SLOW_S:.0f} s") from None
 
 
-@contextmanager
-def _copying(url: URL) -> Iterator[tempfile.TemporaryDirectory[str]]:
-    """A folder of its own, beside a SQLite database; `busy` while another backup or restore is being written."""
+def _folder(url: URL) -> Folder:
+    """A folder of its own, beside a SQLite database; else in the directory for temporary files."""
     beside = Path(url.database or ".").parent if url.get_backend_name() == "sqlite" else None
-    if not _one_copy.acquire(blocking=False):
-        raise ApiError(429, "busy", "another backup or restore is being written; try again when it is done", 10)
-    try:
-        yield tempfile.TemporaryDirectory(prefix=PREFIX, dir=beside)
-    finally:
-        _one_copy.release()
-
-
-def _streamed(work: Callable[[Told], None]) -> StreamingResponse:
-    """Lines of JSON: `{"line": ...}` while it goes on, then `{"done": true}` or `{"error": ..., "code": ...}`."""
-    loop, lines = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
-
-    def tell(value: dict[str, Any] | None) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(lines.put_nowait, value)
-
-    def run() -> None:
-        try:
-            work(lambda line: tell({"line": line}))
-            tell({"done": True})
-        except (BadBackup, DatabaseError) as error:
-            tell({"error": str(error), "code": "bad_backup" if isinstance(error, BadBackup) else "database"})
-        except Stopped as error:
-            tell({"error": str(error), "code": "stopped"})
-        except SQLAlchemyError as error:
-            tell({"error": f"the database failed: {str(error).splitlines()[0]}", "code": "database"})
-        finally:
-            tell(None)
-
-    async def body() -> AsyncIterator[bytes]:
-        while (value := await lines.get()) is not None:
-            yield msgspec.json.encode(value) + b"\n"
-
-    threading.Thread(target=run, name="rangewatch-maintenance", daemon=True).start()
-    return StreamingResponse(body(), media_type="application/x-ndjson")
+    return tempfile.TemporaryDirectory(prefix=PREFIX, dir=beside)

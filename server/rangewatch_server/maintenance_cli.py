@@ -6,13 +6,16 @@ Whatever writes holds the SQLite file against a server meanwhile; to read needs 
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from sqlalchemy import URL, create_engine
+from alembic.migration import MigrationContext
+from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from rangewatch_server.backup import check_room, snapshot
@@ -24,6 +27,7 @@ from rangewatch_server.retention.policy import GB, Policy
 from rangewatch_server.retention.prune import apply, finish_deletions, table_of
 from rangewatch_server.retention.space import vacuum_whole
 from rangewatch_server.settings import Settings
+from rangewatch_server.store.condition import newest_schema
 from rangewatch_server.store.engine import DatabaseError, Engines, open_database
 from rangewatch_server.store.single import hold
 
@@ -64,22 +68,58 @@ def restore(db: str, file: Path, replace: bool, told: Told) -> None:
 
 
 def prune(db: str, limits: Mapping[str, float], dry_run: bool, vacuum: bool, told: Told) -> list[str]:
-    """The plan as lines; done, too, unless it is a `dry_run`. Raises `Failed`."""
+    """The plan as lines; done, too, unless it is a `dry_run`, which only reads. Raises `Failed`."""
     keep_gb = limits.get("keep_gb")
     policy = Policy(limits.get("keep_days"), None if keep_gb is None else int(keep_gb * GB))
     with _shown():
         url = _url(db)
-        with _held(url) as engines:
-            actions = planned(engines.reader, policy)
-            if not dry_run:
-                jobs = DirectJobs(engines.writer)
-                finish_deletions(jobs, engines.reader)
-                apply(jobs, engines.writer, actions, told)
-                if vacuum and url.get_backend_name() == "sqlite":
-                    check_room(Path(str(url.database)).parent, held_bytes(engines.reader))
-                    engines.reader.dispose()
-                    vacuum_whole(engines.writer)
-            return table_of(actions)
+        if url.get_backend_name() == "sqlite" and not Path(str(url.database)).is_file():
+            raise Failed(f"there is no database {url.database}")
+        if not dry_run:
+            return _prune(url, policy, vacuum, told)
+        with _read_only(url) as engine:
+            return table_of(planned(engine, policy))
+
+
+def _prune(url: URL, policy: Policy, vacuum: bool, told: Told) -> list[str]:
+    with _held(url) as engines:
+        jobs = DirectJobs(engines.writer)
+        finish_deletions(jobs, engines.reader)
+        actions = planned(engines.reader, policy)
+        apply(jobs, engines.writer, actions, told)
+        if vacuum and url.get_backend_name() == "sqlite":
+            check_room(Path(str(url.database)).parent, held_bytes(engines.reader))
+            engines.reader.dispose()
+            vacuum_whole(engines.writer)
+        return table_of(actions)
+
+
+@contextmanager
+def _read_only(url: URL) -> Iterator[Engine]:
+    """To look only, beside a server if there is one; nothing is migrated. Raises `Failed` for another schema."""
+    if url.get_backend_name() == "sqlite":
+        path = f"file:{quote(str(url.database))}?mode=ro"
+        engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(path, uri=True, isolation_level=None))
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))  # one moment a run
+    else:
+        engine = create_engine(url, isolation_level="REPEATABLE READ")
+    try:
+        _check_schema(engine)
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _check_schema(engine: Engine) -> None:
+    with engine.connect() as connection:
+        found, wanted = MigrationContext.configure(connection).get_current_revision(), newest_schema()
+    if found is None:
+        raise Failed("this is no database of Rangewatch")
+    if found != wanted:
+        raise Failed(
+            f"the database has schema {found}, this version of Rangewatch reads {wanted}; a server that starts on it, "
+            "or prune without --dry-run, migrates an older one"
+        )
 
 
 @contextmanager

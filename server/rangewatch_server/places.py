@@ -17,7 +17,7 @@ from rangewatch_server.figures.base import grid, label
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.layers import cells_of
 from rangewatch_server.headroom import SEVERITY, STATE_NAMES, State, limits_of
-from rangewatch_server.pyramid import AMAX_STEP, NONFINITE_STEP, RANGES, Block
+from rangewatch_server.pyramid import AMAX_STEP, FANOUT, NONFINITE_STEP, RANGES, SUMMARY, Block
 from rangewatch_server.queries import RunReader
 from rangewatch_server.store.checks import MAX_COUNT
 from rangewatch_server.store.names import Tensors
@@ -59,17 +59,17 @@ def _worst(run: RunReader, rank: int, start: int, stop: int, rows: Array, tensor
     if not len(rows):
         return None
     wanted = (*CELL, AMAX_STEP, NONFINITE_STEP)
-    level = grid(start, stop, SEARCH_COLUMNS).level
-    block = run.slice(RANGES, [rank], level, start, stop, wanted, rows)
+    there = _there(run, rank, start, stop, SEARCH_COLUMNS)
+    block = run.slice(RANGES, [rank], there.level, there.start, there.stop, wanted, rows)
     whole = pyramid.reduce_axis(block.columns, run.names().rules[RANGES], 1)
-    one = Block(level, 0, rows, {name: values[:, None] for name, values in whole.items()})
+    one = Block(there.level, 0, rows, {name: values[:, None] for name, values in whole.items()})
     cells = cells_of(one, tensors)
     severity = SEVERITY[cells.state[:, 0]]
     if severity.max() <= SEVERITY[State.NOT_OBSERVED]:
         return None
     if severity.max() >= SEVERITY[State.INF]:
         step = int(whole[NONFINITE_STEP].min())
-        row = _first_bad_row(run, rank, step, rows, tensors)
+        row = _first_bad_row(run, rank, step, rows, np.flatnonzero(whole[NONFINITE_STEP] == step))
     else:
         bits = np.where(np.isnan(cells.bits[:, 0]), np.inf, cells.bits[:, 0])
         row = int(np.where(severity > SEVERITY[State.NOT_OBSERVED], bits, np.inf).argmin())
@@ -77,42 +77,119 @@ def _worst(run: RunReader, rank: int, start: int, stop: int, rows: Array, tensor
     return place_at(run, rank, step, int(rows[row]))
 
 
-def _first_bad_row(run: RunReader, rank: int, step: int, rows: Array, tensors: Tensors) -> int:
-    """Place in `rows` of the one that held NaN or Inf first at this very step; one of them did."""
+class _Steps(msgspec.Struct, frozen=True):
+    """Steps [start, stop) that are read at `level`."""
+
+    start: int
+    stop: int
+    level: int
+
+
+def _there(run: RunReader, rank: int, start: int, stop: int, columns: int) -> _Steps:
+    """[start, stop) as it is kept, in about `columns` columns at most.
+
+    Thinned steps are there in whole columns only: an end inside of one is moved to its end, unless the single steps of
+    that end were kept, and no level finer than theirs is read.
+    """
+    level = grid(start, stop, columns).level
+    thinned = run.thinned((rank,), start, stop)
+    if thinned is None:
+        return _Steps(start, stop, level)
+    if run.thinned((rank,), start, start + 1) is not None:
+        start -= start % thinned.per
+    if run.thinned((rank,), stop - 1, stop) is not None:
+        stop += -stop % thinned.per
+    return _Steps(start, stop, max(level, _level_of(thinned.per)))
+
+
+def _level_of(per: int) -> int:
+    return (per.bit_length() - 1) // (FANOUT.bit_length() - 1)
+
+
+def _first_bad_row(run: RunReader, rank: int, step: int, rows: Array, bad: Array) -> int:
+    """Place in `rows` of the one that held NaN or Inf first at this very step; `bad` are the places of all that did.
+
+    Of a step that was thinned only they are known: then it is the first of them in call order.
+    """
+    tensors = run.names().tensors
     wanted = [name for name in origin.COLUMNS if name in run.names().fill[RANGES]]
     block = run.slice(RANGES, [rank], 0, step, step + 1, wanted, rows)
     columns = {name: values[:, 0] for name, values in block.columns.items()}
-    return origin.first_bad(columns, tensors.call_index[rows], tensors.kind_rows[rows]) or 0
+    found = origin.first_bad(columns, tensors.call_index[rows], tensors.kind_rows[rows])
+    return int(bad[tensors.call_index[rows[bad]].argmin()]) if found is None else found
 
 
 def place_at(run: RunReader, rank: int, step: int, tensor: int) -> Place:
-    """What one tensor held at one step of one rank."""
+    """What one tensor held at one step of one rank; of a thinned step what its column still tells of it."""
     tensors = run.names().tensors
-    cells = cells_of(run.slice(RANGES, [rank], 0, step, step + 1, CELL, np.array([tensor])), tensors)
+    rows = np.array([tensor])
+    block = run.slice(RANGES, [rank], 0, step, step + 1, CELL, rows)
+    if not block.columns["call_count"].any() and (thinned := run.thinned((rank,), step, step + 1)) is not None:
+        block = _of_column(run, rank, step, _level_of(thinned.per), rows)
+    cells = cells_of(block, tensors)
     state = State(int(cells.state[0, 0]))
     bits = float(cells.bits[0, 0])
     shown = bits if state in (State.VALUE, State.SATURATED) and np.isfinite(bits) else None
     return Place(step, rank, tensor, label(tensors.entries[tensor]), STATE_NAMES[state], shown)
 
 
+def _of_column(run: RunReader, rank: int, step: int, level: int, rows: Array) -> Block:
+    """The thinned column of `step`, without what it holds of its other steps.
+
+    It tells of a step when that has its largest magnitude, or its first NaN or Inf; else nothing is known of the step.
+    """
+    low = step - step % FANOUT**level
+    wanted = (*CELL, AMAX_STEP, NONFINITE_STEP)
+    block = run.slice(RANGES, [rank], level, low, low + FANOUT**level, wanted, rows)
+    columns = {name: values[:, :1] for name, values in block.columns.items()}
+    is_bad, is_largest = columns[NONFINITE_STEP] == step, columns[AMAX_STEP] == step
+    known = {name: np.where(is_bad, columns[name], 0.0) for name in ("nan_count", "inf_count")}
+    known["call_count"] = np.where(is_bad | is_largest, columns["call_count"], 0.0)
+    return Block(level, block.first, rows, columns | known)
+
+
 def nonfinite_step(run: RunReader, rank: int, start: int, stop: int, last: bool) -> int | None:
-    """The first (or last) step in [start, stop) at which the rank held a NaN or Inf."""
+    """The first (or last) step in [start, stop) at which the rank held a NaN or Inf; of a thinned column its first."""
     low, high = start, stop
-    while high - low > 1:
-        cut = grid(low, high, AROUND_COLUMNS)
-        size = pyramid.FANOUT**cut.level
-        block = run.slice(pyramid.SUMMARY, [rank], cut.level, low, high, ("nan_count", "inf_count"))
-        bad = np.flatnonzero((block.columns["nan_count"] + block.columns["inf_count"]).sum(axis=0) > 0)
-        if not len(bad):
+    while low < high:
+        there = _there(run, rank, low, high, AROUND_COLUMNS)
+        column = _bad_column(run, rank, there, last)
+        if column is None:
             return None
-        column = block.first + int(bad[-1 if last else 0])
-        low, high = max(low, column * size), min(high, (column + 1) * size)
-    return low if low < high and _is_bad(run, rank, low) else None
+        if (column.start, column.stop) == (there.start, there.stop):  # one step, or nothing finer is kept of all of it
+            found = _known_steps(run, rank, column, start, stop, last)
+            if found:
+                return max(found) if last else min(found)
+            # A column that reaches past an end, where its step is: the next one does not.
+            ends = (start, column.start) if last else (column.stop, stop)
+            return nonfinite_step(run, rank, *ends, last)
+        low, high = column.start, column.stop
+    return None
 
 
-def _is_bad(run: RunReader, rank: int, step: int) -> bool:
-    block = run.slice(pyramid.SUMMARY, [rank], 0, step, step + 1, ("nan_count", "inf_count"))
-    return bool((block.columns["nan_count"] + block.columns["inf_count"]).sum() > 0)
+def _bad_column(run: RunReader, rank: int, steps: _Steps, last: bool) -> _Steps | None:
+    """The first (or last) column that holds a NaN or Inf, cut to `steps`."""
+    size = FANOUT**steps.level
+    block = run.slice(SUMMARY, [rank], steps.level, steps.start, steps.stop, ("nan_count", "inf_count"))
+    bad = np.flatnonzero((block.columns["nan_count"] + block.columns["inf_count"]).sum(axis=0) > 0)
+    if not len(bad):
+        return None
+    at = (block.first + int(bad[-1 if last else 0])) * size
+    return _Steps(max(steps.start, at), min(steps.stop, at + size), steps.level)
+
+
+def _known_steps(run: RunReader, rank: int, column: _Steps, start: int, stop: int, last: bool) -> list[int]:
+    """Steps of [start, stop) with a NaN or Inf that a bad column knows: its first, and those kept more finely."""
+    inside = [_Steps(max(start, column.start), min(stop, column.stop), level) for level in range(column.level)]
+    finer = [found for each in inside if (found := _bad_column(run, rank, each, last)) is not None]
+    return [step for each in (column, *finer) if start <= (step := _first_bad_step(run, rank, each)) < stop]
+
+
+def _first_bad_step(run: RunReader, rank: int, column: _Steps) -> int:
+    if column.level == 0:
+        return column.start
+    block = run.slice(RANGES, [rank], column.level, column.start, column.stop, [NONFINITE_STEP])
+    return int(block.columns[NONFINITE_STEP].min(initial=pyramid.NO_STEP))
 
 
 def frames(run: RunReader, rank: int, step: int) -> list[dict[str, Any]]:
@@ -245,8 +322,12 @@ def underflow(subnormal_fraction: float | None) -> str:
 
 
 def step_facts(run: RunReader, rank: int, step: int) -> dict[str, Any]:
-    """Loss, loss scale, skip and times of one rank's step; null where nothing was recorded."""
+    """Loss, loss scale, skip and times of one rank's step; null where nothing was recorded.
+
+    `thinned`: how many steps a column the step is kept at, which says nothing of each; null where it would be there.
+    """
     names = run.names().series
+    thinned = run.thinned((rank,), step, step + 1)
     block = run.slice(pyramid.SERIES_PART, [rank], 0, step, step + 1, ("count", "last"), np.arange(len(names)))
     value = {
         name: float(block.columns["last"][row, 0]) for name, row in names.items() if block.columns["count"][row, 0] > 0
@@ -260,7 +341,7 @@ def step_facts(run: RunReader, rank: int, step: int) -> dict[str, Any]:
         "loss_scale": finite.get("loss_scale"), "found_inf": _flag(finite.get("found_inf")),
         "skipped": _flag(finite.get("skipped_step")), "step_time_s": finite.get("step_time_s"),
         "started_ns": None if wall_time_s is None else int(wall_time_s * 1e9),
-        "series": finite,
+        "series": finite, "thinned": None if thinned is None else {"step": thinned.step, "steps": thinned.per},
     }  # fmt: skip
 
 

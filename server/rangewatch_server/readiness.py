@@ -9,6 +9,7 @@ import msgspec
 
 from rangewatch_server.settings import Settings
 from rangewatch_server.store.condition import NETWORK_FILE_SYSTEMS, Condition, has_wal_reset_bug, newest_schema
+from rangewatch_server.store.engine import first_line
 from rangewatch_server.store.writer import QUEUE_MESSAGES, Writer
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -17,6 +18,16 @@ WAL_RESET_NOTE = (
     "SQLite before 3.51.3 can lose pages when one connection writes while another resets the WAL. Here one connection "
     "does both, so it does not happen; open the file from other programs read-only"
 )
+
+# By what the database says of a write that failed, SQLite or PostgreSQL; the first that fits.
+WRITE_ADVICE = {
+    "lock": "another program holds a lock on the database (a shell, a backup, a migration): end it",
+    "full": "make room on the disk, or prune old runs",
+    "space left": "make room on the disk, or prune old runs",
+    "readonly": "the file or its disk is read-only: see its owner, its mode and the mount",
+    "read-only": "the database takes no writes: see whether it is a standby",
+    "connect": "see whether the database runs and can be reached",
+}
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -49,7 +60,7 @@ def checks(
     if isinstance(found, Condition):
         listed += [_schema(found), *_file_checks(found, settings)]
     else:
-        said = "no answer in time" if found is None else _line(found)
+        said = "no answer in time" if found is None else first_line(found)
         listed.append(Check("database", FAILED, said, "see whether the database runs and can be reached"))
     return listed
 
@@ -67,9 +78,8 @@ def _written(written: bool | Exception | None, facts: Facts) -> Check:
         advice = "the database is locked, its disk does not answer, or the queue is long: see the log and the queue"
         return Check("write", FAILED, "no answer in time", advice)
     if isinstance(written, Exception):
-        return Check(
-            "write", FAILED, _line(written), "see whether the disk is full or read-only; agents keep and resend"
-        )
+        said = first_line(written)
+        return Check("write", FAILED, said, _write_advice(said))
     return Check("write", OK, "works")
 
 
@@ -118,5 +128,6 @@ def network_advice(kind: str | None) -> str:
     )
 
 
-def _line(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error or type(error).__name__).strip().partition("\n")[0][:300]
+def _write_advice(said: str) -> str:
+    found = next((advice for sign, advice in WRITE_ADVICE.items() if sign in said.lower()), "see the log, and the disk")
+    return f"{found}; agents keep and resend"

@@ -46,6 +46,8 @@ def text(
         "optimizer": list(_gradient_frames(tensors, [each for each in tensors if each["kind"] in _OPTIMIZER], bad)),
     }
     head = f"No inf/nan in batch_number={step}" if bad is None else f"Detected inf/nan during batch_number={step}"
+    if not tensors:
+        head = f"Nothing is stored for batch_number={step}"
     lines = [head, f"(run {_plain(run)}, rank {rank}, step {step})"]
     if not all(tensor["full"] for tensor in tensors):
         lines.append("(- : abs min was not measured at this step)")

@@ -7,12 +7,14 @@ shows the new one.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Engine, Table, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from rangewatch_server.backup_file import BackupFile, BadBackup
 from rangewatch_server.backup_rows import RunRows
@@ -34,8 +36,14 @@ class Restored(msgspec.Struct):
     skipped: list[str] = []
 
 
-def restore(jobs: Jobs, engine: Engine, file: BackupFile, replace: bool, told: Told) -> Restored:
-    """Add every whole run of the file. Raises `BadBackup`: runs before the bad one are there then, it is not."""
+def restore(
+    jobs: Jobs, engine: Engine, file: BackupFile, replace: bool, told: Told,
+    changed: Callable[[int], None] = lambda _: None,
+) -> Restored:  # fmt: skip
+    """Add every whole run of the file. Raises `BadBackup`: runs before the bad one are there then, it is not.
+
+    `changed` gets the number of each run that came, or went for one that came.
+    """
     outcome = Restored()
     for row in file.rows(tables.runs, "WHERE deleted_ns IS NULL"):
         name = row["name"]
@@ -43,8 +51,8 @@ def restore(jobs: Jobs, engine: Engine, file: BackupFile, replace: bool, told: T
             told(f"{name}: is there already, skipped")
             outcome.skipped.append(name)
         else:
-            _Run(jobs, file, row, told).copy(replace)
-            outcome.added.append(name)
+            is_added = _Run(jobs, file, row, told, changed).copy(replace)
+            (outcome.added if is_added else outcome.skipped).append(name)
     return outcome
 
 
@@ -53,34 +61,58 @@ def _is_there(engine: Engine, name: str) -> bool:
         return connection.execute(select(_run.id).where(_run.identity == identity(name))).first() is not None
 
 
+class _Shown(msgspec.Struct, frozen=True):
+    """Whether the run has its name now; and the one that had it, to be removed."""
+
+    is_shown: bool
+    replaced: int | None = None
+
+
 class _Run:
     """One run on its way. `streams` and `commands`: number in the file -> number here."""
 
-    def __init__(self, jobs: Jobs, file: BackupFile, row: Row, told: Told) -> None:
-        self.jobs, self.file, self.row, self.told = jobs, file, row, told
+    def __init__(self, jobs: Jobs, file: BackupFile, row: Row, told: Told, changed: Callable[[int], None]) -> None:
+        self.jobs, self.file, self.row, self.told, self.changed = jobs, file, row, told, changed
         self.checks = RunRows(row["name"])
         self.old_id: int = row["id"]
         self.streams: dict[int, int] = {}
         self.commands: dict[int, int] = {}
         self.id = 0
 
-    def copy(self, replace: bool) -> None:
+    def copy(self, replace: bool) -> bool:
+        """Whether it was added; not when another came by its name meanwhile."""
         self.id = self.jobs(self._begin)
         try:
-            self._numbered(tables.streams, self.streams)
-            for table in (tables.tensors, tables.series, tables.catalogues, tables.batches, tables.tiles):
-                self._plain(table, "WHERE run_id = ?")
-            self._plain(tables.events, "WHERE stream_id IN (SELECT id FROM streams WHERE run_id = ?)")
-            self._numbered(tables.commands, self.commands)
-            self._plain(tables.command_ranks, "WHERE command_id IN (SELECT id FROM commands WHERE run_id = ?)")
-        except BadBackup:
-            self.jobs(self._give_up)
-            remove_rows(self.jobs, self.id)
+            self._rows()
+            shown = self.jobs(lambda connection: self._show(connection, replace), forgets=True)
+        except (BadBackup, SQLAlchemyError):
+            with contextlib.suppress(SQLAlchemyError):  # what stays now is removed before the next plan is made
+                self._remove()
             raise
-        replaced = self.jobs(lambda connection: self._show(connection, replace), forgets=True)
+        if not shown.is_shown:
+            self.told(f"{self.row['name']}: came meanwhile, skipped")
+            self._remove()
+            return False
         self.told(f"{self.row['name']}: restored")
-        if replaced is not None:
-            remove_rows(self.jobs, replaced)
+        self.changed(self.id)
+        if shown.replaced is not None:
+            self.changed(shown.replaced)
+            remove_rows(self.jobs, shown.replaced)
+        return True
+
+    def _rows(self) -> None:
+        for table in (tables.tensors, tables.series, tables.catalogues):  # streams name tensors
+            self._plain(table, "WHERE run_id = ?")
+        self._numbered(tables.streams, self.streams)
+        for table in (tables.batches, tables.tiles):
+            self._plain(table, "WHERE run_id = ?")
+        self._plain(tables.events, "WHERE stream_id IN (SELECT id FROM streams WHERE run_id = ?)")
+        self._numbered(tables.commands, self.commands)
+        self._plain(tables.command_ranks, "WHERE command_id IN (SELECT id FROM commands WHERE run_id = ?)")
+
+    def _remove(self) -> None:
+        if self.jobs(self._give_up):
+            remove_rows(self.jobs, self.id)
 
     def _begin(self, connection: Connection) -> int:
         now_ns = time.time_ns()
@@ -128,23 +160,26 @@ class _Run:
                 moved[name] = numbers[moved[name]]
         return moved
 
-    def _show(self, connection: Connection, replace: bool) -> int | None:
-        """Give the run its name; the one that had it, to be removed. Raises `BadBackup` when it cannot have it."""
+    def _show(self, connection: Connection, replace: bool) -> _Shown:
+        """Give the run its name, unless another has it that is not to be replaced. Raises `BadBackup`."""
         known = identity(self.row["name"])
         old: int | None = connection.execute(select(_run.id).where(_run.identity == known)).scalar()
         if old is not None and not replace:
-            self._give_up(connection)
-            return self.id
+            return _Shown(False)
         if old is not None:
             mark_deleted(connection, old)
         coming = (_run.id == self.id) & _run.identity.startswith(RESTORING)
         shown = update(tables.runs).where(coming).values(identity=known, deleted_ns=None)
         if connection.execute(shown).rowcount != 1:
             raise BadBackup(f"run {self.row['name'][:80]!r} took too long and was given up; try again")
-        return old
+        return _Shown(True, old)
 
-    def _give_up(self, connection: Connection) -> None:
-        connection.execute(update(tables.runs).where(_run.id == self.id).values(identity=f"{DELETING}{self.id}"))
+    def _give_up(self, connection: Connection) -> bool:
+        """Whether it was still coming: a commit may be done, and its answer lost."""
+        coming = (_run.id == self.id) & _run.identity.startswith(RESTORING)
+        return (
+            connection.execute(update(tables.runs).where(coming).values(identity=f"{DELETING}{self.id}")).rowcount > 0
+        )
 
 
 def _parts(rows: Iterator[Row]) -> Iterator[list[Row]]:

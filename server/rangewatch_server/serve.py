@@ -45,71 +45,84 @@ def _parser() -> argparse.ArgumentParser:
         prog="rangewatch serve",
         description="Start the dashboard. Agents send to it, browsers look at it; it needs no other service.",
         epilog="Every option has an environment variable: RANGEWATCH_HOST, _PORT, _DB, _TOKEN, _ALLOW_HOST, "
-        "_MIN_FREE_MIB, _LOG_FORMAT, _LOG_LEVEL. docs/operations.md has more.",
+        "_SYNC, _KEEP_DAYS, _KEEP_GB, _MIN_FREE_MIB, _LOG_FORMAT, _LOG_LEVEL. docs/operations.md has more.",
     )
-    env = os.environ.get
-    parser.add_argument(
+    for add in (_add_address, _add_storage, _add_log):
+        add(parser)
+    return parser
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    add, env = parser.add_argument, os.environ.get
+    add(
         "--host",
         default=env("RANGEWATCH_HOST", DEFAULT_HOST),
         help="address to listen on (default: %(default)s, this machine only)",
     )
-    parser.add_argument(
+    add(
         "--port",
         default=env("RANGEWATCH_PORT", str(DEFAULT_PORT)),
         help="port; 0 takes a free one (default: %(default)s)",
     )
-    parser.add_argument(
-        "--db",
-        default=env("RANGEWATCH_DB", ""),
-        help="SQLite file, or postgresql://user@host/name (default: a file in your data directory)",
-    )
-    parser.add_argument(
+    add(
         "--token",
         default=env("RANGEWATCH_TOKEN", ""),
         help="ask agents and browsers for this token; better given as RANGEWATCH_TOKEN, which other users cannot see",
     )
-    parser.add_argument(
+    add(
         "--allow-host",
         action="append",
         default=None,
         metavar="NAME",
         help="a further name browsers reach this server by (may repeat)",
     )
-    parser.add_argument(
+
+
+def _add_storage(parser: argparse.ArgumentParser) -> None:
+    add, env = parser.add_argument, os.environ.get
+    add(
+        "--db",
+        default=env("RANGEWATCH_DB", ""),
+        help="SQLite file, or postgresql://user@host/name (default: a file in your data directory)",
+    )
+    add(
         "--sync",
         default=env("RANGEWATCH_SYNC", "normal"),
         help="normal: what is acknowledged survives the end of the server; full: a power cut too, each commit waits "
         "for the disk (default: %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--keep-days",
         default=env("RANGEWATCH_KEEP_DAYS", ""),
         metavar="DAYS",
         help="older steps lose detail, but around events (default: all detail is kept; docs/retention.md)",
     )
-    parser.add_argument(
+    add(
         "--keep-gb",
         default=env("RANGEWATCH_KEEP_GB", ""),
         metavar="GB",
         help="above this size the oldest steps lose detail, and at last the oldest ended runs go (default: no limit)",
     )
-    parser.add_argument(
+    add(
         "--min-free-mib",
         default=env("RANGEWATCH_MIN_FREE_MIB", str(LEAST_FREE_BYTES >> 20)),
         metavar="MIB",
         help="/readyz fails when the SQLite file's disk has less room (default: %(default)s)",
     )
-    parser.add_argument(
+
+
+def _add_log(parser: argparse.ArgumentParser) -> None:
+    add, env = parser.add_argument, os.environ.get
+    add(
         "--log-format",
         default=env("RANGEWATCH_LOG_FORMAT", "text"),
         help=f"of the log on stderr: {' or '.join(FORMATS)} (default: %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--log-level",
         default=env("RANGEWATCH_LOG_LEVEL", "warning"),
         help=f"{', '.join(LEVELS)} (default: %(default)s; debug has a line a request)",
     )
-    return parser  # fmt: skip
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
@@ -123,16 +136,11 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _amount(name: str, given: str) -> float | None:
-    """More than nothing; None when it is not given."""
-    if not given:
-        return None
+    """None when it is not given."""
     try:
-        amount = float(given)
+        return float(given) if given else None
     except ValueError:
         raise SettingsError(f"{name} {given!r}: must be a number") from None
-    if not 0 < amount < float("inf"):
-        raise SettingsError(f"{name} {given!r}: must be more than 0")
-    return amount
 
 
 def _number(name: str, given: str) -> int:

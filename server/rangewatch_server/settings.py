@@ -8,13 +8,15 @@ from pathlib import Path
 import msgspec
 from platformdirs import user_data_path
 from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from rangewatch_server.logs import FORMATS, LEVELS
-from rangewatch_server.store.engine import SYNCS
+from rangewatch_server.store.engine import SYNCS, DatabaseError
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8642
 LIVE_S = 15.0  # a rank that said nothing for this long is no longer live; agents send a heartbeat every 5 s
+MOST_KEEP_DAYS, MOST_KEEP_GB = 1e6, 1e9  # 2,700 years and an exabyte, as GET /api/v1/prune takes them
 LEAST_FREE_BYTES = 256 << 20  # below this a busy fleet has minutes until commits fail; /readyz says so
 
 
@@ -53,11 +55,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def database_url(self) -> URL:
-        """Where the database is."""
+        """Where the database is. Raises `DatabaseError` when `db` cannot be read as that."""
         if "://" in self.db:
-            return make_url(_with_driver(self.db))
-        path = Path(self.db).expanduser() if self.db else user_data_path("rangewatch") / "rangewatch.db"
-        return URL.create("sqlite", database=str(path.resolve()))
+            return _parsed(self.db)
+        try:
+            path = Path(self.db).expanduser() if self.db else user_data_path("rangewatch") / "rangewatch.db"
+            return URL.create("sqlite", database=str(path.resolve()))
+        except RuntimeError as error:  # ~nobody, or links that go round
+            raise DatabaseError(f"--db: {error}") from None
 
 
 def check(settings: Settings) -> Settings:
@@ -71,6 +76,8 @@ def check(settings: Settings) -> Settings:
         raise SettingsError(f"--port {settings.port}: must be 0 to 65535")
     if settings.sync not in SYNCS:
         raise SettingsError(f"--sync {settings.sync!r}: must be one of {', '.join(SYNCS)}")
+    _check_limit("--keep-days", settings.keep_days, MOST_KEEP_DAYS)
+    _check_limit("--keep-gb", settings.keep_gb, MOST_KEEP_GB)
     if settings.least_free_bytes < 0:
         raise SettingsError("--min-free-mib must be 0 or more")
     if settings.log_format not in FORMATS:
@@ -78,6 +85,11 @@ def check(settings: Settings) -> Settings:
     if settings.log_level not in LEVELS:
         raise SettingsError(f"--log-level {settings.log_level!r}: must be one of {', '.join(LEVELS)}")
     return settings
+
+
+def _check_limit(name: str, given: float | None, most: float) -> None:
+    if given is not None and not 0 < given <= most:  # NaN is neither
+        raise SettingsError(f"{name} {given:g}: must be more than 0, and at most {most:g}")
 
 
 def is_loopback(host: str) -> bool:
@@ -88,6 +100,17 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _parsed(given: str) -> URL:
+    """Not the parser's words: they may hold a part of the password."""
+    try:
+        url = make_url(_with_driver(given))
+    except (ArgumentError, ValueError):  # ValueError: the port
+        raise DatabaseError("--db is no URL: give sqlite:///FILE or postgresql://USER@HOST:PORT/NAME") from None
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise DatabaseError("--db names no file: SQLite needs one, sqlite:///FILE or just its path")
+    return url
 
 
 def _with_driver(url: str) -> str:

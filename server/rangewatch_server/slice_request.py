@@ -134,8 +134,10 @@ def _cut(run: RunReader, asked: Asked, axes: frozenset[str], ranks: tuple[int, .
 def _statistics(run: RunReader, names: Sequence[str], merged: bool) -> tuple[str, ...]:
     known = [name for name in run.names().fill[RANGES] if name not in (AMAX_STEP, NONFINITE_STEP)]
     places = (AMAX_STEP, NONFINITE_STEP) if merged else ()
+    if len(names) > MAX_STATISTICS:
+        raise _bad(f"statistic is given {len(names)} times; at most {MAX_STATISTICS} in one request")
     found: list[str] = []
-    for name in names[:MAX_STATISTICS]:
+    for name in names:
         if name == "*":
             found += [each for each in known if exponent_of(each) is None]
         elif name in known or name in DERIVED or name in (AMAX_STEP, NONFINITE_STEP):

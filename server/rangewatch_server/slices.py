@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 from numpy.typing import NDArray
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from rangewatch.records import Batch
-from rangewatch.wire import decode
+from rangewatch.wire import WireError, decode
 from rangewatch_server import deadline, pyramid
 from rangewatch_server.merging import join
 from rangewatch_server.pyramid import AMAX_STEP, FANOUT, NONFINITE_STEP, RANGES, SERIES_PART, SUMMARY, Block
@@ -34,6 +34,22 @@ Array = NDArray[Any]
 logger = logging.getLogger("rangewatch.server")
 
 CACHE_BYTES = 256 << 20  # decoded tiles and batches; a 2,000-column heatmap of 300 tensors is about 3 MiB a rank
+
+
+# Built once: making a statement costs as much as running it.
+_tile, _batch = tables.tiles.c, tables.batches.c
+SELECT_TILES = (
+    select(_tile.tile, _tile.payload)
+    .where(_tile.run_id == bindparam("run"), _tile.stream_id == bindparam("stream"))
+    .where(_tile.part == bindparam("part"), _tile.level == bindparam("level"))
+    .where(_tile.tile.between(bindparam("first"), bindparam("last")))
+    .order_by(_tile.tile)
+)
+_of_stream = (_batch.run_id == bindparam("run")) & (_batch.stream_id == bindparam("stream"))
+SELECT_SEQUENCES = (
+    select(_batch.sequence).where(_of_stream, _batch.sequence <= bindparam("contiguous")).order_by(_batch.sequence)
+)
+SELECT_BODY = select(_batch.body).where(_of_stream, _batch.sequence == bindparam("sequence"))
 
 
 class Cache:
@@ -171,15 +187,9 @@ class StreamSlices:
         found = {each: block for each in numbers if (block := self.cache.get((*key, each))) is not None}
         missing = [each for each in numbers if each not in found]
         if missing:
-            columns = tables.tiles.c
-            query = (
-                select(columns.tile, columns.payload)
-                .where(columns.run_id == self.names.run_id, columns.stream_id == self.stream.id)
-                .where(columns.part == part, columns.level == level)
-                .where(columns.tile.between(missing[0], missing[-1]))
-                .order_by(columns.tile)
-            )
-            for tile, payload in self.connection.execute(query):
+            place = {"run": self.names.run_id, "stream": self.stream.id, "part": part, "level": level}
+            span = {"first": missing[0], "last": missing[-1]}
+            for tile, payload in self.connection.execute(SELECT_TILES, place | span):
                 deadline.check()
                 if tile not in found:
                     found[tile] = block = self._decoded(part, level, tile, payload, wanted)
@@ -218,13 +228,9 @@ class StreamSlices:
 
     def _batches(self, start: int) -> list[Raw]:
         """Rows not in tiles; those beyond a gap in the sequence show when the gap has closed."""
-        columns = tables.batches.c
-        mine = (columns.run_id == self.names.run_id) & (columns.stream_id == self.stream.id)
-        query = (
-            select(columns.sequence).where(mine, columns.sequence <= self.stream.contiguous).order_by(columns.sequence)
-        )
+        mine = {"run": self.names.run_id, "stream": self.stream.id, "contiguous": self.stream.contiguous}
         raws: list[Raw] = []
-        for sequence in self.connection.execute(query).scalars().all():
+        for sequence in self.connection.execute(SELECT_SEQUENCES, mine).scalars().all():
             raws += self._batch(sequence)
         return [clip(raw, max(start, self.stream.frontier), 2**62) for raw in raws]
 
@@ -233,13 +239,22 @@ class StreamSlices:
         key = (self.stream.id, "batch", sequence)
         found = self.cache.get(key)
         if found is None:
-            columns = tables.batches.c
-            mine = (columns.run_id == self.names.run_id) & (columns.stream_id == self.stream.id)
-            query = select(columns.body).where(mine, columns.sequence == sequence)
-            batch: Any = decode(self.connection.execute(query).scalar_one())
+            mine = {"run": self.names.run_id, "stream": self.stream.id, "sequence": sequence}
+            body = self.connection.execute(SELECT_BODY, mine).scalar_one()
+            try:
+                batch: Any = decode(body)
+            except WireError as error:
+                return self._damaged_batch(sequence, error)
             found = self._mapped(batch)
             self.cache.put(key, found, sum(_size(raw.columns) for raw in found))
         return found
+
+    def _damaged_batch(self, sequence: int, error: WireError) -> list[Raw]:
+        """Its steps are absent; which they were nobody can say, but that they are not in tiles."""
+        stop = (self.stream.last_step or 0) + 1
+        self.damage.add(Damage(self.stream.rank, "batch", 0, sequence, min(self.stream.frontier, stop), stop))
+        logger.warning("run %d, stream %d: batch %d: %s", self.names.run_id, self.stream.id, sequence, error)
+        return []
 
     def _mapped(self, batch: Batch) -> list[Raw]:
         known = self._catalogue(batch.catalogue)

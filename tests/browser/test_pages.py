@@ -73,6 +73,22 @@ def test_missing_silent_and_failed_ranks_are_said(tab: Tab, runs: Runs) -> None:
     expect(page.get_by_test_id("empty-state")).to_contain_text("Nothing is stored for step 40 of rank 1")
 
 
+def test_a_step_shows_every_rank_and_a_cell_opens_its_frames(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/step?step=130&rank=1")
+    lane = page.locator(".lane", has=page.get_by_test_id("figure-ranks"))
+    expect(lane.get_by_role("heading")).to_have_text("Headroom by rank, call order")
+    box = page.locator("[data-testid=figure-ranks] .nsewdrag.drag").first.bounding_box()
+    assert box is not None
+    at = {"x": box["x"] + box["width"] * 4.5 / 12, "y": box["y"] + box["height"] * 0.25}
+    page.mouse.move(**at)
+    expect(lane.locator(".lane-readout")).to_have_text("rank 0, blocks.4.ff grad_output: NaN")
+    page.mouse.click(**at)
+    page.wait_for_url("**/step?*rank=0&tensor=4*")
+    expect(page.get_by_role("heading", name="Step 130, rank 0")).to_be_visible()
+    page = tab.open(f"/runs/{runs.hostile}/step?step=3")
+    assert page.get_by_test_id("figure-ranks").count() == 0, "one rank is no comparison"
+
+
 def test_what_does_not_exist_is_said_with_a_way_back(tab: Tab) -> None:
     tab.expected.append(r"status of 4(04|22)")
     page = tab.open("/")

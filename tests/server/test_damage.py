@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import create_engine, select, update
+from sqlalchemy import create_engine, select, text, update
 
 from rangewatch import wire
 from rangewatch.records import Batch, Opening
@@ -20,7 +20,7 @@ from rangewatch_server.headroom import State
 from rangewatch_server.pyramid import RANGES
 from rangewatch_server.settings import Settings
 from rangewatch_server.store import tables
-from tests.server.conftest import batch, catalogue, opening
+from tests.server.conftest import Store, batch, catalogue, opening
 
 KNOWN = catalogue(3)
 STEPS, SPIKE = 1_100, 200  # two tiles of level 1; the spike is in tile 3 of level 0
@@ -145,3 +145,22 @@ def test_late_rows_for_a_damaged_tile_are_taken(damaged: Damaged, level: int) ->
     assert damaged.slice(1)["amax"][:, 130 // 8].tolist() == [3.0] * 3
     assert "damaged" not in damaged.figure(columns=2_000)
     assert "damaged" not in damaged.figure(columns=STEPS // 8)
+
+
+def test_a_damaged_batch_costs_its_steps_only(store: Store) -> None:
+    """One that is not in tiles yet: it is read neither by pages nor after a start, and the rank goes on."""
+    known = catalogue(3)
+    store.send(opening(known))
+    for number in range(3):
+        store.send(batch(known, number, range(number * 10, number * 10 + 10), {"amax": number + 1.0}))
+
+    def damage(engine: Any) -> None:
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE batches SET body = :body WHERE sequence = 1"), {"body": b"RW?"})
+
+    store.writer.work(damage, forgets=True).result(30)
+    store.send(batch(known, 3, range(30, 40), {"amax": 4.0}))
+    with store.queries.read() as reader:
+        run = reader.run(1)
+        found = run.slice("ranges", [0], 0, 0, 40, ("amax",), np.arange(1)).columns["amax"][0]
+    assert found.tolist() == [1.0] * 10 + [0.0] * 10 + [3.0] * 10 + [4.0] * 10

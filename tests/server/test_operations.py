@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +15,13 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy.exc import OperationalError
 from starlette.datastructures import Headers
 
 from rangewatch import wire
-from rangewatch_server import logs
-from rangewatch_server.access import may_read
+from rangewatch.server_api import ServerError, find_run
+from rangewatch_server import logs, serve
+from rangewatch_server.access import COOKIE, may_read, session_of
 from rangewatch_server.readiness import Facts, checks
 from rangewatch_server.settings import Settings
 from rangewatch_server.store.condition import _type_at, newest_schema, read
@@ -117,6 +120,15 @@ def test_who_may_read_the_details() -> None:
     assert not may_read(Headers({"host": "127.0.0.1"}), Settings(token="x"))
 
 
+@pytest.mark.parametrize("other", ["a:b=1", "name with space=1", "@x=y", '{"a": 1}', "bare"])
+def test_anothers_cookie_does_not_hide_ours(other: str) -> None:
+    with_token = Settings(token="s3cret")
+    ours = f"{COOKIE}={session_of('s3cret')}"
+    for cookies in (f"{other}; {ours}", f"{ours}; {other}"):
+        assert may_read(Headers({"host": "127.0.0.1", "cookie": cookies}), with_token), cookies
+    assert not may_read(Headers({"host": "127.0.0.1", "cookie": f"{other}; {COOKIE}=x"}), with_token)
+
+
 def test_a_network_file_system_is_warned_of(tmp_path: Path) -> None:
     mounts = [
         "22 1 8:1 / / rw - ext4 /dev/sda1 rw",
@@ -151,6 +163,76 @@ def test_each_failure_is_named_with_what_to_do(facts: Facts, written: Any, faili
     listed = [check for check in checks(None, written, facts, Settings()) if check.state == "failed"]
     assert [check.name for check in listed] == [failing, "database"]
     assert all(check.advice for check in listed)
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("database is locked", "another program holds a lock"),
+        ("canceling statement due to lock timeout", "another program holds a lock"),
+        ("database or disk is full", "make room"),
+        ("could not extend file: No space left on device", "make room"),
+        ("attempt to write a readonly database", "read-only"),
+        ("disk I/O error", "see the log, and the disk"),
+        ("", "see the log, and the disk"),
+    ],
+)
+def test_the_advice_fits_what_the_database_says(said: str, advice: str) -> None:
+    error = OperationalError("INSERT INTO full", {}, sqlite3.OperationalError(said))
+    found = checks(None, error, Facts(False, True, 0), Settings())[1]
+    assert (found.name, found.value) == ("write", said or "OperationalError")
+    assert found.advice.startswith(advice) or advice in found.advice
+    assert ("lock" in found.advice) == ("lock" in said)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--db", "://"], "--db is no URL"),
+        (["--db", "postgresql://u:s3cret@h:notaport/x"], "--db is no URL"),
+        (["--db", "postgresql://u:s3:cret@[::1/x"], "--db is no URL"),
+        (["--db", "sqlite://"], "--db names no file"),
+        (["--db", "~nobody-of-that-name/a.db"], "--db: "),
+        (["--keep-gb", "1e305"], "--keep-gb 1e+305: must be more than 0, and at most 1e+09"),
+        (["--keep-gb", "-1"], "--keep-gb -1: must be more than 0"),
+        (["--keep-days", "nan"], "--keep-days nan: must be more than 0"),
+        (["--keep-days", "inf"], "--keep-days inf: must be more than 0"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_line(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = ["--port", "0", "--db", str(tmp_path / "a.db")]
+    assert serve.main([*usual, *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"rangewatch serve: {says}")
+    assert said.count("\n") == 1
+    assert "cret" not in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_help_names_every_environment_variable() -> None:
+    parser = serve._parser()
+    options = [action.option_strings[-1] for action in parser._actions]
+    named = {option.removeprefix("-").replace("-", "_").upper() for option in options if option != "--help"}
+    assert parser.epilog is not None
+    assert named == {f"_{each}" for each in re.findall(r"_([A-Z_]+)\b", parser.epilog)}
+
+
+# Runs by name
+
+
+def test_a_run_is_found_however_many_came_after_it(server: Server) -> None:
+    for number in range(1, 106):
+        server.post(opening(KNOWN, run={1: "oldest", 104: "2"}.get(number, f"run {number}")))
+    assert [find_run(server.url, name)["id"] for name in ("oldest", "1", "run 3", "105")] == [1, 1, 3, 105]
+    with pytest.raises(ServerError, match=r"'2' may mean number 104 \('2'\) and number 2 \('run 2'\)"):
+        find_run(server.url, "2")
+    with pytest.raises(ServerError, match=r"no run 'none' at .*; there are: run 105, 2, run 103"):
+        find_run(server.url, "none")
 
 
 # Metrics

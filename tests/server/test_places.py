@@ -1,17 +1,25 @@
-"""What is shown of one step: merged steps, restarts that merge otherwise, and what was no tensor."""
+"""What is shown of one step: merged and thinned steps, restarts that merge otherwise, and what was no tensor."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 import pytest
+from sqlalchemy import func, select
 
 from rangewatch.records import Event, Opening
+from rangewatch_server import places
 from rangewatch_server.headroom import State
-from tests.server.conftest import Server, batch, catalogue, opening
+from rangewatch_server.queries import RunReader
+from rangewatch_server.retention.jobs import QueuedJobs
+from rangewatch_server.retention.policy import Thin
+from rangewatch_server.retention.thinning import thin
+from rangewatch_server.store import tables
+from tests.server.conftest import Server, Store, batch, catalogue, opening
 
 KNOWN = catalogue(3)
 
@@ -78,3 +86,81 @@ def test_a_time_past_all_reason_is_still_an_answer(server: Server) -> None:
     assert "nonfinite_ns" in {each.name for each in KNOWN.statistics}
     server.post(batch(KNOWN, 0, range(1), {"nonfinite_ns": 1e300, "nan_count": 1.0}))
     assert server.get("/api/v1/runs/1/step?step=0")["frames"][0]["nonfinite_ns"] == 2**53
+
+
+# Thinned steps: a large magnitude, a NaN without its neighbourhood, and a NaN with it
+
+SPIKE, LONE, KEPT = 2003, 3005, 4100
+STEPS = 8192
+
+
+@pytest.fixture(params=[1, 3])
+def thinned(request: pytest.FixtureRequest, store: Store) -> Iterator[tuple[RunReader, int]]:
+    """A run kept at 8 or 512 steps a column, but around step KEPT; and that number."""
+    amax, nans = np.ones((3, STEPS)), np.zeros((3, STEPS))
+    amax[1, SPIKE] = 60_000.0
+    nans[2, [LONE, KEPT]] = nans[0, [LONE + 1, KEPT + 50]] = 1
+    store.send(opening(KNOWN))
+    for sequence, low in enumerate(range(0, STEPS, 512)):
+        part = np.s_[:, low : low + 512]
+        store.send(batch(KNOWN, sequence, range(low, low + 512), {"amax": amax[part], "nan_count": nans[part]}))
+    _until_in_tiles(store)
+    kept = frozenset((KEPT // 64 - 1, KEPT // 64, KEPT // 64 + 1))
+    thin(QueuedJobs(store.writer), Thin(1, "run", STEPS - 512, request.param, kept, 0, 0))
+    with store.queries.read() as reader:
+        run = reader.run(1)
+        assert run is not None
+        yield run, 8**request.param
+
+
+def _until_in_tiles(store: Store) -> None:
+    bound = time.monotonic() + 20
+    while time.monotonic() < bound:
+        with store.engines.reader.connect() as connection:
+            if connection.execute(select(func.min(tables.streams.c.frontier))).scalar() >= STEPS - 512:
+                return
+        time.sleep(0.02)
+    raise AssertionError("never in tiles")
+
+
+def worst(run: RunReader, start: int, stop: int) -> tuple[int, int, str, float | None]:
+    found = places.locate(run, [0], start, stop, np.arange(3))
+    assert found is not None
+    return found.step, found.tensor, found.state, found.bits and round(found.bits, 2)
+
+
+def test_the_worst_of_thinned_steps_keeps_its_step_state_and_bits(thinned: tuple[RunReader, int]) -> None:
+    run, per = thinned
+    column = SPIKE - SPIKE % per
+    for start, stop in ((column, column + per), (SPIKE, SPIKE + 1), (column + 1, column + per), (1500, 2500)):
+        assert worst(run, start, stop) == (SPIKE, 1, "saturated", 0.13), (start, stop)
+    assert places.place_at(run, 0, SPIKE, 1).state == "saturated"
+    other = places.place_at(run, 0, SPIKE + 1, 1)
+    assert (other.state, other.bits) == ("not_observed", None), "the column's worst is not every step's"
+
+
+def test_the_first_nan_of_thinned_steps_is_the_right_tensors(thinned: tuple[RunReader, int]) -> None:
+    run, per = thinned
+    column = LONE - LONE % per
+    for start, stop in ((column, column + per), (2500, 4000), (0, STEPS)):
+        assert worst(run, start, stop) == (LONE, 2, "nan", None), (start, stop)
+    assert worst(run, KEPT - 20, KEPT + 20) == (KEPT, 2, "nan", None)
+    assert worst(run, KEPT + 1, KEPT + 60) == (KEPT + 50, 0, "nan", None)
+
+
+def test_the_next_and_the_previous_nan_are_found_among_thinned_steps(thinned: tuple[RunReader, int]) -> None:
+    run, per = thinned
+    bad = (LONE, KEPT, KEPT + 50)  # that there was another in the column of LONE is not known any more
+    for start in (0, SPIKE, LONE - 2, LONE, LONE + 1, LONE + per, KEPT, KEPT + 1, KEPT + 51):
+        expected = next((step for step in bad if step >= start), None)
+        assert places.nonfinite_step(run, 0, start, STEPS, last=False) == expected, start
+    for stop in (STEPS, KEPT + 51, KEPT + 50, KEPT + 1, KEPT, 4000, LONE + 1, LONE, SPIKE):
+        expected = next((step for step in reversed(bad) if step < stop), None)
+        assert places.nonfinite_step(run, 0, 0, stop, last=True) == expected, stop
+
+
+def test_a_thinned_step_says_so(thinned: tuple[RunReader, int]) -> None:
+    run, per = thinned
+    assert places.step_facts(run, 0, SPIKE)["thinned"] == {"step": STEPS - 512, "steps": per}
+    assert places.frames(run, 0, SPIKE) == []
+    assert places.step_facts(run, 0, KEPT)["thinned"] is None

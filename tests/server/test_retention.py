@@ -20,7 +20,7 @@ from rangewatch_server.pyramid import RANGES, SERIES_PART, SUMMARY
 from rangewatch_server.retention.facts import planned, run_facts
 from rangewatch_server.retention.jobs import QueuedJobs
 from rangewatch_server.retention.kept import kept_tiles
-from rangewatch_server.retention.policy import DAY_NS, NEWEST_STEPS, Policy, Remove, RunFacts, Stored, Thin, plan
+from rangewatch_server.retention.policy import DAY_NS, NEWEST_STEPS, Policy, Remove, RunFacts, Span, Stored, Thin, plan
 from rangewatch_server.retention.prune import apply, table_of
 from rangewatch_server.retention.thinning import between, thin
 from rangewatch_server.slices import Cache
@@ -38,10 +38,11 @@ def facts(run: int, days_ago: float, ended: bool = True, steps: int = 65_536, **
     last_ns = int(NOW - days_ago * DAY_NS)
     stored = [Stored(k, t, 1, 10**6 // 8**k) for k in range(3) for t in range(steps // 8**k // 64)]
     usual = {
-        "first_step": 0, "last_step": steps - 1, "frontier": steps, "thin_step": 0, "thin_level": 0,
+        "frontier": steps, "thin_step": 0, "thin_level": 0,
         "kept": frozenset(), "stored": tuple(stored), "bytes": sum(each.bytes for each in stored),
     }  # fmt: skip
-    return RunFacts(run, f"run {run}", ended, last_ns - DAY_NS, last_ns, **(usual | other))
+    spans = (Span(last_ns - DAY_NS, last_ns, 0, steps - 1),)
+    return RunFacts(run, f"run {run}", ended, **({"spans": spans, "last_seen_ns": last_ns} | usual | other))
 
 
 def test_without_a_policy_nothing_goes() -> None:

@@ -250,6 +250,7 @@ def test_star_is_every_statistic(small: Run) -> None:
         ("columns=0", 422, "bad_parameter", "columns:"),
         ("columns=1e3", 422, "bad_parameter", "columns:"),
         ("statistic=median", 422, "bad_parameter", "'median' is not one of *, call_count"),
+        ("&".join(["statistic=amax"] * 401), 422, "bad_parameter", "statistic is given 401 times; at most 400"),
         ("format=pickle", 422, "bad_parameter", "'json', 'csv', 'parquet' or 'arrow'"),
         ("kind=nonsense", 422, "bad_parameter", "is not one of output"),
         ("rank=x", 422, "bad_parameter", "rank must be a number, first-last or all"),

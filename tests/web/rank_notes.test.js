@@ -29,6 +29,14 @@ test("what is missing is said plainly", () => {
   ]);
 });
 
+test("two jobs that send as one run are told apart", () => {
+  const ranks = [rank(0, { also_live: 0 }), rank(1, { also_live: 1 }), rank(2, { also_live: 2 })];
+  assert.deepEqual(rankNotes({ ranks, missing_ranks: [] }, 100 * SECOND), [
+    "another process also sends as rank 1: are there two jobs of one name?",
+    "2 other processes also send as rank 2: are there two jobs of one name?",
+  ]);
+});
+
 test("the model itself has a name", () => {
   const ranks = [rank(0, { not_observed: { "": "output: integer tensor" } })];
   assert.deepEqual(rankNotes({ ranks, missing_ranks: [] }, 100 * SECOND), ["(the model) is not observed (output: integer tensor) on rank 0"]);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { factsOf } from "../../web/pages/step.js";
+import { factsOf, missingWords } from "../../web/pages/step.js";
 
 const answer = (/** @type {object} */ more) => /** @type {any} */ ({
   loss: 2.5, loss_state: "value", loss_scale: null, skipped: null, found_inf: null, step_time_s: 0.25, frames: [], ...more,
@@ -16,4 +16,10 @@ test("with a scaler it is said whether the step was taken", () => {
   assert.deepEqual([facts.Step, facts.found_inf], ["skipped", "yes"]);
   assert.equal(Object.fromEntries(factsOf(answer({ loss_scale: 1024, skipped: false }))).Step, "taken");
   assert.equal(Object.fromEntries(factsOf(answer({ loss_scale: 1024 }))).Step, "not known");
+});
+
+test("a thinned step is told from one that never came", () => {
+  const of = (/** @type {object | null} */ thinned) => missingWords(answer({ step: 2003, rank: 1, first_step: 0, last_step: 9000, thinned })).join(": ");
+  assert.match(of(null), /^Nothing is stored for step 2,003 of rank 1/);
+  assert.match(of({ step: 7680, steps: 8 }), /^Step 2,003 is not kept by itself: Before step 7,680 the run is kept in columns of 8 steps/);
 });

@@ -45,6 +45,8 @@ export class Lane {
     this.frame = null;
     /** @type {View | null} */
     this.view = null;
+    /** A part of an axis that is not the page's. @type {import("../types.js").StepRange | null} */
+    this.zoomed = null;
     this.version = 0;
     this.gone = false;
     /** A drawing came while the reader was dragging. */
@@ -123,8 +125,9 @@ export class Lane {
     const empty = this.spec.isEmpty(this.model);
     this.say(empty ? this.spec.empty : "");
     this.heading.textContent = this.options.title?.(this.view) ?? this.spec.title;
-    this.plot.setAttribute("aria-label", describe(this.spec, this.model, this.view.range));
-    if (!empty) await this.drawPlot(this.view.range);
+    const range = this.zoomed ?? this.spec.axis?.(this.model) ?? this.view.range;
+    this.plot.setAttribute("aria-label", describe(this.spec, this.model, range));
+    if (!empty) await this.drawPlot(range);
     this.version += 1;
     this.plot.dataset.ready = String(this.version);
   }
@@ -136,6 +139,12 @@ export class Lane {
     this.plot.style.height = `${this.frame.height}px`;
     await draw(this.plot, this.spec.draw(this.model, this.frame, palette()));
     if (first) listen(this.plot, this.handlers.zoom, this.handlers.reset);
+  }
+
+  /** Show a part of the figure's own axis; null shows all. @param {import("../types.js").StepRange | null} range */
+  zoom(range) {
+    this.zoomed = range;
+    void this.render();
   }
 
   /** Text in place of the plot, or the plot. @param {string} text */

@@ -68,7 +68,7 @@ export function createLaneGroup(ctx, entries, refetch) {
 }
 
 /** Calls back when the width, and not only the height, changed. @param {HTMLElement} element @param {() => void} changed */
-function watchWidth(element, changed) {
+export function watchWidth(element, changed) {
   let width = 0;
   const observer = new ResizeObserver(() => {
     const before = width;

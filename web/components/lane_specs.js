@@ -19,6 +19,7 @@ import { paintStates } from "../state_canvas.js";
  * @property {(model: any) => boolean} isEmpty
  * @property {(model: any, frame: import("../figure_frame.js").Frame, palette: import("../theme.js").Palette) => import("../figure_drawing.js").Drawing} draw
  * @property {(model: any, step: number, row: number | null) => string} readout
+ * @property {(model: any) => import("../types.js").StepRange} [axis] of a figure whose columns are no steps: their places
  */
 
 /** @param {number} least @param {number} perRow @param {number} most */
@@ -79,7 +80,16 @@ const HEATMAP = {
   isEmpty: (/** @type {HeatmapModel} */ model) => !model.rows.length || !model.columns,
 };
 
-/** @type {Record<"loss" | "loss_scale" | "timeline" | "step_time" | "layers" | "tensor", LaneSpec>} */
+/** @typedef {HeatmapModel & {tensors: import("../types.js").HeatmapRow[]}} RanksModel columns are tensors in call order */
+
+/** @param {RanksModel} model @param {number} place @param {number | null} row */
+function ranksReadout(model, place, row) {
+  const column = columnAt(model, place);
+  const cell = column === null ? null : row === null ? worstInColumn(model, column) : cellOf(model, row, column);
+  return cell ? `${rowName(model.rows[cell.row])}, ${rowName(model.tensors[cell.column])}: ${cellText(cell)}` : "";
+}
+
+/** @type {Record<"loss" | "loss_scale" | "timeline" | "step_time" | "layers" | "tensor" | "ranks", LaneSpec>} */
 export const LANES = {
   loss: {
     name: "loss",
@@ -125,6 +135,16 @@ export const LANES = {
     empty: "No tensor matches, or none was observed in these steps.",
     plotHeight: byRows(60, 12, 420),
   },
+  ranks: {
+    ...HEATMAP,
+    name: "ranks",
+    title: "Headroom by rank, call order",
+    empty: "Nothing was observed on any rank.",
+    plotHeight: byRows(30, 15, 260),
+    read: (answer) => ({ ...readHeatmap(answer), tensors: answer.meta.tensors ?? [] }),
+    axis: (/** @type {RanksModel} */ { tensors }) => ({ start: 0, stop: tensors.reduce((sum, { count: n }) => sum + n, 0) }),
+    readout: ranksReadout,
+  },
   tensor: {
     name: "tensor",
     title: "Magnitude",
@@ -139,6 +159,7 @@ export const LANES = {
 
 /** One line for who cannot see the figure. @param {LaneSpec} spec @param {any} model @param {import("../types.js").StepRange} range */
 export function describe(spec, model, { start, stop }) {
+  if (spec.axis) return `${spec.title}. ${spec.isEmpty(model) ? spec.empty : "Left and right arrows move by a tensor in call order, up and down by a rank, Enter opens."}`;
   const what = spec.isEmpty(model) ? spec.empty : `at the last step: ${spec.readout(model, stop - 1, null)}`;
   return `${spec.title}, steps ${count(start)} to ${count(stop - 1)}; ${what}. Left and right arrows move by a step, up and down by a row, Enter opens.`;
 }

@@ -3,6 +3,7 @@
 import * as api from "../api.js";
 import { copyButton } from "../components/copy_button.js";
 import { createFramesTable } from "../components/frames_table.js";
+import { createRanksLane } from "../components/ranks_lane.js";
 import { mountRunPage } from "../components/run_page.js";
 import { createStepNav } from "../components/step_nav.js";
 import { el, replace } from "../dom.js";
@@ -11,15 +12,16 @@ import { stateWord } from "../headroom.js";
 
 /** @typedef {import("../types.js").StepAnswer} StepAnswer */
 
-/** @param {import("../types.js").PageContext} ctx @returns {import("../components/run_page.js").RunView} */
-function build(ctx) {
+/** @param {import("../types.js").PageContext} ctx @param {() => void} refetch @returns {import("../components/run_page.js").RunView} */
+function build(ctx, refetch) {
   const nav = createStepNav(ctx);
   const summary = el("section", { class: "panel step-summary" });
   const table = createFramesTable(ctx.params.id);
+  const ranks = createRanksLane(ctx, refetch);
   const missing = el("section", { class: "panel state-panel", "data-testid": "empty-state", hidden: true });
   const text = el("pre", { tabindex: 0, "aria-label": "Text report" });
   const report = el("details", { class: "panel report" }, el("summary", {}, "Text report"), copyButton(() => text.textContent ?? "", "Copy the report"), text);
-  const element = el("div", { hidden: true }, nav.element, summary, missing, table.element, report);
+  const element = el("div", { hidden: true }, nav.element, summary, missing, table.element, ranks.element, report);
   let shown = "";
 
   /** @param {StepAnswer} answer */
@@ -34,7 +36,8 @@ function build(ctx) {
     table.element.hidden = !answer.observed;
     report.hidden = !answer.observed;
     missing.hidden = answer.observed;
-    replace(missing, ...missingText(answer));
+    const [heading, why] = missingWords(answer);
+    replace(missing, el("h2", {}, heading), el("p", {}, why));
     text.textContent = answer.report;
     table.update(answer, tensor, q);
   }
@@ -43,9 +46,14 @@ function build(ctx) {
     element,
     async update(run, signal) {
       const { step, rank } = ctx.state;
-      show(await api.step(String(run.id), { step, rank: rank === "all" ? null : rank }, signal));
+      const answer = await api.step(String(run.id), { step, rank: rank === "all" ? null : rank }, signal);
+      show(answer);
+      await ranks.update(run, answer.step, signal);
     },
-    destroy: nav.destroy,
+    destroy() {
+      nav.destroy();
+      ranks.destroy();
+    },
   };
 }
 
@@ -88,13 +96,19 @@ function firstBad(answer, showFrame) {
   return el("p", { class: "first-bad" }, el("strong", { class: "bad" }, "First non-finite frame: "), el("code", {}, clip(frame.label)), `, ${frame.what}. `, jump);
 }
 
-/** @param {StepAnswer} answer */
-function missingText({ step, rank, first_step, last_step }) {
+/** Why there are no frames: heading and text. @param {StepAnswer} answer @returns {[string, string]} */
+export function missingWords({ step, rank, first_step, last_step, thinned }) {
+  if (thinned) {
+    return [
+      `Step ${count(step)} is not kept by itself`,
+      `Before step ${count(thinned.step)} the run is kept in columns of ${count(thinned.steps)} steps, but around events. What they hold together is on the other pages; of this step alone nothing is known.`,
+    ];
+  }
   return [
-    el("h2", {}, `Nothing is stored for step ${count(step)} of rank ${rank}`),
-    el("p", {}, `The run has steps ${count(first_step)} to ${count(last_step)}. The rank may have been silent at this step, or its records were dropped; that is not the same as clean.`),
+    `Nothing is stored for step ${count(step)} of rank ${rank}`,
+    `The run has steps ${count(first_step)} to ${count(last_step)}. The rank may have been silent at this step, or its records were dropped; that is not the same as clean.`,
   ];
 }
 
 /** @type {import("../types.js").Page} */
-export default { id: "step", title: "Step", path: "/runs/{id}/step", mount: (root, ctx) => mountRunPage(root, ctx, "Step", () => build(ctx)) };
+export default { id: "step", title: "Step", path: "/runs/{id}/step", mount: (root, ctx) => mountRunPage(root, ctx, "Step", (refetch) => build(ctx, refetch)) };

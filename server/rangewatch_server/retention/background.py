@@ -13,15 +13,16 @@ from rangewatch_server.retention.facts import planned
 from rangewatch_server.retention.jobs import QueuedJobs, Stopped
 from rangewatch_server.retention.policy import Policy
 from rangewatch_server.retention.prune import Told, apply, finish_deletions
-from rangewatch_server.retention.runs_delete import give_up_restores
 from rangewatch_server.retention.space import give_back
+from rangewatch_server.store.announce import announce
 from rangewatch_server.store.engine import Engines
+from rangewatch_server.store.transaction import Changed
 from rangewatch_server.store.writer import Writer
 
 logger = logging.getLogger("rangewatch.server")
 
 EVERY_S = 300.0
-JOIN_S = 30.0  # at shutdown it ends after the job it is in
+JOIN_S = 3.0  # at shutdown it ends after the job it is in; below drain.CLOSE_S, which bounds all that ends then
 
 
 class Retention:
@@ -60,8 +61,16 @@ class Retention:
     def prune(self, policy: Policy, told: Told) -> None:
         """Apply a policy now, in the caller's thread."""
         with self.alone():
+            finish_deletions(self.jobs, self.engines.reader)
             actions = planned(self.engines.reader, policy)
-            apply(self.jobs, self.engines.writer, actions, told)
+            apply(self.jobs, self.engines.writer, actions, told, self.changed)
+
+    def changed(self, run_id: int) -> None:
+        """Tell pages that a run came, went or lost detail: those of this server, and of others on PostgreSQL."""
+        writer = self.jobs.writer
+        if writer.engine.dialect.name == "postgresql":
+            self.jobs(lambda connection: announce(connection, writer.server_id, [(run_id, None)]))
+        writer.on_change([Changed(run_id, None)])
 
     def _run(self) -> None:
         while not self._ended:
@@ -70,13 +79,15 @@ class Retention:
             except Stopped:
                 return
             except SQLAlchemyError as error:
-                logger.error("retention stopped at a fault of the database: %s", str(error).splitlines()[0])
+                if not self._ended:  # the engines may be closed by then
+                    logger.error("retention stopped at a fault of the database: %s", str(error).splitlines()[0])
+            except Exception:  # whatever it is, the thread must live: nobody else finishes deletions
+                logger.exception("retention failed; it tries again in %.0f s", EVERY_S)
             self._wake.wait(EVERY_S)
             self._wake.clear()
 
     def _once(self) -> None:
         with self.alone():
-            self.jobs(give_up_restores)
             gone = finish_deletions(self.jobs, self.engines.reader)
             if gone:
                 logger.warning("removed the rows of %d deleted runs", len(gone))

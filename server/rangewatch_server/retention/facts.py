@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from sqlalchemy import Connection, Engine, case, func, select, text
 
 from rangewatch_server.pyramid import FANOUT
 from rangewatch_server.retention.kept import kept_tiles
-from rangewatch_server.retention.policy import TOP, UNIT, Policy, RunFacts, Stored, plan
-from rangewatch_server.retention.policy import Action as Action
+from rangewatch_server.retention.policy import TOP, UNIT, Action, Policy, RunFacts, Span, Stored, plan
+from rangewatch_server.retention.runs_delete import DELETED
 from rangewatch_server.store import tables
 
 ENDED_NS = 3_600 * 10**9  # an open stream that was silent for an hour has ended: a checkpoint may take minutes
 MERGED_NS = 86_400 * 10**9  # a run that ended longer ago is not merged any more
 _run, _stream, _tile, _batch = tables.runs.c, tables.streams.c, tables.tiles.c, tables.batches.c
+_event, _catalogue = tables.events.c, tables.catalogues.c
+Bound = Callable[[Connection], AbstractContextManager[None]]
+"""Put around the reads of one run."""
 
 
-def planned(engine: Engine, policy: Policy, now_ns: int | None = None) -> list[Action]:
-    """What goes now by the policy. Reads each run's sizes only where something may have to go."""
+def planned(
+    engine: Engine, policy: Policy, now_ns: int | None = None, bound: Bound = lambda _: nullcontext()
+) -> list[Action]:
+    """What goes now by the policy. Reads each run's sizes, some ms for each, only where something may have to go.
+
+    What was deleted and still has rows is not counted: it goes anyway.
+    """
     now_ns = time.time_ns() if now_ns is None else now_ns
-    used_bytes = held_bytes(engine)
+    used_bytes = held_bytes(engine) - (_going_bytes(engine) if engine.dialect.name == "sqlite" else 0)
     if policy.keep_days is None and (policy.keep_bytes is None or used_bytes <= policy.keep_bytes):
-        policy = Policy()
-    runs = [found for each in run_ids(engine) if (found := run_facts(engine, each, now_ns)) is not None]
+        return []
+    runs = [found for each in run_ids(engine) if (found := run_facts(engine, each, now_ns, bound)) is not None]
     if engine.dialect.name == "postgresql":  # dead rows are part of its files until it is vacuumed, and are reused
         used_bytes = sum(run.bytes for run in runs)
     return plan(runs, policy, now_ns, used_bytes)
@@ -51,36 +60,80 @@ def run_ids(engine: Engine) -> list[int]:
         return list(connection.execute(select(_run.id).where(_run.deleted_ns.is_(None)).order_by(_run.id)).scalars())
 
 
-def run_facts(engine: Engine, run_id: int, now_ns: int) -> RunFacts | None:
-    """One run in one read transaction; None when there is no such run or it has no step."""
+def _going_bytes(engine: Engine) -> int:
+    """Bytes of the rows of runs that were deleted, or are not wholly restored."""
+    here = _run.deleted_ns.is_not(None) & ~_run.identity.startswith(DELETED)
     with engine.connect() as connection:
-        name = connection.execute(select(_run.name).where(_run.id == run_id)).scalar()
+        going = list(connection.execute(select(_run.id).where(here)).scalars())
+        return sum(_sum(connection, size, run == each) for each in going for size, run in _LARGE)
+
+
+_LARGE = ((_tile.payload, _tile.run_id), (_batch.body, _batch.run_id))
+
+
+def _sum(connection: Connection, column: Any, where: Any) -> int:
+    query = select(func.coalesce(func.sum(func.length(column)), 0)).where(where)
+    return int(connection.execute(query).scalar_one())
+
+
+def run_facts(engine: Engine, run_id: int, now_ns: int, bound: Bound = lambda _: nullcontext()) -> RunFacts | None:
+    """One run in one read transaction; None when there is no such run or it has no step."""
+    with engine.connect() as connection, bound(connection):
+        run = connection.execute(select(_run.name, _run.created_ns).where(_run.id == run_id)).first()
         rows = connection.execute(select(tables.streams).where(_stream.run_id == run_id)).all()
         ranks = [row for row in rows if row.rank >= 0]
-        if name is None or not any(row.first_step is not None for row in ranks):
+        if run is None or not any(row.first_step is not None for row in ranks):
             return None
         stored, tile_bytes = _stored(connection, run_id)
-        query = select(func.coalesce(func.sum(func.length(_batch.body)), 0)).where(_batch.run_id == run_id)
-        size = tile_bytes + int(connection.execute(query).scalar_one())
         return RunFacts(
-            run_id, name, kept=kept_tiles(connection, run_id), stored=stored, bytes=size, **_steps(rows, ranks, now_ns)
-        )
+            run_id, run.name, kept=kept_tiles(connection, run_id), stored=stored, spans=_spans(ranks, run.created_ns),
+            bytes=tile_bytes + _other_bytes(connection, run_id), **_steps(rows, ranks, now_ns),
+        )  # fmt: skip
+
+
+def has_ended(connection: Connection, run_id: int, now_ns: int) -> bool:
+    """Whether no process of the run sends any more."""
+    query = select(_stream.state, _stream.last_seen_ns).where(_stream.run_id == run_id, _stream.rank >= 0)
+    return not any(_sends(row, now_ns) for row in connection.execute(query))
+
+
+def _sends(row: Any, now_ns: int) -> bool:
+    return row.state == "open" and now_ns - row.last_seen_ns < ENDED_NS
+
+
+def _other_bytes(connection: Connection, run_id: int) -> int:
+    """Of a run's rows that no thinning takes."""
+    mine = _event.stream_id.in_(select(_stream.id).where(_stream.run_id == run_id))
+    wheres = (
+        (_batch.body, _batch.run_id == run_id),
+        (_event.data, mine),
+        (_catalogue.body, _catalogue.run_id == run_id),
+    )
+    return sum(_sum(connection, column, where) for column, where in wheres)
+
+
+def _spans(ranks: Sequence[Any], created_ns: int) -> tuple[Span, ...]:
+    """`started_ns` is told by an agent's clock, which may say 1970; the run was made and last seen by ours."""
+    return tuple(
+        Span(min(max(row.started_ns, created_ns), row.last_seen_ns), row.last_seen_ns, row.first_step, row.last_step)
+        for row in ranks
+        if row.first_step is not None
+    )
 
 
 def _steps(rows: Sequence[Any], ranks: Sequence[Any], now_ns: int) -> dict[str, Any]:
-    sends = [row for row in ranks if row.state == "open" and now_ns - row.last_seen_ns < ENDED_NS]
+    sends = [row for row in ranks if _sends(row, now_ns)]
     last_seen_ns = max(row.last_seen_ns for row in ranks)
     frontier = min(row.frontier for row in sends) if sends else max(row.frontier for row in ranks)
     if len({row.rank for row in ranks}) > 1 and now_ns - last_seen_ns < MERGED_NS:
         # The merged ranks are made of single steps: what they have not passed yet stays.
         frontier = min(frontier, max((row.frontier for row in rows if row.rank < 0), default=0))
+    # A process that came after the run was thinned has no mark: what is left of the others' steps is only a few tiles,
+    # but its own steps are new. One that never reached the end of a tile of level 1 cannot be marked.
+    marked = [row for row in rows if row.frontier >= UNIT] or rows
     return {
-        "has_ended": not sends,
-        "started_ns": min(row.started_ns for row in ranks), "last_seen_ns": last_seen_ns,
-        "first_step": min(row.first_step for row in ranks if row.first_step is not None),
-        "last_step": max(row.last_step for row in ranks if row.last_step is not None),
-        "frontier": frontier,
-        "thin_step": max(row.thin_step for row in rows), "thin_level": max(row.thin_level for row in rows),
+        "has_ended": not sends, "last_seen_ns": last_seen_ns, "frontier": frontier,
+        "thin_step": min(row.thin_step for row in marked), "thin_level": min(row.thin_level for row in marked),
     }  # fmt: skip
 
 

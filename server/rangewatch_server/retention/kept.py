@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, select
 
+from rangewatch_server import deadline
 from rangewatch_server.pyramid import FANOUT, SERIES_PART, SUMMARY
 from rangewatch_server.store import tables, tiles
 from rangewatch_server.store.names import load_series
@@ -91,10 +92,19 @@ def _bad_below(
     for low in range(0, len(numbers), 100):  # a hundred tiles of a summary are some 100 KiB
         query = select(_tile.tile, _tile.payload).where(mine, _tile.tile.in_(numbers[low : low + 100]))
         for tile, payload in connection.execute(query):
-            rows, columns = tiles.decode(payload, wanted)
-            bad = np.flatnonzero(is_bad(rows, columns)) if len(columns) == len(wanted) else np.zeros(0, np.int64)
-            found |= {(tile * tiles.WIDTH + int(column)) // FANOUT for column in bad}
+            deadline.check()
+            found |= _seen_bad(tile, payload, wanted, is_bad)
     return found
+
+
+def _seen_bad(tile: int, payload: bytes, wanted: tuple[str, ...], is_bad: IsBad) -> set[int]:
+    """Tiles of the level below. All of them when this one cannot be read: what nobody knows of is not removed."""
+    try:
+        rows, columns = tiles.decode(payload, wanted)
+    except tiles.TileError:
+        return set(range(tile * FANOUT, (tile + 1) * FANOUT))
+    bad = np.flatnonzero(is_bad(rows, columns)) if len(columns) == len(wanted) else np.zeros(0, np.int64)
+    return {(tile * tiles.WIDTH + int(column)) // FANOUT for column in bad}
 
 
 def _event_steps(connection: Connection, run_id: int) -> set[int]:

@@ -43,25 +43,39 @@ class Stored(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class Span(msgspec.Struct, frozen=True):
+    """When one process recorded which steps. `started_ns` is not before the run was first heard of."""
+
+    started_ns: int
+    last_seen_ns: int
+    first_step: int
+    last_step: int
+
+
 class RunFacts(msgspec.Struct, frozen=True):
     """What a plan needs to know of a run."""
 
     id: int
     name: str
     has_ended: bool
-    started_ns: int
+    spans: tuple[Span, ...]
+    """Of every process that has steps; at least one."""
     last_seen_ns: int
-    first_step: int
-    last_step: int
     frontier: int
     """All steps below it are in tiles, on every stream that still sends."""
     thin_step: int
     thin_level: int
+    """What all streams were thinned to: below `thin_step` the tiles under `thin_level` have gone or are to go."""
     kept: frozenset[int]
     """Level 0 tiles that stay whatever happens: around events."""
     stored: tuple[Stored, ...]
     bytes: int
-    """Tiles and batches together."""
+    """Of all its rows."""
+
+    @property
+    def last_step(self) -> int:
+        """The greatest step of any process."""
+        return max(span.last_step for span in self.spans)
 
 
 class Thin(msgspec.Struct, frozen=True):
@@ -115,25 +129,37 @@ def plan(runs: Sequence[RunFacts], policy: Policy, now_ns: int, used_bytes: int)
 
 
 def _by_age(run: RunFacts, policy: Policy, now_ns: int) -> tuple[int, int]:
-    """(step, level) that age asks for, never less than what was done before. Steps are taken to come evenly."""
+    """(step, level) that age asks for, never less than what was done before."""
     if policy.keep_days is None:
         return run.thin_step, run.thin_level
     keep_ns = policy.keep_days * DAY_NS
-    lasted_ns = max(run.last_seen_ns - run.started_ns, 1)
-    share = (now_ns - keep_ns - run.started_ns) / lasted_ns
-    steps = run.last_step + 1 - run.first_step
-    step = run.first_step + int(min(max(share, 0.0), 1.0) * steps)
     level, old_ns = 1, COARSER_EVERY * keep_ns
     while level < TOP and run.has_ended and now_ns - run.last_seen_ns > old_ns:
         level, old_ns = level + 1, old_ns * COARSER_EVERY
-    return _goal(run, step, level) if share > 0 else (run.thin_step, run.thin_level)
+    return _goal(run, _young(run, now_ns - keep_ns), level)
+
+
+def _young(run: RunFacts, since_ns: float) -> int:
+    """The first step that any process made after that time, or the end of the run; 0 when all are after it.
+
+    Within a process steps are taken to come evenly. Between two nothing is: a run may be resumed after a month.
+    """
+    found = [run.last_step + 1]
+    for span in run.spans:
+        share = (since_ns - span.started_ns) / max(span.last_seen_ns - span.started_ns, 1)
+        if share < 1:
+            found.append(span.first_step + int(max(share, 0.0) * (span.last_step + 1 - span.first_step)))
+    step = min(found)
+    return step if step > min(span.first_step for span in run.spans) else 0
 
 
 def _goal(run: RunFacts, step: int, level: int) -> tuple[int, int]:
-    step = min(step, limit(run)) // UNIT * UNIT
-    if step <= 0:
-        return run.thin_step, run.thin_level
-    return max(step, run.thin_step), max(level, run.thin_level)
+    """What was done before, or more of it. A stream's row has one mark, so what is coarse already must not take along
+    later steps that only a finer level is asked for: they stay until the policy asks for the coarser one."""
+    step, old = min(step, limit(run)) // UNIT * UNIT, (run.thin_step, run.thin_level)
+    if step <= 0 or level < run.thin_level or (level > run.thin_level and step < run.thin_step):
+        return old
+    return max(step, run.thin_step), level
 
 
 def limit(run: RunFacts) -> int:
@@ -162,15 +188,23 @@ def _by_size(oldest: Sequence[RunFacts], goals: dict[int, tuple[int, int]], exce
 def _enough(run: RunFacts, old: tuple[int, int], level: int, wanted: int) -> tuple[int, int]:
     """The least goal at `level` that frees `wanted` bytes in all; the greatest there is where none does."""
     whole = _goal(run, limit(run), level)
-    if level > 1 or whole == old:  # a coarser level holds for the whole run: the streams' rows have one mark only
+    if whole == old or whole[1] != level or level < old[1]:
+        return old
+    if level > max(run.thin_level, 1):  # a coarser level holds for the whole run: the streams' rows have one mark only
         return whole
     freed = 0
-    for each in sorted(run.stored, key=lambda each: each.tile):
-        if each.level == 0 and each.tile not in run.kept and each.tile < end_of(0, whole[0]):
-            freed += each.bytes
-            if freed >= wanted:
-                return _goal(run, (each.tile // FANOUT + 1) * UNIT, level)
+    for step, size in _going(run, level):
+        freed += size
+        if freed >= wanted and step <= whole[0]:
+            return max(_goal(run, step, level), old)
     return whole
+
+
+def _going(run: RunFacts, level: int) -> list[tuple[int, int]]:
+    """(step, bytes) of tiles under `level`: they go when a run is thinned below the step. Ascending."""
+    kept = [kept_at(under, run.kept) for under in range(level)]
+    going = [each for each in run.stored if each.level < level and each.tile not in kept[each.level]]
+    return sorted(((each.tile // FANOUT + 1) * WIDTH * FANOUT ** (each.level + 1), each.bytes) for each in going)
 
 
 def _freed(run: RunFacts, step: int, level: int) -> tuple[int, int]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
+from rangewatch_server.retention.facts import has_ended
 from rangewatch_server.retention.jobs import Jobs
 from rangewatch_server.retention.policy import Action, Thin
-from rangewatch_server.retention.runs_delete import mark_deleted, remove_rows, unfinished
+from rangewatch_server.retention.runs_delete import give_up_restores, mark_deleted, remove_rows, unfinished
 from rangewatch_server.retention.space import give_back
 from rangewatch_server.retention.thinning import thin
 
@@ -35,29 +37,36 @@ def described(action: Action) -> str:
     return "the whole run, which has ended"
 
 
-def apply(jobs: Jobs, engine: Engine, actions: Sequence[Action], told: Told) -> None:
-    """Carry out a plan. `engine`: the writer's, for VACUUM in PostgreSQL only."""
+def apply(
+    jobs: Jobs, engine: Engine, actions: Sequence[Action], told: Told, changed: Callable[[int], None] = lambda _: None
+) -> None:
+    """Carry out a plan. `engine`: the writer's, for VACUUM in PostgreSQL only. `changed` gets each run when it did."""
     for number, action in enumerate(actions, 1):
         told(f"{number} of {len(actions)}: run {action.run}: {described(action)}")
         if isinstance(action, Thin):
             tiles, freed = thin(jobs, action)
             told(f"  {tiles} tiles, {freed / 1e6:.1f} MB")
+            changed(action.run)
+        elif jobs(lambda connection, run=action.run: _mark_ended(connection, run), forgets=True) is None:  # type: ignore[misc]
+            told("  it goes on again, or is gone; nothing was removed")
         else:
-            delete_run(jobs, action.run)
+            changed(action.run)
+            remove_rows(jobs, action.run)
     if actions:
         give_back(jobs, engine, [action.run for action in actions], told)
 
 
-def delete_run(jobs: Jobs, run_id: int) -> str | None:
-    """A whole run with all its rows; its name, or None when there is none."""
-    name = jobs(lambda connection: mark_deleted(connection, run_id), forgets=True)
-    if name is not None:
-        remove_rows(jobs, run_id)
-    return name
+def _mark_ended(connection: Connection, run_id: int) -> str | None:
+    """As `mark_deleted`; None, too, for a run that goes on again: thinning the others may have taken minutes."""
+    return mark_deleted(connection, run_id) if has_ended(connection, run_id, time.time_ns()) else None
 
 
 def finish_deletions(jobs: Jobs, engine: Engine) -> list[int]:
-    """Go on with deletions that were interrupted, or have been asked for; their runs."""
+    """Go on with deletions that were interrupted, or have been asked for; their runs.
+
+    Before a plan is made, or rows of theirs would count as used. The caller knows that this process restores nothing.
+    """
+    jobs(give_up_restores)
     runs = unfinished(engine)
     for run_id in runs:
         remove_rows(jobs, run_id)

@@ -7,7 +7,7 @@ plan finds what is left below the mark.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 from sqlalchemy import Connection, case, delete, func, or_, select, update
@@ -31,19 +31,18 @@ class Gap(msgspec.Struct, frozen=True):
     high: int
 
 
-def thin(jobs: Jobs, action: Thin, told: Callable[[int, int], None] = lambda tiles, freed: None) -> tuple[int, int]:
-    """Do it; `told` gets the tiles and bytes gone so far. Returns them."""
+def thin(jobs: Jobs, action: Thin) -> tuple[int, int]:
+    """Do it; the tiles and bytes that went."""
     marks = jobs(lambda connection: mark(connection, action))
     todo, tiles, freed = deque(_gaps(marks, action)), 0, 0
     while todo:
         gone, size = jobs(lambda connection: _delete_some(connection, action.run, todo))
         tiles, freed = tiles + gone, freed + size
-        told(tiles, freed)
     return tiles, freed
 
 
 def mark(connection: Connection, action: Thin) -> list[tuple[int, int]]:
-    """Say in the streams' rows what is kept around events only; (stream, the step that holds for it)."""
+    """Say in the streams' rows what is kept around events only; (stream, the step below which its tiles go)."""
     reached = _stream.frontier // UNIT * UNIT
     step = case((reached < action.step, reached), else_=action.step)
     values = {
@@ -54,7 +53,7 @@ def mark(connection: Connection, action: Thin) -> list[tuple[int, int]]:
     changes = or_(_stream.thin_step < step, _stream.thin_level < action.level)
     connection.execute(update(tables.streams).where(mine, changes).values(values))
     query = select(_stream.id, _stream.thin_step).where(mine, _stream.thin_step > 0).order_by(_stream.id)
-    return [(row.id, row.thin_step) for row in connection.execute(query)]
+    return [(row.id, min(row.thin_step, action.step)) for row in connection.execute(query)]
 
 
 def _gaps(marks: list[tuple[int, int]], action: Thin) -> Iterator[Gap]:

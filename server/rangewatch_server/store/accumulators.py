@@ -183,13 +183,17 @@ class Accumulators:
         """Tiles before `tile` that have something."""
         return sorted({each for _, each in self.tiles if each < tile})
 
-    def blocks(self, part: str, start: int, stop: int, wanted: Iterable[str] | None = None) -> list[Block]:
-        """Copies of what there is of `part` in the tiles that touch the steps [start, stop), in order."""
-        touched = sorted(
-            tile for of, tile in self.tiles if of == part and (tile + 1) * WIDTH > start and tile * WIDTH < stop
-        )
-        return [self.tiles[part, tile].block(part, tile, wanted) for tile in touched]
-
-    def drop_below(self, tile: int) -> None:
-        """Forget the tiles before `tile`: they are stored."""
+    def drop_below(self, tile: int) -> Tiles:
+        """Let go of the tiles before `tile`, which are stored, and return them."""
+        gone = {key: each for key, each in self.tiles.items() if key[1] < tile}
         self.tiles = {key: each for key, each in self.tiles.items() if key[1] >= tile}
+        return gone
+
+
+Tiles = dict[tuple[str, int], Accumulator]
+
+
+def blocks(tiles: Tiles, part: str, start: int, stop: int, wanted: Iterable[str] | None = None) -> list[Block]:
+    """Copies of what there is of `part` in the tiles that touch the steps [start, stop), in order."""
+    touched = sorted(tile for of, tile in tiles if of == part and (tile + 1) * WIDTH > start and tile * WIDTH < stop)
+    return [tiles[part, tile].block(part, tile, wanted) for tile in touched]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection, Engine, func, select
 
-from rangewatch.wire import decode
+from rangewatch.wire import WireError, decode
 from rangewatch_server.store import tables
 from rangewatch_server.store.commands import Commands
 from rangewatch_server.store.merged_ranks import MergedRun
@@ -16,6 +17,8 @@ from rangewatch_server.store.names import Names
 from rangewatch_server.store.ownership import Ownership
 from rangewatch_server.store.pace import Pace
 from rangewatch_server.store.stream import StreamState
+
+logger = logging.getLogger("rangewatch.server")
 
 CACHED_STREAMS = 4_096  # states in memory; others are read back when they speak again
 CACHED_RUNS = 64  # merged ranks in memory
@@ -59,13 +62,13 @@ class Memory:
         self.merged = {}
 
     def load_backlog(self, connection: Connection) -> None:
-        """Streams that ended with steps that are not in tiles: nobody will speak of them again."""
+        """Streams with steps that may wait for tiles: nobody may ever speak of them again."""
         streams, batches = tables.streams.c, tables.batches.c
-        ended = select(streams.id, streams.run_id, streams.rank, streams.incarnation).where(
-            streams.state.in_(("finished", "failed")),
-            select(batches.sequence).where(batches.run_id == streams.run_id, batches.stream_id == streams.id).exists(),
+        waiting = select(batches.sequence).where(
+            batches.run_id == streams.run_id, batches.stream_id == streams.id, batches.sequence <= streams.contiguous
         )
-        self.backlog |= {row.id: (row.run_id, row.rank, row.incarnation) for row in connection.execute(ended)}
+        found = select(streams.id, streams.run_id, streams.rank, streams.incarnation).where(waiting.exists())
+        self.backlog |= {row.id: (row.run_id, row.rank, row.incarnation) for row in connection.execute(found)}
 
     def stream(self, connection: Connection, key: Key, keep: Iterable[int]) -> StreamState | None:
         """A stream's state, read back if need be; `keep`: streams of this transaction, which must stay."""
@@ -101,8 +104,13 @@ class Memory:
             .order_by(batches.c.sequence)
         )
         for sequence, body in connection.execute(query).all():
-            batch: Any = decode(body)
-            state.restore(sequence, body, self.names.raws(connection, run_id, batch), batch)
+            try:
+                batch: Any = decode(body)
+                raws = self.names.raws(connection, run_id, batch)
+            except WireError as error:  # damaged where it lies: the rest of the stream goes on
+                logger.error("run %d, stream %d: stored batch %d is damaged: %s", run_id, row.id, sequence, error)
+                continue
+            state.restore(sequence, body, raws, batch)
         return state
 
     def begin(self, connection: Connection, keys: Iterable[Key], runs: Iterable[int]) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 
 from rangewatch_server.pyramid import Block
 from rangewatch_server.store import merged_rows
-from rangewatch_server.store.accumulators import Accumulators
+from rangewatch_server.store.accumulators import Accumulators, Tiles, blocks
 from rangewatch_server.store.fold import Folder
 from rangewatch_server.store.merged_rows import Sibling
 from rangewatch_server.store.names import Names
@@ -60,6 +60,9 @@ class MergedRun:
         self.lock = threading.RLock()
         self.hold_until_s = 0.0
         self._stored_below = 0
+        self._committed = 0
+        self._before: tuple[int, Tiles] = (-1, {})
+        """The version before the last commit, and what that has stored since."""
         self._backfilled: tuple[int, Accumulators, list[int]] | None = None
         self.accumulators = self._empty(connection)
         self.fed: set[int] = set()
@@ -78,7 +81,7 @@ class MergedRun:
                 self._add(each)
             self._forget_past(connection)
             self.is_given_up = False
-            self._stored_below = 0
+            self._stored_below, self._committed, self._before = 0, self.version, (-1, {})
 
     def sync(self, connection: Connection, versions: dict[int, int], *, is_owner: bool) -> bool:
         """Several servers, before a transaction counts any row: take in what another one has changed; whether it has.
@@ -224,6 +227,7 @@ class MergedRun:
 
     def _forget_past(self, connection: Connection) -> None:
         with self.lock:
+            self._before = (-1, {})
             self.accumulators = self._empty(connection)
             self.fed = {each.id for each in self.siblings.values() if not _reaches(each, self.frontier)}
             self._backfilled = None
@@ -290,19 +294,22 @@ class MergedRun:
         merged_rows.store(connection, self.stream)
 
     def committed(self) -> None:
-        """The transaction is done: what it stored need not wait in memory."""
-        if self._stored_below:
-            with self.lock:
-                self.accumulators.drop_below(self._stored_below)
-                self._stored_below = 0
+        """The transaction is done: what it stored need not wait in memory, but for readers that began before it."""
+        with self.lock:
+            if self.version != self._committed:
+                self._before = (self._committed, self.accumulators.drop_below(self._stored_below))
+                self._committed, self._stored_below = self.version, 0
 
     def snapshot(self, part: str, version: int, start: int, stop: int, wanted: Sequence[str]) -> Snapshot | None:
         """From any thread: what memory holds of the steps [start, stop); None when tiles of `version` do not fit it."""
         with self.lock:
-            if version != self.version or self._stored_below or not self.is_owner:
+            if not self.is_owner or version not in (self._committed, self._before[0]):
                 return None
             versions = {each.id: each.version for each in self.siblings.values()}
-            return Snapshot(versions, frozenset(self.fed), self.accumulators.blocks(part, start, stop, wanted))
+            tiles = self.accumulators.tiles
+            if version != self._committed:
+                tiles = self._before[1] | tiles
+            return Snapshot(versions, frozenset(self.fed), blocks(tiles, part, start, stop, wanted))
 
     def _catch_up(
         self, connection: Connection, deadline_s: float, read: ReadRows, local: Callable[[int], bool]

@@ -31,7 +31,7 @@ from rangewatch.records import Batch, Opening
 from rangewatch_server.measures import Measures
 from rangewatch_server.store.announce import announce
 from rangewatch_server.store.command_rows import Ask, Withdraw
-from rangewatch_server.store.engine import Engines
+from rangewatch_server.store.engine import Engines, first_line
 from rangewatch_server.store.memory import SYNC_S, Memory
 from rangewatch_server.store.merged_ranks import Snapshot
 from rangewatch_server.store.transaction import Answer, Changed, Refused, Transaction
@@ -42,6 +42,7 @@ QUEUE_MESSAGES = 1_024  # at about 30 KiB a body, 30 MiB; then agents are told 4
 GROUP_BYTES = 8 << 20  # bodies in one transaction: keeps a commit, and so an answer, under about 0.3 s
 MAX_BACKLOG = 2_048  # streams that wait for tiles; with more of them messages wait too
 PAUSE_S = 0.1  # between two looks at merged ranks that are behind, when nothing else is to do
+TIDY_UP_S = 2.0  # at the end, for tiles: within what a stop may take (drain.py)
 ATTEMPTS = 3  # of a group that ran into another server's locks
 DEADLOCK = ("40P01", "40001")  # PostgreSQL's codes for that
 
@@ -154,14 +155,25 @@ class Writer:
             if ended:
                 break
             self._tidy()
+        self._tidy_up()
         self.memory.ownership.close()
+
+    def _tidy_up(self) -> None:
+        """At the end: what waits for tiles gets them, if that is soon done; else the next start goes on with it."""
+        end_s = time.monotonic() + TIDY_UP_S
+        while self.memory.backlog and time.monotonic() < end_s:
+            self._tidy_at_s = 0.0
+            before = len(self.memory.backlog)
+            self._tidy()
+            if len(self.memory.backlog) >= before:
+                return
 
     def _resume(self) -> None:
         try:
             with self.engine.begin() as connection:
                 self.memory.load_backlog(connection)
         except Exception as error:  # whatever it is, the thread must live: nobody else takes messages
-            logger.error("database did not say which steps are to be made into tiles: %s", _line(error))
+            logger.error("database did not say which steps are to be made into tiles: %s", first_line(error))
 
     def _next(self) -> _Item | None:
         """Wait for an item; meanwhile tiles that had to wait are made, and pages are told when a command expires."""
@@ -202,7 +214,7 @@ class Writer:
         self.memory.forget()
         self._tidy_at_s = time.monotonic() + SYNC_S
         if _is_the_databases(error):
-            logger.error("database did not take tiles: %s", _line(error))
+            logger.error("database did not take tiles: %s", first_line(error))
             return
         logger.error("tiles cannot be made; their steps are read from the batches", exc_info=error)
         self.memory.unmerged.clear()
@@ -280,7 +292,7 @@ class Writer:
                 self._commit(group, folds=folds, attempt=attempt + 1)
                 return
             self.measures.commit_failed()
-            logger.error("database did not take a group of %d messages: %s", len(group), _line(error))
+            logger.error("database did not take a group of %d messages: %s", len(group), first_line(error))
             for item in group:
                 item.future.set_exception(Unavailable("the database did not take the message"))
         elif folds:
@@ -297,7 +309,3 @@ class Writer:
 def _is_the_databases(error: Exception) -> bool:
     """`DatabaseError` itself, and none of what derives from it, is how SQLite says that its file is malformed."""
     return isinstance(error, DATABASE_TROUBLE) or type(error) is DatabaseError
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
