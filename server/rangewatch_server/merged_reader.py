@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.records import KINDS
-from rangewatch_server.merging import UFUNCS, join
-from rangewatch_server.pyramid import SUMMARY, Block
+from rangewatch_server.merging import join
+from rangewatch_server.pyramid import SUMMARY, UFUNCS, Block
 from rangewatch_server.slices import MergedSlices, Stream, with_needed
 from rangewatch_server.store.merged_ranks import NO_END, Snapshot
 

@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch_server import pyramid
-from rangewatch_server.pyramid import FANOUT, Block
+from rangewatch_server.pyramid import FANOUT, UFUNCS, Block
 from rangewatch_server.store.rows import align
 
 Array = NDArray[Any]
-
-UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add}
 
 
 def join(

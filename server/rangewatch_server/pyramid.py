@@ -38,6 +38,8 @@ SUMMARY_STATISTICS = (
 # A step of a rank that comes in two parts is one step still: before steps are added, parts of one merge like this.
 PARTS_OF_A_STEP = {SUMMARY: {"observed": "max"}}
 
+UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add}
+
 _MERGES: dict[str, Callable[..., Array]] = {
     "max": np.maximum.reduce,
     "min": np.minimum.reduce,
@@ -155,7 +157,7 @@ def _merge_lists(stacked: Mapping[str, list[Array]], rules: Mapping[str, str]) -
 
 
 def _fold(arrays: list[Array], rule: str) -> Array:
-    ufunc = {"max": np.maximum, "min": np.minimum, "sum": np.add}[rule]
+    ufunc = UFUNCS[rule]
     if not any(any(values.strides) for values in arrays) and arrays[0].size:  # constants merge to a constant
         return np.broadcast_to(ufunc.reduce([float(values.flat[0]) for values in arrays]), arrays[0].shape)
     # In place and pairwise: stacking 1,000 ranks would copy everything once more.

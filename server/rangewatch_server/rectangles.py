@@ -19,7 +19,7 @@ from rangewatch_server.figures.base import Grid, grid
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.layers import cells_of
 from rangewatch_server.headroom import limits_of
-from rangewatch_server.pyramid import AMAX_STEP, FANOUT, NO_STEP, NONFINITE_STEP, RANGES, Block
+from rangewatch_server.pyramid import AMAX_STEP, FANOUT, NO_STEP, NONFINITE_STEP, RANGES, UFUNCS, Block
 from rangewatch_server.queries import RunReader
 from rangewatch_server.store.tiles import WIDTH
 
@@ -37,7 +37,6 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "zero_fraction": ("full_numel", "zero_count"),
     "subnormal_fraction": ("full_numel", "subnormal_count"),
 }
-UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add}
 
 
 class Rectangle(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.records import KINDS
-from rangewatch_server.pyramid import PARTS_OF_A_STEP, RANGES, SERIES_PART, SUMMARY, Block
+from rangewatch_server.pyramid import PARTS_OF_A_STEP, RANGES, SERIES_PART, SUMMARY, UFUNCS, Block
 from rangewatch_server.store.checks import NEEDED
 from rangewatch_server.store.fold import summarise
 from rangewatch_server.store.names import Tensors
@@ -22,7 +22,6 @@ from rangewatch_server.store.tiles import WIDTH
 
 Array = NDArray[Any]
 
-UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add}
 # What says that a row was recorded at all.
 PRESENT = {RANGES: ("call_count",), SERIES_PART: ("count",), SUMMARY: ("observed", "nan_count", "inf_count")}
 
