@@ -15,16 +15,11 @@ from typing import Any, TypedDict
 import msgspec
 import urllib3
 
-from rangewatch.server_api import ServerError, Unavailable, authorization, checked, default_url, write_line
+from rangewatch.server_api import Refusal, ServerError, Unavailable, authorization, checked, default_url, write_line
 
 CONNECT_S = 30.0
 READ_S = 3_600.0  # the server writes a whole snapshot before the first byte of a backup: 100 GB at 30 MB/s
 MAX_REFUSAL = 1 << 16  # bytes
-
-
-class _Refusal(TypedDict):
-    error: str
-    code: str
 
 
 class _Line(TypedDict, total=False):
@@ -112,7 +107,7 @@ def _lines(answer: urllib3.BaseHTTPResponse) -> Iterator[_Line]:
 
 def _refused(url: str, answer: urllib3.BaseHTTPResponse) -> ServerError:
     try:
-        refusal = msgspec.json.decode(answer.read(MAX_REFUSAL), type=_Refusal)
+        refusal = msgspec.json.decode(answer.read(MAX_REFUSAL), type=Refusal)
     except msgspec.MsgspecError:
         return Unavailable(f"no Rangewatch server answers at {url}")
     return (Unavailable if answer.status in (429, 503) else ServerError)(refusal["error"])

@@ -49,7 +49,7 @@ class _Runs(_Listed, total=False):
     next: int | None
 
 
-class _Refusal(TypedDict):
+class Refusal(TypedDict):
     error: str
     code: str
 
@@ -134,7 +134,7 @@ def _request(method: str, url: str, path: str, shape: type[Shape], **options: An
         if answer.status in (200, 201):
             msgspec.convert(body, shape)  # checks; returns only the fields that the shape has
             return body
-        refusal = msgspec.convert(body, _Refusal)
+        refusal = msgspec.convert(body, Refusal)
     except (urllib3.exceptions.HTTPError, ValueError, RecursionError):  # ValueError: no JSON, or not of that shape
         raise Unavailable(f"no Rangewatch server answers at {url}") from None
     raise (Unavailable if answer.status in (429, 503) else ServerError)(refusal["error"])
