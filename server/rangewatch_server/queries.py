@@ -20,6 +20,7 @@ from rangewatch_server.merging import join
 from rangewatch_server.pyramid import FANOUT, PARTS, RANGES, SUMMARY, Block
 from rangewatch_server.slices import Cache, Damage, RunNames, Stream, StreamSlices
 from rangewatch_server.store import tables
+from rangewatch_server.store.accumulators import UNMERGED
 from rangewatch_server.store.merged_rows import ALL_RANKS
 from rangewatch_server.store.names import load_series, load_statistics, load_tensors
 from rangewatch_server.store.rows import align, union
@@ -30,7 +31,6 @@ Array = NDArray[Any]
 
 NO_END = 2**62  # past any step
 EXACT_RANKS = 64  # beyond, sums of fractions may differ by 1e-15 with the order in which ranks reported
-FRACTIONS = frozenset(("sum_sq", "sum"))
 MOST_LOOKED_AT = 256  # tiles of a stream, or streams: a wider range is drawn in coarser columns anyhow
 
 
@@ -281,7 +281,7 @@ class RunReader:
 
         Sums of fractions have not, in their last bits: of up to EXACT_RANKS ranks they are added in the ranks' order.
         """
-        if len(ranks) <= EXACT_RANKS and not FRACTIONS.isdisjoint(wanted):
+        if ("sum" in wanted and len(ranks) <= EXACT_RANKS) or not set(UNMERGED).isdisjoint(wanted):
             return False
         return (
             len(ranks) > 1 and "last" not in wanted and len(ranks) == len(self.ranks) and set(ranks) == set(self.ranks)

@@ -22,6 +22,8 @@ from rangewatch_server.store.tiles import WIDTH
 
 Array = NDArray[Any]
 
+# Half of what a tile weighs, and of many ranks it is asked for seldom: it is read from every rank.
+UNMERGED = ("sum_sq",)
 # What says that a row was recorded at all.
 PRESENT = {RANGES: ("call_count",), SERIES_PART: ("count",), SUMMARY: ("observed", "nan_count", "inf_count")}
 
@@ -83,11 +85,16 @@ class Accumulator:
         where: slice | Array = slice(int(at[0]), int(at[-1]) + 1) if side_by_side else at
         for name, values in columns.items():
             rule = self.rules.get(name)
-            if rule in UFUNCS and not (name not in self.columns and self._is_identity(name, values)):
+            if (
+                rule in UFUNCS
+                and name not in UNMERGED
+                and not (name not in self.columns and self._is_identity(name, values))
+            ):
                 self._merge(UFUNCS[rule], self._column(name), places, where, values)
 
-    def _is_identity(self, name: str, values: Array) -> bool:
-        return not any(values.strides) and values.size > 0 and float(values.flat[0]) == self.fill[name]
+    def _says_anything(self, name: str, values: Array) -> bool:
+        is_constant = not any(values.strides) and values.size > 0
+        return name in self.columns or not is_constant or float(values.flat[0]) != self.fill[name]
 
     def _merge(self, ufunc: Any, target: Array, places: slice | Array, where: slice | Array, values: Array) -> None:
         if isinstance(places, slice) and isinstance(where, slice):
