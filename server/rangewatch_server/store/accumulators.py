@@ -85,11 +85,7 @@ class Accumulator:
         where: slice | Array = slice(int(at[0]), int(at[-1]) + 1) if side_by_side else at
         for name, values in columns.items():
             rule = self.rules.get(name)
-            if (
-                rule in UFUNCS
-                and name not in UNMERGED
-                and not (name not in self.columns and self._is_identity(name, values))
-            ):
+            if rule in UFUNCS and name not in UNMERGED and self._says_anything(name, values):
                 self._merge(UFUNCS[rule], self._column(name), places, where, values)
 
     def _says_anything(self, name: str, values: Array) -> bool:
