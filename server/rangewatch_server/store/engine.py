@@ -11,6 +11,7 @@ settings say otherwise; `full` asks for it whatever they say.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
+
+logger = logging.getLogger("rangewatch.server")
 
 BUSY_TIMEOUT_MS = 5_000  # another process (a backup, a shell) may hold the lock this long before a commit is retried
 READER_CONNECTIONS = 8
@@ -79,6 +82,9 @@ def migrate(engine: Engine) -> None:
         known = {revision.revision for revision in ScriptDirectory.from_config(config).walk_revisions()}
         if found is not None and found not in known:
             raise DatabaseError(f"the database has schema {found!r}, which is newer than this version of Rangewatch")
+        head = ScriptDirectory.from_config(config).get_current_head()
+        if found not in (None, head):
+            logger.warning("the database is brought from schema %s to %s; a large one takes minutes", found, head)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
