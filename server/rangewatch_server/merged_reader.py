@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rangewatch.records import KINDS
 from rangewatch_server.merging import join
 from rangewatch_server.pyramid import SUMMARY, UFUNCS, Block
-from rangewatch_server.slices import MergedSlices, Stream, with_needed
+from rangewatch_server.slices import KindSlices, MergedSlices, Stream, with_needed
 from rangewatch_server.store.merged_ranks import NO_END, Snapshot
 
 if TYPE_CHECKING:
@@ -70,24 +70,22 @@ class MergedReader:
 
     def by_kind(self, level: int, start: int, stop: int, wanted: Sequence[str]) -> Block:
         """The summary of all ranks together: a row for each kind that was recorded."""
-        found = self.by_rank(level, start, stop, wanted)
-        rules = self.run.names().rules[SUMMARY]
-        shape = (-1, len(KINDS), found.width)
-        columns = {
-            name: UFUNCS[rules[name]].reduce(each.reshape(shape), axis=0) for name, each in found.columns.items()
-        }
-        return Block(level, found.first, np.arange(len(KINDS)), columns)
+        names = self.run.names()
+        found, fed = self._merged(SUMMARY, level, start, stop, wanted, KindSlices)
+        for rank in self.run.ranks:
+            found += self._rest(rank, SUMMARY, level, start, stop, wanted, fed)
+        fill, rules = names.fill[SUMMARY], names.rules[SUMMARY]
+        return join(found, level, start, stop, wanted, np.arange(len(KINDS)), fill, rules)
 
     def _merged(
-        self, part: str, level: int, start: int, stop: int, wanted: Sequence[str]
-    ) -> tuple[list[Block], frozenset[int]]:
+        self, part: str, level: int, start: int, stop: int, wanted: Sequence[str],
+        kind: type[MergedSlices] = MergedSlices,
+    ) -> tuple[list[Block], frozenset[int]]:  # fmt: skip
         needed = with_needed(part, wanted)
         snapshot = self.memory(self.run.id, part, self.version, max(start, self.frontier), stop, needed)
         if snapshot is None or self._has_news(snapshot):
             snapshot = NOTHING
-        slices = MergedSlices(
-            self.run.connection, self.run.reader.cache, self.run.names(), self.stream, self.run.damage
-        )
+        slices = kind(self.run.connection, self.run.reader.cache, self.run.names(), self.stream, self.run.damage)
         slices.memory = snapshot.blocks
         return slices.pieces(part, level, start, stop, wanted), snapshot.fed
 

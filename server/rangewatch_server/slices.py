@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, bindparam, select
 
-from rangewatch.records import Batch
+from rangewatch.records import KINDS, Batch
 from rangewatch.wire import WireError, decode
 from rangewatch_server import deadline, pyramid
 from rangewatch_server.merging import join
@@ -119,6 +120,9 @@ class RunNames(msgspec.Struct, frozen=True):
 class StreamSlices:
     """Slices of one stream, inside one read transaction."""
 
+    variant = ""
+    """Under which name tiles are cached, where they are not kept as they are stored."""
+
     def __init__(
         self, connection: Connection, cache: Cache, names: RunNames, stream: Stream, damage: set[Damage] | None = None
     ) -> None:
@@ -183,7 +187,7 @@ class StreamSlices:
         return pieces
 
     def _stored(self, part: str, level: int, numbers: range, wanted: tuple[str, ...]) -> dict[int, Block | Damage]:
-        key = (self.stream.id, self.stream.rewrites, part, level, wanted)
+        key = (self.stream.id, self.stream.rewrites, self.variant, part, level, wanted)
         found = {each: block for each in numbers if (block := self.cache.get((*key, each))) is not None}
         missing = [each for each in numbers if each not in found]
         if missing:
@@ -201,7 +205,10 @@ class StreamSlices:
             rows, values = tiles.decode(payload, wanted)
         except tiles.TileError as error:
             return self._damaged(part, level, tile, error)
-        return Block(level, tile * tiles.WIDTH, rows, values)
+        return self._kept(Block(level, tile * tiles.WIDTH, rows, values))
+
+    def _kept(self, block: Block) -> Block:
+        return block
 
     def _damaged(self, part: str, level: int, tile: int, error: tiles.TileError) -> Damage:
         span = FANOUT**level * tiles.WIDTH
@@ -277,12 +284,29 @@ class MergedSlices(StreamSlices):
     memory: Sequence[Block] = ()
 
     def _raw(self, part: str, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
-        blocks = (_cut(placed_if(part, block, wanted), start, stop) for block in self.memory)
+        blocks = (_cut(placed_if(part, self._kept(block), wanted), start, stop) for block in self.memory)
         named = (
             Block(0, each.first, each.rows, {name: each.columns[name] for name in wanted if name in each.columns})
             for each in blocks
         )
         return [each for each in named if each.width > 0 and len(each.rows)]
+
+
+class KindSlices(MergedSlices):
+    """The summary of all ranks with the ranks merged away: a row for each kind. Fewer rows from the tiles on."""
+
+    variant = "by kind"
+
+    def _kept(self, block: Block) -> Block:
+        kinds = block.rows % len(KINDS)
+        order = np.argsort(kinds, kind="stable")
+        rows, edges = np.unique(kinds[order], return_index=True)
+        rules = self.names.rules[SUMMARY]
+        columns = {
+            name: pyramid.UFUNCS[rules[name]].reduceat(values[order], edges, axis=0) if len(rows) else values
+            for name, values in block.columns.items()
+        }
+        return Block(block.level, block.first, rows, columns)
 
 
 def with_needed(part: str, wanted: Sequence[str]) -> tuple[str, ...]:
