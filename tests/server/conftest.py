@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,12 @@ def batch(
     )
     digest = wire.catalogue_digest(known)
     return Batch(run, rank, incarnation, sequence, digest, ranges if len(at) else None, rows, events)
+
+
+def in_own_loop(made: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a coroutine in a thread of its own: a worker that has run browser tests has a loop running already."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(made())).result(60)
 
 
 class Server:

@@ -32,7 +32,7 @@ from rangewatch_server.retention.runs_delete import RESTORING
 from rangewatch_server.settings import Settings
 from rangewatch_server.store import announce, tables, tiles
 from rangewatch_server.store.engine import DatabaseError
-from tests.server.conftest import Server, Store, catalogue, opening
+from tests.server.conftest import Server, Store, catalogue, in_own_loop, opening
 from tests.server.test_backup import last_steps, put, send, take
 
 ROOT = Path(__file__).parents[2]
@@ -280,7 +280,7 @@ def test_a_client_that_takes_nothing_loses_its_copy(sqlite_url: str, monkeypatch
         with pytest.raises(TimeoutError):
             sending.result()
 
-    asyncio.run(send_it())
+    in_own_loop(send_it)
     assert copies(tmp_path) == []
     maintenance_api._copies.take()  # it is free again
     maintenance_api._copies.give_back()
@@ -305,7 +305,7 @@ def test_a_body_must_come_at_some_rate(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     request = Request({"type": "http", "method": "PUT", "headers": []}, trickle)
     with pytest.raises(ApiError) as raised:
-        asyncio.run(asyncio.wait_for(maintenance_api._receive(request, tmp_path / "x.db"), 20))
+        in_own_loop(lambda: asyncio.wait_for(maintenance_api._receive(request, tmp_path / "x.db"), 20))
     assert (raised.value.status, raised.value.code) == (408, "slow_body")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -161,6 +162,37 @@ def test_ranks_that_report_one_after_another(store: Store, size: int) -> None:
         check(Queries(store.engines.reader, 15, store.writer.merged))
     settle(store)
     check(Queries(store.engines.reader, 15))
+
+
+def test_nothing_is_missing_while_tiles_are_made(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read without a pause, all ranks never hold less than each does, whatever moves to tiles meanwhile."""
+    monkeypatch.setattr(transaction, "FOLD_S", 0.002)
+    queries = Queries(store.engines.reader, 15, store.writer.merged)
+    for rank in range(3):
+        store.send(opening(KNOWN, rank=rank, world_size=3))
+    ended, missing = threading.Event(), []
+
+    def read() -> None:
+        while not ended.is_set():
+            with queries.read() as reader:
+                run = reader.run(1)
+                stop = (run.last_step or 0) + 1
+                every = [run.own_pieces(rank, "ranges", 1, 0, stop, ("call_count",)) for rank in run.ranks]
+                least = sum(float(each.columns["call_count"].sum()) for pieces in every for each in pieces)
+                found = float(run.slice("ranges", [0, 1, 2], 1, 0, stop, ("call_count",)).columns["call_count"].sum())
+                if found < least:
+                    missing.append((run.merged.version, run.merged.frontier, least - found))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    for rank in (0, 1, 2):  # each after the one before, so that its steps are read back
+        for number in range(4):
+            store.send(batch(KNOWN, number, range(number * 1_000, number * 1_000 + 1_000), rank=rank))
+    settle(store)
+    ended.set()
+    reading.join(30)
+    assert missing == []
+    check(queries)
 
 
 def test_a_rank_that_is_silent_does_not_hold_up_the_others_for_ever(

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, text
 
 from rangewatch import wire
@@ -114,16 +115,10 @@ def test_a_queued_message_is_committed_and_answered(tmp_path: Path) -> None:
 
 
 def test_while_draining_requests_are_told_to_come_back(sqlite_url: str) -> None:
-    import asyncio
-
     app = create_app(Settings(db=sqlite_url))
-    app.state.draining = True
-
-    async def ask() -> tuple[httpx.Response, httpx.Response]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
-            return await client.post("/api/v1/ingest", content=b"x"), await client.get("/metrics")
-
-    answer, watched = asyncio.run(ask())
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        app.state.draining = True
+        answer, watched = client.post("/api/v1/ingest", content=b"x"), client.get("/metrics")
     assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "draining", "2")
     assert answer.headers["connection"] == "close"
     assert "rangewatch_draining 1.0" in watched.text

@@ -124,7 +124,7 @@ class Memory:
         now_s = time.monotonic()
         self._touched_s |= dict.fromkeys((run for run, _, _ in found), now_s)
         self._make_room(known)
-        if not self.is_shared:
+        if not self.is_shared or not known:
             return
         for run_id in sorted(known):
             connection.execute(select(func.pg_advisory_xact_lock(run_id)))

@@ -204,7 +204,7 @@ class MergedRun:
 
     def _feed(self, connection: Connection, me: Sibling, rows: Sequence[Raw], first: int) -> None:
         if me.id not in self.fed and not _reaches(me, self.frontier):
-            self.fed.add(me.id)
+            self._now_fed(me)
         if self._backfilled is not None and first < self._backfilled[0]:
             self._backfilled = None  # a rank that was silent is back with steps of that tile
         end = self._end(me) if me.id in self.fed else min(self._end(me), self.frontier)
@@ -308,6 +308,8 @@ class MergedRun:
             versions = {each.id: each.version for each in self.siblings.values()}
             tiles = self.accumulators.tiles
             if version != self._committed:
+                if not self._before[1].keys().isdisjoint(tiles):
+                    return None  # late rows have come for what was stored
                 tiles = self._before[1] | tiles
             return Snapshot(versions, frozenset(self.fed), blocks(tiles, part, start, stop, wanted))
 
@@ -323,6 +325,8 @@ class MergedRun:
             ripe, mine = self._ripe(), [each for each in unfed if local(each.id) and self._is_near(each)]
             if ripe >= self.frontier + WIDTH and (ripe - self.frontier > NEAR or not mine):
                 self._backfill(connection, deadline_s, read)
+            elif mine and self.version != self._committed:
+                return True  # readers are at the frontier before this transaction: to be fed from this one on, it waits
             elif mine:
                 self._catch_up_with(connection, mine[0], read)
             else:
@@ -346,7 +350,13 @@ class MergedRun:
         tensors = self.names.tensors(connection, self.run_id)
         with self.lock:
             self.accumulators.feed(sibling.rank, raws, tensors)
+            self._now_fed(sibling)
+
+    def _now_fed(self, sibling: Sibling) -> None:
+        """Memory holds the stream from this frontier on: not for readers that are at an older one."""
+        with self.lock:
             self.fed.add(sibling.id)
+            self._before = (-1, {})
 
     def _backfill(self, connection: Connection, deadline_s: float, read: ReadRows) -> None:
         """The tile at the frontier from all streams, over as many transactions as it takes."""
