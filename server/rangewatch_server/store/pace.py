@@ -1,7 +1,7 @@
 """How often a rank should send: seldom when there are many, since a request costs more than the steps in it.
 
-One step of 600 tensors costs the server about as much as the request that brings it (bench/ingest.py: 1.0 M values a
-second at one step a batch, 7.1 M at ten).
+Ten steps of 300 tensors in one request cost the server little more than one (bench/ingest.py: 0.8 M values a second at
+one step a batch, 5.3 M at ten).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from rangewatch_server.store.stream import StreamState
 
-REQUESTS_PER_S = 128  # of all ranks together: a fifth of what two cores take
+REQUESTS_PER_S = 128  # of all ranks together: a quarter of what two cores take (517, bench/ingest.py)
 LEAST_S, MOST_S = 0.5, 10.0  # an agent's own pace; and well below the 15 s after which a rank counts as stale
 ACTIVE_NS = 30 * 10**9
 LOOK_S = 1.0
