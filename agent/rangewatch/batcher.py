@@ -10,13 +10,13 @@ from rangewatch import limits, wire
 from rangewatch.allowed_inf import AllowedInf
 from rangewatch.device_ring import PendingCopy
 from rangewatch.merged_steps import merge_steps
-from rangewatch.records import Batch, Event, RankInfo
+from rangewatch.records import Batch, Event, RankInfo, Samples
 from rangewatch.step_buffer import POSITIONS, Block, range_rows, series_rows
 from rangewatch.tensor_names import TensorNames
 
 
 class Shipment(NamedTuple):
-    """What the training thread hands over. `tensor_count`: size of the catalogue that the block's columns belong to.
+    """What is handed over. `tensor_count`: size of the catalogue that the block's columns belong to.
 
     `copies` are on their way from devices and join the block when they are complete.
     """
@@ -25,17 +25,19 @@ class Shipment(NamedTuple):
     events: tuple[Event, ...]
     tensor_count: int
     copies: tuple[PendingCopy, ...] = ()
+    samples: tuple[Samples, ...] = ()
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.block.nbytes + sum(copy.nbytes for copy in self.copies) + 1000 * len(self.events)
+        samples = sum(each.times_ns.nbytes * (1 + len(each.columns)) for each in self.samples)
+        return self.block.nbytes + sum(copy.nbytes for copy in self.copies) + 1000 * len(self.events) + samples
 
     @property
     def is_empty(self) -> bool:
         """Nothing would travel."""
         has_values = len(self.block.steps) or self.block.series or any(not copy.is_empty for copy in self.copies)
-        return not has_values and not self.events
+        return not has_values and not self.events and not self.samples
 
     def is_complete(self) -> bool:
         """Whether every copy is there; never waits."""
@@ -107,7 +109,9 @@ class Batcher:
         sequence, self._sequence = self._sequence, self._sequence + 1
         info = self._info
         # The sender keeps the order, so what came before has arrived or was dropped when this one is sent.
-        return Batch(info.run, info.rank, info.incarnation, sequence, digest, ranges, series, events, settled=sequence)
+        return Batch(
+            info.run, info.rank, info.incarnation, sequence, digest, ranges, series, events, sequence, shipment.samples
+        )
 
     def _digest_of(self, count: int) -> str:
         if self._digest[1] != count:

@@ -104,6 +104,18 @@ DEVICE_BLOCK_ELEMENTS = 1 << 24
 """Elements of a tensor on an accelerator that are reduced at a time: its temporaries are some 30 bytes an element, so
 half a GB where a whole logits tensor would take nine times its own size."""
 
+COLLECT_EVERY_S = 1.0
+"""Seconds between two looks at the collectors: NVML's own counters are averaged over up to a second."""
+
+SAMPLES_EVERY_S = 2.0
+"""Seconds that samples wait for the training thread to ship them with a batch; then they go on their own."""
+
+SAMPLE_ROWS = 20_000
+"""Rows of samples that wait: at 100 collectives a step and ten steps a second, twenty seconds."""
+
+COLLECTOR_STOP_S = 2.0
+"""Seconds that the end waits for the collectors' thread, which may be inside a driver that does not answer."""
+
 LEFT_POLL_S = 1.0
 """Seconds between looks whether the model is gone: the garbage collector, which knows, may take no lock to say so."""
 

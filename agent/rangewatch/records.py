@@ -97,6 +97,21 @@ class SeriesRows(msgspec.Struct, frozen=True):
     values: FloatArray
 
 
+class Samples(msgspec.Struct, frozen=True):
+    """Rows keyed by time rather than by tensor: a GPU's health, a host's, the collectives of a rank.
+
+    `source` names what they are rows of, `key` which one (a GPU's UUID), "" where there is one only. `times_ns`: (n,)
+    int64 Unix time, ascending, ties allowed. `columns`: name -> (n,) float64, NaN where a value is unknown or not
+    supported. `about`: JSON facts, such as the names that a column refers to by number.
+    """
+
+    source: str
+    key: str
+    times_ns: StepArray
+    columns: dict[str, FloatArray]
+    about: dict[str, Any] = {}
+
+
 class Event(msgspec.Struct, frozen=True):
     """Something that happened: `attached`, `finished`, `fault`, `dropped`, `not_observed`, ... with free details."""
 
@@ -122,3 +137,4 @@ class Batch(msgspec.Struct, frozen=True):
     series: tuple[SeriesRows, ...] = ()
     events: tuple[Event, ...] = ()
     settled: int = 0
+    samples: tuple[Samples, ...] = ()

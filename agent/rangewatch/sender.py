@@ -11,12 +11,13 @@ from rangewatch import limits, wire
 from rangewatch.batcher import Batcher, Drops, Encoded, Handoff, Queue, Shipment
 from rangewatch.guard import Guard, logger
 from rangewatch.options import Options
-from rangewatch.records import Opening, RankInfo
+from rangewatch.records import Event, Opening, RankInfo, Samples
 from rangewatch.step_buffer import EMPTY_BLOCK, Block
 from rangewatch.tensor_names import TensorNames
 from rangewatch.transport import Command, Outcome, Reply, Transport
 
 THREAD = "rangewatch-sender"
+LAST_COUNT = -1  # the catalogue of the shipment before
 
 
 class Sender:
@@ -67,6 +68,10 @@ class Sender:
         """Hand over; never waits for more than the copy of a pointer."""
         self._handoff.put(shipment)
         self._wake.set()
+
+    def put_without_rows(self, events: tuple[Event, ...], samples: tuple[Samples, ...]) -> None:
+        """Hand over what belongs to no tensor, from any thread: the training thread may hang."""
+        self.put(Shipment(EMPTY_BLOCK, events, LAST_COUNT, samples=samples))
 
     def stop(self, timeout_s: float, goodbye: Callable[[], Shipment]) -> None:
         """Send what is left for at most `timeout_s`, then `goodbye()`, and end the thread."""
@@ -154,6 +159,8 @@ class Sender:
             self._encode(shipment)
 
     def _encode(self, shipment: Shipment) -> None:
+        if shipment.tensor_count == LAST_COUNT:
+            shipment = shipment._replace(tensor_count=self._tensor_count)
         self._tensor_count = shipment.tensor_count
         batch = self._batcher.batch(shipment)
         self.batched(shipment.block)

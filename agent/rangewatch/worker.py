@@ -16,8 +16,9 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from rangewatch import limits
+from rangewatch import collectors, limits
 from rangewatch.batcher import Drops, Shipment
+from rangewatch.collectors.runner import Runner
 from rangewatch.control import Control
 from rangewatch.cost import Cost
 from rangewatch.guard import Guard, TrainingStopped, logger
@@ -62,11 +63,14 @@ class Agent:
         self._sender = Sender(options, info, self.names, self.drops, self.guard)
         self._sender.commanded, self._sender.batched = self.control.inbox.extend, self.stopper.look_at
         self._sender.leave, self._sender.ended = self._leave, partial(atexit.unregister, self.finish_at_exit)
+        self.runner = Runner(collectors.made(options, info), self.guard, self.drops, self.add_event)
+        self.runner.step, self.runner.ship = lambda: self.step, self._ship_samples
+        self.runner.ship_every_s = lambda: self._sender.send_every_s
         self.remove: Callable[[], None] = lambda: None
         """Takes all hooks away."""
         self.tell_hooks: Callable[[], None] = lambda: None
         """Tells the hooks that something else is to be recorded."""
-        self._end_lock = threading.Lock()
+        self._end_lock, self._events_lock = threading.Lock(), threading.Lock()
         self._clock = StepClock()
         self._last_ship_s = float("-inf")
         self._last_full_step = options.start_step
@@ -84,13 +88,16 @@ class Agent:
         self.add_event("attached", data={"options": self.options.public(), "versions": self.info.versions})
         if self.guard.run("start", self._sender.start):  # an interpreter that is ending starts no threads
             self.ship()
+            self.guard.run("start", self.runner.start)
             atexit.register(self.finish_at_exit)
         else:
             self.observer.is_active = False
 
     def add_event(self, kind: str, message: str = "", data: dict[str, Any] | None = None) -> None:
-        """Ship an event with the next batch."""
-        self._events.append(Event(kind, time.time_ns(), self.step, _sendable(message), data or {}))
+        """Ship an event with the next batch. From any thread."""
+        event = Event(kind, time.time_ns(), self.step, _sendable(message), data or {})
+        with self._events_lock:
+            self._events.append(event)
 
     def close_step(self) -> None:
         """The open step is over: keep its row, ship when it is time, open the next."""
@@ -224,6 +231,7 @@ class Agent:
         if not self.observer.is_active or not self._end_lock.acquire(blocking=False):
             return
         self.observer.is_active = False
+        self.guard.run("finish", self.runner.stop)
         self.guard.run("finish", self.ship)
         timeout_s = self.options.flush_timeout_s
         if not self._sender.is_reachable:
@@ -253,8 +261,16 @@ class Agent:
             self._buffer.set_series("agent_device_time_s", step, seconds)
         count, block = len(self.names), self._buffer.take()
         copies = self.observer.device.take(count)
-        events, self._events = tuple(self._events), []
-        return Shipment(block, events, count, copies)
+        return Shipment(block, self._take_events(), count, copies, self.runner.take())
+
+    def _take_events(self) -> tuple[Event, ...]:
+        with self._events_lock:
+            events, self._events = tuple(self._events), []
+        return events
+
+    def _ship_samples(self) -> None:
+        """From the collectors' thread."""
+        self._sender.put_without_rows(self._take_events(), self.runner.take())
 
     def _goodbye(self) -> Shipment:
         """Made by the sender's thread, while the training thread waits for it."""

@@ -17,6 +17,7 @@ from rangewatch.records import (
     Opening,
     RangeRows,
     RankInfo,
+    Samples,
     SeriesRows,
     Statistic,
     TensorEntry,
@@ -76,7 +77,22 @@ BATCH = Batch(
 
 SETTLED = Batch("r", 0, "i", 9, "c", settled=7)  # `settled` came after the first files, and is 0 where it is left out
 
-SAMPLES = {"v1_opening.rwch": OPENING, "v1_batch.rwch": BATCH, "v1_batch_settled.rwch": SETTLED}
+# Version 2 came with samples; what has none is written as version 1.
+SAMPLED = Batch(
+    "r", 3, "i", 4, "c",
+    samples=(
+        Samples(
+            "gpu", "GPU-1", np.array([5, 1_790_000_000_000_000_000, 1_790_000_000_000_000_000], np.int64),
+            {"power_w": np.array([np.nan, 431.5, 700.0]), "step": np.array([1.0, 1.0, 2.0**40])},
+            {"name": "NVIDIA H100", "power_limit_w": 700.0},
+        ),
+        Samples("host", "", np.empty(0, np.int64), {"cpu_percent": np.empty(0)}),
+    ),
+)  # fmt: skip
+
+SAMPLES = {
+    "v1_opening.rwch": OPENING, "v1_batch.rwch": BATCH, "v1_batch_settled.rwch": SETTLED, "v2_batch.rwch": SAMPLED,
+}  # fmt: skip
 
 if __name__ == "__main__":
     for name, message in SAMPLES.items():

@@ -1,4 +1,4 @@
-"""The wire format: what is sent comes back equal, version 1 stays readable, and bad bytes are refused with a name."""
+"""The wire format: what is sent comes back equal, every version stays readable, bad bytes are refused with a name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rangewatch import wire
-from rangewatch.records import Batch, Event, Opening, RangeRows, SeriesRows
+from rangewatch.records import Batch, Event, Opening, RangeRows, Samples, SeriesRows
 from rangewatch.wire import columns, messages
 from tests.wire.samples import BATCH, GOLDEN, OPENING, SAMPLES
 
@@ -40,14 +40,39 @@ def same(left: Any, right: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_golden_files_of_version_1(name: str) -> None:
+def test_golden_files_of_every_version(name: str) -> None:
     assert same(wire.decode((GOLDEN / name).read_bytes()), SAMPLES[name])
 
 
 @pytest.mark.parametrize("message", SAMPLES.values(), ids=list(SAMPLES))
 def test_what_is_sent_comes_back(message: Opening | Batch) -> None:
     assert same(wire.decode(wire.encode(message)), message)
-    assert wire.VERSION == 1, "a new version needs golden files of its own"
+    assert wire.VERSION == 2, "a new version needs golden files of its own"
+
+
+def test_without_samples_an_older_server_can_read_it() -> None:
+    versions = {
+        name: zstandard.decompress(wire.encode(message))[len(messages.MAGIC)] for name, message in SAMPLES.items()
+    }
+    assert versions == {name: int(name[1]) for name in SAMPLES}
+
+
+@pytest.mark.parametrize(
+    ("code", "samples"),
+    [
+        ("shape_mismatch", Samples("gpu", "", np.array([1, 2]), {"x": np.zeros(3)})),
+        ("bad_header", Samples("gpu", "", np.array([2, 1]), {})),
+        ("bad_header", Samples("gpu", "", np.array([-1, 1]), {})),
+        ("bad_header", Samples("gpu", "", np.array([0.5, 1.5]), {})),
+        ("too_large", Samples("gpu", "", np.arange(3), {str(n): np.zeros(3) for n in range(200)})),
+        ("too_large", Samples("gpu", "", np.zeros(70_000, np.int64), {})),
+    ],
+    ids=str,
+)
+def test_bad_samples_are_refused(code: str, samples: Samples) -> None:
+    with pytest.raises(wire.WireError) as caught:
+        wire.decode(wire.encode(Batch("r", 0, "i", 0, "c", samples=(samples,))))
+    assert caught.value.code == code
 
 
 def test_same_tells_apart() -> None:
@@ -163,7 +188,7 @@ BAD: dict[str, tuple[str, Callable[[], bytes]]] = {
     "bytes after the blocks": ("bad_header", lambda: packed(RAW + b"x")),
     "wrong magic": ("bad_header", lambda: packed(b"HCWR" + RAW[4:])),
     "version 0": ("unsupported_version", lambda: packed(RAW[:4] + b"\x00\x00" + RAW[6:])),
-    "version 2": ("unsupported_version", lambda: packed(RAW[:4] + b"\x02\x00" + RAW[6:])),
+    "version 3": ("unsupported_version", lambda: packed(RAW[:4] + b"\x03\x00" + RAW[6:])),
     "header length of 4 GiB": ("truncated", lambda: packed(RAW[:6] + b"\xff\xff\xff\xff" + RAW[10:])),
     "header is no msgpack": ("bad_header", lambda: packed(RAW[:10] + b"\xc1" * HEADER_BYTES)),
     "unknown message": ("bad_header", lambda: header_with(message="command")),

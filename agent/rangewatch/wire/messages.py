@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 import zstandard
 
-from rangewatch.records import Batch, Catalogue, Event, FloatArray, Opening, RangeRows, SeriesRows
+from rangewatch.records import Batch, Catalogue, Event, FloatArray, Opening, RangeRows, Samples, SeriesRows
 from rangewatch.wire.columns import Column, pack, unpack
 from rangewatch.wire.errors import WireError
 
-VERSION = 1
+VERSION = 2  # 2: samples; a message without any is written as version 1, which older servers read
 MAGIC = b"RWCH"
 PREFIX = struct.Struct("<4sHI")
 
@@ -32,6 +32,9 @@ MAX_STEPS = (
 )
 MAX_ROWS = 200_000  # tensors of one batch
 MAX_SERIES = 256  # of one batch
+MAX_SAMPLES = 256  # tables of samples in one batch: a host's GPUs, twice over
+MAX_SAMPLE_ROWS = 65_536  # of one table: 20 s of a rank's collectives is 20,000
+MAX_SAMPLE_COLUMNS = 128
 MAX_WINDOW_BYTES = 8 << 20  # what zstd may hold while decompressing; level 1-3 use 2 MiB or less
 ZSTD_LEVEL = 1  # level 3 packs 4% smaller at 2x the time on captured statistics
 
@@ -48,6 +51,14 @@ class _SeriesHeader(msgspec.Struct, frozen=True):
     values: Column
 
 
+class _SamplesHeader(msgspec.Struct, frozen=True):
+    source: str
+    key: str
+    times_ns: Column
+    columns: dict[str, Column]
+    about: dict[str, Any] = {}
+
+
 class _BatchHeader(msgspec.Struct, frozen=True, tag_field="message", tag="batch"):
     run: str
     rank: int
@@ -58,6 +69,7 @@ class _BatchHeader(msgspec.Struct, frozen=True, tag_field="message", tag="batch"
     series: tuple[_SeriesHeader, ...]
     events: tuple[Event, ...]
     settled: int = 0
+    samples: tuple[_SamplesHeader, ...] = ()
 
 
 class _OpeningHeader(msgspec.Struct, frozen=True, tag_field="message", tag="opening"):
@@ -78,7 +90,8 @@ def encode(message: Opening | Batch) -> bytes:
     header: _BatchHeader | _OpeningHeader
     header = _OpeningHeader(message) if isinstance(message, Opening) else _batch_header(message, blocks)
     encoded = msgspec.msgpack.encode(header)
-    raw = b"".join((PREFIX.pack(MAGIC, VERSION, len(encoded)), encoded, *blocks))
+    version = VERSION if isinstance(message, Batch) and message.samples else 1
+    raw = b"".join((PREFIX.pack(MAGIC, version, len(encoded)), encoded, *blocks))
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(raw)
 
 
@@ -92,8 +105,8 @@ def decode(body: bytes) -> Opening | Batch:
     magic, version, header_bytes = PREFIX.unpack_from(raw)
     if magic != MAGIC:
         raise WireError("bad_header", "not a Rangewatch message")
-    if version != VERSION:
-        raise WireError("unsupported_version", f"wire version {version}; this server reads version {VERSION}")
+    if not 1 <= version <= VERSION:
+        raise WireError("unsupported_version", f"wire version {version}; this server reads versions 1 to {VERSION}")
     if header_bytes > min(MAX_HEADER_BYTES, len(raw) - PREFIX.size):
         raise WireError("truncated", "message ends inside its header")
     header = _decode_header(raw[PREFIX.size : PREFIX.size + header_bytes])
@@ -144,9 +157,15 @@ def _batch_header(batch: Batch, blocks: list[bytes]) -> _BatchHeader:
         )
     )
     series = tuple(_SeriesHeader(rows.name, put(rows.steps), put(rows.values)) for rows in batch.series)
+    samples = tuple(
+        _SamplesHeader(
+            each.source, each.key, put(each.times_ns), {name: put(v) for name, v in each.columns.items()}, each.about
+        )
+        for each in batch.samples
+    )
     return _BatchHeader(
         batch.run, batch.rank, batch.incarnation, batch.sequence, batch.catalogue, ranges, series, batch.events,
-        batch.settled,
+        batch.settled, samples,
     )  # fmt: skip
 
 
@@ -176,9 +195,12 @@ def _batch(header: _BatchHeader, blocks: _Blocks) -> Batch:
         raise WireError("too_large", f"{len(header.series)} series in one batch; at most {MAX_SERIES} are taken")
     ranges = None if header.ranges is None else _range_rows(header.ranges, blocks)
     series = tuple(_series_rows(each, blocks) for each in header.series)
+    if len(header.samples) > MAX_SAMPLES:
+        raise WireError("too_large", f"{len(header.samples)} tables of samples in one batch; {MAX_SAMPLES} are taken")
+    samples = tuple(_samples(each, blocks) for each in header.samples)
     return Batch(
         header.run, header.rank, header.incarnation, header.sequence, header.catalogue, ranges, series, header.events,
-        header.settled,
+        header.settled, samples,
     )  # fmt: skip
 
 
@@ -199,6 +221,21 @@ def _series_rows(header: _SeriesHeader, blocks: _Blocks) -> SeriesRows:
     if len(steps) != len(values):
         raise WireError("shape_mismatch", f"series {header.name[:60]!r}: {len(steps)} steps, {len(values)} values")
     return SeriesRows(header.name, steps, values)
+
+
+def _samples(header: _SamplesHeader, blocks: _Blocks) -> Samples:
+    if len(header.columns) > MAX_SAMPLE_COLUMNS:
+        raise WireError(
+            "too_large", f"{len(header.columns)} columns of samples; at most {MAX_SAMPLE_COLUMNS} are taken"
+        )
+    times = blocks.take(header.times_ns, MAX_SAMPLE_ROWS)
+    if times.dtype.kind != "i" or (len(times) and times[0] < 0) or not bool((np.diff(times) >= 0).all()):
+        raise WireError("bad_header", "times of samples must be ascending whole numbers from 0")
+    columns = {name: blocks.take(column, MAX_SAMPLE_ROWS) for name, column in header.columns.items()}
+    for name, values in columns.items():
+        if len(values) != len(times):
+            raise WireError("shape_mismatch", f"column {name[:60]!r} has {len(values)} values for {len(times)} times")
+    return Samples(header.source, header.key, times, columns, header.about)
 
 
 def _ascending(values: Any) -> Any:
