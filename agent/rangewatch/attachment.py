@@ -19,6 +19,7 @@ from rangewatch.optimizer_reads import OptimizerReads, has_closure
 from rangewatch.options import Options, resolve
 from rangewatch.selection import Selection
 from rangewatch.step_ends import add_step_ends, as_list, check_optimizers, watch_step
+from rangewatch.step_phases import add_phases
 from rangewatch.tensor_names import clean_modules
 from rangewatch.weights import Cadence, WeightReads
 from rangewatch.worker import Agent
@@ -46,6 +47,7 @@ def attach(
     on_overflow: str | None = None,
     budget_percent: float | None = None,
     histograms: bool | None = None,
+    collect: Iterable[str] | None = None,
     ship_every: int | None = None,
     ship_interval_s: float | None = None,
     start_step: int | None = None,
@@ -73,7 +75,7 @@ def attach(
             "exclude": exclude, "allow_inf": allow_inf, "full_every": full_every, "weight_every": weight_every,
             "trace_batch_nums": trace_batch_nums, "abort_after_batch_num": abort_after_batch_num,
             "on_overflow": on_overflow, "budget_percent": budget_percent,
-            "histograms": histograms, "ship_every": ship_every, "ship_interval_s": ship_interval_s,
+            "histograms": histograms, "collect": collect, "ship_every": ship_every, "ship_interval_s": ship_interval_s,
             "start_step": start_step, "enabled": enabled,
             "queue_bytes": queue_bytes, "flush_timeout_s": flush_timeout_s, "backend": backend,
         }
@@ -179,6 +181,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     taken = {handle.run for handle in _attached.values() if handle.is_active}
     agent = Agent(options, identity.told_apart(info, type(clean_modules(model)[""]).__name__, taken))
     with contextlib.ExitStack() as undo:
+        add_phases(agent, model, optimizers, scaler, undo)
         _add_hooks(agent, model, optimizers, selection, undo)
         add_step_ends(agent, optimizers, scaler, undo)
         undo.callback(_forget, ref(model))

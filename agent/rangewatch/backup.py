@@ -19,6 +19,9 @@ PART_BYTES = 1 << 20
 TELL_BYTES = 64 << 20
 
 
+CHECKED = {"tiles": b"RWT1", "samples": b"RWS1"}  # table -> how its payloads begin
+
+
 def main(argv: Sequence[str]) -> int:
     """Write it; 0, 2 for an error, 130 when interrupted. FILE is there when all of it is, and was verified."""
     options = _parser().parse_args(argv)
@@ -50,7 +53,7 @@ def _backup(options: argparse.Namespace) -> int:
             _receive(options.url, path)
         tiles = None if options.no_verify else verify(path)
         path.replace(target)
-    seen = "not verified" if tiles is None else f"{tiles} tiles verified"
+    seen = "not verified" if tiles is None else f"{tiles} tiles and samples verified"
     write_line(sys.stdout, f"{target}: {target.stat().st_size / 1e6:.1f} MB, {seen}")
     return 0
 
@@ -67,19 +70,27 @@ def _receive(url: str, path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def _verified(connection: sqlite3.Connection, table: str, magic: bytes) -> int:
+    """Rows of a table whose payloads begin with `magic` and a checksum of the rest."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is None:
+        return 0  # a backup of an older version
+    rows = 0
+    for run_id, stream, payload in connection.execute(f"SELECT run_id, stream_id, payload FROM {table}"):  # noqa: S608
+        if payload[:4] != magic or zlib.crc32(payload[8:]) != int.from_bytes(payload[4:8], "little"):
+            where = f"{table} of run {run_id}, stream {stream}"
+            raise ServerError(f"a row of {where} is damaged; --no-verify keeps the rest")
+        rows += 1
+    return rows
+
+
 def verify(path: Path) -> int:
-    """How many tiles it holds. Raises `ServerError` when one's checksum is wrong, or SQLite finds faults."""
+    """How many tiles and chunks of samples it holds. Raises `ServerError`: a wrong checksum, or SQLite finds faults."""
     try:
         connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
         try:
             if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                 raise ServerError("the backup is damaged: PRAGMA quick_check finds faults")
-            tiles = 0
-            for run_id, stream, payload in connection.execute("SELECT run_id, stream_id, payload FROM tiles"):
-                if payload[:4] != b"RWT1" or zlib.crc32(payload[8:]) != int.from_bytes(payload[4:8], "little"):
-                    raise ServerError(f"a tile of run {run_id}, stream {stream} is damaged; --no-verify keeps the rest")
-                tiles += 1
-            return tiles
+            return sum(_verified(connection, table, magic) for table, magic in CHECKED.items())
         finally:
             connection.close()
     except sqlite3.Error as error:

@@ -12,10 +12,11 @@ from rangewatch import limits
 
 OBSERVED_KINDS = ("output", "grad_output", "grad", "input", "weight", "reduced_grad", "update")
 LEVELS = {"grads": OBSERVED_KINDS[2:3], "outputs": OBSERVED_KINDS[:3], "frames": OBSERVED_KINDS}
+COLLECTED = ("collectives", "environment", "gpu", "host")
 BACKENDS = ("auto", "device")
 ON_OVERFLOW = ("record", "raise")
 SHIP_EVERY = (1, 8, 64)
-_SEVERAL = ("kinds", "include", "exclude", "allow_inf", "trace_batch_nums")
+_SEVERAL = ("kinds", "collect", "include", "exclude", "allow_inf", "trace_batch_nums")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
@@ -82,6 +83,10 @@ class Options:
 
     histograms: bool = False
     """Whether the full set has a histogram of exponents too: how many elements lie in each power of two."""
+
+    collect: tuple[str, ...] = COLLECTED
+    """What is collected beside the tensors, on a thread of its own: `collectives` (who waits for whom, and hangs),
+    `environment` (versions and settings, once), `gpu` (its health, by NVML) and `host`."""
 
     ship_every: int = 1
     """Steps that are merged into one record before they are sent: 1, 8 or 64, as the server's pyramid has them.
@@ -202,6 +207,10 @@ def _are_kinds(value: Any) -> bool:
     return _are_patterns(value) and bool(value) and set(value) <= set(OBSERVED_KINDS)
 
 
+def _are_collected(value: Any) -> bool:
+    return _are_patterns(value) and set(value) <= set(COLLECTED)
+
+
 def _are_patterns(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(each, str) and each for each in value)
 
@@ -229,6 +238,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("start_step", _is_whole(0), "a whole number, 0 or more"),
     ("enabled", lambda value: isinstance(value, bool), "True or False"),
     ("histograms", lambda value: isinstance(value, bool), "True or False"),
+    ("collect", _are_collected, f"some of {', '.join(COLLECTED)}, or none"),
     ("queue_bytes", _is_whole(1 << 20), "bytes, 1 MiB or more"),
     ("flush_timeout_s", _is_seconds, "seconds from 0 to 3600"),
     ("backend", lambda value: value in BACKENDS, f"one of {', '.join(BACKENDS)}"),

@@ -1,8 +1,7 @@
-"""When a step ends, and how long it took."""
+"""When a step ends."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 
 
@@ -47,18 +46,3 @@ class StepBoundary:
         self._stepped.clear()
         self._updated.clear()
         self._close()
-
-
-class StepClock:
-    """Time between two ends of steps, by the host's monotonic clock."""
-
-    def __init__(self) -> None:
-        self._last_s: float | None = None
-
-    def end_step(self) -> dict[str, float]:
-        """`step_time_s` (not for the first step, whose beginning nobody saw) and `wall_time_s` (Unix time)."""
-        now_s, times = time.perf_counter(), {"wall_time_s": time.time()}
-        if self._last_s is not None:
-            times["step_time_s"] = now_s - self._last_s
-        self._last_s = now_s
-        return times

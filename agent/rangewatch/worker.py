@@ -24,7 +24,8 @@ from rangewatch.cost import Cost
 from rangewatch.guard import Guard, TrainingStopped, logger
 from rangewatch.observer import Observer
 from rangewatch.options import Options
-from rangewatch.phases import StepClock
+from rangewatch.phase_clock import PhaseClock
+from rangewatch.phase_clock_spent import SERIES as PHASES
 from rangewatch.recording import Recording
 from rangewatch.records import Event, RankInfo
 from rangewatch.sender import Sender
@@ -34,6 +35,7 @@ from rangewatch.tensor_names import TensorNames
 
 OWN_SERIES = frozenset(
     {"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s", "agent_time_s", "agent_device_time_s"}
+    | set(PHASES.values())
 )
 """Series that the agent records itself: the user's values cannot have these names."""
 
@@ -71,7 +73,9 @@ class Agent:
         self.tell_hooks: Callable[[], None] = lambda: None
         """Tells the hooks that something else is to be recorded."""
         self._end_lock, self._events_lock = threading.Lock(), threading.Lock()
-        self._clock = StepClock()
+        self.phases = PhaseClock(self.cost, self.guard)
+        self.phase_sources = self.phases.sources
+        """Who knows of communication that training waits for, see `phase_clock.ExposedSource`; a list to append to."""
         self._last_ship_s = float("-inf")
         self._last_full_step = options.start_step
         self._events: list[Event] = []
@@ -145,9 +149,9 @@ class Agent:
             raise error
 
     def _keep_step(self, step: int) -> None:
-        times = self._clock.end_step()
+        times = self.phases.end_step(step)
         is_usual = not (self.observer.host.is_full or self.recording.is_traced)
-        agent_time_s = self.cost.end_step(times.get("step_time_s"), is_usual=is_usual)
+        agent_time_s = self.cost.end_step(self.phases.step_time_s, is_usual=is_usual)
         if agent_time_s is not None:
             times["agent_time_s"] = agent_time_s
         for name, value in times.items():
@@ -252,13 +256,16 @@ class Agent:
 
     def abandon(self) -> None:
         """In a forked child: do nothing from here on, and say nothing (the child may hold a lock of `logging`)."""
-        self.observer.is_active = False
+        self.observer.is_active = self.phases.is_on = False
         self.guard.silent = True
 
     def _shipment(self) -> Shipment:
         self._tell_changes()
         for step, seconds in self.observer.device.take_device_time_s().items():
             self._buffer.set_series("agent_device_time_s", step, seconds)
+        for step, times in self.phases.take_late():
+            for name, value in times.items():
+                self._buffer.set_series(name, step, value)
         count, block = len(self.names), self._buffer.take()
         copies = self.observer.device.take(count)
         return Shipment(block, self._take_events(), count, copies, self.runner.take())
@@ -276,6 +283,7 @@ class Agent:
         """Made by the sender's thread, while the training thread waits for it."""
         if not self._has_failed:
             self.add_event("finished", data={"skipped": self.observer.skipped})
+        self.phases.end()
         return self._shipment()
 
     def _record(self, name: str, step: int, value: Any) -> None:

@@ -46,11 +46,16 @@ def reading(request: Request) -> Iterator[Reader]:
 
 @contextmanager
 def reading_run(request: Request, run_id: int) -> Iterator[RunReader]:
-    """The run, or 404."""
+    """The run, or 404; with `incarnation=` in the query as it was before later restarts."""
+    incarnation = request.query_params.get("incarnation")
+    if incarnation is not None and not (incarnation.isascii() and incarnation.isdecimal() and len(incarnation) <= 9):
+        raise ApiError(422, "bad_parameter", "incarnation must be a whole number from 1")
     with reading(request) as reader:
         run = reader.run(run_id) if 0 <= run_id < MAX_ID else None
         if run is None:
             raise ApiError(404, "unknown_run", f"there is no run {run_id}")
+        if incarnation is not None:
+            run.as_of(int(incarnation))
         yield run
 
 
@@ -138,7 +143,7 @@ def locate(
 ) -> Response:
     """The exact place of the worst value in a rectangle."""
     with reading_run(request, run_id) as run:
-        low, high = _range(run, start, stop)
+        low, high = steps_of(run, start, stop)
         found = (
             places.locate(run, _ranks(run, rank), low, high, _rows(run, tensor, _kinds(kind), q))
             if low < high
@@ -174,7 +179,7 @@ def show_figure(
     if figure is None:
         raise ApiError(404, "unknown_figure", f"there is no figure {name[:40]!r}; GET /api/v1/figures lists them")
     with reading_run(request, run_id) as run:
-        low, high = _range(run, start, stop)
+        low, high = steps_of(run, start, stop)
         if figure in (figures.lines.TENSOR, figures.exponents.FIGURE):
             _check_tensor(run, tensor)
         params = Params(
@@ -196,7 +201,7 @@ def _damaged(run: RunReader) -> dict[str, Any]:
     return {"damaged": shown, "damaged_tiles": len(found)} if found else {}
 
 
-def _range(run: RunReader, start: int | None, stop: int | None) -> tuple[int, int]:
+def steps_of(run: RunReader, start: int | None, stop: int | None) -> tuple[int, int]:
     """The steps asked for, cut to those there are."""
     first, last = run.first_step or 0, -1 if run.last_step is None else run.last_step
     low = first if start is None else max(start, first)

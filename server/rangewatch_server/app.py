@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from rangewatch import __version__
-from rangewatch_server import api, commands, health, ingest, live, maintenance_api, slice_api, static
+from rangewatch_server import api, commands, comms_api, health, ingest, live, maintenance_api, slice_api, static
 from rangewatch_server.access import AccessMiddleware
 from rangewatch_server.errors import ApiError
 from rangewatch_server.health import Health
@@ -34,7 +34,7 @@ logger = logging.getLogger("rangewatch.server")
 
 READERS = 4  # page requests at once: below the reader connections, so that none waits for one
 # Static last: it takes every page path.
-ROUTES = (health, ingest, live, api, slice_api, commands, maintenance_api, static)
+ROUTES = (health, ingest, live, api, slice_api, comms_api, commands, maintenance_api, static)
 
 
 class Parts(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ from rangewatch_server.pyramid import (
     SUMMARY,
     SUMMARY_STATISTICS,
 )
-from rangewatch_server.store import tiles
+from rangewatch_server.store import samples, tiles
 from rangewatch_server.store.checks import (
     MAX_NAME_BYTES,
     MAX_RANK,
@@ -38,6 +38,7 @@ from rangewatch_server.store.checks import (
     check_header,
     check_opening,
     check_ranges,
+    check_samples,
 )
 from rangewatch_server.store.names import MAX_SERIES, MAX_TENSORS, identity, tensor_identity
 from rangewatch_server.store.tiles import MAGIC, PREFIX, WIDTH
@@ -157,6 +158,15 @@ class RunRows:
         for group in [names] if sum(sizes.values()) <= AT_ONCE_BYTES else [[name] for name in names]:
             for name, values in tiles.decode(payload, group)[1].items():
                 _check_values(kept.get(name), values)
+
+    def _samples(self, row: Row) -> None:
+        _need(row["sequence"] >= 0 and row["number"] >= 0 and row["joined"] in (0, 1), "the place of samples")
+        parts = samples.decode(row["payload"])
+        for part in parts:
+            check_samples(samples.samples_of(row["source"], row["sample_key"], part))
+        said = samples.described(parts)
+        _need(all(row[name] == value for name, value in said.items()), "what is said of samples")
+        _need(said["last_ns"] - said["first_ns"] <= samples.SPAN_NS, "the times of samples")
 
     def _events(self, row: Row) -> None:
         _need(-1 <= row["step"] <= MAX_STEP and row["time_ns"] >= 0, "an event's step")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.records import KINDS
 from rangewatch_server.merging import join
 from rangewatch_server.pyramid import SUMMARY, UFUNCS, Block
-from rangewatch_server.slices import KindSlices, MergedSlices, Stream, with_needed
+from rangewatch_server.slices import KindSlices, MergedSlices, Stream, few, with_needed
 from rangewatch_server.store.merged_ranks import NO_END, Snapshot
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ Memory = Callable[[int, str, int, int, int, Sequence[str]], "Snapshot | None"]
 """(run, part, version of the stored tiles, start, stop, columns) -> what the writer of this process holds besides."""
 
 NOTHING = Snapshot({}, frozenset(), [])
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Steps [start, stop) for which ranks are read one by one, but for the streams `without`, which memory holds."""
+
+    start: int
+    stop: int
+    without: frozenset[int] = frozenset()
 
 
 def no_memory(*_: Any) -> Snapshot | None:
@@ -42,25 +51,27 @@ class MergedReader:
         # Steps beyond those of every rank are in neither tiles nor memory, so the stream needs no end of its own.
         self.stream = Stream(id_, -1, 0, -1, self.frontier, rewrites, 0, NO_END)
 
-    def pieces(self, part: str, level: int, start: int, stop: int, wanted: Sequence[str]) -> list[Block]:
-        """Blocks over one another whose merge is the worst of all ranks."""
-        found, fed = self._merged(part, level, start, stop, wanted)
-        for rank in self.run.ranks.values():
-            found += self._rest(rank.rank, part, level, start, stop, wanted, fed)
+    def pieces(
+        self, part: str, level: int, start: int, stop: int, wanted: Sequence[str], rows: Array | None = None
+    ) -> list[Block]:
+        """Blocks over one another whose merge is the worst of all ranks; `rows`: those that are wanted."""
+        found, gaps = self._merged(part, level, start, stop, wanted, rows=rows)
+        for rank in self.run.ranks:
+            found += self._rest(rank, part, level, wanted, gaps, rows)
         return found
 
     def by_rank(self, level: int, start: int, stop: int, wanted: Sequence[str]) -> Block:
         """The summary of every rank, in order: rows `rank * len(KINDS) + kind`, for every kind."""
         names = self.run.names()
         fill, rules = names.fill[SUMMARY], names.rules[SUMMARY]
-        found, fed = self._merged(SUMMARY, level, start, stop, wanted)
+        found, gaps = self._merged(SUMMARY, level, start, stop, wanted)
         ranks = np.array(sorted(self.run.ranks), np.int64)
         kinds = np.arange(len(KINDS))
         rows = (ranks[:, None] * len(KINDS) + kinds).ravel()
         block = join(found, level, start, stop, wanted, rows, fill, rules)
         columns = {name: np.array(values, np.float64) for name, values in block.columns.items()}
         for place, rank in enumerate(ranks.tolist()):
-            rest = list(self._rest(rank, SUMMARY, level, start, stop, wanted, fed))
+            rest = list(self._rest(rank, SUMMARY, level, wanted, gaps))
             if rest:
                 own = join(rest, level, start, stop, wanted, kinds, fill, rules)
                 for name, values in own.columns.items():
@@ -71,23 +82,27 @@ class MergedReader:
     def by_kind(self, level: int, start: int, stop: int, wanted: Sequence[str]) -> Block:
         """The summary of all ranks together: a row for each kind that was recorded."""
         names = self.run.names()
-        found, fed = self._merged(SUMMARY, level, start, stop, wanted, KindSlices)
+        found, gaps = self._merged(SUMMARY, level, start, stop, wanted, KindSlices)
         for rank in self.run.ranks:
-            found += self._rest(rank, SUMMARY, level, start, stop, wanted, fed)
+            found += self._rest(rank, SUMMARY, level, wanted, gaps)
         fill, rules = names.fill[SUMMARY], names.rules[SUMMARY]
         return join(found, level, start, stop, wanted, np.arange(len(KINDS)), fill, rules)
 
     def _merged(
         self, part: str, level: int, start: int, stop: int, wanted: Sequence[str],
-        kind: type[MergedSlices] = MergedSlices,
-    ) -> tuple[list[Block], frozenset[int]]:  # fmt: skip
+        kind: type[MergedSlices] = MergedSlices, rows: Array | None = None,
+    ) -> tuple[list[Block], list[Gap]]:  # fmt: skip
         needed = with_needed(part, wanted)
         snapshot = self.memory(self.run.id, part, self.version, max(start, self.frontier), stop, needed)
         if snapshot is None or self._has_news(snapshot):
             snapshot = NOTHING
-        slices = kind(self.run.connection, self.run.reader.cache, self.run.names(), self.stream, self.run.damage)
+        slices = kind(self.run.connection, self.run.reader.cache, self.run.names(), self.stream)
         slices.memory = snapshot.blocks
-        return slices.pieces(part, level, start, stop, wanted), snapshot.fed
+        slices.rows = few(rows, part, self.run.names())
+        found = slices.pieces(part, level, start, stop, wanted)
+        # Of a tile that cannot be read the ranks have their own.
+        broken = (Gap(*each) for each in slices.absent)
+        return found, [Gap(max(start, self.frontier), stop, snapshot.fed), *broken]
 
     def _has_news(self, snapshot: Snapshot) -> bool:
         """Whether another server has stored rows since memory last looked: they may hide what it holds."""
@@ -95,9 +110,9 @@ class MergedReader:
         return any(row.version > snapshot.versions.get(row.id, -1) for row in rows)
 
     def _rest(
-        self, rank: int, part: str, level: int, start: int, stop: int, wanted: Sequence[str], fed: frozenset[int]
+        self, rank: int, part: str, level: int, wanted: Sequence[str], gaps: Sequence[Gap], rows: Array | None = None
     ) -> Iterator[Block]:
-        """What streams of the rank that memory does not hold say of the steps past the frontier."""
-        low = max(start, self.frontier)
-        if low < stop and any(stream.id not in fed for stream in self.run.ranks[rank].streams):
-            yield from self.run.own_pieces(rank, part, level, low, stop, wanted, fed)
+        """What the rank's own streams say of the steps that merged ranks do not have."""
+        for gap in gaps:
+            if gap.start < gap.stop and any(stream.id not in gap.without for stream in self.run.ranks[rank].streams):
+                yield from self.run.own_pieces(rank, part, level, gap.start, gap.stop, wanted, gap.without, rows)

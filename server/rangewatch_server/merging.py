@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rangewatch_server import pyramid
 from rangewatch_server.pyramid import FANOUT, UFUNCS, Block
-from rangewatch_server.store.rows import align
+from rangewatch_server.store.rows import align, union
 
 Array = NDArray[Any]
 
@@ -31,6 +31,33 @@ def join(
     return Block(level, first, rows, columns)
 
 
+def sharing_columns(pieces: Sequence[Block]) -> list[list[Block]]:
+    """The pieces in groups with no column of the coarser level in common, in order of steps.
+
+    Each group can be made coarser on its own: most are one tile, and nothing of it is copied before it is an eighth.
+    """
+    groups: list[list[Block]] = []
+    past = 0  # the end of the last group, in columns of the coarser level
+    for piece in sorted((each for each in pieces if each.width), key=lambda each: each.first):
+        if not groups or piece.first // FANOUT >= past:
+            groups.append([])
+        groups[-1].append(piece)
+        past = max(past, -(-(piece.first + piece.width) // FANOUT))
+    return groups
+
+
+def beside(
+    pieces: Sequence[Block], wanted: Sequence[str], fill: Mapping[str, float], rules: Mapping[str, str]
+) -> Block:
+    """The one piece, or all joined over the columns that they span; `pieces` is not empty."""
+    if len(pieces) == 1:
+        return pieces[0]
+    level, size = pieces[0].level, FANOUT ** pieces[0].level
+    start, stop = min(each.first for each in pieces), max(each.first + each.width for each in pieces)
+    rows = union([each.rows for each in pieces])
+    return join(pieces, level, start * size, stop * size, wanted, rows, fill, rules)
+
+
 def _column(
     name: str, pieces: list[Block], first: int, depth: Array, rows: int, fill: Mapping[str, float], rule: str
 ) -> Array:
@@ -39,8 +66,10 @@ def _column(
     if constant is not None:
         return np.broadcast_to(constant, (rows, len(depth)))
     narrow = bool(parts) and rule != "sum" and all(v.dtype in (np.float32, np.uint8, np.uint16) for _, v in parts)
-    result = np.full((rows, len(depth)), fill[name], np.float32 if narrow else np.float64)
     ufunc = UFUNCS.get(rule) if depth.size and depth.max() > 1 else None
+    result = np.empty((rows, len(depth)), np.float32 if narrow else np.float64)
+    if ufunc or sum(values.shape[1] for _, values in parts) != len(depth):  # else every cell is written once
+        result.fill(fill[name])
     for at, values in parts:
         place = result[:, at : at + values.shape[1]]
         if ufunc is None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rangewatch.records import KINDS, Statistic
 from rangewatch.statistics.exponents import exponent_of
+from rangewatch_server import hang_state
 from rangewatch_server.figures.base import Params, grid, label
 from rangewatch_server.figures.lines import series_columns
 from rangewatch_server.figures.timeline import summary_cells
@@ -50,6 +51,7 @@ def run_detail(run: RunReader) -> dict[str, Any]:
         "ranks": [_rank(run, rank, trouble) for rank in run.ranks.values()],
         "missing_ranks": [rank for rank in range(min(world_size(run), 4096)) if rank not in run.ranks],
         "verdict": verdict(run, first),
+        "hang": hang_state.sentence(run),
         "first_overflow": first,
         "kinds": kinds(run),
         "series": sorted(run.names().series),

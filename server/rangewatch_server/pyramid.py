@@ -8,8 +8,8 @@ grouping gives the same answer. Two more columns ride along so that no zoom leve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -39,12 +39,6 @@ SUMMARY_STATISTICS = (
 PARTS_OF_A_STEP = {SUMMARY: {"observed": "max"}}
 
 UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add}
-
-_MERGES: dict[str, Callable[..., Array]] = {
-    "max": np.maximum.reduce,
-    "min": np.minimum.reduce,
-    "sum": np.add.reduce,
-}
 
 
 class Block(msgspec.Struct):
@@ -87,16 +81,32 @@ def _reduce(name: str, values: Array, columns: Mapping[str, Array], rule: str, a
     if rule == "step_of_amax":
         # Ties go to the earliest step: where amax is below the group's maximum its step cannot win.
         amax = columns["amax"]
-        best = amax == np.maximum.reduce(amax, axis=axis, keepdims=True)
-        return np.minimum.reduce(np.where(best, values, NO_STEP), axis=axis)
+        best = amax == np.expand_dims(_along(np.maximum, amax, axis), axis)
+        return _along(np.minimum, np.where(best, values, NO_STEP), axis)
     if rule == "last":
         return _last(values, columns["count"] > 0, axis)
     if rule == "sum" and all(stride == 0 for stride in values.strides):
         total = float(values.flat[0]) * values.shape[axis] if values.size else 0.0
         return np.broadcast_to(total, _without(values.shape, axis))
-    if not any(values.strides) and values.size:  # a constant merges to itself
+    if _is_constant(values):  # it merges to itself
         return np.broadcast_to(values.flat[0], _without(values.shape, axis))
-    return _MERGES[rule](values, axis=axis, dtype=np.float64 if rule == "sum" else None)
+    return _along(UFUNCS[rule], values, axis, np.float64 if rule == "sum" else None)
+
+
+def _along(ufunc: np.ufunc, values: Array, axis: int, dtype: Any = None) -> Array:
+    """`ufunc.reduce`, and over groups of eight the same in a tenth of the time: numpy would loop over each group.
+
+    Pairs, pairs of pairs, and those: the order in which numpy adds eight, so sums are the same to the last bit.
+    """
+    if axis % values.ndim != values.ndim - 1 or values.shape[-1] != FANOUT:
+        return cast("Array", ufunc.reduce(values, axis=axis, dtype=dtype))
+    pairs = ufunc(values[..., 0::2], values[..., 1::2], dtype=dtype)
+    fours = ufunc(pairs[..., 0::2], pairs[..., 1::2])
+    return cast("Array", ufunc(fours[..., 0], fours[..., 1]))
+
+
+def _is_constant(values: Array) -> bool:
+    return values.size > 0 and not any(values.strides)
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -121,7 +131,7 @@ def coarser(block: Block, rules: Mapping[str, str], fill: Mapping[str, float], f
         name: padded(values, before, after, fill[name]) if before or after else values
         for name, values in block.columns.items()
     }
-    grouped = {name: values.reshape(values.shape[0], -1, factor) for name, values in columns.items()}
+    grouped = {name: values.reshape(len(values), values.shape[1] // factor, factor) for name, values in columns.items()}
     return Block(block.level + 1, block.first // factor, block.rows, reduce_axis(grouped, rules, 2))
 
 
@@ -129,7 +139,12 @@ def padded(values: Array, before: int, after: int, fill: float) -> Array:
     """`values` with columns of the neutral element on both sides."""
     if values.dtype.kind != "f" and fill != 0:  # columns are stored as small integers where they fit; Inf does not
         values = values.astype(np.float64)
-    return np.pad(values, ((0, 0), (before, after)), constant_values=fill)
+    rows, width = values.shape
+    if _is_constant(values) and values.flat[0] == fill:
+        return np.broadcast_to(values.flat[0], (rows, before + width + after))
+    result = np.full((rows, before + width + after), fill, values.dtype)
+    result[:, before : before + width] = values
+    return result
 
 
 def merge_blocks(blocks: list[Block], rules: Mapping[str, str]) -> Block:
@@ -169,8 +184,10 @@ def _fold(arrays: list[Array], rule: str) -> Array:
 
 def with_places(columns: dict[str, Array], steps: Array) -> dict[str, Array]:
     """Raw (level 0) range columns with `amax_step` and `nonfinite_step` added; `steps` are the columns' steps, (n,)."""
-    shape = columns["call_count"].shape
-    seen = columns["call_count"] > 0
-    bad = (columns["nan_count"] > 0) | (columns["inf_count"] > 0)
-    at = np.broadcast_to(steps.astype(np.float64), shape)
-    return columns | {AMAX_STEP: np.where(seen, at, NO_STEP), NONFINITE_STEP: np.where(bad, at, NO_STEP)}
+    calls, nans, infs = (columns[name] for name in ("call_count", "nan_count", "inf_count"))
+    at = np.broadcast_to(steps.astype(np.float64), calls.shape)
+    # The usual step has all tensors and nothing that is not finite: then no cell is looked at.
+    seen = at if _is_constant(calls) and calls.flat[0] > 0 else np.where(calls > 0, at, NO_STEP)
+    if all(_is_constant(each) and each.flat[0] == 0 for each in (nans, infs)):
+        return columns | {AMAX_STEP: seen, NONFINITE_STEP: np.broadcast_to(NO_STEP, calls.shape)}
+    return columns | {AMAX_STEP: seen, NONFINITE_STEP: np.where((nans > 0) | (infs > 0), at, NO_STEP)}

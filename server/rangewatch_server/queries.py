@@ -18,7 +18,7 @@ from rangewatch_server import pyramid
 from rangewatch_server.merged_reader import Memory, MergedReader, no_memory
 from rangewatch_server.merging import join
 from rangewatch_server.pyramid import FANOUT, PARTS, RANGES, SUMMARY, Block
-from rangewatch_server.slices import Cache, Damage, RunNames, Stream, StreamSlices
+from rangewatch_server.slices import Cache, Damage, RunNames, Stream, StreamSlices, few
 from rangewatch_server.store import tables
 from rangewatch_server.store.accumulators import UNMERGED
 from rangewatch_server.store.merged_rows import ALL_RANKS
@@ -112,11 +112,18 @@ class RunReader:
         self.name: str = row.name
         self.created_ns: int = row.created_ns
         self._all_ranks: Any = None
+        self._is_history = False
         self.ranks = self._ranks()
         self.now_ns = time.time_ns()
         self.damage: set[Damage] = set()
         """Stored tiles that slices found damaged so far."""
         self._names: RunNames | None = None
+
+    def as_of(self, incarnation: int) -> None:
+        """Show the run as it was before restarts after `incarnation` (1: before any), whose history later ones hide."""
+        kept = {rank: [row for row in each.rows if row.ordinal <= incarnation] for rank, each in self.ranks.items()}
+        self.ranks = {rank: _rank(rank, rows) for rank, rows in kept.items() if rows}
+        self._is_history = True
 
     @property
     def merged(self) -> MergedReader:
@@ -259,9 +266,10 @@ class RunReader:
             block = self.merged.by_kind(level, start, stop, wanted)
             return block if rows is None else align(block, rows, fill)
         if self._are_all(ranks, wanted):
-            pieces = self.merged.pieces(part, level, start, stop, wanted)
+            pieces = self.merged.pieces(part, level, start, stop, wanted, rows)
         else:
-            pieces = [each for rank in ranks for each in self.own_pieces(rank, part, level, start, stop, wanted)]
+            own = [self.own_pieces(rank, part, level, start, stop, wanted, rows=rows) for rank in ranks]
+            pieces = [each for found in own for each in found]
         rows = union([piece.rows for piece in pieces]) if rows is None else rows
         return join(pieces, level, start, stop, wanted, rows, fill, rules)
 
@@ -281,6 +289,8 @@ class RunReader:
 
         Sums of fractions have not, in their last bits: of up to EXACT_RANKS ranks they are added in the ranks' order.
         """
+        if self._is_history:
+            return False  # merged ranks are what is shown now
         if ("sum" in wanted and len(ranks) <= EXACT_RANKS) or not set(UNMERGED).isdisjoint(wanted):
             return False
         return (
@@ -289,10 +299,14 @@ class RunReader:
 
     def own_pieces(
         self, rank: int, part: str, level: int, start: int, stop: int, wanted: Sequence[str],
-        without: frozenset[int] = frozenset(),
+        without: frozenset[int] = frozenset(), rows: Array | None = None,
     ) -> list[Block]:  # fmt: skip
-        """What one rank's own streams hold, but those `without`; each up to where a newer one is shown."""
+        """What one rank's own streams hold, but those `without`; each up to where a newer one is shown.
+
+        Of `rows` at least, where they are given; ascending.
+        """
         names = self.names()
+        rows = few(rows, part, names)
         pieces: list[Block] = []
         newer_from = stop
         for stream in reversed(self.ranks[rank].streams):
@@ -301,7 +315,7 @@ class RunReader:
             low, high = max(start, stream.first_step), min(newer_from, stream.last_step + 1)
             newer_from = min(newer_from, stream.first_step)
             if low < high and stream.id not in without:
-                slices = StreamSlices(self.connection, self.reader.cache, names, stream, self.damage)
+                slices = StreamSlices(self.connection, self.reader.cache, names, stream, self.damage, rows)
                 pieces = [*slices.pieces(part, level, low, high, wanted), *pieces]  # oldest first: the last value wins
         return pieces
 

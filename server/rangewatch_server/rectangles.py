@@ -30,6 +30,7 @@ STEP_READ_COLUMNS = 64  # steps that are merged away are read as at most so many
 
 CELL = ("call_count", "amax", "nan_count", "inf_count")
 FULL_SET = ("amin", "zero_count", "subnormal_count", "sum_sq")
+OF_FINITE = ("amax", "headroom_bits", AMAX_STEP)  # unknown where no element is finite
 DERIVED: dict[str, tuple[str, ...]] = {
     "headroom_bits": (),
     "floor_room_bits": ("full_numel", "amin"),
@@ -141,7 +142,11 @@ def read(run: RunReader, rectangle: Rectangle, group: int, cut: Grid) -> Part:
 
 def _wanted(statistics: tuple[str, ...], fill: Mapping[str, float]) -> list[str]:
     inputs = [each for name in statistics for each in DERIVED.get(name, ())]
-    return [name for name in dict.fromkeys((*CELL, "numel", "full_numel", *statistics, *inputs)) if name in fill]
+    if not set(statistics).isdisjoint(OF_FINITE):
+        inputs.append("numel")
+    if not set(statistics).isdisjoint(FULL_SET):
+        inputs.append("full_numel")
+    return [name for name in dict.fromkeys((*CELL, *statistics, *inputs)) if name in fill]
 
 
 def _by_column(block: Block, cut: Grid, rules: Mapping[str, str], by_step: bool) -> dict[str, Array]:
@@ -155,7 +160,8 @@ def _by_column(block: Block, cut: Grid, rules: Mapping[str, str], by_step: bool)
 
 def _reduced(values: Array, columns: Mapping[str, Array], edges: Array, counts: Array, rule: str) -> Array:
     if rule != "step_of_amax":
-        return UFUNCS[rule].reduceat(values.astype(np.float64, copy=False), edges, axis=1)
+        exact = values.astype(np.float64, copy=False) if rule == "sum" else values
+        return UFUNCS[rule].reduceat(exact, edges, axis=1).astype(np.float64, copy=False)
     largest = np.repeat(np.maximum.reduceat(columns["amax"], edges, axis=1), counts, axis=1)
     return np.minimum.reduceat(np.where(columns["amax"] == largest, values, NO_STEP), edges, axis=1)
 
@@ -187,7 +193,7 @@ def known(name: str, columns: Mapping[str, Array]) -> Array:
     if name == "call_count":
         return value
     is_known = (columns["call_count"] > 0) & np.isfinite(value) & (value < NO_STEP if name in _PLACES else True)
-    if name in ("amax", "headroom_bits", AMAX_STEP) and "numel" in columns:
+    if name in OF_FINITE and "numel" in columns:
         is_known = is_known & (columns["numel"] > columns["nan_count"] + columns["inf_count"])
     if "full_numel" in columns and (name in FULL_SET or "full_numel" in DERIVED.get(name, ())):
         is_known = is_known & (columns["full_numel"] > 0)

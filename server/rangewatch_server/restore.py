@@ -104,7 +104,7 @@ class _Run:
         for table in (tables.tensors, tables.series, tables.catalogues):  # streams name tensors
             self._plain(table, "WHERE run_id = ?")
         self._numbered(tables.streams, self.streams)
-        for table in (tables.batches, tables.tiles):
+        for table in tables.PARTITIONED:
             self._plain(table, "WHERE run_id = ?")
         self._plain(tables.events, "WHERE stream_id IN (SELECT id FROM streams WHERE run_id = ?)")
         self._numbered(tables.commands, self.commands)

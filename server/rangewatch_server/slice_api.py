@@ -76,10 +76,9 @@ def _matrices(run: RunReader, rectangle: Rectangle) -> dict[str, Any]:
     values = {
         name: _matrix([part.columns[name] for part in parts], rectangle).tolist() for name in rectangle.statistics
     }
-    shown = {name: [[None if each != each else each for each in row] for row in rows] for name, rows in values.items()}
     states = _matrix([part.state for part in parts], rectangle).tolist()
     return _facts(run, rectangle) | _axes(rectangle, run.names().tensors) | {
-        "values": shown, "states": states, "state_names": STATE_NAMES,
+        "values": values, "states": states, "state_names": STATE_NAMES,
     }  # fmt: skip
 
 

@@ -23,18 +23,19 @@ from sqlalchemy import Connection, bindparam, select
 from rangewatch.records import KINDS, Batch
 from rangewatch.wire import WireError, decode
 from rangewatch_server import deadline, pyramid
-from rangewatch_server.merging import join
+from rangewatch_server.merging import beside, sharing_columns
 from rangewatch_server.pyramid import AMAX_STEP, FANOUT, NONFINITE_STEP, RANGES, SERIES_PART, SUMMARY, Block
 from rangewatch_server.store import tables, tiles
 from rangewatch_server.store.fold import placed, summarise
 from rangewatch_server.store.names import KnownCatalogue, Tensors, load_catalogue
-from rangewatch_server.store.rows import Raw, clip, dense, raw_ranges, raw_series, union
+from rangewatch_server.store.rows import Raw, align, clip, dense, raw_ranges, raw_series
 
 Array = NDArray[Any]
 
 logger = logging.getLogger("rangewatch.server")
 
 CACHE_BYTES = 256 << 20  # decoded tiles and batches; a 2,000-column heatmap of 300 tensors is about 3 MiB a rank
+FEW = 4  # rows are few when the run has so many times as many: they are taken out of tiles and kept on their own
 
 
 # Built once: making a statement costs as much as running it.
@@ -124,14 +125,19 @@ class StreamSlices:
     """Under which name tiles are cached, where they are not kept as they are stored."""
 
     def __init__(
-        self, connection: Connection, cache: Cache, names: RunNames, stream: Stream, damage: set[Damage] | None = None
-    ) -> None:
+        self, connection: Connection, cache: Cache, names: RunNames, stream: Stream, damage: set[Damage] | None = None,
+        rows: Array | None = None,
+    ) -> None:  # fmt: skip
         self.connection = connection
         self.cache = cache
         self.names = names
         self.stream = stream
         self.damage: set[Damage] = set() if damage is None else damage
         """What could not be read; bounded by the tiles that a request reads."""
+        self.rows = rows
+        """The only rows that are read, ascending; None for all. See `few`."""
+        self.absent: list[tuple[int, int]] = []
+        """Steps [start, stop) that were asked for and are in none of the pieces, for that reason."""
 
     def pieces(self, part: str, level: int, start: int, stop: int, wanted: Sequence[str]) -> list[Block]:
         """Columns of the steps [start, stop) at `level`, as blocks side by side with perhaps gaps between them.
@@ -160,13 +166,9 @@ class StreamSlices:
     def _below(self, part: str, level: int, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
         if start >= stop:
             return []
-        finer = self._pieces(part, level - 1, start, stop, wanted)
-        if not finer:
-            return []
-        rows = union([piece.rows for piece in finer])
         fill, rules = self.names.fill[part], self.names.rules[part]
-        joined = join(finer, level - 1, start, stop, wanted, rows, fill, rules)
-        return [pyramid.coarser(joined, rules, fill)]
+        groups = sharing_columns(self._pieces(part, level - 1, start, stop, wanted))
+        return [pyramid.coarser(beside(group, wanted, fill, rules), rules, fill) for group in groups]
 
     def _tiles(self, part: str, level: int, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
         """Stored tiles over [start, stop), cut to it; both fall on columns of the level."""
@@ -179,15 +181,18 @@ class StreamSlices:
         pieces: list[Block] = []
         for each in (stored[number] for number in numbers if number in stored):
             if isinstance(each, Block):
-                pieces.append(_cut(placed_if(part, each, wanted), low, high))
+                pieces.append(placed_if(part, _cut(each, low, high), wanted))
                 continue
             self.damage.add(each)
             if level:
                 pieces += self._below(part, level, max(start, each.start), min(stop, each.stop), wanted)
+            else:
+                self.absent.append((max(start, each.start), min(stop, each.stop)))
         return pieces
 
     def _stored(self, part: str, level: int, numbers: range, wanted: tuple[str, ...]) -> dict[int, Block | Damage]:
-        key = (self.stream.id, self.stream.rewrites, self.variant, part, level, wanted)
+        rows = None if self.rows is None else self.rows.tobytes()
+        key = (self.stream.id, self.stream.rewrites, self.variant, part, level, wanted, rows)
         found = {each: block for each in numbers if (block := self.cache.get((*key, each))) is not None}
         missing = [each for each in numbers if each not in found]
         if missing:
@@ -202,7 +207,7 @@ class StreamSlices:
 
     def _decoded(self, part: str, level: int, tile: int, payload: bytes, wanted: tuple[str, ...]) -> Block | Damage:
         try:
-            rows, values = tiles.decode(payload, wanted)
+            rows, values = tiles.decode(payload, wanted, self.rows)
         except tiles.TileError as error:
             return self._damaged(part, level, tile, error)
         return self._kept(Block(level, tile * tiles.WIDTH, rows, values))
@@ -224,14 +229,18 @@ class StreamSlices:
         if start >= stop:
             return []
         source = RANGES if part == SUMMARY else part
-        raws = [raw for raw in self._batches(start) if raw.part == source]
-        if not any(len(clip(raw, start, stop).steps) for raw in raws):
+        raws = [clip(raw, start, stop) for raw in self._batches(start) if raw.part == source]
+        raws = [raw if part == SUMMARY else _named(raw, wanted) for raw in raws if len(raw.steps)]
+        if not raws:
             return []
         block = dense(raws, self.names.fill[source], self.names.rules[source], start, stop)
         if part == SUMMARY:
             return [summarise(block, self.names.tensors)]
-        block = placed_if(part, block, wanted)
+        block = placed_if(part, self._only_rows(part, block), wanted)
         return [Block(0, start, block.rows, {name: block.columns[name] for name in wanted if name in block.columns})]
+
+    def _only_rows(self, part: str, block: Block) -> Block:
+        return block if self.rows is None else align(block, self.rows, self.names.fill[part])
 
     def _batches(self, start: int) -> list[Raw]:
         """Rows not in tiles; those beyond a gap in the sequence show when the gap has closed."""
@@ -284,12 +293,12 @@ class MergedSlices(StreamSlices):
     memory: Sequence[Block] = ()
 
     def _raw(self, part: str, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
-        blocks = (_cut(placed_if(part, self._kept(block), wanted), start, stop) for block in self.memory)
-        named = (
+        blocks = (self._only_rows(part, _cut(self._kept(block), start, stop)) for block in self.memory)
+        placed = (placed_if(part, block, wanted) for block in blocks if block.width > 0 and len(block.rows))
+        return [
             Block(0, each.first, each.rows, {name: each.columns[name] for name in wanted if name in each.columns})
-            for each in blocks
-        )
-        return [each for each in named if each.width > 0 and len(each.rows)]
+            for each in placed
+        ]
 
 
 class KindSlices(MergedSlices):
@@ -317,6 +326,17 @@ def with_needed(part: str, wanted: Sequence[str]) -> tuple[str, ...]:
     if part == RANGES and needed & {AMAX_STEP, NONFINITE_STEP}:
         needed |= {"amax", "call_count", "nan_count", "inf_count", AMAX_STEP, NONFINITE_STEP}
     return tuple(sorted(needed))
+
+
+def few(rows: Array | None, part: str, names: RunNames) -> Array | None:
+    """`rows` where it pays to read them alone, else None: whole tiles serve whoever asks for other rows next."""
+    known = {RANGES: len(names.tensors.entries), SERIES_PART: len(names.series)}.get(part, 0)
+    return None if rows is None or len(rows) * FEW > known else rows
+
+
+def _named(raw: Raw, wanted: Sequence[str]) -> Raw:
+    columns = {name: values for name, values in raw.columns.items() if name in wanted}
+    return Raw(raw.part, raw.steps, raw.rows, columns)
 
 
 def placed_if(part: str, block: Block, wanted: Sequence[str]) -> Block:

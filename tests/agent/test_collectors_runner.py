@@ -14,6 +14,7 @@ from torch import nn
 import rangewatch
 from rangewatch import collectors, limits
 from rangewatch.collectors.base import Told
+from rangewatch.collectors.runner import joined
 from rangewatch.guard import Guard
 from rangewatch.records import Samples
 from tests.agent.ingest_double import IngestDouble
@@ -58,8 +59,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SAMPLES_EVERY_S", 0.05)
 
 
+def plant(monkeypatch: pytest.MonkeyPatch, *made: Planted) -> None:
+    names = dict(zip(("gpu", "host"), made, strict=False))
+    monkeypatch.setattr(collectors, "ALL", {name: (lambda *_, one=one: one) for name, one in names.items()})
+
+
 def attached(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch, *made: Planted) -> rangewatch.Handle:
-    monkeypatch.setattr(collectors, "ALL", tuple((lambda *_, one=one: one) for one in made))
+    plant(monkeypatch, *made)
     return rangewatch.attach(nn.Linear(4, 2), url=ingest.url, ship_interval_s=3600)
 
 
@@ -135,7 +141,7 @@ def test_training_is_the_same_with_collectors(ingest: IngestDouble, monkeypatch:
         torch.manual_seed(3)
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        monkeypatch.setattr(collectors, "ALL", tuple((lambda *_, one=one: one) for one in made))
+        plant(monkeypatch, *made)
         with rangewatch.attach(model, optimizer, url=ingest.url):
             losses = []
             for _ in range(20):
@@ -146,3 +152,25 @@ def test_training_is_the_same_with_collectors(ingest: IngestDouble, monkeypatch:
         return losses
 
     assert train(Planted()) == train()
+
+
+def test_what_is_not_to_be_collected_is_not(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, host = Planted(), Planted()
+    plant(monkeypatch, gpu, host)
+    with rangewatch.attach(nn.Linear(4, 2), url=ingest.url, collect=["host"]):
+        wait_for(lambda: host.rows > 1)
+    assert not gpu.rows
+    with rangewatch.attach(nn.Linear(4, 2), url=ingest.url, collect=()):
+        assert all(thread.name != "rangewatch-collectors" for thread in threading.enumerate())
+    with pytest.raises(ValueError, match="collect"):
+        rangewatch.attach(nn.Linear(4, 2), collect=["gpus"])
+
+
+def test_many_small_tables_travel_as_few() -> None:
+    def row(at: int, key: str = "GPU-1", **about: int) -> Samples:
+        return Samples("gpu", key, np.array([at]), {"x": np.array([float(at)])}, about)
+
+    tables = [row(1), row(1, "GPU-2"), row(2), row(3), row(2), row(4, limit=1), row(5, limit=1)]
+    found = {tuple(each.times_ns): each for each in joined(tables)}
+    assert sorted(found) == [(1,), (1, 2, 3), (2,), (4, 5)]
+    assert found[1, 2, 3].columns["x"].tolist() == [1.0, 2.0, 3.0] and found[4, 5].about == {"limit": 1}

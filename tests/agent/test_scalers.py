@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -442,11 +443,13 @@ class TestOwnScalers:
         """These optimizers hold the model: whoever held them would keep both for ever."""
         model = line()
         optimizer = zero(model)
-        rangewatch.attach(model, optimizer, url=ingest.url)
+        agent = rangewatch.attach(model, optimizer, url=ingest.url)._agent
         gone = weakref.ref(model)
         del model, optimizer
         gc.collect()
-        assert gone() is None
+        assert gone() is None and agent is not None
+        while agent.observer.is_active:  # its thread looks once a second; the test's own time limit ends this
+            time.sleep(0.01)
 
 
 class StepOnly:

@@ -282,7 +282,7 @@ def test_the_commands_move_runs_between_servers_and_files(
         one.post(batch(known, sequence, range(sequence * 100, sequence * 100 + 100)))
     file = tmp_path / "backup.db"
     made = run_command("backup", str(file), "--url", one.url)
-    assert made.returncode == 0 and "tiles verified" in made.stdout, made
+    assert made.returncode == 0 and "tiles and samples verified" in made.stdout, made
     assert run_command("backup", str(file), "--url", one.url).returncode == 2  # it is there already
     came = run_command("restore", str(file), "--url", two.url)
     assert came.returncode == 0 and "1 runs restored" in came.stderr, came

@@ -25,7 +25,7 @@ from tests.server.conftest import Store, batch, catalogue, opening
 
 TENSORS = 3
 KNOWN = catalogue(TENSORS)
-RUNS = 400 if os.environ.get("RANGEWATCH_SOAK") else 4
+RUNS = 100 if os.environ.get("RANGEWATCH_SOAK") else 4
 READERS = 4
 WANTED = (["call_count"], ["call_count", "amax", AMAX_STEP, NONFINITE_STEP])
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import select, update
 
+from rangewatch import wire
+from rangewatch.records import Batch, Opening
 from rangewatch_server.merging import join
 from rangewatch_server.pyramid import AMAX_STEP, NONFINITE_STEP
 from rangewatch_server.queries import Queries, RunReader
-from rangewatch_server.store import merged_ranks, transaction
+from rangewatch_server.store import merged_catch_up, merged_ranks, tables, transaction
 from rangewatch_server.store.merged_rows import ALL_RANKS
 from rangewatch_server.store.rows import union
 from tests.server.conftest import Store, batch, catalogue, opening
@@ -30,7 +33,7 @@ WANTED = {
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that goes back holds nothing up."""
-    monkeypatch.setattr(merged_ranks, "HOLD_S", 0.0)
+    monkeypatch.setattr(merged_catch_up, "HOLD_S", 0.0)
 
 
 def expected(run: RunReader, part: str, level: int, start: int, stop: int) -> Any:
@@ -211,3 +214,79 @@ def test_a_rank_that_is_silent_does_not_hold_up_the_others_for_ever(
     check(queries)
     with queries.read() as reader:
         assert reader.run(1).merged.frontier >= 256
+
+
+def at_once_in_the_writer(store: Store, messages: Sequence[Opening | Batch]) -> None:
+    """All in one transaction: the writer is kept waiting until they are queued."""
+    queued = threading.Event()
+    waits = store.writer.work(lambda _: queued.wait(30))
+    sent = [(wire.decode(body), body) for body in map(wire.encode, messages)]
+    futures = [store.writer.submit(*each) for each in sent]
+    queued.set()
+    for future in (waits, *futures):
+        future.result(30)
+
+
+def test_late_rows_and_a_restart_in_one_transaction(store: Store) -> None:
+    """What came late for tiles that stay is not forgotten with what the restart hides."""
+    draw = random.Random(3)
+    for rank in range(3):
+        store.send(opening(KNOWN, rank=rank, world_size=3))
+    for rank in range(2):
+        store.send(batch(KNOWN, 0, range(200), values(draw, 200), rank=rank))
+    settle(store)
+    late, again = (
+        batch(KNOWN, 0, range(first, stop), values(draw, stop - first), rank=rank, incarnation=life)
+        for rank, life, first, stop in ((2, "a", 0, 70), (1, "b", 195, 220))
+    )
+    later = batch(KNOWN, 1, range(70, 100), values(draw, 30), rank=2)
+    at_once_in_the_writer(store, [late, opening(KNOWN, rank=1, incarnation="b", world_size=3), again, later])
+    check(Queries(store.engines.reader, 15, store.writer.merged))
+    settle(store)
+    check(Queries(store.engines.reader, 15, store.writer.merged))
+    check(Queries(store.engines.reader, 15))
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_where_merged_tiles_are_damaged_the_ranks_own_are_read(store: Store, level: int) -> None:
+    draw = random.Random(level)
+    for rank in range(3):
+        store.send(opening(KNOWN, rank=rank, world_size=3))
+    for number in range(9):
+        for rank in range(3):
+            steps = range(number * 100, number * 100 + 100)
+            store.send(batch(KNOWN, number, steps, values(draw, 100), rank=rank, series={"loss": 1.0}))
+    settle(store)
+
+    def damage(engine: Any) -> None:
+        merged = select(tables.streams.c.id).where(tables.streams.c.rank == ALL_RANKS)
+        here = tables.tiles.c.stream_id.in_(merged) & (tables.tiles.c.level <= level) & (tables.tiles.c.tile % 3 == 0)
+        with engine.begin() as connection:
+            connection.execute(update(tables.tiles).where(here).values(payload=b"RWT1 and no more"))
+
+    store.writer.work(damage).result(30)
+    queries = Queries(store.engines.reader, 15, store.writer.merged)
+    check(queries)
+    with queries.read() as reader:
+        run = reader.run(1)
+        assert run is not None and run.merged.frontier == 896
+        run.slice("summary", [0, 1, 2], 0, 0, 900, WANTED["summary"])
+        by_rank = run.by_rank([0, 1, 2], 0, 0, 900, ["observed"])
+        assert by_rank.columns["observed"].any(axis=0).all()
+        assert not run.damage, "every step is there"
+
+
+def test_the_history_that_a_restart_hides_is_not_read_from_merged_ranks(store: Store) -> None:
+    draw = random.Random(1)
+    for rank, life in ((0, "a"), (1, "a"), (1, "b"), (0, "b")):
+        store.send(opening(KNOWN, rank=rank, incarnation=life, world_size=2))
+        first = 100 if life == "b" else 0
+        store.send(batch(KNOWN, 0, range(first, 300), values(draw, 300 - first), rank=rank, incarnation=life))
+    settle(store)
+    with Queries(store.engines.reader, 15, store.writer.merged).read() as reader:
+        run = reader.run(1)
+        assert run is not None and run.merged.frontier == 64  # memory has the rest
+        run.as_of(1)
+        for part in WANTED:
+            same(run, part, 0, 0, 300)
+            same(run, part, 2, 5, 280)

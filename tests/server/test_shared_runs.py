@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from rangewatch import wire
 from rangewatch_server.queries import Queries
-from rangewatch_server.store import merged_ranks, transaction
+from rangewatch_server.store import merged_catch_up, transaction
 from rangewatch_server.store.transaction import Answer, Transaction
 from tests.server.conftest import Store, batch, catalogue, opening
 
@@ -21,7 +21,7 @@ KNOWN = catalogue(2)
 
 @pytest.fixture
 def two(postgres_url: str, open_store: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch) -> tuple[Store, Store]:
-    monkeypatch.setattr(merged_ranks, "HOLD_S", 0.0)
+    monkeypatch.setattr(merged_catch_up, "HOLD_S", 0.0)
     return open_store(postgres_url), open_store(postgres_url)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from rangewatch import limits
 from rangewatch.batcher import Drops
 from rangewatch.collectors.base import Collector, Told
@@ -43,8 +45,8 @@ class Runner:
     def take(self) -> tuple[Samples, ...]:
         """What has come since the last call. From any thread."""
         with self._lock:
-            taken, self._pending, self._rows, self._taken_s = tuple(self._pending), [], 0, time.monotonic()
-        return taken
+            taken, self._pending, self._rows, self._taken_s = self._pending, [], 0, time.monotonic()
+        return joined(taken)
 
     def stop(self) -> None:
         """End the thread, waiting for it no longer than a look takes."""
@@ -82,6 +84,27 @@ class Runner:
 
     def _call(self, collector: Collector, body: Callable[[], Any]) -> bool:
         return self._guard.run(_place(collector), body)
+
+
+def joined(tables: Sequence[Samples]) -> tuple[Samples, ...]:
+    """Tables of the same source, key, columns and facts as one, in the order of their first rows: many have one row."""
+    groups: dict[Any, list[Samples]] = {}
+    for each in tables:
+        alike = groups.setdefault((each.source, each.key, tuple(each.columns)), [])
+        if alike and (alike[-1].about != each.about or alike[-1].times_ns[-1] > each.times_ns[0]):
+            groups[len(groups)] = alike[:]  # what is there stays as it is
+            alike.clear()
+        alike.append(each)
+    return tuple(_concatenated(group) for group in groups.values())
+
+
+def _concatenated(group: list[Samples]) -> Samples:
+    if len(group) == 1:
+        return group[0]
+    first = group[0]
+    columns = {name: np.concatenate([each.columns[name] for each in group]) for name in first.columns}
+    times_ns = np.concatenate([each.times_ns for each in group])
+    return Samples(first.source, first.key, times_ns, columns, first.about)
 
 
 def _place(collector: Collector) -> str:

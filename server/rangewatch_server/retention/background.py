@@ -1,4 +1,4 @@
-"""The server's own retention: a thread that finishes deletions, and applies the policy every few minutes."""
+"""The server's own retention: every few minutes a thread finishes deletions, joins samples and applies the policy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from rangewatch_server.retention.facts import planned
+from rangewatch_server.retention.facts import planned, run_ids
 from rangewatch_server.retention.jobs import QueuedJobs, Stopped
+from rangewatch_server.retention.joining import join_samples
 from rangewatch_server.retention.policy import Policy
 from rangewatch_server.retention.prune import Told, apply, finish_deletions
 from rangewatch_server.retention.space import give_back
@@ -92,5 +93,7 @@ class Retention:
             if gone:
                 logger.warning("removed the rows of %d deleted runs", len(gone))
                 give_back(self.jobs, self.engines.writer, [], lambda line: logger.info("%s", line))
+        for run_id in run_ids(self.engines.reader):  # not `alone`: rows that are not as they were read are left
+            join_samples(self.jobs, self.engines.reader, run_id)
         if self.policy.is_set:
             self.prune(self.policy, lambda line: logger.warning("retention: %s", line))

@@ -13,6 +13,7 @@ from rangewatch_server.pyramid import FANOUT
 from rangewatch_server.retention.kept import kept_tiles
 from rangewatch_server.retention.policy import TOP, UNIT, Action, Policy, RunFacts, Span, Stored, plan
 from rangewatch_server.retention.runs_delete import DELETED
+from rangewatch_server.retention.trimming import stored_samples
 from rangewatch_server.store import tables
 
 ENDED_NS = 3_600 * 10**9  # an open stream that was silent for an hour has ended: a checkpoint may take minutes
@@ -68,7 +69,11 @@ def _going_bytes(engine: Engine) -> int:
         return sum(_sum(connection, size, run == each) for each in going for size, run in _LARGE)
 
 
-_LARGE = ((_tile.payload, _tile.run_id), (_batch.body, _batch.run_id))
+_LARGE = (
+    (_tile.payload, _tile.run_id),
+    (_batch.body, _batch.run_id),
+    (tables.samples.c.payload, tables.samples.c.run_id),
+)
 
 
 def _sum(connection: Connection, column: Any, where: Any) -> int:
@@ -77,17 +82,20 @@ def _sum(connection: Connection, column: Any, where: Any) -> int:
 
 
 def run_facts(engine: Engine, run_id: int, now_ns: int, bound: Bound = lambda _: nullcontext()) -> RunFacts | None:
-    """One run in one read transaction; None when there is no such run or it has no step."""
+    """One run in one read transaction; None when there is no such run, or it has neither steps nor samples."""
     with engine.connect() as connection, bound(connection):
         run = connection.execute(select(_run.name, _run.created_ns).where(_run.id == run_id)).first()
         rows = connection.execute(select(tables.streams).where(_stream.run_id == run_id)).all()
         ranks = [row for row in rows if row.rank >= 0]
-        if run is None or not any(row.first_step is not None for row in ranks):
+        if run is None or not ranks:
             return None
-        stored, tile_bytes = _stored(connection, run_id)
+        kept, (stored, tile_bytes) = kept_tiles(connection, run_id), _stored(connection, run_id)
+        samples, sample_bytes = stored_samples(connection, run_id, kept)
+        if not sample_bytes and not any(row.first_step is not None for row in ranks):
+            return None
         return RunFacts(
-            run_id, run.name, kept=kept_tiles(connection, run_id), stored=stored, spans=_spans(ranks, run.created_ns),
-            bytes=tile_bytes + _other_bytes(connection, run_id), **_steps(rows, ranks, now_ns),
+            run_id, run.name, kept=kept, stored=stored, spans=_spans(ranks, run.created_ns), samples=samples,
+            bytes=tile_bytes + sample_bytes + _other_bytes(connection, run_id), **_steps(rows, ranks, now_ns),
         )  # fmt: skip
 
 

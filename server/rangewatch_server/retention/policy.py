@@ -1,8 +1,8 @@
-"""Which tiles go, by age and by size: facts in, actions with their bytes out. Pure, no I/O.
+"""Which tiles and samples go, by age and by size: facts in, actions with their bytes out. Pure, no I/O.
 
-Raw columns go before the pyramid: level 0 tiles first, then level 1, up to `TOP`; whole runs last, only those that have
-ended, and only when a size is asked for. A tile goes only when the tile above it is stored, so the pyramid above stays
-whole and no spike is lost: a column of the level above has its step and its value.
+Raw columns go before the pyramid: level 0 tiles first, then samples, then level 1, up to `TOP`; whole runs last, only
+those that have ended, and only when a size is asked for. A tile goes only when the tile above it is stored, so the
+pyramid above stays whole and no spike is lost: a column of the level above has its step and its value.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rangewatch_server.pyramid import FANOUT
 from rangewatch_server.store.tiles import WIDTH
 
 DAY_NS = 86_400 * 10**9
+HOUR_NS = 3_600 * 10**9  # samples are counted, and go, by the hour
 GB = 10**9
 TOP = 3  # the coarsest level that thinning goes to: a column of 512 steps, 1/512 of the bytes
 NEWEST_STEPS = 4_096  # of a live run: about two screens of single steps are always there
@@ -43,6 +44,14 @@ class Stored(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class StoredSamples(msgspec.Struct, frozen=True):
+    """Chunks of samples of a run that may go, by the hour of their last row. `hour`: since 1970, by our clock."""
+
+    hour: int
+    chunks: int
+    bytes: int
+
+
 class Span(msgspec.Struct, frozen=True):
     """When one process recorded which steps. `started_ns` is not before the run was first heard of."""
 
@@ -59,7 +68,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     name: str
     has_ended: bool
     spans: tuple[Span, ...]
-    """Of every process that has steps; at least one."""
+    """Of every process that has steps."""
     last_seen_ns: int
     frontier: int
     """All steps below it are in tiles, on every stream that still sends."""
@@ -71,11 +80,13 @@ class RunFacts(msgspec.Struct, frozen=True):
     stored: tuple[Stored, ...]
     bytes: int
     """Of all its rows."""
+    samples: tuple[StoredSamples, ...] = ()
+    """But those of the steps of `kept`; ascending."""
 
     @property
     def last_step(self) -> int:
-        """The greatest step of any process."""
-        return max(span.last_step for span in self.spans)
+        """The greatest step of any process; -1 when none has one."""
+        return max((span.last_step for span in self.spans), default=-1)
 
 
 class Thin(msgspec.Struct, frozen=True):
@@ -90,6 +101,17 @@ class Thin(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class Trim(msgspec.Struct, frozen=True):
+    """Samples from before `before_ns`, by our clock, go, but those with a step in one of the level 0 tiles `kept`."""
+
+    run: int
+    name: str
+    before_ns: int
+    kept: frozenset[int]
+    chunks: int
+    bytes: int
+
+
 class Remove(msgspec.Struct, frozen=True):
     """The whole run goes."""
 
@@ -98,7 +120,7 @@ class Remove(msgspec.Struct, frozen=True):
     bytes: int
 
 
-Action = Thin | Remove
+Action = Thin | Trim | Remove
 
 
 def end_of(level: int, step: int) -> int:
@@ -115,17 +137,33 @@ def kept_at(level: int, kept: Iterable[int]) -> set[int]:
     return {tile // FANOUT**level for tile in kept}
 
 
+class _Goal(msgspec.Struct):
+    """What is to go of one run: tiles under `level` below `step`, samples of the hours before `hour`."""
+
+    run: RunFacts
+    step: int
+    level: int
+    hour: int
+
+    @property
+    def bytes(self) -> int:
+        """What that frees."""
+        return _freed(self.run, self.step, self.level)[1] + _trimmed(self.run, self.hour)[1]
+
+
 def plan(runs: Sequence[RunFacts], policy: Policy, now_ns: int, used_bytes: int) -> list[Action]:
     """What goes, in the order in which it shall go. `used_bytes`: what the database holds now."""
     oldest = sorted(runs, key=lambda run: (run.last_seen_ns, run.id))
-    goals = {run.id: _by_age(run, policy, now_ns) for run in oldest}
+    goals = [_Goal(run, *_by_age(run, policy, now_ns), _hour_by_age(run, policy, now_ns)) for run in oldest]
     removed: set[int] = set()
     if policy.keep_bytes is not None:
-        freed = sum(_freed(run, *goals[run.id])[1] for run in oldest)
-        removed = _by_size(oldest, goals, used_bytes - policy.keep_bytes - freed)
-    thinned = [_thin(run, *goals[run.id]) for run in oldest if run.id not in removed]
-    gone = [Remove(run.id, run.name, run.bytes) for run in oldest if run.id in removed]
-    return [*(each for each in thinned if each.tiles), *gone]
+        freed = sum(goal.bytes for goal in goals)
+        removed = _by_size(goals, used_bytes - policy.keep_bytes - freed, now_ns)
+    stay = [goal for goal in goals if goal.run.id not in removed]
+    thinned = [_thin(goal.run, goal.step, goal.level) for goal in stay]
+    trimmed = [_trim(goal.run, goal.hour) for goal in stay]
+    gone = [Remove(goal.run.id, goal.run.name, goal.run.bytes) for goal in goals if goal.run.id in removed]
+    return [*(each for each in thinned if each.tiles), *(each for each in trimmed if each.chunks), *gone]
 
 
 def _by_age(run: RunFacts, policy: Policy, now_ns: int) -> tuple[int, int]:
@@ -150,7 +188,7 @@ def _young(run: RunFacts, since_ns: float) -> int:
         if share < 1:
             found.append(span.first_step + int(max(share, 0.0) * (span.last_step + 1 - span.first_step)))
     step = min(found)
-    return step if step > min(span.first_step for span in run.spans) else 0
+    return step if step > min((span.first_step for span in run.spans), default=0) else 0
 
 
 def _goal(run: RunFacts, step: int, level: int) -> tuple[int, int]:
@@ -168,21 +206,45 @@ def limit(run: RunFacts) -> int:
     return max(newest, 0) // UNIT * UNIT
 
 
-def _by_size(oldest: Sequence[RunFacts], goals: dict[int, tuple[int, int]], excess: int) -> set[int]:
+def _by_size(goals: Sequence[_Goal], excess: int, now_ns: int) -> set[int]:
     """Raise `goals` until `excess` bytes are freed; whole runs that have to go besides are returned."""
     for level in range(1, TOP + 1):
-        for run in oldest:
+        for goal in goals:
             if excess <= 0:
                 return set()
-            before = _freed(run, *goals[run.id])[1]
-            goals[run.id] = _enough(run, goals[run.id], level, before + excess)
-            excess -= _freed(run, *goals[run.id])[1] - before
+            before = _freed(goal.run, goal.step, goal.level)[1]
+            goal.step, goal.level = _enough(goal.run, (goal.step, goal.level), level, before + excess)
+            excess -= _freed(goal.run, goal.step, goal.level)[1] - before
+        if level == 1:
+            excess = _by_hours(goals, excess, now_ns)
     removed: set[int] = set()
-    for run in oldest:
-        if excess > 0 and run.has_ended:
-            removed.add(run.id)
-            excess -= run.bytes - _freed(run, *goals[run.id])[1]
+    for goal in goals:
+        if excess > 0 and goal.run.has_ended:
+            removed.add(goal.run.id)
+            excess -= goal.run.bytes - goal.bytes
     return removed
+
+
+def _by_hours(goals: Sequence[_Goal], excess: int, now_ns: int) -> int:
+    """Raise the goals for samples; what is still to be freed."""
+    for goal in goals:
+        end = _last_hour(goal.run, now_ns)
+        for each in goal.run.samples:
+            if excess > 0 and goal.hour <= each.hour < end:
+                goal.hour = each.hour + 1
+                excess -= each.bytes
+    return excess
+
+
+def _hour_by_age(run: RunFacts, policy: Policy, now_ns: int) -> int:
+    if policy.keep_days is None:
+        return 0
+    return min(int(now_ns - policy.keep_days * DAY_NS) // HOUR_NS, _last_hour(run, now_ns))
+
+
+def _last_hour(run: RunFacts, now_ns: int) -> int:
+    """Samples of this hour stay: of a live run those of the last hour or two."""
+    return 2**62 if run.has_ended else now_ns // HOUR_NS - 1
 
 
 def _enough(run: RunFacts, old: tuple[int, int], level: int, wanted: int) -> tuple[int, int]:
@@ -219,3 +281,13 @@ def _freed(run: RunFacts, step: int, level: int) -> tuple[int, int]:
 
 def _thin(run: RunFacts, step: int, level: int) -> Thin:
     return Thin(run.id, run.name, step, level, run.kept, *_freed(run, step, level))
+
+
+def _trimmed(run: RunFacts, hour: int) -> tuple[int, int]:
+    """(chunks, bytes) of samples that go."""
+    going = [each for each in run.samples if each.hour < hour]
+    return sum(each.chunks for each in going), sum(each.bytes for each in going)
+
+
+def _trim(run: RunFacts, hour: int) -> Trim:
+    return Trim(run.id, run.name, hour * HOUR_NS, run.kept, *_trimmed(run, hour))

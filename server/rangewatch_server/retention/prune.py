@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 
 from sqlalchemy import Connection, Engine
 
 from rangewatch_server.retention.facts import has_ended
 from rangewatch_server.retention.jobs import Jobs
-from rangewatch_server.retention.policy import Action, Thin
+from rangewatch_server.retention.policy import Action, Remove, Thin, Trim
 from rangewatch_server.retention.runs_delete import give_up_restores, mark_deleted, remove_rows, unfinished
 from rangewatch_server.retention.space import give_back
 from rangewatch_server.retention.thinning import thin
+from rangewatch_server.retention.trimming import trim
 
 Told = Callable[[str], None]
 """Gets a line for a person."""
@@ -22,18 +24,27 @@ def table_of(actions: Sequence[Action]) -> list[str]:
     """The plan as lines, with totals."""
     if not actions:
         return ["Nothing to remove."]
-    lines = [f"{'run':>6}  {'what goes':<58}{'tiles':>9}{'MB':>11}"]
+    lines = [f"{'run':>6}  {'what goes':<58}{'rows':>9}{'MB':>11}"]
+    total = 0
     for each in actions:
-        tiles = f"{each.tiles}" if isinstance(each, Thin) else "all"
-        lines.append(f"{each.run:>6}  {described(each):<58}{tiles:>9}{each.bytes / 1e6:>11.1f}")
-    total = sum(each.tiles for each in actions if isinstance(each, Thin))
+        rows = None if isinstance(each, Remove) else _rows(each)
+        total += rows or 0
+        lines.append(
+            f"{each.run:>6}  {described(each):<58}{'all' if rows is None else rows:>9}{each.bytes / 1e6:>11.1f}"
+        )
     return [*lines, f"{'':>6}  {'total':<58}{total:>9}{sum(each.bytes for each in actions) / 1e6:>11.1f}"]
+
+
+def _rows(action: Thin | Trim) -> int:
+    return action.tiles if isinstance(action, Thin) else action.chunks
 
 
 def described(action: Action) -> str:
     """What goes, in words."""
     if isinstance(action, Thin):
         return f"detail before step {action.step}, finer than {8**action.level} steps a column"
+    if isinstance(action, Trim):
+        return f"samples from before {datetime.fromtimestamp(action.before_ns / 1e9, timezone.utc):%Y-%m-%d %H:%M} UTC"
     return "the whole run, which has ended"
 
 
@@ -46,6 +57,10 @@ def apply(
         if isinstance(action, Thin):
             tiles, freed = thin(jobs, action)
             told(f"  {tiles} tiles, {freed / 1e6:.1f} MB")
+            changed(action.run)
+        elif isinstance(action, Trim):
+            chunks, freed = trim(jobs, action)
+            told(f"  {chunks} chunks of samples, {freed / 1e6:.1f} MB")
             changed(action.run)
         elif jobs(lambda connection, run=action.run: _mark_ended(connection, run), forgets=True) is None:  # type: ignore[misc]
             told("  it goes on again, or is gone; nothing was removed")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.records import KINDS, Batch, Catalogue, Event, Opening, RangeRows, Statistic
+from rangewatch.records import KINDS, Batch, Catalogue, Event, Opening, RangeRows, Samples, Statistic
 from rangewatch.statistics import is_count
 from rangewatch.wire import WireError
+from rangewatch_server.store.samples import STEP, spans
 from rangewatch_server.store.tiles import WIDTH
 
 Array = NDArray[Any]
@@ -24,6 +26,11 @@ MAX_COUNT = 2.0**53  # float64 holds whole numbers exactly up to here
 MAX_SPANS = 128  # spans of 64 steps that one batch may touch: each is a tile to fold, 2 ms of the one writer
 MAX_EVENT_BYTES = 1 << 20  # of one event's details as JSON
 MAX_DIMS = 64
+MAX_SOURCE_BYTES, MAX_KEY_BYTES = 100, 512  # of samples: both are in one index, whose rows PostgreSQL bounds by 2.7 KB
+MAX_SAMPLE_COLUMNS = 128
+MAX_ABOUT_BYTES = 256 << 10  # of the facts beside samples as JSON
+MAX_HOURS = 64  # that one table of samples may lie in: each becomes a row of the database
+MAX_TIME_NS = 2**62  # the year 2116: sums of two times stay within 63 bits
 INT32, INT63 = 2**31, 2**63  # what the database columns hold
 MERGES = ("max", "min", "sum")
 NEEDED = ("call_count", "amax", "nan_count", "inf_count")
@@ -67,6 +74,8 @@ def check_header(batch: Batch) -> None:
         if not (0 <= event.time_ns < 2**63 and -1 <= event.step <= MAX_STEP):
             raise WireError("bad_header", "event time or step is out of bounds")
         _details(event)
+    for samples in batch.samples:
+        check_samples(samples)
     if len({rows.name for rows in batch.series}) != len(batch.series):
         raise WireError("bad_header", "a series appears twice")
     for steps in [rows.steps for rows in (batch.ranges, *batch.series) if rows is not None]:
@@ -74,6 +83,34 @@ def check_header(batch: Batch) -> None:
             raise WireError("bad_header", f"step {steps[-1]} is past {MAX_STEP}")
         if len(np.unique(steps // WIDTH)) > MAX_SPANS:
             raise WireError("too_large", f"steps lie in more than {MAX_SPANS} spans of {WIDTH}; send fewer in a batch")
+
+
+def check_samples(samples: Samples) -> None:
+    """Names, facts, times and steps of a table of samples, whose lengths fit one another."""
+    _names([samples.source, samples.key, *samples.columns])
+    if not 0 < len(samples.source.encode()) <= MAX_SOURCE_BYTES or len(samples.key.encode()) > MAX_KEY_BYTES:
+        raise WireError(
+            "bad_header", f"the source of samples has 1 to {MAX_SOURCE_BYTES} bytes, their key at most {MAX_KEY_BYTES}"
+        )
+    if len(samples.columns) > MAX_SAMPLE_COLUMNS:
+        raise WireError("too_large", f"{len(samples.columns)} columns of samples; at most {MAX_SAMPLE_COLUMNS}")
+    if _json_bytes(samples.about, f"facts of samples {samples.source!r}") > MAX_ABOUT_BYTES:
+        raise WireError("too_large", f"facts of samples {samples.source!r} have more than {MAX_ABOUT_BYTES} bytes")
+    times = samples.times_ns
+    if len(times) and not (times.min() >= 0 and times.max() < MAX_TIME_NS and bool((np.diff(times) >= 0).all())):
+        raise WireError("bad_header", f"times of samples must be ascending, from 0 and below {MAX_TIME_NS} ns")
+    if sum(1 for _ in islice(spans(times), MAX_HOURS + 1)) > MAX_HOURS:
+        raise WireError("too_large", f"times of one table of samples lie in more than {MAX_HOURS} hours")
+    _steps(samples)
+
+
+def _steps(samples: Samples) -> None:
+    steps = samples.columns.get(STEP)
+    if steps is None or not len(steps):
+        return
+    # NaN and infinities fail the first comparison, which is with floats whatever the column's dtype.
+    if not (float(steps.min()) >= -1 and float(steps.max()) <= MAX_STEP and bool((steps == np.floor(steps)).all())):
+        raise WireError("invalid_value", f"steps of samples {samples.source!r} must be whole, from -1 to {MAX_STEP}")
 
 
 def check_ranges(ranges: RangeRows, catalogue: Catalogue) -> None:
@@ -112,12 +149,16 @@ def _whole(values: Iterable[int], below: int) -> None:
 
 
 def _details(event: Event) -> None:
+    what = f"details of the event {event.kind[:40]!r}"
+    if (size := _json_bytes(event.data, what)) > MAX_EVENT_BYTES:
+        raise WireError("too_large", f"{what} have {size} bytes")
+
+
+def _json_bytes(facts: dict[str, Any], what: str) -> int:
     try:
-        size = len(msgspec.json.encode(event.data))
+        return len(msgspec.json.encode(facts))
     except (TypeError, ValueError, OverflowError, RecursionError):
-        raise WireError("bad_header", f"details of the event {event.kind[:40]!r} are not plain values") from None
-    if size > MAX_EVENT_BYTES:
-        raise WireError("too_large", f"details of the event {event.kind[:40]!r} have {size} bytes")
+        raise WireError("bad_header", f"{what} are not plain values") from None
 
 
 def _rank(rank: int) -> None:

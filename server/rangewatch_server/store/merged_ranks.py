@@ -25,7 +25,8 @@ from rangewatch_server.pyramid import Block
 from rangewatch_server.store import merged_rows
 from rangewatch_server.store.accumulators import Accumulators, Tiles, blocks
 from rangewatch_server.store.fold import Folder
-from rangewatch_server.store.merged_rows import Sibling
+from rangewatch_server.store.merged_catch_up import CatchUp, ReadRows
+from rangewatch_server.store.merged_rows import Sibling, reaches
 from rangewatch_server.store.names import Names
 from rangewatch_server.store.rows import Raw, clip
 from rangewatch_server.store.stream import StreamState
@@ -34,12 +35,7 @@ from rangewatch_server.store.tiles import WIDTH
 
 NO_END = 2**62
 ACTIVE_NS = 60 * 10**9  # a rank that was silent for longer does not hold up the others' tiles
-NEAR = 4 * WIDTH  # steps: streams with no more than these to read are caught up with in one go
-HOLD_S = 20.0  # after a rank has gone back: the other ranks will do so too
 MEMORY_BYTES = 256 << 20  # of one run: about 40 tiles of 600 tensors; then tiles are stored before all ranks passed
-
-ReadRows = Callable[[Sibling, int, int], list[Raw]]
-"""(stream, start, stop) -> its counted rows of these steps, from tiles and from batches that are not in tiles yet."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -58,13 +54,12 @@ class MergedRun:
         self.run_id, self.names = run_id, names
         self.is_owner = is_owner
         self.lock = threading.RLock()
-        self.hold_until_s = 0.0
         self._stored_below = 0
         self._committed = 0
         self._before: tuple[int, Tiles] = (-1, {})
         """The version before the last commit, and what that has stored since."""
-        self._backfilled: tuple[int, Accumulators, list[int]] | None = None
-        self.accumulators = self._empty(connection)
+        self.catch_up = CatchUp(self)
+        self.accumulators = self.empty(connection)
         self.fed: set[int] = set()
         """Streams whose rows past the frontier are in memory."""
         self.is_given_up = False
@@ -102,7 +97,7 @@ class MergedRun:
         return True
 
     def _sync_siblings(self, connection: Connection) -> None:
-        self._backfilled = None  # rows of its tile may have come
+        self.catch_up.interrupt()  # rows of its tile may have come
         for each in merged_rows.siblings(connection, self.run_id).values():
             known = self.siblings.get(each.id)
             begins = each.first_step if known is None or known.first_step != each.first_step else None
@@ -112,7 +107,7 @@ class MergedRun:
             if known is None:
                 self._add(each)
             elif known.version != each.version:
-                if each.id in self.fed and _reaches(each, self.frontier):
+                if each.id in self.fed and reaches(each, self.frontier):
                     self.reload(connection)  # it has rows now that memory does not hold
                     return
                 self.fed.discard(each.id)
@@ -166,6 +161,7 @@ class MergedRun:
                 self._feed(connection, me, rows, first)
             else:
                 self.fed.discard(stream.id)
+                self.catch_up.interrupt(first)
                 if first < self.frontier:
                     self.go_back(connection, first)
         elif rows:
@@ -183,7 +179,7 @@ class MergedRun:
         hidden = self._hidden_by(me, first)
         me.first_step = first
         if hidden:
-            self._backfilled = None
+            self.catch_up.interrupt()
         if any(old.id in self.fed or first < self.frontier for old in hidden):
             self.go_back(connection, first)
 
@@ -191,10 +187,10 @@ class MergedRun:
         """Older processes of the same rank, of which some steps are hidden when `newer` begins at `first`."""
         return [
             old for old in self._by_rank.get(newer.rank, ())
-            if old.ordinal < newer.ordinal and _reaches(old, first) and first < self._end(old)
+            if old.ordinal < newer.ordinal and reaches(old, first) and first < self.end(old)
         ]  # fmt: skip
 
-    def _end(self, sibling: Sibling) -> int:
+    def end(self, sibling: Sibling) -> int:
         """The step from which a newer process of the same rank is shown instead."""
         newer = (
             each.first_step for each in self._by_rank[sibling.rank]
@@ -203,11 +199,10 @@ class MergedRun:
         return min(newer, default=NO_END)
 
     def _feed(self, connection: Connection, me: Sibling, rows: Sequence[Raw], first: int) -> None:
-        if me.id not in self.fed and not _reaches(me, self.frontier):
-            self._now_fed(me)
-        if self._backfilled is not None and first < self._backfilled[0]:
-            self._backfilled = None  # a rank that was silent is back with steps of that tile
-        end = self._end(me) if me.id in self.fed else min(self._end(me), self.frontier)
+        if me.id not in self.fed and not reaches(me, self.frontier):
+            self.now_fed(me)
+        self.catch_up.interrupt(first)
+        end = self.end(me) if me.id in self.fed else min(self.end(me), self.frontier)
         shown = [cut for raw in rows if len((cut := clip(raw, 0, end)).steps)]
         with self.lock:
             if any(name not in self.accumulators.rules[raw.part] for raw in shown for name in raw.columns):
@@ -222,19 +217,20 @@ class MergedRun:
             self.stream.frontier, self.stream.folder = frontier, None
             self.stream.rewrites += 1
             self._store(connection)
+        self._fold_late(connection)  # in this transaction, for tiles that stay
         self._forget_past(connection)
-        self.hold_until_s = time.monotonic() + HOLD_S
+        self.catch_up.hold()
 
     def _forget_past(self, connection: Connection) -> None:
         with self.lock:
-            self._before = (-1, {})
-            self.accumulators = self._empty(connection)
-            self.fed = {each.id for each in self.siblings.values() if not _reaches(each, self.frontier)}
-            self._backfilled = None
+            self._before, self._stored_below = (-1, {}), 0
+            self.accumulators = self.empty(connection)
+            self.fed = {each.id for each in self.siblings.values() if not reaches(each, self.frontier)}
+            self.catch_up.interrupt()
 
     def unfed(self) -> list[Sibling]:
         """Streams with rows past the frontier that memory does not hold."""
-        return [each for each in self.siblings.values() if each.id not in self.fed and _reaches(each, self.frontier)]
+        return [each for each in self.siblings.values() if each.id not in self.fed and reaches(each, self.frontier)]
 
     def finish(self, connection: Connection, deadline_s: float, read: ReadRows, local: Callable[[int], bool]) -> bool:
         """The owner's part of a transaction: store what must be, then as much as time (`time.perf_counter`) allows.
@@ -243,19 +239,22 @@ class MergedRun:
         """
         if not self.is_needed() or self.is_given_up:
             return False
-        if self.accumulators.below(self.frontier // WIDTH):
-            self._fold(connection, self.frontier, self.accumulators)
+        self._fold_late(connection)
         if self.unfed():
-            return self._catch_up(connection, deadline_s, read, local)
-        ripe = self._ripe()
+            return self.catch_up.go_on(connection, deadline_s, read, local)
+        ripe = self.ripe()
         if ripe <= self.frontier or not self.accumulators.below(ripe // WIDTH):
             return False
         if time.perf_counter() < deadline_s:
-            self._fold(connection, ripe, self.accumulators)
+            self.fold(connection, ripe, self.accumulators)
             return False
         return True
 
-    def _ripe(self) -> int:
+    def _fold_late(self, connection: Connection) -> None:
+        if self.accumulators.below(self.frontier // WIDTH):
+            self.fold(connection, self.frontier, self.accumulators)
+
+    def ripe(self) -> int:
         """The frontier that the streams allow: all that still speak have passed it."""
         now_ns = time.time_ns()
         steps = [(each, each.last_step) for each in self.siblings.values() if each.last_step is not None]
@@ -267,7 +266,8 @@ class MergedRun:
         ripe = min(active) if active else last + WIDTH
         return max(ripe, self.frontier, last if self.accumulators.nbytes > MEMORY_BYTES else 0)
 
-    def _fold(self, connection: Connection, frontier: int, source: Accumulators) -> None:
+    def fold(self, connection: Connection, frontier: int, source: Accumulators) -> None:
+        """Store what `source` has of the steps below `frontier`, which is the new one."""
         stream = self.stream = self.stream or merged_rows.make(connection, self.run_id)
         if stream.folder is None:
             tensors = self.names.tensors(connection, self.run_id)
@@ -313,70 +313,26 @@ class MergedRun:
                 tiles = self._before[1] | tiles
             return Snapshot(versions, frozenset(self.fed), blocks(tiles, part, start, stop, wanted))
 
-    def _catch_up(
-        self, connection: Connection, deadline_s: float, read: ReadRows, local: Callable[[int], bool]
-    ) -> bool:
-        if merged_rows.thin_step(connection, self.run_id) > self.frontier:
-            self._give_up(connection)
-            return False
-        if time.monotonic() < self.hold_until_s:
-            return True
-        while unfed := self.unfed():
-            ripe, mine = self._ripe(), [each for each in unfed if local(each.id) and self._is_near(each)]
-            if ripe >= self.frontier + WIDTH and (ripe - self.frontier > NEAR or not mine):
-                self._backfill(connection, deadline_s, read)
-            elif mine and self.version != self._committed:
-                return True  # readers are at the frontier before this transaction: to be fed from this one on, it waits
-            elif mine:
-                self._catch_up_with(connection, mine[0], read)
-            else:
-                return False  # other servers', or far ahead of ranks that still speak: read one by one until then
-            if time.perf_counter() >= deadline_s:
-                break
-        return bool(self.unfed())
-
-    def _is_near(self, sibling: Sibling) -> bool:
-        return min(sibling.last_step or 0, self._end(sibling)) - self.frontier <= 2 * NEAR
-
-    def _give_up(self, connection: Connection) -> None:
-        """Level 0 of thinned steps is gone: what would be merged of the rest would lose the levels above."""
-        with self.lock:
-            self.is_given_up = True
-            self.accumulators = self._empty(connection)
-            self.fed.clear()
-
-    def _catch_up_with(self, connection: Connection, sibling: Sibling, read: ReadRows) -> None:
-        raws = read(sibling, self.frontier, self._end(sibling))
-        tensors = self.names.tensors(connection, self.run_id)
-        with self.lock:
-            self.accumulators.feed(sibling.rank, raws, tensors)
-            self._now_fed(sibling)
-
-    def _now_fed(self, sibling: Sibling) -> None:
+    def now_fed(self, sibling: Sibling) -> None:
         """Memory holds the stream from this frontier on: not for readers that are at an older one."""
         with self.lock:
             self.fed.add(sibling.id)
             self._before = (-1, {})
 
-    def _backfill(self, connection: Connection, deadline_s: float, read: ReadRows) -> None:
-        """The tile at the frontier from all streams, over as many transactions as it takes."""
-        target = self.frontier + WIDTH
-        if self._backfilled is None or self._backfilled[0] != target:
-            todo = [each.id for each in self.siblings.values() if _reaches(each, self.frontier)]
-            self._backfilled = (target, self._empty(connection), todo)
-        _, accumulators, todo = self._backfilled
-        tensors = self.names.tensors(connection, self.run_id)
-        while todo:
-            sibling = self.siblings[todo.pop()]
-            raws = read(sibling, self.frontier, min(target, self._end(sibling)))
-            accumulators.feed(sibling.rank, raws, tensors)
-            if time.perf_counter() >= deadline_s:
-                break
-        if not todo:
-            self._fold(connection, target, accumulators)
-            self._backfilled = None
+    def give_up(self, connection: Connection) -> None:
+        """Level 0 of thinned steps is gone: what would be merged of the rest would lose the levels above."""
+        with self.lock:
+            self.is_given_up = True
+            self.accumulators = self.empty(connection)
+            self.fed.clear()
 
-    def _empty(self, connection: Connection) -> Accumulators:
+    @property
+    def is_moved(self) -> bool:
+        """Whether this transaction has stored tiles: readers are at the frontier before."""
+        return self.version != self._committed
+
+    def empty(self, connection: Connection) -> Accumulators:
+        """Accumulators of the run's columns with nothing in them."""
         return Accumulators(*self.names.columns(connection, self.run_id))
 
 
@@ -388,7 +344,3 @@ def _raws(source: Accumulators, numbers: Sequence[int]) -> list[Raw]:
         for part, block in blocks
         if len(block.rows)
     ]
-
-
-def _reaches(sibling: Sibling, step: int) -> bool:
-    return sibling.last_step is not None and sibling.last_step >= step

@@ -34,6 +34,11 @@ class Sibling(msgspec.Struct):
     version: int
 
 
+def reaches(sibling: Sibling, step: int) -> bool:
+    """Whether it has rows from `step` on."""
+    return sibling.last_step is not None and sibling.last_step >= step
+
+
 def siblings(connection: Connection, run_id: int) -> dict[int, Sibling]:
     """All streams of the run's ranks by id."""
     columns = [_streams[name] for name in Sibling.__struct_fields__]

@@ -296,7 +296,7 @@ class Names:
 
 
 def open_partitions(connection: Connection, run_id: int) -> None:
-    """PostgreSQL keeps a run's tiles and batches in partitions of its own: to delete a run is to drop them.
+    """PostgreSQL keeps a run's tiles, samples and batches in partitions of its own: to delete a run is to drop them.
 
     Made apart and attached, since CREATE ... PARTITION OF would lock out everyone who reads any run.
     """

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 metadata = MetaData(
@@ -113,7 +114,7 @@ series = Table(
     UniqueConstraint("run_id", "identity"),
 )  # fmt: skip
 
-# Bodies as received, until every step of theirs is in tiles. This and the tiles are one partition a run in PostgreSQL.
+# Bodies as received, until every step of theirs is in tiles. In PostgreSQL one partition a run, as tiles and samples.
 batches = Table(
     "batches", metadata,
     Column("run_id", ForeignKey("runs.id"), primary_key=True),
@@ -135,7 +136,38 @@ tiles = Table(
     postgresql_partition_by="LIST (run_id)",
 )  # fmt: skip
 
-PARTITIONED = (batches, tiles)
+# Rows keyed by time: a GPU's health, a host's, a rank's collectives. `payload` holds them (store/samples.py), the
+# other columns say what is in it. Of one batch or, joined later, of many: then under the number of the first.
+samples = Table(
+    "samples", metadata,
+    Column("run_id", ForeignKey("runs.id"), primary_key=True),
+    Column("stream_id", BigInteger, primary_key=True),
+    Column("sequence", BigInteger, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("source", Text, nullable=False),
+    Column("sample_key", Text, nullable=False),
+    Column("first_ns", BigInteger, nullable=False),
+    Column("last_ns", BigInteger, nullable=False),
+    # Of the column "step", where there is one.
+    Column("first_step", BigInteger),
+    Column("last_step", BigInteger),
+    Column("row_count", Integer, nullable=False),
+    # 0 while it waits to be joined with its neighbours in time.
+    Column("joined", Integer, nullable=False, server_default="0"),
+    Column("payload", LargeBinary, nullable=False),
+    # All that a reader asks for, so that payloads of other times are not touched.
+    Index(
+        "ix_samples_time", "run_id", "source", "stream_id", "sample_key", "last_ns", "first_ns", "first_step",
+        "last_step",
+    ),
+    Index(
+        "ix_samples_waiting", "run_id", "source", "stream_id", "sample_key",
+        sqlite_where=text("joined = 0"), postgresql_where=text("joined = 0"),
+    ),
+    postgresql_partition_by="LIST (run_id)",
+)  # fmt: skip
+
+PARTITIONED = (batches, tiles, samples)
 
 events = Table(
     "events", metadata,

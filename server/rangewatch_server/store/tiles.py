@@ -9,6 +9,7 @@ block is its one value. The checksum is looked at before anything else: a damage
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,6 +20,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from rangewatch.wire import Column, WireError, pack, unpack
+from rangewatch.wire.columns import DTYPES
 
 Array = NDArray[Any]
 
@@ -39,6 +41,7 @@ class _Header(msgspec.Struct, frozen=True, array_like=True):
 
 
 _DECODER = msgspec.msgpack.Decoder(_Header)
+_thread = threading.local()
 
 
 def encode(rows: Array, columns: Mapping[str, Array]) -> bytes:
@@ -57,15 +60,20 @@ def encode(rows: Array, columns: Mapping[str, Array]) -> bytes:
     return MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
 
 
-def decode(payload: bytes, names: Iterable[str] | None = None) -> tuple[Array, dict[str, Array]]:
-    """Rows and the named columns (all of them by default; names the tile lacks are left out). Raises `TileError`."""
+def decode(
+    payload: bytes, names: Iterable[str] | None = None, rows: Array | None = None
+) -> tuple[Array, dict[str, Array]]:
+    """Rows, (t,) int64, and the named columns, (t, WIDTH): all by default; what the tile lacks is left out.
+
+    `rows`: (n,) int64 ascending, the only rows to make arrays of. Raises `TileError`.
+    """
     try:
-        return _decode(memoryview(payload), None if names is None else set(names))
+        return _decode(memoryview(payload), None if names is None else set(names), rows)
     except (struct.error, msgspec.MsgspecError, zstandard.ZstdError, WireError, ValueError) as error:
         raise TileError(f"stored tile is damaged: {error}") from None
 
 
-def _decode(data: memoryview, names: set[str] | None) -> tuple[Array, dict[str, Array]]:
+def _decode(data: memoryview, names: set[str] | None, wanted: Array | None) -> tuple[Array, dict[str, Array]]:
     magic, checksum, header_bytes = PREFIX.unpack_from(data)
     if magic != MAGIC or zlib.crc32(data[8:]) != checksum:
         raise TileError("checksum does not match")
@@ -73,21 +81,57 @@ def _decode(data: memoryview, names: set[str] | None) -> tuple[Array, dict[str, 
     position = PREFIX.size + header_bytes
     rows = _block(header.rows[0], data[position : position + header.rows[1]])
     position += header.rows[1]
+    at = None if wanted is None else _places(rows, wanted)
     columns: dict[str, Array] = {}
     for name, (column, nbytes) in header.columns.items():
         if names is None or name in names:
-            columns[name] = _shaped(_block(column, data[position : position + nbytes]), len(rows))
+            columns[name] = _column(column, data[position : position + nbytes], len(rows), at)
         position += nbytes
-    return rows, columns
+    return rows if at is None else rows[at], columns
+
+
+def _places(rows: Array, wanted: Array) -> Array:
+    at = np.searchsorted(rows, wanted)
+    inside = at < len(rows)
+    at, wanted = at[inside], wanted[inside]
+    return at[rows[at] == wanted]
 
 
 def _block(column: Column, stored: memoryview) -> Array:
-    if column.nbytes > SMALL_BYTES:
-        return unpack(column, zstandard.ZstdDecompressor().decompress(stored, max_output_size=column.nbytes))
-    return unpack(column, stored)
+    return unpack(column, _unpacked(column, stored))
 
 
-def _shaped(values: Array, rows: int) -> Array:
-    if values.size and values.strides == (0,):  # a constant stays a broadcast view, which every merge knows
-        return np.broadcast_to(values[:1].reshape(1, 1), (rows, WIDTH))
-    return values.reshape(rows, WIDTH)
+def _unpacked(column: Column, stored: memoryview) -> bytes | memoryview:
+    if column.nbytes <= SMALL_BYTES:
+        return stored
+    if not hasattr(_thread, "decompressor"):  # not for two threads at once; a new one for each block costs half of it
+        _thread.decompressor = zstandard.ZstdDecompressor()
+    found: bytes = _thread.decompressor.decompress(stored, max_output_size=column.nbytes)
+    return found
+
+
+def _column(column: Column, stored: memoryview, rows: int, at: Array | None) -> Array:
+    """(rows, WIDTH), or only the rows at `at`."""
+    if column.encoding == "const":
+        return _constant(column, stored, rows if at is None else len(at))
+    if at is None or column.encoding != "shuffle":
+        values = _block(column, stored).reshape(rows, WIDTH)
+        return values if at is None else values[at]
+    # Rows are taken while the bytes are transposed still: putting all of them back costs as much as decompressing.
+    dtype = _dtype(column)
+    planes = np.frombuffer(_unpacked(column, stored), np.uint8).reshape(dtype.itemsize, rows, WIDTH)
+    return planes[:, at].transpose(1, 2, 0).copy().view(dtype)[..., 0]
+
+
+def _constant(column: Column, stored: memoryview, rows: int) -> Array:
+    """A view of one value, which every merge knows. Most columns are constants, and numpy's broadcast_to is slow."""
+    dtype = _dtype(column)
+    if len(stored) != dtype.itemsize:
+        raise TileError(f"constant column of {len(stored)} bytes")
+    return np.ndarray((rows, WIDTH), dtype, bytes(stored), strides=(0, 0))
+
+
+def _dtype(column: Column) -> np.dtype[Any]:
+    if column.dtype not in DTYPES:
+        raise TileError(f"unknown dtype {column.dtype!r}")
+    return DTYPES[column.dtype]

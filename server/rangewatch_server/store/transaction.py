@@ -16,12 +16,12 @@ from sqlalchemy import Connection, bindparam, delete, insert, update
 
 from rangewatch.records import Batch, Opening
 from rangewatch.wire import WireError, decode
-from rangewatch_server.store import merged_rows, tables
+from rangewatch_server.store import merged_rows, samples, tables
 from rangewatch_server.store.command_rows import Ask, CommandRefused, Withdraw, acknowledgement
 from rangewatch_server.store.commands import NO_COMMANDS
 from rangewatch_server.store.fold import Folder
 from rangewatch_server.store.memory import Key, Memory
-from rangewatch_server.store.merged_ranks import ReadRows
+from rangewatch_server.store.merged_catch_up import ReadRows
 from rangewatch_server.store.merged_rows import Sibling
 from rangewatch_server.store.rows import Raw, clip
 from rangewatch_server.store.stream import SUMMARY_FIELDS, StreamState
@@ -87,6 +87,8 @@ class Transaction:
         """The stream whose tiles are being made."""
         self.done: list[int] = []
         """Streams that need not wait for tiles any more."""
+        self.sample_rows: list[dict[str, Any]] = []
+        """What the messages' samples are in their table: stored with their batches."""
         self.commanded: set[int] = set()
         """Runs that were asked something."""
         self.recommanded: set[int] = set()
@@ -157,10 +159,12 @@ class Transaction:
                 "too_far_ahead", f"sequence {batch.sequence} is far past {stream.contiguous}; send the gap first"
             )
         raws = self.names.raws(self.connection, run_id, batch)
+        sample_rows = samples.rows_of(run_id, stream.id, batch)
         counted = stream.add(batch, raws, body, self.names.tensors(self.connection, run_id), time.time_ns())
         self._touch(stream)
         self._merge(stream, counted)
         self._events(stream, batch)
+        self.sample_rows += sample_rows
         return self._reply(stream)
 
     def _merge(self, stream: StreamState, counted: list[Raw]) -> None:
@@ -211,6 +215,7 @@ class Transaction:
         self._execute(INSERT_TILE, tile_rows)
         self._execute(DELETE_BATCH, folded)
         self._execute(INSERT_BATCH, [row for stream in self.touched.values() for row in stream.unstored()])
+        self._execute(samples.INSERT_SAMPLES, self.sample_rows)
         for stream in self.touched.values():
             stream.version += 1
         self._execute(UPDATE_STREAM, [stream.values() for stream in self.touched.values()])

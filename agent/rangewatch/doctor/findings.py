@@ -1,0 +1,33 @@
+"""What is found: its name, how bad it is, what, why it matters, what to type, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Facts = dict[str, Any]
+"""What `facts.environment` returns: one rank's."""
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+"""Worst first. `error`: something fails, or will. `warning`: slow, or not what was meant. `info`: good to know."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or odd, with an environment."""
+
+    code: str
+    """Stable name of the rule's case, such as `toolkit_mismatch`."""
+    severity: Severity
+    what: str
+    why: str
+    do: str
+    """What to type."""
+    where: str = ""
+    """The variable, file or folder that it is about."""
+
+
+Rule = Callable[[Facts], Iterable[Finding]]
+"""Looks at the facts of one rank. Pure."""

@@ -1,0 +1,128 @@
+"""Where the phases of a step begin and end: hooks on the model and the optimizers, and calls of torch's own.
+
+Backward is `torch.autograd.backward`, which `Tensor.backward` calls. So it holds the loss's own part and DDP's wait for
+its last buckets, and compiled graphs need no hook for it. A pipeline that calls the engine itself is not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from rangewatch import data_wait, phase_clock_device
+from rangewatch.compiled import IS_SUPPORTED, CompiledCall, run_eagerly
+from rangewatch.guard import Guard, Guarded
+from rangewatch.loss_scale import scalers_of
+from rangewatch.phase_clock import PhaseClock
+from rangewatch.phase_clock_calls import PhaseCall
+from rangewatch.phase_clock_spent import BACKWARD, FORWARD, OPTIMIZER
+from rangewatch.scalers.kind import has_method
+from rangewatch.scalers.method_watch import Watch
+from rangewatch.step_ends import watch_step
+from rangewatch.worker import Agent
+
+_BACKWARD_CALL = PhaseCall(torch.autograd, "backward", BACKWARD)
+_IN_GRAPH = {"input", "output", "grad_output"}
+
+_is_compiling = torch.compiler.is_dynamo_compiling
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+_is_grad_enabled = torch.is_grad_enabled
+
+
+def add_phases(agent: Agent, model: nn.Module, optimizers: list[Any], scaler: Any, undo: contextlib.ExitStack) -> None:
+    """Tell the agent's clock of each phase; `undo` gets what takes the hooks away. Call it before the step's ends."""
+    clock, guard = agent.phases, agent.guard
+    clock.device = phase_clock_device.of_device(next(model.parameters()).device)
+    for call in (*data_wait.CALLS, _BACKWARD_CALL):
+        undo.callback(call.add(clock, guard))
+    forward = ForwardPhases(clock, guard, model, is_traced=not _IN_GRAPH.isdisjoint(agent.recording.kinds))
+    undo.callback(forward.remove)
+    agent.observer.before_closing.append(forward.end_step)
+    for optimizer in optimizers:
+        watch_step(optimizer, *_around(CompiledCall, clock, guard), undo)
+    for kind, each in scalers_of(scaler, optimizers):
+        if kind.method != "step" and has_method(each, "step"):  # unscales, looks for Inf, and then steps the optimizer
+            undo.callback(Watch(each, "step", *_around(Guarded, clock, guard)).remove)
+
+
+def _around(hook: type[Guarded], clock: PhaseClock, guard: Guard) -> tuple[Guarded, Guarded]:
+    def enter(*args: Any) -> None:
+        clock.enter(OPTIMIZER)
+
+    def leave(*args: Any) -> None:
+        clock.leave(OPTIMIZER)
+
+    return hook(guard, OPTIMIZER, enter), hook(guard, OPTIMIZER, leave)
+
+
+class ForwardHook(CompiledCall):
+    """Forward hook or pre-hook. Evaluation is no phase of a training step.
+
+    In compiled code it is an operator in the graph, where `is_traced`: where there are others of ours already. Else it
+    would be the one that a CUDA graph cannot hold.
+    """
+
+    __slots__ = ("_is_traced",)
+
+    def __init__(self, guard: Guard, body: Any, *, is_traced: bool) -> None:
+        super().__init__(guard, FORWARD, body)
+        self._is_traced = IS_SUPPORTED and is_traced
+
+    def __call__(self, *args: Any) -> None:
+        if args and not args[0].training and not _is_grad_enabled():
+            return
+        if not _is_compiling():
+            Guarded.__call__(self)
+        elif self._is_traced and not _is_exporting():
+            CompiledCall.__call__(self)
+
+
+run_eagerly(ForwardHook.__call__)
+
+
+class ForwardPhases:
+    """The forwards of the model; where nobody calls the model itself, as with Lightning's, those of its children."""
+
+    def __init__(self, clock: PhaseClock, guard: Guard, model: nn.Module, *, is_traced: bool) -> None:
+        self._clock, self._model, self._is_settled = clock, ref(model), False
+        self._before = ForwardHook(guard, partial(clock.enter, FORWARD), is_traced=is_traced)
+        self._after = ForwardHook(guard, partial(clock.leave, FORWARD), is_traced=is_traced)
+        self._handles: list[RemovableHandle] = []
+        self._hook(model)
+
+    def end_step(self) -> None:
+        """After the first step it is known whether the model itself is called."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        model = self._model()
+        if model is not None and FORWARD not in self._clock.seen:
+            for child in _called_children(model):
+                self._hook(child)
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        self._is_settled = True
+        for handle in self._handles:
+            handle.remove()
+
+    def _hook(self, module: nn.Module) -> None:
+        if isinstance(module, torch.jit.ScriptModule) or getattr(module, "_compiled_call_impl", None) is not None:
+            return  # the one runs no Python, the other would be compiled anew
+        self._handles.append(module.register_forward_pre_hook(self._before, prepend=True))
+        self._handles.append(module.register_forward_hook(self._after, always_call=True))
+
+
+def _called_children(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if type(child).forward is nn.Module.forward:  # ModuleList and its like
+            yield from _called_children(child)
+        else:
+            yield child

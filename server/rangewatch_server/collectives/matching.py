@@ -1,0 +1,215 @@
+"""The same collective on all its ranks: by the group, as its ranks name it, and the sequence that they share."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from rangewatch_server.collectives.desync import Desync, desyncs
+from rangewatch_server.collectives.generations import generations
+from rangewatch_server.collectives.records import (
+    UNKNOWN,
+    Array,
+    Chunk,
+    Group,
+    Names,
+    Records,
+    rank_records,
+    uneven_ops,
+)
+
+_NO_STEP = np.iinfo(np.int64).max
+_DENSE = 4  # rows of sequences that nobody has are laid out too, as long as there are no more than this times the rest
+
+
+class Block(msgspec.Struct, dict=True):
+    """The m collectives of one group, in order of their sequence, on its k ranks.
+
+    `age` 0 is the group's newest generation; after each restart of its ranks the older ones are one older. Of each
+    collective `op`, `dtype`, `bytes` are those of most ranks, `bucket` is known where any rank knows it, and `step` is
+    the least that a rank says (one that polls its recorder says a later one).
+    """
+
+    group: Group
+    age: int
+    ranks: Array
+    """(k,) int64, ascending: those with records. `group.ranks` names all."""
+    incarnation: Array
+    """(k,) int64"""
+    sequence: Array
+    """(m,) int64, ascending"""
+    step: Array
+    """(m,) int64; -1 unknown"""
+    op: Array
+    """(m,) places in `Matched.ops`"""
+    dtype: Array
+    """(m,) places in `Matched.dtypes`; -1 unknown"""
+    bucket: Array
+    """(m,) DDP's numbers; -1 none"""
+    bytes: Array
+    """(m,) float64"""
+    is_symmetric: Array
+    """(m,) bool"""
+    is_async: Array
+    """(m,) 1: the ranks went on while it ran, 0: it blocked them, -1: they do not say"""
+    is_desync: Array
+    """(m,) bool: ranks called different things"""
+    times_ns: Array
+    """(k, m) int64, enqueued, each row by its own host's clock; -1 where the rank has no record"""
+    duration_s: Array
+    """(k, m) float64; NaN unknown"""
+
+    @property
+    def size(self) -> int:
+        """Ranks of the group, those without records too."""
+        return max(len(self.group.ranks), len(self.ranks))
+
+    @cached_property
+    def is_measured(self) -> Array:
+        """(m,) bool: symmetric, the same on all ranks, and its duration is known on two ranks or more."""
+        known = np.count_nonzero(~np.isnan(self.duration_s), axis=0)
+        return self.is_symmetric & ~self.is_desync & (known >= 2)
+
+
+class Matched(msgspec.Struct):
+    """All collectives of a run. `left_out`: reason -> records that no block has."""
+
+    blocks: list[Block]
+    ops: list[str]
+    dtypes: list[str]
+    buckets: dict[int, Any]
+    """DDP's bucket -> its parameters, where known"""
+    ranks: Array
+    desyncs: list[Desync]
+    left_out: dict[str, int]
+
+
+class _Run(NamedTuple):
+    """One rank's part of a block."""
+
+    rank: int
+    records: Records
+
+
+def match(by_rank: Mapping[int, Sequence[Chunk]]) -> Matched:
+    """Lay the chunks of all ranks over one another. In time proportional to their rows; the order of chunks is free.
+
+    A group's generations are counted from the newest, since no rank completes a collective in a new one before all its
+    ranks are there.
+    """
+    names = Names()
+    runs: defaultdict[tuple[int, int], list[_Run]] = defaultdict(list)
+    for rank in sorted(by_rank):
+        records = rank_records(by_rank[rank], names)
+        for group, run in _by_group(records):
+            parts = generations(run)
+            kept = sum(map(len, parts))
+            names.left_out["repeated"] += len(run) - kept
+            for age, part in enumerate(reversed(parts)):
+                runs[group, age].append(_Run(rank, part))
+    uneven = uneven_ops(names)
+    found: list[Desync] = []
+    blocks = []
+    for (group, age), parts_of_ranks in sorted(runs.items()):
+        block = _block(names.groups[group], age, parts_of_ranks, uneven)
+        blocks.append(block)
+        if block.is_desync.any():
+            found += desyncs(block, dict(parts_of_ranks), names)
+    left_out = {reason: count for reason, count in sorted(names.left_out.items()) if count}
+    ranks = np.array(sorted(by_rank), np.int64)
+    return Matched(blocks, names.ops, names.dtypes, names.buckets, ranks, found, left_out)
+
+
+def _by_group(records: Records) -> list[tuple[int, Records]]:
+    if not len(records):
+        return []
+    if (records.group == records.group[0]).all():
+        return [(int(records.group[0]), records)]
+    narrow = records.group.astype(np.uint16) if records.group.max() < 1 << 16 else records.group  # a radix sort
+    records = records.take(np.argsort(narrow, kind="stable"))
+    starts = np.flatnonzero(np.append(True, np.diff(records.group) != 0)).tolist()
+    edges = zip(starts, [*starts[1:], len(records)], strict=True)
+    return [(int(records.group[first]), records.take(slice(first, stop))) for first, stop in edges]
+
+
+def _block(group: Group, age: int, runs: Sequence[_Run], uneven: Array) -> Block:
+    ranks = np.array([run.rank for run in runs], np.int64)
+    sequence = _all_sequences(runs)
+    block = _empty(group, age, ranks, sequence)
+    for row, run in enumerate(runs):
+        _lay(block, row, run.records, uneven)
+    block.step[block.step == _NO_STEP] = UNKNOWN
+    empty = block.op == UNKNOWN
+    return _without(block, empty) if empty.any() else block
+
+
+def _all_sequences(runs: Sequence[_Run]) -> Array:
+    """(m,) ascending, of all runs together; where they lie close, with those between that nobody has."""
+    least = min(int(run.records.sequence[0]) for run in runs)
+    most = max(int(run.records.sequence[-1]) for run in runs)
+    if most - least < _DENSE * max(len(run.records) for run in runs) + 1:
+        return np.arange(least, most + 1)
+    return np.unique(np.concatenate([run.records.sequence for run in runs]))
+
+
+def _empty(group: Group, age: int, ranks: Array, sequence: Array) -> Block:
+    shape, count = (len(ranks), len(sequence)), len(sequence)
+    return Block(
+        group=group,
+        age=age,
+        ranks=ranks,
+        incarnation=np.zeros(len(ranks), np.int64),
+        sequence=sequence,
+        step=np.full(count, _NO_STEP, np.int64),
+        op=np.full(count, UNKNOWN, np.int32),
+        dtype=np.full(count, UNKNOWN, np.int32),
+        bucket=np.full(count, UNKNOWN, np.int32),
+        bytes=np.full(count, np.nan),
+        is_symmetric=np.ones(count, bool),
+        is_async=np.full(count, UNKNOWN, np.int8),
+        is_desync=np.zeros(count, bool),
+        times_ns=np.full(shape, UNKNOWN, np.int64),
+        duration_s=np.full(shape, np.nan),
+    )
+
+
+def _lay(block: Block, row: int, run: Records, uneven: Array) -> None:
+    at = _places(block.sequence, run.sequence)
+    block.incarnation[row] = run.incarnation[-1]
+    block.times_ns[row, at] = run.times_ns
+    block.duration_s[row, at] = run.duration_s
+    op, size = block.op[at], block.bytes[at]
+    is_first = op == UNKNOWN
+    other_size = (size != run.bytes) & ~(np.isnan(size) | np.isnan(run.bytes)) & ~uneven[run.op]
+    dtype = block.dtype[at]
+    other_dtype = (dtype != run.dtype) & (dtype != UNKNOWN) & (run.dtype != UNKNOWN)
+    block.is_desync[at] |= ~is_first & ((op != run.op) | other_dtype | other_size)
+    block.op[at] = np.where(is_first, run.op, op)
+    block.dtype[at] = np.where(dtype == UNKNOWN, run.dtype, dtype)
+    block.bytes[at] = np.where(np.isnan(size), run.bytes, size)
+    block.bucket[at] = np.maximum(block.bucket[at], run.bucket)
+    block.step[at] = np.minimum(block.step[at], np.where(run.step == UNKNOWN, _NO_STEP, run.step))
+    block.is_symmetric[at] &= run.is_symmetric
+    block.is_async[at] = np.maximum(block.is_async[at], run.is_async)
+
+
+def _places(sequence: Array, mine: Array) -> Array | slice:
+    first = int(np.searchsorted(sequence, mine[0]))
+    stop = first + len(mine)
+    if stop <= len(sequence) and np.array_equal(sequence[first:stop], mine):
+        return slice(first, stop)
+    return np.searchsorted(sequence, mine)
+
+
+def _without(block: Block, empty: Array) -> Block:
+    kept = {}
+    for name in block.__struct_fields__:
+        value = getattr(block, name)
+        is_along = name not in {"group", "age", "ranks", "incarnation"}
+        kept[name] = value[..., ~empty] if is_along else value
+    return Block(**kept)

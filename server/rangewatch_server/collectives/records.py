@@ -1,0 +1,242 @@
+"""One rank's chunks as one table in order of time, with names numbered alike on all ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch_server.collectives.ops import SYMMETRIC, UNEVEN, is_point_to_point, kind_of
+
+Array = NDArray[Any]
+
+UNKNOWN = -1
+GroupKey = tuple[str, str, str, str]
+"""(hash, name, backend, instance), which a group's ranks agree on. The hash is of the members alone: several groups may
+have the same ones, and one may be made again."""
+
+_LARGEST = float(1 << 53)  # past it a float64 column skips whole numbers
+
+
+class Chunk(Protocol):
+    """What a rank has sent at a time: rows of the source `collective`.
+
+    `times_ns`: (n,) int64, when each was enqueued, by the rank's own clock. `columns`: (n,) float64 each. `step`,
+    `group`, `op`, `dtype`, `bytes` (the S of nccl-tests: of an all_gather the whole output, of a reduce_scatter the
+    whole input), `sequence`, `duration_s`, `bucket`, `is_symmetric`, `is_async`. `group`, `op` and `dtype` are places
+    in the lists `groups` ({name, hash, ranks, desc, backend, instance}), `ops` and `dtypes` of `about`; `bucket` is
+    DDP's number, whose parameters `buckets` may name (a list, or a dict by number).
+
+    A chunk may have `incarnation`, which tells the rank's processes apart: a number that grows, or a name. Names are
+    put in order by the processes' first records. Without it a restart shows by sequences that begin anew.
+    """
+
+    @property
+    def times_ns(self) -> NDArray[np.int64]: ...
+    @property
+    def columns(self) -> Mapping[str, NDArray[np.float64]]: ...
+    @property
+    def about(self) -> Mapping[str, Any]: ...
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A process group. `ranks`: its members, global ranks in ascending order."""
+
+    hash: str
+    name: str
+    ranks: tuple[int, ...]
+    desc: str = ""
+
+    @property
+    def title(self) -> str:
+        """For a person: its description, else its name."""
+        return self.desc or self.name or self.hash
+
+
+def group_key(said: Mapping[str, Any]) -> GroupKey:
+    """Of a group as a rank describes it."""
+    return (
+        str(said.get("hash", "")),
+        str(said.get("name", "")),
+        str(said.get("backend", "")),
+        str(said.get("instance", "")),
+    )
+
+
+class Records(msgspec.Struct):
+    """Columns of one length; numbers of groups, ops and dtypes are those of `Names`."""
+
+    times_ns: Array
+    incarnation: Array
+    group: Array
+    op: Array
+    dtype: Array
+    bucket: Array
+    step: Array
+    sequence: Array
+    bytes: Array
+    duration_s: Array
+    is_symmetric: Array
+    is_async: Array
+
+    def __len__(self) -> int:
+        return len(self.times_ns)
+
+    def take(self, index: Array | slice) -> Records:
+        """The rows of `index`."""
+        return Records(*(getattr(self, name)[index] for name in self.__struct_fields__))
+
+
+class Names:
+    """Numbers for the names that ranks have given, each in its own order."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self.group_keys: list[GroupKey] = []
+        self.ops: list[str] = []
+        self.dtypes: list[str] = []
+        self.buckets: dict[int, Any] = {}
+        self.left_out: Counter[str] = Counter()
+        self._numbers: dict[tuple[str, Any], int] = {}
+
+    def of(self, about: Mapping[str, Any], name: str) -> Array:
+        """(n + 1,) numbers of the names at each place of a list of `about`; the last is for places that are not."""
+        known: Collection[Any] = about.get(name) or ()
+        number = self._group if name == "groups" else lambda each: self._number(name, str(each), each)
+        return np.array([*(number(each) for each in known), UNKNOWN], np.int32)
+
+    def add_buckets(self, about: Mapping[str, Any]) -> None:
+        """What `about` says of the parameters of DDP's buckets."""
+        said = about.get("buckets") or {}
+        items = said.items() if isinstance(said, Mapping) else enumerate(said)
+        self.buckets.update((int(number), each) for number, each in items if str(number).isdecimal())
+
+    def are(self, names: Collection[str]) -> Array:
+        """(ops,) bool: those whose kind is one of `names`."""
+        return np.array([kind_of(op) in names for op in self.ops], bool)
+
+    def _group(self, said: Mapping[str, Any]) -> int:
+        group = group_key(said)
+        number = self._numbers.setdefault(("groups", group), len(self.groups))
+        if number == len(self.groups):
+            ranks = tuple(sorted({int(each) for each in said.get("ranks") or ()}))
+            self.groups.append(Group(group[0], group[1], ranks, str(said.get("desc") or "")))
+            self.group_keys.append(group)
+        return number
+
+    def _number(self, table: str, key: str, name: Any) -> int:
+        names = getattr(self, table)
+        number = self._numbers.setdefault((table, key), len(names))
+        if number == len(names):
+            names.append(name)
+        return number
+
+
+def rank_records(chunks: Sequence[Chunk], names: Names) -> Records:
+    """The records of one rank in order of incarnation and time, whatever the order of `chunks`."""
+    chunks = [chunk for chunk in chunks if len(chunk.times_ns)]
+    processes = _processes(chunks)
+    chunks.sort(key=lambda chunk: (processes[_incarnation(chunk)], int(chunk.times_ns[0]), int(chunk.times_ns[-1])))
+    parts = [_part(chunk, processes[_incarnation(chunk)], names) for chunk in chunks]
+    if not parts:
+        return Records(*(np.zeros(0, np.int64) for _ in Records.__struct_fields__))
+    fields = Records.__struct_fields__
+    whole = parts[0] if len(parts) == 1 else Records(*(np.concatenate([getattr(p, f) for p in parts]) for f in fields))
+    whole = _usable(whole, names)
+    if not _is_ascending(whole):
+        whole = whole.take(np.lexsort((whole.sequence, whole.times_ns, whole.incarnation)))
+    return whole
+
+
+def _part(chunk: Chunk, process: int, names: Names) -> Records:
+    count, columns, about = len(chunk.times_ns), chunk.columns, chunk.about
+
+    def column(name: str) -> Array:
+        return columns[name] if name in columns else np.full(count, np.nan)
+
+    names.add_buckets(about)
+    op = _numbered(column("op"), names.of(about, "ops"))
+    return Records(
+        times_ns=np.asarray(chunk.times_ns, np.int64),
+        incarnation=np.full(count, process, np.int32),
+        group=_numbered(column("group"), names.of(about, "groups")),
+        op=op,
+        dtype=_numbered(column("dtype"), names.of(about, "dtypes")),
+        bucket=_whole(column("bucket"), np.int32),
+        step=_whole(column("step")),
+        sequence=_whole(column("sequence")),
+        bytes=column("bytes"),
+        duration_s=_durations(column("duration_s")),
+        is_symmetric=_symmetric(column("is_symmetric"), op, names),
+        is_async=_whole(column("is_async"), np.int8),
+    )
+
+
+def _symmetric(said: Array, op: Array, names: Names) -> Array:
+    unsaid = np.isnan(said)
+    if not unsaid.any():
+        return said > 0
+    return np.where(unsaid, np.append(names.are(SYMMETRIC), False)[op], said > 0)
+
+
+def _durations(said: Array) -> Array:
+    if np.fmin.reduce(said, initial=0.0) >= 0:
+        return said
+    return np.where(said >= 0, said, np.nan)
+
+
+def _numbered(places: Array, numbers: Array) -> Array:
+    index = _whole(places, np.int32)
+    if index.max(initial=UNKNOWN) >= len(numbers) - 1:
+        index[index >= len(numbers) - 1] = UNKNOWN
+    return numbers[index]  # UNKNOWN is -1: the last one
+
+
+def _whole(values: Array, kind: type[np.signedinteger[Any]] = np.int64) -> Array:
+    """Whole numbers; `UNKNOWN` for NaN, infinities, what is negative and what is too large to be exact."""
+    most = min(_LARGEST, float(np.iinfo(kind).max))
+    if not (values.min(initial=0) >= 0 and values.max(initial=0) <= most):  # false with a NaN too
+        values = np.where((values >= 0) & (values <= most), values, UNKNOWN)
+    return values.astype(kind)
+
+
+def _usable(records: Records, names: Names) -> Records:
+    between_two = np.append(np.array([is_point_to_point(op) for op in names.ops], bool), False)[records.op]
+    is_whole = (records.group >= 0) & (records.op >= 0) & (records.sequence >= 0)
+    usable = is_whole & ~between_two
+    if usable.all():
+        return records
+    names.left_out["malformed"] += int((~is_whole & ~between_two).sum())
+    names.left_out["point_to_point"] += int(between_two.sum())
+    return records.take(usable)
+
+
+def _is_ascending(records: Records) -> bool:
+    later = np.diff(records.times_ns)
+    if not records.incarnation[:1].size or records.incarnation[0] == records.incarnation[-1]:
+        return bool((later > 0).all())
+    return bool(((later > 0) | (np.diff(records.incarnation) > 0)).all())
+
+
+def _incarnation(chunk: Chunk) -> str | int:
+    said = getattr(chunk, "incarnation", 0)
+    return said if isinstance(said, int) else str(said)
+
+
+def _processes(chunks: Sequence[Chunk]) -> dict[str | int, int]:
+    """Number of each process of a rank, in the order in which they ran."""
+    first_ns: dict[str | int, int] = {}
+    for chunk in chunks:
+        key, time_ns = _incarnation(chunk), int(chunk.times_ns[0])
+        first_ns[key] = min(first_ns.get(key, time_ns), time_ns)
+    ordered = sorted(first_ns, key=lambda key: (key if isinstance(key, int) else 0, first_ns[key], str(key)))
+    return {key: number for number, key in enumerate(ordered)}
+
+
+def uneven_ops(names: Names) -> Array:
+    """(ops + 1,) bool: those in which ranks may have different sizes."""
+    return np.append(names.are(UNEVEN), False)

@@ -1,0 +1,251 @@
+"""Whether one rank keeps the others waiting, or communication itself has become slow. Only what goes on is said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rangewatch_server.collectives.location import COMMUNICATION, PhaseSeries, location_of
+from rangewatch_server.collectives.matching import Block
+from rangewatch_server.collectives.records import UNKNOWN, Array
+from rangewatch_server.collectives.slowdown import Slowdown, slowdown
+from rangewatch_server.collectives.waits import Waits
+from rangewatch_server.collectives.wording import lasting
+
+MIN_COLLECTIVES = 50
+"""A window has at least so many collectives ..."""
+MIN_STEPS = 8
+"""... and so many steps: less is an incident."""
+MIN_SHARE = 0.6
+"""Share of the window's steps in which the rank cost the others most, and of all that such ranks cost."""
+CHANCE = 1e-4
+"""What is less likely by chance, were all ranks alike, is none. Of few ranks one is often last a while."""
+WIDENED = (1, 2, 4, 8)
+"""Windows that are looked at, in lengths of the shortest: what is not clear in one may be in the next."""
+MIN_COST_SHARE = 0.05
+"""Share of the step's time that it costs."""
+MIN_COVERAGE = 0.5
+"""Share of durations that must be known: else the one that is late may be among those that are not."""
+
+NON_COMMUNICATION_SLOW = "non-communication slow"
+COMMUNICATION_SLOW = "communication slow"
+NON_COMMUNICATION_HANG = "non-communication hang"
+COMMUNICATION_HANG = "communication hang"
+"""C4's four classes. The hangs are found by `hangs`."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`rank`: the one that the others wait for; None where communication itself is slow. `where`: what delays it.
+
+    `cost_s`: seconds on the wall that a step takes longer for it. `share`: of the window's steps, those in which this
+    rank cost most. `since_step`: from where on that has been so, as far as the records reach.
+    """
+
+    kind: str
+    rank: int | None
+    where: str
+    cost_s: float
+    share: float
+    since_step: int
+    sentence: str
+    evidence: dict[str, Any]
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """`verdict` None: nobody stands out, or it cannot be said; `reason` says why, in a sentence."""
+
+    verdict: Verdict | None
+    reason: str
+
+
+def judge(waits: Waits, phases: Mapping[int, PhaseSeries] | None = None) -> Judgement:
+    """The verdict on the newest steps. `phases`: rank -> its phases, as far as they are known."""
+    windows = _windows(waits)
+    if not windows:
+        return _none(f"Fewer than {MIN_COLLECTIVES} symmetric collectives in {MIN_STEPS} steps are known on two ranks.")
+    judgements = []
+    for window in windows:
+        judgements.append(_judge(waits, window, phases or {}))
+        if judgements[-1].verdict is not None:
+            return judgements[-1]
+    return judgements[0]
+
+
+def _judge(waits: Waits, window: slice, phases: Mapping[int, PhaseSeries]) -> Judgement:
+    coverage = float(waits.known[window].sum() / waits.expected[window].sum())
+    if coverage < MIN_COVERAGE:
+        return _none(f"Only {coverage:.0%} of the collectives' durations are known.")
+    step_time_s = _step_time_s(waits, window, phases)
+    if step_time_s is None:
+        return _none("It is not known how long a step takes.")
+    found = _Costs(waits, window)
+    if found.stands_out and found.cost_s > MIN_COST_SHARE * step_time_s:
+        return _straggler(waits, window, found, step_time_s, coverage, phases)
+    slow = slowdown(waits, waits.steps[window])
+    if slow is not None and slow.cost_s > MIN_COST_SHARE * step_time_s:
+        return _slow(slow, waits, window, step_time_s, coverage)
+    return _none(_why_nobody(found, step_time_s))
+
+
+def _none(reason: str) -> Judgement:
+    return Judgement(None, reason)
+
+
+def _windows(waits: Waits) -> list[slice]:
+    """The newest steps that hold enough, and more. Without the very newest, which may not have come from all ranks."""
+    counts = waits.collectives[:-1]
+    from_the_end = np.cumsum(counts[::-1])
+    enough = max(MIN_STEPS, int(np.searchsorted(from_the_end, MIN_COLLECTIVES)) + 1)
+    if enough > len(counts):
+        return []
+    lengths = sorted({min(enough * times, len(counts)) for times in WIDENED})
+    return [slice(len(counts) - length, len(counts)) for length in lengths]
+
+
+def _step_time_s(waits: Waits, window: slice, phases: Mapping[int, PhaseSeries]) -> float | None:
+    steps = waits.steps[window]
+    told = [series.mean("step_time_s", steps) for series in phases.values()]
+    known = [each for each in told if np.isfinite(each)]
+    if known:
+        return float(np.median(known))
+    seen = [each for block in waits.blocks for each in _pace_s(block.block, steps)]
+    return float(np.median(seen)) if seen else None
+
+
+def _pace_s(block: Block, steps: Array) -> list[float]:
+    """Seconds a step of each rank, by its own clock, from its first collective of one step to that of another."""
+    columns = np.flatnonzero((block.step >= steps[0]) & (block.step <= steps[-1]))
+    if not len(columns) or block.age:
+        return []
+    first, last = columns[0], columns[np.searchsorted(block.step[columns], block.step[columns[-1]])]
+    count = int(block.step[last] - block.step[first])
+    known = (block.times_ns[:, first] != UNKNOWN) & (block.times_ns[:, last] != UNKNOWN)
+    spent_ns = block.times_ns[known, last] - block.times_ns[known, first]
+    return [ns / 1e9 / count for ns in spent_ns.tolist() if ns > 0] if count > 0 else []
+
+
+class _Costs:
+    """Which rank costs the others most, in a window of steps.
+
+    A rank that was blocked in one group comes late into the next one: as much of its lateness is not its own doing.
+    From all of it what an ordinary rank has too (the median; the least of two) is taken off: jitter.
+    """
+
+    def __init__(self, waits: Waits, window: slice) -> None:
+        ordinary_s = waits.blocked_s.min(axis=0, initial=np.inf)
+        own_s = np.maximum(waits.delay_s - (waits.blocked_s - ordinary_s), 0)
+        total_s = own_s[:, window].sum(axis=1)
+        excess_s = np.maximum(total_s - np.quantile(total_s, 0.5, method="lower"), 0)
+        self.order = np.argsort(-excess_s, kind="stable")
+        self.place = place = int(self.order[0])
+        self.rank = int(waits.ranks[place])
+        self.share = float(excess_s[place] / excess_s.sum()) if excess_s[place] > 0 else 0.0
+        self.is_it = (own_s.argmax(axis=0) == place) & (own_s[place] > 0)
+        """(S,) steps in which it cost most."""
+        self.steps_share = float(self.is_it[window].mean())
+        self.own_s = own_s[place]
+        count = int(self.is_it[window].sum())
+        is_chance = len(waits.ranks) * _tail(self.is_it[window].size, count, 1 / len(waits.ranks)) > CHANCE
+        self.stands_out = min(self.share, self.steps_share) >= MIN_SHARE and not is_chance
+        delay_s = waits.delay_s[:, window].mean(axis=1)
+        self.cost_s = float(delay_s[place] - np.quantile(delay_s, 0.5, method="lower"))
+        self.next_s = float(delay_s[self.order[1]]) if len(self.order) > 1 else 0.0
+
+    def since(self, waits: Waits, window: slice) -> int:
+        """First step of the stretch that the window ends, in which it cost most in enough of any steps in a row."""
+        stop = window.stop
+        is_it = self.is_it[:stop] & (self.own_s[:stop] > np.median(self.own_s[window]) / 2)  # once by jitter is not it
+        counts = np.append(0, np.cumsum(is_it))
+        firsts = np.arange(stop - MIN_STEPS, -1, -1)  # of `MIN_STEPS` steps in a row, from the newest
+        broken = np.flatnonzero(counts[firsts + MIN_STEPS] - counts[firsts] < MIN_SHARE * MIN_STEPS)
+        first = int(firsts[broken[0]]) + 1 if len(broken) else 0
+        weights = np.where(is_it[first:], 1, -2)[::-1]
+        return int(waits.steps[stop - 1 - int(np.cumsum(weights).argmax())])
+
+
+def _tail(count: int, least: int, chance: float) -> float:
+    """How likely at least `least` of `count` are by a chance of `chance` each."""
+    terms = range(least, count + 1)
+    return sum(math.comb(count, k) * chance**k * (1 - chance) ** (count - k) for k in terms)
+
+
+def _straggler(
+    waits: Waits,
+    window: slice,
+    found: _Costs,
+    step_time_s: float,
+    coverage: float,
+    phases: Mapping[int, PhaseSeries],
+) -> Judgement:
+    place, steps = found.place, waits.steps[window]
+    location = location_of(waits, found.rank, steps, found.cost_s, phases)
+    kind = COMMUNICATION_SLOW if location.where == COMMUNICATION else NON_COMMUNICATION_SLOW
+    last, clear = int(waits.last_count[place, window].sum()), int(waits.clear_count[place, window].sum())
+    since_step = found.since(waits, window)
+    sentence = (
+        f"The others wait {lasting(found.cost_s)} a step for rank {found.rank} "
+        f"({found.cost_s / step_time_s:.0%} of the step), since step {since_step}: {location.because}"
+    )
+    evidence = {
+        **_evidence(waits, window, step_time_s, coverage),
+        "last_count": last,
+        "clear_count": clear,
+        "last_share": last / clear if clear else 0.0,
+        "cost_share": found.share,
+        "cost_to_others_s": float(waits.cost_to_others_s[place, window].mean()),
+        "own_wait_s": float(waits.wait_s[place, window].mean()),
+        "next_rank": int(waits.ranks[found.order[1]]) if len(found.order) > 1 else None,
+        "next_cost_s": found.next_s,
+        "phase_excess_s": location.excess_s,
+        "first_collective_share": location.first_share,
+    }
+    return Judgement(
+        Verdict(kind, found.rank, location.where, found.cost_s, found.steps_share, since_step, sentence, evidence),
+        sentence,
+    )
+
+
+def _slow(slow: Slowdown, waits: Waits, window: slice, step_time_s: float, coverage: float) -> Judgement:
+    sentence = (
+        f"Communication is slow since step {slow.since_step}: {slow.op} of group {slow.group.title} takes "
+        f"{slow.ratio:.1f} times as long as before, {lasting(slow.cost_s)} a step, and no rank comes late."
+    )
+    evidence = {
+        **_evidence(waits, window, step_time_s, coverage),
+        "group": slow.group.hash,
+        "op": slow.op,
+        "least_bytes": slow.least_bytes,
+        "baseline_s": slow.baseline_s,
+        "duration_s": slow.duration_s,
+        "ratio": slow.ratio,
+    }
+    verdict = Verdict(
+        COMMUNICATION_SLOW, None, COMMUNICATION, slow.cost_s, slow.share, slow.since_step, sentence, evidence
+    )
+    return Judgement(verdict, sentence)
+
+
+def _evidence(waits: Waits, window: slice, step_time_s: float, coverage: float) -> dict[str, Any]:
+    return {
+        "first_step": int(waits.steps[window][0]),
+        "last_step": int(waits.steps[window][-1]),
+        "collectives": int(waits.collectives[window].sum()),
+        "step_time_s": step_time_s,
+        "coverage": coverage,
+    }
+
+
+def _why_nobody(found: _Costs, step_time_s: float) -> str:
+    if found.cost_s <= MIN_COST_SHARE * step_time_s:
+        return (
+            f"Nobody stands out: rank {found.rank} costs the others most, {lasting(max(found.cost_s, 0.0))} of a "
+            f"step's {lasting(step_time_s)}."
+        )
+    return (
+        f"Nobody stands out for long: rank {found.rank} costs the others most, in {found.steps_share:.0%} of the "
+        f"steps, and has {found.share:.0%} of what all late ranks cost."
+    )

@@ -1,0 +1,249 @@
+"""What the pages say of a run's collectives: joins stored samples, phases and events to their analysis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import func, select
+
+from rangewatch_server.collectives.bandwidth import Speed, speeds
+from rangewatch_server.collectives.location import PHASES, PhaseSeries
+from rangewatch_server.collectives.matching import Block, Matched, match
+from rangewatch_server.collectives.records import UNKNOWN
+from rangewatch_server.collectives.verdict import Judgement, judge
+from rangewatch_server.collectives.waits import Waits, waits_of
+from rangewatch_server.pyramid import SERIES_PART
+from rangewatch_server.queries import RunReader
+from rangewatch_server.samples_reader import samples
+from rangewatch_server.store import tables
+
+Array = NDArray[Any]
+
+SOURCE = "collective"
+MOST_STEPS = 200  # looked at: what is older is history, and a verdict needs some ten
+MOST_ROWS = 600_000  # of all ranks: half a second to read and match
+FEWER = (200, 64, 24, 10)
+MOST_PHASED = 64  # ranks whose phases are read to say where a delay lies
+MOST_BUCKETS = 10_000
+MOST_PARAMETERS = 64  # names of one bucket that are shown
+_row = tables.samples.c
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Samples as the analysis takes them: `incarnation` is a number there, and later processes have higher ones."""
+
+    times_ns: Array
+    columns: dict[str, Array]
+    about: dict[str, Any]
+    incarnation: int
+
+
+def chunks(run: RunReader, first_step: int, last_step: int) -> dict[int, list[Chunk]]:
+    """Records of the steps first_step to last_step, both included, by rank."""
+    ordinals = {row.incarnation: row.ordinal for rank in run.ranks.values() for row in rank.rows}
+    found: dict[int, list[Chunk]] = {rank: [] for rank in run.ranks}
+    for each in samples(run, SOURCE, first_step=first_step, last_step=last_step, limit_rows=4 * MOST_ROWS):
+        incarnation = ordinals.get(each.incarnation, 0)
+        found[each.rank].append(Chunk(each.times_ns, each.columns, _facts(each.about), incarnation))
+    return found
+
+
+def _facts(about: dict[str, Any]) -> dict[str, Any]:
+    """What columns refer to by number, as the analysis takes it, whatever an agent has sent."""
+    return {
+        "groups": [_group(each) for each in _listed(about.get("groups"))],
+        "ops": [str(each) for each in _listed(about.get("ops"))],
+        "dtypes": [str(each) for each in _listed(about.get("dtypes"))],
+        "buckets": _listed(about.get("buckets")),
+    }
+
+
+def _group(said: Any) -> dict[str, Any]:
+    known = said if isinstance(said, dict) else {}
+    ranks = [each for each in _listed(known.get("ranks")) if isinstance(each, int) and each >= 0]
+    return {name: str(known.get(name) or "") for name in ("hash", "name", "desc", "backend", "instance")} | {
+        "ranks": ranks
+    }
+
+
+def _listed(said: Any) -> list[Any]:
+    """A list as it is; buckets are sent by number when they change."""
+    if isinstance(said, list):
+        return said
+    known = {int(key): value for key, value in said.items() if key.isdecimal()} if isinstance(said, dict) else {}
+    return [known.get(number, f"bucket {number}") for number in range(min(max(known, default=-1) + 1, MOST_BUCKETS))]
+
+
+def looked_at(run: RunReader, start: int, stop: int) -> tuple[int, int]:
+    """The last steps of [start, stop) with records, as many as can be matched at once; the same step twice for none."""
+    ids = [stream.id for rank in run.ranks.values() for stream in rank.streams]
+    mine = (_row.run_id == run.id) & _row.stream_id.in_(ids) & (_row.source == SOURCE)
+    last = run.connection.execute(select(func.max(_row.last_step)).where(mine, _row.first_step < stop)).scalar()
+    if last is None or last < start:
+        return start, start
+    stop = min(int(last) + 1, stop)
+    for steps in FEWER:
+        low = max(start, stop - steps)
+        held = select(func.coalesce(func.sum(_row.row_count), 0)).where(mine, _row.last_step >= low)
+        if int(run.connection.execute(held.where(_row.first_step < stop)).scalar_one()) <= MOST_ROWS:
+            break
+    return low, stop
+
+
+def collectives(run: RunReader, start: int, stop: int) -> dict[str, Any]:
+    """The answer of docs/api.md for a range of steps."""
+    low, high = looked_at(run, start, stop)
+    matched = match(chunks(run, low, high - 1)) if low < high else match({rank: [] for rank in run.ranks})
+    waits = waits_of(matched)
+    judged = judge_with_phases(run, waits)
+    return {
+        "start": low, "stop": high, "ranks": waits.ranks.tolist(), "sources": list(sources(run)),
+        "table": [_speed(each) for each in speeds(matched)], "left_out": waits.left_out,
+        "coverage": coverage(waits), "steps": waits.steps.tolist(),
+        "cost_to_others_s": _rounded(waits.cost_to_others_s), "wait_s": _rounded(waits.wait_s),
+        "by_rank": list(_by_rank(waits)), "desyncs": [msgspec.to_builtins(each) for each in matched.desyncs[:20]],
+        "verdict": _verdict(judged), "why_no_verdict": None if judged.verdict else judged.reason,
+    }  # fmt: skip
+
+
+def coverage(waits: Waits) -> float | None:
+    """Share of the durations that are known; None without collectives."""
+    expected = int(waits.expected.sum())
+    return float(waits.known.sum() / expected) if expected else None
+
+
+def judge_with_phases(run: RunReader, waits: Waits) -> Judgement:
+    """Who keeps the others waiting. Phases are read only where somebody does: they say what it spends the time in."""
+    judged = judge(waits)
+    if not len(waits.steps):
+        return judged
+    chosen = sorted(run.ranks)[:MOST_PHASED]
+    if judged.verdict is not None and judged.verdict.rank is not None:
+        chosen = sorted({*chosen[: MOST_PHASED - 1], judged.verdict.rank})
+    return judge(waits, phases(run, chosen, int(waits.steps[0]), int(waits.steps[-1]) + 1))
+
+
+def phases(run: RunReader, ranks: Sequence[int], start: int, stop: int) -> dict[int, PhaseSeries]:
+    """Phases of these ranks' steps in [start, stop), as far as they were recorded."""
+    known = run.names().series
+    names = [name for name in (*PHASES, "step_time_s") if name in known]
+    rows = np.sort(np.array([known[name] for name in names], np.int64))
+    if not len(rows):
+        return {}
+    found: dict[int, PhaseSeries] = {}
+    for rank in ranks:
+        block = run.slice(SERIES_PART, [rank], 0, start, stop, ("count", "last"), rows)
+        seconds = np.where(block.columns["count"] > 0, block.columns["last"], np.nan)
+        at = {name: seconds[int(np.searchsorted(rows, known[name]))] for name in names}
+        found[rank] = PhaseSeries(np.arange(start, stop), at)
+    return found
+
+
+def sources(run: RunReader) -> Iterator[dict[str, Any]]:
+    """How each rank times its collectives, as it said last."""
+    for rank, _, message, data in sorted(run.newest_events(["collectives"])):
+        said = msgspec.json.decode(data)
+        yield {"rank": rank, "rung": str(said.get("rung", "")), "why": str(said.get("why", "") or message)}
+
+
+def _by_rank(waits: Waits) -> Iterator[dict[str, Any]]:
+    for place, rank in enumerate(waits.ranks.tolist()):
+        clear = int(waits.clear_count[place].sum())
+        yield {
+            "rank": rank, "last_share": float(waits.last_count[place].sum() / clear) if clear else None,
+            "cost_to_others_s": _mean(waits.cost_to_others_s[place]), "wait_s": _mean(waits.wait_s[place]),
+        }  # fmt: skip
+
+
+def _mean(values: Array) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _rounded(values: Array) -> list[list[float]]:
+    """To a microsecond: no clock here tells less, and a page of 1,024 ranks is half as large."""
+    return [[round(value, 6) for value in row] for row in values.tolist()]
+
+
+def _verdict(judged: Judgement) -> dict[str, Any] | None:
+    found = judged.verdict
+    if found is None:
+        return None
+    return {
+        "rank": found.rank, "class": found.kind, "where": found.where, "cost_s": found.cost_s, "share": found.share,
+        "since_step": found.since_step, "text": found.sentence, "evidence": _plain(found.evidence),
+    }  # fmt: skip
+
+
+def _speed(row: Speed) -> dict[str, Any]:
+    return {
+        "group": row.group.title, "group_hash": row.group.hash, "ranks": len(row.group.ranks), "op": row.op,
+        "size_class_bytes": row.least_bytes, "count": row.count, "timed_count": row.timed_count, "bytes": row.bytes,
+        "is_symmetric": row.is_symmetric, "duration_p50_s": row.duration_p50_s, "duration_p99_s": row.duration_p99_s,
+        "duration_max_s": row.duration_max_s, "algbw_bytes_per_s": row.algbw, "busbw_bytes_per_s": row.busbw,
+        "wait_p50_s": row.wait_p50_s, "wait_p99_s": row.wait_p99_s,
+    }  # fmt: skip
+
+
+def one_step(run: RunReader, step: int | None) -> dict[str, Any]:
+    """Every collective of one step, by rank; the last step with records when none is asked for."""
+    first, last = run.first_step or 0, run.last_step
+    low, high = looked_at(run, 0 if step is None else step, (last or 0) + 2 if step is None else step + 1)
+    at = high - 1 if step is None else step
+    matched = match(chunks(run, at, at)) if low < high else match({rank: [] for rank in run.ranks})
+    found = {rank: sorted(_calls(matched, rank, at), key=lambda call: call["began_ns"]) for rank in sorted(run.ranks)}
+    for calls in found.values():
+        begin_ns = calls[0]["began_ns"] if calls else 0
+        for call in calls:  # by the rank's own clock: those of two hosts are never compared
+            call["begin_s"] = (call.pop("began_ns") - begin_ns) / 1e9
+    ranks = [{"rank": rank, "collectives": calls} for rank, calls in found.items()]
+    return {
+        "step": at if low < high or step is not None else None,
+        "ranks": ranks,
+        "first_step": first,
+        "last_step": last,
+    }
+
+
+def _calls(matched: Matched, rank: int, step: int) -> Iterator[dict[str, Any]]:
+    for block in matched.blocks:
+        for row in np.flatnonzero(block.ranks == rank).tolist():
+            for column in np.flatnonzero((block.step == step) & (block.times_ns[row] != UNKNOWN)).tolist():
+                yield _call(matched, block, row, column)
+
+
+def _call(matched: Matched, block: Block, row: int, column: int) -> dict[str, Any]:
+    durations_s = block.duration_s[:, column]
+    wait_s = durations_s[row] - np.nanmin(durations_s) if block.is_measured[column] else math.nan
+    bucket, dtype = int(block.bucket[column]), int(block.dtype[column])
+    named = matched.buckets[bucket] if bucket != UNKNOWN else None
+    return {
+        "group": block.group.title, "op": matched.ops[int(block.op[column])],
+        "dtype": matched.dtypes[dtype] if dtype != UNKNOWN else None, "bytes": _number(block.bytes[column]),
+        "sequence": int(block.sequence[column]), "began_ns": int(block.times_ns[row, column]),
+        "duration_s": _number(durations_s[row]), "wait_s": _number(wait_s),
+        "bucket": bucket if bucket != UNKNOWN else None,
+        "parameters": [str(name) for name in named[:MOST_PARAMETERS]] if isinstance(named, list | tuple) else [],
+        "is_desync": bool(block.is_desync[column]),
+    }  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON has it: no NaN, no numpy number."""
+    return {name: _plain_value(value) for name, value in values.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _plain(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

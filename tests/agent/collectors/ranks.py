@@ -1,0 +1,91 @@
+"""Real gloo ranks, each a process of its own, that return what they saw."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch import multiprocessing
+
+from rangewatch.collectors.collectives import Collectives
+from rangewatch.guard import Guard
+from rangewatch.records import RankInfo, Samples
+
+Rank = Callable[[int, Path], Any]
+
+
+def run_ranks(body: Rank, count: int, folder: Path) -> list[Any]:
+    """What `body(rank, folder)` returned on each of `count` ranks. An exception in any is one here."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    multiprocessing.spawn(_run, (body, count, port, folder), nprocs=count)
+    return [pickle.loads((folder / f"{rank}.pickle").read_bytes()) for rank in range(count)]
+
+
+def _run(rank: int, body: Rank, count: int, port: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    Guard.fatal = True
+    dist.init_process_group("gloo", rank=rank, world_size=count)
+    (folder / f"{rank}.pickle").write_bytes(pickle.dumps(body(rank, folder)))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+class Watched:
+    """A collector with what it told and gave; `step` is the open one."""
+
+    def __init__(self, rank: int, count: int, *, hang_s: float = 1000.0) -> None:
+        self.collector = Collectives(None, RankInfo("run", rank, count, rank, "host", "0", 0), hang_s=hang_s)
+        self.collector.open_step = lambda: self.step
+        self.step = 0
+        self.events: list[tuple[str, str, dict[str, Any]]] = []
+        self.given: list[Samples] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def start(self) -> None:
+        """Start the collector; `collect` is for the caller to call."""
+        self.collector.start(lambda *event: self.events.append(event))
+
+    def collect(self) -> None:
+        """What is new."""
+        self.given += self.collector.collect(self.step)
+
+    def look_often(self) -> None:
+        """Collect ten times a second, on a thread, as the agent does once a second."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The end of thread and collector."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
+        self.collector.stop()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows given so far, with names instead of numbers."""
+        return [row for samples in self.given for row in rows_of(samples)]
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.1):
+            self.collect()
+
+
+def rows_of(samples: Samples) -> list[dict[str, Any]]:
+    """The rows of one `Samples`."""
+    about, columns = samples.about, samples.columns
+    rows = []
+    for place, time_ns in enumerate(samples.times_ns):
+        row = {name: float(values[place]) for name, values in columns.items()}
+        row |= {name: about[f"{name}s"][int(columns[name][place])] for name in ("group", "op", "dtype")}
+        rows.append({**row, "enqueued_ns": int(time_ns)})
+    return rows
