@@ -73,6 +73,24 @@ export const figure = (run, name, query, signal) => get(`${runRoute(run)}/figure
 /** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("./types.js").Place>} */
 export const locate = (run, query, signal) => get(`${runRoute(run)}/locate`, query, signal);
 
+/** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("./types.js").Collectives>} */
+export const collectives = (run, query, signal) => get(`${runRoute(run)}/collectives`, query, signal);
+
+/** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("./types.js").StepCalls>} */
+export const collectivesOfStep = (run, query, signal) => get(`${runRoute(run)}/collectives/step`, query, signal);
+
+/** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("./types.js").HangAnswer>} */
+export const hang = (run, signal) => get(`${runRoute(run)}/hang`, {}, signal);
+
+/** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("./types.js").Gpus>} */
+export const gpus = (run, signal) => get(`${runRoute(run)}/gpus`, {}, signal);
+
+/** @param {string} run @param {number} rank @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("./types.js").GpuLanes>} */
+export const gpuLanes = (run, rank, query, signal) => get(`${runRoute(run)}/gpus/${rank}`, query, signal);
+
+/** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("./types.js").Environment>} */
+export const environment = (run, signal) => get(`${runRoute(run)}/environment`, {}, signal);
+
 /** Trades the server's token for a session cookie. @param {string} token */
 export async function login(token) {
   const response = await send("/login", { method: "POST", body: new URLSearchParams({ token }) });

@@ -20,6 +20,9 @@ const live = createLive("/api/v1/live");
 /** What is mounted now. @type {{path: string, unmount: () => void, listeners: (() => void)[], stops: (() => void)[]} | null} */
 let shown = null;
 
+/** The run as it was last fetched: some pages are listed only while there is something on them. @type {import("./types.js").Run | null} */
+let seenRun = null;
+
 function leave() {
   shown?.stops.forEach((stop) => stop());
   shown?.unmount();
@@ -49,14 +52,30 @@ function contextFor(params) {
     say,
     setTitle: (title) => void (document.title = `${title} · rangewatch`),
     remount: mount,
+    sawRun,
   };
+}
+
+/** @param {import("./types.js").Run} run */
+function sawRun(run) {
+  const isNew = run.id !== seenRun?.id || run.hang !== seenRun?.hang;
+  seenRun = run;
+  if (isNew) navigation();
+}
+
+/** @returns {ReturnType<typeof findPage<import("./types.js").Page>>} */
+function navigation() {
+  const found = findPage(PAGES, location.pathname);
+  const params = found?.params ?? {};
+  const run = seenRun && String(seenRun.id) === params.id ? seenRun : null;
+  drawNav(nav, PAGES, found?.page ?? null, params, parseState(location.search), run);
+  return found;
 }
 
 function mount() {
   leave();
   root.replaceChildren();
-  const found = findPage(PAGES, location.pathname);
-  drawNav(nav, PAGES, found?.page.id ?? "", found?.params ?? {}, parseState(location.search));
+  const found = navigation();
   const ctx = contextFor(found?.params ?? {});
   ctx.setTitle(found?.page.title ?? "No such page");
   const unmount = found ? found.page.mount(root, ctx) : notFound(root);
@@ -71,8 +90,7 @@ function follow() {
     root.focus({ preventScroll: true });
     return;
   }
-  const found = findPage(PAGES, location.pathname);
-  drawNav(nav, PAGES, found?.page.id ?? "", found?.params ?? {}, parseState(location.search));
+  navigation();
   for (const listener of shown.listeners) listener();
 }
 

@@ -10,7 +10,7 @@ import { escapePlotText } from "./plot_text.js";
 /** @typedef {import("./figure_frame.js").Frame} Frame */
 /** @typedef {import("./theme.js").Palette} Palette */
 /** @typedef {import("./figure_drawing.js").Drawing} Drawing */
-/** @typedef {"accent" | "second" | "muted"} LineColour */
+/** @typedef {"accent" | "second" | "warning" | "muted"} LineColour */
 
 /** With fewer points than this, each is drawn as a dot as well: a lone point has no line. */
 const FEW = 80;

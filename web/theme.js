@@ -18,6 +18,7 @@ const CHOICES = /** @type {const} */ (["auto", "light", "dark"]);
  * @property {string} nonfinite
  * @property {string} nonfiniteInk
  * @property {string[]} headroom
+ * @property {string[]} phases
  */
 
 /** @type {Set<() => void>} */
@@ -87,7 +88,8 @@ function readPalette() {
   const names = /** @type {const} */ (["panel", "ink", "muted", "line", "hatch", "accent", "second", "bad", "warning", "nonfinite"]);
   const named = Object.fromEntries(names.map((name) => [name, read(name)]));
   const headroom = [0, 1, 2, 3, 4, 5, 6].map((i) => read(`h${i}`));
+  const phases = [0, 1, 2, 3, 4, 5].map((i) => read(`p${i}`));
   const nonfiniteInk = read("nonfinite-ink");
   probe.remove();
-  return /** @type {Palette} */ ({ ...named, headroom, nonfiniteInk });
+  return /** @type {Palette} */ ({ ...named, headroom, phases, nonfiniteInk });
 }

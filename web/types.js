@@ -48,6 +48,7 @@
  * @property {string[]} kinds
  * @property {string[]} series
  * @property {number | null} step_time_s
+ * @property {string | null} [hang] why the run does not advance, in a sentence
  */
 /** @typedef {RunSummary & RunDetail} Run */
 /** @typedef {{now_ns: number, address: string, runs: RunSummary[], next: number | null}} RunList */
@@ -117,12 +118,170 @@
  * @property {number[]} [nonfinite_steps]
  * @property {{dtype: string, max_finite: number, smallest_normal: number, smallest_subnormal: number}} [limits]
  * @property {string} [label]
+ * @property {string[]} [phases] of `phases`, those that are known
+ * @property {number[]} [loader_bound_ranks] of `phases`
  * @property {boolean} [loss_scaled]
  * @property {{rank: number, part: string, level: number, first_step: number, last_step: number}[]} [damaged]
  * @property {number} [damaged_tiles]
  */
 /** @typedef {{figure: {data: any[], layout: object}, meta: FigureMeta}} FigureAnswer */
 /** @typedef {{step: number, rank: number, tensor: number, label: string, state: string, bits: number | null}} Place */
+
+/**
+ * @typedef {object} CollectivesRow a group, op and size class
+ * @property {string} group
+ * @property {string} [group_hash]
+ * @property {number} ranks
+ * @property {string} op
+ * @property {number | null} size_class_bytes
+ * @property {number} count
+ * @property {number} [timed_count] with a known duration
+ * @property {number | null} bytes
+ * @property {boolean} [is_symmetric]
+ * @property {number | null} duration_p50_s
+ * @property {number | null} duration_p99_s
+ * @property {number | null} duration_max_s
+ * @property {number | null} algbw_bytes_per_s
+ * @property {number | null} busbw_bytes_per_s
+ * @property {number | null} wait_p50_s
+ * @property {number | null} wait_p99_s
+ */
+/** @typedef {{rank: number, rung: string, why: string}} TimingSource how a rank times its collectives */
+/** @typedef {{rank: number | null, class: string, where: string, cost_s: number, share: number, since_step: number, text: string}} WaitVerdict */
+/** @typedef {{rank: number, last_share: number | null, cost_to_others_s: number | null, wait_s: number | null}} RankWaits means a step */
+/** @typedef {{sentence?: string, step: number, sequence: number, [name: string]: unknown}} Desync */
+/**
+ * @typedef {object} Collectives
+ * @property {number} start
+ * @property {number} stop
+ * @property {number[]} ranks
+ * @property {TimingSource[]} sources
+ * @property {CollectivesRow[]} table
+ * @property {Record<string, number>} left_out by op
+ * @property {number | null} coverage share of the durations that are known
+ * @property {Desync[]} [desyncs]
+ * @property {number[]} steps
+ * @property {(number | null)[][]} cost_to_others_s a row a rank, a column a step
+ * @property {(number | null)[][]} wait_s
+ * @property {RankWaits[]} by_rank
+ * @property {WaitVerdict | null} verdict
+ * @property {string | null} why_no_verdict
+ */
+/**
+ * @typedef {object} Call one collective of one rank
+ * @property {string} group
+ * @property {string} op
+ * @property {string | null} dtype
+ * @property {number | null} bytes
+ * @property {number} sequence
+ * @property {number} begin_s since that rank's own first of the step
+ * @property {number | null} duration_s
+ * @property {number | null} wait_s
+ * @property {number | null} bucket
+ * @property {string[]} parameters
+ * @property {boolean} [is_desync]
+ */
+/** @typedef {{rank: number, collectives: Call[]}} RankCalls */
+/** @typedef {{step: number | null, first_step: number, last_step: number | null, ranks: RankCalls[]}} StepCalls */
+/** @typedef {{file: string, line: number, function: string}} CodeLine */
+/** @typedef {{op: string, bytes: number | null, dtype: string, ranks: number[]}} CalledSide what some ranks called, where others called something else */
+/** @typedef {{sequence: number, op: string, bytes: number | null, dtype: string, waited_s: number}} WaitedFor */
+/**
+ * @typedef {object} HangGroup
+ * @property {string} group
+ * @property {number[]} ranks
+ * @property {string | null} op
+ * @property {number | null} bytes
+ * @property {string | null} [dtype]
+ * @property {number | null} sequence
+ * @property {Record<string, number | null>} last_enqueued by rank
+ * @property {Record<string, number | null>} last_completed by rank
+ * @property {number[]} missing
+ */
+/**
+ * @typedef {object} HangRank
+ * @property {number} rank
+ * @property {string} role missing, waiting or other
+ * @property {boolean} is_silent
+ * @property {boolean} has_ended
+ * @property {boolean} is_in_data_loader
+ * @property {number | null} silent_s
+ * @property {number} last_step -1 before the first
+ * @property {WaitedFor | null} waits_for
+ * @property {CodeLine | null} where
+ * @property {string | null} stacks
+ * @property {Record<string, number | null> | null} gpu its newest values
+ */
+/**
+ * @typedef {object} Hang
+ * @property {string} text
+ * @property {string} kind the cause: mismatch, silent, ended, data loader, absent, order, communication or busy
+ * @property {string} [class] one of C4's two kinds of hang
+ * @property {number | null} since_ns
+ * @property {number | null} step
+ * @property {number[]} [culprits]
+ * @property {number[]} missing
+ * @property {number[]} silent
+ * @property {number[]} waiting
+ * @property {HangGroup[]} groups
+ * @property {CalledSide[]} mismatch
+ * @property {HangRank[]} ranks
+ */
+/** @typedef {{hang: Hang | null, checked_ns: number}} HangAnswer */
+/** @typedef {"gone" | "alarm" | "slowed" | "stale" | "ok"} GpuState */
+/** @typedef {Record<string, number | null>} Values by column; null where not known or not supported */
+/**
+ * @typedef {object} Gpu
+ * @property {number} rank
+ * @property {string} key the card's UUID
+ * @property {string | null} name
+ * @property {string} host
+ * @property {number | null} device_index
+ * @property {GpuState} state
+ * @property {string[]} why
+ * @property {number} time_ns
+ * @property {number | null} step
+ * @property {Values} values
+ * @property {Record<string, any>} about
+ */
+/** @typedef {{rank: number, host: string, time_ns: number, values: Values, about: Record<string, any>}} HostSample */
+/** @typedef {{gpus: Gpu[], hosts: HostSample[], notes: {rank: number, message: string}[], throttle_reasons?: Record<string, string>, now_ns: number}} Gpus */
+/** @typedef {{rank?: number, time_ns: number, step: number, kind: string, message: string, data: Record<string, any>}} GpuEvent */
+/**
+ * @typedef {object} GpuLanes
+ * @property {number} rank
+ * @property {string} key
+ * @property {Record<string, any>} about
+ * @property {number[]} times_ns
+ * @property {(number | null)[]} steps
+ * @property {Record<string, (number | null)[]>} values
+ * @property {Record<string, string>} merge
+ * @property {GpuEvent[]} events
+ */
+/** @typedef {{code: string, severity: string, what: string, why: string, do: string, where: string}} Finding */
+/** @typedef {{rank: number, host: string, facts: Record<string, any>, findings: Finding[]}} RankEnvironment */
+/** @typedef {{a: number, b: number, ok: boolean | null, slow: boolean, latency_s: number | null, busbw_bytes_per_s: number | null, error: string}} LinkPair */
+/** @typedef {{rank: number, host: string, local_rank: number | null, device: string, ok: boolean, fault: string, error: string}} LinkRank */
+/**
+ * @typedef {object} Linkcheck a result of `rangewatch linkcheck`; what was sent may lack any of it
+ * @property {boolean} ok
+ * @property {number} time_ns
+ * @property {number} [world_size]
+ * @property {string} [backend]
+ * @property {string} [backend_reason]
+ * @property {string} [nccl_error]
+ * @property {number} [duration_s]
+ * @property {number} [message_bytes]
+ * @property {number[]} [bad_ranks]
+ * @property {[number, number][]} [bad_pairs]
+ * @property {[number, number][]} [slow_pairs]
+ * @property {number[][]} [bad_groups]
+ * @property {[string, string][]} [bad_hosts]
+ * @property {LinkPair[]} [pairs]
+ * @property {number} [pairs_left_out]
+ * @property {LinkRank[]} [ranks]
+ */
+/** @typedef {{ranks: RankEnvironment[], odd: (Finding & {ranks: number[]})[], linkcheck: Linkcheck | null}} Environment */
 
 /** @typedef {{start: number, stop: number}} StepRange Steps: start inclusive, stop exclusive. */
 /**
@@ -134,6 +293,7 @@
  * @property {number | null} tensor
  * @property {string[]} kinds
  * @property {string} q
+ * @property {string} key UUID of a GPU, or "host"
  */
 /**
  * @typedef {object} PageContext What app.js gives a page.
@@ -146,7 +306,16 @@
  * @property {(text: string) => void} say One line to the reader, for a few seconds.
  * @property {(title: string) => void} setTitle
  * @property {() => void} remount
+ * @property {(run: Run) => void} sawRun The newest answer about the run, for the navigation.
  */
-/** @typedef {{id: string, title: string, path: string, mount: (root: HTMLElement, ctx: PageContext) => () => void}} Page */
+/**
+ * @typedef {object} Page
+ * @property {string} id
+ * @property {string} title
+ * @property {string} path
+ * @property {(root: HTMLElement, ctx: PageContext) => () => void} mount
+ * @property {(run: Run | null) => boolean} [isListed] whether the navigation has an entry for it now; always, without
+ * @property {string} [under] id of the page whose entry stands for this one
+ */
 
 export {};

@@ -3,7 +3,7 @@
 /** @typedef {import("./types.js").ViewState} ViewState */
 
 /** @type {ViewState} */
-const EMPTY = Object.freeze({ start: null, stop: null, rank: null, step: null, tensor: null, kinds: [], q: "" });
+const EMPTY = Object.freeze({ start: null, stop: null, rank: null, step: null, tensor: null, kinds: [], q: "", key: "" });
 
 /** @param {string | null} text @returns {number | null} */
 function wholeNumber(text) {
@@ -22,6 +22,7 @@ export function parseState(search) {
     tensor: wholeNumber(query.get("tensor")),
     kinds: query.getAll("kind").filter(Boolean),
     q: query.get("q") ?? "",
+    key: query.get("key") ?? "",
   });
 }
 
@@ -40,13 +41,14 @@ export function formatState(state) {
   }
   for (const kind of full.kinds) query.append("kind", kind);
   if (full.q) query.set("q", full.q);
+  if (full.key) query.set("key", full.key);
   const text = query.toString();
   return text ? `?${text}` : "";
 }
 
 /**
  * The address of a run's page with a view.
- * @param {string | number} run @param {"" | "layers" | "tensor" | "step"} page @param {Partial<ViewState>} [state]
+ * @param {string | number} run @param {"" | "layers" | "tensor" | "step" | "collectives" | "hang" | "gpus" | "gpu" | "environment"} page @param {Partial<ViewState>} [state]
  */
 export function runPath(run, page, state = {}) {
   return `/runs/${encodeURIComponent(run)}${page && `/${page}`}${formatState(state)}`;

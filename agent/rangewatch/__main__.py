@@ -15,6 +15,7 @@ COMMANDS = {
     "trace": ("rangewatch.trace", "", "record the next steps of a live run in full"),
     "level": ("rangewatch.level", "", "record more, or less, of a live run"),
     "doctor": ("rangewatch.doctor.command", "", "what is wrong with this machine's torch, CUDA, NCCL and network"),
+    "linkcheck": ("rangewatch.linkcheck.command", "agent", "tests every rank and link, and names the bad or slow one"),
     "backup": ("rangewatch.backup", "", "all runs as they are now in one file, while training goes on"),
     "restore": ("rangewatch.restore", "", "add the runs of a backup"),
     "prune": ("rangewatch.prune", "", "remove detail by age and size, and show what would go"),

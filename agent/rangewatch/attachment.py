@@ -12,6 +12,8 @@ from weakref import WeakKeyDictionary, finalize, ref
 from torch import nn
 
 from rangewatch import forward_hook, identity
+from rangewatch.collectors.collectives import Collectives
+from rangewatch.collectors.exposed import ExposedSince
 from rangewatch.compiled import CompiledCall
 from rangewatch.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.model_hooks import ModelHooks
@@ -184,6 +186,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         add_phases(agent, model, optimizers, scaler, undo)
         _add_hooks(agent, model, optimizers, selection, undo)
         add_step_ends(agent, optimizers, scaler, undo)
+        _watch_collectives(agent, model)
         undo.callback(_forget, ref(model))
         agent.start()
         agent.remove = undo.pop_all().close
@@ -191,6 +194,14 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     finalize(handle, agent.let_go).atexit = False
     _attached[model] = handle
     return handle
+
+
+def _watch_collectives(agent: Agent, model: nn.Module) -> None:
+    for each in agent.runner.collectors:
+        if isinstance(each, Collectives):
+            each.open_step = lambda: agent.step
+            each.watch(model)
+            agent.phase_sources.append(ExposedSince(each, lambda: agent.step))
 
 
 def _add_hooks(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from math import isnan
 from threading import get_ident
 from typing import Protocol
 
@@ -22,7 +23,8 @@ class ExposedSource(Protocol):
     """Who knows how long the training thread was blocked in collectives."""
 
     def take_exposed_s(self) -> float:
-        """Seconds since the last call. Called by the training thread, at each change of phase."""
+        """Seconds since the last call; NaN where that cannot be known. Called by the training thread, at each change
+        of phase."""
         ...
 
 
@@ -134,12 +136,15 @@ class PhaseClock:
             self.device.cut(phase, exposed_s)
 
     def _take_exposed_s(self) -> float:
-        """Of all sources; one that fails is dropped."""
-        taken: list[float] = []
+        """Of all sources; one that fails, or cannot know it, is dropped: unknown is not 0."""
+        total_s = 0.0
         for source in list(self.sources):
-            if not self._guard.run("exposed communication", partial(_take_from, source, taken)):
+            taken: list[float] = []
+            if not self._guard.run("exposed communication", partial(_take_from, source, taken)) or isnan(taken[0]):
                 self.sources.remove(source)
-        return sum(taken)
+            else:
+                total_s += taken[0]
+        return total_s
 
 
 def _take_from(source: ExposedSource, taken: list[float]) -> None:

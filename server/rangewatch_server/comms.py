@@ -21,6 +21,7 @@ from rangewatch_server.pyramid import SERIES_PART
 from rangewatch_server.queries import RunReader
 from rangewatch_server.samples_reader import samples
 from rangewatch_server.store import tables
+from rangewatch_server.store.checks import MAX_STEP
 
 Array = NDArray[Any]
 
@@ -29,6 +30,7 @@ MOST_STEPS = 200  # looked at: what is older is history, and a verdict needs som
 MOST_ROWS = 600_000  # of all ranks: half a second to read and match
 FEWER = (200, 64, 24, 10)
 MOST_PHASED = 64  # ranks whose phases are read to say where a delay lies
+NAMES_OF_A_GROUP = ("hash", "name", "desc", "backend", "instance")
 MOST_BUCKETS = 10_000
 MOST_PARAMETERS = 64  # names of one bucket that are shown
 _row = tables.samples.c
@@ -66,9 +68,8 @@ def _facts(about: dict[str, Any]) -> dict[str, Any]:
 def _group(said: Any) -> dict[str, Any]:
     known = said if isinstance(said, dict) else {}
     ranks = [each for each in _listed(known.get("ranks")) if isinstance(each, int) and each >= 0]
-    return {name: str(known.get(name) or "") for name in ("hash", "name", "desc", "backend", "instance")} | {
-        "ranks": ranks
-    }
+    names = {name: str(known[name]) for name in NAMES_OF_A_GROUP if known.get(name) is not None}
+    return {**names, "ranks": ranks}
 
 
 def _listed(said: Any) -> list[Any]:
@@ -192,7 +193,7 @@ def _speed(row: Speed) -> dict[str, Any]:
 def one_step(run: RunReader, step: int | None) -> dict[str, Any]:
     """Every collective of one step, by rank; the last step with records when none is asked for."""
     first, last = run.first_step or 0, run.last_step
-    low, high = looked_at(run, 0 if step is None else step, (last or 0) + 2 if step is None else step + 1)
+    low, high = looked_at(run, 0 if step is None else step, MAX_STEP if step is None else step + 1)
     at = high - 1 if step is None else step
     matched = match(chunks(run, at, at)) if low < high else match({rank: [] for rank in run.ranks})
     found = {rank: sorted(_calls(matched, rank, at), key=lambda call: call["began_ns"]) for rank in sorted(run.ranks)}

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from rangewatch_server import comms, environment, gpus, hang_state
 from rangewatch_server.api import MAX_ID, RunId, Step, answer, reading_run, steps_of
 from rangewatch_server.errors import ApiError
+from rangewatch_server.store.checks import MAX_STEP
 
 router = APIRouter()
 
@@ -22,7 +23,9 @@ Width = Annotated[int, Query(ge=1, le=2_000)]
 def show_collectives(run_id: RunId, request: Request, start: Step = None, stop: Step = None) -> Response:
     """Table, waits by rank and step, and who keeps the others waiting."""
     with reading_run(request, run_id) as run:
-        return answer(comms.collectives(run, *steps_of(run, start, stop)))
+        # Records of the open step come before its rows do: without an end all there is.
+        low, high = steps_of(run, start, stop)
+        return answer(comms.collectives(run, low, MAX_STEP if stop is None else high))
 
 
 @router.get("/api/v1/runs/{run_id}/collectives/step")

@@ -17,6 +17,7 @@ from rangewatch_server.gpus import GPU, HOST
 from rangewatch_server.queries import Rank, RunReader
 from rangewatch_server.samples_reader import Latest, newest
 from rangewatch_server.store import tables
+from rangewatch_server.store.checks import MAX_STEP
 from rangewatch_server.store.pace import MOST_S, REQUESTS_PER_S
 
 LATEST = ("hang", "hang_over", "stacks")
@@ -34,9 +35,12 @@ class Said(msgspec.Struct, frozen=True):
 
 
 def is_told(run: RunReader) -> bool:
-    """Whether any rank says that it hangs, or has gone silent while others speak: cheap, for every look at a run."""
-    speaks = [run.is_live(rank) for rank in run.ranks.values() if rank.row.state == "open"]
-    return (any(speaks) and not all(speaks)) or any(_hung(said) for said in _said(run).values())
+    """Whether any rank says that it hangs, or has gone silent while others speak or failed: cheap, for every look."""
+    silent_ns = int(silent_after_s(len(run.ranks)) * 1e9)
+    rows = [rank.row for rank in run.ranks.values()]
+    is_silent = [run.now_ns - row.last_seen_ns > silent_ns for row in rows if row.state == "open"]
+    others = not all(is_silent) or any(row.state == "failed" for row in rows)
+    return (any(is_silent) and others) or any(_hung(said) for said in _said(run).values())
 
 
 def _hung(said: dict[str, Said]) -> Said | None:
@@ -88,7 +92,8 @@ def _records(run: RunReader) -> dict[int, list[Chunk]]:
     steps = [int(rank.row.last_step) for rank in run.ranks.values() if rank.row.last_step is not None]
     if not steps:
         return {rank: [] for rank in run.ranks}
-    return chunks(run, max(min(steps) - NEAR_STEPS, 0), max(steps) + NEAR_STEPS)
+    # To the newest: a step that does not end is past what the training thread has shipped.
+    return chunks(run, max(min(steps) - NEAR_STEPS, 0), MAX_STEP)
 
 
 def _facts(rank: Rank, said: dict[str, Said], host: Latest | None, records: list[Chunk]) -> RankFacts:

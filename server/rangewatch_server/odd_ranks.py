@@ -125,8 +125,8 @@ def _about(key: str) -> _Key:
 
 def _to_type(key: str, usual: str, about: _Key) -> str:
     if about.do:
-        return about.do.format(value=usual, name=key.partition(".")[2]) + " there"
-    return f"unset {key} there" if usual == NOT_SET else f"export {key}={_cut(usual)} there"
+        return about.do.format(value=usual, name=key.partition(".")[2])
+    return f"unset {key}" if usual == NOT_SET else f"export {key}={_cut(usual)}"
 
 
 def _flat(facts: Facts) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,8 @@ DRAWN = """() => {
   const main = document.querySelector("main");
   const lanes = [...main.querySelectorAll(".plot")];
   return main.childElementCount > 0 && lanes.every((lane) => lane.dataset.ready) &&
-    (lanes.length || [...main.querySelectorAll("table, .state-panel")].some((one) => one.checkVisibility()));
+    (lanes.length ||
+      [...main.querySelectorAll("table, .state-panel, .host-group")].some((one) => one.checkVisibility()));
 }"""
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from rangewatch import statistics
 from rangewatch.records import Batch, Catalogue, Event, Opening, RankInfo, TensorEntry
+from tests.browser import hand_made_health
 from tests.server.conftest import Server, batch, catalogue, opening
 
 LIMIT = 65_504.0  # largest finite float16
@@ -35,6 +36,9 @@ class Runs:
     empty: int
     hostile: int
     partial: int
+    health: int
+    hung: int
+    mismatch: int
 
 
 def bits(rank: int) -> np.ndarray:
@@ -84,9 +88,11 @@ def make(path: Path) -> Runs:
     accept(server, opening(catalogue(2), run="empty", world_size=4))
     _hostile(server)
     _partial(server)
+    hand_made_health.send(server)
     _silence(path, run="states", rank=1)
     _silence(path, run="partial", rank=1)
-    return Runs(server, *(number(server, run) for run in ("states", "empty", LONG, "partial")))
+    names = ("states", "empty", LONG, "partial", "health", "hung", "mismatch")
+    return Runs(server, *(number(server, run) for run in names))
 
 
 def _states(server: Server) -> None:

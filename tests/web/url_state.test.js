@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { formatState, parseState, runPath, shownRange } from "../../web/url_state.js";
 
 test("a view survives the trip through the URL", () => {
-  const view = { start: 0, stop: 500, rank: 5, step: 360, tensor: 41, kinds: ["output", "grad"], q: "ff & <b>" };
+  const view = { start: 0, stop: 500, rank: 5, step: 360, tensor: 41, kinds: ["output", "grad"], q: "ff & <b>", key: "GPU-1 2" };
   assert.deepEqual(parseState(formatState(view)), view);
 });
 

@@ -14,13 +14,13 @@ export function createCards() {
     element,
     /** @param {Run} run */
     update(run) {
-      replace(element, ...[headroom(run), lossScale(run), skipped(run), stepTime(run)].map(draw));
+      replace(element, ...[headroom(run), lossScale(run), skipped(run), stepTime(run)].map(drawCard));
     },
   };
 }
 
 /** @param {Card} card */
-function draw({ title, value, under, level }) {
+export function drawCard({ title, value, under, level }) {
   return el("div", { class: "panel card", "data-level": level }, el("h2", {}, title), el("p", { class: "card-value" }, value), el("p", { class: "card-under" }, under ?? " "));
 }
 

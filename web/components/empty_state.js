@@ -1,6 +1,7 @@
 // Nothing to show yet: what to paste, and what is being waited for.
 
-import { el } from "../dom.js";
+import { el, link } from "../dom.js";
+import { runPath } from "../url_state.js";
 import { pasteBlock } from "./copy_button.js";
 
 const TWO_LINES = "import rangewatch\nrangewatch.attach(model, optimizer, scaler=scaler)";
@@ -29,6 +30,7 @@ export function waitingRun(run) {
     { class: "panel state-panel", "data-testid": "empty-state" },
     el("h2", {}, "No step has arrived yet"),
     el("p", {}, `${run.ranks.length} of ${run.world_size} ranks have attached. The figures appear when the first optimizer step ends; a first step with compilation can take minutes.`),
+    el("p", {}, "What is known before that: ", link(runPath(run.id, "environment"), {}, "environment and links"), ", ", link(runPath(run.id, "gpus"), {}, "GPUs and hosts"), "."),
     el("p", { class: "muted" }, "If training is past its first step: a loop with no optimizer must call step() on what attach returned."),
   );
 }

@@ -17,6 +17,7 @@ import { describe } from "./lane_specs.js";
  * @property {number} [left] pixels of left margin, for a figure that is alone on its page
  * @property {(view: View) => string} [title]
  * @property {(model: any) => void} [onModel] after new data
+ * @property {(view: View, columns: number, signal: AbortSignal) => Promise<import("../types.js").FigureAnswer>} [load] of what is no figure of the server's
  */
 /**
  * @typedef {object} LaneHandlers
@@ -59,7 +60,7 @@ export class Lane {
     this.wrap = el("div", { class: "plot-wrap" }, this.plot, this.cursor);
     this.plot.style.height = `${this.frameFor(this.plotHeight(1), { start: 0, stop: 1 }).height}px`;
     this.message = el("p", { class: "lane-message", hidden: true });
-    this.element = el("section", { class: "panel lane" }, this.head(), this.wrap, this.message);
+    this.element = el("section", { class: "panel lane" }, this.head(), this.wrap, this.message, this.spec.legend?.());
     this.pointer = watchPointer(this.plot, {
       surface: () => this.surface(),
       hover: (spot) => handlers.hover(this, spot),
@@ -106,7 +107,8 @@ export class Lane {
     const { start, stop } = view.range;
     const query = { ...this.options.query?.(view), start, stop, ...this.size(view) };
     try {
-      const answer = await api.figure(String(view.run.id), this.spec.name, query, signal);
+      const { load } = this.options;
+      const answer = await (load ? load(view, query.columns, signal) : api.figure(String(view.run.id), this.spec.name, query, signal));
       this.model = this.spec.read(answer);
       this.view = view;
       this.note.textContent = [answer.meta.note, damageNote(answer.meta)].filter(Boolean).join("; ");

@@ -71,7 +71,7 @@ export function createNavigator(ctx) {
     pickLabel(lane, row) {
       const found = lane.rows()[row];
       if (lane.spec.name === "layers") openTensor(found);
-      else ctx.navigate(runPath(run, "layers", { ...ctx.state, rank: found.rank ?? "all" }));
+      else if ("rank" in found) ctx.navigate(runPath(run, "layers", { ...ctx.state, rank: found.rank ?? "all" }));
     },
     /** @param {any} model @param {import("../heatmap_model.js").Cell} cell */
     pickCell(model, cell) {

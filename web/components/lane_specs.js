@@ -19,6 +19,7 @@ import { paintStates } from "../state_canvas.js";
  * @property {(model: any) => boolean} isEmpty
  * @property {(model: any, frame: import("../figure_frame.js").Frame, palette: import("../theme.js").Palette) => import("../figure_drawing.js").Drawing} draw
  * @property {(model: any, step: number, row: number | null) => string} readout
+ * @property {() => HTMLElement} [legend] under the plot
  * @property {(model: any) => import("../types.js").StepRange} [axis] of a figure whose columns are no steps: their places
  */
 

@@ -1,21 +1,24 @@
 // Name, state and reach of a run, and everything that is missing from what is shown.
 
-import { el, replace } from "../dom.js";
+import { el, link, replace } from "../dom.js";
 import { age, clip, count } from "../format.js";
 import { rankNotes } from "../rank_notes.js";
+import { runPath } from "../url_state.js";
 import { stateBadge } from "./state_badge.js";
 
 /** Notes shown before the rest folds away. */
 const MOST_NOTES = 3;
 const MOST_LETTERS = 240;
 
-export function createRunHeader() {
+/** @param {{tellsHang: boolean}} options whether it says that the run hangs, as every page but Hang does */
+export function createRunHeader({ tellsHang }) {
   const title = el("h1", {});
   const badge = el("span", {});
   const facts = el("span", { class: "facts" });
   const notes = el("div", { class: "notes", "data-testid": "run-notes" });
   const problem = el("p", { class: "problem", role: "status", hidden: true });
-  const element = el("div", {}, el("header", { class: "run-header" }, title, badge, facts), problem, notes);
+  const hang = el("p", { class: "hang-note", "data-testid": "hang-note", hidden: true });
+  const element = el("div", {}, el("header", { class: "run-header" }, title, badge, facts), hang, problem, notes);
   /** @type {import("../types.js").Run | null} */
   let run = null;
   let receivedMs = 0;
@@ -42,6 +45,8 @@ export function createRunHeader() {
       title.title = next.name;
       replace(badge, stateBadge(next.state));
       problem.hidden = true;
+      hang.hidden = !tellsHang || !next.hang;
+      replace(hang, "■ It hangs. ", clip(next.hang ?? "", 400), " ", link(runPath(next.id, "hang"), {}, "What is known"));
       tick();
     },
     /** @param {string} text */

@@ -20,10 +20,11 @@ import { createRunHeader } from "./run_header.js";
 /**
  * @param {HTMLElement} root @param {PageContext} ctx @param {string} title
  * @param {(refetch: () => void) => RunView} build called once the run has a step
+ * @param {{needsStep?: boolean, tellsHang?: boolean}} [options] needsStep false: built at once
  * @returns {() => void} unmount
  */
-export function mountRunPage(root, ctx, title, build) {
-  const header = createRunHeader();
+export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsHang = true } = {}) {
+  const header = createRunHeader({ tellsHang });
   const body = el("div", { class: "run-body" });
   const shell = el("div", { class: "run-page" }, header.element, body);
   /** @type {RunView | null} */
@@ -36,7 +37,8 @@ export function mountRunPage(root, ctx, title, build) {
     ctx.setTitle(`${clip(run.name)} · ${title}`);
     if (shell.parentNode !== root) replace(root, shell);
     header.update(run);
-    if (run.last_step === null) return waiting(run);
+    ctx.sawRun(run);
+    if (needsStep && run.last_step === null) return waiting(run);
     if (!view) {
       view = build(refresher.now);
       replace(body, view.element);

@@ -14,6 +14,9 @@ import { runPath } from "../url_state.js";
 
 /** @typedef {import("../types.js").RunSummary} RunSummary */
 
+/** Of a run's name: more would make its row many lines high. */
+const MOST_LETTERS = 120;
+
 const COLUMNS = ["Run", "State", "Ranks", "Last step", "Headroom", "Least headroom", "Loss scale", "Skipped", "Age"];
 
 /** @param {HTMLElement} root @param {import("../types.js").PageContext} ctx */
@@ -60,7 +63,7 @@ function runsPanel(runs, nowNs, pages) {
 /** @param {RunSummary} run @param {number} nowNs */
 function runRow(run, nowNs) {
   const cells = [
-    link(runPath(run.id, ""), { class: "run-name", title: run.name }, clip(run.name)),
+    link(runPath(run.id, ""), { class: "run-name", title: run.name }, clip(run.name, MOST_LETTERS)),
     el("span", {}, stateBadge(run.state), el("span", { class: "muted" }, sinceSeen(run, nowNs))),
     `${run.ranks_reporting} of ${run.world_size}`,
     run.last_step === null ? "none yet" : count(run.last_step),

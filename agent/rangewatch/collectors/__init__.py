@@ -11,7 +11,15 @@ from rangewatch.collectors.host import HostCollector
 from rangewatch.options import Options
 from rangewatch.records import RankInfo
 
+
+def _collectives(options: Options, info: RankInfo) -> Collector:
+    from rangewatch.collectors.collectives import Collectives  # noqa: PLC0415 - of all collectors it alone needs torch
+
+    return Collectives(options, info)
+
+
 ALL: Mapping[str, Callable[[Options, RankInfo], Collector]] = {
+    "collectives": _collectives,
     "environment": EnvironmentCollector,
     "gpu": GpuCollector,
     "host": HostCollector,

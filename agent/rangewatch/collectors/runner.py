@@ -23,6 +23,7 @@ class Runner:
     """Everything but `start`, `take` and `stop` runs on its own thread."""
 
     def __init__(self, collectors: Sequence[Collector], guard: Guard, drops: Drops, told: Told) -> None:
+        self.collectors = tuple(collectors)
         self._collectors, self._guard, self._drops, self._told = list(collectors), guard, drops, told
         self._pending: list[Samples] = []
         self._rows = 0

@@ -1,0 +1,117 @@
+"""When a rank has stopped advancing: the decision, and what this rank can say of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from rangewatch.collectors.collectives_ledger import Record
+from rangewatch.collectors.process_groups import Group
+
+LEAST_S = 8.0
+"""Seconds without a step before anything is said; with a look a second, a stop is told within 10 s."""
+
+STEPS = 10.0
+"""Times the 99th percentile of the step times that a step may take: evaluation and checkpoints take several."""
+
+FIRST_STEPS_S = 60.0
+"""The same while fewer than two steps are over: the first compiles, and builds the backends' connections."""
+
+STEP_TIMES = 512
+"""Step times that the percentile is of."""
+
+WAITING_TOLD = 8
+"""Collectives of one group that have not ended and are told of: the first is the one that matters."""
+
+
+class HangWatch:
+    """Looks once a second whether the open step is another. All times in seconds of the monotonic clock."""
+
+    def __init__(self, least_s: float = LEAST_S, first_steps_s: float = FIRST_STEPS_S) -> None:
+        self._least_s, self._first_steps_s = least_s, max(first_steps_s, least_s)
+        self._times_s: deque[float] = deque(maxlen=STEP_TIMES)
+        self._step: int | None = None
+        self._advances = 0
+        self._seen: tuple[int, int] | None = None
+        self._step_since_s = self._alive_since_s = 0.0
+        self.is_hung = False
+
+    @property
+    def threshold_s(self) -> float:
+        """Seconds without any advance after which a rank counts as stopped."""
+        if self._advances < 2 or not self._times_s:
+            return self._first_steps_s
+        return max(self._least_s, STEPS * float(np.percentile(list(self._times_s), 99)))
+
+    def stalled_s(self, now_s: float) -> float:
+        """Seconds since the step advanced or a collective was called."""
+        return now_s - self._alive_since_s
+
+    def look(self, step: int, begun_count: int, now_s: float) -> str:
+        """ "hang" or "hang_over" when that begins, else "". `begun_count`: how many collectives were called so far."""
+        if (step, begun_count) != self._seen:
+            self._advance(step, now_s)
+            self._seen, self._alive_since_s = (step, begun_count), now_s
+            was_hung, self.is_hung = self.is_hung, False
+            return "hang_over" if was_hung else ""
+        if not self.is_hung and self.stalled_s(now_s) >= self.threshold_s:
+            self.is_hung = True
+            return "hang"
+        return ""
+
+    def _advance(self, step: int, now_s: float) -> None:
+        if step == self._step:
+            return
+        if self._step is not None and step > self._step:
+            self._advances += step - self._step
+            if not self.is_hung:  # a hang that is over says nothing about how long steps take
+                self._times_s.append((now_s - self._step_since_s) / (step - self._step))
+        self._step, self._step_since_s = step, now_s
+
+
+def evidence(groups: Iterable[Group], status: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
+    """For each group its last collectives called and ended, and what has not ended. `status`: the flight recorder's."""
+    return [
+        {
+            **group.about(),
+            "enqueued": group.enqueued,
+            "completed": group.completed if group.knows_ends else None,
+            "flight_recorder": status.get(group.name),
+            "waiting": [_told(record) for record in _first_waiting(group)],
+        }
+        for group in groups
+        if group.enqueued
+    ]
+
+
+def longest_wait(groups: Iterable[Group]) -> Record | None:
+    """What this rank has waited for longest."""
+    waiting = [record for group in groups for record in _first_waiting(group)]
+    return min(waiting, key=lambda record: record.began_ns, default=None)
+
+
+def in_words(record: Record | None, stalled_s: float) -> str:
+    """The event's message."""
+    if record is None or record.group is None:
+        return f"no step for {stalled_s:.0f} s; this rank is in no collective"
+    size = f"{record.bytes} bytes of {record.dtype}" if record.dtype else "no data"
+    what = f"{record.kind.name} {record.sequence} of group {record.group.name!r} ({size})"
+    return f"no step for {stalled_s:.0f} s: waits for {what} since {record.waited_s():.0f} s"
+
+
+def _first_waiting(group: Group) -> list[Record]:
+    records = sorted(group.waiting.values(), key=lambda record: record.began_ns)
+    if not group.knows_ends:
+        return records[-1:]  # all but the last may have ended, and nobody says so
+    return [record for record in records if record.is_open][:WAITING_TOLD]
+
+
+def _told(record: Record) -> dict[str, Any]:
+    return {
+        "op": record.kind.name, "sequence": record.sequence, "bytes": record.bytes, "dtype": record.dtype,
+        "enqueued_ns": record.enqueued_ns, "waited_s": round(record.waited_s(), 3), "step": record.step,
+        "bucket": record.bucket,
+    }  # fmt: skip

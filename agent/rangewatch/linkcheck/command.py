@@ -1,0 +1,134 @@
+"""`rangewatch linkcheck`: tests every rank and every pair of ranks, and says which GPU or link is bad or slow."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from rangewatch.linkcheck import faults, launch
+from rangewatch.linkcheck.coordinator import Plan
+from rangewatch.linkcheck.launch import LaunchError
+from rangewatch.linkcheck.output import Output
+from rangewatch.linkcheck.place import PlaceError, find
+from rangewatch.linkcheck.tasks import GLOO, NCCL
+from rangewatch.server_api import ServerError, authorization, checked, default_url, write_line
+
+INTERRUPTED = 130
+MOST_RANKS = 1024
+"""Of one host: each is a process."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """0: all is fine; 1: something bad or slow was found; 2: it could not run, or not post; 130: interrupted.
+
+    Under a launcher rank 0 has the verdict, and the others' status is 0 unless they could not take part.
+    """
+    parser = _parser()
+    options = parser.parse_args(argv)
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _run(parser, options)
+    except (LaunchError, PlaceError, ServerError) as error:
+        write_line(sys.stderr, f"rangewatch linkcheck: {error}")
+        return 2
+    except KeyboardInterrupt:
+        write_line(sys.stderr, "rangewatch linkcheck: interrupted")
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    place = find(os.environ) if options.nproc is None else None
+    world_size = place.world_size if place is not None else options.nproc or launch.gpu_count()
+    if world_size < 1:
+        parser.error("this host has no GPU: give --nproc N, or start it with torchrun or srun")
+    for fault in options.inject:
+        if max(fault.ranks) >= world_size:
+            parser.error(f"--inject: there is no rank {max(fault.ranks)} among {world_size}")
+    if place is not None and place.rank > 0:
+        return launch.follow(place, options.inject, options.join_timeout)
+    output = _output(options)
+    plan = Plan(
+        world_size, options.backend, options.timeout, options.join_timeout, options.bytes, options.rounds, options.slow
+    )
+    if place is None:
+        result = launch.alone(plan, options.inject, output.tell)
+    else:
+        result = launch.lead(place, plan, options.inject, output.tell)
+    return output.finish(result)
+
+
+def _output(options: argparse.Namespace) -> Output:
+    """Bad input is told before a test, not after it."""
+    url = None if options.post is None else checked(options.post)
+    token = authorization().get("Authorization", "").removeprefix("Bearer ") or None
+    if options.json not in (None, "-") and not Path(options.json).absolute().parent.is_dir():
+        raise LaunchError(f"--json: there is no directory {Path(options.json).absolute().parent}")
+    return Output(options.json, url, token, options.run or time.strftime("linkcheck-%Y%m%d-%H%M%S"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rangewatch linkcheck",
+        description="Tests each rank alone, all together, every pair in rounds of disjoint pairs, and smaller groups; "
+        "names the rank or link that hangs, dies, is slow or delivers wrong values. Start it with torchrun or srun, "
+        "on the hosts of a training that is not running, or by itself with --nproc.",
+    )
+    add = parser.add_argument
+    add("--nproc", type=_whole(1, MOST_RANKS), help="start so many ranks on this host (default: one a GPU)")
+    add("--backend", choices=(NCCL, GLOO), default="", help="default: nccl where every rank has a GPU, else gloo")
+    add("--timeout", type=_seconds, default=15.0, metavar="S", help="of one phase of a test (default: %(default)g)")
+    add("--join-timeout", type=_seconds, default=60.0, metavar="S", help="for all ranks to come (default: %(default)g)")
+    add("--bytes", type=_whole(4, 1 << 34), default=0, help="of the large message (default: 64 MiB; gloo: 4 MiB)")
+    add("--rounds", type=_whole(1, 1 << 20), default=0, help="test so many rounds of pairs only (default: all)")
+    add("--slow", type=_factor, default=3.0, metavar="X", help="slow is X times the usual (default: %(default)g)")
+    add("--json", nargs="?", const="-", metavar="FILE", help="the result as JSON, to FILE or standard output")
+    add("--post", nargs="?", const=default_url(), metavar="URL", help="post to this dashboard (default: %(const)s)")
+    add("--run", type=_name, help="name of the run that is posted (default: linkcheck and the time)")
+    add("--inject", type=faults.parse, action="append", default=[], help=argparse.SUPPRESS)
+    return parser
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    return _number(text, 1.0, 3600.0)
+
+
+def _factor(text: str) -> float:
+    return _number(text, 1.5, 1000.0)
+
+
+def _number(text: str, least: float, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
+    return value
+
+
+def _name(text: str) -> str:
+    if not text.strip() or not text.isprintable() or len(text) > 200:
+        raise argparse.ArgumentTypeError("is not a name: up to 200 printable characters")
+    return text
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,95 @@
+"""What became of one group of ranks that was tested together, and how that reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from rangewatch.linkcheck.rounds import ranges
+from rangewatch.linkcheck.tasks import PHASES, Outcome
+
+
+class GroupResult(msgspec.Struct, frozen=True):
+    """What became of one group: an outcome for each of its ranks."""
+
+    outcomes: Mapping[int, Outcome]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The group."""
+        return tuple(sorted(self.outcomes))
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether all went well."""
+        return all(each.state == "ok" for each in self.outcomes.values())
+
+    @property
+    def latency_s(self) -> float | None:
+        """Of the small all_reduce; the slowest rank's."""
+        return _slowest(each.latency_s for each in self.outcomes.values())
+
+    @property
+    def large_s(self) -> float | None:
+        """Of the large all_reduce; the slowest rank's."""
+        return _slowest(each.large_s for each in self.outcomes.values())
+
+    def suspects(self) -> tuple[int, ...]:
+        """The ranks that this group's failure points at; none where all look the same."""
+        states = self._by_state()
+        if found := states.get("died") or states.get("missing"):
+            return tuple(found)
+        if "wrong" in states and (sources := {source for each in self.outcomes.values() for source in each.sources}):
+            return tuple(sorted(sources))
+        late = self._late()
+        return late if len(late) < len(self.outcomes) else ()
+
+    def error(self) -> str:
+        """Why it did not go well, in one line; "" when it did."""
+        states = self._by_state()
+        for state in ("died", "missing"):
+            if found := states.get(state):
+                return "; ".join(self._of_one(rank) for rank in found)
+        if wrong := states.get("wrong"):
+            return min((self.outcomes[rank].error for rank in wrong), key=lambda text: "from rank" not in text)
+        return self._of_unfinished() if not self.is_ok else ""
+
+    def log(self) -> str:
+        """What the first suspect's worker printed at its end, a Python stack for one."""
+        order = [*self.suspects(), *self.outcomes]
+        return next((log for rank in order if rank in self.outcomes and (log := self.outcomes[rank].log)), "")
+
+    def _by_state(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for rank, outcome in sorted(self.outcomes.items()):
+            found.setdefault(outcome.state, []).append(rank)
+        return found
+
+    def _late(self) -> tuple[int, ...]:
+        """The ranks that came least far."""
+        progress = {rank: PHASES.index(each.phase or PHASES[0]) for rank, each in self.outcomes.items()}
+        return tuple(rank for rank, place in sorted(progress.items()) if place == min(progress.values()))
+
+    def _of_one(self, rank: int) -> str:
+        outcome = self.outcomes[rank]
+        if outcome.state == "missing":
+            return f"the process of rank {rank} does not answer"
+        return f"rank {rank} died {outcome.error} in {outcome.phase}"
+
+    def _of_unfinished(self) -> str:
+        late = self._late()
+        raised = [each for each in self.outcomes.values() if each.state == "error"]
+        first = min(raised, key=lambda each: (each.rank not in late, each.seconds_s), default=None)
+        if first is not None and (first.rank in late or len(late) == len(self.outcomes)):
+            return f"rank {first.rank} in {first.phase}: {first.error}"
+        if len(late) == len(self.outcomes):
+            return f"{ranges(late)} all hang in {self.outcomes[late[0]].phase}"
+        others = [rank for rank in self.outcomes if rank not in late]
+        ahead = min(PHASES.index(self.outcomes[rank].phase) for rank in others)
+        place = self.outcomes[late[0]].phase
+        return f"{ranges(late)} hung in {place} and never came to {PHASES[ahead]}, where {ranges(others)} waited"
+
+
+def _slowest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,113 @@
+"""Starts the processes of a check: store, supervisors, and, in this process, the coordinator or a supervisor."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from rangewatch.linkcheck import store as stores
+from rangewatch.linkcheck import supervisor
+from rangewatch.linkcheck.children import Child
+from rangewatch.linkcheck.coordinator import Plan, Tell, check
+from rangewatch.linkcheck.faults import Fault
+from rangewatch.linkcheck.place import Place
+from rangewatch.linkcheck.store import Address, Store
+from rangewatch.linkcheck.supervisor import CoordinatorGone
+from rangewatch.linkcheck.tasks import Member
+from rangewatch.server_api import write_line
+
+LEAVE_S = 3.0
+"""For the other ranks to hear that it is over, before the store goes."""
+EXIT_S = 1.0
+"""For their processes to be gone: a launcher that sees rank 0 fail ends those that are left, and names them too."""
+
+
+class LaunchError(Exception):
+    """Why the check cannot run, in one line."""
+
+
+def gpu_count() -> int:
+    """GPUs of this host. Asked in a child, since a process that has asked CUDA can fork no worker that uses it."""
+    child = Child.fork(lambda send: send(str(torch.cuda.device_count()).encode()), is_quiet=True)
+    try:
+        lines = child.lines(60.0)
+        return int(lines[0]) if lines else 0
+    finally:
+        child.close()
+
+
+def alone(plan: Plan, faults: Sequence[Fault], tell: Tell) -> dict[str, Any]:
+    """All ranks on this host, started here. Raises `LaunchError`."""
+    with ExitStack() as children:
+        keeper, address = stores.host_loopback()
+        children.callback(keeper.close)
+        for rank in range(plan.world_size):
+            children.callback(_start(address, rank, rank, faults, plan.join_s).close)
+        return _coordinate(address, keeper, plan, tell)
+
+
+def lead(place: Place, plan: Plan, faults: Sequence[Fault], tell: Tell) -> dict[str, Any]:
+    """Rank 0 under a launcher: its supervisor, the coordinator, and the store unless torchrun has one.
+
+    Raises `LaunchError`.
+    """
+    with ExitStack() as children:
+        keeper = None if place.is_hosted else _host(place.address)
+        if keeper is not None:
+            children.callback(keeper.close)
+        children.callback(_start(place.address, 0, place.local_rank, faults, plan.join_s).close)
+        result = _coordinate(place.address, keeper, plan, tell)
+        time.sleep(EXIT_S if place.world_size > 1 else 0.0)
+        return result
+
+
+def follow(place: Place, faults: Sequence[Fault], join_s: float) -> int:
+    """Any other rank under a launcher: does what rank 0 asks for; its exit status."""
+    try:
+        supervisor.serve(Store(place.address, join_s), _member(place.rank, place.local_rank), faults)
+    except (RuntimeError, CoordinatorGone) as error:
+        where = f"{place.address.host}:{place.address.port}"
+        reason = str(error).splitlines()[0][:200]
+        write_line(sys.stderr, f"rangewatch linkcheck: rank {place.rank}: rank 0 at {where} does not answer ({reason})")
+        return 2
+    return 0
+
+
+def _start(address: Address, rank: int, local_rank: int, faults: Sequence[Fault], join_s: float) -> Child:
+    return Child.fork(lambda _: supervisor.serve(Store(address, join_s), _member(rank, local_rank), faults))
+
+
+def _member(rank: int, local_rank: int) -> Member:
+    return Member(rank, local_rank, socket.gethostname(), os.getpid())
+
+
+def _host(address: Address) -> Child:
+    try:
+        return stores.host(address)
+    except OSError as error:
+        raise LaunchError(f"cannot listen on port {address.port} ({error.strerror}); set MASTER_PORT") from None
+
+
+def _coordinate(address: Address, keeper: Child | None, plan: Plan, tell: Tell) -> dict[str, Any]:
+    try:
+        store = Store(address, plan.join_s)
+        result = check(store, plan, tell)
+        end_s = time.monotonic() + LEAVE_S
+        while store.left() < plan.world_size and time.monotonic() < end_s:
+            time.sleep(0.02)
+    except RuntimeError as error:
+        raise LaunchError(_reason(address, keeper, error)) from None
+    return result
+
+
+def _reason(address: Address, keeper: Child | None, error: RuntimeError) -> str:
+    said = keeper.log().splitlines() if keeper is not None and keeper.has_ended() else []
+    last = next((line for line in reversed(said) if "rror" in line), str(error).splitlines()[0])
+    return f"no store at {address.host}:{address.port}: {last[:300]}"

@@ -1,0 +1,204 @@
+"""A rank that stops: when it is said, and what the ranks say that wait for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from rangewatch.collectors import stacks
+from rangewatch.collectors.hang import FIRST_STEPS_S, LEAST_S, STEPS, HangWatch
+from tests.agent.collectors.ranks import Watched, run_ranks
+
+RANKS, MISSING, SKIPPED = 3, 2, 5
+
+
+def scenario(rank: int, folder: Path) -> dict[str, Any]:
+    watched = Watched(rank, RANKS, hang_s=1.0)
+    watched.start()
+    watched.look_often()
+    for step in range(8):
+        watched.step = step
+        dist.all_reduce(torch.ones(4))
+        if step == SKIPPED and rank == MISSING:
+            oversleep(folder)
+        dist.all_reduce(torch.ones(6, dtype=torch.float64))
+        time.sleep(0.05)
+    (folder / f"{rank}.done").touch()
+    wait_for(lambda: any(kind == "hang_over" for kind, _, _ in watched.events))
+    watched.stop()
+    return {"events": watched.events, "rows": watched.rows()}
+
+
+def oversleep(folder: Path) -> None:
+    """Until the others have said that they wait: the test's, and not the clock's, end of the hang."""
+    wait_for(lambda: len(list(folder.glob("*.hung"))) == RANKS)
+
+
+def wait_for(condition: Any) -> None:
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+
+
+def scenario_with_marks(rank: int, folder: Path) -> dict[str, Any]:
+    original = Watched.collect
+
+    def collect(self: Watched) -> None:
+        original(self)
+        if any(kind == "stacks" for kind, _, _ in self.events):
+            (folder / f"{rank}.hung").touch()
+
+    Watched.collect = collect  # type: ignore[method-assign]
+    return scenario(rank, folder)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_ranks(scenario_with_marks, RANKS, tmp_path_factory.mktemp("hang"))
+
+
+def told(found: dict[str, Any], kind: str) -> tuple[str, dict[str, Any]]:
+    return next((message, data) for each, message, data in found["events"] if each == kind)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_those_who_wait_say_for_what(ranks: list[dict[str, Any]], rank: int) -> None:
+    message, data = told(ranks[rank], "hang")
+    group = data["groups"][0]
+    waiting = group["waiting"][0]
+    sequence = 2 * SKIPPED + 2
+    assert (group["enqueued"], group["completed"]) == (sequence, sequence - 1)
+    assert (waiting["op"], waiting["sequence"], waiting["bytes"], waiting["dtype"]) == (
+        "all_reduce", sequence, 48, "float64",
+    )  # fmt: skip
+    assert group["flight_recorder"] is None or group["flight_recorder"]["last_enqueued_collective"] == sequence
+    assert data["step"] == SKIPPED and data["is_waiting"]
+    assert f"all_reduce {sequence} of group '0' (48 bytes of float64)" in message
+    assert data["line"]["function"] == "scenario" and data["line"]["file"] == __file__
+    assert "all_reduce" in told(ranks[rank], "stacks")[1]["text"]
+
+
+def test_the_missing_one_says_where_it_is(ranks: list[dict[str, Any]]) -> None:
+    message, data = told(ranks[MISSING], "hang")
+    assert not data["is_waiting"] and data["groups"][0]["waiting"] == []
+    assert data["groups"][0]["enqueued"] == data["groups"][0]["completed"] == 2 * SKIPPED + 1
+    assert "in no collective" in message
+    assert data["line"]["function"] == "wait_for"
+
+
+def test_it_says_when_the_hang_is_over(ranks: list[dict[str, Any]]) -> None:
+    for found in ranks:
+        kinds = [kind for kind, _, _ in found["events"] if kind.startswith("hang")]
+        assert kinds[:2] == ["hang", "hang_over"]
+        waited = [row for row in found["rows"] if row["sequence"] == 2 * SKIPPED + 2]
+        assert len(waited) == 1 and waited[0]["duration_s"] > 0, "its row comes once it has ended"
+
+
+def steps(watch: HangWatch, each_s: float, count: int) -> float:
+    for step in range(count):
+        assert watch.look(step, 10 * step, step * each_s) == ""
+    return (count - 1) * each_s
+
+
+def test_a_stop_is_told_once_and_when_it_is_over() -> None:
+    watch = HangWatch()
+    last_s = steps(watch, 0.5, 20)
+    assert watch.threshold_s == LEAST_S
+    assert [watch.look(19, 190, last_s + later) for later in (1, 7.9, LEAST_S, 9, 30)] == ["", "", "hang", "", ""]
+    assert watch.look(20, 200, last_s + 40) == "hang_over"
+    assert watch.threshold_s == LEAST_S, "a hang says nothing about how long steps take"
+
+
+def test_long_steps_are_no_hang() -> None:
+    watch = HangWatch()
+    last_s = steps(watch, 3.0, 20)
+    assert watch.threshold_s == pytest.approx(STEPS * 3.0)
+    assert watch.look(19, 190, last_s + 29) == ""
+
+
+def test_collectives_within_a_step_are_an_advance() -> None:
+    watch = HangWatch()
+    last_s = steps(watch, 0.5, 20)
+    for minute in range(1, 5):
+        for second in range(0, 60, 5):
+            assert watch.look(19, 190 + 100 * minute + second, last_s + 60 * minute + second) == ""
+
+
+def test_the_first_step_may_compile() -> None:
+    watch = HangWatch()
+    assert [watch.look(0, 0, now_s) for now_s in (0, 30, FIRST_STEPS_S - 1, FIRST_STEPS_S)] == ["", "", "", "hang"]
+
+
+STUCK = """
+import ctypes, sys
+from pathlib import Path
+from rangewatch.collectors.stacks import StuckTimer
+timer = StuckTimer(Path(sys.argv[1]), 0.3)
+timer.start()
+assert timer.why_not == "", timer.why_not
+assert timer.wind() == ""
+def holds_the_gil():
+    ctypes.PyDLL(None).usleep(900_000)
+holds_the_gil()
+print(Path(sys.argv[1]).read_text())
+print("again", timer.wind())
+timer.stop()
+assert not Path(sys.argv[1]).exists()
+"""
+
+
+def test_stacks_without_the_gil(tmp_path: Path) -> None:
+    path = tmp_path / "own" / "stacks.txt"
+    ran = subprocess.run([sys.executable, "-c", STUCK, str(path)], capture_output=True, text=True, timeout=50)
+    assert ran.returncode == 0, ran.stderr
+    written, _, again = ran.stdout.partition("again")
+    assert "in holds_the_gil" in written and "in holds_the_gil" in again
+
+
+def test_the_timer_is_left_to_who_uses_it(tmp_path: Path) -> None:
+    stand_in = STUCK.replace("import ctypes", "import faulthandler, ctypes").split("assert timer.why_not")[0]
+    script = stand_in + "print(timer.why_not, '|', timer.wind())"
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True, timeout=50
+    )
+    assert ran.stdout.startswith("__main__ uses faulthandler"), ran.stderr
+
+
+def test_who_sets_the_timer_later_keeps_it(tmp_path: Path) -> None:
+    script = STUCK.split("def holds_the_gil")[0] + (
+        "sys.modules['faulthandler'].dump_traceback_later(1.0, exit=True)\n"
+        "assert timer.wind() == '' and 'somebody else' in timer.why_not\n"
+        "timer.stop()\n"
+        "import time; time.sleep(20)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True, timeout=50
+    )
+    assert ran.returncode == 1 and "Timeout (0:00:01)" in ran.stderr, "it still ends the process, as it was told to"
+
+
+def test_stacks_of_other_ranks_are_found(tmp_path: Path) -> None:
+    for name, text in (
+        ("run-rank0.txt", "own"),
+        ("run-rank1.txt", "stuck"),
+        ("run-rank2.txt", ""),
+        ("other-rank1.txt", "x"),
+    ):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "run-rank3.txt").symlink_to(tmp_path / "other-rank1.txt")
+    os.utime(tmp_path / "other-rank1.txt", (0, 0))
+    found = stacks.written_by_others(tmp_path, "run-rank", tmp_path / "run-rank0.txt", 60.0)
+    assert found == {"run-rank1.txt": "stuck"}
+    timer = stacks.StuckTimer(tmp_path / "run-rank5.txt", 1000.0)
+    timer.start()
+    timer.stop()
+    assert not (tmp_path / "other-rank1.txt").exists(), "left by a process that was killed long ago"

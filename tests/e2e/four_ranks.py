@@ -1,0 +1,106 @@
+"""One of four gloo ranks that train a small DDP model, with trouble planted on rank 2: `four_ranks.py URL TROUBLE`."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+import rangewatch
+
+LATE_S = 0.03
+WIDTH, DEPTH = 64, 4
+STOP_AT = 30  # the step at which a rank stops
+
+
+class Rows(Dataset):  # type: ignore[type-arg]
+    def __init__(self, late_s: float) -> None:
+        self.late_s = late_s
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        if self.late_s and place % 8 == 0:
+            time.sleep(self.late_s)
+        return torch.full((WIDTH,), (place % 7) / 7.0)
+
+
+class LateBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, values: torch.Tensor) -> torch.Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        time.sleep(LATE_S)
+        return grad
+
+
+class Model(nn.Module):
+    def __init__(self, late_backward: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.late_backward = late_backward
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        for number, layer in enumerate(self.layers):
+            values = torch.tanh(layer(values))
+            if self.late_backward and number == DEPTH // 2:
+                values = LateBackward.apply(values)
+        return values
+
+
+def main(url: str, trouble: str) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=5))
+    rank = dist.get_rank()
+    mine = trouble if rank == 2 else ""
+    model = DistributedDataParallel(Model(mine == "backward"), bucket_cap_mb=0.02)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with rangewatch.attach(model, optimizer, url=url, run=trouble, ship_interval_s=0.2):
+        for step, values in enumerate(batches(mine)):
+            loss = model(values).square().mean()
+            if mine == "before backward":
+                time.sleep(LATE_S)
+            loss.backward()
+            stop(mine, step)
+            if trouble in HANGS:
+                dist.all_reduce(torch.ones(4 if mine == "size" and step == STOP_AT else 8))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+HANGS = ("skip", "size", "SIGSTOP", "SIGKILL")
+
+
+def batches(mine: str) -> Iterator[torch.Tensor]:
+    yield from DataLoader(Rows(LATE_S if mine == "data loader" else 0.0), batch_size=8)
+
+
+def stop(mine: str, step: int) -> None:
+    if step != STOP_AT:
+        return
+    if mine == "skip":
+        wait_elsewhere()
+    elif mine in ("SIGSTOP", "SIGKILL"):
+        os.kill(os.getpid(), getattr(signal, mine))
+
+
+def wait_elsewhere() -> None:
+    """Not in the collective that the others are in."""
+    time.sleep(300)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

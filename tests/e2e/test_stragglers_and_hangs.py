@@ -1,0 +1,134 @@
+"""Four real ranks with real trouble planted on rank 2: who is named, and with which class, live over HTTP.
+
+A soak does each twenty times.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import Server
+
+WORKER = Path(__file__).with_name("four_ranks.py")
+RANKS = 4
+TIMES = 20 if os.environ.get("RANGEWATCH_SOAK") else 1
+ENOUGH_STEPS = 60
+
+
+class Job:
+    """Four ranks of one run, started by hand as a launcher would."""
+
+    def __init__(self, url: str, trouble: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        usual = os.environ | {
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        command = [sys.executable, str(WORKER), url, trouble]
+        self.processes = [
+            subprocess.Popen(
+                command, env=usual | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.DEVNULL
+            )
+            for rank in range(RANKS)
+        ]
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait(30)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    found = Server(str(tmp_path / "a.db"))
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def start(server: Server) -> Iterator[Callable[[str], tuple[Server, int]]]:
+    jobs: list[Job] = []
+
+    def begin(trouble: str) -> tuple[Server, int]:
+        known = {each["id"] for each in server.get("/api/v1/runs")["runs"]}
+        jobs.append(Job(server.url, trouble))
+        wait_for(lambda: len(server.get("/api/v1/runs")["runs"]) > len(known))
+        return server, server.get("/api/v1/runs")["runs"][0]["id"]
+
+    yield begin
+    for each in jobs:
+        each.end()
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    while not (found := condition()):  # the test's own time limit ends it
+        time.sleep(0.25)
+    return found
+
+
+def collectives(server: Server, run: int) -> dict[str, Any]:
+    return server.get(f"/api/v1/runs/{run}/collectives")
+
+
+@pytest.mark.timeout(120 * TIMES)
+@pytest.mark.parametrize("where", ["before backward", "backward", "data loader"])
+def test_the_late_rank_is_named_and_what_it_is_late_with(start: Any, where: str) -> None:
+    for _ in range(TIMES):
+        server, run = start(where)
+        verdict = wait_for(lambda: named(collectives(server, run)))  # noqa: B023
+        assert verdict["rank"] == 2 and verdict["class"] == "non-communication slow", verdict
+        wanted = {"before backward": {"before backward", "forward"}, "backward": {"inside backward"}}
+        assert verdict["where"] in wanted.get(where, {where}), verdict
+        assert verdict["text"] and verdict["cost_s"] > 0.01
+
+
+def told(server: Server, run: int, *, of_all: bool) -> dict[str, Any] | None:
+    """The finding; of those who called different things most are known once all have told, a second or two later."""
+    found = server.get(f"/api/v1/runs/{run}/hang")["hang"]
+    is_whole = found and (not of_all or sum(len(side["ranks"]) for side in found["mismatch"]) == RANKS)
+    return found if is_whole else None
+
+
+def named(found: dict[str, Any]) -> dict[str, Any] | None:
+    steps = found["stop"] - found["start"]
+    return found["verdict"] if steps >= ENOUGH_STEPS else None
+
+
+@pytest.mark.timeout(120 * TIMES)
+def test_nobody_is_named_where_nothing_is_planted(start: Any) -> None:
+    for _ in range(TIMES):
+        server, run = start("nothing")
+        wait_for(lambda: len(collectives(server, run)["steps"]) >= ENOUGH_STEPS)  # noqa: B023
+        for _ in range(4):
+            found = collectives(server, run)
+            assert found["verdict"] is None or found["verdict"]["rank"] is None, found["verdict"]
+            assert found["coverage"] > 0.5
+            time.sleep(0.5)
+
+
+@pytest.mark.timeout(120 * TIMES)
+@pytest.mark.parametrize("trouble", ["skip", "size", "SIGSTOP", "SIGKILL"])
+def test_who_stops_is_named_while_the_others_wait(start: Any, trouble: str) -> None:
+    for _ in range(TIMES):
+        server, run = start(trouble)
+        found = wait_for(lambda: told(server, run, of_all=trouble == "size"))  # noqa: B023
+        assert found["culprits"] == [2], found["text"]
+        assert server.get(f"/api/v1/runs/{run}")["hang"]
+        rank = found["ranks"][2]
+        if trouble == "skip":
+            assert rank["where"]["function"] == "wait_elsewhere" and "wait_elsewhere" in rank["stacks"]
+        elif trouble == "size":
+            assert {side["bytes"] for side in found["mismatch"]} == {16, 32}
+        else:
+            assert rank["is_silent"] and found["silent"] == [2]

@@ -1,0 +1,87 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { eventModel, throttleModel } from "../../web/components/gpu_bands.js";
+import { bitBands, lineFigure, column, fact, places, stepsOf, sum, timesOf } from "../../web/gpu_series.js";
+import { bitNames, byHost, glanceFacts, gpuVerdict, hostLine, named, noteLines } from "../../web/gpu_words.js";
+import { choose } from "../../web/pages/gpu.js";
+
+/** @param {Partial<import("../../web/types.js").Gpu>} more */
+const gpu = (more) => ({ rank: 0, key: "GPU-0", name: "H100", host: "a", device_index: 0, state: /** @type {const} */ ("ok"), why: [], time_ns: 1, step: 1, values: {}, about: {}, ...more });
+/** @param {Partial<import("../../web/types.js").GpuLanes>} more @returns {import("../../web/types.js").GpuLanes} */
+const lanes = (more) => ({ rank: 0, key: "GPU-0", about: {}, times_ns: [10, 20, 30, 40], steps: [null, 1, 1, 2], values: {}, merge: {}, events: [], ...more });
+/** @param {import("../../web/types.js").Gpu[]} gpus */
+const answer = (gpus) => ({ gpus, hosts: [], notes: [], now_ns: 9 });
+const words = (/** @type {import("../../web/types.js").Gpus} */ said) => gpuVerdict(said, "1").parts[0][1];
+
+test("the sentence names the worst card, and says so when nothing stands out", () => {
+  assert.match(words(answer([gpu({}), gpu({ rank: 1 })])), /^Nothing stands out: all 2 GPUs answer/);
+  const bad = answer([gpu({ rank: 3, state: "gone", why: ["it does not answer"] }), gpu({ rank: 1, state: "slowed" }), gpu({})]);
+  assert.equal(words(bad), "1 of 3 GPUs needs attention: rank 3, it does not answer. 1 more is slowed.");
+  assert.equal(gpuVerdict(bad, "1").links[0].path, "/runs/1/gpu?rank=3&key=GPU-0");
+  assert.match(words(answer([gpu({ rank: 2, state: "slowed", why: ["HW slowdown"] })])), /slowed down: rank 2, HW slowdown/);
+  assert.match(words(answer([gpu({ state: "stale" })])), /as far as is known: 1 of 1 GPU has gone silent/);
+  assert.equal(gpuVerdict(answer([]), "1").level, "empty");
+});
+
+test("hosts stand in the order of their worst card, and those without a card at the end", () => {
+  const host = (/** @type {string} */ name, time_ns = 1) => ({ rank: 0, host: name, time_ns, values: {}, about: {} });
+  const groups = byHost({ ...answer([gpu({ host: "b" }), gpu({ host: "a" }), gpu({ host: "b" })]), hosts: [host("c"), host("a", 5), host("a", 2)] });
+  assert.deepEqual(groups.map((group) => [group.host, group.gpus.length, group.sample?.time_ns]), [["b", 2, undefined], ["a", 1, 5], ["c", 0, 1]]);
+});
+
+test("a value that is not supported is n/a and has no bar", () => {
+  const facts = glanceFacts(gpu({ values: { power_w: 350, power_limit_w: 700, utilization_gpu_percent: null } }));
+  assert.deepEqual(facts.map(({ text, share }) => [text, share]), [["n/a", null], ["350 W", 0.5], ["n/a", null], ["n/a", null]]);
+  assert.match(hostLine({ rank: 0, host: "a", time_ns: 1, values: { load_1m: 0 }, about: {} }), /CPU n\/a, load 0\.0, memory n\/a/);
+});
+
+test("bits and numbers by their names", () => {
+  const names = { 4: "sw_power_cap", 64: "hw_thermal_slowdown" };
+  assert.deepEqual(bitNames(68, names), ["sw power cap", "hw thermal slowdown"]);
+  assert.equal(named("throttle_reasons", 0, { names: { throttle_reasons: names } }), "none");
+  assert.equal(named("recovery_action", 2, { names: { recovery_action: { 2: "reboot the node" } } }), "reboot the node");
+  assert.equal(named("recovery_action", null, { names: { recovery_action: { 0: "none" } } }), "n/a");
+  assert.deepEqual(noteLines([{ rank: 0, message: "no driver" }, { rank: 1, message: "no driver" }]), ["ranks 0 and 1: no driver"]);
+});
+
+test("samples stand within the width of their step", () => {
+  assert.deepEqual(places([null, 0, 1, 1, 2]), [-0.25, 0.25, 0.75, 1.25, 2]);
+  assert.deepEqual(stepsOf(lanes({})), { start: 1, stop: 3 });
+  assert.deepEqual(stepsOf(lanes({ steps: [] })), { start: 0, stop: 1 });
+  const now = 1.79e18;
+  const at = timesOf(lanes({ times_ns: [0, 1, 2, 3].map((s) => now + s * 1e9) }), { start: 1, stop: 2 });
+  assert.ok(at && at.start_ns < now + 1e9 && at.start_ns > now && at.stop_ns > now + 2e9 && at.stop_ns < now + 3e9, "whole samples, though their times are rounded");
+  assert.equal(timesOf(lanes({}), { start: 1, stop: 2 })?.start_ns, 0);
+  assert.equal(timesOf(lanes({}), { start: 7, stop: 9 }), null);
+});
+
+test("lines keep what is not known, and limits come from what the card is", () => {
+  const of = lanes({ values: { a: [1, null, 3, 4], b: [1, 1, null, 1] }, about: { maxima: { sm: 7 } } });
+  const { figure } = lineFigure(of, [{ name: "x", of: column("a", 2) }, { name: "s", of: sum("a", "b") }, { name: "m", of: fact("maxima", "sm") }, { name: "?", of: column("none") }]);
+  assert.deepEqual(figure.data.map(({ y }) => y), [[0.5, null, 1.5, 2], [2, null, null, 5], [7, 7, 7, 7], [null, null, null, null]]);
+});
+
+test("a throttle band lasts as long as its bit is set", () => {
+  const of = lanes({ steps: [0, 1, 2, 3], values: { throttle_reasons: [0, 64, 68, 4] } });
+  assert.deepEqual([...bitBands(of, "throttle_reasons")], [[4, [{ from: 1.5, to: 3.5 }]], [64, [{ from: 0.5, to: 2.5 }]]]);
+  const model = throttleModel(of, { 4: "power" });
+  assert.deepEqual(model.rows.map(({ name, isCalm }) => [name, isCalm]), [["power", true], ["bit 64", false]]);
+  assert.equal(throttleModel(lanes({ values: { throttle_reasons: [null, null, null, null] } }), {}).isKnown, false);
+});
+
+test("events are sorted by what they are", () => {
+  const event = (/** @type {string} */ kind, step = 1, data = {}) => ({ time_ns: 1, step, kind, message: "m", data });
+  const { rows } = eventModel(lanes({ events: [event("xid"), event("gpu", -1, { ecc_uncorrected_volatile: 1 }), event("gpu_lost"), event("gpu")] }));
+  assert.deepEqual(rows.map(({ name, marks }) => [name, marks[0].at]), [["Xid", 1], ["memory errors", 0], ["lost", 1], ["other", 1]]);
+});
+
+test("without a wish the worst card is shown, without any card the host", () => {
+  const host = { rank: 1, host: "a", time_ns: 1, values: {}, about: {} };
+  const all = { ...answer([gpu({ rank: 2, key: "GPU-2" }), gpu({ rank: 1, key: "GPU-1" })]), hosts: [host] };
+  const state = (/** @type {object} */ more) => /** @type {any} */ ({ rank: null, key: "", ...more });
+  assert.equal(choose(all, state({}))?.key, "GPU-2");
+  assert.equal(choose(all, state({ rank: 1 }))?.key, "GPU-1");
+  assert.equal(choose(all, state({ rank: 1, key: "host" }))?.host, host);
+  assert.equal(choose(all, state({ rank: 7 })), null);
+  assert.equal(choose({ ...all, gpus: [] }, state({}))?.key, "host");
+});

@@ -1,0 +1,106 @@
+// Paints a grid of cells on a canvas: colours for numbers, patterns for what is not known or has failed.
+
+import { pooled } from "./cell_grid.js";
+import { colourAt, share } from "./colour_scale.js";
+import { shorten } from "./format.js";
+import { labelledRows } from "./state_geometry.js";
+
+/** @typedef {import("./cell_grid.js").Grid} Grid */
+/** @typedef {import("./cell_grid.js").Area} Area */
+/** @typedef {import("./colour_scale.js").Scale} Scale */
+/** @typedef {import("./theme.js").Palette} Palette */
+
+/** Pixels between two row labels, and for a column label. */
+const ROW_LABEL = 14;
+const COLUMN_LABEL = 52;
+/** Pixels of an average letter, and at the foot of the columns. */
+const LETTER = 6.2;
+export const FOOT = 18;
+const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
+
+/**
+ * @param {CanvasRenderingContext2D} pen @param {Grid} grid @param {Area} area @param {Scale} scale @param {Palette} palette
+ */
+export function paintCells(pen, grid, area, scale, palette) {
+  const { rows, columns, cells } = pooled(grid, area.height, area.width);
+  const x = (/** @type {number} */ column) => area.left + Math.round((column * area.width) / columns);
+  const y = (/** @type {number} */ row) => area.top + Math.round((row * area.height) / rows);
+  const gap = area.height / rows > 6 ? 1 : 0;
+  const gapAcross = area.width / columns > 20 ? 1 : 0;
+  for (const [at, cell] of cells.entries()) {
+    if (cell === "blank") continue;
+    const [row, column] = [Math.floor(at / columns), at % columns];
+    const box = { left: x(column), top: y(row), width: x(column + 1) - x(column) - gapAcross, height: y(row + 1) - y(row) - gap };
+    if (typeof cell === "number") solid(pen, box, `rgb(${colourAt(palette.headroom, share(cell, scale)).join(" ")})`);
+    else if (cell === "bad") failed(pen, box, palette);
+    else hatched(pen, box, palette.hatch);
+  }
+}
+
+/** @param {CanvasRenderingContext2D} pen @param {Area} box @param {string} colour */
+function solid(pen, { left, top, width, height }, colour) {
+  pen.fillStyle = colour;
+  pen.fillRect(left, top, width, height);
+}
+
+/** @param {CanvasRenderingContext2D} pen @param {Area} box @param {Palette} palette */
+function failed(pen, box, { nonfinite, nonfiniteInk }) {
+  solid(pen, box, nonfinite);
+  lines(pen, box, nonfiniteInk, 5, true);
+}
+
+/** @param {CanvasRenderingContext2D} pen @param {Area} box @param {string} colour */
+export const hatched = (pen, box, colour) => lines(pen, box, colour, 5, false);
+
+/** @param {CanvasRenderingContext2D} pen @param {Area} box @param {string} colour @param {number} spacing @param {boolean} crossed */
+function lines(pen, { left, top, width, height }, colour, spacing, crossed) {
+  pen.save();
+  pen.beginPath();
+  pen.rect(left, top, width, height);
+  pen.clip();
+  pen.strokeStyle = colour;
+  pen.lineWidth = 1;
+  pen.beginPath();
+  const first = Math.floor((left - height) / spacing) * spacing; // one lattice for all cells, whatever their size
+  for (let at = first; at < left + width + height; at += spacing) {
+    pen.moveTo(at, top + height);
+    pen.lineTo(at + height, top);
+    if (!crossed) continue;
+    pen.moveTo(at, top);
+    pen.lineTo(at + height, top + height);
+  }
+  pen.stroke();
+  pen.restore();
+}
+
+/** Names at the left and under the columns, as many as fit. @param {CanvasRenderingContext2D} pen @param {Grid} grid @param {Area} area @param {Palette} palette */
+export function paintNames(pen, { rows, columns }, area, palette) {
+  pen.font = FONT;
+  pen.fillStyle = palette.muted;
+  pen.textBaseline = "middle";
+  pen.textAlign = "right";
+  for (const row of labelledRows(rows.length, area.height, ROW_LABEL)) {
+    const middle = area.top + ((row + 0.5) / rows.length) * area.height;
+    pen.fillText(shorten(rows[row], Math.floor((area.left - 8) / LETTER)), area.left - 6, middle);
+  }
+  pen.textAlign = "center";
+  for (const column of labelledRows(columns.length, area.width, COLUMN_LABEL)) {
+    pen.fillText(columns[column], area.left + ((column + 0.5) / columns.length) * area.width, area.top + area.height + FOOT / 2 + 2);
+  }
+}
+
+/** Plain text beside a row. @param {CanvasRenderingContext2D} pen @param {string} text @param {number} x right edge @param {number} y middle @param {Palette} palette */
+export function paintName(pen, text, x, y, palette) {
+  pen.font = FONT;
+  pen.fillStyle = palette.muted;
+  pen.textBaseline = "middle";
+  pen.textAlign = "right";
+  pen.fillText(text, x, y);
+}
+
+/** @param {CanvasRenderingContext2D} pen @param {string} text @param {number} x middle @param {number} y middle @param {Palette} palette */
+export function paintTick(pen, text, x, y, palette) {
+  paintName(pen, "", x, y, palette);
+  pen.textAlign = "center";
+  pen.fillText(text, x, y);
+}

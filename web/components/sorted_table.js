@@ -1,0 +1,84 @@
+// A table that is sorted by a click on a column's name. It keeps its order while the run goes on.
+
+import { el, replace } from "../dom.js";
+
+/**
+ * @template R
+ * @typedef {object} Column
+ * @property {string} name
+ * @property {(row: R) => number | string | null} [by] what it is sorted by; unknown comes last, either way
+ * @property {(row: R) => import("../dom.js").Child} show
+ * @property {boolean} [isNumber]
+ * @property {string} [help]
+ */
+
+/**
+ * Rows in order. Pure.
+ * @template R
+ * @param {readonly R[]} rows @param {(row: R) => number | string | null} by @param {boolean} isDown
+ */
+export function sorted(rows, by, isDown) {
+  const way = isDown ? -1 : 1;
+  return [...rows].sort((one, other) => {
+    const [a, b] = [by(one), by(other)];
+    if (a === null || b === null) return Number(a === null) - Number(b === null);
+    if (typeof a === "number" && typeof b === "number") return way * (a - b);
+    return way * String(a).localeCompare(String(b), "en", { numeric: true });
+  });
+}
+
+/**
+ * @template R
+ * @param {readonly Column<R>[]} columns
+ * @param {{caption: string, name: string, sortBy?: string, most?: number}} options sortBy: a column's name; else as given
+ */
+export function createSortedTable(columns, { caption, name, sortBy = "", most = Infinity }) {
+  const body = el("tbody");
+  const more = el("p", { class: "muted table-more", hidden: true });
+  const heads = columns.map((column) => head(column));
+  const table = el("table", { class: "dense sorted-table", "data-testid": name }, el("caption", {}, caption), el("thead", {}, el("tr", {}, ...heads.map(({ cell }) => cell))), body);
+  const element = el("div", { class: "panel table-scroll" }, table, more);
+  /** @type {readonly R[]} */
+  let rows = [];
+  let order = { by: sortBy, isDown: true };
+  let shown = "";
+
+  /** @param {Column<R>} column */
+  function head(column) {
+    const button = column.by ? el("button", { type: "button", class: "sort", click: () => choose(column), title: column.help ?? null }, column.name) : column.name;
+    return { column, cell: el("th", { scope: "col", class: column.isNumber ? "number" : null }, button) };
+  }
+
+  /** @param {Column<R>} column */
+  function choose(column) {
+    const isDown = order.by === column.name ? !order.isDown : Boolean(column.isNumber);
+    order = { by: column.name, isDown };
+    shown = "";
+    draw();
+  }
+
+  function draw() {
+    const by = columns.find((column) => column.name === order.by)?.by;
+    for (const { column, cell } of heads) {
+      if (column.name === order.by) cell.setAttribute("aria-sort", order.isDown ? "descending" : "ascending");
+      else cell.removeAttribute("aria-sort");
+    }
+    const now = JSON.stringify([rows, order]);
+    if (now === shown) return; // a live run does not redraw what stays the same
+    shown = now;
+    const all = by ? sorted(rows, by, order.isDown) : rows;
+    replace(body, ...all.slice(0, most).map((row) => el("tr", {}, ...columns.map((column) => el("td", { class: column.isNumber ? "number" : null }, column.show(row))))));
+    more.hidden = all.length <= most;
+    more.textContent = `${most} of ${all.length} rows; sort by another column to see others first.`;
+  }
+
+  return {
+    element,
+    /** @param {readonly R[]} next */
+    update(next) {
+      rows = next;
+      element.hidden = next.length === 0;
+      draw();
+    },
+  };
+}

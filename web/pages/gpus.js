@@ -1,0 +1,79 @@
+// GPUs: every card at a glance, the worst first, by host; and the hosts.
+
+import * as api from "../api.js";
+import { createNothing } from "../components/fact_cards.js";
+import { gpuTile } from "../components/gpu_tile.js";
+import { mountRunPage } from "../components/run_page.js";
+import { createVerdict } from "../components/verdict.js";
+import { el, link, replace } from "../dom.js";
+import { clip, plural } from "../format.js";
+import { byHost, gpuVerdict, hostLine, noteLines, stateOf } from "../gpu_words.js";
+import { runPath } from "../url_state.js";
+
+/** @typedef {import("../types.js").Gpus} Gpus */
+/** @typedef {import("../gpu_words.js").HostGroup} HostGroup */
+
+const MOST_NOTES = 20;
+/** More cards than this are drawn closer together: what is well shrinks, what is not stays as it is. */
+const DENSE = 48;
+const NO_NOTE = "No rank has sent a sample of a card, and none has said why: on a CPU there is none, and a rank that has just attached sends its first within seconds.";
+
+/** @param {import("../types.js").PageContext} ctx @returns {import("../components/run_page.js").RunView} */
+function build(ctx) {
+  const run = ctx.params.id;
+  const verdict = createVerdict();
+  const nothing = createNothing("No GPU is recorded");
+  const when = el("p", { class: "muted figure-notes" });
+  const notes = el("ul", { class: "source-lines muted" });
+  const groups = el("div", { class: "host-groups" });
+  const element = el("div", {}, verdict.element, nothing.element, when, groups, notes);
+  let shown = "";
+
+  /** @param {Gpus} answer */
+  function show(answer) {
+    const { now_ns: _, ...stays } = answer;
+    const now = JSON.stringify(stays);
+    if (now === shown) return;
+    shown = now;
+    verdict.update(gpuVerdict(answer, run));
+    const lines = noteLines(answer.notes).slice(0, MOST_NOTES).map((line) => clip(line, 300));
+    verdict.element.hidden = !answer.gpus.length;
+    groups.toggleAttribute("data-dense", answer.gpus.length > DENSE);
+    nothing.update(answer.gpus.length ? null : lines.length ? lines : [NO_NOTE]);
+    replace(notes, ...(answer.gpus.length ? lines : []).map((line) => el("li", {}, line)));
+    const focused = groups.querySelector(":focus")?.getAttribute("data-key");
+    replace(groups, ...byHost(answer).map((group) => hostPanel(run, group)));
+    if (focused) /** @type {HTMLElement | null} */ (groups.querySelector(`[data-key="${CSS.escape(focused)}"]`))?.focus();
+  }
+
+  return {
+    element,
+    async update(about, signal) {
+      const answer = await api.gpus(run, signal);
+      show(answer);
+      const isOfNow = answer.gpus.length + answer.hosts.length === 0 || about.state === "live" || about.state === "empty";
+      when.textContent = isOfNow ? "" : `The run is ${about.state}: these are the last samples, not of now.`;
+    },
+    destroy() {},
+  };
+}
+
+/** @param {string} run @param {HostGroup} group */
+function hostPanel(run, { host, gpus, sample }) {
+  const states = ["gone", "alarm", "slowed", "stale"].flatMap((state) => {
+    const n = gpus.filter((gpu) => gpu.state === state).length;
+    return n ? [`${n} ${stateOf(state).word}`] : [];
+  });
+  const summary = gpus.length ? [plural(gpus.length, "GPU"), ...states].join(", ") : "no GPU";
+  const rank = sample?.rank ?? gpus[0]?.rank;
+  return el(
+    "section",
+    { class: "panel host-group", "data-testid": "host-group" },
+    el("header", {}, el("h2", { title: host }, clip(host, 80)), el("span", { class: "muted" }, summary), sample && link(runPath(run, "gpu", { rank, key: "host" }), { class: "host-link", "data-key": `host ${host}` }, "Host over time")),
+    el("p", { class: "muted host-line" }, hostLine(sample)),
+    gpus.length > 0 && el("ul", { class: "gpu-tiles" }, ...gpus.map((gpu) => gpuTile(run, gpu, gpus.filter(({ rank }) => rank === gpu.rank).length > 1))),
+  );
+}
+
+/** @type {import("../types.js").Page} */
+export default { id: "gpus", title: "GPUs", path: "/runs/{id}/gpus", mount: (root, ctx) => mountRunPage(root, ctx, "GPUs", () => build(ctx), { needsStep: false }) };
