@@ -31,7 +31,6 @@ MOST_ROWS = 600_000  # of all ranks: half a second to read and match
 FEWER = (200, 64, 24, 10)
 MOST_PHASED = 64  # ranks whose phases are read to say where a delay lies
 NAMES_OF_A_GROUP = ("hash", "name", "desc", "backend", "instance")
-MOST_BUCKETS = 10_000
 MOST_PARAMETERS = 64  # names of one bucket that are shown
 _row = tables.samples.c
 
@@ -61,7 +60,7 @@ def _facts(about: dict[str, Any]) -> dict[str, Any]:
         "groups": [_group(each) for each in _listed(about.get("groups"))],
         "ops": [str(each) for each in _listed(about.get("ops"))],
         "dtypes": [str(each) for each in _listed(about.get("dtypes"))],
-        "buckets": _listed(about.get("buckets")),
+        "buckets": buckets if isinstance(buckets := about.get("buckets"), dict | list) else {},
     }
 
 
@@ -73,11 +72,7 @@ def _group(said: Any) -> dict[str, Any]:
 
 
 def _listed(said: Any) -> list[Any]:
-    """A list as it is; buckets are sent by number when they change."""
-    if isinstance(said, list):
-        return said
-    known = {int(key): value for key, value in said.items() if key.isdecimal()} if isinstance(said, dict) else {}
-    return [known.get(number, f"bucket {number}") for number in range(min(max(known, default=-1) + 1, MOST_BUCKETS))]
+    return said if isinstance(said, list) else []
 
 
 def looked_at(run: RunReader, start: int, stop: int) -> tuple[int, int]:
@@ -221,7 +216,7 @@ def _call(matched: Matched, block: Block, row: int, column: int) -> dict[str, An
     durations_s = block.duration_s[:, column]
     wait_s = durations_s[row] - np.nanmin(durations_s) if block.is_measured[column] else math.nan
     bucket, dtype = int(block.bucket[column]), int(block.dtype[column])
-    named = matched.buckets[bucket] if bucket != UNKNOWN else None
+    named = matched.buckets.get(bucket)
     return {
         "group": block.group.title, "op": matched.ops[int(block.op[column])],
         "dtype": matched.dtypes[dtype] if dtype != UNKNOWN else None, "bytes": _number(block.bytes[column]),

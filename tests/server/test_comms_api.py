@@ -106,8 +106,28 @@ def test_one_step_on_all_ranks(server: Server) -> None:
     assert [call["begin_s"] for call in calls] == pytest.approx([0.0, 0.05, 0.1, 0.15])
     assert calls[0]["wait_s"] == pytest.approx(0.03, abs=0.001) and calls[1]["wait_s"] < 0.001
     assert calls[2]["parameters"] == ["layer2.weight"] and calls[2]["dtype"] == "float32"
+    bare = Samples(
+        "collective",
+        "",
+        np.array([10**18 + 10**12]),
+        {**SMALL, "bucket": np.array([7.0])},
+        {"groups": [GROUP], "ops": ["all_reduce"]},
+    )
+    server.post(Batch("run", 0, "a", 1, first_catalogue(), samples=(bare,)))  # buckets are named now and then only
+    newest = server.get("/api/v1/runs/1/collectives/step")
+    assert newest["step"] == 900 and newest["ranks"][0]["collectives"][0]["parameters"] == []
     nothing = server.get("/api/v1/runs/1/collectives/step?step=5000")
     assert nothing["step"] == 5000 and all(not each["collectives"] for each in nothing["ranks"])
+
+
+SMALL = {
+    "step": np.array([900.0]), "group": np.zeros(1), "op": np.zeros(1), "bytes": np.ones(1),
+    "sequence": np.array([4_000.0]), "duration_s": np.array([0.001]),
+}  # fmt: skip
+
+
+def first_catalogue() -> str:
+    return batch(KNOWN, 0, range(1)).catalogue
 
 
 def test_a_run_without_any(server: Server) -> None:

@@ -61,6 +61,7 @@ class Runner:
         while not self._stop.wait(max(due_s - time.monotonic(), 0.0)):
             due_s = max(due_s + limits.COLLECT_EVERY_S, time.monotonic())
             self._look()
+        self._look()  # what came since the last one
         for each in self._collectors:
             self._call(each, each.stop)
 

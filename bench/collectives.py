@@ -1,0 +1,197 @@
+"""What collective timing costs: a collective of each rung of the ladder, and the step of two gloo ranks with DDP.
+
+    python bench/collectives.py [--rounds 10] [--steps 20]
+
+Two ranks train one model without Rangewatch's collector and two more with it, on the rung that this torch allows. In
+each round both pairs run a window of steps, in random order and never together. A ratio is that of the median steps of
+one round; the table has the median of the rounds and the range from the 10th to the 90th percentile. The seconds of a
+collective are those of an all_reduce of 4 KB in a group of one rank, where nobody is waited for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import socket
+import statistics
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from rangewatch.collectors import collectives
+from rangewatch.collectors.flight_recorder import FlightRecorder
+from rangewatch.records import RankInfo
+
+VARIANTS = ("plain", "hooks", "wrapped")
+OPS = 500
+
+
+def main() -> int:
+    """Print the figures, and all of them as a line of JSON at the end."""
+    options = parse_options()
+    pairs = {name: Pair(name, options) for name in VARIANTS}
+    lanes = {name: pair for name, pair in pairs.items() if pair.rung in ("plain", name)}
+    steps: dict[str, list[float]] = {name: [] for name in lanes}
+    ops: dict[str, list[float]] = {name: [] for name in lanes}
+    order = random.Random(0)
+    for _ in range(options.rounds):
+        for name in order.sample(list(lanes), len(lanes)):
+            steps[name].append(lanes[name].ask("steps", options.steps))
+            ops[name].append(lanes[name].ask("ops", OPS))
+    dump_s = lanes["plain"].ask("dump", 2000)
+    for pair in pairs.values():
+        pair.end()
+    report(options, steps, ops, dump_s)
+    return 0
+
+
+class Pair:
+    """Two ranks that run what they are asked to."""
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        pipes = [spawn.Pipe() for _ in range(2)]
+        self._pipes = [ours for ours, _ in pipes]
+        arguments = [(rank, name, port, options, theirs) for rank, (_, theirs) in enumerate(pipes)]
+        self._ranks = [spawn.Process(target=run_rank, args=each) for each in arguments]
+        for rank in self._ranks:
+            rank.start()
+        self.rung, _ = [pipe.recv() for pipe in self._pipes]
+
+    def ask(self, what: str, count: int) -> float:
+        """Rank 0's seconds."""
+        for pipe in self._pipes:
+            pipe.send((what, count))
+        first, _ = [pipe.recv() for pipe in self._pipes]
+        return first
+
+    def end(self) -> None:
+        """Wait until both have ended."""
+        for pipe in self._pipes:
+            pipe.send(("end", 0))
+        for rank in self._ranks:
+            rank.join()
+
+
+def run_rank(rank: int, name: str, port: int, options: argparse.Namespace, pipe: Connection) -> None:
+    """One rank, until it is told to end."""
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    training = Training(rank, options.width)
+    stop = threading.Event()
+    if name == "plain":
+        pipe.send("plain")
+    else:
+        pipe.send(start_collector(rank, name, training, stop))
+    training.steps(3)
+    work = {"steps": training.steps, "ops": training.ops, "dump": training.dump}
+    while (asked := pipe.recv())[0] != "end":
+        pipe.send(work[asked[0]](asked[1]))
+    stop.set()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def start_collector(rank: int, rung: str, training: Training, stop: threading.Event) -> str:
+    """The collector and a thread that looks once a second, as in the agent; the rung that it is on."""
+    if rung == "wrapped":
+        vars(collectives)["are_supported"] = lambda: False  # as on a torch before 2.14
+    collector = collectives.Collectives(None, RankInfo("bench", rank, 2, rank, "host", "0", 0), hang_s=1000)  # type: ignore[arg-type]
+    collector.open_step = lambda: training.step
+    collector.start(lambda *event: None)
+
+    def look() -> None:
+        while not stop.wait(1.0):
+            collector.collect(training.step)
+        collector.stop()
+
+    threading.Thread(target=look, daemon=True).start()
+    return collector.rung
+
+
+class Training:
+    """A model of some 40 parameters in buckets of 1 MB, on one thread a rank."""
+
+    def __init__(self, rank: int, width: int) -> None:
+        torch.manual_seed(0)
+        self._model = DistributedDataParallel(
+            nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(20)]), bucket_cap_mb=1
+        )
+        self._optimizer = torch.optim.SGD(self._model.parameters(), 0.01)
+        self._data = torch.randn(128, width)
+        self._alone = [dist.new_group([each]) for each in range(2)][rank]
+        self.step = 0
+
+    def steps(self, count: int) -> float:
+        """Median seconds of a step."""
+        times_s = []
+        for _ in range(count):
+            began_s = time.perf_counter()
+            self._model(self._data).pow(2).mean().backward()
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+            self.step += 1
+            times_s.append(time.perf_counter() - began_s)
+        return statistics.median(times_s)
+
+    def ops(self, count: int) -> float:
+        """Median seconds of a collective in which nobody else takes part."""
+        values, times_s = torch.ones(1024), []
+        for _ in range(count):
+            began_s = time.perf_counter()
+            dist.all_reduce(values, group=self._alone)
+            times_s.append(time.perf_counter() - began_s)
+        return statistics.median(times_s)
+
+    def dump(self, count: int) -> float:
+        """Seconds of one reading of the flight recorder with a full ring, in which the GIL is held."""
+        self.ops(count)
+        began_s = time.perf_counter()
+        FlightRecorder().read()
+        return time.perf_counter() - began_s
+
+
+def report(
+    options: argparse.Namespace, steps: dict[str, list[float]], ops: dict[str, list[float]], dump_s: float
+) -> None:
+    """The table."""
+    print(f"torch {torch.__version__}, gloo, {options.rounds} rounds of {options.steps} steps")
+    print(f"{'rung':<10}{'step, ms':>10}{'ratio to plain':>28}{'all_reduce, us':>18}")
+    rows: dict[str, Any] = {}
+    for name, times_s in steps.items():
+        ratios = sorted(mine / plain for mine, plain in zip(times_s, steps["plain"], strict=True))
+        low, middle, high = (ratios[round(part * (len(ratios) - 1))] for part in (0.1, 0.5, 0.9))
+        step_ms, op_us = 1e3 * statistics.median(times_s), 1e6 * statistics.median(ops[name])
+        rows[name] = {"step_ms": step_ms, "ratio": middle, "low": low, "high": high, "all_reduce_us": op_us}
+        print(f"{name:<10}{step_ms:>10.1f}{f'{middle:.3f} ({low:.3f} to {high:.3f})':>28}{op_us:>18.1f}")
+    print(f"one reading of the flight recorder's ring: {1e3 * dump_s:.1f} ms, on NCCL every 5 s; never on gloo alone")
+    print(json.dumps({"benchmark": "collectives", "torch": torch.__version__, "rungs": rows, "dump_s": dump_s}))
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10, help="rounds of all variants")
+    parser.add_argument("--steps", type=int, default=20, help="steps of a window")
+    parser.add_argument("--width", type=int, default=512, help="width of the model's layers")
+    options = parser.parse_args()
+    if min(options.rounds, options.steps, options.width) < 1:
+        parser.error("rounds, steps and width are at least 1")
+    return options
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
