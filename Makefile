@@ -48,9 +48,10 @@ bench: install  ## prints each claim's figure beside a baseline; some 40 minutes
 	$(BIN)/python bench/fleet.py --find-limit
 	$(BIN)/python bench/query.py
 	$(BIN)/python bench/server_away.py
+	$(BIN)/python bench/collectives.py
 
 soak: install  ## the long runs of the same tests
-	RANGEWATCH_SOAK=1 $(BIN)/pytest --timeout 3600 tests/server tests/agent/test_bad_models.py tests/agent/test_many_steps.py
+	RANGEWATCH_SOAK=1 $(BIN)/pytest --timeout 3600 tests/server tests/e2e tests/agent/linkcheck tests/agent/test_bad_models.py tests/agent/test_many_steps.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

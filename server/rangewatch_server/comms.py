@@ -31,6 +31,7 @@ MOST_ROWS = 600_000  # of all ranks: half a second to read and match
 FEWER = (200, 64, 24, 10)
 MOST_PHASED = 64  # ranks whose phases are read to say where a delay lies
 NAMES_OF_A_GROUP = ("hash", "name", "desc", "backend", "instance")
+NEWEST_STEPS = 64  # in which the newest step of all ranks is looked for
 MOST_PARAMETERS = 64  # names of one bucket that are shown
 _row = tables.samples.c
 
@@ -189,8 +190,9 @@ def one_step(run: RunReader, step: int | None) -> dict[str, Any]:
     """Every collective of one step, by rank; the last step with records when none is asked for."""
     first, last = run.first_step or 0, run.last_step
     low, high = looked_at(run, 0 if step is None else step, MAX_STEP if step is None else step + 1)
-    at = high - 1 if step is None else step
-    matched = match(chunks(run, at, at)) if low < high else match({rank: [] for rank in run.ranks})
+    records = chunks(run, max(low, high - NEWEST_STEPS), high - 1) if low < high else {rank: [] for rank in run.ranks}
+    at = _newest_of_all(records, high - 1) if step is None else step
+    matched = match(records)
     found = {rank: sorted(_calls(matched, rank, at), key=lambda call: call["began_ns"]) for rank in sorted(run.ranks)}
     for calls in found.values():
         begin_ns = calls[0]["began_ns"] if calls else 0
@@ -203,6 +205,13 @@ def one_step(run: RunReader, step: int | None) -> dict[str, Any]:
         "first_step": first,
         "last_step": last,
     }
+
+
+def _newest_of_all(records: dict[int, list[Chunk]], newest: int) -> int:
+    """The last step that every rank with records has got to: they do not report at once."""
+    known = [[each.columns["step"].max() for each in found if len(each.times_ns)] for found in records.values()]
+    last = [int(max(steps)) for steps in known if steps]
+    return max(min(last, default=newest), newest - NEWEST_STEPS + 1)
 
 
 def _calls(matched: Matched, rank: int, step: int) -> Iterator[dict[str, Any]]:

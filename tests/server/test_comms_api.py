@@ -114,7 +114,7 @@ def test_one_step_on_all_ranks(server: Server) -> None:
         {"groups": [GROUP], "ops": ["all_reduce"]},
     )
     server.post(Batch("run", 0, "a", 1, first_catalogue(), samples=(bare,)))  # buckets are named now and then only
-    newest = server.get("/api/v1/runs/1/collectives/step")
+    newest = server.get("/api/v1/runs/1/collectives/step?step=900")
     assert newest["step"] == 900 and newest["ranks"][0]["collectives"][0]["parameters"] == []
     nothing = server.get("/api/v1/runs/1/collectives/step?step=5000")
     assert nothing["step"] == 5000 and all(not each["collectives"] for each in nothing["ranks"])
@@ -257,3 +257,13 @@ def test_a_rank_that_skipped_a_collective_is_named(server: Server) -> None:
 def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():  # the test's own time limit ends it; ranks have three seconds to tell
         time.sleep(0.1)
+
+
+def test_the_newest_step_is_one_that_all_ranks_have_got_to(server: Server) -> None:
+    """They do not report at once: rank 0 is a step ahead."""
+    send(server)
+    ahead = Samples("collective", "", np.array([10**18 + 10**10]), {**SMALL, "step": np.array([20.0])},
+                    {"groups": [GROUP], "ops": ["all_reduce"]})  # fmt: skip
+    server.post(Batch("run", 0, "a", 1, first_catalogue(), samples=(ahead,)))
+    found = server.get("/api/v1/runs/1/collectives/step")
+    assert found["step"] == 19 and all(len(each["collectives"]) == BUCKETS for each in found["ranks"])

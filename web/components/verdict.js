@@ -30,7 +30,7 @@ function sentence({ level, parts }) {
 
 /** The opening words, up to the first stop, in bold where the server marked none. @param {[string, string]} first */
 function leadOf(first) {
-  const [, opening, rest] = /^([^.;:,(]*[.;:,]?)(.*)$/s.exec(first[1]) ?? [];
+  const [, opening, rest] = /^((?:[^.;:,(]|[.,](?=\d))*[.;:,]?)(.*)$/s.exec(first[1]) ?? [];
   return first[0] === "text" && opening ? [el("strong", {}, opening), rest] : [part(first)];
 }
 
