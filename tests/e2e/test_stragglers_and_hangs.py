@@ -85,9 +85,7 @@ def collectives(server: Server, run: int) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(120 * TIMES)
-@pytest.mark.parametrize(
-    "where", ["before backward", "backward", "data loader"] if SOAK else ["backward", "data loader"]
-)
+@pytest.mark.parametrize("where", LATE if SOAK else LATE[1:])
 def test_the_late_rank_is_named_and_what_it_is_late_with(start: Any, where: str) -> None:
     for _ in range(TIMES):
         server, run = start(where)
