@@ -238,7 +238,7 @@ class TestGoneAndBack:
             original(self, 3000, drops)
 
         monkeypatch.setattr(Queue, "__init__", small)
-        train(ingest.url, between=between)
+        train(ingest.url, between=between, collect=())
         steps = sorted(ingest.tensors()["", "output", 0])
         lost = sorted(set(range(STEPS)) - set(steps))
         assert lost and lost == list(range(lost[0], lost[-1] + 1)), "the oldest go, the first may be on its way"

@@ -24,7 +24,7 @@ RSS_BYTES = 8 << 20
 """The allocator keeps what a batch took while it was encoded: 0.4 MiB were seen. Were the cells of a tensor kept, 9,000
 steps of some 30 tensors, 5 float64 each, would be 10 MiB; were objects kept for them, ten times that."""
 
-ATTACH_BYTES = 4 << 20
+ATTACH_BYTES = 8 << 20  # three threads an attachment, each with an arena of malloc: 5 MiB were seen without any leak
 """0 to 2 MiB were seen. An agent's step buffer of 64 rows alone is 100 KB here: of 50 agents that are kept, 5 MB."""
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux' /proc")

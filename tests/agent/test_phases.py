@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, dataloader, get_worker_info
 
 import rangewatch
+from rangewatch import collectors
 from rangewatch.phase_clock_spent import SERIES
 from rangewatch.worker import OWN_SERIES
 from tests.agent.ingest_double import IngestDouble
@@ -38,6 +39,12 @@ class Clock:
 
 
 CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def nobody_times_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that exposed communication is unknown, unless a test brings a source of its own."""
+    monkeypatch.setattr(collectors, "ALL", {})
 
 
 @pytest.fixture(autouse=True)

@@ -73,7 +73,9 @@ def train(rank: int, watched: Watched | None = None, slow: str = "") -> list[tor
     if watched is not None:
         dist.barrier()
         watched.collect()
-        watched.collect()  # the thread that tells of the barrier's end may have needed a moment
+        while watched.collector._open:  # the thread that tells of their ends may need a moment
+            time.sleep(0.005)
+            watched.collect()
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
