@@ -24,7 +24,7 @@ from rangewatch_server.settings import Settings
 from rangewatch_server.store.engine import DatabaseError
 from rangewatch_server.store.single import hold
 from tests.server.conftest import Server, batch, catalogue, opening
-from tests.server.test_operations import metrics, until
+from tests.server.test_operations import until
 
 KNOWN = catalogue(3)
 SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
@@ -145,8 +145,11 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     server = Server(str(tmp_path / "a.db"))
     where = server.client.base_url
     with socket.create_connection((where.host, where.port)) as slow:
-        slow.sendall(b"POST /api/v1/ingest HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\nx")
-        until(lambda: metrics(server)["rangewatch_build_info"])
+        head = (
+            b"POST /api/v1/ingest HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n"
+        )
+        slow.sendall(head)
+        assert slow.recv(100).startswith(b"HTTP/1.1 100"), "the server waits for the body from here on"
         server.process.terminate()
         assert server.process.stderr is not None
         assert server.process.stderr.readline().startswith("draining: ")

@@ -128,7 +128,7 @@ def test_a_clean_machine_has_no_finding(planted: Planted) -> None:
         {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"},
         {"NCCL_IB_TIMEOUT": "22"},
         {"HF_HOME": "/tmp/not/made/yet"},
-        {"PATH": "/usr/local/nvidia/bin:/root/.local/bin:/usr/local/cuda/bin:/usr/bin:/bin"},
+        {"PATH": "/usr/local/nvidia/bin:/home/user/.local/bin:/usr/local/cuda/bin:/usr/bin:/bin"},
     ],
 )
 def test_a_setting_that_is_fine_is_no_finding(planted: Planted, variables: dict[str, str]) -> None:
