@@ -18,13 +18,13 @@ import rangewatch
 from tests.server.conftest import Server
 
 STEPS, WARM_STEPS = 10_000, 1_000
-ATTACHES, WARM_ATTACHES = (200, 20) if os.environ.get("RANGEWATCH_SOAK") else (70, 20)
+ATTACHES, WARM_ATTACHES = (250, 60) if os.environ.get("RANGEWATCH_SOAK") else (110, 60)
 
 RSS_BYTES = 8 << 20
 """The allocator keeps what a batch took while it was encoded: 0.4 MiB were seen. Were the cells of a tensor kept, 9,000
 steps of some 30 tensors, 5 float64 each, would be 10 MiB; were objects kept for them, ten times that."""
 
-ATTACH_BYTES = 8 << 20  # three threads an attachment, each with an arena of malloc: 5 MiB were seen without any leak
+ATTACH_BYTES = 4 << 20
 """0 to 2 MiB were seen. An agent's step buffer of 64 rows alone is 100 KB here: of 50 agents that are kept, 5 MB."""
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux' /proc")
