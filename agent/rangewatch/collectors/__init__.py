@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rangewatch.collectors.base import Collector
+from rangewatch.collectors.collectives import Collectives
 from rangewatch.collectors.environment import EnvironmentCollector
 from rangewatch.collectors.gpu import GpuCollector
 from rangewatch.collectors.host import HostCollector
 from rangewatch.options import Options
 from rangewatch.records import RankInfo
 
-
-def _collectives(options: Options, info: RankInfo) -> Collector:
-    from rangewatch.collectors.collectives import Collectives  # noqa: PLC0415 - of all collectors it alone needs torch
-
-    return Collectives(options, info)
-
-
 ALL: Mapping[str, Callable[[Options, RankInfo], Collector]] = {
-    "collectives": _collectives,
+    "collectives": Collectives,
     "environment": EnvironmentCollector,
     "gpu": GpuCollector,
     "host": HostCollector,
