@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from rangewatch.attachment import attach as attach
     from rangewatch.attachment import detach as detach
     from rangewatch.guard import TrainingStopped as TrainingStopped
+    from rangewatch.on_alert import Alert as Alert
     from rangewatch.stop import NumericOverflow as NumericOverflow
     from rangewatch.watched_values import detect_overflow as detect_overflow
 
 __version__ = "0.1.0"
-__all__ = ["Handle", "NumericOverflow", "TrainingStopped", "__version__", "attach", "detach", "detect_overflow"]
+__all__ = [
+    "Alert", "Handle", "NumericOverflow", "TrainingStopped", "__version__", "attach", "detach", "detect_overflow",
+]  # fmt: skip
 
 _HOMES = {
+    "Alert": "on_alert",
     "Handle": "attachment",
     "NumericOverflow": "stop",
     "TrainingStopped": "guard",

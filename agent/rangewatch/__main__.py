@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import os
 import sys
 from collections.abc import Callable
 
 from rangewatch import __version__
+from rangewatch.command_line.table import COMMANDS, GROUPS
 
-# name -> (module with main(argv) -> exit status, extras that it needs ("": none), help)
-COMMANDS = {
-    "serve": ("rangewatch_server.serve", "server", "start the dashboard server"),
-    "report": ("rangewatch.report", "", "the classic text report of a run's first overflow, or of any step"),
-    "trace": ("rangewatch.trace", "", "record the next steps of a live run in full"),
-    "level": ("rangewatch.level", "", "record more, or less, of a live run"),
-    "doctor": ("rangewatch.doctor.command", "", "what is wrong with this machine's torch, CUDA, NCCL and network"),
-    "linkcheck": ("rangewatch.linkcheck.command", "agent", "tests every rank and link, and names the bad or slow one"),
-    "backup": ("rangewatch.backup", "", "all runs as they are now in one file, while training goes on"),
-    "restore": ("rangewatch.restore", "", "add the runs of a backup"),
-    "prune": ("rangewatch.prune", "", "remove detail by age and size, and show what would go"),
-    "delete": ("rangewatch.delete", "", "delete a run"),
-    "demo": ("rangewatch.demo.launch", "agent,server", "a server and two ranks that really overflow, in a minute"),
-}
+_HELP = ("-h", "--help", "help")
 
 
 def main() -> int:
     """Run the command named by the first argument; its exit status."""
     arguments = sys.argv[1:]
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if arguments[:1] == ["help"] and len(arguments) > 1:
+        arguments = [arguments[1], "--help"]
+    if not arguments or arguments[0] in _HELP:
         sys.stdout.write(_usage())
         return 0
     if arguments[0] in ("-V", "--version"):
         sys.stdout.write(f"rangewatch {__version__}\n")
         return 0
     if arguments[0] not in COMMANDS:
-        sys.stderr.write(f"rangewatch: no command {arguments[0]!r}\n\n{_usage()}")
+        sys.stderr.write(_unknown(arguments[0]))
         return 2
-    return _run(arguments[0], arguments[1:])
+    try:
+        return _run(arguments[0], arguments[1:])
+    except KeyboardInterrupt:
+        return 130  # as a shell has it for SIGINT
 
 
 def _run(name: str, arguments: list[str]) -> int:
@@ -49,12 +44,25 @@ def _run(name: str, arguments: list[str]) -> int:
         needed = f"'rangewatch[{extras}]'" if extras else "rangewatch"
         sys.stderr.write(f"rangewatch {name}: {error.name} is not installed; pip install {needed}\n")
         return 2
-    return command(arguments)
+    try:
+        return command(arguments)
+    except BrokenPipeError:  # the reader has seen enough, as `head` has; the interpreter flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    what = "option" if name.startswith("-") else "command"
+    return f"rangewatch: there is no {what} {name!r}{meant} (rangewatch --help lists the commands)\n"
 
 
 def _usage() -> str:
-    lines = [f"  {name:<10} {text}" for name, (_, _, text) in COMMANDS.items()]
-    return "usage: rangewatch COMMAND [options]\n\n" + "\n".join(lines) + "\n\nrangewatch COMMAND --help tells more.\n"
+    lines = ["usage: rangewatch COMMAND [options]"]
+    for title, commands in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:<11} {command.summary}" for name, command in commands.items())]
+    return "\n".join([*lines, "", "rangewatch COMMAND --help tells more; rangewatch --version tells the version.", ""])
 
 
 if __name__ == "__main__":

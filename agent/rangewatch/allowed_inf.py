@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.records import Event, TensorEntry
 from rangewatch.step_buffer import POSITIONS, Block
-from rangewatch.tensor_names import TensorNames
+
+if TYPE_CHECKING:  # it needs torch, which the watcher has not
+    from rangewatch.tensor_names import TensorNames
 
 
 class AllowedInf:

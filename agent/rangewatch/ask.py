@@ -6,9 +6,10 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
+from rangewatch.command_line.parser import ERROR, INTERRUPTED, SERVER_ENVIRONMENT, CommandParser, command_parser
 from rangewatch.server_api import Run, ServerError, Unavailable, add_arguments, find_run, get, post, write_line
 
 POLL_S = 0.5  # the server's own live pages are told twice a second
@@ -38,9 +39,12 @@ States = list[RankState]
 """What became of a command, by rank."""
 
 
-def parser_of(name: str, description: str) -> argparse.ArgumentParser:
+def parser_of(name: str, description: str, examples: Mapping[str, str]) -> CommandParser:
     """A parser with what both commands take."""
-    parser = argparse.ArgumentParser(prog=f"rangewatch {name}", description=description)
+    statuses = {0: "every rank did it, or with --no-wait was asked", 1: "some rank did not"} | ERROR
+    parser = command_parser(
+        name, description, examples=examples, statuses=statuses | INTERRUPTED, environment=SERVER_ENVIRONMENT
+    )
     add_arguments(parser)
     parser.add_argument("--rank", type=int, action="append", help="this rank only (may repeat; default: all)")
     parser.add_argument("--no-wait", action="store_true", help="do not wait until the ranks have done it")

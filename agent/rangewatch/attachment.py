@@ -15,15 +15,21 @@ from rangewatch import forward_hook, identity
 from rangewatch.collectors.collectives import Collectives
 from rangewatch.collectors.exposed import ExposedSince
 from rangewatch.compiled import CompiledCall
+from rangewatch.inner_steps import is_inner
 from rangewatch.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.model_hooks import ModelHooks
+from rangewatch.module_sources import module_sources
+from rangewatch.nonfinite_context import NonfiniteContext
+from rangewatch.on_alert import OnAlert
 from rangewatch.optimizer_reads import OptimizerReads, has_closure
 from rangewatch.options import Options, resolve
+from rangewatch.replicas import ReplicaReads
+from rangewatch.replicated import Replicated
 from rangewatch.selection import Selection
 from rangewatch.step_ends import add_step_ends, as_list, check_optimizers, watch_step
 from rangewatch.step_phases import add_phases
 from rangewatch.tensor_names import clean_modules
-from rangewatch.weights import Cadence, WeightReads
+from rangewatch.weights import Cadence, WeightReads, are_finite
 from rangewatch.worker import Agent
 
 _attached: WeakKeyDictionary[nn.Module, Handle] = WeakKeyDictionary()
@@ -44,9 +50,12 @@ def attach(
     allow_inf: Iterable[str] | None = None,
     full_every: int | None = None,
     weight_every: int | None = None,
+    replica_every: int | None = None,
+    replicated: bool | None = None,
     trace_batch_nums: Iterable[int] | None = None,
     abort_after_batch_num: int | None = None,
     on_overflow: str | None = None,
+    on_alert: OnAlert | None = None,
     budget_percent: float | None = None,
     histograms: bool | None = None,
     collect: Iterable[str] | None = None,
@@ -54,6 +63,9 @@ def attach(
     ship_interval_s: float | None = None,
     start_step: int | None = None,
     enabled: bool | None = None,
+    spool_dir: str | None = None,
+    spool_bytes: int | None = None,
+    watcher: bool | None = None,
     queue_bytes: int | None = None,
     flush_timeout_s: float | None = None,
     backend: str | None = None,
@@ -75,10 +87,12 @@ def attach(
         {
             "run": run, "url": url, "token": token, "kinds": kinds, "level": level, "include": include,
             "exclude": exclude, "allow_inf": allow_inf, "full_every": full_every, "weight_every": weight_every,
+            "replica_every": replica_every, "replicated": replicated,
             "trace_batch_nums": trace_batch_nums, "abort_after_batch_num": abort_after_batch_num,
-            "on_overflow": on_overflow, "budget_percent": budget_percent,
+            "on_overflow": on_overflow, "on_alert": on_alert, "budget_percent": budget_percent,
             "histograms": histograms, "collect": collect, "ship_every": ship_every, "ship_interval_s": ship_interval_s,
             "start_step": start_step, "enabled": enabled,
+            "spool_dir": spool_dir, "spool_bytes": spool_bytes, "watcher": watcher,
             "queue_bytes": queue_bytes, "flush_timeout_s": flush_timeout_s, "backend": backend,
         }
     )  # fmt: skip
@@ -125,8 +139,8 @@ class Handle:
         """Record named values for this step: numbers or tensors of one element, such as `loss=loss, lr=lr`.
 
         After the step has ended and before the next forward, a value belongs to the step that has just ended, unless
-        one of this name was logged for that already. The names of the agent's own series (`worker.OWN_SERIES`) are
-        refused.
+        one of this name was logged for that already. The names of the agent's own series
+        (`logged_values.OWN_SERIES`) are refused.
         """
         agent = self._agent
         if agent is not None and agent.observer.is_active:
@@ -158,7 +172,7 @@ class Handle:
             "tensors": len(agent.names),
             "kinds": sorted(agent.recording.kinds),
             "dropped": dict(agent.drops.counts),
-            "faults": dict(agent.guard.counts),
+            "faults": agent.faults(),
             "not_observed": dict(agent.observer.not_observed),
             "skipped": dict(agent.observer.skipped),
         }
@@ -178,18 +192,25 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     selection.check(clean_modules(model))
     device = next(model.parameters()).device
     info = identity.rank_info(
-        options.run, device, loss_scaled=is_loss_scaled(scaler, optimizers), ship_every=options.ship_every
+        options.run,
+        device,
+        loss_scaled=is_loss_scaled(scaler, optimizers),
+        ship_every=options.ship_every,
+        takes_alerts=options.on_alert != "record",
     )
     taken = {handle.run for handle in _attached.values() if handle.is_active}
     agent = Agent(options, identity.told_apart(info, type(clean_modules(model)[""]).__name__, taken))
-    with contextlib.ExitStack() as undo:
+    with contextlib.ExitStack() as undo, contextlib.ExitStack() as failed:
+        failed.callback(agent.runner.stop)
         add_phases(agent, model, optimizers, scaler, undo)
         _add_hooks(agent, model, optimizers, selection, undo)
         add_step_ends(agent, optimizers, scaler, undo)
         _watch_collectives(agent, model)
         undo.callback(_forget, ref(model))
         agent.start()
+        agent.guard.run("module sources", lambda: agent.add_event("modules", data=module_sources(clean_modules(model))))
         agent.remove = undo.pop_all().close
+        failed.pop_all()
         handle = Handle(agent, agent.remove, steps_alone=not optimizers and scaler is None)
     finalize(handle, agent.let_go).atexit = False
     _attached[model] = handle
@@ -200,6 +221,7 @@ def _watch_collectives(agent: Agent, model: nn.Module) -> None:
     for each in agent.runner.collectors:
         if isinstance(each, Collectives):
             each.open_step = lambda: agent.step
+            each.ledger.scene = agent.kept
             each.watch(model)
             agent.phase_sources.append(ExposedSince(each, lambda: agent.step))
 
@@ -217,28 +239,63 @@ def _add_hooks(
     observer.after_opening.append(weights.begin_step)
     observer.before_closing += [weights.read_now, updates.end_step, hooks.end_step]
     weights.begin_step(agent.step)
+    _tell_of_nonfinite(agent, model, hooks, optimizers)
+    replicas = _replica_reads(agent, model)
     for optimizer in optimizers:
-        _add_optimizer_reads(agent, optimizer, weights, updates, undo)
+        _add_optimizer_reads(agent, optimizer, weights, updates, replicas, undo)
+
+
+def _replica_reads(agent: Agent, model: nn.Module) -> ReplicaReads | None:
+    options, observer = agent.options, agent.observer
+    if not options.replica_every:
+        return None
+    every = max(options.replica_every, options.ship_every)  # of steps that are merged one is read
+    replicated = Replicated(model, is_told=options.replicated)
+    reads = ReplicaReads(observer, agent.names, replicated, every, agent.in_forward)
+    observer.after_opening.append(reads.begin_step)
+    observer.before_closing.append(reads.read_now)
+    reads.begin_step(agent.step)
+    return reads
+
+
+def _tell_of_nonfinite(agent: Agent, model: nn.Module, hooks: ModelHooks, optimizers: list[Any]) -> None:
+    context = NonfiniteContext(agent.names, agent.guard, agent.options.allow_inf, hooks.fqns, optimizers)
+    context.open_step, context.tell = lambda: agent.step, agent.add_event
+    agent.observer.host.nonfinite_seen = context.seen
+    agent.batched.append(context.look_at)
+    reference = ref(model)
+
+    def begin_step(step: int) -> None:
+        model = reference() if context.wants_weights else None
+        if model is not None:
+            context.wants_weights = False
+            if (value := are_finite(model)) is not None:
+                agent.record({"weights_finite": value})
+
+    agent.observer.after_opening.append(begin_step)
 
 
 def _add_optimizer_reads(
-    agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, undo: contextlib.ExitStack
-) -> None:
+    agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, replicas: ReplicaReads | None,
+    undo: contextlib.ExitStack,
+) -> None:  # fmt: skip
     reference = ref(optimizer)  # DeepSpeed's optimizers hold their model
 
     def before(*args: Any) -> None:
-        if agent.observer.is_active:
+        if agent.observer.is_active and not is_inner(args):
             began_ns = time.perf_counter_ns()
             weights.read_now()
             if has_closure(args):  # the forward and the backward are yet to come, inside the step
                 reads.before_closure(agent.step, reference())
             else:
                 reads.before(agent.step, reference())
+            if replicas is not None:
+                replicas.read_now()
             agent.cost.add(began_ns)
             agent.stop_at_overflow()
 
     def after(*args: Any) -> None:
-        if agent.observer.is_active:
+        if agent.observer.is_active and not is_inner(args):
             began_ns = time.perf_counter_ns()
             reads.after(reference())
             agent.cost.add(began_ns)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from rangewatch.maintenance import add_place, offline, opened, run, told
+from rangewatch.command_line.parser import ERROR, INTERRUPTED, CommandParser, command_parser
+from rangewatch.maintenance import PLACE_ENVIRONMENT, add_place, offline, opened, run, told
 from rangewatch.server_api import ServerError, write_line
 
 PART_BYTES = 1 << 20
@@ -24,21 +25,28 @@ CHECKED = {"tiles": b"RWT1", "samples": b"RWS1"}  # table -> how its payloads be
 
 def main(argv: Sequence[str]) -> int:
     """Write it; 0, 2 for an error, 130 when interrupted. FILE is there when all of it is, and was verified."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     return run("backup", lambda: _backup(options))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="rangewatch backup",
-        description="Copy all runs as they are at this moment into one SQLite file, while training goes on. "
-        "`rangewatch restore` reads it again, on SQLite or PostgreSQL.",
+def parser() -> CommandParser:
+    """What the command takes."""
+    made = command_parser(
+        "backup",
+        "Copy all runs as they are at this moment into one SQLite file, while training goes on. `rangewatch restore` "
+        "reads it again, on SQLite or PostgreSQL.",
+        examples={
+            "rangewatch backup runs.db": "of the running server",
+            "rangewatch backup runs.db --db postgresql://user@host/name": "of a database, without a server",
+        },
+        statuses={0: "all of FILE is there, and was verified"} | ERROR | INTERRUPTED,
+        environment=PLACE_ENVIRONMENT,
     )
-    parser.add_argument("file", type=Path, help="where to write it")
-    add_place(parser)
-    parser.add_argument("--replace", action="store_true", help="replace FILE when it is there")
-    parser.add_argument("--no-verify", action="store_true", help="do not read it again to check every tile")
-    return parser
+    made.add_argument("file", type=Path, metavar="FILE", help="where to write it")
+    add_place(made)
+    made.add_argument("--replace", action="store_true", help="replace FILE when it is there")
+    made.add_argument("--no-verify", action="store_true", help="do not read it again to check every tile")
+    return made
 
 
 def _backup(options: argparse.Namespace) -> int:

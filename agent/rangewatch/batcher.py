@@ -1,4 +1,4 @@
-"""Turns blocks into numbered batches and keeps them, bounded in bytes, until the server has them."""
+"""Takes blocks over from the training thread, bounded in bytes, and turns them into numbered batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rangewatch.tensor_names import TensorNames
 class Shipment(NamedTuple):
     """What is handed over. `tensor_count`: size of the catalogue that the block's columns belong to.
 
-    `copies` are on their way from devices and join the block when they are complete.
+    `copies` are on their way from devices and join the block when they are complete. `mark` is for `Sender.spooling`.
     """
 
     block: Block
@@ -26,12 +26,18 @@ class Shipment(NamedTuple):
     tensor_count: int
     copies: tuple[PendingCopy, ...] = ()
     samples: tuple[Samples, ...] = ()
+    mark: object = None
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
         samples = sum(each.times_ns.nbytes * (1 + len(each.columns)) for each in self.samples)
         return self.block.nbytes + sum(copy.nbytes for copy in self.copies) + 1000 * len(self.events) + samples
+
+    @property
+    def is_without_steps(self) -> bool:
+        """It has events and samples only."""
+        return not (len(self.block.steps) or self.block.series or self.copies)
 
     @property
     def is_empty(self) -> bool:
@@ -51,10 +57,10 @@ class Drops:
         self.counts: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def add(self, reason: str) -> None:
-        """One more was lost for `reason`."""
+    def add(self, reason: str, count: int = 1) -> None:
+        """More were lost for `reason`."""
         with self._lock:
-            self.counts[reason] = self.counts.get(reason, 0) + 1
+            self.counts[reason] = self.counts.get(reason, 0) + count
 
 
 class Handoff:
@@ -79,13 +85,23 @@ class Handoff:
                 self._drops.add("worker_behind")
 
     def get_complete(self) -> Shipment | None:
-        """Take from the front, if that is there and complete; called by the worker."""
+        """Take from the front, if that is there and complete; called by the worker.
+
+        A device that hangs never completes its copy: what has no steps, such as the word of that hang, goes before it.
+        """
         with self._lock:
-            if not self._shipments or not self._shipments[0].is_complete():
+            places = range(len(self._shipments))
+            place = next((place for place in places if self._may_go(place, self._shipments[place])), None)
+            if place is None:
                 return None
-            shipment = self._shipments.popleft()
+            shipment = self._shipments[place]
+            del self._shipments[place]
             self._nbytes -= shipment.nbytes
-            return shipment
+            return shipment if place == 0 else shipment._replace(mark=None)  # what is before it is not in the spool
+
+    @staticmethod
+    def _may_go(place: int, shipment: Shipment) -> bool:
+        return shipment.is_without_steps or (place == 0 and shipment.is_complete())
 
 
 class Batcher:
@@ -123,41 +139,3 @@ def _add_skipped_steps(series: dict[str, dict[int, float]]) -> None:
     # Here and not at the step's end, because found_inf may come from a device.
     if "found_inf" in series:
         series["skipped_step"] = {step: float(value > 0) for step, value in series["found_inf"].items()}
-
-
-class Encoded(NamedTuple):
-    """A batch as bytes, with the size and the digest of the catalogue it belongs to."""
-
-    body: bytes
-    tensor_count: int
-    catalogue: str
-
-
-class Queue:
-    """Encoded batches in order, bounded in bytes. The first one may be on its way and is never dropped."""
-
-    def __init__(self, max_bytes: int, drops: Drops) -> None:
-        self._batches: deque[Encoded] = deque()
-        self._max_bytes, self._drops = max_bytes, drops
-        self.nbytes = 0
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def put(self, batch: Encoded) -> None:
-        """Add at the end, dropping the oldest but the first when there is no room."""
-        self._batches.append(batch)
-        self.nbytes += len(batch.body)
-        while self.nbytes > self._max_bytes and len(self._batches) > 2:
-            first = self._batches.popleft()
-            self.nbytes -= len(self._batches.popleft().body)
-            self._batches.appendleft(first)
-            self._drops.add("queue_full")
-
-    def first(self) -> Encoded:
-        """The oldest, which stays. There must be one."""
-        return self._batches[0]
-
-    def remove_first(self) -> None:
-        """The oldest has arrived, or never will."""
-        self.nbytes -= len(self._batches.popleft().body)

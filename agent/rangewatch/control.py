@@ -10,7 +10,7 @@ from rangewatch import limits
 from rangewatch.options import LEVELS
 from rangewatch.recording import Recording, Trace
 from rangewatch.selection import matches
-from rangewatch.transport import Command
+from rangewatch.transport import Command, Raised
 
 Tell = Callable[[str, str, dict[str, Any]], None]
 
@@ -22,6 +22,10 @@ class Control:
         self.inbox: deque[Command] = deque(maxlen=limits.COMMANDS)
         self.fqns: Callable[[], Iterable[str]] = lambda: ()
         """The names of all that can be traced."""
+        self.on_alert: Callable[[Raised], str] = lambda alert: "record"
+        """What to do about an alert: one of `options.ON_ALERT`."""
+        self.stop: Callable[[str], None] = lambda reason: None
+        """Ends the training after the open step."""
         self._recording, self._tell = recording, tell
         self._known: deque[int] = deque(maxlen=limits.COMMANDS)
 
@@ -45,6 +49,8 @@ class Control:
     def _obey(self, command: Command, step: int) -> bool:
         if command.kind == "trace":
             self._trace(command, step)
+        elif command.kind == "alert" and command.alert is not None:
+            return self._alert(command, command.alert, step)
         elif command.kind == "level" and command.level in {*LEVELS, "default"}:
             self._recording.set_level(command.level)
             self._tell("level", "", {"kinds": sorted(self._recording.kinds)})  # no longer what the budget made of it
@@ -53,6 +59,18 @@ class Control:
         else:
             self._refuse(command, f"no command {command.kind} {command.level}".rstrip())
         return False
+
+    def _alert(self, command: Command, raised: Raised, step: int) -> bool:
+        """Whether the level is another."""
+        action = self.on_alert(raised)
+        if action == "stop":
+            self.stop(f"rangewatch: stopped by an alert ({raised.rule}): {raised.summary}")
+        elif action == "trace":
+            self._recording.trace(Trace(step, step))
+        elif action == "grads":
+            self._recording.set_level("grads")
+        self._answer(command.id, "done", f"alert {raised.rule}: {action}", first_step=step)
+        return action == "grads"
 
     def _trace(self, command: Command, step: int) -> None:
         modules = tuple(command.modules)

@@ -6,24 +6,29 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from rangewatch.command_line.parser import ERROR, INTERRUPTED, SERVER_ENVIRONMENT, CommandParser, command_parser
 from rangewatch.maintenance import opened, run
 from rangewatch.server_api import add_arguments, find_run, write_line
 
 
 def main(argv: Sequence[str]) -> int:
     """Delete it; 0, 1 when it was not to be, 2 for an error, 130 when interrupted."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     return run("delete", lambda: _delete(options))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="rangewatch delete",
-        description="Delete a run with all that was recorded of it. A training that still sends opens it anew.",
+def parser() -> CommandParser:
+    """What the command takes."""
+    made = command_parser(
+        "delete",
+        "Delete a run with all that was recorded of it. It asks first. A training that still sends opens it anew.",
+        examples={"rangewatch delete my-run": "asks", "rangewatch delete 17 --yes": "by its number, and does not ask"},
+        statuses={0: "it is deleted", 1: "it was not to be"} | ERROR | INTERRUPTED,
+        environment=SERVER_ENVIRONMENT,
     )
-    add_arguments(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    return parser
+    add_arguments(made)
+    made.add_argument("--yes", action="store_true", help="do not ask")
+    return made
 
 
 def _delete(options: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rangewatch import limits
 from rangewatch.records import FloatArray
+from rangewatch.statistics import checksum
 from rangewatch.statistics.device import COLUMNS, fill_identities, measure, merge
 from rangewatch.statistics.fused import FusedReads
 from rangewatch.statistics.fused_time import DeviceTime
@@ -44,10 +45,17 @@ class Scalar(NamedTuple):
 
 
 class PendingCopy:
-    """A copy on its way: rows (steps, tensors, `COLUMNS`), and scalars with what they are."""
+    """A copy on its way: rows (steps, tensors, `COLUMNS`), scalars with what they are, and checksums with their places.
 
-    def __init__(self, rows: Tensor, values: Tensor, scalars: list[Scalar], event: CopyEvent | None) -> None:
+    `places`: (step of the block, number of the tensor) of each checksum.
+    """
+
+    def __init__(
+        self, rows: Tensor, values: Tensor, scalars: list[Scalar], checksums: Tensor, places: list[tuple[int, int]],
+        event: CopyEvent | None,
+    ) -> None:  # fmt: skip
         self._rows, self._values, self._scalars, self._event = rows, values, scalars, event
+        self._checksums, self._places = checksums, places
         self.nbytes = rows.numel() * rows.element_size()
         self.is_empty = not rows.numel() and not scalars
 
@@ -64,6 +72,9 @@ class PendingCopy:
             operation(target, rows[:, : target.shape[1], position], out=target)
         for scalar, value in zip(self._scalars, self._values.tolist(), strict=True):
             block.series.setdefault(scalar.name, {})[scalar.step] = value
+        for (step, number), value in zip(self._places, self._checksums.tolist(), strict=True):
+            for name in ("checksum_max", "checksum_min"):
+                block.rows[columns[name], step, number] = value
 
 
 class DeviceRing:
@@ -77,6 +88,8 @@ class DeviceRing:
         self._rows = self._empty_rows(0, 0)
         self._scalar_values = torch.zeros(0, dtype=self.dtype, device=device)
         self._scalars: list[Scalar] = []
+        self._checksums: list[Tensor] = []
+        self._places: list[tuple[int, int]] = []
         self.fused = FusedReads(device)
         self.time = DeviceTime(functools.partial(torch.cuda.Event, enable_timing=True))
 
@@ -116,6 +129,11 @@ class DeviceRing:
         self._scalars.append(scalar)
         return True
 
+    def put_checksums(self, pairs: Sequence[tuple[int, Tensor]]) -> None:
+        """Queue the checksums of (number, tensor) in the open step; they stay on the device until `take`."""
+        self._checksums.append(checksum.on_device([tensor for _, tensor in pairs]))
+        self._places += [(self.slot, number) for number, _ in pairs]
+
     def take(self, tensors: int) -> PendingCopy:
         """Begin the copy of all closed steps, and empty the ring; `slot` is 0 again."""
         if self.slot > self._rows.shape[0]:
@@ -123,12 +141,13 @@ class DeviceRing:
         with _current(self.device):
             rows = self._to_host(self._rows[: self.slot, :tensors])
             values = self._to_host(self._scalar_values[: len(self._scalars)])
+            checksums = self._to_host(torch.cat(self._checksums)) if self._checksums else torch.zeros(0)
             event = self._make_event(self.device)
             if event is not None:
                 event.record()
         fill_identities(self._rows[: self.slot])  # queued behind the copy, on the same stream
-        copy = PendingCopy(rows, values, self._scalars, event)
-        self.slot, self._scalars = 0, []
+        copy = PendingCopy(rows, values, self._scalars, checksums, self._places, event)
+        self.slot, self._scalars, self._checksums, self._places = 0, [], [], []
         return copy
 
     def _to_host(self, values: Tensor) -> Tensor:
@@ -185,6 +204,16 @@ class DeviceReader:
             self._time(ring, functools.partial(ring.merge_many, members))
         for number, tensor in pairs:
             self._count(number, tensor.numel())
+
+    def read_checksums(self, pairs: Sequence[tuple[int, Tensor]]) -> None:
+        """Queue the checksums of (number, tensor), none of which is empty."""
+        by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
+        for number, tensor in pairs:
+            by_device.setdefault(tensor.device, []).append((number, tensor))
+        for device, members in by_device.items():
+            ring = self._ring(device)
+            if ring.dtype == torch.float64:  # a device that has it not has no ranks either
+                self._time(ring, functools.partial(ring.put_checksums, members))
 
     def take_device_time_s(self) -> dict[int, float]:
         """Seconds of the devices' time that reads took, by step: steps that were timed and are done. Never waits."""

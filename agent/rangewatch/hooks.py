@@ -18,6 +18,7 @@ from rangewatch import limits
 from rangewatch.containers import leaves
 from rangewatch.cost import TimedHook
 from rangewatch.guard import Guard
+from rangewatch.last_words.layout import TENSOR
 from rangewatch.observer import Observer
 
 _is_grad_enabled = torch.is_grad_enabled
@@ -76,6 +77,8 @@ class GradientHook:
         with _NoTorchFunction():
             if not self._has_number(gradient) or not observer.gradients.add(self._number, parameter, gradient):
                 self._read(gradient)
+            else:
+                observer.host.scene[TENSOR] = self._number  # it is read when the backward ends, but here we are
 
     def rename(self, fqn: str) -> None:
         """The parameter has another name from here on."""

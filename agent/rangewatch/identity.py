@@ -24,7 +24,9 @@ from rangewatch.records import RankInfo
 _RUN_KEY = "rangewatch/run"
 
 
-def rank_info(run: str | None, device: torch.device, *, loss_scaled: bool, ship_every: int = 1) -> RankInfo:
+def rank_info(
+    run: str | None, device: torch.device, *, loss_scaled: bool, ship_every: int = 1, takes_alerts: bool = False
+) -> RankInfo:
     """Describe this process; a new incarnation each time. `run` None: the ranks agree on one, see `run_name`."""
     rank, world_size, local_rank = ranks()
     return RankInfo(
@@ -32,7 +34,7 @@ def rank_info(run: str | None, device: torch.device, *, loss_scaled: bool, ship_
         rank=rank,
         world_size=world_size,
         local_rank=local_rank,
-        host=socket.gethostname(),
+        host=_host(),
         incarnation=uuid.uuid4().hex,
         started_ns=time.time_ns(),
         pid=os.getpid(),
@@ -40,6 +42,7 @@ def rank_info(run: str | None, device: torch.device, *, loss_scaled: bool, ship_
         versions={"rangewatch": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
         loss_scaled=loss_scaled,
         ship_every=ship_every,
+        takes_alerts=takes_alerts,
     )
 
 
@@ -115,6 +118,12 @@ def _script_stem() -> str:
 def _whole(environment: Mapping[str, str], name: str, default: int) -> int:
     value = environment.get(name, "")
     return int(value) if value.isdecimal() else default
+
+
+def _host() -> str:
+    with contextlib.suppress(OSError):  # a sandbox may forbid to ask
+        return socket.gethostname()
+    return "?"
 
 
 def _device_name(device: torch.device) -> str:

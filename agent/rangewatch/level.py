@@ -6,16 +6,31 @@ import sys
 from collections.abc import Sequence
 
 from rangewatch.ask import States, parser_of, ranks_of, run
+from rangewatch.command_line.parser import CommandParser
 from rangewatch.server_api import write_line
 
 
 def main(argv: Sequence[str]) -> int:
     """Ask, wait and print from which step it holds; the exit status as `ask.run` says."""
-    parser = parser_of("level", "Change what a live run records, from its next step on and until it ends.")
-    parser.add_argument("level", help="grads, outputs, frames, or default: what the run was started with")
-    options = parser.parse_args(argv)
+    options = parser().parse_args(argv)
     body = {"kind": "level", "level": options.level}
     return run("level", options, body, lambda name, states: _tell(options.level, name, states))
+
+
+def parser() -> CommandParser:
+    """What the command takes."""
+    made = parser_of(
+        "level",
+        "Change what a live run records, from its next step on and until it ends.",
+        {
+            "rangewatch level my-run frames": "record inputs, weights and updates too, from now on",
+            "rangewatch level my-run default": "record again what the run was started with",
+        },
+    )
+    made.add_argument(
+        "level", metavar="{grads,outputs,frames,default}", help="what to record; default: what the run was started with"
+    )
+    return made
 
 
 def _tell(level: str, name: str, states: States) -> None:

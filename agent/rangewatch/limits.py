@@ -19,6 +19,18 @@ QUEUE_BYTES = 256 << 20
 NONFINITE_FULL_EVERY = 20
 """Steps between two full sets caused by a NaN or Inf: a run that stays NaN must not pay for one at every step."""
 
+NONFINITE_TOLD = 32
+"""Times that a process looks around where NaN or Inf began: each is a pass over a module's parameters."""
+
+NONFINITE_TOLD_IN_SPELL = 3
+"""Of them while it lasts: weights that turn bad by it take more modules along, step by step, which tells no more."""
+
+CONTEXT_TENSORS = 64
+"""Inputs, and parameters, of one module that are looked at then."""
+
+CONTEXT_ELEMENTS = 1 << 25
+"""Elements that are read for it: some tenths of a second on a CPU. A parameter's count a sixteenth each."""
+
 BLOCK_ELEMENTS = 1 << 17
 """Elements reduced at a time by passes with temporaries: 128 Ki float32 and a float64 copy fit a 2 MiB L2 cache."""
 
@@ -53,7 +65,10 @@ READ_TIMEOUT_S = 10.0
 """Seconds without a byte of the reply. Ingest is one short transaction: ten seconds is a server in trouble."""
 
 REPLY_TIMEOUT_S = 20.0
-"""Seconds for the whole body of a reply, so that a server that sends a byte at a time cannot hold the thread."""
+"""Seconds for the whole of a reply, so that a server that sends a byte at a time cannot hold the thread."""
+
+SEND_TIMEOUT_S = 60.0
+"""Seconds for the whole of a request: the largest, 16 MiB, needs 280 kB/s. Less would send it again and again."""
 
 REPLY_BYTES = 1 << 20
 """Bytes of a reply that are read: commands of a later version have room, a wrong server's page has not."""
@@ -67,6 +82,9 @@ RETRY_AFTER_LAST_S = 60.0
 
 UNAUTHORIZED_RETRY_S = 15.0
 """Seconds between retries with a refused token: a server restarted with the right one takes the data then."""
+
+EVENTS_A_BATCH = 500
+"""Events that wait for the next batch; then the oldest goes. The wire takes 1,000, and the sender adds some."""
 
 OPENINGS_A_BATCH = 3
 """Times that an `Opening` is sent again for one batch before the server counts as rejecting it."""
@@ -143,3 +161,36 @@ of most changes, but sharding and `ModuleList.insert` write to a module's dictio
 
 GRADIENTS_AT_ONCE = 64
 """Gradients that are read together: few enough that what they hold, were somebody to let go of them, is little."""
+
+SPOOL_BYTES = 256 << 20
+"""Default bytes of a rank's spool: as much as the queue in memory had, times 8 ranks 2 GiB of a node's disk."""
+
+SPOOL_SEGMENT_BYTES = 4 << 20
+"""Bytes of one segment file of a spool. It is freed, merged and read as a whole: read, it is memory."""
+
+SPOOL_SEGMENTS = 16
+"""Least number of segments that a spool's bound is cut into: a small spool has smaller segments."""
+
+SPOOL_RETRY_S = 60.0
+"""Seconds after a disk fault before the spool is tried again: a full disk does not get empty in a second."""
+
+SPOOL_MERGED_VALUES = 6 << 20
+"""Values of one batch that merging may make, 48 MiB of float64: the wire takes 64 MiB."""
+
+LAST_WRITE_S = 0.5
+"""Seconds beyond the flush timeout in which what was not sent is written to the spool: milliseconds, as a rule."""
+
+REPLICA_LOOKS = 20
+"""Forwards in which it is looked for what replicates the model: it may be wrapped some time after it is attached."""
+
+REPLICA_LOOK_EVERY = 100
+"""Least steps between two looks at a replicated model's parameters: milliseconds for thousands of modules."""
+
+MODULE_CLASSES = 500
+"""Classes of modules whose source is told: each is some 150 bytes, and a model of thousands of modules has dozens."""
+
+MODULES_TOLD = 2_000
+"""Modules of which is told which class they are of, where several classes have one name."""
+
+MODULE_SOURCE_BYTES = 256 << 10
+"""Bytes of either of them: the wire takes 1 MiB of details in one event."""

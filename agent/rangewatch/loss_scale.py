@@ -15,6 +15,9 @@ from rangewatch.scalers.kind import Values
 from rangewatch.scalers.method_watch import Patch, Watch
 from rangewatch.worker import Agent
 
+MOST_TOLD = 32
+"""Times that a scaler's settings are told of in a process: once, and again when they have changed."""
+
 
 def check_scaler(scaler: Any) -> None:
     """Raise `TypeError` when `scaler` is neither like a scaler of `scalers.ALL` nor a list of such."""
@@ -59,10 +62,16 @@ class LossScaling:
             return
         named: dict[str, Any] = {}
         if "loss_scale" in values:
-            named[f"loss_scale/{number}" if number else "loss_scale"] = values["loss_scale"]
+            named[_series(number)] = values["loss_scale"]
         if "found_inf" in values:
             named["found_inf"] = self._any(values["found_inf"])
         self.agent.record(named)
+
+    def tell(self, number: int, scaler: Any, settings: dict[str, float]) -> None:
+        """Say how scaler `number` changes its scale."""
+        if self.agent.observer.is_active:
+            about = {"series": _series(number), "class": type(scaler).__name__}
+            self.agent.add_event("scaler", data=about | settings)
 
     def remove(self) -> None:
         """Stop watching."""
@@ -78,6 +87,10 @@ class LossScaling:
         return value
 
 
+def _series(number: int) -> str:
+    return f"loss_scale/{number}" if number else "loss_scale"
+
+
 class WatchedScaler:
     """One of the scalers, or another that has taken its place.
 
@@ -89,6 +102,8 @@ class WatchedScaler:
     def __init__(self, scaling: LossScaling, number: int, found: scalers.Found, optimizers: frozenset[int]) -> None:
         self.number, self._scaling, self._kind = number, scaling, found.kind
         self._optimizers, self._ends = optimizers, True
+        self._settings: dict[str, float] = {}
+        self._told = 0
         if scaling.is_alone or found.kind.is_enabled(found.scaler):
             scaling.boundary.awaited.add(number)
         self._meet = Guarded(scaling.agent.guard, "scaler", self._take_over)
@@ -120,6 +135,10 @@ class WatchedScaler:
         kind = self._kind
         self._ends = (self._scaling.is_alone or kind.is_enabled(scaler)) and kind.is_due(scaler)
         self._optimizers = kind.optimizers(scaler) or self._optimizers
+        settings = kind.settings(scaler)
+        if settings != self._settings and self._told < MOST_TOLD:
+            self._settings, self._told = settings, self._told + 1
+            self._scaling.tell(self.number, scaler, settings)
         self._scaling.record(self.number, kind.before(scaler, arguments))
 
     def _after(self, scaler: Any, result: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 import msgspec
 import urllib3
 
+from rangewatch.command_line.parser import SERVER_ENVIRONMENT
 from rangewatch.server_api import Refusal, ServerError, Unavailable, authorization, checked, default_url, write_line
 
 CONNECT_S = 30.0
@@ -28,11 +29,14 @@ class _Line(TypedDict, total=False):
     done: bool
 
 
+PLACE_ENVIRONMENT = SERVER_ENVIRONMENT | {"RANGEWATCH_URL": "the server, where neither --url nor --db is given"}
+
+
 def add_place(parser: argparse.ArgumentParser) -> None:
     """Where: a running server, or a database that no server has open."""
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--url", default=default_url(), help="server (default: %(default)s)")
-    place.add_argument("--db", help="SQLite file or postgresql:// URL, while no server has it open")
+    place.add_argument("--db", help="SQLite file or postgresql:// URL, while no server has it open (default: --url)")
 
 
 def told(line: str) -> None:

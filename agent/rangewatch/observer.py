@@ -18,6 +18,7 @@ from rangewatch.device_ring import DeviceReader
 from rangewatch.gradient_batch import GradientBatch
 from rangewatch.guard import Guard
 from rangewatch.records import TensorEntry
+from rangewatch.statistics import checksum
 from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch.statistics.host import HostReader
 from rangewatch.step_buffer import StepBuffer
@@ -88,6 +89,17 @@ class Observer:
                 self.host.read(number, tensor)
         if there:
             self.device.read_many(there)
+
+    def read_checksums(self, pairs: Iterable[tuple[int, Tensor]]) -> None:
+        """Put the checksum of each tensor, which is whole and dense, into the open row of its number."""
+        there = []
+        for number, tensor in pairs:
+            if self.is_on_device(tensor):
+                there.append((number, tensor))
+            else:
+                self._buffer.row.set_checksum(number, checksum.of_host(tensor))
+        if there:
+            self.device.read_checksums(there)
 
     def is_on_device(self, value: Any) -> bool:
         """Whether reading `value` would make the host wait for a device."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ LEVELS = {"grads": OBSERVED_KINDS[2:3], "outputs": OBSERVED_KINDS[:3], "frames":
 COLLECTED = ("collectives", "environment", "gpu", "host")
 BACKENDS = ("auto", "device")
 ON_OVERFLOW = ("record", "raise")
+ON_ALERT = ("record", "stop", "trace", "grads")
 SHIP_EVERY = (1, 8, 64)
 _SEVERAL = ("kinds", "collect", "include", "exclude", "allow_inf", "trace_batch_nums")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
@@ -61,6 +63,17 @@ class Options:
     full_every: int = 100
     """Steps between two full sets (amin, zeros, subnormals, sum of squares) where they cost passes of their own."""
 
+    replica_every: int = 100
+    """Steps in which each parameter has its turn of being compared between the ranks, where all must hold the same:
+    what DistributedDataParallel wraps, and is trained. 1 compares all at every step and so names the very step in which
+    a rank has come to differ; 0 compares none. It needs the kind `grad`, whose rows have the checksums.
+
+    Where `ship_every` is more, that is the number of steps."""
+
+    replicated: bool = False
+    """Whether all ranks hold the same parameters though no DistributedDataParallel wraps them: then they are compared
+    too. The process group must be initialised."""
+
     ship_interval_s: float = 0.5
     """Least seconds between two shipments, and none while one is unanswered; 0 ships each step."""
 
@@ -76,6 +89,13 @@ class Options:
     In outputs, inputs and weights; in gradients too unless there is a loss scaler, which skips such steps itself. What
     an accelerator holds is known some steps later. The other ranks of a distributed run wait for this one in vain
     until their own time limit; a launcher such as torchrun ends them."""
+
+    on_alert: Any = "record"
+    """What is done when the server raises an alert of this run: nothing but to show it (`record`), `stop` the training
+    by raising `TrainingStopped` after the step, `trace` the next step in full, or record the `grads` alone.
+
+    Or a function, which is called with the `rangewatch.Alert` on the training thread, between steps, and may return one
+    of these words. An alert comes some seconds after its step; a silenced one does not come."""
 
     budget_percent: float = 3.0
     """Percent of a step that the agent may take of the training thread; above it records less (frames, outputs, grads)
@@ -100,8 +120,21 @@ class Options:
     enabled: bool = True
     """False makes `attach` return a handle that does nothing."""
 
+    spool_dir: str | None = None
+    """Folder of a disk of this machine in which batches lie until the server has them, so that they outlive the
+    process. Default: the temporary folder. In it, `rangewatch-<user id>` is made."""
+
+    spool_bytes: int = limits.SPOOL_BYTES
+    """Bytes that a rank may take there. When they are taken, steps are merged, the oldest first, and no spike is lost;
+    only when nothing can be merged any more the oldest are dropped and counted. 0: nothing is written to a disk."""
+
+    watcher: bool = True
+    """Whether a small process beside this one sees how it ends, and sends what it could not any more. It needs the
+    spool, and Linux; one serves all ranks of a job on a machine, and ends with them."""
+
     queue_bytes: int = limits.QUEUE_BYTES
-    """Bytes of encoded batches kept while the server is away; then the oldest are dropped and counted."""
+    """Bytes of encoded batches kept in memory where there is no spool, or no room on its disk; then the oldest are
+    dropped and counted."""
 
     flush_timeout_s: float = limits.FLUSH_TIMEOUT_S
     """Seconds the end of a run waits for the queue to empty when the server answers."""
@@ -120,8 +153,10 @@ class Options:
 
     def public(self) -> dict[str, Any]:
         """The options as they may be shown: without the token."""
-        shown = dataclasses.asdict(self)
+        shown = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del shown["token"]
+        if callable(self.on_alert):
+            shown["on_alert"] = "a function"
         return shown
 
 
@@ -173,11 +208,15 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "budget_percent": float,
     "full_every": int,
     "weight_every": int,
+    "replica_every": int,
+    "replicated": _boolean,
     "ship_every": int,
     "ship_interval_s": float,
     "start_step": int,
     "enabled": _boolean,
     "histograms": _boolean,
+    "spool_bytes": int,
+    "watcher": _boolean,
     "queue_bytes": int,
     "flush_timeout_s": float,
 }
@@ -193,6 +232,10 @@ def _is_seconds(value: Any) -> bool:
 
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= limits.NAME_CHARACTERS and value.isprintable()
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value and Path(value).is_absolute()
 
 
 def _is_percent(value: Any) -> bool:
@@ -230,15 +273,25 @@ _CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("trace_batch_nums", _are_steps, "numbers of steps, 0 or more"),
     ("abort_after_batch_num", lambda value: value is None or _is_whole(0)(value), "a whole number, 0 or more"),
     ("on_overflow", lambda value: value in ON_OVERFLOW, f"one of {', '.join(ON_OVERFLOW)}"),
+    ("on_alert", lambda value: callable(value) or value in ON_ALERT, f"one of {', '.join(ON_ALERT)}, or a function"),
     ("budget_percent", _is_percent, "percent above 0 and to 100"),
     ("full_every", _is_whole(1), "a whole number of steps, 1 or more"),
     ("weight_every", _is_whole(1), "a whole number of steps, 1 or more"),
+    ("replica_every", _is_whole(0), "a whole number of steps, or 0"),
+    ("replicated", lambda value: isinstance(value, bool), "True or False"),
     ("ship_interval_s", _is_seconds, "seconds from 0 to 3600"),
     ("ship_every", lambda value: value in SHIP_EVERY and not isinstance(value, bool), "1, 8 or 64"),
     ("start_step", _is_whole(0), "a whole number, 0 or more"),
     ("enabled", lambda value: isinstance(value, bool), "True or False"),
     ("histograms", lambda value: isinstance(value, bool), "True or False"),
     ("collect", _are_collected, f"some of {', '.join(COLLECTED)}, or none"),
+    ("spool_dir", lambda value: value is None or _is_path(value), "an absolute path"),
+    (
+        "spool_bytes",
+        lambda value: value == 0 or _is_whole(1 << 20)(value),
+        "bytes, 1 MiB or more, or 0",
+    ),
+    ("watcher", lambda value: isinstance(value, bool), "True or False"),
     ("queue_bytes", _is_whole(1 << 20), "bytes, 1 MiB or more"),
     ("flush_timeout_s", _is_seconds, "seconds from 0 to 3600"),
     ("backend", lambda value: value in BACKENDS, f"one of {', '.join(BACKENDS)}"),

@@ -6,13 +6,15 @@ Phases may be nested: time belongs to the innermost. What is in none is `other`,
 from __future__ import annotations
 
 import time
+from array import array
 from functools import partial
 from math import isnan
 from threading import get_ident
-from typing import Protocol
+from typing import Any, Protocol
 
 from rangewatch.cost import Cost
 from rangewatch.guard import Guard
+from rangewatch.last_words.layout import PHASE, PHASE_NUMBERS
 from rangewatch.phase_clock_device import DeviceSlices
 from rangewatch.phase_clock_spent import BACKWARD, EXPOSED_COMM, FORWARD, OTHER, Spent
 
@@ -44,6 +46,8 @@ class PhaseClock:
         """Phases met so far. One that was never met is unknown and has no series; one met before may well be 0."""
         self.step_time_s: float | None = None
         """Of the last step, by the host's clock; None for the first, whose beginning nobody saw."""
+        self.scene: Any = array("q", bytes(8 * (PHASE + 1)))
+        """The cells that say where this process is, see `last_words.layout`: the phase is kept there."""
         self._thread = get_ident()
         self._inside: list[tuple[str, str]] = []
         """Open phases, and what each counts as."""
@@ -61,6 +65,7 @@ class PhaseClock:
         is_recomputed = phase == FORWARD and self._inside and any(each == BACKWARD for each, _ in self._inside)
         counted = BACKWARD if is_recomputed else phase
         self._inside.append((phase, counted))
+        self.scene[PHASE] = PHASE_NUMBERS[counted]
         self.seen.add(counted)
         if self._cost.is_on:
             self._cost.add(now_ns)
@@ -74,6 +79,7 @@ class PhaseClock:
                 now_ns = _now_ns()
                 self._cut(now_ns)
                 del self._inside[depth:]
+                self.scene[PHASE] = PHASE_NUMBERS[self._inside[-1][1]] if self._inside else 0
                 if self._cost.is_on:
                     self._cost.add(now_ns)
                 return
@@ -109,10 +115,13 @@ class PhaseClock:
             self.device.is_ending = True
 
     def _open(self, now_ns: int) -> None:
-        # An exception may have left a phase open; no phase outlasts the step.
-        self._inside.clear()
+        # An exception may have left a phase open, so none outlasts the step; but a backward in which the optimizer
+        # steps, perhaps in a thread of the engine's, ends by itself and where it began.
+        self._inside = [each for each in self._inside if each[0] == BACKWARD]
+        self.scene[PHASE] = PHASE_NUMBERS[BACKWARD] if self._inside else 0
         self._spent = Spent()
-        self._thread = get_ident()
+        if not self._inside:
+            self._thread = get_ident()
         self._since_ns = self._began_ns = now_ns
 
     def _is_elsewhere(self) -> bool:

@@ -19,6 +19,7 @@ class Spent:
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self._exposed = dict.fromkeys(PHASES, 0.0)
         self._late_s = 0.0
 
     def add(self, phase: str, slice_s: float, exposed_s: float) -> None:
@@ -28,11 +29,17 @@ class Spent:
             return
         here_s = min(max(exposed_s, 0.0), slice_s)
         self.seconds[phase] += slice_s - here_s
-        self.seconds[EXPOSED_COMM] += here_s
+        self._exposed[phase] += here_s
         self._late_s += max(exposed_s - here_s, 0.0)
 
     def series(self, known: Collection[str]) -> dict[str, float]:
-        """Seconds by the name of the series, of the phases that are `known`. Call it once, at the end."""
+        """Seconds by the name of the series, of the phases that are `known`. Call it once, at the end.
+
+        Where communication is not known after all, what was told of it stays in the phase that it happened in.
+        """
+        if EXPOSED_COMM not in known:
+            return {SERIES[phase]: self.seconds[phase] + self._exposed[phase] for phase in PHASES if phase in known}
+        self.seconds[EXPOSED_COMM] += sum(self._exposed.values())
         for phase in _LATE_FROM:
             moved_s = min(self._late_s, self.seconds[phase])
             self._late_s -= moved_s

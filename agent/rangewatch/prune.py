@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TypedDict
 from urllib.parse import urlencode
 
-from rangewatch.maintenance import add_place, follow, offline, run, told
+from rangewatch.command_line.parser import ERROR, INTERRUPTED, CommandParser, command_parser
+from rangewatch.maintenance import PLACE_ENVIRONMENT, add_place, follow, offline, run, told
 from rangewatch.server_api import ServerError, get, write_line
 
 MOST = 1e9  # GB or days: what the server takes
@@ -21,24 +22,40 @@ class _Plan(TypedDict):
 
 def main(argv: Sequence[str]) -> int:
     """Do it or show it; 0, 2 for an error, 130 when interrupted."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     return run("prune", lambda: _prune(options))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="rangewatch prune",
-        description="Remove what the policy says: single steps first, then coarser columns, and at last, for size "
-        "only, runs that have ended. Around overflows, skipped steps and failures everything stays. Without "
-        "--keep-days and --keep-gb: the server's own policy, or with --db RANGEWATCH_KEEP_DAYS and RANGEWATCH_KEEP_GB.",
+def parser() -> CommandParser:
+    """What the command takes."""
+    made = command_parser(
+        "prune",
+        "Remove what the policy says: single steps first, then coarser columns, and at last, for size only, runs that "
+        "have ended. Around overflows, skipped steps and failures everything stays. Without --keep-days and --keep-gb: "
+        "the server's own policy, or with --db RANGEWATCH_KEEP_DAYS and RANGEWATCH_KEEP_GB.",
+        examples={
+            "rangewatch prune --keep-days 30 --dry-run": "what would go",
+            "rangewatch prune --db old.db --keep-gb 20 --vacuum": "a database that no server has open, made small",
+        },
+        statuses={0: "it is done, or shown"} | ERROR | INTERRUPTED,
+        environment=PLACE_ENVIRONMENT
+        | {
+            "RANGEWATCH_KEEP_DAYS": "with --db: --keep-days, where that is not given",
+            "RANGEWATCH_KEEP_GB": "with --db: --keep-gb, where that is not given",
+        },
     )
-    add_place(parser)
-    add = parser.add_argument
+    add_place(made)
+    add = made.add_argument
     add("--dry-run", action="store_true", help="show what would go")
-    add("--keep-days", type=_positive, help="keep single steps for this many days")
-    add("--keep-gb", type=_positive, help="keep at most this many GB (10^9 bytes) in all")
+    add(
+        "--keep-days", type=_positive, metavar="DAYS", help="keep single steps for this many days (default: the policy)"
+    )
+    add(
+        "--keep-gb", type=_positive, metavar="GB",
+        help="keep at most this many GB (10^9 bytes) in all (default: the policy)",
+    )  # fmt: skip
     add("--vacuum", action="store_true", help="with --db, SQLite: rewrite the file, so that it is as small as can be")
-    return parser
+    return made
 
 
 def _positive(text: str) -> float:

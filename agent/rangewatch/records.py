@@ -6,7 +6,7 @@ and how every reader wants them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 StepArray = NDArray[np.int64]
+
+# Most items of what a message brings, which decoding looks at before it takes memory for them.
+MAX_DIMS, MAX_VERSIONS, MAX_STATISTICS, MAX_TENSORS = 64, 1_000, 4_096, 200_000
 
 KINDS = ("output", "input", "grad_output", "weight", "grad", "reduced_grad", "update")
 
@@ -39,7 +42,7 @@ class TensorEntry(msgspec.Struct, frozen=True):
     kind: str
     index: int
     dtype: str
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_DIMS)]
     call_index: int
     module: str = ""
 
@@ -47,8 +50,8 @@ class TensorEntry(msgspec.Struct, frozen=True):
 class Catalogue(msgspec.Struct, frozen=True):
     """What a rank's rows mean. It only grows, and travels when it has, named by its digest."""
 
-    statistics: tuple[Statistic, ...]
-    tensors: tuple[TensorEntry, ...]
+    statistics: Annotated[tuple[Statistic, ...], msgspec.Meta(max_length=MAX_STATISTICS)]
+    tensors: Annotated[tuple[TensorEntry, ...], msgspec.Meta(max_length=MAX_TENSORS)]
 
 
 class RankInfo(msgspec.Struct, frozen=True):
@@ -63,11 +66,13 @@ class RankInfo(msgspec.Struct, frozen=True):
     started_ns: int
     pid: int = 0
     device: str = "cpu"
-    versions: dict[str, str] = {}
+    versions: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_VERSIONS)] = {}
     loss_scaled: bool = False
     """A loss scaler is in use: `grad_output` and `grad` are as the hardware held them, multiplied by the scale."""
     ship_every: int = 1
     """Steps merged into one row of the ranges, named by the last of them; around NaN and Inf each has its own."""
+    takes_alerts: bool = False
+    """It is sent the run's alerts, as commands."""
 
 
 class Opening(msgspec.Struct, frozen=True):

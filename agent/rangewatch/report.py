@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 from urllib.parse import urlencode
 
+from rangewatch.command_line.parser import ERROR, SERVER_ENVIRONMENT, CommandParser, command_parser
 from rangewatch.server_api import ServerError, add_arguments, find_run, get, write_line
 
 
@@ -25,7 +26,7 @@ class Step(_Step, total=False):
 
 def main(argv: Sequence[str]) -> int:
     """Print the report; 0 when it found a NaN or Inf or the step was named, 1 when there is none, 2 for an error."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     try:
         return _report(options)
     except ServerError as error:
@@ -33,19 +34,26 @@ def main(argv: Sequence[str]) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="rangewatch report",
-        description="Print the frames of one rank and step in call order, up to the first NaN or Inf. Without --step: "
-        "the run's first overflow.",
+def parser() -> CommandParser:
+    """What the command takes."""
+    made = command_parser(
+        "report",
+        "Print the frames of one rank and step in call order, up to the first NaN or Inf. Without --step: the run's "
+        "first overflow.",
+        examples={
+            "rangewatch report my-run": "where it overflowed first",
+            "rangewatch report my-run --step 120 --rank 3 --frames 50": "this step of this rank, further back",
+        },
+        statuses={0: "it found a NaN or Inf, or the step was named", 1: "the run has no overflow"} | ERROR,
+        environment=SERVER_ENVIRONMENT,
     )
-    add_arguments(parser)
-    add = parser.add_argument
-    add("--step", type=int, help="this step, overflow or not")
+    add_arguments(made)
+    add = made.add_argument
+    add("--step", type=int, help="this step, overflow or not (default: where it overflowed first)")
     add("--rank", type=int, help="this rank (default: where it overflowed first, else the lowest)")
     add("--frames", type=int, default=21, help="how many modules to go back (default: %(default)s)")
     add("--json", action="store_true", help="print what the server says of the step, as JSON")
-    return parser
+    return made
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -6,24 +6,32 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from rangewatch.maintenance import add_place, follow, offline, run, told
+from rangewatch.command_line.parser import ERROR, INTERRUPTED, CommandParser, command_parser
+from rangewatch.maintenance import PLACE_ENVIRONMENT, add_place, follow, offline, run, told
 
 
 def main(argv: Sequence[str]) -> int:
     """Add them; 0, 2 for an error, 130 when interrupted."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     return run("restore", lambda: _restore(options))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="rangewatch restore",
-        description="Add the runs of a backup, while training goes on. Runs that are there by name are left alone.",
+def parser() -> CommandParser:
+    """What the command takes."""
+    made = command_parser(
+        "restore",
+        "Add the runs of a backup, while training goes on. Runs that are there by name are left alone.",
+        examples={
+            "rangewatch restore runs.db": "into the running server",
+            "rangewatch restore runs.db --db new.db --replace": "into a database that no server has open",
+        },
+        statuses={0: "every run of the backup is there"} | ERROR | INTERRUPTED,
+        environment=PLACE_ENVIRONMENT,
     )
-    parser.add_argument("file", type=Path, help="what `rangewatch backup` wrote")
-    add_place(parser)
-    parser.add_argument("--replace", action="store_true", help="replace the runs that are there by name")
-    return parser
+    made.add_argument("file", type=Path, metavar="FILE", help="what `rangewatch backup` wrote")
+    add_place(made)
+    made.add_argument("--replace", action="store_true", help="replace the runs that are there by name")
+    return made
 
 
 def _restore(options: argparse.Namespace) -> int:

@@ -6,12 +6,17 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 from rangewatch import limits, wire
-from rangewatch.batcher import Batcher, Drops, Encoded, Handoff, Queue, Shipment
+from rangewatch.batcher import Batcher, Drops, Handoff, Shipment
 from rangewatch.guard import Guard, logger
 from rangewatch.options import Options
+from rangewatch.poster import Poster
 from rangewatch.records import Event, Opening, RankInfo, Samples
+from rangewatch.spool.queue import Queue
+from rangewatch.spool.record import Encoded
 from rangewatch.step_buffer import EMPTY_BLOCK, Block
 from rangewatch.tensor_names import TensorNames
 from rangewatch.transport import Command, Outcome, Reply, Transport
@@ -27,16 +32,21 @@ class Sender:
         self._url, self._info, self._names, self._drops, self._guard = options.url, info, names, drops, guard
         self._handoff = Handoff(drops)
         self._batcher = Batcher(info, names, options.allow_inf)
-        self._queue = Queue(options.queue_bytes, drops)
-        self._transport = Transport(options.url, options.token)
+        self._queue = Queue(
+            info, options.url, options.spool_dir, options.spool_bytes, options.queue_bytes, drops, self._tell_of_spool
+        )
         self._wake = threading.Event()
+        self._poster = Poster(Transport(options.url, options.token), self._wake.set)
+        self._events: list[Event] = []
         self._stop_at_s: float | None = None
         self._goodbye: Callable[[], Shipment] | None = None
         self._opened: str | None = None
         self._openings = 0
         self._tensor_count = 0
         self._last_settled_s = time.monotonic()
-        self._attempted: Encoded | None = None
+        self._posted: Encoded | None = None
+        self._is_opening = False
+        self._answered: Encoded | None = None
         self._backoff_s = limits.BACKOFF_FIRST_S
         self._next_attempt_s = 0.0
         self._warned: set[str] = set()
@@ -51,6 +61,13 @@ class Sender:
         """Called by the thread with what it has put into a batch."""
         self.commanded: Callable[[tuple[Command, ...]], None] = lambda commands: None
         """Called by the thread with what the server asks for."""
+        self.spool_opened: Callable[[Path | None], None] = lambda folder: None
+        """Called by the thread, once, with the rank's spool folder; None: there is none."""
+        self.spooling: Callable[[int, object], None] = lambda sequence, mark: None
+        """Called by the thread with a batch's sequence and its shipment's `mark`, before it is put into the spool.
+        Not for a batch that cannot be encoded or is too large."""
+        self.spooled: Callable[[], None] = lambda: None
+        """Called by the thread after that."""
         self.ended: Callable[[], None] = lambda: None
         """Called by the thread at its end."""
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
@@ -60,18 +77,28 @@ class Sender:
         """Whether something handed over is not stored yet. From any thread."""
         return len(self._queue) > 0 or len(self._handoff) > 0
 
+    @property
+    def spool_folder(self) -> Path | None:
+        """Where the spool is; None before it is made, and where batches are in memory only. From any thread."""
+        return self._queue.folder
+
     def start(self) -> None:
-        """Start the thread. Raises `RuntimeError` where the interpreter allows none any more."""
-        self._thread.start()
+        """Start the threads. Raises `RuntimeError` where the interpreter allows none any more."""
+        self._poster.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._poster.stop()
+            raise
 
     def put(self, shipment: Shipment) -> None:
         """Hand over; never waits for more than the copy of a pointer."""
         self._handoff.put(shipment)
         self._wake.set()
 
-    def put_without_rows(self, events: tuple[Event, ...], samples: tuple[Samples, ...]) -> None:
+    def put_without_rows(self, events: tuple[Event, ...], samples: tuple[Samples, ...], mark: object = None) -> None:
         """Hand over what belongs to no tensor, from any thread: the training thread may hang."""
-        self.put(Shipment(EMPTY_BLOCK, events, LAST_COUNT, samples=samples))
+        self.put(Shipment(EMPTY_BLOCK, events, LAST_COUNT, samples=samples, mark=mark))
 
     def stop(self, timeout_s: float, goodbye: Callable[[], Shipment]) -> None:
         """Send what is left for at most `timeout_s`, then `goodbye()`, and end the thread."""
@@ -82,7 +109,7 @@ class Sender:
         """The same without waiting for it.
 
         The goodbye is made when all else is sent, so that it tells of what was dropped on the way. What is left when
-        time is up is lost with the process.
+        time is up stays in the spool, and what is in memory only is lost with the process.
         """
         self._goodbye = goodbye
         self._backoff_s = limits.BACKOFF_FIRST_S
@@ -93,29 +120,42 @@ class Sender:
     def wait(self) -> None:
         """Wait until a stop that has begun is done, or its time is up."""
         if self._stop_at_s is not None:
-            # A request that is on its way when time is up ends by its own timeouts: the thread is a daemon.
-            self._thread.join(max(self._stop_at_s - time.monotonic(), 0.0) + 0.1)
+            # A request that is on its way when time is up ends by its own timeouts: the poster is a daemon.
+            self._thread.join(max(self._stop_at_s - time.monotonic(), 0.0) + limits.LAST_WRITE_S)
 
     def _run(self) -> None:
+        self._guard.run("spool", self._open_spool)
         while True:
             self._wake.clear()
             if self.has_left and self._stop_at_s is None:
                 self._guard.run("sender", self.leave)
             if not self._guard.run("sender", self._work):
-                self._skip()
+                self._guard.run("sender", self._skip)
             if self._is_done():
                 break
             self._wake.wait(min(self._idle_s(), limits.LEFT_POLL_S))
-        self._guard.run("sender", self._transport.close)
+        self._guard.run("sender", self._poster.stop)
+        self._guard.run("spool", self._queue.close)
         self._guard.run("sender", self.ended)
 
+    def _open_spool(self) -> None:
+        self._queue.open()
+        self.spool_opened(self._queue.folder)
+
+    def _tell_of_spool(self, message: str) -> None:
+        self._events.append(Event("spool", time.time_ns(), -1, message))
+        self._warn(message, message)
+
     def _work(self) -> None:
-        self._encode_all()
-        if self._is_silent():
-            self._encode(Shipment(EMPTY_BLOCK, (), self._tensor_count))
-        while len(self._queue) and time.monotonic() >= self._next_attempt_s and not self._is_overdue():
-            self._attempt()
+        while True:
             self._encode_all()
+            if self._is_silent():
+                self._encode(Shipment(EMPTY_BLOCK, (), self._tensor_count))
+            if self._poster.is_busy and not self._take_reply():
+                return
+            if not len(self._queue) or time.monotonic() < self._next_attempt_s or self._is_overdue():
+                return
+            self._attempt()
 
     def _is_silent(self) -> bool:
         """Whether it is time for an empty batch, which tells the server that this rank is still there."""
@@ -127,9 +167,9 @@ class Sender:
 
     def _skip(self) -> None:
         """Whatever we failed at, do not fail at it for ever: the batch being sent goes, or the one not yet encoded."""
-        if self._attempted is not None and len(self._queue) and self._queue.first() is self._attempted:
+        if self._answered is not None and len(self._queue) and self._queue.first() is self._answered:
             self._queue.remove_first()
-        self._attempted = None
+        self._answered = None
         self._drops.add("agent_fault")
         self._last_settled_s = time.monotonic()
         self._next_attempt_s = self._last_settled_s + limits.BACKOFF_FIRST_S
@@ -141,16 +181,26 @@ class Sender:
         if self._stop_at_s is None:
             return False
         if len(self._queue) or len(self._handoff):
-            return self._is_overdue() or self._next_attempt_s >= self._stop_at_s
-        if self._goodbye is None:
+            is_hopeless = self._next_attempt_s >= self._stop_at_s and not self._poster.is_busy
+            if not self._is_overdue() and not is_hopeless:
+                return False
+            self._say_goodbye()
+            self._guard.run("sender", self._encode_all)  # so that the spool knows that this was an end and no death
             return True
+        return not self._say_goodbye()
+
+    def _say_goodbye(self) -> bool:
+        """Put the last shipment, once; whether it was now."""
         goodbye, self._goodbye = self._goodbye, None
-        self._guard.run("sender", lambda: self.put(goodbye()))
-        return False
+        if goodbye is not None:
+            self._guard.run("sender", lambda: self.put(goodbye()))
+        return goodbye is not None
 
     def _idle_s(self) -> float:
         if len(self._handoff):
             return limits.DEVICE_POLL_S
+        if self._poster.is_busy:
+            return limits.LEFT_POLL_S if self._stop_at_s is None else max(self._stop_at_s - time.monotonic(), 0.0)
         next_s = self._next_attempt_s if len(self._queue) else self._last_settled_s + self._heartbeat_s()
         return max(next_s - time.monotonic(), 0.0)
 
@@ -162,33 +212,51 @@ class Sender:
         if shipment.tensor_count == LAST_COUNT:
             shipment = shipment._replace(tensor_count=self._tensor_count)
         self._tensor_count = shipment.tensor_count
-        batch = self._batcher.batch(shipment)
+        batch = self._batcher.batch(shipment._replace(events=shipment.events + self._take_events()))
         self.batched(shipment.block)
         body = wire.encode(batch)
         if len(body) > wire.MAX_COMPRESSED_BYTES:
             self._drops.add("too_large")
-        else:
-            self._queue.put(Encoded(body, shipment.tensor_count, batch.catalogue))
+            return
+        whole = tuple(sorted(shipment.block.traced))
+        encoded = Encoded(body, shipment.tensor_count, batch.catalogue, batch.sequence, whole)
+        self.spooling(batch.sequence, shipment.mark)
+        self._queue.put(encoded, partial(self._opening, shipment.tensor_count))
+        self.spooled()
+
+    def _take_events(self) -> tuple[Event, ...]:
+        events, self._events = tuple(self._events), []
+        return events
 
     def _attempt(self) -> None:
-        batch = self._attempted = self._queue.first()
-        is_opening = self._opened != batch.catalogue
-        reply = self._transport.post(self._opening(batch) if is_opening else batch.body)
+        batch = self._posted = self._queue.first()
+        self._is_opening = self._opened != batch.catalogue
+        self._poster.post(self._opening(batch.tensor_count) if self._is_opening else batch.body)
+
+    def _take_reply(self) -> bool:
+        """Act on the answer, if there is one."""
+        self._answered = self._posted
+        reply = self._poster.take_reply()
+        if reply is not None and self._posted is not None:
+            self._act_on(reply, self._posted)
+        self._answered = None
+        return reply is not None
+
+    def _act_on(self, reply: Reply, batch: Encoded) -> None:
         self.is_reachable = reply.is_answered
         if reply.outcome is Outcome.STORED:
-            self._stored(batch, is_opening=is_opening)
+            self._stored(batch, is_opening=self._is_opening)
             self.send_every_s = reply.send_every_s
             self.commanded(reply.commands)
         elif reply.outcome is Outcome.NEEDS_OPENING and self._openings < limits.OPENINGS_A_BATCH:
             self._opened, self._openings = None, self._openings + 1
         elif reply.outcome in {Outcome.REJECTED, Outcome.NEEDS_OPENING}:
-            self._rejected(reply)
+            self._rejected(reply, batch)
         else:
             self._retry_later(reply)
-        self._attempted = None
 
-    def _opening(self, batch: Encoded) -> bytes:
-        return wire.encode(Opening(self._info, self._names.catalogue(batch.tensor_count)))
+    def _opening(self, tensor_count: int) -> bytes:
+        return wire.encode(Opening(self._info, self._names.catalogue(tensor_count)))
 
     def _stored(self, batch: Encoded, *, is_opening: bool) -> None:
         self._last_settled_s = time.monotonic()
@@ -199,10 +267,10 @@ class Sender:
             self._openings = 0
             self._queue.remove_first()
 
-    def _rejected(self, reply: Reply) -> None:
+    def _rejected(self, reply: Reply, batch: Encoded) -> None:
         self._openings = 0
         self._queue.remove_first()
-        self._drops.add("server_rejected")
+        self._drops.add("server_rejected", batch.batches)
         self._last_settled_s = time.monotonic()
         self._back_off(self._next_backoff_s())  # a server that refuses everything gets less and less to refuse
         self._warn("rejected", f"{self._url} refused a batch for good ({reply.detail}); it is dropped")
@@ -215,8 +283,13 @@ class Sender:
             backoff_s = self._next_backoff_s()
             delay_s = backoff_s if reply.retry_after_s is None else reply.retry_after_s
             what = "is not taking data" if reply.is_answered else "does not answer"
-            self._warn("away", f"{self._url} {what} ({reply.detail}); training goes on and batches are kept for later")
+            kept = f"batches are kept for later{self._where()}"
+            self._warn("away", f"{self._url} {what} ({reply.detail}); training goes on and {kept}")
         self._back_off(delay_s)
+
+    def _where(self) -> str:
+        folder = self._queue.folder
+        return "" if folder is None else f" in {folder} (`rangewatch replay` sends them, should this run end before)"
 
     def _next_backoff_s(self) -> float:
         """How long to wait this time; twice as long the next, until a batch is stored."""

@@ -147,9 +147,10 @@ def checked(url: str) -> str:
         raise ServerError(str(error).removeprefix("rangewatch option ")) from None
 
 
-def authorization() -> dict[str, str]:
-    """The token of RANGEWATCH_TOKEN, without the space around it, as `options.resolve` reads it."""
-    token = os.environ.get("RANGEWATCH_TOKEN", "").strip()
+def authorization(given: str | None = None) -> dict[str, str]:
+    """The header for a token, without the space around it; default: RANGEWATCH_TOKEN's. Raises `ServerError`."""
+    token = (os.environ.get("RANGEWATCH_TOKEN", "") if given is None else given).strip()
     if not (token.isascii() and token.isprintable()):
-        raise ServerError("RANGEWATCH_TOKEN is no token: it must be printable ASCII")
+        whose = "RANGEWATCH_TOKEN" if given is None else "what was given"
+        raise ServerError(f"{whose} is no token: it must be printable ASCII")
     return {"Authorization": f"Bearer {token}"} if token else {}

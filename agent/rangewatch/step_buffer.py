@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch import limits, statistics
+from rangewatch.last_words.scene import Kept
 from rangewatch.records import FloatArray, RangeRows, SeriesRows
 from rangewatch.statistics import exponents
 from rangewatch.statistics.exponents import Counts, Histograms
 
 POSITIONS = {statistic.name: position for position, statistic in enumerate(statistics.ALL)}
 IDENTITIES = {statistic.name: statistic.identity for statistic in statistics.ALL}
+_IDENTITIES = np.array(list(IDENTITIES.values()))
 
 _ALWAYS_SENT = ("call_count", "numel", "amax")
 """Columns that say that the rows were measured, be they constant (which costs nothing) or even their identity."""
@@ -47,6 +49,10 @@ class StepRow:
         for name, column in self.columns.items():
             column.append(IDENTITIES[name])
 
+    def set_checksum(self, number: int, value: float) -> None:
+        """Keep a checksum, of which there is one a step."""
+        self.columns["checksum_max"][number] = self.columns["checksum_min"][number] = value
+
     def add_exponents(self, number: int, counts: Counts) -> None:
         """Merge a histogram, which several tensors may share."""
         known = self.exponents.get(number)
@@ -63,6 +69,8 @@ class Block(NamedTuple):
     """Steps that were recorded in full because somebody asked for them."""
     histograms: Mapping[int, Histograms] = {}
     """By step, of the steps that have any."""
+    number: int = 0
+    """Of the blocks of this process, see `last_words.kept_steps`."""
 
     @property
     def nbytes(self) -> int:
@@ -75,21 +83,22 @@ EMPTY_BLOCK = Block(np.zeros(0, np.int64), np.zeros((len(IDENTITIES), 0, 0)), {}
 
 
 class StepBuffer:
-    """Rows of up to `limits.BUFFER_STEPS` closed steps, and the open one in `row`."""
+    """Rows of up to `limits.BUFFER_STEPS` closed steps, which are in `kept`, and the open one in `row`."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Kept | None = None) -> None:
         self.row = StepRow()
         self.steps: list[int] = []
         self.series: dict[str, dict[int, float]] = {}
+        self._kept = Kept(is_shared=False) if kept is None else kept
+        self._rows = self._kept.steps
         self._traced: set[int] = set()
         self._histograms: dict[int, Histograms] = {}
         self._exponents: set[int] = set()
-        self._slots = np.empty((len(IDENTITIES), 0, 0))
 
     @property
     def is_full(self) -> bool:
         """No further step fits, or the histograms would be a batch of more than `limits.BUFFER_BYTES` with it."""
-        if self.steps and len(self.steps) >= self._slots.shape[1]:
+        if self.steps and len(self.steps) >= self._rows.slots:
             return True
         # Whole numbers of 4 bytes, see `exponents.columns`.
         cells = len(self._exponents) * len(self.row) * (len(self.steps) + 1)
@@ -105,9 +114,9 @@ class StepBuffer:
             self._traced.add(step)
         count = len(self.row)
         self._reserve(count)
-        slot = self._slots[:, len(self.steps), :]
-        for values, (name, column) in zip(slot, self.row.columns.items(), strict=True):
-            values[:count] = column
+        columns = self.row.columns
+        self._rows.close(step, columns.values(), count, is_traced=is_traced)
+        for name, column in columns.items():
             column[:] = array("d", [IDENTITIES[name]]) * count
         self.steps.append(step)
         if self.row.exponents:
@@ -116,11 +125,14 @@ class StepBuffer:
     def set_series(self, name: str, step: int, value: float) -> None:
         """Keep a value of a series; the last one of a step counts."""
         self.series.setdefault(name, {})[step] = value
+        self._kept.series(name, step, value)
 
     def take(self) -> Block:
         """Copy out what is closed, with the series so far, and empty the buffer."""
-        rows = self._slots[:, : len(self.steps), : len(self.row)].copy()
-        block = Block(np.array(self.steps, np.int64), rows, self.series, frozenset(self._traced), self._histograms)
+        rows = self._rows.copy(len(self.row), _IDENTITIES)
+        number = self._rows.next_block()
+        steps = np.array(self.steps, np.int64)
+        block = Block(steps, rows, self.series, frozenset(self._traced), self._histograms, number)
         self.steps, self.series, self._traced = [], {}, set()
         self._histograms, self._exponents = {}, set()
         return block
@@ -131,18 +143,13 @@ class StepBuffer:
         self.row.exponents.clear()
 
     def _reserve(self, count: int) -> None:
-        """Slots for `count` tensors; those in use keep their rows. Happens while a model shows its tensors only."""
-        if count <= self._slots.shape[2] and self._slots.shape[1]:
+        """Slots for `count` tensors; those in use keep their rows. New ones while a model shows its tensors only."""
+        if count <= self._rows.capacity and self._rows.slots:
             return
         capacity = max(64, count + count // 8)
         slot_bytes = capacity * len(IDENTITIES) * 8
-        steps = max(1, len(self.steps) + 1, min(limits.BUFFER_STEPS, limits.BUFFER_BYTES // slot_bytes))
-        slots = np.empty((len(IDENTITIES), steps, capacity))
-        for index, identity in enumerate(IDENTITIES.values()):
-            slots[index] = identity
-        used = self._slots.shape[2]
-        slots[:, : len(self.steps), :used] = self._slots[:, : len(self.steps), :]
-        self._slots = slots
+        slots = max(1, len(self.steps) + 1, min(limits.BUFFER_STEPS, limits.BUFFER_BYTES // slot_bytes))
+        self._rows.reserve(slots, capacity)
 
 
 def range_rows(block: Block) -> RangeRows | None:

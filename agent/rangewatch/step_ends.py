@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from rangewatch.compiled import CompiledCall
 from rangewatch.guard import Guarded
+from rangewatch.inner_steps import is_inner
 from rangewatch.loss_scale import LossScaling, scalers_of
 from rangewatch.phases import StepBoundary
 from rangewatch.scalers import GRAD_SCALER
@@ -32,8 +34,13 @@ def add_step_ends(agent: Agent, optimizers: list[Any], scaler: Any, undo: contex
     boundary = StepBoundary(agent.close_step, len(outer))
     undo.callback(LossScaling(agent, found, boundary, known, is_alone=not outer).remove)
     for position, optimizer in enumerate(outer):
-        ended = CompiledCall(agent.guard, "step", lambda *_, position=position: boundary.optimizer_stepped(position))
+        ended = CompiledCall(agent.guard, "step", partial(_stepped, boundary, position))
         watch_step(optimizer, None, ended, undo)
+
+
+def _stepped(boundary: StepBoundary, position: int, *args: Any) -> None:
+    if not is_inner(args):
+        boundary.optimizer_stepped(position)
 
 
 def watch_step(optimizer: Any, before: Guarded | None, after: Guarded, undo: contextlib.ExitStack) -> None:

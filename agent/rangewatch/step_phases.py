@@ -7,7 +7,7 @@ its last buckets, and compiled graphs need no hook for it. A pipeline that calls
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -42,7 +42,8 @@ def add_phases(agent: Agent, model: nn.Module, optimizers: list[Any], scaler: An
     clock.device = phase_clock_device.of_device(next(model.parameters()).device)
     for call in (*data_wait.CALLS, _BACKWARD_CALL):
         undo.callback(call.add(clock, guard))
-    forward = ForwardPhases(clock, guard, model, is_traced=not _IN_GRAPH.isdisjoint(agent.recording.kinds))
+    is_traced = not _IN_GRAPH.isdisjoint(agent.recording.kinds)
+    forward = ForwardPhases(clock, guard, model, agent.in_forward, is_traced=is_traced)
     undo.callback(forward.remove)
     agent.observer.before_closing.append(forward.end_step)
     for optimizer in optimizers:
@@ -90,12 +91,19 @@ run_eagerly(ForwardHook.__call__)
 class ForwardPhases:
     """The forwards of the model; where nobody calls the model itself, as with Lightning's, those of its children."""
 
-    def __init__(self, clock: PhaseClock, guard: Guard, model: nn.Module, *, is_traced: bool) -> None:
-        self._clock, self._model, self._is_settled = clock, ref(model), False
-        self._before = ForwardHook(guard, partial(clock.enter, FORWARD), is_traced=is_traced)
+    def __init__(
+        self, clock: PhaseClock, guard: Guard, model: nn.Module, told: list[Callable[[], None]], *, is_traced: bool
+    ) -> None:
+        self._clock, self._model, self._is_settled, self._told = clock, ref(model), False, told
+        self._before = ForwardHook(guard, self._begin, is_traced=is_traced)
         self._after = ForwardHook(guard, partial(clock.leave, FORWARD), is_traced=is_traced)
         self._handles: list[RemovableHandle] = []
         self._hook(model)
+
+    def _begin(self) -> None:
+        self._clock.enter(FORWARD)
+        for each in tuple(self._told):
+            each()
 
     def end_step(self) -> None:
         """After the first step it is known whether the model itself is called."""

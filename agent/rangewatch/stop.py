@@ -32,6 +32,7 @@ class Stopper:
         self._raises, self._last_step = options.on_overflow == "raise", options.abort_after_batch_num
         self._allowed = AllowedInf(options.allow_inf, names)
         self._late: str | None = None
+        self._asked: str | None = None
 
     def overflow(self, step: int) -> NumericOverflow | None:
         """When the open step, or an earlier one on an accelerator, holds a NaN or Inf."""
@@ -45,8 +46,15 @@ class Stopper:
         self._raises = False
         return NumericOverflow(message)
 
+    def ask(self, reason: str) -> None:
+        """Training is to be stopped after the open step."""
+        self._asked = reason
+
     def after(self, step: int) -> TrainingStopped | None:
         """`step` is closed: when it is the one to stop after."""
+        if self._asked is not None:
+            asked, self._asked = self._asked, None
+            return TrainingStopped(asked)
         last, self._last_step = self._last_step, None
         if last is None or step < last:
             self._last_step = last

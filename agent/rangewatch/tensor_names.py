@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torch import nn
 
@@ -59,6 +59,8 @@ class TensorNames:
     def __init__(self, *, histograms: bool = False) -> None:
         self._statistics = statistics.ALL + (exponents.ALL if histograms else ())
         self.entries: list[TensorEntry] = []
+        self.added: Callable[[int, TensorEntry], None] = lambda number, entry: None
+        """Told of each that joins."""
         self._numbers: dict[tuple[str, str, int, str], int] = {}
 
     def __len__(self) -> int:
@@ -72,6 +74,7 @@ class TensorNames:
         """The number of a new tensor, which joins the catalogue."""
         number = self._numbers[entry.fqn, entry.kind, entry.index, entry.dtype] = len(self.entries)
         self.entries.append(entry)
+        self.added(number, entry)
         return number
 
     def catalogue(self, count: int) -> Catalogue:

@@ -8,29 +8,35 @@ import sys
 from collections.abc import Sequence
 
 from rangewatch.ask import States, parser_of, ranks_of, run
+from rangewatch.command_line.parser import CommandParser
 from rangewatch.server_api import default_url, write_line
 
 
 def main(argv: Sequence[str]) -> int:
     """Ask, wait and print the steps with the command that reports on them; the exit status as `ask.run` says."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     body = {"kind": "trace", "steps": options.steps, "modules": options.module}
     return run("trace", options, body, lambda name, states: _tell(options, name, states))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(
+def parser() -> CommandParser:
+    """What the command takes."""
+    made = parser_of(
         "trace",
         "Record the next steps of a live run in full: every kind of tensor, every statistic. The run goes on, slower "
         "by what that costs.",
+        {
+            "rangewatch trace my-run --steps 2": "the next two steps of all ranks",
+            "rangewatch trace my-run --rank 3 --module 'blocks.3.*'": "one step of some modules of one rank",
+        },
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("--steps", type=int, default=1, help="how many steps (default: %(default)s)")
     add(
         "--module", action="append", default=[], metavar="PATTERN",
         help="modules, such as 'blocks.3.*' (may repeat; default: all)",
     )  # fmt: skip
-    return parser
+    return made
 
 
 def _tell(options: argparse.Namespace, name: str, states: States) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from enum import Enum
+from http.client import BadStatusLine, RemoteDisconnected
 from typing import Annotated, NamedTuple
 
 import msgspec
 import urllib3
 
 from rangewatch import __version__, limits
+from rangewatch.deadlines import pool_manager
 
 
 class Outcome(Enum):
@@ -27,6 +28,18 @@ _Word = Annotated[str, msgspec.Meta(max_length=20)]
 _Pattern = Annotated[str, msgspec.Meta(max_length=limits.NAME_CHARACTERS)]
 
 
+class Raised(msgspec.Struct, frozen=True):
+    """An alert of the run, in a command of the kind `alert`."""
+
+    rule: Annotated[str, msgspec.Meta(max_length=100)]
+    severity: _Word
+    summary: Annotated[str, msgspec.Meta(max_length=2_000)]
+    rank: int | None = None
+    step: int | None = None
+    tensor: _Pattern | None = None
+    kind: _Word | None = None
+
+
 class Command(msgspec.Struct, frozen=True):
     """What the server asks of the agent, in the answer to a batch (docs/wire.md)."""
 
@@ -35,6 +48,7 @@ class Command(msgspec.Struct, frozen=True):
     steps: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
     modules: Annotated[tuple[_Pattern, ...], msgspec.Meta(max_length=limits.COMMANDS)] = ()
     level: _Word = ""
+    alert: Raised | None = None
 
 
 class Reply(NamedTuple):
@@ -65,27 +79,32 @@ class _Pace(msgspec.Struct):
 
 _ERROR, _ACCEPTED = msgspec.json.Decoder(_ErrorBody), msgspec.json.Decoder(_AcceptedBody)
 _PACE = msgspec.json.Decoder(_Pace)
+_STORED = b'"contiguous"'
+"""In the body of each answer that says that a message is stored (docs/wire.md)."""
 _REJECTED = {400, 409, 413, 415, 422}
 _NEEDS_OPENING = {"unknown_run", "unknown_catalogue"}
 
 
 class Transport:
-    """Posts encoded messages. Follows no redirect (the token would go along) and reads a bounded part of each reply."""
+    """Posts encoded messages. Follows no redirect (the token would go along) and reads a bounded part of each reply.
+
+    Nothing was asked to be compressed: a reply that is will not be unpacked, however small it came.
+    """
 
     def __init__(self, url: str, token: str | None) -> None:
         self.url = f"{url.rstrip('/')}/api/v1/ingest"
         self._headers = {"Content-Type": "application/zstd", "User-Agent": f"rangewatch/{__version__}"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
-        timeout = urllib3.Timeout(connect=limits.CONNECT_TIMEOUT_S, read=limits.READ_TIMEOUT_S)
-        self._pool = urllib3.PoolManager(num_pools=1, maxsize=1, timeout=timeout, retries=False)
+        self._pool = pool_manager()
 
     def post(self, body: bytes) -> Reply:
         """Send one message and wait for the answer, at most the timeouts of `limits`."""
         try:
             response = self._pool.request(
-                "POST", self.url, body=body, headers=self._headers, redirect=False, preload_content=False
-            )
+                "POST", self.url, body=body, headers=self._headers, redirect=False, preload_content=False,
+                decode_content=False,
+            )  # fmt: skip
             text = _read_bounded(response)
             response.release_conn()
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -99,17 +118,21 @@ class Transport:
 
 def _short(error: Exception) -> str:
     """urllib3 puts objects before the reason, such as `HTTPConnection(host=...): Failed: [Errno 111] Refused`."""
-    return (str(error).rpartition(": ")[2] or type(error).__name__)[:200]
+    cause = error.args[-1] if error.args and isinstance(error.args[-1], Exception) else error
+    if isinstance(cause, BadStatusLine) and not isinstance(cause, RemoteDisconnected):
+        return "its answer is no HTTP"  # the error has what it sent instead
+    return (str(cause).rpartition(": ")[2] or type(cause).__name__)[:200]
 
 
 def _read_bounded(response: urllib3.BaseHTTPResponse) -> bytes:
-    deadline_s = time.monotonic() + limits.REPLY_TIMEOUT_S
+    """The body as far as it comes in time: the status alone says what became of the message."""
     text = b""
-    while len(text) < limits.REPLY_BYTES and time.monotonic() < deadline_s:
-        piece = response.read1(65536)
-        if not piece:
-            return text
-        text += piece
+    with contextlib.suppress(urllib3.exceptions.ReadTimeoutError):
+        while len(text) < limits.REPLY_BYTES:
+            piece = response.read1(65536)
+            if not piece:
+                return text
+            text += piece
     response.close()  # what is left unread must not be taken for the next answer
     return text
 
@@ -118,6 +141,8 @@ def _meaning(status: int, retry_after: str | None, text: bytes) -> Reply:
     error = _error_body(text)
     detail = f"HTTP {status} {error.code} {error.error}".strip()[:300]
     if status == 202:
+        if _STORED not in text:  # cut off after its first line, or somebody else's: what it means is not known
+            return Reply(Outcome.RETRY, f"{detail}, and no word of what is stored")
         return Reply(Outcome.STORED, detail, commands=_commands(text), send_every_s=_send_every_s(text))
     if status == 409 and error.code in _NEEDS_OPENING:
         return Reply(Outcome.NEEDS_OPENING, detail)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from weakref import ref
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from rangewatch.observer import Observer
+from rangewatch.observer import Observer, local_part, why_unobservable
 from rangewatch.recording import Recording
 from rangewatch.selection import Selection
 from rangewatch.tensor_names import clean_parameters
@@ -58,6 +59,20 @@ class WeightReads:
             self.read_now()
         finally:
             self._observer.host.read(number, tensor)
+
+
+@torch.no_grad()
+def are_finite(model: nn.Module) -> Tensor | None:
+    """1.0 when all that this rank has of the parameters is finite, else 0.0: on their device, without waiting for it.
+
+    None when there is none, or not all are on one device.
+    """
+    local = [local_part(each.detach()) for each in model.parameters() if not is_lazy(each)]
+    known = [each for each in local if each.numel() and why_unobservable(each) is None]
+    if not known or len({each.device for each in known}) > 1:
+        return None
+    largest = [torch.linalg.vector_norm(each.float() if each.itemsize == 1 else each, float("inf")) for each in known]
+    return torch.stack([each.double() for each in largest]).isfinite().all().double()
 
 
 def read_parameters(observer: Observer, kind: str, tensors: Iterable[tuple[str, Tensor]]) -> None:

@@ -6,9 +6,8 @@ This is the only file that knows all the others.
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,28 +15,31 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+import msgspec
+
 from rangewatch import collectors, limits
 from rangewatch.batcher import Drops, Shipment
 from rangewatch.collectors.runner import Runner
 from rangewatch.control import Control
 from rangewatch.cost import Cost
 from rangewatch.guard import Guard, TrainingStopped, logger
+from rangewatch.last_words import layout
+from rangewatch.last_words.agent_part import LastWords
+from rangewatch.logged_values import LoggedValues
+from rangewatch.memory_at_failure import memory_at_failure
 from rangewatch.observer import Observer
+from rangewatch.on_alert import Alert, action_for
 from rangewatch.options import Options
+from rangewatch.pending_events import PendingEvents
 from rangewatch.phase_clock import PhaseClock
-from rangewatch.phase_clock_spent import SERIES as PHASES
+from rangewatch.process_end import ProcessEnd
 from rangewatch.recording import Recording
-from rangewatch.records import Event, RankInfo
+from rangewatch.records import RankInfo
 from rangewatch.sender import Sender
-from rangewatch.step_buffer import StepBuffer
+from rangewatch.step_buffer import Block, StepBuffer
 from rangewatch.stop import Stopper
 from rangewatch.tensor_names import TensorNames
-
-OWN_SERIES = frozenset(
-    {"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s", "agent_time_s", "agent_device_time_s"}
-    | set(PHASES.values())
-)
-"""Series that the agent records itself: the user's values cannot have these names."""
+from rangewatch.transport import Raised
 
 
 class Agent:
@@ -48,7 +50,11 @@ class Agent:
         self.guard, self.drops = Guard(), Drops()
         self.names = TensorNames(histograms=options.histograms)
         self.step = options.start_step
-        self._buffer = StepBuffer()
+        self.last_words = LastWords(options, info, self.guard, self.add_event)
+        kept = self.kept = self.last_words.kept
+        self._events = PendingEvents(kept, self.drops)
+        self.names.added = kept.tensor
+        self._buffer = StepBuffer(kept)
         self.cost = Cost(options.budget_percent)
         self.observer = Observer(
             self.names,
@@ -58,50 +64,61 @@ class Agent:
             forces_device=options.backend == "device",
             histograms=options.histograms,
         )
+        self.observer.host.scene = kept.cells
+        self._logged = LoggedValues(self._buffer, self.observer, self.drops, self.guard)
+        kept.open_step(self.step)
         self.recording = Recording(options)
         self.recording.begin_step(self.step)
         self.control = Control(self.recording, self.add_event)
         self.stopper = Stopper(options, info, self.names, self._buffer, self.observer)
+        self.control.on_alert, self.control.stop = self._on_alert, self.stopper.ask
         self._sender = Sender(options, info, self.names, self.drops, self.guard)
-        self._sender.commanded, self._sender.batched = self.control.inbox.extend, self.stopper.look_at
-        self._sender.leave, self._sender.ended = self._leave, partial(atexit.unregister, self.finish_at_exit)
-        self.runner = Runner(collectors.made(options, info), self.guard, self.drops, self.add_event)
+        self.batched: list[Callable[[Block], None]] = [self.stopper.look_at]
+        """Each is given what has been put into a batch, by the sender's thread."""
+        self._sender.commanded, self._sender.batched = self.control.inbox.extend, self._look_at
+        self._sender.leave, self._sender.ended = self._leave, self._ended
+        self._sender.spool_opened = self.last_words.start
+        self._sender.spooling, self._sender.spooled = kept.sending, kept.sent
+        self.runner = Runner(collectors.made(options, info, self.guard), self.guard, self.drops, self.add_event)
         self.runner.step, self.runner.ship = lambda: self.step, self._ship_samples
         self.runner.ship_every_s = lambda: self._sender.send_every_s
+        self.in_forward: list[Callable[[], None]] = []
+        """Each is called where a forward of the model begins; it may take itself from the list."""
         self.remove: Callable[[], None] = lambda: None
         """Takes all hooks away."""
         self.tell_hooks: Callable[[], None] = lambda: None
         """Tells the hooks that something else is to be recorded."""
-        self._end_lock, self._events_lock = threading.Lock(), threading.Lock()
+        self._end_lock = threading.Lock()
         self.phases = PhaseClock(self.cost, self.guard)
+        self.phases.scene = kept.cells
         self.phase_sources = self.phases.sources
         """Who knows of communication that training waits for, see `phase_clock.ExposedSource`; a list to append to."""
+        self._process_end = ProcessEnd(self.finish_at_exit)
         self._last_ship_s = float("-inf")
         self._last_full_step = options.start_step
-        self._events: list[Event] = []
-        self._told: dict[str, dict[str, Any]] = {}
-        self._has_failed = self._is_at_lowest = self._is_closed_early = False
-        self._logged: set[str] = set()
-        self._logged_before: set[str] = set()
-        """Names logged for the step just closed, before it closed or after."""
-        self._refused: set[str] = set()
+        self._has_failed = self._is_at_lowest = self._is_closed_early = self._is_at_exit = False
         _live.add(self)
 
     def start(self) -> None:
         """Start the thread, and tell the server that this rank is there."""
         self.add_event("attached", data={"options": self.options.public(), "versions": self.info.versions})
+        self.guard.run("start", self.last_words.open)
         if self.guard.run("start", self._sender.start):  # an interpreter that is ending starts no threads
             self.ship()
             self.guard.run("start", self.runner.start)
-            atexit.register(self.finish_at_exit)
+            self._process_end.watch()
         else:
             self.observer.is_active = False
+            self.guard.run("start", self.runner.stop)  # of a process one agent sees its collectives: the next one may
+            self.last_words.end()
+
+    def _on_alert(self, raised: Raised) -> str:
+        alert = Alert(run=self.info.run, **msgspec.structs.asdict(raised))
+        return action_for(self.options.on_alert, alert, self.guard)
 
     def add_event(self, kind: str, message: str = "", data: dict[str, Any] | None = None) -> None:
         """Ship an event with the next batch. From any thread."""
-        event = Event(kind, time.time_ns(), self.step, _sendable(message), data or {})
-        with self._events_lock:
-            self._events.append(event)
+        self._events.add(self.step, kind, message, data)
 
     def close_step(self) -> None:
         """The open step is over: keep its row, ship when it is time, open the next."""
@@ -157,7 +174,7 @@ class Agent:
         for name, value in times.items():
             self._buffer.set_series(name, step, value)
         self._buffer.close(step, is_traced=self.recording.is_traced)
-        self._logged, self._logged_before = set(), self._logged
+        self._logged.close_step()
 
     def _open_step(self) -> None:
         is_other_level = self.control.begin_step(self.step) | self._lower_level()
@@ -166,6 +183,7 @@ class Agent:
             self.cost.forget()
         if is_changed:
             self.guard.run("recording", self.tell_hooks)
+        self.kept.open_step(self.step)
         self.observer.begin_step(is_full=self._is_full_next())
         for begin in self.observer.after_opening:
             self.guard.run("start of step", partial(begin, self.step))
@@ -193,7 +211,7 @@ class Agent:
         """Record values of the open step: numbers, or tensors of one element wherever they are."""
         if self.observer.is_active:
             for name, value in values.items():
-                self._record(name, self.step, value)
+                self._logged.record(name, self.step, value)
 
     def log(self, values: Mapping[str, Any]) -> None:
         """The same for the user's values; one that cannot be recorded is a fault and takes no other with it.
@@ -201,24 +219,19 @@ class Agent:
         While the open step has nothing in it, a value belongs to the step just closed, if that has none of this name.
         """
         can_be_late = self.step > self.options.start_step and not self._buffer.is_observed()
-        for name, value in values.items():
-            if name in OWN_SERIES or name.startswith("loss_scale/"):
-                self._refuse(name)
-                continue
-            is_late = can_be_late and name not in self._logged_before
-            (self._logged_before if is_late else self._logged).add(name)
-            self.guard.run("log", partial(self._record, _series_name(name), self.step - is_late, value))
+        self._logged.log(values, self.step, can_be_late=can_be_late)
 
     def ship(self) -> None:
         """Hand everything that is closed to the sender."""
         self._last_ship_s = time.monotonic()
+        self._process_end.pass_over()
         shipment = self._shipment()
         if not shipment.is_empty:
             self._sender.put(shipment)
 
     def finish(self) -> None:
         """Ship the rest, say goodbye, wait for the queue within bounds and end the thread. Later calls do nothing."""
-        atexit.unregister(self.finish_at_exit)
+        self._process_end.forget()
         self._end(self._sender.stop)
         self._sender.wait()
 
@@ -242,22 +255,34 @@ class Agent:
             timeout_s = min(limits.FLUSH_TIMEOUT_AWAY_S, timeout_s)
         stop(timeout_s, self._goodbye)
 
-    def finish_at_exit(self) -> None:
+    def finish_at_exit(self, error: BaseException | None) -> None:
         """At the end of the process, by an uncaught exception or not."""
-        error = getattr(sys, "last_value", None)
         if error is not None:
             self.fail(error)
+        self._is_at_exit = True
         self.finish()
 
     def fail(self, error: BaseException) -> None:
         """Training ends by `error`: unless that is a clean exit, the run ends as `failed` and not as `finished`."""
         if self.observer.is_active and not is_clean_exit(error):
-            self._has_failed = self.guard.run("exit", lambda: self.add_event("failed", describe(error)))
+            data = memory_at_failure(error)
+            self._has_failed = self.guard.run("exit", lambda: self.add_event("failed", describe(error), data))
+
+    def faults(self) -> dict[str, int]:
+        """How many by place: of the agent, and of collectors that have a guard of their own."""
+        guards = {id(guard): guard for guard in (self.guard, *self.runner.guards())}
+        return {place: count for guard in guards.values() for place, count in dict(guard.counts).items()}
 
     def abandon(self) -> None:
         """In a forked child: do nothing from here on, and say nothing (the child may hold a lock of `logging`)."""
         self.observer.is_active = self.phases.is_on = False
-        self.guard.silent = True
+        for guard in (self.guard, *self.runner.guards()):
+            guard.silent = True
+        self.last_words.abandon()
+
+    def _look_at(self, block: Block) -> None:
+        for look in self.batched:
+            look(block)
 
     def _shipment(self) -> Shipment:
         self._tell_changes()
@@ -268,35 +293,26 @@ class Agent:
                 self._buffer.set_series(name, step, value)
         count, block = len(self.names), self._buffer.take()
         copies = self.observer.device.take(count)
-        return Shipment(block, self._take_events(), count, copies, self.runner.take())
-
-    def _take_events(self) -> tuple[Event, ...]:
-        with self._events_lock:
-            events, self._events = tuple(self._events), []
-        return events
+        events, event_count = self._events.take()
+        return Shipment(block, events, count, copies, self.runner.take(), (block.number, event_count))
 
     def _ship_samples(self) -> None:
         """From the collectors' thread."""
-        self._sender.put_without_rows(self._take_events(), self.runner.take())
+        events, event_count = self._events.take()
+        self._sender.put_without_rows(events, self.runner.take(), (0, event_count))
 
     def _goodbye(self) -> Shipment:
         """Made by the sender's thread, while the training thread waits for it."""
         if not self._has_failed:
             self.add_event("finished", data={"skipped": self.observer.skipped})
         self.phases.end()
+        self.kept.end(layout.FAILED if self._has_failed else layout.AT_EXIT if self._is_at_exit else layout.DETACHED)
         return self._shipment()
 
-    def _record(self, name: str, step: int, value: Any) -> None:
-        if not self.observer.is_on_device(value):
-            self._buffer.set_series(name, step, _as_float(value))
-        elif not self.observer.device.put_scalar(name, step, value):
-            self.drops.add("too_many_values")
-
-    def _refuse(self, name: str) -> None:
-        self.drops.add("reserved_name")
-        if name not in self._refused:
-            self._refused.add(name)
-            logger.warning("rangewatch: log(%s=...) is not recorded: the agent records a series of that name", name)
+    def _ended(self) -> None:
+        """By the sender's thread, at its end."""
+        self._process_end.forget()
+        self.last_words.end()
 
     def _is_full_next(self) -> bool:
         if self.recording.is_traced:
@@ -315,34 +331,22 @@ class Agent:
             self.observer.note_unobserved()
         accounts: dict[str, Mapping[str, Any]] = {
             "dropped": self.drops.counts,
-            "fault": self.guard.counts,
+            "fault": self.faults(),
             "not_observed": self.observer.not_observed,
             "other_values": self.observer.other_values,
             "not_fused": {device: reason for device, reason in self.observer.device.why_not_fused().items() if reason},
         }
-        for kind, account in accounts.items():
-            now = dict(list(account.items())[: limits.ACCOUNT_NAMES])
-            if now != self._told.get(kind, {}):
-                self._told[kind] = now
-                self.add_event(kind, f"{len(account)} names" if len(account) > len(now) else "", dict(now))
-
-
-def _sendable(text: str) -> str:
-    """Without what UTF-8 or a database cannot hold: an exception's message may be anything."""
-    return text[: limits.MESSAGE_CHARACTERS].encode("utf-8", "replace").decode().replace("\0", "?")
-
-
-def _series_name(name: str) -> str:
-    return _sendable(name)[: limits.NAME_CHARACTERS]
-
-
-def _as_float(value: Any) -> float:
-    return float(value.detach()) if hasattr(value, "detach") else float(value)
+        self._events.tell_changes(self.step, accounts)
 
 
 def describe(error: BaseException) -> str:
-    """Type and message of an exception."""
-    return f"{type(error).__name__}: {error}"
+    """Type and message of an exception; of `sys.exit(...)` in an `except` clause also what was caught there."""
+    text = type(error).__name__
+    with contextlib.suppress(Exception):  # whatever its `__str__` does, that it has failed is known
+        text = f"{text}: {error}"
+    if isinstance(error, SystemExit) and error.__context__ is not None:
+        text += f" (after {describe(error.__context__)})"
+    return text
 
 
 def is_clean_exit(error: BaseException) -> bool:

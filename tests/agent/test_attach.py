@@ -22,6 +22,7 @@ from rangewatch import limits
 from rangewatch.identity import ranks, run_name
 from rangewatch.options import Options, resolve
 from rangewatch.tensor_names import clean_modules, clean_parameters
+from tests import forked
 from tests.agent.ingest_double import IngestDouble
 
 
@@ -313,7 +314,7 @@ for _ in range(3):
     model(torch.ones(1, 2)).sum().backward(); optimizer.step()
 {"raise ValueError('boom')" if fails else ""}
 """
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        done = forked.rank.run("-c", script)
         assert done.returncode == int(fails) and "rangewatch:" not in done.stderr
         assert sorted(ingest.tensors()["", "output", 0]) == [0, 1, 2]
         assert [event.message for event in ingest.events("failed")] == ["ValueError: boom"] * fails
@@ -355,7 +356,7 @@ def test_public_names() -> None:
     assert rangewatch.attach is attach is rangewatch.attach
     assert rangewatch.NumericOverflow.__mro__[1] is rangewatch.TrainingStopped
     assert set(rangewatch.__all__) == {
-        "Handle", "NumericOverflow", "TrainingStopped", "__version__", "attach", "detach", "detect_overflow",
+        "Alert", "Handle", "NumericOverflow", "TrainingStopped", "__version__", "attach", "detach", "detect_overflow",
     }  # fmt: skip
     with pytest.raises(AttributeError, match="nothing"):
         _ = rangewatch.nothing

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +15,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 import rangewatch
 from rangewatch.guard import Guarded
+from tests import forked
 from tests.agent.ingest_double import IngestDouble
 
 MODULES = 100_000 if os.environ.get("RANGEWATCH_SOAK") else 20_000
@@ -145,7 +144,7 @@ class TestWhatCannotBeRead:
     @pytest.mark.parametrize("backend", ["auto", "device"])
     def test_a_tensor_that_was_freed(self, ingest: IngestDouble, backend: str) -> None:
         script = FREED.format(url=ingest.url, backend=backend)
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        done = forked.rank.run("-c", script)
         assert done.returncode == 0, done.stderr
 
     def test_one_element_that_stands_for_a_trillion(self, ingest: IngestDouble) -> None:

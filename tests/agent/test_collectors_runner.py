@@ -30,6 +30,7 @@ class Planted:
         self.threads: set[str] = set()
         self.steps: list[int] = []
         self.stopped = threading.Event()
+        self.ends = 0
 
     def start(self, told: Told) -> None:
         told("gpu", "no GPU here", {"available": False})
@@ -42,6 +43,7 @@ class Planted:
         return [Samples("gpu", "GPU-1", at, {"row": np.array([self.rows - 1.0])}), Samples("host", "", at[:0], {})]
 
     def stop(self) -> None:
+        self.ends += 1
         self.stopped.set()
 
 
@@ -116,6 +118,7 @@ def test_a_broken_collector_is_left_alone_and_the_others_go_on(
     stats = handle.stats()
     handle.detach()
     assert broken.rows == limits.FAULTS_TO_DETACH == stats["faults"]["collector broken"]
+    assert broken.ends == planted.ends == 1, "what it has set up in the process is taken away, once"
     assert len(rows(ingest)) == planted.rows
 
 
@@ -174,3 +177,36 @@ def test_many_small_tables_travel_as_few() -> None:
     found = {tuple(each.times_ns): each for each in joined(tables)}
     assert sorted(found) == [(1,), (1, 2, 3), (2,), (4, 5)]
     assert found[1, 2, 3].columns["x"].tolist() == [1.0, 2.0, 3.0] and found[4, 5].about == {"limit": 1}
+
+
+@pytest.mark.usefixtures("faults_are_counted")
+def test_one_that_does_not_start_is_stopped(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unwilling(Planted):
+        def start(self, told: Told) -> None:
+            raise OSError("no driver")
+
+    unwilling = Unwilling()
+    attached(ingest, monkeypatch, unwilling).detach()
+    assert unwilling.ends == 1 and unwilling.rows == 0
+
+
+def test_an_attach_that_fails_leaves_no_collector(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one of collectives holds a place of which there is one in the process."""
+    planted = Planted()
+
+    def broken(*args: object) -> None:
+        raise RuntimeError("an odd model")
+
+    monkeypatch.setattr("rangewatch.attachment._add_hooks", broken)
+    with pytest.raises(RuntimeError, match="an odd model"):
+        attached(ingest, monkeypatch, planted)
+    assert planted.ends == 1
+
+
+def test_faults_of_a_collectors_own_guard_are_told(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = Planted()
+    planted.guard = Guard()  # type: ignore[attr-defined]
+    planted.guard.counts["a collective begins"] = 3  # type: ignore[attr-defined]
+    with attached(ingest, monkeypatch, planted) as handle:
+        assert handle.stats()["faults"] == {"a collective begins": 3}
+    assert ingest.events("fault")[-1].data == {"a collective begins": 3}

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from torch import nn
 
 import rangewatch
 from rangewatch import limits
-from rangewatch.batcher import Drops, Encoded, Handoff, Queue, Shipment
+from rangewatch.batcher import Drops, Handoff, Shipment
+from rangewatch.records import Event
+from rangewatch.spool.queue import MemoryQueue, Queue
+from rangewatch.spool.record import Encoded
 from rangewatch.step_buffer import EMPTY_BLOCK, Block
 from tests.agent.ingest_double import IngestDouble
 
@@ -24,7 +28,8 @@ STEPS = 12
 
 
 @pytest.fixture(autouse=True)
-def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_retries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANGEWATCH_SPOOL_DIR", str(tmp_path))
     for name in ("BACKOFF_FIRST_S", "BACKOFF_LAST_S", "UNAUTHORIZED_RETRY_S"):
         monkeypatch.setattr(limits, name, 0.02)
     monkeypatch.setattr(limits, "READ_TIMEOUT_S", 3.0)
@@ -230,15 +235,13 @@ class TestGoneAndBack:
                 time.sleep(0.1)
                 ingest.start()
 
-        made: list[Queue] = []
-        original = Queue.__init__
+        original = MemoryQueue.__init__
 
-        def small(self: Queue, max_bytes: int, drops: Any) -> None:
-            made.append(self)
+        def small(self: MemoryQueue, max_bytes: int, drops: Any) -> None:
             original(self, 3000, drops)
 
-        monkeypatch.setattr(Queue, "__init__", small)
-        train(ingest.url, between=between, collect=())
+        monkeypatch.setattr(MemoryQueue, "__init__", small)
+        train(ingest.url, between=between, collect=(), spool_bytes=0)
         steps = sorted(ingest.tensors()["", "output", 0])
         lost = sorted(set(range(STEPS)) - set(steps))
         assert lost and lost == list(range(lost[0], lost[-1] + 1)), "the oldest go, the first may be on its way"
@@ -248,7 +251,7 @@ class TestGoneAndBack:
 
 def test_a_full_queue_keeps_its_first_and_its_newest() -> None:
     drops = Drops()
-    queue = Queue(300, drops)
+    queue = MemoryQueue(300, drops)
     for name in "abcdef":
         queue.put(Encoded(name.encode() * 100, 0, ""))
     kept = []
@@ -268,6 +271,26 @@ def test_a_handoff_that_nobody_takes_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert len(handoff) == 2 and drops.counts == {"worker_behind": 8}
     first = handoff.get_complete()
     assert first is not None and first.block.steps.tolist() == [8]
+
+
+def test_the_word_of_a_hang_goes_before_the_copy_that_hangs() -> None:
+    """A GPU that hangs never completes what was asked of it."""
+
+    class Hanging:
+        is_empty, nbytes = False, 100
+
+        def is_complete(self) -> bool:
+            return False
+
+    handoff = Handoff(Drops())
+    steps = Block(np.array([1]), np.zeros((10, 1, 50)), {})
+    handoff.put(Shipment(steps, (), 50, copies=(Hanging(),), mark=(1, 0)))  # type: ignore[arg-type]
+    handoff.put(Shipment(steps, (), 50, mark=(2, 0)))
+    handoff.put(Shipment(EMPTY_BLOCK, (Event("hang", 0, 1),), 50, mark=(2, 1)))
+    found = handoff.get_complete()
+    assert found is not None and [event.kind for event in found.events] == ["hang"]
+    assert found.mark is None, "the steps before it are not in the spool"
+    assert handoff.get_complete() is None and len(handoff) == 2, "steps stay in their order"
 
 
 class TestFaultsOfOurOwn:
@@ -309,7 +332,7 @@ class TestFaultsOfOurOwn:
         info = RankInfo("r", 0, 1, 0, "h", "a", 1)
         drops = Drops()
         sender = Sender(Options(), info, TensorNames(), drops, Guard())
-        sender._queue.put(Encoded(b"innocent", 0, ""))
+        sender._queue.put(Encoded(b"innocent", 0, ""), lambda: b"")
         sender._next_attempt_s = float("inf")
         encode = wire.encode
         is_broken = iter([True])
@@ -460,8 +483,24 @@ def test_no_heartbeat_while_the_server_is_away(
     monkeypatch.setattr(limits, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(limits, "BACKOFF_LAST_S", 5.0)
     batches: list[int] = []
-    monkeypatch.setattr(Queue, "put", lambda self, batch, put=Queue.put: (batches.append(1), put(self, batch))[1])
+    monkeypatch.setattr(Queue, "put", lambda self, *args, put=Queue.put: (batches.append(1), put(self, *args))[1])
     train(
-        "http://127.0.0.1:9", between=lambda step: time.sleep(0.3) if step == STEPS - 1 else None, flush_timeout_s=0.2
-    )
+        "http://127.0.0.1:9", between=lambda step: time.sleep(0.3) if step == STEPS - 1 else None, flush_timeout_s=0.2,
+        collect=(),
+    )  # fmt: skip
     assert len(batches) <= STEPS + 2  # one a step, "attached" and "finished"
+
+
+def test_events_that_wait_are_bounded_and_the_newest_stay(ingest: IngestDouble) -> None:
+    model = nn.Linear(2, 2)
+    with rangewatch.attach(model, url=ingest.url, collect=()) as handle:
+        assert handle._agent is not None
+        for number in range(limits.EVENTS_A_BATCH + 20):
+            handle._agent.add_event("level", str(number))
+        assert len(handle._agent._events) <= limits.EVENTS_A_BATCH
+    kinds = [event.kind for each in ingest.batches for event in each.events]
+    assert "finished" in kinds
+    last = [event.message for each in ingest.batches for event in each.events if event.kind == "level"][-1]
+    assert last == str(limits.EVENTS_A_BATCH + 19)
+    dropped = [event.data for each in ingest.batches for event in each.events if event.kind == "dropped"]
+    assert dropped[-1]["too_many_events"] >= 20

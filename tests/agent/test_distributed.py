@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import forked
 from tests.agent.ingest_double import IngestDouble
 from tests.agent.reference import Key, assert_recorded
 
@@ -21,13 +21,12 @@ def launch(url: str, folder: Path, worker: str = "ddp_worker", *arguments: str) 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    path = f"{Path(__file__).parents[2]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     ranks = []
     for rank in range(2):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": path}
-        command = [sys.executable, "-m", f"tests.agent.{worker}", url, str(folder / f"{rank}.pt"), *arguments]
-        ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        command = ["-m", f"tests.agent.{worker}", url, str(folder / f"{rank}.pt"), *arguments]
+        ranks.append(forked.rank.start(*command, env=environment, stderr=subprocess.PIPE, text=True))
     for rank in ranks:
         _, errors = rank.communicate(timeout=100)
         assert rank.returncode == 0 and "rangewatch:" not in errors, errors

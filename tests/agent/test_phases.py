@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset, dataloader, get_worker_info
 
 import rangewatch
 from rangewatch import collectors
+from rangewatch.logged_values import OWN_SERIES
 from rangewatch.phase_clock_spent import SERIES
-from rangewatch.worker import OWN_SERIES
 from tests.agent.ingest_double import IngestDouble
 
 PLANTED_S = 100.0
@@ -268,6 +268,26 @@ class TestLoops:
                 optimizer.step(closure)  # type: ignore[no-untyped-call]
         assert dominant(ingest) == {"forward"}
 
+    @pytest.mark.parametrize("in_thread", [False, True])
+    def test_an_optimizer_that_steps_in_the_backward(self, ingest: IngestDouble, in_thread: bool) -> None:
+        """In a thread of the engine's, where parameters are on a device; what is left of the backward is one."""
+        model = nn.Linear(4, 1, bias=False)
+        optimizer = sgd(model)
+
+        def step(parameter: Tensor) -> None:
+            thread = threading.Thread(target=optimizer.step)
+            thread.start() if in_thread else thread.run()
+            if in_thread:
+                thread.join()
+            take(PLANTED_S)
+
+        model.weight.register_post_accumulate_grad_hook(step)
+        with rangewatch.attach(model, optimizer, url=ingest.url):
+            for batch in floats(4):
+                model(batch).sum().backward()
+        assert dominant(ingest) == {"backward"}
+        assert all(seconds["forward"] > 0 for seconds in phases(ingest).values())
+
     @pytest.mark.parametrize("use_reentrant", [False, True])
     def test_a_checkpoints_recomputation_is_backward(self, ingest: IngestDouble, use_reentrant: bool) -> None:
         model = Asleep(forward_s=PLANTED_S)
@@ -510,6 +530,17 @@ class TestExposedCommunication:
     def test_more_than_there_was_leaves_nothing_negative(self, ingest: IngestDouble) -> None:
         self.train(ingest, self.Source(1000.0))
         assert dominant(ingest) == {"exposed_comm"}
+
+    @pytest.mark.parametrize("known", range(1, 12))
+    def test_what_turns_out_unknown_in_the_middle_of_a_step(self, ingest: IngestDouble, known: int) -> None:
+        """The phases add up to the step all the same; `phases` looks."""
+
+        class Source(self.Source):  # type: ignore[name-defined,misc]
+            def take_exposed_s(self) -> float:
+                return math.nan if super().take_exposed_s() and self.taken > known else 1e-5
+
+        self.train(ingest, Source(1e-5))
+        assert {len(seconds) for seconds in phases(ingest).values()} <= {4, 5}
 
     @pytest.mark.allow_faults
     def test_one_that_fails_is_dropped(self, ingest: IngestDouble) -> None:

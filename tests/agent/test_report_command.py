@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rangewatch import __main__ as command_line
+from tests import forked
 
 EVIL = "evil\x1b[2J\x1b]0;pwn\x07\nforged \u202e\ud800"
 SHOWN = r"evil\x1b[2J\x1b]0;pwn\x07\nforged \u202e\ud800"
@@ -75,10 +76,7 @@ def service() -> Iterator[Service]:
 
 def command(url: str, *arguments: str, **environment: str) -> tuple[int, str, str]:
     """Exit status, what it wrote, and its errors."""
-    found = subprocess.run(
-        [sys.executable, "-m", "rangewatch", *arguments], capture_output=True, encoding="utf-8", timeout=60,
-        check=False, env=os.environ | {"RANGEWATCH_URL": url, "PYTHONIOENCODING": "utf-8"} | environment,
-    )  # fmt: skip
+    found = forked.server.run("-m", "rangewatch", *arguments, env=os.environ | {"RANGEWATCH_URL": url} | environment)
     return found.returncode, found.stdout, found.stderr
 
 
@@ -175,10 +173,8 @@ def test_ranks_have_time_to_find_a_server_that_was_away(service: Service) -> Non
     """They are not live before they have sent something to it."""
     service.has_run("run", states=[])
     service.answers["/api/v1/runs/1/commands/7"] = (503, '{"error": "starting", "code": "unavailable"}')
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rangewatch", "trace", "run", "--url", service.url],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    command = ["-m", "rangewatch", "trace", "run", "--url", service.url]
+    process = forked.server.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert process.stderr.readline() == "starting; trying again\n"
     waiting = {"id": 7, "states": [state(0, "pending") | {"live": False}]}
@@ -193,9 +189,8 @@ def test_ranks_have_time_to_find_a_server_that_was_away(service: Service) -> Non
 def test_an_interrupt_before_the_answer_does_not_say_that_anything_was_asked() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rangewatch", "trace", "run", "--url", url], stderr=subprocess.PIPE, text=True
-        )
+        command = ["-m", "rangewatch", "trace", "run", "--url", url]
+        process = forked.server.start(*command, stderr=subprocess.PIPE, text=True)
         connection, _ = silent.accept()
         with connection:
             assert connection.recv(4) == b"GET "

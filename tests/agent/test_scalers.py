@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rangewatch
+from rangewatch.loss_scale import MOST_TOLD
 from rangewatch.scalers.method_watch import OwnMethod, Patch
 from tests.agent.ingest_double import IngestDouble
 from tests.agent.scaler_doubles import (
@@ -112,6 +113,38 @@ class TestTorchScalers:
             scaler.update(2.0)
             assert handle.stats()["step"] == 2
         assert ingest.series("loss_scale") == {0: 4.0, 1: 8.0}
+
+    def test_its_settings_are_told_at_first_and_when_they_change(self, ingest: IngestDouble) -> None:
+        model, scaler = line(), grad_scaler(4.0)
+        optimizer = sgd(model)
+        with rangewatch.attach(model, optimizer, scaler=scaler, url=ingest.url):
+            for step in range(6):
+                if step == 3:
+                    scaler.set_growth_interval(500)
+                scaled_step(model, optimizer, scaler, 1.0)
+        usual = {"series": "loss_scale", "class": "GradScaler", "growth_factor": 2.0, "backoff_factor": 0.5}
+        assert [(each.step, each.data) for each in ingest.events("scaler")] == [
+            (0, usual | {"growth_interval": 2.0}), (3, usual | {"growth_interval": 500.0}),
+        ]  # fmt: skip
+
+    def test_settings_that_change_for_ever_are_told_a_bounded_number_of_times(self, ingest: IngestDouble) -> None:
+        model, scaler = line(), grad_scaler(4.0)
+        optimizer = sgd(model)
+        with rangewatch.attach(model, optimizer, scaler=scaler, url=ingest.url):
+            for step in range(2 * MOST_TOLD):
+                scaler.set_growth_interval(step + 1)
+                scaled_step(model, optimizer, scaler, 1.0)
+        assert len(ingest.events("scaler")) == MOST_TOLD
+
+    def test_a_scaler_that_does_not_say_them(self, ingest: IngestDouble) -> None:
+        model, scaler = line(), DynamicLossScaler(4.0)
+        optimizer = sgd(model)
+        with rangewatch.attach(model, optimizer, scaler=scaler, url=ingest.url):
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            scaler.update_scale(False)
+        assert ingest.series("loss_scale") == {0: 4.0}
+        assert ingest.events("scaler") == []
 
     def test_nothing_waits_for_the_device(self, ingest: IngestDouble) -> None:
         class Waits(TorchDispatchMode):

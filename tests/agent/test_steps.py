@@ -162,6 +162,39 @@ class TestBoundary:
     def test_ends(self, calls: str, optimizers: int, scalers: str, wanted: list[int]) -> None:
         assert self.ends(calls, optimizers, scalers) == wanted
 
+    def test_a_step_that_calls_its_parent_classs(self, ingest: IngestDouble) -> None:
+        """Torch calls the hooks for both where the parent has an instance; one that fails leaves nothing."""
+
+        class Mine(torch.optim.SGD):
+            is_failing = False
+
+            def step(self, closure: Any = None) -> Any:
+                result = super().step(closure)
+                if self.is_failing:
+                    raise MemoryError("no room")
+                return result
+
+        class Own(Mine):
+            def step(self, closure: Any = None) -> Any:
+                return super().step(closure)
+
+        model = nn.Linear(1, 1)
+        for parent in (torch.optim.SGD, Mine):
+            parent(model.parameters(), lr=0.1)
+        optimizer = Own(model.parameters(), lr=0.1)
+        optimizer.register_step_post_hook(lambda *_: called.append(1))
+        called: list[int] = []
+        with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+            for step in range(4):
+                optimizer.is_failing = step == 1
+                model(torch.ones(1, 1)).sum().backward()
+                try:
+                    optimizer.step()
+                except MemoryError:
+                    assert optimizer.is_failing
+            assert handle.stats()["step"] == 3
+        assert len(called) > 6, "torch does call it more than once a step"
+
     def test_several_optimizers(self, ingest: IngestDouble) -> None:
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
         optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]

@@ -7,13 +7,13 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.server.conftest import Server, opening
 from tests.server.test_commands import KNOWN, PATH, Rank
 
@@ -25,18 +25,18 @@ def server(tmp_path: Path) -> Iterator[Server]:
     started.stop()
 
 
-def start(server: Server, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return run([sys.executable, "-m", "rangewatch", *arguments], server, **environment)
+def start(server: Server, *arguments: str, **environment: str) -> forked.Forked:
+    return run(["-m", "rangewatch", *arguments], server, **environment)
 
 
-def run(command: list[str], server: Server, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+def run(command: list[str], server: Server, **environment: str) -> forked.Forked:
+    return forked.server.start(
+        *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"RANGEWATCH_URL": server.url} | environment,
     )  # fmt: skip
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def ended(process: forked.Forked) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
@@ -48,7 +48,7 @@ def heard(rank: Rank) -> dict:
     return commands[0]
 
 
-def said(process: subprocess.Popen[str], line: str) -> None:
+def said(process: forked.Forked, line: str) -> None:
     assert process.stderr is not None
     while (found := process.stderr.readline()) != line:
         assert found, f"ended without {line!r}"
@@ -137,7 +137,7 @@ def test_a_server_that_is_started_again_is_waited_for(server: Server, tmp_path: 
 def test_giving_up_on_a_server_says_that_what_was_asked_stands(server: Server) -> None:
     Rank(server)
     code = "import sys; from rangewatch import ask, trace; ask.AWAY_S = 0.2; sys.exit(trace.main(['run']))"
-    process = run([sys.executable, "-c", code], server)
+    process = run(["-c", code], server)
     said(process, "0 of 1 ranks done\n")
     server.kill()
     status, out, err = ended(process)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from rangewatch.collectors.base import Collector
 from rangewatch.collectors.collectives import Collectives
 from rangewatch.collectors.environment import EnvironmentCollector
 from rangewatch.collectors.gpu import GpuCollector
 from rangewatch.collectors.host import HostCollector
+from rangewatch.guard import Guard
 from rangewatch.options import Options
 from rangewatch.records import RankInfo
 
-ALL: Mapping[str, Callable[[Options, RankInfo], Collector]] = {
+Make = Callable[[Options, RankInfo], Collector]
+
+ALL: Mapping[str, Make] = {
     "collectives": Collectives,
     "environment": EnvironmentCollector,
     "gpu": GpuCollector,
@@ -20,6 +24,14 @@ ALL: Mapping[str, Callable[[Options, RankInfo], Collector]] = {
 }
 
 
-def made(options: Options, info: RankInfo) -> list[Collector]:
-    """The collectors of one attached model: those that `options.collect` names."""
-    return [make(options, info) for name, make in ALL.items() if name in options.collect]
+def made(options: Options, info: RankInfo, guard: Guard) -> list[Collector]:
+    """The collectors of one attached model: those that `options.collect` names and that can be made here."""
+    found: list[Collector] = []
+    for name, make in ALL.items():
+        if name in options.collect:
+            guard.run(name, partial(_add, found, make, options, info))
+    return found
+
+
+def _add(found: list[Collector], make: Make, options: Options, info: RankInfo) -> None:
+    found.append(make(options, info))

@@ -14,7 +14,8 @@ Told = Callable[[str, str, dict[str, Any]], None]
 class Collector(Protocol):
     """A source that is looked at once a second, on a thread of its own and never on the training thread.
 
-    Whatever it raises is counted, and after some faults it is left alone.
+    Whatever it raises is counted, and after some faults it is stopped and left alone. One that torch calls too has a
+    `guard` of its own for that, whose counts are told with the agent's.
     """
 
     name: str

@@ -19,6 +19,7 @@ from torch import nn
 from rangewatch.collectors import hang, stacks
 from rangewatch.collectors.answering import Answering
 from rangewatch.collectors.base import Told as Tell
+from rangewatch.collectors.collectives_exposed import ExposedOfStep
 from rangewatch.collectors.collectives_hooks import GroupHooks, are_supported
 from rangewatch.collectors.collectives_joined import RecorderJoin
 from rangewatch.collectors.collectives_ledger import UNKNOWN, Ledger, Record, Told
@@ -27,6 +28,7 @@ from rangewatch.collectors.collectives_rows import samples
 from rangewatch.collectors.collectives_wrapped import NotWrapped, wrap
 from rangewatch.collectors.ddp_buckets import DdpBuckets
 from rangewatch.collectors.process_groups import tells_by_future
+from rangewatch.collectors.stuck_timer import StuckTimer
 from rangewatch.guard import Guard
 from rangewatch.options import Options
 from rangewatch.records import RankInfo, Samples
@@ -58,11 +60,12 @@ class Collectives:
         self.ledger.open_step = self._open_step
         self._buckets = DdpBuckets(self.guard)
         self._asked: Answering[bool] = Answering("rangewatch-ddp")
+        self._exposed = ExposedOfStep(self.ledger)
         self._hooks = GroupHooks(self.guard)
         self._join = RecorderJoin(self.ledger)
         least_s = float(os.environ.get("RANGEWATCH_HANG_S", hang.LEAST_S)) if hang_s is None else hang_s
         self._watch = hang.HangWatch(least_s, hang.FIRST_STEPS_S if hang_s is None else hang_s)
-        self._timer = stacks.StuckTimer(self._stack_path(), least_s)
+        self._timer = StuckTimer(self._stack_path(), least_s)
         self._tell: Tell = lambda kind, message, data: None
         self._open: list[Record] = []
         self._bucket_due_s = math.inf
@@ -78,10 +81,10 @@ class Collectives:
     def exposed_s(self, step: int) -> float:
         """Seconds of `step` in which the training thread waited for collectives; NaN where that cannot be known.
 
-        Cheap, and from any thread, once the step's backward is over. Calls that block count whole; of DDP's
+        Called by that thread. Calls that block count whole; of DDP's
         all_reduces what comes after the last of them was called, since backward ends with them.
         """
-        return exposed_s(self.ledger.of_step(step), [bucket.size_bytes for bucket in self._buckets.buckets])
+        return self._exposed.seconds(step, [bucket.size_bytes for bucket in self._buckets.buckets])
 
     def start(self, told: Tell) -> None:
         """Say which way it is, and why."""
@@ -254,36 +257,3 @@ class Collectives:
 
     def _stack_path(self) -> Any:
         return stacks.stack_folder() / f"{self._prefix()}{self._info.rank}.txt"
-
-
-def exposed_s(records: Sequence[Record], bucket_sizes: Sequence[int]) -> float:
-    """Seconds covered by blocking collectives, and by the ends of DDP's buckets. NaN where a duration is unknown."""
-    blocking = [record for record in records if not record.is_async]
-    reduced = [record for record in records if record.is_async and _is_of_ddp(record, bucket_sizes)]
-    if any(not record.is_open and math.isnan(record.duration_s) for record in blocking + reduced):
-        return math.nan
-    if any(not record.group.has_futures for record in blocking + reduced if record.group is not None):
-        return math.nan
-    intervals = [(record.began_ns, _end_ns(record)) for record in blocking]
-    count = max(len(bucket_sizes), 1)
-    backwards = [reduced[first : first + count] for first in range(0, len(reduced), count)]
-    intervals += [(max(each.began_ns for each in part), max(map(_end_ns, part))) for part in backwards]
-    return _covered_ns(intervals) / 1e9
-
-
-def _is_of_ddp(record: Record, bucket_sizes: Sequence[int]) -> bool:
-    return record.kind.name == "all_reduce" and record.bytes in bucket_sizes
-
-
-def _end_ns(record: Record) -> int:
-    if record.is_open:  # its caller has gone on, and the thread that says so has not had its turn yet
-        return time.perf_counter_ns()
-    return record.began_ns + int(record.duration_s * 1e9)
-
-
-def _covered_ns(intervals: Sequence[tuple[int, int]]) -> int:
-    total = last = 0
-    for begin, end in sorted(intervals):
-        total += max(end - max(begin, last), 0)
-        last = max(last, end)
-    return total

@@ -13,6 +13,9 @@ from rangewatch.collectors.process_groups import Group, live_groups, members
 GROUPS = 1000
 """Groups of the flight recorder's names that are remembered where nothing else tells of them."""
 
+OPEN = 20_000
+"""Entries that had not ended when they were read, and are known again when they have: ten of torch's default rings."""
+
 
 class RecorderJoin:
     """Matches entries with records by the group's name and the sequence, which the backend counts for both."""
@@ -24,17 +27,22 @@ class RecorderJoin:
         self._due_s = 0.0
         self._groups: dict[tuple[str, str], Group] = {}
         self._open: dict[tuple[str, int], Record] = {}
+        """By the recorder's own number: a send may have the sequence of a collective."""
 
     def close(self, records: Iterable[Record], *, now: bool = False) -> None:
         """End those of `records` that the flight recorder says have ended. A dump every `EVERY_S`, or `now`."""
-        asked = [each for each in records if each.is_open and each.group is not None and not each.group.has_futures]
-        if not asked or not self.recorder.is_there or not self._is_due(now):
+        by_key: dict[tuple[str, int], list[Record]] = {}
+        for each in records:
+            if _is_asked(each, now) and each.group is not None:
+                by_key.setdefault((each.group.name, each.sequence), []).append(each)
+        if not by_key or not self.recorder.is_there or not self._is_due(now):
             return
-        by_key = {(each.group.name, each.sequence): each for each in asked if each.group is not None}
         for entry in self.recorder.read():
-            record = by_key.get((entry.group, entry.sequence))
-            if record is not None and entry.has_ended and not entry.is_p2p and entry.kind.name == record.kind.name:
-                self._note_end(record, entry)
+            if entry.has_ended and not entry.is_p2p:
+                alike = by_key.get((entry.group, entry.sequence), ())  # several, where they are coalesced
+                record = next((each for each in alike if each.is_open and _is_of(each, entry)), None)
+                if record is not None:
+                    self._note_end(record, entry)
 
     def records(self, step: int) -> list[Record]:
         """Records of the flight recorder alone, of the step that is open when it is read."""
@@ -54,18 +62,17 @@ class RecorderJoin:
         return True
 
     def _of(self, entry: Entry, step: int) -> Record | None:
-        key = (entry.group, entry.sequence)
+        key = (entry.backend, entry.record_id)
         known = self._open.pop(key, None)
-        if known is not None:
-            if entry.has_ended:
-                self._note_end(known, entry)
-            else:
-                self._open[key] = known
-            return None
-        record = self._new(entry, step)
-        if not entry.has_ended and not entry.is_p2p and len(self._open) < GROUPS:
+        is_known = known is not None and known.enqueued_ns == entry.enqueued_ns  # a ring that was reset counts anew
+        record = known if known is not None and is_known else self._new(entry, step)
+        if not entry.has_ended:
+            if len(self._open) >= OPEN:
+                self._open.pop(next(iter(self._open)))
             self._open[key] = record
-        return record
+        elif is_known:
+            self._note_end(record, entry)
+        return None if is_known else record
 
     def _new(self, entry: Entry, step: int) -> Record:
         record, group = Record(), self._group(entry)
@@ -95,3 +102,15 @@ class RecorderJoin:
             self._groups[key] = group = Group(entry.group, ranks, entry.desc, device, entry.backend, 0)
             group.has_futures = False
         return self._groups[key]
+
+
+def _is_asked(record: Record, now: bool) -> bool:
+    """Whether nothing else tells of its end. Of gloo's reduce_scatter only a hang asks: a dump holds the GIL."""
+    group = record.group
+    return record.is_open and group is not None and (not group.has_futures or (now and record.kind in group.silent))
+
+
+def _is_of(record: Record, entry: Entry) -> bool:
+    """Whether it is the same operation. gloo's reduce_scatter is an all_reduce to the recorder."""
+    is_silent = record.group is not None and record.kind in record.group.silent
+    return is_silent or record.kind.name == entry.kind.name

@@ -20,6 +20,7 @@ from rangewatch.collectors import collectives_at_exit
 from rangewatch.collectors.collectives_ops import BARRIER, POINT_TO_POINT, Kind, size_bytes
 from rangewatch.collectors.process_groups import WAITING, Group, ProcessGroups, backend_name, tells_by_future
 from rangewatch.guard import Guard, Guarded
+from rangewatch.last_words.scene import Kept
 
 RECORDS = 20_000
 """Records between two looks of the collectors' thread; the oldest go first, and are counted. Some 10 MB."""
@@ -40,7 +41,7 @@ class Record:
 
     __slots__ = (
         "began_ns", "bucket", "bytes", "dtype", "duration_s", "enqueued_ns", "group", "is_async", "kind", "sequence",
-        "state", "step",
+        "state", "step", "thread",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class Record:
         self.state = 0
         self.duration_s = math.nan
         self.bucket = -1
-        self.sequence = self.step = self.bytes = self.enqueued_ns = self.began_ns = 0
+        self.sequence = self.step = self.bytes = self.enqueued_ns = self.began_ns = self.thread = 0
         self.dtype = ""
         self.is_async = False
         self.kind: Kind
@@ -67,15 +68,14 @@ class Told:
     """Who is told of this process's collectives: one ledger at a time, however many models are attached."""
 
     ledger: Ledger | None = None
-    _process = 0
     _lock = threading.Lock()
 
     @classmethod
     def claim(cls, ledger: Ledger) -> bool:
         """Tell `ledger` from here on; False when another one is told already."""
         with cls._lock:
-            if cls.ledger is None or cls._process != os.getpid():  # a forked child's is its parent's
-                cls.ledger, cls._process = ledger, os.getpid()
+            if cls.ledger is None:
+                cls.ledger = ledger
             return cls.ledger is ledger
 
     @classmethod
@@ -84,6 +84,16 @@ class Told:
         with cls._lock:
             if cls.ledger is ledger:
                 cls.ledger = None
+
+    @classmethod
+    def step_aside(cls) -> None:
+        """In a forked child: nobody takes its parent's records there, and nobody lets go of its parent's locks."""
+        cls.ledger, cls._lock = None, threading.Lock()
+        collectives_at_exit.ledgers.clear()  # the threads that would tell of their ends are the parent's
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Told.step_aside)
 
 
 class Ledger:
@@ -95,6 +105,8 @@ class Ledger:
         self.hidden = self.dropped = self.waiting_dropped = 0
         """Counts: captured into CUDA graphs; records not taken in time; open ones no longer followed."""
         self.begun_count = 0
+        self.scene: Kept | None = None
+        """Where the last collective called and the last that ended are kept, should the process die."""
         self._records: deque[Record] = deque()
         self._of_step: list[Record] = []
         self._dtypes: dict[Any, str] = {}
@@ -124,10 +136,10 @@ class Ledger:
         """What was called since the last call of this, in order. On the collectors' thread."""
         return [self._records.popleft() for _ in range(len(self._records))]
 
-    def of_step(self, step: int) -> list[Record]:
-        """The collectives of `step`, if that is the last that had any."""
-        records = self._of_step
-        return list(records) if records and records[0].step == step else []
+    def of_step(self, step: int, first: int = 0) -> list[Record]:
+        """The collectives of `step` from its `first` on, if that is the last step that had any."""
+        records = self._of_step[:]
+        return records[first:] if records and records[0].step == step else []
 
     def close(self, record: Record, state: int, duration_s: float = math.nan) -> None:
         """`record` has ended, as another source says (the flight recorder)."""
@@ -137,6 +149,8 @@ class Ledger:
             group.waiting.pop(id(record), None)
             if state == ENDED:
                 group.completed = max(group.completed, record.sequence)
+                if self.scene is not None:
+                    self.scene.collective_ended(group)
 
     def _begin(self, record: Record, kind: Kind, read: Read, source: Any) -> None:
         process_group, inputs, outputs, is_async = read(source)
@@ -153,11 +167,16 @@ class Ledger:
         record.kind, record.is_async, record.step = kind, is_async, self.open_step()
         record.dtype = self._dtype(tensor) if kind is not BARRIER else ""
         record.bytes = size_bytes(kind, inputs, outputs)
-        if kind.name not in POINT_TO_POINT:
-            record.sequence = group.enqueued = group.next_sequence(process_group)
+        is_point_to_point = kind.name in POINT_TO_POINT
+        sequence = group.next_sequence(process_group, is_point_to_point=is_point_to_point)
+        if not is_point_to_point:
+            record.sequence = group.enqueued = sequence
+        record.thread = threading.get_ident()
         record.enqueued_ns, record.began_ns = time.time_ns(), time.perf_counter_ns()
         record.group = group
         self._keep(group, record)
+        if self.scene is not None and kind.name not in POINT_TO_POINT:
+            self.scene.collective_called(group, record)
 
     def _keep(self, group: Group, record: Record) -> None:
         self.begun_count += 1
@@ -167,10 +186,11 @@ class Ledger:
             self.dropped += 1
         if record.kind.name in POINT_TO_POINT:
             return
-        if self._of_step and self._of_step[0].step != record.step:
-            self._of_step = []
-        if len(self._of_step) < OF_STEP:
-            self._of_step.append(record)
+        of_step = self._of_step  # another thread may begin a new one meanwhile
+        if of_step and of_step[0].step != record.step:
+            self._of_step = of_step = []
+        if len(of_step) < OF_STEP:
+            of_step.append(record)
         if group.silent:
             self._end_silent(group)
         group.waiting[id(record)] = record

@@ -100,9 +100,6 @@ RECORDED: dict[str, Kind] = {
 }
 """Names in the flight recorder, without the backend before the colon."""
 
-SUMMED_TENSORS = 64
-"""Tensors of one collective that are added up; of longer lists the first stands for all."""
-
 
 def flat(value: Any) -> list[Any]:
     """The tensors of an operator's argument: a tensor, a list of them, or a list of lists."""
@@ -120,6 +117,4 @@ def size_bytes(kind: Kind, inputs: Sequence[Any], outputs: Sequence[Any]) -> int
     if kind is BARRIER:
         return 0
     tensors = (outputs if kind.whole == "output" else inputs) or inputs or outputs
-    if len(tensors) > SUMMED_TENSORS:
-        return len(tensors) * tensors[0].numel() * tensors[0].element_size()
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -6,14 +6,14 @@ all_reduces and by its size, which DDP's logging data say.
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
 from torch import nn
-from torch.nn.modules import module as nn_module
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
 from rangewatch.collectors.collectives_ledger import Record
 from rangewatch.guard import Guard, Guarded
@@ -30,7 +30,7 @@ class Bucket:
 
 
 class DdpBuckets:
-    """The buckets of the process's models. On the collectors' thread, but for `_registered`."""
+    """The buckets of the process's models. On the collectors' thread, but for `_found`."""
 
     def __init__(self, guard: Guard) -> None:
         self._model: ref[Any] | None = None
@@ -41,17 +41,15 @@ class DdpBuckets:
         self._next = 0
         self._step = -1
         self.buckets: list[Bucket] = []
-        self._handle: RemovableHandle | None = None
-        self._added = Guarded(guard, "a model was wrapped in DDP", self._registered)
+        self._added = Guarded(guard, "a model was wrapped in DDP", self._found)
 
     def start(self) -> None:
         """Hear of models that are wrapped from here on."""
-        self._handle = nn_module.register_module_module_registration_hook(self._added)
+        _Wrapping.listen(self._added)
 
     def stop(self) -> None:
         """Hear of no more."""
-        if self._handle is not None:
-            self._handle.remove()
+        _Wrapping.forget(self._added)
 
     def watch(self, model: nn.Module) -> None:
         """A model that may be, or hold, one that is wrapped."""
@@ -75,13 +73,15 @@ class DdpBuckets:
 
     def number(self, records: Iterable[Record], *, are_steps_exact: bool) -> None:
         """Set `bucket` of those of `records`, in the order of their calls, that are a bucket's all_reduce."""
-        for record in records if self.buckets else ():
+        buckets = self.buckets  # a look that took long may bring others meanwhile
+        for record in records if buckets else ():
             if are_steps_exact and record.step != self._step:
                 self._step, self._next = record.step, 0
+            places = (self._next % len(buckets), 0)
             # An all_reduce of the first bucket's size, where another is awaited, begins a backward anew.
-            place = next((place for place in (self._next, 0) if self._is_bucket(record, self.buckets[place])), None)
+            place = next((place for place in places if self._is_bucket(record, buckets[place])), None)
             if place is not None:
-                record.bucket, self._next = place, (place + 1) % len(self.buckets)
+                record.bucket, self._next = place, (place + 1) % len(buckets)
 
     def _is_bucket(self, record: Record, bucket: Bucket) -> bool:
         group = record.group
@@ -91,10 +91,6 @@ class DdpBuckets:
             and group is not None
             and group.name == self._group
         )
-
-    def _registered(self, parent: nn.Module, name: str, module: nn.Module | None) -> None:
-        if isinstance(parent, DistributedDataParallel):
-            self._found(parent)
 
     def _found(self, model: Any) -> None:
         if self._model is None or self._model() is None:
@@ -115,6 +111,48 @@ class DdpBuckets:
         totals = [int(size) for size in sizes.split(",")]
         self.buckets = [Bucket(size, held[place] if place < len(held) else []) for place, size in enumerate(totals)]
         return True
+
+
+class _Wrapping:
+    """Who hears of models that DDP has wrapped: by its constructor, which is itself again when nobody does.
+
+    Not by torch's hook for modules that are added: torch goes through those without a lock wherever a module is built,
+    and one that our thread adds or takes away meanwhile is a RuntimeError in the user's code.
+    """
+
+    _listeners: tuple[Guarded, ...] = ()
+    """Replaced and never changed: any thread may build a model."""
+    _own: Any = None
+    _wrapper: Any = None
+    _lock = threading.Lock()
+
+    @classmethod
+    def listen(cls, listener: Guarded) -> None:
+        with cls._lock:
+            cls._listeners = (*cls._listeners, listener)
+            present = vars(DistributedDataParallel)["__init__"]
+            if cls._wrapper is None or present is cls._own:
+                cls._own, cls._wrapper = present, cls._around(present)
+                DistributedDataParallel.__init__ = cls._wrapper  # type: ignore[method-assign]
+
+    @classmethod
+    def forget(cls, listener: Guarded) -> None:
+        with cls._lock:
+            cls._listeners = tuple(each for each in cls._listeners if each is not listener)
+            present = vars(DistributedDataParallel)["__init__"]
+            if not cls._listeners and present is cls._wrapper is not None:
+                DistributedDataParallel.__init__ = cls._own  # type: ignore[method-assign]
+                cls._wrapper = None
+
+    @classmethod
+    def _around(cls, own: Any) -> Any:
+        @functools.wraps(own)
+        def wrapped(model: Any, *args: Any, **kwargs: Any) -> None:
+            own(model, *args, **kwargs)
+            for each in cls._listeners:
+                each(model)
+
+        return wrapped
 
 
 def _reduced_parameters(model: Any) -> list[str]:

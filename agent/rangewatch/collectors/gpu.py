@@ -45,6 +45,8 @@ class GpuCollector:
         self._thread: Answering[list[Samples]] = Answering("rangewatch-nvml")
         self._xid: XidWatch | None = None
         self._cards: list[Card] = []
+        self._left: list[Card] = []
+        """Cards that have turned out to be none of this rank's, until their last row says so."""
         self._reason = ""
         """Why there is no card, as last told."""
         self._is_open = self._is_given_up = self._is_silence_told = False
@@ -105,7 +107,8 @@ class GpuCollector:
             self._find(nvml)
         found = [card.look(step, is_slow=is_slow or card.was_silent) for card in self._cards]
         self._is_open = not any(card.lost is not None and card.lost.is_driver for card in self._cards)
-        return found
+        left, self._left = self._left, []
+        return [*(card.not_watched(step) for card in left), *found]
 
     def _open(self, nvml: Nvml) -> bool:
         if self._xid is not None:
@@ -125,11 +128,17 @@ class GpuCollector:
     def _find(self, nvml: Nvml) -> None:
         """Whose cards these are may change: CUDA has started, or uses another card."""
         try:
-            devices = devices_of(nvml, self._info.local_rank, self._environment)
-            self._watch(nvml, devices)
+            self._watch(nvml, self._devices(nvml))
         except NvmlError as error:
             if not self._cards:  # else the cards tell
                 self._tell_reason(f"no GPU is watched: {error}")
+
+    def _devices(self, nvml: Nvml) -> list[Device]:
+        devices = devices_of(nvml, self._info.local_rank, self._environment)
+        known = [card.device for card in self._cards]
+        # Torch holds no memory for a while (`empty_cache`, offloading): what it has said is better than a guess.
+        is_guess = _is_by_torch(known) and not _is_by_torch(devices)
+        return known if is_guess else devices
 
     def _watch(self, nvml: Nvml, devices: Sequence[Device]) -> None:
         known = {card.device.uuid: card for card in self._cards}
@@ -139,6 +148,7 @@ class GpuCollector:
                 card.adopt(device)
         if cards != self._cards or self._xid is None or not self._xid.is_watching:
             self._watch_xid(nvml, cards)
+        self._left += [card for card in self._cards if card not in cards]
         self._cards, self._reason = cards, ""
 
     def _watch_xid(self, nvml: Nvml, cards: list[Card]) -> None:
@@ -155,6 +165,10 @@ class GpuCollector:
     def _give_up(self, reason: str) -> None:
         self._is_given_up = True
         self._tell_reason(reason)
+
+
+def _is_by_torch(devices: Sequence[Device]) -> bool:
+    return any(device.mapped_by == "torch" for device in devices)
 
 
 def _nobody(kind: str, message: str, data: dict[str, Any]) -> None:

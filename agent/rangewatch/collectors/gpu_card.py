@@ -32,6 +32,8 @@ class Card:
         self._lost_s = 0.0
         self._columns: tuple[str, ...] = ()
         self._slow: Row = {}
+        self._seen: Row = {}
+        """The last known value of each slow reading: what grows while a reading fails is told of when it is back."""
         self._fast: Row = {}
         self._time_ns = 0
         self._processes, self._pids = CardProcesses(), frozenset[int]()
@@ -60,6 +62,10 @@ class Card:
     def absent(self, step: int) -> Samples:
         """The row of a card that does not answer: everything is unknown but that."""
         return self._samples({"step": float(step), "present": 0.0, **dict.fromkeys(self._columns, math.nan)})
+
+    def not_watched(self, step: int) -> Samples:
+        """The last row of a card that is not this rank's after all: without it, it would look as if it had vanished."""
+        return self._samples({"step": float(step), "present": math.nan, **dict.fromkeys(self._columns, math.nan)})
 
     def lose(self, error: NvmlError) -> None:
         """The card does not answer; told once."""
@@ -91,9 +97,10 @@ class Card:
 
     def _read_slow(self) -> None:
         row = {**slow_row(self._reader), **self._processes.row(self._reader)}
-        for message, data in changes(self._slow, row):
+        for message, data in changes(self._seen, row):
             self._tell("gpu", message, data)
         self._slow = row
+        self._seen |= {name: value for name, value in row.items() if not math.isnan(value)}
         others = frozenset(each["pid"] for each in self._processes.others)
         if others - self._pids:
             names = ", ".join(f"{each['command']} ({each['pid']})" for each in self._processes.others)

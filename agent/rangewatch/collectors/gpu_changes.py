@@ -21,7 +21,7 @@ _GROWING = {
 
 
 def changes(before: Row, now: Row) -> list[tuple[str, dict[str, Any]]]:
-    """Message and data of each event between two readings; nothing where one of the two is not known."""
+    """Message and data of each event between what was last known and `now`; nothing where either is not known."""
     found = [
         (
             f"{text} ({_count(before[name])} -> {_count(now[name])})",

@@ -51,7 +51,10 @@ def devices_of(nvml: Nvml, local_rank: int, environment: Mapping[str, str]) -> l
 
 def _indices(running: Any) -> list[int]:
     # Not current_device(), which is each thread's own: here it would always be 0.
-    held = [running.memory_reserved(index) for index in range(running.device_count())]
+    try:
+        held = [running.memory_reserved(index) for index in range(running.device_count())]
+    except RuntimeError:  # an allocator that keeps no statistics, such as a CUDAPluggableAllocator
+        return []
     return [index for index, bytes_ in enumerate(held) if bytes_ and bytes_ >= max(held) * _LEAST_SHARE]
 
 

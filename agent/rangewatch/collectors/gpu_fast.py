@@ -7,6 +7,7 @@ nothing), and the counters of single clocks event reasons, whose field ids diffe
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from rangewatch.collectors.nvml import NOT_FOUND, NvmlError, Reader
@@ -39,6 +40,12 @@ class Differences:
     def forget(self) -> None:
         """There is a gap."""
         self._last.clear()
+
+    def keep(self, prefix: str, names: Collection[str]) -> None:
+        """Forget the counters called `prefix`... that are not in `names`: those of devices that have gone."""
+        gone = [name for name in self._last if name.startswith(prefix) and name not in names]
+        for name in gone:
+            del self._last[name]
 
     def _grown(self, name: str, time_ns: int, value: float) -> tuple[float, int]:
         last_ns, last = self._last.get(name, (0, math.nan))

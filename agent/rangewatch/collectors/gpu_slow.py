@@ -75,26 +75,28 @@ def _fabric(reader: Reader) -> Row:
 
 def _links(reader: Reader, count: float) -> Row:
     """All links together, and each link's errors of all kinds as `nvlink_00_errors`, ..."""
-    numbers = range(_MAX_LINKS if math.isnan(count) else min(int(count), _MAX_LINKS))
-    states = _states(reader, numbers)
+    states = _states(reader, count)
     errors = {link: _link_errors(reader, link) for link in states}
+    is_known = bool(states) and not any(map(math.isnan, states.values()))
     row = {
         "nvlink_links": float(len(states)) if states else (0.0 if count == 0 else math.nan),
-        "nvlink_active_mask": float(sum(1 << link for link, state in states.items() if state)) if states else math.nan,
-        "nvlink_active_links": float(sum(map(bool, states.values()))) if states else math.nan,
+        "nvlink_active_mask": float(sum(1 << link for link in states if states[link])) if is_known else math.nan,
+        "nvlink_active_links": float(sum(map(bool, states.values()))) if is_known else math.nan,
     }
     for name in (*_LINK_COUNTERS, "packet"):
         row[f"nvlink_{name}_errors"] = total(each[name] for each in errors.values())
     return row | {f"nvlink_{link:02}_errors": total(each.values()) for link, each in errors.items()}
 
 
-def _states(reader: Reader, numbers: Iterable[int]) -> dict[int, int]:
-    states: dict[int, int] = {}
-    for link in numbers:
-        state = reader.value("nvmlDeviceGetNvLinkState", link)
-        if state is None:
+def _states(reader: Reader, count: float) -> dict[int, float]:
+    """Each link's, NaN for one whose question failed: that is not a link that is down, nor the end of the links."""
+    states: dict[int, float] = {}
+    is_counted = not math.isnan(count)
+    for link in range(min(int(count), _MAX_LINKS) if is_counted else _MAX_LINKS):
+        state = reader.number("nvmlDeviceGetNvLinkState", link)
+        if math.isnan(state) and (not is_counted or reader.is_absent("nvmlDeviceGetNvLinkState", link)):
             break  # links are numbered without gaps: there are no more
-        states[link] = int(state)
+        states[link] = state
     return states
 
 

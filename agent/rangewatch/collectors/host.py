@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rangewatch import control_groups
 from rangewatch.collectors import host_proc
 from rangewatch.collectors.answering import Answering
 from rangewatch.collectors.base import Told
@@ -31,6 +32,8 @@ SILENCE_S = 10.0
 """Seconds without an answer after which a file system is told of: a server's short hiccup is nothing."""
 
 STOP_S = 0.5
+
+_WAYS = ("received", "sent")
 
 
 class HostCollector:
@@ -57,10 +60,12 @@ class HostCollector:
     def start(self, told: Told) -> None:
         """Nothing to probe: what this system does not have is n/a."""
         self._told = told
+        quota = control_groups.cpus(self._proc, self._sys)
         self._about = {
             "host": socket.gethostname(),
             "cpus": os.cpu_count() or 0,
             "cpus_of_process": _own_cpus(),
+            "cpu_quota": None if math.isnan(quota) else quota,
             "open_files_limit": _open_files_limit(),
             "places": {name: str(path) for name, path in self._places.items()},
         }
@@ -74,9 +79,9 @@ class HostCollector:
             "load_1m": host_proc.load(self._proc),
             **host_proc.memory(self._proc),
             **host_proc.memory_limit(self._proc, self._sys),
-            **self._rates("swap", host_proc.swapped_bytes(self._proc)),
-            **self._rates("network", host_proc.network_bytes(self._proc, self._sys)),
-            **self._rates("infiniband", host_proc.infiniband_bytes(self._sys)),
+            **self._rates("swap", ("in", "out"), {"": host_proc.swapped_bytes(self._proc)}),
+            **self._rates("network", _WAYS, host_proc.network_bytes(self._proc, self._sys)),
+            **self._rates("infiniband", _WAYS, host_proc.infiniband_bytes(self._sys)),
             **self._disk_room(),
             **host_proc.process(self._proc),
         }
@@ -98,11 +103,15 @@ class HostCollector:
             "process_cpu_percent": spent_s * 100,  # of one CPU, as `top` counts
         }
 
-    def _rates(self, name: str, counters: Mapping[str, float]) -> Row:
+    def _rates(self, name: str, ways: Sequence[str], counters: Mapping[str, Mapping[str, float]]) -> Row:
+        """Over all devices of `counters`. Each has its own difference: in a sum one that comes would be a spike."""
         now_ns = time.monotonic_ns()
+        values = {f"{name} {device} {way}": each[way] for device, each in counters.items() for way in ways}
+        self._differences.keep(f"{name} ", values)
+        rates = {each: self._differences.rate(each, now_ns, value) for each, value in values.items()}
         return {
-            f"{name}_{way}_bytes_per_s": self._differences.rate(f"{name} {way}", now_ns, value)
-            for way, value in counters.items()
+            f"{name}_{way}_bytes_per_s": _total([rates[f"{name} {device} {way}"] for device in counters])
+            for way in ways
         }
 
     def _disk_room(self) -> Row:
@@ -153,7 +162,15 @@ def _room(path: Path) -> tuple[float, float]:
         usage = shutil.disk_usage(path)
     except OSError:
         return math.nan, math.nan
+    if not usage.total:  # network and virtual file systems may not say
+        return math.nan, math.nan
     return float(usage.free), float(usage.total)
+
+
+def _total(rates: Sequence[float]) -> float:
+    """Of those that are known."""
+    known = [rate for rate in rates if not math.isnan(rate)]
+    return math.fsum(known) if known else math.nan
 
 
 def _share(part: float, total: float) -> float:

@@ -11,11 +11,16 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from rangewatch import control_groups
+
 Row = dict[str, float]
 
 _IDLE, _IOWAIT, _GUEST = 3, 4, 8
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _RECEIVED, _SENT = 0, 8
+_PORT_COUNTERS = {"received": "port_rcv_data", "sent": "port_xmit_data"}
+"""In words of four bytes."""
+
 _PAIR = re.compile(r"(\w+):\s+(\d+)(?: kB)?")
 
 
@@ -55,31 +60,26 @@ def load(proc: Path) -> float:
     return math.nan
 
 
-def network_bytes(proc: Path, sys: Path) -> Row:
-    """Bytes received and sent by all interfaces since boot.
+def network_bytes(proc: Path, sys: Path) -> dict[str, Row]:
+    """Bytes received and sent since boot, by interface.
 
-    Where there are real ones only they are counted: bonds, bridges and containers' ends would count a byte twice.
+    Where there are real ones only they are told: bonds, bridges and containers' ends would count a byte twice.
     """
     found = {}
     for line in _lines(proc / "net/dev"):
         name, _, counters = line.partition(":")
         values = _numbers(counters.split())
         if len(values) > _SENT and name.strip() != "lo":
-            found[name.strip()] = (values[_RECEIVED], values[_SENT])
+            found[name.strip()] = {"received": values[_RECEIVED], "sent": values[_SENT]}
     real = {name: each for name, each in found.items() if (sys / "class/net" / name / "device").exists()}
-    counted = list((real or found).values())
-    return {
-        "received": math.fsum(each[0] for each in counted) if counted else math.nan,
-        "sent": math.fsum(each[1] for each in counted) if counted else math.nan,
-    }
+    return real or found
 
 
-def infiniband_bytes(sys: Path) -> Row:
-    """Bytes received and sent by all InfiniBand and RoCE ports, which no network interface counts: NCCL's traffic."""
-    ports = sys / "class/infiniband"
+def infiniband_bytes(sys: Path) -> dict[str, Row]:
+    """Bytes received and sent by InfiniBand and RoCE port, which no network interface counts: NCCL's traffic."""
     return {
-        "received": _port_bytes(ports, "port_rcv_data"),
-        "sent": _port_bytes(ports, "port_xmit_data"),
+        str(port): {way: _number(port / "counters" / counter) * 4 for way, counter in _PORT_COUNTERS.items()}
+        for port in (sys / "class/infiniband").glob("*/ports/*")
     }
 
 
@@ -94,31 +94,9 @@ def process(proc: Path) -> Row:
 
 
 def memory_limit(proc: Path, sys: Path) -> Row:
-    """Memory and limit in bytes of the tightest control group (version 2) that this process is in: a container's.
-
-    At the limit the kernel kills, however much the host has.
-    """
-    tightest = (math.nan, math.nan)
-    for line in _lines(proc / "self/cgroup"):
-        if line.startswith("0::"):
-            group = sys / "fs/cgroup" / line[3:].lstrip("/")
-            for folder in (group, *group.parents):
-                tightest = _tighter(tightest, folder)
-                if folder == sys / "fs/cgroup":
-                    break
-    return {"container_memory_used_bytes": tightest[0], "container_memory_limit_bytes": tightest[1]}
-
-
-def _tighter(found: tuple[float, float], folder: Path) -> tuple[float, float]:
-    used, limit = _number(folder / "memory.current"), _number(folder / "memory.max")
-    if math.isnan(limit) or found[1] <= limit:
-        return found
-    return used, limit
-
-
-def _port_bytes(ports: Path, counter: str) -> float:
-    words = [_number(path) for path in ports.glob(f"*/ports/*/counters/{counter}")]
-    return math.fsum(words) * 4 if words else math.nan
+    """Memory and limit in bytes of the tightest control group that this process is in: a container's."""
+    used, limit = control_groups.memory(proc, sys)
+    return {"container_memory_used_bytes": used, "container_memory_limit_bytes": limit}
 
 
 def _number(path: Path) -> float:

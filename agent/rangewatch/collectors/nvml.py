@@ -122,6 +122,10 @@ class Reader:
         self.answered += 1
         return found
 
+    def is_absent(self, function: str, *arguments: Any) -> bool:
+        """Whether the function has said that there is no such value here; False where it only failed."""
+        return (function, *arguments) in self._absent
+
     def filled(self, function: str, structure: Any) -> bool:
         """Whether the function filled `structure`, which is new each time and so no part of what is remembered."""
         if (function,) in self._absent:

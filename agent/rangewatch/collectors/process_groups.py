@@ -58,17 +58,23 @@ class Group:
         """Whether futures tell when a collective has ended; whether anybody does, such as the flight recorder."""
         self.silent: set[Kind] = set()
         """Collectives of which this backend never says when they have ended."""
+        self._count = self._sent = 0
+        self._is_after_sending = False
 
-    def next_sequence(self, group: Any) -> int:
+    def next_sequence(self, group: Any, *, is_point_to_point: bool = False) -> int:
         """The number of the collective that is about to be called: the backend's own count, which all ranks share.
 
-        Counted here where the backend does not say.
+        Counted here where the backend does not say. Call it before sends and receives too: gloo counts those among its
+        collectives, so that ranks which send more would have got further.
         """
         try:
-            count = group._get_backend(self.device)._get_sequence_number_for_group()
+            count = int(group._get_backend(self.device)._get_sequence_number_for_group())
         except _LACKING:
-            count = self.enqueued
-        return int(count) + 1
+            return self.enqueued + 1
+        if self._is_after_sending:  # at most one, though others that are not seen may have been called since
+            self._sent += min(max(count - self._count, 0), 1)
+        self._count, self._is_after_sending = count, is_point_to_point
+        return count - self._sent + 1
 
     def about(self) -> dict[str, Any]:
         """As it travels. Ranks of a run agree on all of it, if all made their groups in one order."""

@@ -49,28 +49,44 @@ class Runner:
             taken, self._pending, self._rows, self._taken_s = self._pending, [], 0, time.monotonic()
         return joined(taken)
 
+    def guards(self) -> list[Guard]:
+        """Of the collectors that are called from elsewhere too, and have one of their own for that (`guard`)."""
+        found = (getattr(each, "guard", None) for each in self.collectors)
+        return [each for each in found if isinstance(each, Guard)]
+
     def stop(self) -> None:
         """End the thread, waiting for it no longer than a look takes."""
         self._stop.set()
+        if self._thread.ident is None:  # what was made holds something already: of a process one sees its collectives
+            self._end_all()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(limits.COLLECTOR_STOP_S)
 
     def _run(self) -> None:
-        self._collectors = [each for each in self._collectors if self._call(each, partial(each.start, self._told))]
+        for each in list(self._collectors):
+            if not self._call(each, partial(each.start, self._told)):
+                self._leave_alone(each)
         due_s = time.monotonic()
         while not self._stop.wait(max(due_s - time.monotonic(), 0.0)):
             due_s = max(due_s + limits.COLLECT_EVERY_S, time.monotonic())
             self._look()
         self._look()  # what came since the last one
-        for each in self._collectors:
-            self._call(each, each.stop)
+        self._end_all()
+
+    def _end_all(self) -> None:
+        for each in list(self._collectors):
+            self._leave_alone(each)
+
+    def _leave_alone(self, collector: Collector) -> None:
+        self._collectors.remove(collector)
+        self._call(collector, collector.stop)
 
     def _look(self) -> None:
         step = self.step()
         for each in list(self._collectors):
             self._call(each, partial(self._collect, each, step))
             if self._guard.counts.get(_place(each), 0) >= limits.FAULTS_TO_DETACH:
-                self._collectors.remove(each)
+                self._leave_alone(each)
         interval_s = max(limits.SAMPLES_EVERY_S, self.ship_every_s())
         if self._pending and time.monotonic() - self._taken_s >= interval_s:
             self._guard.run("collectors", self.ship)

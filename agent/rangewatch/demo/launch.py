@@ -18,6 +18,7 @@ from rangewatch.demo.account import Account
 from rangewatch.demo.api import RunReader, is_server
 from rangewatch.demo.children import Child, ChildFailed, LineReader, free_port, port_is_free, start_ranks, start_server
 from rangewatch.demo.options import DEFAULT_PORT, parse_options
+from rangewatch.demo.options import parser as parser
 from rangewatch.demo.progress import Progress
 
 LAST_ROWS_S = 10.0

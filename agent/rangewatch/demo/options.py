@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from typing import NoReturn
+
+from rangewatch.command_line.parser import ERROR, CommandParser, command_parser
 
 DEFAULT_PORT = 8642
 DEFAULT_STEPS = 450
@@ -17,24 +18,45 @@ twenty to thirty seconds it overflows, and the loss scale falls. Nothing of that
 """
 
 
-class _OneLineParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
 def parse_options(argv: list[str]) -> argparse.Namespace:
     """`url port db run ranks steps seed exit json`, checked; ends the process with one line where they are wrong."""
-    parser = _OneLineParser(prog="rangewatch demo", description=DESCRIPTION)
-    add = parser.add_argument
-    add("--url", help="send to this running server instead of starting one")
-    add("--port", type=_port, help=f"port of the server it starts (default: {DEFAULT_PORT}, or the next free one)")
-    add("--db", help="database file of the server it starts (default: a temporary file, which is kept)")
-    add("--run", default=time.strftime("demo-%Y%m%d-%H%M%S"), help="name of the run (default: demo- and the time)")
-    add("--ranks", type=_positive, default=2, help="training processes (default: %(default)s)")
-    add("--steps", type=_positive, default=DEFAULT_STEPS, help="training steps (default: %(default)s)")
-    add("--seed", type=_seed, default=0, help="the same seed trains the same steps (default: %(default)s)")
+    made = parser()
+    options = made.parse_args(argv)
+    if options.url and (options.port or options.db):
+        made.error("--url names a running server; --port and --db are for one that the demo starts")
+    options.run = options.run or time.strftime("demo-%Y%m%d-%H%M%S")
+    return options
+
+
+def parser() -> CommandParser:
+    """What the command takes."""
+    made = command_parser(
+        "demo",
+        DESCRIPTION,
+        examples={
+            "rangewatch demo": "a dashboard and two ranks, until Ctrl-C",
+            "rangewatch demo --exit --json": "the training alone, and what came of it for a program",
+        },
+        statuses={0: "it ran to its end", 1: "it could not go on, which is told in one line"} | ERROR
+        | {130: "interrupted before the last step"},
+        environment={"RANGEWATCH_TOKEN": "the token that the server of --url asks for, if it does"},
+    )  # fmt: skip
+    add = made.add_argument
+    add("--url", help="send to this running server instead of starting one (default: start one)")
+    add(
+        "--port",
+        metavar="N",
+        type=_port,
+        help=f"port of the server it starts (default: {DEFAULT_PORT}, or the next free one)",
+    )
+    add("--db", metavar="FILE", help="database file of the server it starts (default: a temporary file, which is kept)")
+    add("--run", metavar="NAME", help="name of the run (default: demo- and the time)")
+    add("--ranks", metavar="N", type=_positive, default=2, help="training processes (default: %(default)s)")
+    add("--steps", metavar="N", type=_positive, default=DEFAULT_STEPS, help="training steps (default: %(default)s)")
+    add("--seed", metavar="N", type=_seed, default=0, help="the same seed trains the same steps (default: %(default)s)")
     add(
         "--lr-factor",
+        metavar="X",
         type=_factor,
         default=DEFAULT_LR_FACTOR,
         help="learning rate of the layer that will overflow, over the model's; more, and it comes sooner "
@@ -42,10 +64,7 @@ def parse_options(argv: list[str]) -> argparse.Namespace:
     )
     add("--exit", action="store_true", help="end after the last step instead of keeping the dashboard up")
     add("--json", action="store_true", help="print one JSON object about the training to standard output")
-    options = parser.parse_args(argv)
-    if options.url and (options.port or options.db):
-        parser.error("--url names a running server; --port and --db are for one that the demo starts")
-    return options
+    return made
 
 
 def _positive(text: str) -> int:

@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from rangewatch.command_line.parser import INTERRUPTED, SERVER_ENVIRONMENT, CommandParser, command_parser
 from rangewatch.doctor import checks
 from rangewatch.doctor.facts import environment
 from rangewatch.doctor.findings import Finding, Severity
@@ -40,7 +41,7 @@ class Environment(TypedDict):
 
 def main(argv: Sequence[str]) -> int:
     """Print facts and findings; 0: nothing worse than an info, 1: a warning or an error, 2: no answer."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     try:
         return _of_run(options) if options.run else _of_this_machine(options)
     except ServerError as error:
@@ -50,19 +51,28 @@ def main(argv: Sequence[str]) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="rangewatch doctor",
-        description="Look for what is wrong with this machine's torch, CUDA, compilers, NCCL and network, and say what "
-        "to type. With --run: what is wrong on any rank of a run, and what ranks have differently.",
-        epilog="Exit status: 0 nothing worse than an info, 1 a warning or an error, 2 wrong arguments or no server.",
-    )
-    add = parser.add_argument
+def parser() -> CommandParser:
+    """What the command takes."""
+    made = command_parser(
+        "doctor",
+        "Look for what is wrong with this machine's torch, CUDA, compilers, NCCL and network, and say what to type. "
+        "With --run: what is wrong on any rank of a run, and what ranks have differently.",
+        examples={
+            "rangewatch doctor": "this machine",
+            "rangewatch doctor --run my-run": "every rank of a run, and what they have differently",
+        },
+        statuses={
+            0: "nothing worse than an info", 1: "a warning or an error was found", 2: "wrong arguments, or no server",
+        }
+        | INTERRUPTED,
+        environment=SERVER_ENVIRONMENT,
+    )  # fmt: skip
+    add = made.add_argument
     add("--json", action="store_true", help="print facts and findings as JSON")
     add("--quick", action="store_true", help="run no program and import no torch: what a rank in training looks at")
-    add("--run", help="name or number of a run, of a running server")
+    add("--run", help="name or number of a run, of a running server (default: this machine)")
     add("--url", default=default_url(), help="server of --run (default: %(default)s)")
-    return parser
+    return made
 
 
 def _of_this_machine(options: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -10,6 +11,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
+from rangewatch import control_groups
 from rangewatch.doctor.compilers import compilers
 from rangewatch.doctor.deepspeed_ops import deepspeed
 from rangewatch.doctor.findings import Facts
@@ -77,8 +79,8 @@ def _host(machine: Machine) -> dict[str, Any]:
 def _cpus(machine: Machine) -> int:
     """Processors that this process may use: its affinity, and a container's quota where that is less."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = re.match(r"(\d+) (\d+)", machine.text("/sys/fs/cgroup/cpu.max"))
-    return min(allowed, max(1, int(quota.group(1)) // int(quota.group(2)))) if quota else allowed
+    quota = control_groups.cpus(machine.at("/proc"), machine.at("/sys"))
+    return allowed if math.isnan(quota) else min(allowed, max(1, int(quota)))
 
 
 def _is_root() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 from typing import Any
@@ -48,7 +49,8 @@ def _from_nvml() -> dict[str, Any]:
     except nvml.NVMLError as error:
         return {"nvml_error": str(error)[:200]}
     finally:
-        nvml.nvmlShutdown()
+        with contextlib.suppress(nvml.NVMLError):  # where the driver has gone meanwhile
+            nvml.nvmlShutdown()
 
 
 def _asked(nvml: Any) -> dict[str, Any]:

@@ -35,9 +35,12 @@ class Machine:
         return real.removeprefix(root) or "/"
 
     def text(self, path: str) -> str:
-        """The first 64 KiB of a file; empty where it cannot be read."""
-        with contextlib.suppress(OSError, ValueError), self.at(path).open("rb") as file:
-            return file.read(FILE_BYTES).decode(errors="replace")
+        """The first 64 KiB of a file; empty where it cannot be read. A pipe is not opened: it may never answer."""
+        file = self.at(path)
+        with contextlib.suppress(OSError, ValueError):
+            if file.is_file():
+                with file.open("rb") as opened:
+                    return opened.read(FILE_BYTES).decode(errors="replace")
         return ""
 
     def names(self, folder: str, pattern: str = "*") -> list[str]:

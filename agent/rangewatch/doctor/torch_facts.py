@@ -19,6 +19,8 @@ from rangewatch.doctor.machine import Machine
 TIMEOUT_S = 60.0  # importing torch from a network disk that is cold takes half a minute
 MOST_DEVICES = 16
 
+_MARK = "rangewatch torch facts: "  # a site's start-up files print lines of their own, of JSON too
+
 _NONE: dict[str, Any] = {
     "installed": False, "error": None, "version": None, "git": None, "cuda": None, "hip": None, "cudnn": None,
     "nccl": None, "arch_list": [], "cuda_available": None, "devices": [], "path": None,
@@ -43,8 +45,8 @@ def loaded() -> dict[str, Any]:
 def _asked(machine: Machine) -> dict[str, Any]:
     output = machine.run([machine.python, "-m", __name__], TIMEOUT_S)
     for line in output.splitlines():
-        if line.startswith("{"):
-            return _NONE | dict(json.loads(line))
+        if line.startswith(_MARK):
+            return _NONE | dict(json.loads(line.removeprefix(_MARK)))
     lines = output.splitlines() or ["no output within a minute, or ended by a signal"]
     is_installed = find_spec("torch") is not None
     return _NONE | {"installed": is_installed, "error": lines[-1][:500] if is_installed else None}
@@ -95,9 +97,9 @@ def _called(module: Any, name: str) -> Any:
 
 
 def main() -> int:
-    """Print what this Python's torch says, as one line of JSON."""
+    """Print what this Python's torch says, as one line of JSON after a mark."""
     if find_spec("torch") is None:
-        sys.stdout.write(json.dumps(_NONE) + "\n")
+        sys.stdout.write(f"{_MARK}{json.dumps(_NONE)}\n")
         return 0
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -108,7 +110,7 @@ def main() -> int:
     # A driver that torch cannot use is told of by a warning, and by nothing else.
     about_cuda = [str(each.message) for each in told if re.search(r"CUDA|driver|NVML", str(each.message))]
     found["warnings"] = [" ".join(each.split())[:300] for each in about_cuda[:5]]
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(f"{_MARK}{json.dumps(found)}\n")
     return 0
 
 

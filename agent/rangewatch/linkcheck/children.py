@@ -16,11 +16,13 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import IO
 
 LOG_BYTES = 4000
 """The end of a child's own words that is kept: a Python stack, or the last lines of NCCL_DEBUG."""
+KILL_S = 3.0
+"""For a killed process to be gone. One that a driver holds may never be, and its rank is to be heard of meanwhile."""
 _DIE_WITH_PARENT = 1  # Linux: PR_SET_PDEATHSIG
 
 
@@ -32,28 +34,40 @@ class Child:
         self.status: int | None = None
         """As `os.waitstatus_to_exitcode` gives it, when it has ended: negative for a signal."""
         self._pipe, self._log = pipe, log
+        self._poll = select.poll()  # select() takes no descriptor above 1,023, and a thousand ranks have more
+        self._poll.register(pipe, select.POLLIN)
         self._unread = b""
 
     @staticmethod
     def fork(body: Callable[[Callable[[bytes], None]], None], *, is_quiet: bool = False) -> Child:
-        """Run `body(send)` in a child, `send` taking one line. `is_quiet`: its output goes to a file, see `log`."""
-        read, write = os.pipe()
+        """Run `body(send)` in a child, `send` taking one line. `is_quiet`: its output goes to a file, see `log`.
+
+        Raises `OSError` where no process, pipe or file can be had.
+        """
         log = tempfile.TemporaryFile() if is_quiet else None  # noqa: SIM115  closed with the child
+        read, write = os.pipe()
         parent = os.getpid()
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # the threads are numpy's, which holds them at a fork
-            pid = os.fork()
-        if pid == 0:
+            with contextlib.suppress(OSError):  # its reader may be gone, which is no reason to start nothing
+                stream.flush()
+        # A Ctrl-C between the fork and the child's own handlers would run the parent's clean-up twice.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            pid = _fork()
+            if pid == 0:
+                os.close(read)
+                _be_child(body, write, log, parent, mask)
+        except OSError:
             os.close(read)
-            _be_child(body, write, log, parent)
-        os.close(write)
+            raise
+        finally:
+            os.close(write)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return Child(pid, read, log)
 
     def lines(self, timeout_s: float) -> list[bytes] | None:
         """Whole lines that have come, waiting at most `timeout_s` for the first; None when the child is at its end."""
-        if not select.select([self._pipe], [], [], timeout_s)[0]:
+        if not self._poll.poll(1000 * timeout_s):
             return []
         piece = os.read(self._pipe, 1 << 16)
         if not piece:
@@ -86,7 +100,7 @@ class Child:
         """End it for certain, stopped ones too."""
         if not self.has_ended():
             os.kill(self.pid, signal.SIGKILL)
-            self.wait(10.0)
+            self.wait(KILL_S)
 
     def log(self) -> str:
         """The end of what it printed. A Python stack ends where ours begins: who forked the child is known."""
@@ -106,13 +120,26 @@ class Child:
             self._log.close()
 
 
-def _be_child(body: Callable[[Callable[[bytes], None]], None], write: int, log: IO[bytes] | None, parent: int) -> None:
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the threads are numpy's, which holds them at a fork
+        return os.fork()
+
+
+def _be_child(
+    body: Callable[[Callable[[bytes], None]], None],
+    write: int,
+    log: IO[bytes] | None,
+    parent: int,
+    mask: Collection[int],
+) -> None:
     """Never returns: what the parent has registered for its own exit is not the child's to run."""
     status = 1
     try:
         _die_with(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its children
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if log is not None:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)

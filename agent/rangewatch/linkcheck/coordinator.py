@@ -108,9 +108,18 @@ class _Check:
             return
         found.backend = self._plan.backend
         if not found.backend:
+            self._accuse_odd_devices()
             found.why_backend = _why_not_nccl(found)
             found.backend = GLOO if found.why_backend else NCCL
         self._tell(f"backend: {found.backend}" + (f" ({found.why_backend})" if found.why_backend else ""))
+
+    def _accuse_odd_devices(self) -> None:
+        """Where some have a GPU, one that sees none is what is wrong; it must not pass for a reason to check gloo."""
+        found = self._found
+        odd = [rank for rank in found.good_ranks if found.devices[rank].backend != NCCL]
+        if len(odd) < len(found.good_ranks):
+            for rank in odd:
+                found.faults[rank] = ("error", f"{found.devices[rank].why}, unlike other ranks")
 
     def _give_up_nccl(self, error: str) -> None:
         self._tell(f"NCCL does not work ({error}); going on with gloo")
@@ -224,7 +233,7 @@ def _why_not_nccl(found: Findings) -> str:
     seen: dict[tuple[str, str], int] = {}
     for rank in found.good_ranks:
         device, host = found.devices[rank], found.hosts[rank]
-        if device.backend != NCCL:
+        if device.backend != NCCL:  # then all have none
             return f"{device.why} on rank {rank}"
         if device.identity and (other := seen.setdefault((host, device.identity), rank)) != rank:
             return f"ranks {other} and {rank} have the same GPU, which NCCL refuses"

@@ -9,6 +9,9 @@ import msgspec
 from rangewatch.linkcheck.rounds import ranges
 from rangewatch.linkcheck.tasks import PHASES, Outcome
 
+ABORTED = "by SIGABRT"
+"""How torch's watchdog ends a process whose NCCL communicator has lost a peer."""
+
 
 class GroupResult(msgspec.Struct, frozen=True):
     """What became of one group: an outcome for each of its ranks."""
@@ -38,7 +41,7 @@ class GroupResult(msgspec.Struct, frozen=True):
     def suspects(self) -> tuple[int, ...]:
         """The ranks that this group's failure points at; none where all look the same."""
         states = self._by_state()
-        if found := states.get("died") or states.get("missing"):
+        if found := self._dead() or states.get("missing"):
             return tuple(found)
         if "wrong" in states and (sources := {source for each in self.outcomes.values() for source in each.sources}):
             return tuple(sorted(sources))
@@ -48,9 +51,8 @@ class GroupResult(msgspec.Struct, frozen=True):
     def error(self) -> str:
         """Why it did not go well, in one line; "" when it did."""
         states = self._by_state()
-        for state in ("died", "missing"):
-            if found := states.get(state):
-                return "; ".join(self._of_one(rank) for rank in found)
+        if found := self._dead() or states.get("missing"):
+            return "; ".join(self._of_one(rank) for rank in found)
         if wrong := states.get("wrong"):
             return min((self.outcomes[rank].error for rank in wrong), key=lambda text: "from rank" not in text)
         return self._of_unfinished() if not self.is_ok else ""
@@ -65,6 +67,11 @@ class GroupResult(msgspec.Struct, frozen=True):
         for rank, outcome in sorted(self.outcomes.items()):
             found.setdefault(outcome.state, []).append(rank)
         return found
+
+    def _dead(self) -> list[int]:
+        """The ranks that died, less those that NCCL's watchdog aborted since another had."""
+        dead = self._by_state().get("died", [])
+        return [rank for rank in dead if self.outcomes[rank].error != ABORTED] or dead
 
     def _late(self) -> tuple[int, ...]:
         """The ranks that came least far."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import socket
 import sys
 import time
@@ -29,18 +31,49 @@ EXIT_S = 1.0
 """For their processes to be gone: a launcher that sees rank 0 fail ends those that are left, and names them too."""
 
 
+MOST_DESCRIPTORS = 65_536
+OTHER_DESCRIPTORS = 24
+"""Of one process: standard streams, torch's, logs, a connection on its way out."""
+GPUS_S = 60.0
+"""For the driver to count its GPUs: without persistence mode each takes seconds to wake."""
+
+
 class LaunchError(Exception):
     """Why the check cannot run, in one line."""
 
 
 def gpu_count() -> int:
-    """GPUs of this host. Asked in a child, since a process that has asked CUDA can fork no worker that uses it."""
+    """GPUs of this host. Asked in a child, since a process that has asked CUDA can fork no worker that uses it.
+
+    Raises `LaunchError` when the driver does not answer: that is not a host without a GPU.
+    """
     child = Child.fork(lambda send: send(str(torch.cuda.device_count()).encode()), is_quiet=True)
     try:
-        lines = child.lines(60.0)
-        return int(lines[0]) if lines else 0
+        lines = child.lines(GPUS_S)
+        if lines:
+            return int(lines[0])
+        how = "died" if lines is None else f"has not answered for {GPUS_S:g} s"
+        raise LaunchError(
+            f"the process that asks the driver for this host's GPUs {how}; --nproc N asks later, per rank"
+        )
     finally:
         child.close()
+
+
+def allow_descriptors(ranks: int) -> None:
+    """As many as the system lets this process have, for a store with two connections a rank: 1,024 are usual.
+
+    Raises `LaunchError` where that is too few: the store would answer some ranks and not others.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    needed = 2 * ranks + OTHER_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raise LaunchError(f"{ranks} ranks need {needed} open files, and the limit is {soft}: raise it with ulimit -n")
 
 
 def alone(plan: Plan, faults: Sequence[Fault], tell: Tell) -> dict[str, Any]:
@@ -81,7 +114,13 @@ def follow(place: Place, faults: Sequence[Fault], join_s: float) -> int:
 
 
 def _start(address: Address, rank: int, local_rank: int, faults: Sequence[Fault], join_s: float) -> Child:
-    return Child.fork(lambda _: supervisor.serve(Store(address, join_s), _member(rank, local_rank), faults))
+    return Child.fork(lambda _: _supervise(address, rank, local_rank, faults, join_s))
+
+
+def _supervise(address: Address, rank: int, local_rank: int, faults: Sequence[Fault], join_s: float) -> None:
+    """A store or a coordinator that is gone is told once, by the command itself."""
+    with contextlib.suppress(RuntimeError, CoordinatorGone):
+        supervisor.serve(Store(address, join_s), _member(rank, local_rank), faults)
 
 
 def _member(rank: int, local_rank: int) -> Member:
@@ -99,8 +138,9 @@ def _coordinate(address: Address, keeper: Child | None, plan: Plan, tell: Tell) 
     try:
         store = Store(address, plan.join_s)
         result = check(store, plan, tell)
+        here = sum(rank["fault"] != "missing" for rank in result["ranks"])
         end_s = time.monotonic() + LEAVE_S
-        while store.left() < plan.world_size and time.monotonic() < end_s:
+        while store.left() < here and time.monotonic() < end_s:
             time.sleep(0.02)
     except RuntimeError as error:
         raise LaunchError(_reason(address, keeper, error)) from None
@@ -109,5 +149,7 @@ def _coordinate(address: Address, keeper: Child | None, plan: Plan, tell: Tell) 
 
 def _reason(address: Address, keeper: Child | None, error: RuntimeError) -> str:
     said = keeper.log().splitlines() if keeper is not None and keeper.has_ended() else []
-    last = next((line for line in reversed(said) if "rror" in line), str(error).splitlines()[0])
+    last = next(
+        (line for line in reversed(said) if "rror" in line and "frame #" not in line), str(error).splitlines()[0]
+    )
     return f"no store at {address.host}:{address.port}: {last[:300]}"

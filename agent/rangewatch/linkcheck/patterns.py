@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import torch
 
 COUNT = 1 << 16
@@ -24,6 +26,15 @@ def whole_numbers(rank: int) -> torch.Tensor:
 def exact_floats(rank: int) -> torch.Tensor:
     """(COUNT,) float32: sixteenths up to 64, so that the sum of 4,096 ranks is exact in any order."""
     return (bits_of(rank).remainder(2048) - 1024).to(torch.float32) / 16
+
+
+def total(pattern: Callable[[int], torch.Tensor], ranks: Iterable[int]) -> torch.Tensor:
+    """(COUNT,): the sum over ranks. One at a time: all of a thousand ranks' would be half a gigabyte on each."""
+    first, *rest = ranks
+    found = pattern(first)
+    for rank in rest:
+        found += pattern(rank)
+    return found
 
 
 def first_difference(got: torch.Tensor, expected: torch.Tensor) -> str:

@@ -32,7 +32,8 @@ def find(environment: Mapping[str, str]) -> Place | None:
     if "RANK" in environment or "WORLD_SIZE" in environment:
         return _checked(_torchrun(environment))
     # A batch script outside srun is told that it is process 0, of as many as the job may have: nobody else would come.
-    if "SLURM_PROCID" in environment and "SLURM_STEP_NUM_TASKS" in environment:
+    # A step of one task is a shell (`srun --pty bash`), or is to test the host's GPUs: one rank would test no link.
+    if "SLURM_PROCID" in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         return _checked(_slurm(environment))
     return None
 
@@ -60,11 +61,11 @@ def _slurm(environment: Mapping[str, str]) -> Place:
 
 
 def first_node(nodes: str) -> str:
-    """The first of Slurm's list: `node[003-010,012],login1` is node003. Raises `PlaceError`."""
-    found = re.match(r"([^,\[\]]+)(?:\[([0-9]+)[^\]]*\])?([^,\[\]]*)", nodes)
+    """The first of Slurm's list: `rack[1-2]n[03-10,12],login1` is rack1n03. Raises `PlaceError`."""
+    found = re.match(r"[^,\[\]]+(?:\[[0-9]+[^\]]*\]|[^,\[\]])*", nodes)
     if found is None:
         raise PlaceError(f"Slurm's node list {nodes!r} has no first node; set MASTER_ADDR")
-    return "".join(part or "" for part in found.groups())
+    return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", found[0])
 
 
 def _checked(place: Place) -> Place:

@@ -76,7 +76,7 @@ def _send(transport: Transport, body: bytes) -> None:
         if reply.outcome is not Outcome.RETRY:
             break
         if attempt + 1 < ATTEMPTS:
-            time.sleep(min(reply.retry_after_s or 1.0, 5.0))
+            time.sleep(1.0 if reply.retry_after_s is None else min(reply.retry_after_s, 5.0))
     raise NotPosted(f"{transport.url} did not take the result: {reply.detail}")
 
 

@@ -10,16 +10,16 @@ from rangewatch.linkcheck.rounds import ranges
 Result = dict[str, Any]
 
 MATRIX_RANKS = 16
-"""A wider matrix does not fit a terminal: then only the worst links are listed."""
+"""More are no longer read at a glance: then only the worst links are listed."""
 LISTED = 10
 
 
-def text(result: Result) -> Iterator[str]:
-    """The lines of the report."""
+def text(result: Result, width: int | None = None) -> Iterator[str]:
+    """The lines of the report; matrices in parts that fit `width` characters, where there is a terminal."""
     yield from map(_rank, result["ranks"], [result] * result["world_size"])
     if result["pairs"]:
         yield ""
-        yield from _tables(result)
+        yield from _tables(result, width)
     yield ""
     yield from verdict(result)
     yield f"{'OK' if result['ok'] else 'BAD'} after {result['duration_s']:.1f} s"
@@ -29,7 +29,7 @@ def verdict(result: Result) -> Iterator[str]:
     """What was found, ranks first; one line when all is well."""
     errors = {(each["a"], each["b"]): each["error"] for each in result["pairs"]}
     if result["ok"]:
-        yield f"all {result['world_size']} ranks and all links tested are fine"
+        yield f"all {result['world_size']} ranks and all links tested are fine{_instead(result)}"
     for each in result["ranks"]:
         if not each["ok"]:
             yield f"rank {each['rank']} is bad ({each['fault']}): {each['error']}"
@@ -42,6 +42,12 @@ def verdict(result: Result) -> Iterator[str]:
     yield from _groups(result)
 
 
+def _instead(result: Result) -> str:
+    """A check by gloo says nothing of the GPUs' links, which one who has GPUs must not overlook."""
+    has_gpus = any(rank["device"].startswith("cuda") for rank in result["ranks"])
+    return f", by gloo and not NCCL: {result['backend_reason']}" if has_gpus and result["backend_reason"] else ""
+
+
 def _groups(result: Result) -> Iterator[str]:
     for group in result["bad_groups"]:
         yield f"{ranges(group)} fail together, and no smaller group of them was found to"
@@ -50,7 +56,8 @@ def _groups(result: Result) -> Iterator[str]:
     if result["is_passing_again"]:
         yield f"all ranks together failed once, and passed when tried again: {result['all_ranks']['error']}"
     whole = result["all_ranks"]
-    if whole and not whole["ok"] and not any((result["bad_ranks"], result["bad_pairs"], result["bad_groups"])):
+    elsewhere = (result["bad_ranks"], result["bad_pairs"], result["bad_groups"], result["is_passing_again"])
+    if whole and not whole["ok"] and not any(elsewhere):
         yield f"all ranks together: {whole['error']}"
     working = [each for each in result["subsets"] if each["ok"]]
     if not result["ok"] and working:
@@ -63,23 +70,26 @@ def _rank(rank: dict[str, Any], result: Result) -> str:
     return f"{where} {'OK ' if rank['ok'] else 'BAD'} rank {rank['rank']} of {result['world_size']}{what}"
 
 
-def _tables(result: Result) -> Iterator[str]:
+def _tables(result: Result, width: int | None) -> Iterator[str]:
     if result["world_size"] > MATRIX_RANKS:
         yield from _worst(result)
         return
     size = f"{result['message_bytes'] / 2**20:g} MiB"
     yield f"busbw of pairs in GB/s (all_reduce of {size})"
-    yield from _matrix(result, lambda pair: _number(pair["busbw_bytes_per_s"], 1e9))
+    yield from _matrix(result, width, lambda pair: _number(pair["busbw_bytes_per_s"], 1e9))
     yield "latency of pairs in us (all_reduce of 8 bytes)"
-    yield from _matrix(result, lambda pair: _number(pair["latency_s"], 1e-6))
+    yield from _matrix(result, width, lambda pair: _number(pair["latency_s"], 1e-6))
 
 
-def _matrix(result: Result, cell: Callable[[dict[str, Any]], str]) -> Iterator[str]:
+def _matrix(result: Result, width: int | None, cell: Callable[[dict[str, Any]], str]) -> Iterator[str]:
     cells = {(each["a"], each["b"]): _cell(each, cell) for each in result["pairs"]}
     ranks = range(result["world_size"])
-    yield " " * 5 + "".join(f"{rank:>8}" for rank in ranks)
-    for row in ranks:
-        yield f"{row:>5}" + "".join(f"{cells.get((min(row, each), max(row, each)), '.'):>8}" for each in ranks)
+    together = MATRIX_RANKS if width is None else max((width - 5) // 8, 1)
+    for first in ranks[::together]:
+        columns = ranks[first : first + together]
+        yield " " * 5 + "".join(f"{rank:>8}" for rank in columns)
+        for row in ranks:
+            yield f"{row:>5}" + "".join(f"{cells.get((min(row, each), max(row, each)), '.'):>8}" for each in columns)
 
 
 def _cell(pair: dict[str, Any], cell: Callable[[dict[str, Any]], str]) -> str:

@@ -13,6 +13,10 @@ from rangewatch.linkcheck.tasks import Outcome, Task
 POLL_S = 0.01
 ANSWER_S = 5.0
 """A supervisor that lives answers this soon after its group was stopped: it looks ten times a second."""
+LISTEN_S = 1.0
+SILENT_S = 10.0
+"""A supervisor without a sign of life for so long is gone, with its host maybe. It gives one a second; a worker that
+cannot be killed keeps it busy for some more."""
 PATIENCE, PATIENCE_ALONE, PATIENCE_LEAST_S = 10.0, 3.0, 5.0
 """A group hangs when it takes this many times as long as the slowest that went well (of its size, or for its
 size), and as the slowest rank alone (a GPU may take seconds to wake), and at least so many seconds."""
@@ -46,6 +50,8 @@ class _Gathering:
         self._begin_s = time.monotonic()
         self._came: list[dict[int, Outcome]] = [{} for _ in task.groups]
         self._stopped_s: list[float | None] = [None] * len(task.groups)
+        self._signs: dict[int, tuple[int, float]] = {}
+        self._listen_s = self._begin_s + LISTEN_S
 
     def until_done(self) -> list[GroupResult]:
         """All groups, complete: a rank that never answers is `missing`."""
@@ -57,6 +63,7 @@ class _Gathering:
                 self._take(open_groups)
             else:
                 time.sleep(POLL_S)
+            self._listen(open_groups)
             for index in open_groups:
                 self._press(index)
         return [GroupResult(came) for came in self._came]
@@ -76,6 +83,21 @@ class _Gathering:
         if all(each.state == "ok" for each in self._came[index].values()):
             size, took_s = len(self._came[index]), time.monotonic() - self._begin_s
             self._slowest_s[size] = max(self._slowest_s.get(size, 0.0), took_s)
+
+    def _listen(self, indices: Collection[int]) -> None:
+        """Give up on ranks whose supervisors are silent: killed, stopped, or on a host that is gone."""
+        now_s = time.monotonic()
+        if now_s < self._listen_s:
+            return
+        self._listen_s = now_s + LISTEN_S
+        for index in indices:
+            for rank in self._pending(index):
+                signs = self._store.signs(rank)
+                known, since_s = self._signs.get(rank, (-1, now_s))
+                if signs != known:
+                    self._signs[rank] = (signs, now_s)
+                elif now_s - since_s > SILENT_S:
+                    self._came[index][rank] = Outcome(rank, "missing")
 
     def _press(self, index: int) -> None:
         """Stop a group that takes far longer than others did, and give up on ranks that do not even answer then."""

@@ -91,6 +91,14 @@ class Store:
         """Grows as long as the coordinator lives."""
         return self._store.add("beat", 0)
 
+    def sign(self, rank: int) -> None:
+        """This rank's supervisor lives, while it waits for its worker."""
+        self._store.add(f"sign/{rank}", 1)
+
+    def signs(self, rank: int) -> int:
+        """Grows as long as the rank's supervisor lives and has a worker."""
+        return self._store.add(f"sign/{rank}", 0)
+
     def leave(self) -> None:
         """A supervisor needs the store no more."""
         self._store.add("left", 1)
@@ -159,10 +167,18 @@ def _connect(address: Address, connect_s: float) -> TCPStore:
     thread = threading.Thread(target=_try, args=(address, connect_s, found, errors), daemon=True)
     with _hushed():
         thread.start()
-        thread.join(2 * connect_s + 1)  # torch tries twice
+        thread.join(connect_s + 0.5)  # torch tries twice, for as long each time
     if not found:
-        raise errors[0] if errors else RuntimeError(f"what listens there is no store of torch ({connect_s:g} s)")
+        raise errors[0] if errors else RuntimeError(f"{_who_listens(address)} ({connect_s:g} s)")
     return found[0]
+
+
+def _who_listens(address: Address) -> str:
+    try:
+        socket.create_connection((address.host, address.port), 1.0).close()
+    except OSError as error:
+        return f"nobody listens there: {error.strerror or error}"
+    return "what listens there is no store of torch"
 
 
 def _try(address: Address, connect_s: float, found: list[TCPStore], errors: list[RuntimeError]) -> None:

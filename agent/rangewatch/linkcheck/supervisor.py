@@ -13,11 +13,13 @@ from rangewatch.linkcheck.children import Child
 from rangewatch.linkcheck.faults import Fault
 from rangewatch.linkcheck.store import Store
 from rangewatch.linkcheck.tasks import PHASES, Member, Note, Outcome, Task
-from rangewatch.linkcheck.worker import Part
+from rangewatch.linkcheck.worker import LINGER_S, Part
 
 POLL_S, POLL_LAST_S = 0.01, 0.2
 LOOK_S = 0.1
 """How often the store is asked whether the others have failed."""
+SIGN_S = 1.0
+"""How often the coordinator is told that this supervisor lives."""
 GRACE_S = 1.0
 """For a worker whose peers have failed to say what it sees of that."""
 TEST_TIMEOUTS = 3
@@ -56,7 +58,11 @@ def _next(store: Store, number: int) -> Task:
 
 
 def _do(store: Store, part: Part) -> Outcome:
-    child = Child.fork(lambda send: worker.run(part, lambda note: send(msgspec.json.encode(note))), is_quiet=True)
+    try:
+        child = Child.fork(lambda send: worker.run(part, lambda note: send(msgspec.json.encode(note))), is_quiet=True)
+    except OSError as error:  # no process, file or descriptor to be had: other ranks may still be tested
+        store.stop(part.task.number, part.number_of_group)
+        return Outcome(part.rank, "error", PHASES[0], f"no process can be started: {error.strerror}")
     try:
         watch = _Watch(part, child)
         outcome = watch.until_done(store)
@@ -79,13 +85,16 @@ class _Watch:
         self._sources: set[int] = set()
         self._error = ""
         self._stopped_s: float | None = None
-        self._look_s = 0.0
+        self._look_s = self._sign_s = 0.0
 
     def until_done(self, store: Store) -> Outcome:
         """Read what the worker tells, until it ends or has to be ended."""
         while (lines := self._child.lines(0.05)) is not None:
             for line in lines:
                 self._take(msgspec.json.decode(line, type=Note))
+            if (now_s := time.monotonic()) >= self._sign_s:
+                self._sign_s = now_s + SIGN_S
+                store.sign(self._part.rank)
             if state := self._overdue(store):
                 self._child.say_stack()
                 return self._outcome(state)
@@ -106,7 +115,8 @@ class _Watch:
         """Why the worker has to be ended now; "" for not yet."""
         now_s, timeout_s = time.monotonic(), self._part.task.timeout_s
         if self._phase == PHASES[-1]:
-            return ""  # it ends by itself, after a time that is bounded
+            # It waits for its peers and ends by itself, unless a driver holds it.
+            return "hang" if now_s - self._phase_s > LINGER_S + timeout_s else ""
         if now_s - self._phase_s > timeout_s or now_s - self._begin_s > TEST_TIMEOUTS * timeout_s:
             return "hang"
         if self._stopped_s is None and now_s >= self._look_s:

@@ -109,7 +109,7 @@ class _Worker:
             self._planted.corrupt(mine)
             mine = mine.to(self._device)
             dist.all_reduce(mine)
-            expected = torch.stack([pattern(rank) for rank in self._part.group]).sum(0)
+            expected = patterns.total(pattern, self._part.group)
             if difference := patterns.first_difference(mine.cpu(), expected):
                 self._say(Note(wrong=f"rank {self._part.rank} got a wrong {name} sum: {difference}"))
 

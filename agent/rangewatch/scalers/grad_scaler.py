@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rangewatch.scalers.kind import Kind, Values, has_method
+from rangewatch.scalers.kind import Kind, Values, attribute, has_method
+
+SETTINGS = ("growth_interval", "growth_factor", "backoff_factor")
+"""What says how the scale changes: docs/wire.md has the event that tells of it."""
 
 
 class GradScaler(Kind):
@@ -37,6 +40,14 @@ class GradScaler(Kind):
     def optimizers(self, scaler: Any) -> frozenset[int]:
         """The keys of its states are ids."""
         return frozenset(getattr(scaler, "_per_optimizer_states", ()))
+
+    def settings(self, scaler: Any) -> dict[str, float]:
+        """What its getters answer: numbers of the host."""
+        if not self.is_enabled(scaler):
+            return {}
+        told = {name: attribute(scaler, f"get_{name}") for name in SETTINGS}
+        values = {name: get() for name, get in told.items() if callable(get)}
+        return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 
     def before(self, scaler: Any, arguments: tuple[Any, ...]) -> Values:
         """`get_scale()` would wait for the device: the tensors themselves are taken. `update` changes them in place."""

@@ -39,6 +39,10 @@ class Kind:
         """`id` of each optimizer that it has served since its method was called last; empty where it cannot say."""
         return frozenset()
 
+    def settings(self, scaler: Any) -> dict[str, float]:
+        """`growth_interval` in steps, `growth_factor` and `backoff_factor`; what is not known is left out."""
+        return {}
+
     def before(self, scaler: Any, arguments: tuple[Any, ...]) -> Values:
         """What is known when the method is about to be called with `arguments`."""
         return {}

@@ -38,8 +38,20 @@ SUBNORMAL_COUNT = Statistic(
 )
 SUM_SQ = Statistic("sum_sq", "magnitude squared", "sum", 0.0, "Sum of squares of the finite elements, in float64.")
 
+# Of what every rank of a replicated model should hold alike, see `checksum`. One reading sets both, so that ranks are
+# equal where the two of merged ranks are, and a record of several readings is told from one of a single one.
+CHECKSUM_MAX = Statistic(
+    "checksum_max", "checksum", "max", 0.0,
+    "Checksum as the optimizer gets it: of `grad` that of the parameter itself, of `reduced_grad` of the gradient. "
+    "1 to 2^53; 0 when it was not taken.",
+)  # fmt: skip
+CHECKSUM_MIN = Statistic(
+    "checksum_min", "checksum", "min", float("inf"), "The same, the smallest; Inf when it was not taken."
+)
+
 ALL: tuple[Statistic, ...] = (
     CALL_COUNT, NUMEL, AMAX, NAN_COUNT, INF_COUNT, NONFINITE_NS, FULL_NUMEL, AMIN, ZERO_COUNT, SUBNORMAL_COUNT, SUM_SQ,
+    CHECKSUM_MAX, CHECKSUM_MIN,
 )  # fmt: skip
 
 # Per-step values that are not of a tensor (loss, loss scale, step time) are kept as series with these.

@@ -32,9 +32,11 @@ def column_name(exponent: int) -> str:
 
 
 def exponent_of(name: str) -> int | None:
-    """The bin of a statistic; None when it is no bin."""
-    digits = name.removeprefix(PREFIX)
-    return int(digits) if digits != name and digits.lstrip("-").isdecimal() else None
+    """The bin of a statistic; None when it is no bin, whatever the name looks like."""
+    return _BY_NAME.get(name)
+
+
+_BY_NAME = {column_name(exponent): exponent for exponent in range(FIRST, LAST + 1)}
 
 
 def _help(exponent: int) -> str:

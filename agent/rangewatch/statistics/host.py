@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
@@ -11,6 +12,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from rangewatch.last_words.layout import TENSOR
 from rangewatch.limits import SEEN_TENSORS
 from rangewatch.statistics import reduce
 from rangewatch.statistics.reduce import FullSet
@@ -45,6 +47,10 @@ class HostReader:
         self._elsewhere, self._passed, self._reads_all = elsewhere, passed, reads_all
         self._histograms = histograms
         self._seen: dict[int, tuple[Any, ...]] = {}
+        self.scene: Any = array("q", bytes(8 * (TENSOR + 1)))
+        """The cells that say where this process is, see `last_words.layout`: the tensor last read is kept there."""
+        self.nonfinite_seen: Callable[[int, int], None] = lambda number, nan_count: None
+        """Told of each tensor that holds NaN or Inf as it is read, in the midst of the call that it comes from."""
         self._row = row
         self._call_count, self._numel, self._amax = row.call_count, row.numel, row.amax
 
@@ -60,6 +66,7 @@ class HostReader:
         Raises what torch raises for tensors that cannot be reduced (sparse, quantized, wrapped by functorch).
         """
         self._passed(number)
+        self.scene[TENSOR] = number
         known = self._seen.get(id(tensor))
         if known is None or known[0]() is not tensor or known[1] != tensor._version:
             if type(tensor) is not Tensor or not tensor.is_cpu or not self._reads_all:
@@ -82,6 +89,7 @@ class HostReader:
         row.inf_count[number] += inf_count
         # Which was first: a module that is called twice may be bad in its second call only, call order does not tell.
         row.nonfinite_ns[number] = min(row.nonfinite_ns[number], time.perf_counter_ns() - self._began_ns)
+        self.nonfinite_seen(number, nan_count)
 
     def _measure(self, tensor: Tensor) -> tuple[Any, ...]:
         """(weak reference, version, numel, amax, non-finite counts, full set or None)"""

@@ -20,6 +20,7 @@ Array = NDArray[Any]
 DTYPES = {name: np.dtype(f"<{name}") for name in ("u1", "u2", "u4", "i8", "f4", "f8")}
 _NARROW = tuple(DTYPES[name] for name in ("u1", "u2", "u4", "f4"))
 ENCODINGS = ("const", "range", "shuffle")
+MAX_RANGE = 1 << 20  # values of one range, which 16 bytes expand to: steps, tensors and times have fewer
 
 
 class Column(msgspec.Struct, frozen=True, array_like=True):
@@ -93,12 +94,13 @@ def _is_constant(flat: Array) -> bool:
 
 def _is_range(flat: Array) -> bool:
     stride = int(flat[1]) - int(flat[0]) if flat.size > 1 else 0
-    return abs(int(flat[0])) < 2**62 and 0 < stride < 2**31 and bool((np.diff(flat) == stride).all())
+    is_taken = flat.size <= MAX_RANGE and abs(int(flat[0])) < 2**62 and 0 < stride < 2**31
+    return is_taken and bool((np.diff(flat) == stride).all())
 
 
 def _unpack_range(start_and_stride: Array, count: int) -> Array:
     start, stride = int(start_and_stride[0]), int(start_and_stride[1])
-    if not (abs(start) < 2**62 and 0 < stride < 2**31 and count < 2**31):
+    if not (abs(start) < 2**62 and 0 < stride < 2**31 and count <= MAX_RANGE):
         raise WireError("bad_header", "range column out of bounds")
     return start + stride * np.arange(count, dtype=np.int64)
 

@@ -7,5 +7,6 @@ class WireError(ValueError):
     """A message that cannot be taken. `code` is a short stable name, the text one line for a person."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
+        # It may quote what was sent: a line break in it would be a line of its own in a log.
+        super().__init__("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in message))
         self.code = code

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 import zstandard
 
 from rangewatch.records import Batch, Catalogue, Event, FloatArray, Opening, RangeRows, Samples, SeriesRows
 from rangewatch.wire.columns import Column, pack, unpack
+from rangewatch.wire.details import Details
 from rangewatch.wire.errors import WireError
+from rangewatch.wire.openings import PackedOpening, unpack_opening
 
 VERSION = 2  # 2: samples; a message without any is written as version 1, which older servers read
 MAGIC = b"RWCH"
@@ -26,7 +27,7 @@ PREFIX = struct.Struct("<4sHI")
 
 MAX_COMPRESSED_BYTES = 16 << 20  # the agent ships about once a second: 16 MiB is 600 tensors x 2,000 steps with room
 MAX_DECOMPRESSED_BYTES = 64 << 20  # a body may unpack to this; a bomb stops here
-MAX_HEADER_BYTES = 48 << 20  # 100,000 tensors with long names
+MAX_HEADER_BYTES = 48 << 20  # of a batch nearly all is details of events; an opening may have MAX_OPENING_BYTES
 MAX_STEPS = (
     4_096  # of one batch: 64 buffers of the agent; a range of steps expands without bytes, so it is bounded here
 )
@@ -35,14 +36,24 @@ MAX_SERIES = 256  # of one batch
 MAX_SAMPLES = 256  # tables of samples in one batch: a host's GPUs, twice over
 MAX_SAMPLE_ROWS = 65_536  # of one table: 20 s of a rank's collectives is 20,000
 MAX_SAMPLE_COLUMNS = 128
+MAX_COLUMNS = 4_096  # of ranges: a catalogue with histograms has 288 statistics
+MAX_EVENTS = 1_000
 MAX_WINDOW_BYTES = 8 << 20  # what zstd may hold while decompressing; level 1-3 use 2 MiB or less
 ZSTD_LEVEL = 1  # level 3 packs 4% smaller at 2x the time on captured statistics
+
+
+_NOTHING = msgspec.Raw(msgspec.msgpack.encode({}))
+
+
+def _at_most(length: int) -> msgspec.Meta:
+    """Looked at before memory is taken: a column is 9 bytes of header and 250 of memory."""
+    return msgspec.Meta(max_length=length)
 
 
 class _RangesHeader(msgspec.Struct, frozen=True):
     steps: Column
     tensors: Column
-    columns: dict[str, Column]
+    columns: Annotated[dict[str, Column], _at_most(MAX_COLUMNS)]
 
 
 class _SeriesHeader(msgspec.Struct, frozen=True):
@@ -55,8 +66,16 @@ class _SamplesHeader(msgspec.Struct, frozen=True):
     source: str
     key: str
     times_ns: Column
-    columns: dict[str, Column]
-    about: dict[str, Any] = {}
+    columns: Annotated[dict[str, Column], _at_most(MAX_SAMPLE_COLUMNS)]
+    about: msgspec.Raw = _NOTHING
+
+
+class _EventHeader(msgspec.Struct, frozen=True):
+    kind: str
+    time_ns: int
+    step: int
+    message: str = ""
+    data: msgspec.Raw = _NOTHING
 
 
 class _BatchHeader(msgspec.Struct, frozen=True, tag_field="message", tag="batch"):
@@ -66,17 +85,21 @@ class _BatchHeader(msgspec.Struct, frozen=True, tag_field="message", tag="batch"
     sequence: int
     catalogue: str
     ranges: _RangesHeader | None
-    series: tuple[_SeriesHeader, ...]
-    events: tuple[Event, ...]
+    series: Annotated[tuple[_SeriesHeader, ...], _at_most(MAX_SERIES)]
+    events: Annotated[tuple[_EventHeader, ...], _at_most(MAX_EVENTS)]
     settled: int = 0
-    samples: tuple[_SamplesHeader, ...] = ()
+    samples: Annotated[tuple[_SamplesHeader, ...], _at_most(MAX_SAMPLES)] = ()
 
 
 class _OpeningHeader(msgspec.Struct, frozen=True, tag_field="message", tag="opening"):
     opening: Opening
 
 
-_HEADER = msgspec.msgpack.Decoder(_BatchHeader | _OpeningHeader)
+class _PackedOpeningHeader(msgspec.Struct, frozen=True, tag_field="message", tag="opening"):
+    opening: PackedOpening
+
+
+_HEADER = msgspec.msgpack.Decoder(_BatchHeader | _PackedOpeningHeader)
 
 
 def catalogue_digest(catalogue: Catalogue) -> str:
@@ -111,7 +134,10 @@ def decode(body: bytes) -> Opening | Batch:
         raise WireError("truncated", "message ends inside its header")
     header = _decode_header(raw[PREFIX.size : PREFIX.size + header_bytes])
     blocks = _Blocks(raw[PREFIX.size + header_bytes :])
-    message = header.opening if isinstance(header, _OpeningHeader) else _batch(header, blocks)
+    if isinstance(header, _BatchHeader):
+        message: Opening | Batch = _batch(header, blocks)
+    else:
+        message = unpack_opening(header.opening, header_bytes)
     blocks.finish()
     return message
 
@@ -134,11 +160,13 @@ def _decompress(body: bytes) -> bytes:
         raise WireError("truncated", "zstd frame is cut short, damaged or followed by other bytes") from None
 
 
-def _decode_header(encoded: memoryview) -> _BatchHeader | _OpeningHeader:
+def _decode_header(encoded: memoryview) -> _BatchHeader | _PackedOpeningHeader:
     try:
         return _HEADER.decode(encoded)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError("bad_header", f"header does not decode: {str(error)[:200]}") from None
+        # msgspec has no name for it: "Expected `array` of length <= 256 - at `$.series`".
+        code = "too_large" if "of length <=" in str(error) else "bad_header"
+        raise WireError(code, f"header does not decode: {str(error)[:200]}") from None
 
 
 def _batch_header(batch: Batch, blocks: list[bytes]) -> _BatchHeader:
@@ -159,14 +187,22 @@ def _batch_header(batch: Batch, blocks: list[bytes]) -> _BatchHeader:
     series = tuple(_SeriesHeader(rows.name, put(rows.steps), put(rows.values)) for rows in batch.series)
     samples = tuple(
         _SamplesHeader(
-            each.source, each.key, put(each.times_ns), {name: put(v) for name, v in each.columns.items()}, each.about
+            each.source, each.key, put(each.times_ns), {name: put(v) for name, v in each.columns.items()},
+            _packed(each.about),
         )
         for each in batch.samples
+    )  # fmt: skip
+    events = tuple(
+        _EventHeader(each.kind, each.time_ns, each.step, each.message, _packed(each.data)) for each in batch.events
     )
     return _BatchHeader(
-        batch.run, batch.rank, batch.incarnation, batch.sequence, batch.catalogue, ranges, series, batch.events,
+        batch.run, batch.rank, batch.incarnation, batch.sequence, batch.catalogue, ranges, series, events,
         batch.settled, samples,
     )  # fmt: skip
+
+
+def _packed(details: dict[str, Any]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.msgpack.encode(details))
 
 
 class _Blocks:
@@ -191,15 +227,15 @@ class _Blocks:
 
 
 def _batch(header: _BatchHeader, blocks: _Blocks) -> Batch:
-    if len(header.series) > MAX_SERIES:
-        raise WireError("too_large", f"{len(header.series)} series in one batch; at most {MAX_SERIES} are taken")
+    details = Details()
     ranges = None if header.ranges is None else _range_rows(header.ranges, blocks)
     series = tuple(_series_rows(each, blocks) for each in header.series)
-    if len(header.samples) > MAX_SAMPLES:
-        raise WireError("too_large", f"{len(header.samples)} tables of samples in one batch; {MAX_SAMPLES} are taken")
-    samples = tuple(_samples(each, blocks) for each in header.samples)
+    samples = tuple(_samples(each, blocks, details) for each in header.samples)
+    events = tuple(
+        Event(each.kind, each.time_ns, each.step, each.message, details.decode(each.data)) for each in header.events
+    )
     return Batch(
-        header.run, header.rank, header.incarnation, header.sequence, header.catalogue, ranges, series, header.events,
+        header.run, header.rank, header.incarnation, header.sequence, header.catalogue, ranges, series, events,
         header.settled, samples,
     )  # fmt: skip
 
@@ -223,22 +259,19 @@ def _series_rows(header: _SeriesHeader, blocks: _Blocks) -> SeriesRows:
     return SeriesRows(header.name, steps, values)
 
 
-def _samples(header: _SamplesHeader, blocks: _Blocks) -> Samples:
-    if len(header.columns) > MAX_SAMPLE_COLUMNS:
-        raise WireError(
-            "too_large", f"{len(header.columns)} columns of samples; at most {MAX_SAMPLE_COLUMNS} are taken"
-        )
+def _samples(header: _SamplesHeader, blocks: _Blocks, details: Details) -> Samples:
     times = blocks.take(header.times_ns, MAX_SAMPLE_ROWS)
-    if times.dtype.kind != "i" or (len(times) and times[0] < 0) or not bool((np.diff(times) >= 0).all()):
+    if times.dtype.kind != "i" or (len(times) and times[0] < 0) or not bool((times[1:] >= times[:-1]).all()):
         raise WireError("bad_header", "times of samples must be ascending whole numbers from 0")
     columns = {name: blocks.take(column, MAX_SAMPLE_ROWS) for name, column in header.columns.items()}
     for name, values in columns.items():
         if len(values) != len(times):
             raise WireError("shape_mismatch", f"column {name[:60]!r} has {len(values)} values for {len(times)} times")
-    return Samples(header.source, header.key, times, columns, header.about)
+    return Samples(header.source, header.key, times, columns, details.decode(header.about))
 
 
 def _ascending(values: Any) -> Any:
-    if values.dtype.kind != "i" or (len(values) and values[0] < 0) or not bool((np.diff(values) > 0).all()):
+    # Compared, not subtracted: from 2^63 - 1 to -2^63 is a difference of 1 in 64 bits.
+    if values.dtype.kind != "i" or (len(values) and values[0] < 0) or not bool((values[1:] > values[:-1]).all()):
         raise WireError("bad_header", "steps and tensors must be ascending whole numbers from 0")
     return values

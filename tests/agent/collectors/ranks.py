@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import torch
 from torch import distributed as dist
-from torch import multiprocessing
 
 from rangewatch.collectors.collectives import Collectives
 from rangewatch.guard import Guard
 from rangewatch.records import RankInfo, Samples
+from tests import forked
 
 Rank = Callable[[int, Path], Any]
 
@@ -26,15 +28,23 @@ def run_ranks(body: Rank, count: int, folder: Path) -> list[Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    multiprocessing.spawn(_run, (body, count, port, folder), nprocs=count)
+    of_all = (count, port, folder, body.__module__, body.__name__)
+    ranks = [forked.rank.start("-c", RANK, rank, *of_all, stderr=PIPE, text=True) for rank in range(count)]
+    errors = [rank.communicate()[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * count, "".join(errors)
     return [pickle.loads((folder / f"{rank}.pickle").read_bytes()) for rank in range(count)]
 
 
-def _run(rank: int, body: Rank, count: int, port: int, folder: Path) -> None:
+RANK = "import sys; from tests.agent.collectors.ranks import run_rank; run_rank(*sys.argv[1:])"
+
+
+def run_rank(number: str, count: str, port: str, path: str, module: str, name: str) -> None:
+    """In the rank's process: run the body of this name and leave what it returned in the folder."""
     torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     Guard.fatal = True
-    dist.init_process_group("gloo", rank=rank, world_size=count)
+    body, rank, folder = getattr(importlib.import_module(module), name), int(number), Path(path)
+    dist.init_process_group("gloo", rank=rank, world_size=int(count))
     (folder / f"{rank}.pickle").write_bytes(pickle.dumps(body(rank, folder)))
     dist.barrier()
     dist.destroy_process_group()

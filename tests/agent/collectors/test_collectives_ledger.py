@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
+import random
 import subprocess
-import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +18,16 @@ import torch
 from torch import distributed as dist
 
 from rangewatch.collectors import collectives_ledger
-from rangewatch.collectors.collectives import Collectives, exposed_s
+from rangewatch.collectors.collectives import Collectives
+from rangewatch.collectors.collectives_exposed import ExposedOfStep
 from rangewatch.collectors.collectives_hooks import GroupHooks, are_supported
-from rangewatch.collectors.collectives_ledger import ENDED, Ledger, Record, Told
+from rangewatch.collectors.collectives_ledger import ENDED, ISSUED, Ledger, Record, Told
 from rangewatch.collectors.collectives_ops import ALL_GATHER, ALL_REDUCE, BARRIER, size_bytes
 from rangewatch.collectors.collectives_rows import samples
 from rangewatch.collectors.process_groups import Group, ProcessGroups, ranks_hash
 from rangewatch.guard import Guard
 from rangewatch.records import RankInfo
+from tests import forked
 from tests.agent.collectors.ranks import Watched, rows_of
 
 
@@ -108,8 +111,9 @@ def test_ranks_hash_is_that_of_the_sorted_members() -> None:
     assert ranks_hash([1, 23]) != ranks_hash([12, 3])
 
 
-def test_long_lists_are_sized_by_their_first() -> None:
+def test_all_tensors_of_a_list_count() -> None:
     assert size_bytes(ALL_GATHER, [torch.ones(2)], [torch.ones(2)] * 1000) == 8000
+    assert size_bytes(ALL_REDUCE, [torch.ones(1), *[torch.ones(3)] * 99], []) == 4 + 99 * 12
     assert size_bytes(BARRIER, [torch.ones(2)], []) == 0
 
 
@@ -117,7 +121,22 @@ def at(began_s: float, duration_s: float, size: int, *, is_async: bool, state: i
     record = Record()
     record.group, record.kind, record.state = Group("0", [0], "", "cpu", "gloo", 0), ALL_REDUCE, state
     record.began_ns, record.duration_s, record.bytes, record.is_async = int(began_s * 1e9), duration_s, size, is_async
+    record.thread = threading.get_ident()
     return record
+
+
+class Listed:
+    """A ledger that holds these records of step 0."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self.records = records
+
+    def of_step(self, step: int, first: int = 0) -> list[Record]:
+        return self.records[first:]
+
+
+def exposed_s(records: list[Record], bucket_sizes: list[int]) -> float:
+    return ExposedOfStep(Listed(records)).seconds(0, bucket_sizes)  # type: ignore[arg-type]
 
 
 def test_exposed_time() -> None:
@@ -129,6 +148,39 @@ def test_exposed_time() -> None:
     assert exposed_s(buckets, []) == 0, "nobody is known to wait for them"
     assert exposed_s([], [100]) == 0
     assert math.isnan(exposed_s([at(1, math.nan, 4, is_async=False)], []))
+
+
+def covered_s(records: list[Record], sizes: list[int]) -> float:
+    """By marking every half second."""
+    calls = [(each.began_ns, each.duration_s) for each in records if not each.is_async]
+    reduced = [each for each in records if each.is_async and each.bytes in sizes]
+    spans = [(began_ns / 1e9, began_ns / 1e9 + duration_s) for began_ns, duration_s in calls]
+    for part in (reduced[first : first + len(sizes)] for first in range(0, len(reduced), max(len(sizes), 1))):
+        spans.append((part[-1].began_ns / 1e9, max(each.began_ns / 1e9 + each.duration_s for each in part)))
+    return sum(any(low <= half / 2 < high for low, high in spans) for half in range(200)) / 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_exposed_time_asked_at_any_moment_is_that_of_asking_once(seed: int) -> None:
+    """Records come and end in any order, a backward's buckets among calls that block."""
+    chance = random.Random(seed)
+    sizes = [100, 50, 60][: chance.randrange(4)]
+    all_records = [
+        at(began_s, chance.choice([0.5, 1, 3]), chance.choice([*sizes, 7]), is_async=chance.random() < 0.6)
+        for began_s in range(40)
+    ]
+    shown: list[Record] = []
+    asked = ExposedOfStep(Listed(shown))  # type: ignore[arg-type]
+    for record in all_records:
+        record.state = ISSUED
+        shown.append(record)
+        for each in chance.sample(shown, chance.randrange(len(shown) + 1)):
+            each.state = ENDED
+        if chance.random() < 0.5:
+            assert asked.seconds(0, sizes) >= 0
+    for record in all_records:
+        record.state = ENDED
+    assert asked.seconds(0, sizes) == pytest.approx(covered_s(all_records, sizes))
 
 
 def test_rows_name_what_they_refer_to() -> None:
@@ -217,12 +269,72 @@ time.sleep(2)
 
 def test_a_process_may_end_with_collectives_under_way(tmp_path: Path) -> None:
     """gloo calls back when the peer has gone: without an interpreter that would be an abort."""
-    commands = [[sys.executable, "-c", UNDER_WAY, str(rank), str(tmp_path / "store")] for rank in range(2)]
-    ranks = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
-    errors = [rank.communicate(timeout=50)[1] for rank in ranks]
+    commands = [["-c", UNDER_WAY, rank, tmp_path / "store"] for rank in range(2)]
+    ranks = [forked.rank.start(*command, stderr=subprocess.PIPE, text=True) for command in commands]
+    errors = [rank.communicate()[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [3, 0], errors
 
 
 @pytest.mark.skipif(not are_supported(), reason="hooks of process groups are torch 2.14's")
 def test_real_hooks_are_the_first_rung(watched: Watched) -> None:
     assert watched.collector.rung == "hooks"
+
+
+def test_what_blocks_another_thread_is_no_wait_of_this_one(watched: Watched) -> None:
+    """Such as one that writes a checkpoint meanwhile."""
+    thread = threading.Thread(target=lambda: dist.all_reduce(torch.ones(1)))
+    thread.start()
+    thread.join()
+    ledger = watched.collector.ledger
+    assert len(ledger.of_step(0)) == 1 and watched.collector.exposed_s(0) == 0
+    dist.all_reduce(torch.ones(1))
+    assert len(ledger.of_step(0)) == 2 and watched.collector.exposed_s(0) > 0
+    watched.collect()
+    assert [row["sequence"] for row in watched.rows()] == [1, 2], "both are recorded"
+
+
+def test_a_step_that_begins_in_another_thread_meanwhile(watched: Watched) -> None:
+    ledger = watched.collector.ledger
+
+    class Emptied(list[Record]):
+        def __len__(self) -> int:
+            ledger._of_step = []
+            return super().__len__()
+
+        def __bool__(self) -> bool:
+            return len(self) > 0
+
+    record = Record()
+    record.step = 7
+    ledger._of_step = Emptied([record])
+    dist.all_reduce(torch.ones(1))
+    watched.collect()
+    assert len(watched.rows()) == 1
+
+
+FORKED = """
+import os, sys
+import torch
+from torch import distributed as dist
+from rangewatch.collectors import collectives_at_exit
+from rangewatch.collectors.collectives_ledger import Told
+from tests.agent.collectors.ranks import Watched
+watched = Watched(0, 1)
+watched.start()
+watched.collector.ledger.groups._lock.acquire()
+child = os.fork()
+if child == 0:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    values = torch.ones(3)
+    dist.all_reduce(values)
+    os._exit(0 if Told.ledger is None and not list(collectives_at_exit.ledgers) and values.sum() == 3 else 1)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+watched.collector.ledger.groups._lock.release()
+watched.stop()
+sys.exit(status)
+"""
+
+
+def test_a_forked_child_records_nothing_and_waits_for_no_lock_of_its_parents() -> None:
+    ran = forked.rank.run("-c", FORKED)
+    assert ran.returncode == 0, ran.stderr

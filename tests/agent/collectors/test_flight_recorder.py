@@ -17,7 +17,7 @@ from rangewatch.collectors import collectives_ledger, collectives_wrapped
 from rangewatch.collectors.collectives import Collectives
 from rangewatch.collectors.collectives_joined import RecorderJoin
 from rangewatch.collectors.collectives_ledger import ENDED, ISSUED, Ledger, Record
-from rangewatch.collectors.collectives_ops import ALL_GATHER, ALL_REDUCE
+from rangewatch.collectors.collectives_ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from rangewatch.collectors.flight_recorder import FlightRecorder
 from rangewatch.collectors.process_groups import Group
 from rangewatch.guard import Guard
@@ -196,3 +196,43 @@ def test_the_rung_of_the_flight_recorder_alone(alone: None, monkeypatch: pytest.
     assert math.isnan(row["duration_s"])
     collector.stop()
     assert collectives_ledger.Told.ledger is None
+
+
+def test_each_entry_is_one_record_whatever_its_sequence() -> None:
+    """A send that is under way when it is read, beside a collective of the same number; then both have ended."""
+    double = NcclDouble()
+    join = RecorderJoin(Ledger(Guard()), FlightRecorder(double))
+    double.add(state="started", retired=False, duration_ms=None)
+    double.add(profiling_name="nccl:send 0->1", is_p2p=True, p2p_seq_id=1, state="started", retired=False)
+    first = join.records(0)
+    for row in double.rows:
+        row.update(state="completed", retired=True, duration_ms=2.0)
+    join._due_s = 0.0
+    assert join.records(1) == [] and [each.kind.name for each in first] == ["all_reduce", "send"]
+    assert [(each.state, each.duration_s) for each in first] == [(ENDED, 0.002)] * 2
+    double.rows = [{**double.rows[0], "record_id": 0, "time_created_ns": 5}]
+    join._due_s = 0.0
+    assert len(join.records(2)) == 1, "the ring was reset, and counts anew"
+
+
+def test_coalesced_collectives_share_a_sequence_and_all_end() -> None:
+    double, group = NcclDouble(), Group("0", [0, 1], "default_pg", "cuda", "nccl", 0)
+    records = [called(group, 1), called(group, 1)]
+    double.add(duration_ms=2.0)
+    double.add(duration_ms=4.0, collective_seq_id=1)
+    RecorderJoin(Ledger(Guard()), FlightRecorder(double)).close(records)
+    assert [(each.state, each.duration_s) for each in records] == [(ENDED, 0.002), (ENDED, 0.004)]
+
+
+def test_a_hang_is_not_waiting_for_what_has_ended_without_a_word() -> None:
+    """gloo's reduce_scatter has no future: the recorder is asked, but only when it matters."""
+    double, group = NcclDouble(), Group("0", [0], "default_pg", "cpu", "gloo", 0)
+    record = called(group, 1)
+    record.kind = REDUCE_SCATTER
+    group.silent.add(REDUCE_SCATTER)
+    double.add(profiling_name="gloo:all_reduce", duration_ms=None, state="scheduled")  # as it is told
+    join = RecorderJoin(Ledger(Guard()), FlightRecorder(double))
+    join.close([record])
+    assert double.dumps == 0 and record.is_open
+    join.close([record], now=True)
+    assert record.state == ENDED and math.isnan(record.duration_s) and not group.waiting

@@ -206,8 +206,8 @@ def test_torch_corrects_the_launcher(
     # CUDA's number 1 is NVML's 1 here, but a stray tensor is on 0, which is not this rank's.
     running = RunningCuda([2 << 20, 40 << 30], uuid=uuids)
     monkeypatch.setattr(gpu_devices, "cuda", lambda: running)
-    (samples,) = collector.collect(1)
-    assert samples.key == SECOND_H100
+    last, samples = collector.collect(1)
+    assert (last.key, samples.key) == (H100, SECOND_H100)
     assert (samples.about["mapped_by"], samples.about["device_index"]) == ("torch", 1)
     running.memory = [30 << 30, 40 << 30]  # a model over two cards
     assert [each.key for each in collector.collect(2)] == [H100, SECOND_H100]

@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,3 +161,46 @@ def test_a_hung_file_system_holds_nothing_up(told: Told, tmp_path: Path, monkeyp
         collector.collect(9)
     assert row(collector.collect(10)[0])["disk_shm_total_bytes"] > 0
     collector.stop()
+
+
+def test_a_device_that_comes_is_no_spike_and_one_that_starts_again_hides_none(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = [0]
+    monkeypatch.setattr("rangewatch.collectors.host.time.monotonic_ns", lambda: second[0] * 10**9)
+    collector = _collector(told, proc=tmp_path, sys=tmp_path)
+    received: dict[str, list[int | None]] = {"eth0": [1000, 2000, 50], "eth1": [None, 9 * 10**12, 9 * 10**12 + 500]}
+    rates = []
+    for second[0] in range(3):
+        known = {name: values[second[0]] for name, values in received.items()}
+        lines = [f"{name}: {value} 0 0 0 0 0 0 0 7 0" for name, value in known.items() if value is not None]
+        _write(tmp_path, net__dev="\n".join(lines))
+        rates.append(row(collector.collect(0)[0])["network_received_bytes_per_s"])
+    collector.stop()
+    assert math.isnan(rates[0])
+    assert rates[1:] == [1000, 500]
+
+
+def test_what_is_known_of_devices_that_have_gone_is_forgotten(told: Told, tmp_path: Path) -> None:
+    collector = _collector(told, proc=tmp_path, sys=tmp_path)
+    for number in range(50):
+        _write(tmp_path, net__dev=f"veth{number}: 1 0 0 0 0 0 0 0 7 0\n")
+        collector.collect(0)
+    collector.stop()
+    assert len([name for name in collector._differences._last if "veth" in name]) == 2
+
+
+def test_a_file_system_that_does_not_say_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(value > 0 for value in host._room(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0, total=0))
+    assert all(math.isnan(value) for value in host._room(tmp_path))
+
+
+def test_the_quota_of_a_container_is_a_fact(told: Told, tmp_path: Path) -> None:
+    _write(tmp_path / "proc", self__cgroup="0::/\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("150000 100000\n")
+    collector = _collector(told, proc=tmp_path / "proc", sys=tmp_path / "sys")
+    (samples,) = collector.collect(0)
+    collector.stop()
+    assert samples.about["cpu_quota"] == 1.5

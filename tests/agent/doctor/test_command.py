@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -19,13 +18,13 @@ from rangewatch.doctor.event import environment_event
 from rangewatch.doctor.facts import environment
 from rangewatch.doctor.summary import summary
 from rangewatch_server.odd_ranks import odd_ranks
+from tests import forked
 from tests.agent.doctor.planted import Planted
 
 
 def _doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "CUDA_", "OMP_"))}
-    line = [sys.executable, "-m", "rangewatch.doctor.command", *arguments]
-    return subprocess.run(line, env=kept | variables, capture_output=True, text=True, timeout=120)
+    return forked.server.run("-m", "rangewatch.doctor.command", *arguments, env=kept | variables)
 
 
 def test_a_setting_that_is_wrong_is_told_with_what_to_type() -> None:
@@ -57,7 +56,7 @@ def test_it_needs_no_torch() -> None:
         from rangewatch.doctor import command
         sys.exit(command.main(["--quick"]))
     """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    ended = forked.server.run("-c", script)
     assert ended.stderr == ""
     assert "not loaded" in ended.stdout
 
@@ -66,7 +65,7 @@ def test_it_needs_no_torch() -> None:
 def test_wrong_arguments(arguments: list[str]) -> None:
     ended = _doctor(*arguments)
     assert ended.returncode == 2
-    assert ended.stderr.startswith("usage: rangewatch doctor")
+    assert ended.stderr.startswith("rangewatch doctor: ") and ended.stderr.count("\n") == 1
 
 
 def test_no_server() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -83,6 +84,7 @@ PLANTED: dict[str, tuple[Plant, str, str]] = {
     "NCCL's trace": (_set(NCCL_DEBUG="TRACE"), "debug_setting", "warning"),
     "a device twice": (_set(CUDA_VISIBLE_DEVICES="0,1,1"), "visible_devices_twice", "error"),
     "a device that is not there": (_set(CUDA_VISIBLE_DEVICES="0,9"), "visible_devices_absent", "error"),
+    "a UUID that no card has": (_set(CUDA_VISIBLE_DEVICES="GPU-1,GPU-9"), "visible_devices_absent", "error"),
     "too few devices": (_set(CUDA_VISIBLE_DEVICES="0,1", LOCAL_WORLD_SIZE="4"), "visible_devices_too_few", "error"),
     "threads": (_set(OMP_NUM_THREADS="4096"), "thread_count", "warning"),
     "interface that is not there": (_set(NCCL_SOCKET_IFNAME="ens5"), "interface_missing", "error"),
@@ -125,6 +127,8 @@ def test_a_clean_machine_has_no_finding(planted: Planted) -> None:
         {"NCCL_IB_DISABLE": "0", "NCCL_P2P_DISABLE": "0", "CUDA_LAUNCH_BLOCKING": "0"},
         {"CUDA_VISIBLE_DEVICES": "2", "LOCAL_WORLD_SIZE": "4"},
         {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2,GPU-3,GPU-0"},
+        {"CUDA_VISIBLE_DEVICES": "0,1,"},
+        {"CUDA_VISIBLE_DEVICES": "MIG-1,GPU-1"},
         {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"},
         {"NCCL_IB_TIMEOUT": "22"},
         {"HF_HOME": "/tmp/not/made/yet"},
@@ -134,6 +138,41 @@ def test_a_clean_machine_has_no_finding(planted: Planted) -> None:
 def test_a_setting_that_is_fine_is_no_finding(planted: Planted, variables: dict[str, str]) -> None:
     planted.environ |= variables
     assert _findings(planted) == []
+
+
+def test_cards_whose_uuid_is_not_known_yet_are_not_missed(planted: Planted) -> None:
+    for number in range(4):
+        path = planted.root / f"proc/driver/nvidia/gpus/0000:0{number}:00.0/information"
+        path.write_text(path.read_text().replace(f"GPU-{number}", "GPU-????????-????"))
+    planted.environ["CUDA_VISIBLE_DEVICES"] = "GPU-8a"
+    assert _findings(planted) == []
+
+
+def test_an_interface_past_those_that_are_told_of_is_not_missed(planted: Planted) -> None:
+    for number in range(100):
+        planted.write(f"/sys/class/net/br{number:03}/operstate", "up\n")
+    planted.write("/sys/class/net/ens5/operstate", "up\n")
+    planted.environ["NCCL_SOCKET_IFNAME"] = "ens5"
+    assert _findings(planted) == []
+
+
+@pytest.mark.parametrize("line", ['{"level": "info"}', "{'a': 1}", "{", "[1]"])
+def test_what_a_sites_start_up_files_print_is_not_torchs(planted: Planted, line: str) -> None:
+    planted.write("/packages/sitecustomize.py", f"print({line!r})\n")
+    facts = environment(planted.machine, deep=True)
+    assert facts["torch"]["version"] == "2.6.0+cu124"
+
+
+def test_a_pipe_in_place_of_a_file_holds_nothing_up(planted: Planted) -> None:
+    os.mkfifo(planted.root / "root/.nccl.conf")
+    assert environment(planted.machine)["nccl_files"] == {}
+
+
+def test_a_containers_quota_counts(planted: Planted) -> None:
+    planted.write("/proc/self/cgroup", "4:cpu,cpuacct:/docker/abc\n")
+    planted.write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "150000\n")
+    planted.write("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
+    assert environment(planted.machine)["host"]["cpus"] == 1
 
 
 def test_another_toolkit_that_lies_unused_is_no_finding(planted: Planted) -> None:

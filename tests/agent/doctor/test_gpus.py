@@ -75,3 +75,8 @@ def test_a_driver_that_fails_is_a_finding(nvml: Any, place: str, value: int) -> 
     setattr(nvml, place, _raise(value))
     facts = environment(deep=False) | {"gpu": gpus(Machine(), deep=True)}
     assert "driver_fault" in [finding.code for finding in checks.findings(facts)]
+
+
+def test_a_driver_that_goes_meanwhile_is_a_finding(nvml: Any) -> None:
+    nvml.nvmlDeviceGetCount = nvml.nvmlShutdown = _raise(15)
+    assert gpus(Machine(), deep=True)["nvml_error"] == "GPU is lost"

@@ -37,6 +37,13 @@ def test_the_dead_come_before_those_who_noticed() -> None:
     assert found.suspects() == (1,) and found.error() == "rank 1 died by SIGSEGV in init"
 
 
+def test_a_watchdog_that_aborts_since_its_peer_died_is_no_suspect() -> None:
+    aborted = Outcome(0, "died", "all_reduce", "by SIGABRT")
+    found = group(aborted, Outcome(1, "died", "all_reduce", "by SIGSEGV"))
+    assert found.suspects() == (1,) and found.error() == "rank 1 died by SIGSEGV in all_reduce"
+    assert group(aborted, Outcome(1, "stopped", "all_reduce")).suspects() == (0,)
+
+
 def test_whose_values_are_wrong_is_suspect_and_not_who_got_them() -> None:
     got = Outcome(0, "wrong", "end", "rank 0 got wrong values from rank 1: element 3 ...", sources=(1,))
     found = group(got, Outcome(1, "wrong", "end", "rank 1 got a wrong int64 sum: element 3 ..."))

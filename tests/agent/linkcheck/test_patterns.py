@@ -25,6 +25,7 @@ def test_a_sum_has_the_same_bits_in_any_order(pattern: type) -> None:
         backward += each
     assert patterns.first_difference(forward, backward) == ""
     assert patterns.first_difference(forward, torch.stack(terms).sum(0)) == ""
+    assert patterns.first_difference(forward, patterns.total(pattern, range(64))) == ""
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -38,6 +38,11 @@ def test_a_batch_script_outside_srun_is_no_launcher() -> None:
     assert find({}) is None
 
 
+def test_a_step_of_one_task_is_no_launcher_but_a_shell() -> None:
+    """`srun --pty bash`: the host's GPUs are to be checked, and not one rank by itself."""
+    assert find(SLURM | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}) is None
+
+
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [
@@ -46,6 +51,7 @@ def test_a_batch_script_outside_srun_is_no_launcher() -> None:
         ("node[003-010,012]", "node003"),
         ("node[7,9],other", "node7"),
         ("rack[1-2]n5", "rack1n5"),
+        ("rack[1-2]n[3-4],login", "rack1n3"),
         ("a-b.example.org", "a-b.example.org"),
     ],
 )

@@ -26,7 +26,7 @@ def result(count: int, bad: tuple[int, int] | None = None) -> dict[str, Any]:
     return {
         "ok": bad is None, "world_size": count, "duration_s": 4.0, "ranks": ranks, "pairs": pairs, "bad_ranks": [],
         "bad_pairs": [list(bad)] if bad else [], "slow_pairs": [], "bad_groups": [], "bad_hosts": [], "subsets": [],
-        "nccl_error": "", "is_passing_again": False, "all_ranks": None,
+        "nccl_error": "", "backend_reason": "", "is_passing_again": False, "all_ranks": None,
     }  # fmt: skip
 
 

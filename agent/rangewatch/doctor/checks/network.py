@@ -7,6 +7,7 @@ from typing import Any
 
 from rangewatch.doctor.checks.settings import ranks_here, setting
 from rangewatch.doctor.findings import Facts, Finding
+from rangewatch.doctor.network import MOST_INTERFACES
 
 _SLOW = "Between machines NCCL then uses TCP: often a tenth of the bandwidth, and no log says so below NCCL_DEBUG=INFO."
 
@@ -70,9 +71,9 @@ def infiniband_unusable(facts: Facts) -> Iterator[Finding]:
 
 
 def interface_missing(facts: Facts) -> Iterator[Finding]:
-    """A variable names network interfaces, and none of them is there."""
+    """A variable names network interfaces, and none of them is there. Not where there may be more than are told of."""
     there = facts["interfaces"]
-    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if there else ():
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if 0 < len(there) < MOST_INTERFACES else ():
         found = setting(facts, name)
         if found and not [each for each in there if _matches(found.value, each, is_exact=name.startswith("GLOO"))]:
             yield Finding(

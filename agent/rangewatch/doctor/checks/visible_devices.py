@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from rangewatch.doctor.checks.settings import ranks_here
 from rangewatch.doctor.findings import Facts, Finding
+from rangewatch.doctor.gpus import MOST
 
 _NAME = "CUDA_VISIBLE_DEVICES"
 
@@ -18,8 +20,10 @@ def visible_devices(facts: Facts) -> Iterator[Finding]:
     if value is None or not cards:
         return
     entries = [entry.strip() for entry in value.split(",")]
+    if len(entries) > 1 and not entries[-1]:
+        entries.pop()  # a comma at the end takes nothing away
     twice = [entry for entry, count in Counter(entries).items() if count > 1]
-    usable = _usable(entries, len(cards))
+    usable = _usable(entries, cards)
     if twice:
         yield _found("twice", "error", f"{_NAME}={value} names {twice[0]} twice", "CUDA then shows no device at all.")
     elif not usable:
@@ -41,13 +45,22 @@ def visible_devices(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _usable(entries: list[str], cards: int) -> list[str]:
+def _usable(entries: list[str], cards: list[dict[str, Any]]) -> list[str]:
+    uuids = [card["uuid"] for card in cards]
     found = []
     for entry in entries:
-        if not (entry.startswith(("GPU-", "MIG-")) or (entry.isdecimal() and int(entry) < cards)):
+        is_there = entry.isdecimal() and int(entry) < len(cards)
+        if not (is_there or entry.startswith("MIG-") or (entry.startswith("GPU-") and _is_named(entry, uuids))):
             break
         found.append(entry)
     return found
+
+
+def _is_named(entry: str, uuids: list[str]) -> bool:
+    """Whether a card is called so, or begins so, as CUDA takes it; True where any card's UUID is not known."""
+    # The kernel tells "GPU-????????-..." until the driver has started the card.
+    is_known = all(uuid.startswith("GPU-") and "?" not in uuid for uuid in uuids) and len(uuids) < MOST
+    return not is_known or any(uuid.lower().startswith(entry.lower()) for uuid in uuids)
 
 
 def _found(code: str, severity: str, what: str, why: str) -> Finding:

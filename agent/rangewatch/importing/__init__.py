@@ -1,0 +1,1 @@
+"""Scalars that another tool has recorded, sent as runs: `rangewatch import`."""

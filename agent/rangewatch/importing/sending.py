@@ -1,0 +1,82 @@
+"""Sends the scalars of a run as its rank 0 would have, once: what is sent again is known by its contents."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from rangewatch import __version__, statistics, wire
+from rangewatch.importing.scalars import Scalars
+from rangewatch.records import Batch, Catalogue, Event, Opening, RankInfo, SeriesRows
+from rangewatch.server_api import ServerError, Unavailable
+from rangewatch.transport import Outcome, Transport
+from rangewatch.wire.messages import MAX_SERIES
+
+WAIT_S = 60.0
+"""For a server that is busy or away."""
+PAUSE_S = 1.0
+CATALOGUE = Catalogue(statistics.ALL, ())
+
+
+def send(scalars: Scalars, source: str, transport: Transport, told: Callable[[int, int], None]) -> None:
+    """Send all; `told(batches that are stored, batches in all)` after each. Raises `ServerError`.
+
+    The incarnation is a digest of the values: the same ones again are duplicates to the server, and further ones of a
+    log that has grown are a newer incarnation, which stands in place of the older one.
+    """
+    pieces = list(scalars.batches(MAX_SERIES))
+    info = _info(scalars)
+    _post(transport, wire.encode(Opening(info, CATALOGUE)))
+    for sequence, series in enumerate(pieces):
+        events = _events(scalars, source, is_first=sequence == 0, is_last=sequence == len(pieces) - 1)
+        _post(transport, wire.encode(_batch(info, sequence, series, events)))
+        told(sequence + 1, len(pieces))
+
+
+def _info(scalars: Scalars) -> RankInfo:
+    return RankInfo(
+        run=scalars.name, rank=0, world_size=1, local_rank=0, host=socket.gethostname(), incarnation=_digest(scalars),
+        started_ns=scalars.first_ns, versions={"rangewatch": __version__},
+    )  # fmt: skip
+
+
+def _digest(scalars: Scalars) -> str:
+    digest = hashlib.blake2b(scalars.name.encode(errors="surrogatepass"), digest_size=16)
+    for name in sorted(scalars.values):
+        values = scalars.values[name]
+        digest.update(f"\0{len(name)} {name} {len(values)}\0".encode(errors="surrogatepass"))
+        digest.update(np.array(sorted(values), np.int64).tobytes())
+        digest.update(np.array([values[step] for step in sorted(values)], np.float64).tobytes())
+    return digest.hexdigest()
+
+
+def _events(scalars: Scalars, source: str, *, is_first: bool, is_last: bool) -> tuple[Event, ...]:
+    steps = scalars.steps()
+    events = []
+    if is_first:
+        events.append(Event("attached", scalars.first_ns, steps[0], f"imported from {source}"))
+    if is_last:
+        events.append(Event("finished", scalars.last_ns, steps[-1]))
+    return tuple(events)
+
+
+def _batch(info: RankInfo, sequence: int, series: tuple[SeriesRows, ...], events: tuple[Event, ...]) -> Batch:
+    digest = wire.catalogue_digest(CATALOGUE)
+    return Batch(info.run, 0, info.incarnation, sequence, digest, series=series, events=events, settled=sequence)
+
+
+def _post(transport: Transport, body: bytes) -> None:
+    give_up_s = time.monotonic() + WAIT_S
+    while True:
+        reply = transport.post(body)
+        if reply.outcome is Outcome.STORED:
+            return
+        if reply.outcome is not Outcome.RETRY:
+            raise ServerError(f"{transport.url} does not take it: {reply.detail}")
+        if time.monotonic() > give_up_s or not reply.is_answered:
+            raise Unavailable(f"{transport.url} does not take it now: {reply.detail}; the same command goes on")
+        time.sleep(PAUSE_S if reply.retry_after_s is None else min(reply.retry_after_s, WAIT_S))

@@ -1,0 +1,57 @@
+"""The end of this process as Python runs it, and the exception by which it comes.
+
+A child of `multiprocessing` ends in its own way: it catches what was raised, and one that was forked calls no `atexit`
+function at all. Its finalizers are called in both cases, while the exception is on its way.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable
+from multiprocessing.process import parent_process
+from multiprocessing.util import Finalize
+
+
+class ProcessEnd:
+    """Calls `ended(error)` once at the end of the process; None: by no exception that Python tells of.
+
+    The interpreter keeps the last exception that nobody caught (`sys.last_value`), of which an interactive session
+    has many and goes on: one that `pass_over` has seen is not the end.
+    """
+
+    def __init__(self, ended: Callable[[BaseException | None], None]) -> None:
+        self._ended = ended
+        self._finalizer: Finalize | None = None
+        self._handled = id(sys.exc_info()[1])
+        """Of a caller further out, which is in an `except` clause."""
+        self._passed_over = id(None)
+
+    def watch(self) -> None:
+        """From here on."""
+        self.pass_over()
+        atexit.register(self._at_exit)
+        if parent_process() is not None:
+            self._finalizer = Finalize(None, self._in_child, exitpriority=0)
+
+    def pass_over(self) -> None:
+        """Training goes on: what was raised so far has not ended the process."""
+        self._passed_over = id(_uncaught())  # no reference to it: it would keep tensors alive
+
+    def forget(self) -> None:
+        """No longer. From any thread."""
+        atexit.unregister(self._at_exit)
+        if self._finalizer is not None:
+            self._finalizer.cancel()
+
+    def _at_exit(self) -> None:
+        error = _uncaught()
+        self._ended(None if id(error) == self._passed_over else error)
+
+    def _in_child(self) -> None:
+        error = sys.exc_info()[1]
+        self._ended(None if id(error) == self._handled else error)
+
+
+def _uncaught() -> BaseException | None:
+    return getattr(sys, "last_value", None)

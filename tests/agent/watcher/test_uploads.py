@@ -1,0 +1,273 @@
+"""What the watcher sends, with ranks that this process plays: full disks, damaged memory, processes that are gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from rangewatch.last_words import layout, memory
+from rangewatch.last_words.joining import Joining
+from rangewatch.last_words.scene import Kept
+from rangewatch.records import Event, RankInfo, TensorEntry
+from rangewatch.spool.folder import Folder, Owner, write_owner
+from rangewatch.spool.process import Process, start_ticks, this_process
+from rangewatch.spool.upload import upload
+from rangewatch.step_buffer import StepBuffer
+from rangewatch.watcher import node, uploads
+from rangewatch.watcher.rank import Rank
+from rangewatch.watcher.uploads import Uploads
+from tests.agent.ingest_double import IngestDouble
+
+pytestmark = pytest.mark.skipif(not memory.IS_SUPPORTED, reason="needs Linux")
+
+
+class Played:
+    """A rank whose process is a `sleep`, and whose memory is written here."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.process = subprocess.Popen(["sleep", "60"])
+        pid = self.process.pid
+        self.joining = Joining(
+            os.fsencode(folder), Process(pid, start_ticks(pid) or 0), RankInfo("run", 0, 1, 0, "host", "a", 0), url
+        )
+        folder.mkdir(parents=True)
+        write_owner(folder, Owner(1, self.joining.info, url, self.joining.process))
+        self.kept = Kept(is_shared=True)
+        self.kept.tensor(0, TensorEntry("layer", "output", 0, "float32", (2,), 0, "Linear"))
+        buffer = StepBuffer(self.kept)
+        buffer.row.grow()
+        for step in range(3):
+            buffer.row.call_count[0] = buffer.row.numel[0] = 1.0
+            buffer.close(step)
+        self.kept.open_step(3)
+        self.kept.event(Event("xid", 1, 2, "the card fell off the bus"))
+        self.rank = Rank(self.joining, [os.pidfd_open(pid), *map(os.dup, self.kept.descriptors)])
+
+    def die(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def played(tmp_path: Path, ingest: IngestDouble) -> Iterator[Played]:
+    found = Played(tmp_path / "job" / "rank", ingest.url)
+    yield found
+    found.die()
+    found.rank.close()
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    while not (found := condition()):  # the test's own time limit ends it
+        time.sleep(0.01)
+    return found
+
+
+def sent(played: Played) -> Uploads:
+    uploads = Uploads(lambda: False)
+    found = played.rank.ended()
+    assert found is not None
+    uploads.add(found[0], None, found[1])
+    wait_for(lambda: uploads.are_done)
+    return uploads
+
+
+def died(ingest: IngestDouble) -> Event:
+    (event,) = ingest.events("died")
+    return event
+
+
+def test_steps_events_and_the_end_arrive_and_the_folder_goes(played: Played, ingest: IngestDouble) -> None:
+    played.die()
+    sent(played)
+    assert sorted(ingest.tensors()["layer", "output", 0]) == [0, 1, 2]
+    assert [event.message for event in ingest.events("xid")] == ["the card fell off the bus"]
+    assert (died(ingest).step, died(ingest).data["signal"]) == (3, 9)
+    assert not played.rank.folder.exists()
+
+
+def test_on_a_full_disk_they_arrive_too(played: Played, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Folder, "append", full)
+    played.die()
+    sent(played)
+    assert sorted(ingest.tensors()["layer", "output", 0]) == [0, 1, 2] and died(ingest).step == 3
+
+
+def test_a_server_that_is_away_gets_them_later(played: Played, ingest: IngestDouble) -> None:
+    ingest.stop()
+    played.die()
+    uploads = Uploads(lambda: False)
+    found = played.rank.ended()
+    assert found is not None
+    uploads.add(found[0], None, found[1])
+    time.sleep(0.3)
+    assert not uploads.are_done
+    ingest.start()
+    wait_for(lambda: uploads.are_done)
+    assert died(ingest).step == 3
+
+
+def test_out_of_patience_they_stay_for_replay(played: Played, ingest: IngestDouble, monkeypatch: Any) -> None:
+    monkeypatch.setattr("rangewatch.watcher.uploads.TURN_S", 0.1)
+    ingest.stop()
+    played.die()
+    uploads = Uploads(lambda: True)
+    found = played.rank.ended()
+    assert found is not None
+    uploads.add(found[0], None, found[1])
+    wait_for(lambda: uploads.are_done)
+    left = Folder(played.rank.folder)
+    assert left.claim() and [batch.sequence for batch in left.batches()] == [0]
+    left.release()
+    ingest.start()
+
+
+def test_damaged_memory_leaves_how_it_ended(played: Played, ingest: IngestDouble) -> None:
+    played.kept.cells[layout.area_at(0) + layout.OFFSET] = -(2**40)
+    os.truncate(played.kept.descriptors[1], 3)
+    played.die()
+    sent(played)
+    assert died(ingest).data["signal"] == 9
+    assert "layer" not in {fqn for fqn, _, _ in ingest.tensors()}
+
+
+def test_a_folder_that_was_removed_meanwhile_is_made_anew(played: Played, ingest: IngestDouble) -> None:
+    Folder(played.rank.folder).remove()
+    played.kept.sending(6, (0, 1))
+    played.kept.sent()
+    played.die()
+    sent(played)
+    assert died(ingest).step == 3 and ingest.batches[0].sequence == 7, "no sequence is used twice"
+
+
+def test_one_that_said_goodbye_has_not_died(played: Played, ingest: IngestDouble) -> None:
+    played.kept.end(layout.DETACHED)
+    assert played.rank.has_left()
+    played.die()
+    sent(played)
+    assert ingest.events("died") == [] and sorted(ingest.tensors()["layer", "output", 0]) == [0, 1, 2]
+
+
+def test_one_that_has_told_of_its_failure_goes_on_unwatched(played: Played, ingest: IngestDouble) -> None:
+    played.kept.end(layout.FAILED)
+    assert played.rank.has_left(), "a search that tries a thousand models would have a thousand of them open"
+    played.die()
+    sent(played)
+    assert ingest.events("died") == []
+
+
+def test_a_program_in_its_place_is_seen(tmp_path: Path) -> None:
+    kept = Kept(is_shared=True)
+    gate, opens = os.pipe()
+    pid = os.fork()  # what the parent has mapped the child has too
+    if not pid:
+        os.read(gate, 1)
+        os.execvp("sleep", ["sleep", "60"])
+    ticks = start_ticks(pid) or 0
+    rank = Rank(
+        Joining(os.fsencode(tmp_path), Process(pid, ticks), RankInfo("run", 0, 1, 0, "host", "a", 0), ""),
+        [os.pidfd_open(pid), *map(os.dup, kept.descriptors)],
+    )
+    assert not rank.is_replaced()
+    os.write(opens, b"x")
+    wait_for(rank.is_replaced)
+    os.kill(pid, 9)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert not rank.is_replaced(), "it has ended"
+    os.waitpid(pid, 0)
+    for each in (gate, opens):
+        os.close(each)
+    rank.close()
+    kept.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as found:
+        found.bind(f"\0rangewatch-test-{os.getpid()}")
+        found.listen(256)
+        yield found
+
+
+def test_who_says_nothing_or_anything_keeps_no_rank_waiting(
+    played: Played, tmp_path: Path, ingest: IngestDouble, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node.signal, "signal", lambda *handler: None)
+    watcher = node.Node(listener, tmp_path / "job")
+    thread = threading.Thread(target=watcher.run, daemon=True)
+    thread.start()
+    strangers = []
+    for number in range(2 * node.MOST_UNKNOWN):
+        strangers.append(connected(listener))
+        if number % 4 == 0:
+            strangers[-1].send(b"\xff" * 100)
+        elif number % 4 == 1:
+            socket.send_fds(strangers[-1], [b"{}"], [0] * 9)
+    rank = connected(listener)
+    said = [msgspec.json.encode(played.joining)]
+    socket.send_fds(rank, said, [played.rank.pidfd, *played.kept.descriptors])
+    assert rank.recv(16) == b"ok"
+    played.die()
+    wait_for(lambda: ingest.events("died"))
+    for each in (*strangers, rank):
+        each.close()
+    wait_for(lambda: not thread.is_alive())
+
+
+def connected(listener: socket.socket) -> socket.socket:
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    found.connect(listener.getsockname())
+    return found
+
+
+def test_who_has_gone_before_being_taken_in_harms_nobody(
+    tmp_path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node.signal, "signal", lambda *handler: None)
+    listener.setblocking(False)
+    node.Node(listener, tmp_path / "job")._accept()  # nobody is there
+
+
+def test_who_died_now_waits_for_nothing_that_earlier_jobs_have_left(
+    played: Played, tmp_path: Path, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: twenty spools whose servers were gone, five seconds of patience for each, and a death told last."""
+    answers = threading.Event()
+
+    def hanging(folder: Folder, *rest: Any) -> bool:
+        if folder.path.parent.name == "earlier":
+            answers.wait()
+        return upload(folder, *rest)
+
+    monkeypatch.setattr(uploads, "upload", hanging)
+    monkeypatch.setattr(node.signal, "signal", lambda *handler: None)
+    left = Played(tmp_path / "earlier" / "rank", ingest.url)
+    left.die()
+    left.rank.close()
+    gone = msgspec.structs.replace(
+        this_process(), pid=left.joining.process.pid, start_ticks=left.joining.process.start_ticks
+    )
+    write_owner(tmp_path / "earlier" / "rank", Owner(1, left.joining.info, ingest.url, gone))
+    os.utime(tmp_path / "earlier" / "rank", (0, 0))
+    with socket.socket() as listener:
+        watcher = node.Node(listener, tmp_path / "job")
+        watcher._take_orphans()
+        wait_for(lambda: not watcher._orphans.are_done)
+        played.die()
+        found = played.rank.ended()
+        assert found is not None
+        watcher._uploads.add(found[0], None, found[1])
+        wait_for(lambda: ingest.events("died"))
+        answers.set()
+        wait_for(lambda: watcher._uploads.are_done and watcher._orphans.are_done)

@@ -1,0 +1,19 @@
+"""Programs that start at once: forks of a process that has already imported what programs of their kind need.
+
+A server imports for a second before it listens, a rank for two before it trains, and the tests start hundreds of both.
+A fork has its own arguments, environment, folder, streams, memory and end, as if Python had been started for it; what
+it does not do is import again. Tests of the start itself start Python.
+"""
+
+from __future__ import annotations
+
+from tests.forked.forker import Forker
+from tests.forked.process import Forked
+
+__all__ = ["Forked", "Forker", "rank", "server"]
+
+server = Forker("rangewatch_server.serve", "psycopg", "uvicorn.lifespan.on", "anyio._backends._asyncio")
+"""Of programs that need no torch: the commands."""
+
+rank = Forker("rangewatch.attachment", "torch.distributed")
+"""Of programs that train."""
