@@ -2,24 +2,23 @@
 
 A dashboard on loopback is still reachable from any web page by DNS rebinding, so the Host header must be one of ours.
 (With a token a rebound page gets nowhere, its requests carry neither token nor cookie; so any name will do then,
-unless names were given.) And a request that changes something must not come from another site's page, so its Origin
-must be ours when it has one.
+unless names were given.) And a request that changes something must not come from another site's page: its Origin must
+be ours when it has one, and what the browser says of where it comes from (Sec-Fetch-Site) must not be elsewhere, also
+when there is no Origin. Nor may such a page fetch from the API: reads cost work, and a backup a copy of everything.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from urllib.parse import urlsplit
-
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rangewatch_server.settings import Settings, is_loopback
+from rangewatch_server.audit import client_of, recorded
+from rangewatch_server.callers import ADMIN, INGEST, VIEW, Caller, Callers
+from rangewatch_server.errors import ApiError
+from rangewatch_server.rate_limits import RateLimit
+from rangewatch_server.settings import Settings, host_name, is_loopback, own_name
 
-COOKIE = "rangewatch_session"
 METRICS = "/metrics"
 PROBES = ("/healthz", "/readyz")  # asked by address, under any name; who asks so learns a status only
 CSP = (
@@ -31,77 +30,109 @@ SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
 }
-
-
-def session_of(token: str) -> str:
-    """The cookie's value: it proves knowledge of the token without holding it."""
-    return hmac.new(token.encode(), b"rangewatch session 1", hashlib.sha256).hexdigest()
+READS = ("GET", "HEAD")
+INGEST_PATH = "/api/v1/ingest"
+BACKUP_PATH = "/api/v1/backup"
+WHO_PATH = "/api/v1/access"  # told to strangers, too: that they are
+ADMIN_READS = (BACKUP_PATH, "/api/v1/prune", "/api/v1/audit")
+OUR_PAGES = ("same-origin", "none")  # none: typed, or a bookmark
 
 
 class AccessMiddleware:
-    """Host, Origin and token checks before anything else; security headers on every answer."""
+    """Host, Origin and roles before anything else; security headers on every answer; a record of what admins do."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, callers: Callers, changes: RateLimit) -> None:
         self.app = app
-        self.settings = settings
+        self.callers = callers
+        self.changes = changes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        refusal = self._refusal(Headers(scope=scope), scope["method"], scope["path"])
-        if refusal is not None:
-            await _answer(send, *refusal)
+        send = _with_headers(send)
+        try:
+            await self._checked(scope, receive, send)
+        except ApiError as error:
+            await _answer(send, error)
+
+    async def _checked(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, method, path = Headers(scope=scope), scope["method"], scope["path"]
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # Which of them a proxy before this goes by nobody knows: the rest might be another request to it.
+            raise ApiError(400, "two_lengths", "a request has either Content-Length or Transfer-Encoding")
+        if path not in PROBES and not is_our_host(headers.get("host", ""), self.callers):
+            raise ApiError(421, "unknown_host", "this server is not known under that name; see --allow-host")
+        role = needed_role(method, path)
+        _check_site(headers, method, scope["scheme"], role)
+        if role is None:
+            await self.app(scope, receive, send)
             return
-        await self.app(scope, receive, _with_headers(send))
+        caller = await self._caller(headers, role)
+        scope.setdefault("state", {})["caller"] = caller
+        if (method in READS and path != BACKUP_PATH) or role == INGEST:
+            await self.app(scope, receive, send)
+            return
+        self.changes.take(client_of(scope))
+        await recorded(self.app, self.callers.store, caller, scope, receive, send)
 
-    def _refusal(self, headers: Headers, method: str, path: str) -> tuple[int, str, str] | None:
-        if path not in PROBES and not _is_our_host(headers.get("host", ""), self.settings):
-            return 421, "unknown_host", "this server is not known under that name; see --allow-host"
-        origin = headers.get("origin")
-        if method not in ("GET", "HEAD") and origin is not None and not self._is_same_site(origin, headers):
-            return 403, "wrong_origin", "a page of another site may not change anything here"
-        if (path.startswith("/api/") or path == METRICS) and not _is_known(headers, self.settings):
-            return 401, "unauthorized", "a token is needed: Authorization: Bearer TOKEN"
+    async def _caller(self, headers: Headers, role: str) -> Caller:
+        caller = self.callers.find(headers) or await self.callers.find_fresh(headers)
+        if caller is None:
+            is_wrong = "authorization" in headers
+            said = "that token is not known here, or was revoked" if is_wrong else "a token is needed"
+            raise ApiError(401, "unauthorized", f"{said}: Authorization: Bearer TOKEN")
+        if role not in caller.roles:
+            may = " and ".join(sorted(caller.roles))
+            raise ApiError(403, "forbidden", f"the token {caller.name!r} has the role {may}; this needs {role}")
+        return caller
+
+
+def needed_role(method: str, path: str) -> str | None:
+    """What a request needs; None: anybody may. Whatever is not known to be less needs `admin`."""
+    if not path.startswith(("/api/", METRICS)) or (path == WHO_PATH and method in READS):
         return None
-
-    def _is_same_site(self, origin: str, headers: Headers) -> bool:
-        return origin.partition("://")[2] == headers.get("host")
-
-
-def may_read(headers: Headers, settings: Settings) -> bool:
-    """Whether who sends these headers may read runs: under a name of ours, and with the token when there is one."""
-    return _is_our_host(headers.get("host", ""), settings) and _is_known(headers, settings)
+    if path == INGEST_PATH and method == "POST":
+        return INGEST
+    return VIEW if method in READS and path not in ADMIN_READS else ADMIN
 
 
-def _is_our_host(host: str, settings: Settings) -> bool:
-    if settings.token and not settings.allowed_hosts:
+def may_read(headers: Headers, callers: Callers) -> bool:
+    """Whether who sends these headers may read runs: under a name of ours, and with a token when one is asked for."""
+    caller = callers.find(headers)
+    return is_our_host(headers.get("host", ""), callers) and caller is not None and VIEW in caller.roles
+
+
+def is_our_host(host: str, callers: Callers) -> bool:
+    """Whether the server may be called so."""
+    settings: Settings = callers.settings
+    if callers.need_token and not settings.allowed_hosts:
         return True
-    name = _host_name(f"//{host}")
-    return is_loopback(name) or name == settings.host or name in settings.allowed_hosts
+    name = host_name(host)  # a port says nothing: proxies have others
+    ours = (own_name(each) for each in (settings.host, *settings.allowed_hosts))
+    return is_loopback(name) or (name != "" and name in ours)
 
 
-def _is_known(headers: Headers, settings: Settings) -> bool:
-    if not settings.token:
-        return True
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and _same(token.strip(), settings.token):
-        return True
-    # As browsers send them: `http.cookies` would drop ours for another's before it that has a name it does not like.
-    cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
-    return cookie is not None and _same(cookie, session_of(settings.token))
+def _check_site(headers: Headers, method: str, scheme: str, role: str | None) -> None:
+    """Raises `ApiError` 403 for what a page of another site brought about."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+    if method not in READS:
+        is_ours = site in OUR_PAGES and (origin is None or _is_own(origin, headers.get("host"), scheme))
+    else:
+        # A link that leads here is all right, but not to what an admin alone may do, and not unseen, in a frame.
+        is_page = headers.get("sec-fetch-dest", "document") == "document"
+        is_link = headers.get("sec-fetch-mode") == "navigate" and is_page and role != ADMIN
+        is_ours = role is None or site in OUR_PAGES or is_link
+    if not is_ours:
+        raise ApiError(403, "wrong_origin", "a page of another site may not do this here")
 
 
-def _host_name(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
-
-
-def _same(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+def _is_own(origin: str, host: str | None, scheme: str) -> bool:
+    """A page that came unencrypted, which anybody on the way may have written, is not one of a server with https."""
+    theirs, _, place = origin.partition("://")
+    return place == host and (theirs == "https" or scheme != "https")
 
 
 def _with_headers(send: Send) -> Send:
@@ -115,10 +146,14 @@ def _with_headers(send: Send) -> Send:
     return sending
 
 
-async def _answer(send: Send, status: int, code: str, text: str) -> None:
-    body = msgspec.json.encode({"error": text, "code": code})
+async def _answer(send: Send, error: ApiError) -> None:
+    body = msgspec.json.encode({"error": str(error), "code": error.code})
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 401:
+    if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    if error.code == "two_lengths":
+        headers.append((b"connection", b"close"))
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

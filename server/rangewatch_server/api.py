@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from rangewatch.records import KINDS
 from rangewatch_server import figures, overview, places, report, run_list
-from rangewatch_server.access import COOKIE, session_of
 from rangewatch_server.deadline import limited
 from rangewatch_server.errors import ApiError
 from rangewatch_server.figures.base import MAX_COLUMNS, MAX_ROWS, Params
 from rangewatch_server.figures.layers import chosen
+from rangewatch_server.figures.rows import MOST_LISTED
+from rangewatch_server.module_sources import ModuleSources
 from rangewatch_server.queries import Queries, Reader, RunReader, last_step
 from rangewatch_server.store.checks import MAX_STEP
 
@@ -26,6 +27,8 @@ router = APIRouter()
 Step = Annotated[int | None, Query(ge=0, le=MAX_STEP + 1)]
 RunId = int
 MAX_ID = 2**62
+MAX_CLOSED, MAX_PATH = 200, 4_096  # modules that a figure shows as one row, and letters of each
+MAX_TREE = 500  # modules of the tree beside a figure
 MAX_DAMAGED = 100  # stored tiles that a reply names; it counts all
 
 
@@ -59,26 +62,19 @@ def reading_run(request: Request, run_id: int) -> Iterator[RunReader]:
         yield run
 
 
-@router.post("/login")
-def login(request: Request, token: Annotated[str, Form(max_length=4_096)]) -> Response:
-    """Exchange the token for a session cookie."""
-    settings = request.app.state.settings
-    if not settings.token or session_of(token) != session_of(settings.token):
-        raise ApiError(401, "unauthorized", "that is not this server's token")
-    response = Response(status_code=204)
-    response.set_cookie(COOKIE, session_of(token), httponly=True, samesite="strict", max_age=30 * 86_400)
-    return response
-
-
 @router.get("/api/v1/runs")
 def list_runs(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=run_list.MOST)] = run_list.LIMIT,
     before: Annotated[int | None, Query(ge=0, le=MAX_ID)] = None,
+    offset: Annotated[int, Query(ge=0, le=MAX_ID)] = 0,
+    q: Annotated[str, Query(max_length=200)] = "",
+    archived: bool | None = None,
+    sort: Literal["newest", "oldest", "name", "seen"] = "newest",
 ) -> Response:
-    """Runs, newest first, a page at a time."""
+    """Runs a page at a time."""
     with reading(request) as reader:
-        found = run_list.page(reader, limit, before)
+        found = run_list.page(reader, run_list.Listing(limit, before, offset, q, archived, sort))
     address = request.app.state.settings.address
     return answer({"now_ns": time.time_ns(), "address": address, **found})
 
@@ -98,7 +94,9 @@ def list_tensors(
     with reading_run(request, run_id) as run:
         tensors = run.names().tensors
         order = chosen(tensors, _kinds(kind), q)
-        return answer({"tensors": [places.tensor_facts(int(each), tensors) for each in order]})
+        sources = ModuleSources(run)
+        told = [places.tensor_facts(int(each), tensors) | sources.facts(tensors.entries[each]) for each in order]
+        return answer({"tensors": told})
 
 
 @router.get("/api/v1/runs/{run_id}/step")
@@ -140,12 +138,13 @@ def locate(
     tensor: str = "",
     kind: Annotated[list[str] | None, Query()] = None,
     q: str = "",
+    module: Annotated[str, Query(max_length=MAX_PATH)] = "",
 ) -> Response:
     """The exact place of the worst value in a rectangle."""
     with reading_run(request, run_id) as run:
         low, high = steps_of(run, start, stop)
         found = (
-            places.locate(run, _ranks(run, rank), low, high, _rows(run, tensor, _kinds(kind), q))
+            places.locate(run, _ranks(run, rank), low, high, _rows(run, tensor, _kinds(kind), q, module))
             if low < high
             else None
         )
@@ -171,8 +170,13 @@ def show_figure(
     kind: Annotated[list[str] | None, Query()] = None,
     q: str = "",
     tensor: int | None = None,
+    against: Annotated[str, Query(max_length=40)] = "",
     columns: Annotated[int, Query(ge=1, le=MAX_COLUMNS)] = 1_000,
     rows: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 400,
+    statistic: Annotated[str, Query(max_length=60)] = "headroom_bits",
+    sort: Literal["call", "name", "worst"] = "call",
+    closed: Annotated[list[Annotated[str, Query(max_length=MAX_PATH)]] | None, Query(max_length=MAX_CLOSED)] = None,
+    tree: Annotated[int, Query(ge=0, le=MAX_TREE)] = 0,
 ) -> Response:
     """A Plotly figure of some steps of the run."""
     figure = figures.BY_NAME.get(name)
@@ -180,11 +184,12 @@ def show_figure(
         raise ApiError(404, "unknown_figure", f"there is no figure {name[:40]!r}; GET /api/v1/figures lists them")
     with reading_run(request, run_id) as run:
         low, high = steps_of(run, start, stop)
-        if figure in (figures.lines.TENSOR, figures.exponents.FIGURE):
+        if figure in (figures.lines.TENSOR, figures.exponents.FIGURE, figures.percentiles.FIGURE):
             _check_tensor(run, tensor)
         params = Params(
             start=low, stop=high, ranks=tuple(_ranks(run, rank)), kinds=_kinds(kind), q=q, tensor=tensor,
-            columns=columns, rows=rows,
+            columns=columns, rows=rows, against=against, statistic=statistic, sort=sort, closed=tuple(closed or ()),
+            tree=tree,
         )  # fmt: skip
         built = figure.build(run, params)
         return answer(built | {"meta": built["meta"] | _damaged(run)})
@@ -237,14 +242,27 @@ def _check_tensor(run: RunReader, tensor: int | None) -> None:
         raise ApiError(404, "unknown_tensor", f"run {run.id} has no tensor {tensor}")
 
 
-def _rows(run: RunReader, tensor: str, kinds: tuple[str, ...], q: str) -> Any:
-    order = chosen(run.names().tensors, kinds, q)
+def _rows(run: RunReader, tensor: str, kinds: tuple[str, ...], q: str, module: str) -> Any:
+    order = chosen(run.names().tensors, kinds, q, module)
     if not tensor:
         return np.sort(order)
+    if "," in tensor:
+        return np.intersect1d(order, _listed(run, tensor))
     first, _, last = tensor.partition("-")
     if not first.isdecimal() or not (last or first).isdecimal() or len(tensor) > 20:
-        raise ApiError(422, "bad_parameter", "tensor must be a number or first-last")
+        raise ApiError(422, "bad_parameter", "tensor must be a number, first-last, or numbers with commas between")
     _check_tensor(run, int(first))
     _check_tensor(run, int(last or first))
     ends = np.flatnonzero((order == int(first)) | (order == int(last or first)))
     return np.sort(order[ends[0] : ends[-1] + 1]) if len(ends) else order[:0]
+
+
+def _listed(run: RunReader, text: str) -> list[int]:
+    numbers = text.split(",")
+    if len(numbers) > MOST_LISTED or not all(
+        each.isascii() and each.isdecimal() and len(each) < 10 for each in numbers
+    ):
+        raise ApiError(422, "bad_parameter", f"tensor may list {MOST_LISTED} numbers at most")
+    for each in numbers:
+        _check_tensor(run, int(each))
+    return [int(each) for each in numbers]

@@ -14,15 +14,39 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from rangewatch import __version__
-from rangewatch_server import api, commands, comms_api, health, ingest, live, maintenance_api, slice_api, static
+from rangewatch_server import (
+    alerts_api,
+    api,
+    audit_api,
+    commands,
+    comms_api,
+    diagnosis_api,
+    health,
+    ingest,
+    live,
+    login,
+    loss_scale_api,
+    maintenance_api,
+    rank_gauges,
+    run_about_api,
+    slice_api,
+    static,
+)
 from rangewatch_server.access import AccessMiddleware
-from rangewatch_server.errors import ApiError
+from rangewatch_server.alerts.config import Config, read
+from rangewatch_server.alerts.delivery import Delivery
+from rangewatch_server.alerts.evaluator import Evaluator
+from rangewatch_server.body import Room
+from rangewatch_server.callers import Callers
+from rangewatch_server.errors import ERRORS, ApiError
 from rangewatch_server.health import Health
 from rangewatch_server.measures import Measures
 from rangewatch_server.queries import Queries
+from rangewatch_server.rate_limits import ALL_CHANGES, ALL_LOGINS, CHANGES, LOGIN, RateLimit
 from rangewatch_server.retention.background import Retention
 from rangewatch_server.retention.policy import GB, Policy
 from rangewatch_server.settings import Settings
+from rangewatch_server.store.access import AccessStore
 from rangewatch_server.store.announce import Listener
 from rangewatch_server.store.engine import Engines, open_database
 from rangewatch_server.store.tiles import TileError
@@ -33,17 +57,39 @@ from rangewatch_server.traffic import TrafficMiddleware
 logger = logging.getLogger("rangewatch.server")
 
 READERS = 4  # page requests at once: below the reader connections, so that none waits for one
+OPENAPI_PATH = "/api/v1/openapi.json"  # below /api/, where a token is asked for
 # Static last: it takes every page path.
-ROUTES = (health, ingest, live, api, slice_api, comms_api, commands, maintenance_api, static)
+ROUTES = (
+    health,
+    login,
+    ingest,
+    live,
+    api,
+    slice_api,
+    comms_api,
+    diagnosis_api,
+    rank_gauges,
+    run_about_api,
+    alerts_api,
+    loss_scale_api,
+    commands,
+    maintenance_api,
+    audit_api,
+    static,
+)
 
 
 class Parts(msgspec.Struct, frozen=True):
     """What works while the application does."""
 
     engines: Engines
+    callers: Callers
     broker: live.Broker
     measures: Measures
     writer: Writer
+    queries: Queries
+    delivery: Delivery
+    alerts: Evaluator
     retention: Retention
     listener: Listener | None
 
@@ -54,9 +100,14 @@ def create_app(settings: Settings) -> FastAPI:
     Raises `DatabaseError`.
     """
     parts = _parts(settings)
-    app = FastAPI(title="Rangewatch", version=__version__, lifespan=_lifespan(parts), docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Rangewatch", version=__version__, lifespan=_lifespan(parts), docs_url=None, redoc_url=None,
+        openapi_url=OPENAPI_PATH, responses=ERRORS,
+    )  # fmt: skip
+    app.router.redirect_slashes = False  # `GET ?x` would be sent to the Host that it names
     _share(app, settings, parts)
-    app.add_middleware(AccessMiddleware, settings=settings)
+    changes = RateLimit("changes", CHANGES, ALL_CHANGES)
+    app.add_middleware(AccessMiddleware, callers=parts.callers, changes=changes)
     app.add_middleware(TrafficMiddleware, measures=parts.measures)  # the last one added is the outermost
     for handled in (ApiError, RequestValidationError, HTTPException, TileError, Exception):
         app.add_exception_handler(handled, _error)
@@ -67,11 +118,24 @@ def create_app(settings: Settings) -> FastAPI:
 
 def _parts(settings: Settings) -> Parts:
     engines = open_database(settings.database_url, settings.sync)
-    broker, measures, server_id = live.Broker(), Measures(), uuid.uuid4().hex
+    broker, measures, server_id = live.Broker(settings.max_streams), Measures(), uuid.uuid4().hex
+    callers = Callers(settings, AccessStore(settings.database_url), broker.recheck)
+    callers.load()
     writer = Writer(engines, broker.publish, measures, server_id)
+    queries = Queries(engines.reader, settings.live_s, writer.merged)
+    config = read(settings.alerts) if settings.alerts else Config()
+    delivery = Delivery(queries, writer, config, settings.address, measures)
+    alerts = Evaluator(queries, writer, config, measures, delivery.wake)
+    writer.on_change = lambda changes: _publish(changes, broker, alerts)
     keep_bytes = None if settings.keep_gb is None else int(settings.keep_gb * GB)
     retention = Retention(writer, engines, Policy(settings.keep_days, keep_bytes))
-    return Parts(engines, broker, measures, writer, retention, _listener(engines, server_id, broker, writer))
+    listener = _listener(engines, server_id, broker, writer)
+    return Parts(engines, callers, broker, measures, writer, queries, delivery, alerts, retention, listener)
+
+
+def _publish(changes: list[Changed], broker: live.Broker, alerts: Evaluator) -> None:
+    broker.publish(changes)
+    alerts.changed(changes)
 
 
 def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -80,8 +144,11 @@ def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[N
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         current_default_thread_limiter().total_tokens = READERS
+        parts.callers.start()
         parts.broker.start()
         parts.writer.start()
+        parts.delivery.start()
+        parts.alerts.start()
         parts.retention.start()
         if parts.listener is not None:
             parts.listener.start()
@@ -89,7 +156,10 @@ def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[N
         if parts.listener is not None:
             parts.listener.stop()
         parts.retention.stop()
+        parts.alerts.stop()
+        parts.delivery.stop()
         parts.writer.stop()
+        parts.callers.stop()
         parts.engines.dispose()
 
     return lifespan
@@ -99,11 +169,16 @@ def _share(app: FastAPI, settings: Settings, parts: Parts) -> None:
     """What the routes find in `request.app.state`."""
     state, measures = app.state, parts.measures
     state.settings, state.measures = settings, measures
+    state.callers, state.room = parts.callers, Room(ingest.ROOM_BYTES)
+    state.guesses, state.logins = RateLimit("logins", LOGIN, ALL_LOGINS), RateLimit("logins", LOGIN, ALL_LOGINS)
     state.writer, state.broker, state.retention = parts.writer, parts.broker, parts.retention
-    state.queries = Queries(parts.engines.reader, settings.live_s, parts.writer.merged)
+    state.queries, state.alerts, state.delivery = parts.queries, parts.alerts, parts.delivery
     state.health = Health(parts.engines, parts.writer, settings, measures)
     state.draining = False  # `serve` sets it at the first signal
     measures.watch("rangewatch_live_streams", "Pages listening for changes.", lambda: parts.broker.streams)
+    measures.watch(
+        "rangewatch_rules_seconds", "Processor time that the rules have taken.", lambda: parts.alerts.spent_s
+    )
     measures.watch("rangewatch_draining", "1 while the server stops.", lambda: state.draining)
 
 

@@ -102,7 +102,7 @@ def _looked_at(path: Path) -> str:
 
 def _only_ours(connection: sqlite3.Connection) -> None:
     """Tables of our names and indexes on them; no view, trigger or virtual table."""
-    ours = {*tables.metadata.tables, "alembic_version", *STATISTICS}
+    ours = {*tables.metadata.tables, *tables.alerting.tables, "alembic_version", *STATISTICS}
     for kind, name, of, sql in connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"):
         is_plain = not sql or not str(sql).upper().startswith("CREATE VIRTUAL")
         if kind not in ("table", "index") or of not in ours or not is_plain:

@@ -29,7 +29,7 @@ from rangewatch_server.pyramid import (
     SUMMARY,
     SUMMARY_STATISTICS,
 )
-from rangewatch_server.store import samples, tiles
+from rangewatch_server.store import endings, run_about, samples, tiles
 from rangewatch_server.store.checks import (
     MAX_NAME_BYTES,
     MAX_RANK,
@@ -41,6 +41,7 @@ from rangewatch_server.store.checks import (
     check_samples,
 )
 from rangewatch_server.store.names import MAX_SERIES, MAX_TENSORS, identity, tensor_identity
+from rangewatch_server.store.run_about import About
 from rangewatch_server.store.tiles import MAGIC, PREFIX, WIDTH
 
 Array = NDArray[Any]
@@ -50,7 +51,7 @@ MAX_LEVEL = 16  # 8**16 columns of 64 steps: far past the last step there can be
 MAX_TILE_ROWS = 8_000_000  # the summary of all ranks has one for each rank and kind
 MAX_TILE_BYTES = 1 << 30  # of one tile, unpacked
 AT_ONCE_BYTES = 64 << 20  # of a larger tile one column is unpacked at a time
-STATES = ("open", "finished", "failed", "merged")
+STATES = (*endings.STATES, "merged")
 RANK_STATES = ("pending", "accepted", "done", "refused", "expired", "withdrawn")
 WRONG = "a tile's columns"
 IN_EVERY_TILE = {
@@ -64,11 +65,22 @@ _HEADER = msgspec.msgpack.Decoder(_Header)
 _SOMEBODY = RankInfo("run", 0, 1, 0, "host", "incarnation", 0)
 
 
-class RunRows:
-    """Checks the rows of one run, in the order tensors, series, catalogues, streams, then the others."""
+def _about(row: Row) -> About:
+    """Raises `BadBackup`."""
+    try:
+        return run_about.of_columns(row["title"], row["tags"], row["note"], row["archived_ns"])
+    except msgspec.MsgspecError:
+        raise BadBackup(f"what is said of the run {str(row['name'])[:80]!r} cannot be read") from None
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+
+class RunRows:
+    """Checks the rows of one run, in the order tensors, series, catalogues, streams, then the others. `about`: what
+    people say of it.
+    """
+
+    def __init__(self, row: Row) -> None:
+        self.name = name = str(row["name"])
+        self.about = _about(row)
         self.tensors = 0
         self.series = 0
         self.catalogues: dict[str, Catalogue] = {}

@@ -11,10 +11,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from rangewatch_server import command_states, overview
 from rangewatch_server.api import MAX_ID, RunId, answer, reading_run
+from rangewatch_server.audit import note
 from rangewatch_server.body import read_body
-from rangewatch_server.errors import ApiError
+from rangewatch_server.errors import ApiError, request_body
 from rangewatch_server.queries import RunReader
 from rangewatch_server.store.command_rows import Ask, CommandRefused, Withdraw
+from rangewatch_server.store.endings import ENDED
 from rangewatch_server.store.transaction import Refused
 from rangewatch_server.store.writer import Busy, Unavailable, Writer
 
@@ -41,11 +43,15 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ranks: tuple[int, ...] | None = None
 
 
-@router.post("/api/v1/runs/{run_id}/commands", status_code=201)
+_SCHEMA = msgspec.json.schema_components([Asked])[1]["Asked"]
+
+
+@router.post("/api/v1/runs/{run_id}/commands", status_code=201, openapi_extra=request_body("application/json", _SCHEMA))
 async def ask(run_id: RunId, request: Request) -> Response:
     """Ask the run's agents for something; 201 with the command as the list shows it."""
     asked = _decode(await read_body(request, MAX_BODY_BYTES))
     body = _checked(asked)
+    note(request, msgspec.json.encode(body | {"ranks": asked.ranks}).decode())
     message = await to_thread.run_sync(_for_run, request, run_id, asked, body)
     number = await _written(request, message)
     return await to_thread.run_sync(_show, request, run_id, number, 201)
@@ -129,7 +135,7 @@ def _for_run(request: Request, run_id: int, asked: Asked, body: dict[str, Any]) 
         if ranks is not None:
             _check_ranks(run, ranks)
         state = overview.state(run)
-        if state in ("finished", "failed"):
+        if state in ENDED:
             raise ApiError(409, "not_live", f"run {run_id} has {state}: nobody is there to obey")
         return Ask(run_id, body, ranks, overview.world_size(run))
 

@@ -9,87 +9,25 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import func, select
 
+from rangewatch_server.bucket_names import bucket_names
 from rangewatch_server.collectives.bandwidth import Speed, speeds
+from rangewatch_server.collectives.host_verdict import judge_hosts
 from rangewatch_server.collectives.location import PHASES, PhaseSeries
 from rangewatch_server.collectives.matching import Block, Matched, match
-from rangewatch_server.collectives.records import UNKNOWN
-from rangewatch_server.collectives.verdict import Judgement, judge
+from rangewatch_server.collectives.records import UNKNOWN, Names
+from rangewatch_server.collectives.verdict import Judgement, Verdict, judge
 from rangewatch_server.collectives.waits import Waits, waits_of
+from rangewatch_server.collectives_reader import SOURCE, Chunk, chunks, looked_at
 from rangewatch_server.pyramid import SERIES_PART
 from rangewatch_server.queries import RunReader
-from rangewatch_server.samples_reader import samples
-from rangewatch_server.store import tables
 from rangewatch_server.store.checks import MAX_STEP
 
 Array = NDArray[Any]
 
-SOURCE = "collective"
-MOST_STEPS = 200  # looked at: what is older is history, and a verdict needs some ten
-MOST_ROWS = 600_000  # of all ranks: half a second to read and match
-FEWER = (200, 64, 24, 10)
 MOST_PHASED = 64  # ranks whose phases are read to say where a delay lies
-NAMES_OF_A_GROUP = ("hash", "name", "desc", "backend", "instance")
 NEWEST_STEPS = 64  # in which the newest step of all ranks is looked for
 MOST_PARAMETERS = 64  # names of one bucket that are shown
-_row = tables.samples.c
-
-
-class Chunk(msgspec.Struct, frozen=True):
-    """Samples as the analysis takes them: `incarnation` is a number there, and later processes have higher ones."""
-
-    times_ns: Array
-    columns: dict[str, Array]
-    about: dict[str, Any]
-    incarnation: int
-
-
-def chunks(run: RunReader, first_step: int, last_step: int) -> dict[int, list[Chunk]]:
-    """Records of the steps first_step to last_step, both included, by rank."""
-    ordinals = {row.incarnation: row.ordinal for rank in run.ranks.values() for row in rank.rows}
-    found: dict[int, list[Chunk]] = {rank: [] for rank in run.ranks}
-    for each in samples(run, SOURCE, first_step=first_step, last_step=last_step, limit_rows=4 * MOST_ROWS):
-        incarnation = ordinals.get(each.incarnation, 0)
-        found[each.rank].append(Chunk(each.times_ns, each.columns, _facts(each.about), incarnation))
-    return found
-
-
-def _facts(about: dict[str, Any]) -> dict[str, Any]:
-    """What columns refer to by number, as the analysis takes it, whatever an agent has sent."""
-    return {
-        "groups": [_group(each) for each in _listed(about.get("groups"))],
-        "ops": [str(each) for each in _listed(about.get("ops"))],
-        "dtypes": [str(each) for each in _listed(about.get("dtypes"))],
-        "buckets": buckets if isinstance(buckets := about.get("buckets"), dict | list) else {},
-    }
-
-
-def _group(said: Any) -> dict[str, Any]:
-    known = said if isinstance(said, dict) else {}
-    ranks = [each for each in _listed(known.get("ranks")) if isinstance(each, int) and each >= 0]
-    names = {name: str(known[name]) for name in NAMES_OF_A_GROUP if known.get(name) is not None}
-    return {**names, "ranks": ranks}
-
-
-def _listed(said: Any) -> list[Any]:
-    return said if isinstance(said, list) else []
-
-
-def looked_at(run: RunReader, start: int, stop: int) -> tuple[int, int]:
-    """The last steps of [start, stop) with records, as many as can be matched at once; the same step twice for none."""
-    ids = [stream.id for rank in run.ranks.values() for stream in rank.streams]
-    mine = (_row.run_id == run.id) & _row.stream_id.in_(ids) & (_row.source == SOURCE)
-    last = run.connection.execute(select(func.max(_row.last_step)).where(mine, _row.first_step < stop)).scalar()
-    if last is None or last < start:
-        return start, start
-    stop = min(int(last) + 1, stop)
-    for steps in FEWER:
-        low = max(start, stop - steps)
-        held = select(func.coalesce(func.sum(_row.row_count), 0)).where(mine, _row.last_step >= low)
-        if int(run.connection.execute(held.where(_row.first_step < stop)).scalar_one()) <= MOST_ROWS:
-            break
-    return low, stop
 
 
 def collectives(run: RunReader, start: int, stop: int) -> dict[str, Any]:
@@ -97,12 +35,13 @@ def collectives(run: RunReader, start: int, stop: int) -> dict[str, Any]:
     low, high = looked_at(run, start, stop)
     matched = match(chunks(run, low, high - 1)) if low < high else match({rank: [] for rank in run.ranks})
     waits = waits_of(matched)
-    judged = judge_with_phases(run, waits)
+    judged = judge_with_phases(run, matched, waits)
+    is_known = waits.known_count > 0
     return {
         "start": low, "stop": high, "ranks": waits.ranks.tolist(), "sources": list(sources(run)),
         "table": [_speed(each) for each in speeds(matched)], "left_out": waits.left_out,
         "coverage": coverage(waits), "steps": waits.steps.tolist(),
-        "cost_to_others_s": _rounded(waits.cost_to_others_s), "wait_s": _rounded(waits.wait_s),
+        "cost_to_others_s": _rounded(waits.cost_to_others_s, is_known), "wait_s": _rounded(waits.wait_s, is_known),
         "by_rank": list(_by_rank(waits)), "desyncs": [msgspec.to_builtins(each) for each in matched.desyncs[:20]],
         "verdict": _verdict(judged), "why_no_verdict": None if judged.verdict else judged.reason,
     }  # fmt: skip
@@ -114,15 +53,23 @@ def coverage(waits: Waits) -> float | None:
     return float(waits.known.sum() / expected) if expected else None
 
 
-def judge_with_phases(run: RunReader, waits: Waits) -> Judgement:
-    """Who keeps the others waiting. Phases are read only where somebody does: they say what it spends the time in."""
+def judge_with_phases(run: RunReader, matched: Matched, waits: Waits) -> Judgement:
+    """Who keeps the others waiting: a rank, else a host. Phases say what it spends the time in."""
     judged = judge(waits)
     if not len(waits.steps):
         return judged
-    chosen = sorted(run.ranks)[:MOST_PHASED]
-    if judged.verdict is not None and judged.verdict.rank is not None:
-        chosen = sorted({*chosen[: MOST_PHASED - 1], judged.verdict.rank})
-    return judge(waits, phases(run, chosen, int(waits.steps[0]), int(waits.steps[-1]) + 1))
+    hosts = {number: rank.info.host for number, rank in run.ranks.items()}
+    verdict = judged.verdict or _verdict_on_a_host(judge_hosts(matched, waits, hosts))
+    late = [] if verdict is None else [verdict.rank] if verdict.rank is not None else [*verdict.ranks]
+    late = late[: MOST_PHASED // 2]
+    chosen = sorted({*sorted(run.ranks)[: MOST_PHASED - len(late)], *late})
+    spent = phases(run, chosen, int(waits.steps[0]), int(waits.steps[-1]) + 1)
+    judged = judge(waits, spent)
+    return judged if judged.verdict is not None else judge_hosts(matched, waits, hosts, spent) or judged
+
+
+def _verdict_on_a_host(judged: Judgement | None) -> Verdict | None:
+    return None if judged is None else judged.verdict
 
 
 def phases(run: RunReader, ranks: Sequence[int], start: int, stop: int) -> dict[int, PhaseSeries]:
@@ -153,17 +100,22 @@ def _by_rank(waits: Waits) -> Iterator[dict[str, Any]]:
         clear = int(waits.clear_count[place].sum())
         yield {
             "rank": rank, "last_share": float(waits.last_count[place].sum() / clear) if clear else None,
-            "cost_to_others_s": _mean(waits.cost_to_others_s[place]), "wait_s": _mean(waits.wait_s[place]),
+            "cost_to_others_s": _mean(waits.cost_to_others_s[place], waits.known_count[place]),
+            "wait_s": _mean(waits.wait_s[place], waits.known_count[place]),
         }  # fmt: skip
 
 
-def _mean(values: Array) -> float | None:
-    return float(values.mean()) if len(values) else None
+def _mean(values: Array, known: Array) -> float | None:
+    """Over the steps in which something is known of the rank; None without any."""
+    return float(values[known > 0].mean()) if (known > 0).any() else None
 
 
-def _rounded(values: Array) -> list[list[float]]:
-    """To a microsecond: no clock here tells less, and a page of 1,024 ranks is half as large."""
-    return [[round(value, 6) for value in row] for row in values.tolist()]
+def _rounded(values: Array, is_known: Array) -> list[list[float | None]]:
+    """To a microsecond: no clock here tells less, and a page of 1,024 ranks is half as large. None: not known."""
+    return [
+        [round(value, 6) if known else None for value, known in zip(row, said, strict=True)]
+        for row, said in zip(values.tolist(), is_known.tolist(), strict=True)
+    ]
 
 
 def _verdict(judged: Judgement) -> dict[str, Any] | None:
@@ -171,8 +123,9 @@ def _verdict(judged: Judgement) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
-        "rank": found.rank, "class": found.kind, "where": found.where, "cost_s": found.cost_s, "share": found.share,
-        "since_step": found.since_step, "text": found.sentence, "evidence": _plain(found.evidence),
+        "rank": found.rank, "host": found.host or None, "ranks": found.ranks, "class": found.kind,
+        "where": found.where, "cost_s": found.cost_s, "share": found.share, "since_step": found.since_step,
+        "text": found.sentence, "evidence": _plain(found.evidence),
     }  # fmt: skip
 
 
@@ -193,6 +146,10 @@ def one_step(run: RunReader, step: int | None) -> dict[str, Any]:
     records = chunks(run, max(low, high - NEWEST_STEPS), high - 1) if low < high else {rank: [] for rank in run.ranks}
     at = _newest_of_all(records, high - 1) if step is None else step
     matched = match(records)
+    if any(bucket not in matched.buckets for bucket in _buckets_of(matched, at)):
+        names = Names()
+        names.add_buckets({"buckets": bucket_names(run, SOURCE, at)})
+        matched.buckets = names.buckets | matched.buckets
     found = {rank: sorted(_calls(matched, rank, at), key=lambda call: call["began_ns"]) for rank in sorted(run.ranks)}
     for calls in found.values():
         begin_ns = calls[0]["began_ns"] if calls else 0
@@ -207,9 +164,17 @@ def one_step(run: RunReader, step: int | None) -> dict[str, Any]:
     }
 
 
+def _buckets_of(matched: Matched, step: int) -> set[int]:
+    found = [block.bucket[(block.step == step) & (block.bucket != UNKNOWN)].tolist() for block in matched.blocks]
+    return {bucket for buckets in found for bucket in buckets}
+
+
 def _newest_of_all(records: dict[int, list[Chunk]], newest: int) -> int:
     """The last step that every rank with records has got to: they do not report at once."""
-    known = [[each.columns["step"].max() for each in found if len(each.times_ns)] for found in records.values()]
+    known = [
+        [np.nan_to_num(each.columns["step"], nan=-1).max() for each in found if len(each.times_ns)]
+        for found in records.values()
+    ]
     last = [int(max(steps)) for steps in known if steps]
     return max(min(last, default=newest), newest - NEWEST_STEPS + 1)
 

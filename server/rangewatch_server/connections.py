@@ -1,42 +1,60 @@
-"""Connections bounded in number and in the time a request's headers may take; uvicorn bounds neither.
+"""Connections bounded in number, in the time headers may take, and in the time a client may not read its answer.
 
-uvicorn's only timeout is for a connection idle between two requests: one that sends nothing, or a byte a second, would
+uvicorn bounds none of them.
+
+Its only timeout is for a connection idle between two requests: one that sends nothing, or a byte a second, would
 stay for as long as the client likes (measured: 200 of them were all open after 2 minutes; with this, after 10 s none).
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import asyncio.constants
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-if sys.platform != "win32":
-    import resource
+from rangewatch_server.client_connections import (
+    MOST_TOLD,
+    ClientConnections,
+    TooMany,
+)
 
 HEADERS_S = 10.0  # from the connection, or a request's first byte, to the end of its headers: agents send them at once
-MAX_CONNECTIONS = 10_000  # each agent holds one; 4 KiB each while they wait (measured), so 40 MiB
+LEFTOVER_S = 10.0  # for the rest of a body whose answer was sent before it had come (a refusal), so that it can be read
+STALLED_S = 120.0  # a client that takes less than 48 KiB of its answer in this time has gone, as far as we care
+# Over TLS a connection closes when the client has said so, too, and one that idles in a pool does not: asyncio waits
+# 30 s, and so did each stop of the server (measured: 20 s, which is all it has). At a stop nothing is left to say.
+GOODBYE_S, GOODBYE_AT_STOP_S = 5.0, 0.5
+TOLD_S = 2.0  # one that is refused may send its request and read the answer; to close at once would lose that
 
 
 class BoundedConnection(H11Protocol):
     """One connection; too many, or too slow, and it is closed."""
 
+    counts = ClientConnections()
+    """Shared by all; `bounded` makes a class with its own."""
+    _client: str | None = None
     _headers_timer: asyncio.TimerHandle | None = None
+    _stalled_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As uvicorn's; the headers' time begins."""
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.close()
+        try:
+            self._client = self.counts.take(self.client[0] if self.client else "")
+        except TooMany as error:
+            self._refuse(transport, error.answer)
             return
         self._begin()
 
     def data_received(self, data: bytes) -> None:
-        """As uvicorn's; then either the headers are whole, or their time runs."""
+        """As uvicorn's; then either the headers are whole, or their time runs. So it does for a body nobody reads."""
+        if self._client is None:  # refused: what it sends is nothing to us
+            return
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        if self.conn.their_state is not h11.IDLE and not self._is_leftover:
             self._end()
         elif self._headers_timer is None:
             self._begin()
@@ -44,10 +62,90 @@ class BoundedConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """As uvicorn's."""
         self._end()
+        self._flowing()
+        self.counts.told.discard(self)
+        if self._client is not None:
+            self.counts.give_back(self._client)
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        """As uvicorn's: 64 KiB wait to be sent. Until 16 KiB are left the client has its time."""
+        super().pause_writing()
+        self._waiting()
+
+    def resume_writing(self) -> None:
+        """As uvicorn's; what is left has its time, too."""
+        super().resume_writing()
+        self._waiting()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's; what the system has not taken of the answer yet has its time, and so has an unread body."""
+        super().on_response_complete()
+        if self._stalled_timer is None:
+            self._waiting()
+        if self.transport.is_closing():
+            self._say_goodbye(GOODBYE_S)
+        elif self._is_leftover and self._headers_timer is None:
+            self._begin()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """As uvicorn's; over TLS with an end."""
+        super().timeout_keep_alive_handler()
+        self._say_goodbye(GOODBYE_S)
+
+    def shutdown(self) -> None:
+        """As uvicorn's; over TLS with an end."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self._say_goodbye(GOODBYE_AT_STOP_S)
+
+    def _refuse(self, transport: asyncio.Transport, answer: bytes) -> None:
+        self.connections.discard(self)  # a stop need not wait for it
+        if len(self.counts.told) >= MOST_TOLD:
+            transport.abort()
+            return
+        self.counts.told.add(self)
+        transport.write(answer)
+        if transport.can_write_eof():  # not over TLS
+            transport.write_eof()
+        self.loop.call_later(TOLD_S, transport.abort)
+
+    @property
+    def _is_leftover(self) -> bool:
+        """Whether the answer was sent, and its request's body still comes."""
+        return self.conn.their_state is h11.SEND_BODY and self.cycle is not None and self.cycle.response_complete
+
+    def _say_goodbye(self, seconds: float) -> None:
+        """What was closed ends by then, though the other side says nothing; but for an answer it still takes."""
+
+        def end() -> None:
+            if self.transport.get_write_buffer_size() == 0:
+                self.transport.abort()
+
+        self.loop.call_later(seconds, end)
+
+    def _waiting(self) -> None:
+        self._flowing()
+        if left := self.transport.get_write_buffer_size():
+            self._stalled_timer = self.loop.call_later(STALLED_S, self._stalled, left)
+
+    def _flowing(self) -> None:
+        if self._stalled_timer is not None:
+            self._stalled_timer.cancel()
+            self._stalled_timer = None
+
+    def _stalled(self, left: int) -> None:
+        """To close it would wait until the client reads: only to abort frees the memory and the place."""
+        self._stalled_timer = None
+        if self.flow.write_paused or self.transport.get_write_buffer_size() >= left:
+            self.transport.abort()
+
     def _begin(self) -> None:
-        self._headers_timer = self.loop.call_later(HEADERS_S, self.transport.close)
+        self._headers_timer = self.loop.call_later(LEFTOVER_S if self._is_leftover else HEADERS_S, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self.transport.close()
+        self._say_goodbye(GOODBYE_S)
 
     def _end(self) -> None:
         if self._headers_timer is not None:
@@ -55,12 +153,18 @@ class BoundedConnection(H11Protocol):
             self._headers_timer = None
 
 
-def raise_file_limit() -> None:
-    """Let this process open as many files as connections need, as far as the system allows; 1024 is a usual limit."""
-    if sys.platform == "win32":
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_CONNECTIONS + 1_000
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+def bounded(counts: ClientConnections) -> type[BoundedConnection]:
+    """The class of one server's connections, which are counted together."""
+
+    class Counted(BoundedConnection):
+        pass
+
+    Counted.counts = counts
+    return Counted
+
+
+def bound_handshakes() -> None:
+    """TLS handshakes get the time of headers: asyncio's minute held 2,000 sockets open that had sent one byte."""
+    # uvicorn hands no such option on to create_server, which takes this one then. A connection is one of the bounded
+    # only after it.
+    setattr(asyncio.constants, "SSL_HANDSHAKE_TIMEOUT", HEADERS_S)  # noqa: B010 - typed as final

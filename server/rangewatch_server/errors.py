@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ApiError(Exception):
     """Answered as `{"error": ..., "code": ...}` with `status`."""
@@ -19,6 +21,7 @@ STATUS_OF_CODE = {
     "truncated": 400,
     "bad_header": 400,
     "unsupported_version": 400,
+    "wrong_statistic": 400,
     "too_large": 413,
     "shape_mismatch": 422,
     "invalid_value": 422,
@@ -26,4 +29,42 @@ STATUS_OF_CODE = {
     "unknown_run": 409,
     "unknown_catalogue": 409,
     "too_far_ahead": 429,
+    "too_many_runs": 429,
 }
+
+
+_BODY = {
+    "type": "object",
+    "properties": {"error": {"type": "string"}, "code": {"type": "string"}},
+    "required": ["error", "code"],
+    "additionalProperties": False,
+}
+_STATUSES = {
+    400: "The body did not arrive, or cannot be read.",
+    401: "A token is needed.",
+    403: "The token may not do this, or a page of another site asked.",
+    404: "There is no such thing.",
+    408: "The body came too slowly.",
+    409: "It cannot be done to what is there as it is.",
+    413: "Too large, as a body or as an answer.",
+    421: "The server is not known under that name.",
+    422: "A parameter, or something in the body, that cannot be.",
+    429: "Too often, or too much at once; see Retry-After.",
+    503: "Not now; see Retry-After where it is given.",
+    507: "The disk has no room for it.",
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"schema": _BODY}}}
+    for status, text in _STATUSES.items()
+}
+"""How any route may answer instead, for the OpenAPI document."""
+
+
+def answers(status: int, text: str, *media_types: str) -> dict[int | str, dict[str, Any]]:
+    """A good answer that is no JSON object, for a route's `responses`: nothing when no media type is given."""
+    return {status: {"description": text, "content": {each: {} for each in media_types}}}
+
+
+def request_body(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """What a route takes as its body, for its `openapi_extra`."""
+    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}

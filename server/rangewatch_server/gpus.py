@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -36,8 +36,9 @@ MERGES = {
     "throttle_reasons": "or", "clocks_event_reasons": "or", "memory_available_bytes": "min",
 }  # fmt: skip
 """How rows become one: what is bad must survive. Others by `max`; what is counted since the last row by `sum`."""
-EVENT_KINDS = ("xid", "gpu", "gpu_lost")
-MOST_EVENTS = 500
+EVENT_KINDS = ("xid", "gpu_lost", "gpu")
+MOST_EVENTS = 500  # of one kind of one card
+MOST_EVENTS_OF_RUN = 5_000  # of one kind: a thousand ranks without a driver say so one by one
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -54,8 +55,13 @@ class Said(msgspec.Struct, frozen=True):
 def glance(run: RunReader) -> dict[str, Any]:
     """All cards and hosts of the run, the worst first."""
     hosts = {each.rank: each for each in newest(run, HOST)}
-    said = list(events(run))
-    cards = [_card(run, each, hosts.get(each.rank), said) for each in newest(run, GPU)]
+    said = list(events(run, most=MOST_EVENTS_OF_RUN))
+    of_card: dict[tuple[int, str], list[Said]] = {}
+    for each in said:
+        uuid = each.data.get("uuid")
+        if isinstance(uuid, str):  # details are the sender's: it may be a list, which no dict has for a key
+            of_card.setdefault((each.rank, uuid), []).append(each)
+    cards = [_card(run, each, hosts.get(each.rank), of_card.get((each.rank, each.key), [])) for each in watched(run)]
     cards.sort(key=lambda card: (STATES.index(card["state"]), _margin(card), card["rank"]))
     known = {card["rank"] for card in cards}
     notes = {each.rank: each.message for each in said if each.kind == "gpu" and "reason" in each.data}
@@ -66,14 +72,21 @@ def glance(run: RunReader) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def watched(run: RunReader) -> list[Latest]:
+    """The newest sample of each card that its rank uses.
+
+    A rank's agent may have taken another card for its own before CUDA ran: its last row has NaN for `present`.
+    """
+    return [each for each in newest(run, GPU) if not math.isnan(each.columns.get("present", 1.0))]
+
+
 def _margin(card: Mapping[str, Any]) -> float:
     margin = card["values"].get("slowdown_margin_c")
     return math.inf if margin is None else float(margin)
 
 
 def _card(run: RunReader, found: Latest, host: Latest | None, said: list[Said]) -> dict[str, Any]:
-    mine = [each for each in said if each.rank == found.rank and each.data.get("uuid") == found.key]
-    state, why = _state(run, found, host, mine)
+    state, why = _state(run, found, host, said)
     return {
         "rank": found.rank, "key": found.key, "name": found.about.get("name"), "host": _host_name(run, found),
         "device_index": found.about.get("device_index"), "state": state, "why": why, "time_ns": found.time_ns,
@@ -152,7 +165,7 @@ def lanes(
         "rank": rank, "key": key, "about": chunks[-1].about, "merge": rules,
         "times_ns": [time for each in fewer for time in each.times_ns.tolist()], "steps": _joined(fewer, "step"),
         "values": {name: _joined(fewer, name) for name in rules if name != "step"},
-        "events": [msgspec.to_builtins(each) for each in said[-MOST_EVENTS:]] if key else [],
+        "events": [msgspec.to_builtins(each) for each in said] if key else [],
     }  # fmt: skip
 
 
@@ -167,22 +180,27 @@ def _joined(chunks: list[Chunk], name: str) -> list[float | None]:
     return [_plain(value) for part in parts for value in part.tolist()]
 
 
-def events(run: RunReader, rank: int | None = None) -> Iterator[Said]:
-    """What ranks said of their cards, oldest first; the last of them where there are many."""
-    event, stream = tables.events.c, tables.streams.c
+def events(run: RunReader, rank: int | None = None, most: int = MOST_EVENTS) -> Iterator[Said]:
+    """What ranks said of their cards, oldest first; of each kind the last `most`, so that none hides another."""
     ids = {row.id: each.rank for each in run.ranks.values() for row in each.rows if rank in (None, each.rank)}
+    rows = [row for kind in EVENT_KINDS for row in _newest_events(run, rank, kind, most)]
+    for row in sorted(rows, key=lambda each: int(each.id)):
+        if row.stream_id in ids:
+            data = msgspec.json.decode(row.data)
+            yield Said(ids[row.stream_id], row.time_ns, row.step, row.kind, row.message, data)
+
+
+def _newest_events(run: RunReader, rank: int | None, kind: str, most: int) -> Sequence[Any]:
+    event, stream = tables.events.c, tables.streams.c
     query = (
-        select(event.stream_id, event.time_ns, event.step, event.kind, event.message, event.data)
+        select(event.id, event.stream_id, event.time_ns, event.step, event.kind, event.message, event.data)
         .join(tables.streams, stream.id == event.stream_id)
-        .where(stream.run_id == run.id, event.kind.in_(EVENT_KINDS))
+        .where(stream.run_id == run.id, event.kind == kind)
         .order_by(event.id.desc())
     )
     if rank is not None:
         query = query.where(stream.rank == rank)
-    for row in reversed(run.connection.execute(query.limit(MOST_EVENTS)).all()):
-        if row.stream_id in ids:
-            data = msgspec.json.decode(row.data)
-            yield Said(ids[row.stream_id], row.time_ns, row.step, row.kind, row.message, data)
+    return run.connection.execute(query.limit(most)).all()
 
 
 def _values(columns: Mapping[str, float]) -> dict[str, float | None]:

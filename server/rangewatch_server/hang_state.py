@@ -12,16 +12,20 @@ from sqlalchemy import func, select
 from rangewatch_server.collectives.hang_facts import RankFacts, recent_calls
 from rangewatch_server.collectives.hangs import SILENT_AFTER_S, HangFinding, HungRank, hang
 from rangewatch_server.collectives.matching import match
-from rangewatch_server.comms import Chunk, chunks
-from rangewatch_server.gpus import GPU, HOST
+from rangewatch_server.collectives_reader import Chunk, chunks, looked_at
+from rangewatch_server.deaths import ended
+from rangewatch_server.deaths import sentence as sentence_of_deaths
+from rangewatch_server.gpus import HOST, watched
 from rangewatch_server.queries import Rank, RunReader
 from rangewatch_server.samples_reader import Latest, newest
 from rangewatch_server.store import tables
 from rangewatch_server.store.checks import MAX_STEP
+from rangewatch_server.store.endings import DIED, FAILED, TERMINATED
 from rangewatch_server.store.pace import MOST_S, REQUESTS_PER_S
 
 LATEST = ("hang", "hang_over", "stacks")
 MOST_STACKS = 64 << 10  # characters of one rank's stacks that are shown
+FAR_STEPS = 64  # from the first rank's step to the slowest one's: who is farther behind was left there long ago
 NEAR_STEPS = 2  # before the slowest rank's step: ranks are at most one apart
 _event = tables.events.c
 
@@ -39,7 +43,10 @@ def is_told(run: RunReader) -> bool:
     silent_ns = int(silent_after_s(len(run.ranks)) * 1e9)
     rows = [rank.row for rank in run.ranks.values()]
     is_silent = [run.now_ns - row.last_seen_ns > silent_ns for row in rows if row.state == "open"]
-    others = not all(is_silent) or any(row.state == "failed" for row in rows)
+    # Of a silent one alone nothing is said while all others go on: it may have been left out of the run.
+    others = any(row.state in (FAILED, DIED, TERMINATED) for row in rows) or (
+        not all(is_silent) and any(row.state != "open" for row in rows)
+    )
     return (any(is_silent) and others) or any(_hung(said) for said in _said(run).values())
 
 
@@ -73,7 +80,14 @@ def finding(run: RunReader) -> HangFinding | None:
     said, hosts = _said(run), {each.rank: each for each in newest(run, HOST)}
     records = _records(run)
     facts = [_facts(rank, said[number], hosts.get(number), records[number]) for number, rank in run.ranks.items()]
-    return hang(time.time_ns(), facts, match(records).desyncs, silent_after_s(len(run.ranks)))
+    found = hang(time.time_ns(), facts, match(records).desyncs, silent_after_s(len(run.ranks)))
+    return None if found is None else _with_deaths(found, run)
+
+
+def _with_deaths(found: HangFinding, run: RunReader) -> HangFinding:
+    """How those have ended that the others wait for, where their watcher saw it."""
+    told = sentence_of_deaths([each for each in ended(run) if each.rank in found.culprits])
+    return found if told is None else msgspec.structs.replace(found, sentence=f"{found.sentence} {told}")
 
 
 def silent_after_s(ranks: int) -> float:
@@ -93,7 +107,8 @@ def _records(run: RunReader) -> dict[int, list[Chunk]]:
     if not steps:
         return {rank: [] for rank in run.ranks}
     # To the newest: a step that does not end is past what the training thread has shipped.
-    return chunks(run, max(min(steps) - NEAR_STEPS, 0), MAX_STEP)
+    start, stop = looked_at(run, max(min(steps) - NEAR_STEPS, max(steps) - FAR_STEPS, 0), MAX_STEP)
+    return chunks(run, start, stop - 1) if start < stop else {rank: [] for rank in run.ranks}
 
 
 def _facts(rank: Rank, said: dict[str, Said], host: Latest | None, records: list[Chunk]) -> RankFacts:
@@ -114,7 +129,7 @@ def answer(run: RunReader) -> dict[str, Any]:
     now_ns = time.time_ns()
     if found is None:
         return {"hang": None, "checked_ns": now_ns}
-    cards = {each.rank: each for each in newest(run, GPU)}
+    cards = {each.rank: each for each in watched(run)}
     said = _said(run)
     shown = {
         "text": found.sentence, "kind": found.cause, "class": found.kind, "since_ns": now_ns - int(found.since_s * 1e9),

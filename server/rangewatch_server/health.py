@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from rangewatch import __version__
 from rangewatch_server.access import may_read
-from rangewatch_server.errors import ApiError
+from rangewatch_server.errors import ApiError, answers
 from rangewatch_server.look import Look
 from rangewatch_server.measures import Measures
 from rangewatch_server.readiness import FAILED, Check, checks, live_facts
@@ -86,19 +86,19 @@ async def healthz(request: Request) -> Response:
     return _answer({"status": "ok", "version": __version__})
 
 
-@router.get("/readyz")
+@router.get("/readyz", responses=answers(503, "Not ready.", "application/json"))
 async def readyz(request: Request) -> Response:
     """200 or 503; with each check, its value and what to do for who may read runs."""
     health: Health = request.app.state.health
     found = await health.checks(draining=request.app.state.draining)
     ready = all(check.state != FAILED for check in found)
     said: dict[str, Any] = {"status": "ready" if ready else "not ready"}
-    if may_read(request.headers, health.settings):
+    if may_read(request.headers, request.app.state.callers):
         said |= {"version": __version__, "checks": found}
     return _answer(said, 200 if ready else 503)
 
 
-@router.get("/metrics")
+@router.get("/metrics", responses=answers(200, "Prometheus' text format.", "text/plain"))
 async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     health: Health = request.app.state.health

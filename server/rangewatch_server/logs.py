@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 OURS = ("rangewatch", "uvicorn")
+SAID_AGAIN_S = 60.0  # what a stranger's bytes make uvicorn say, which any port scan repeats as fast as it can
 MOST_CHARACTERS = 4_000  # of one text: a name may have 4 KiB, and a line should stay one that tools accept
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message", "taskName"}
@@ -29,11 +31,30 @@ def configure(form: str, level: str, stream: TextIO = sys.stderr) -> None:
     root.setLevel(max(number, logging.WARNING))
     for name in OURS:
         logging.getLogger(name).setLevel(number)
+    logging.getLogger("uvicorn.error").filters[:] = [_Seldom()]
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """What was given as `extra`: run, rank, code and the like."""
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD and name[:1] != "_"}
+
+
+class _Seldom(logging.Filter):
+    """uvicorn's warnings, each a fixed text about some request that is none: one a minute of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said_s: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is logged."""
+        if record.levelno != logging.WARNING or record.args:
+            return True
+        now_s, last_s = time.monotonic(), self._said_s.get(str(record.msg))
+        if last_s is not None and now_s - last_s < SAID_AGAIN_S:
+            return False
+        self._said_s[str(record.msg)] = now_s
+        return True
 
 
 class JsonFormatter(logging.Formatter):

@@ -15,13 +15,15 @@ import anyio
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 from sqlalchemy import URL, Engine
+from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from rangewatch_server.api import MAX_ID, answer
+from rangewatch_server.audit import note
 from rangewatch_server.backup import ROOM_BYTES, check_room, snapshot
 from rangewatch_server.backup_file import open_backup
 from rangewatch_server.deadline import limited
-from rangewatch_server.errors import ApiError
+from rangewatch_server.errors import ApiError, answers, request_body
 from rangewatch_server.long_work import Places, Told, in_thread, streamed
 from rangewatch_server.restore import restore
 from rangewatch_server.retention.background import Retention
@@ -35,6 +37,7 @@ from rangewatch_server.store.transaction import Changed
 from rangewatch_server.store.writer import Busy
 
 router = APIRouter()
+_LINES = answers(200, "Lines of JSON: what is done, and at last how it ended.", "application/x-ndjson")
 
 Folder = tempfile.TemporaryDirectory[str]
 Days = Annotated[float | None, Query(gt=0, le=1e6)]
@@ -63,6 +66,7 @@ async def delete_run(run_id: int, request: Request) -> Response:
         raise ApiError(429, "busy", str(error), 1) from None
     if name is None:
         raise ApiError(404, "unknown_run", f"there is no run {run_id}")
+    note(request, name)
     state.broker.publish([Changed(run_id, None)])
     state.retention.wake()
     return answer({"id": run_id, "name": name})
@@ -94,11 +98,12 @@ def _planned(retention: Retention, policy: Policy) -> list[Action]:
         _plans.give_back()
 
 
-@router.post("/api/v1/prune")
+@router.post("/api/v1/prune", responses=_LINES)
 async def prune(request: Request, keep_days: Days = None, keep_gb: Gigabytes = None) -> Response:
     """Do it now."""
     retention: Retention = request.app.state.retention
     policy = _policy(retention, keep_days, keep_gb)
+    note(request, f"keep_days={policy.keep_days} keep_bytes={policy.keep_bytes}")
     _prunes.take()
     try:
         return streamed(lambda told: retention.prune(policy, told), _prunes.give_back)
@@ -113,7 +118,7 @@ def _policy(retention: Retention, keep_days: float | None, keep_gb: float | None
     return Policy(keep_days, None if keep_gb is None else int(keep_gb * GB))
 
 
-@router.get("/api/v1/backup")
+@router.get("/api/v1/backup", responses=answers(200, "The file.", "application/vnd.sqlite3"))
 async def backup(request: Request) -> Response:
     """One moment of everything as a SQLite file."""
     retention: Retention = request.app.state.retention
@@ -162,10 +167,14 @@ def _written(engine: Engine, url: URL) -> Folder:
     return folder
 
 
-@router.put("/api/v1/restore")
+@router.put(
+    "/api/v1/restore", responses=_LINES,
+    openapi_extra=request_body("application/octet-stream", {"type": "string", "format": "binary"}),
+)  # fmt: skip
 async def restore_runs(request: Request, replace: bool = False) -> Response:
     """Add the runs of a backup, which is the body."""
     retention: Retention = request.app.state.retention
+    note(request, f"replace={replace}")
     _restores.take()
     try:
         folder = _folder(request.app.state.settings.database_url)
@@ -204,6 +213,8 @@ async def _receive(request: Request, path: Path) -> None:
                 file.write(part)
     except DatabaseError as error:
         raise ApiError(413, "too_large", str(error)) from None
+    except ClientDisconnect:
+        raise ApiError(400, "disconnected", "the client went away before its body had arrived") from None
     except asyncio.TimeoutError:
         raise ApiError(408, "slow_body", f"nothing of the body arrived for {SLOW_S:.0f} s") from None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -59,6 +59,10 @@ class Measures:
         self._group = Histogram(
             "rangewatch_commit_messages", "Messages of one group.", buckets=MESSAGES, registry=registry
         )
+        self._open_alerts = Gauge(
+            "rangewatch_alerts", "Alerts that stand, of runs that are live.", ("rule", "severity"), registry=registry
+        )
+        self._sent = Counter("rangewatch_alert_deliveries", "Alerts sent.", ("outcome",), registry=registry)
         self._gauges: dict[str, Gauge] = {}
 
     def describe(self, **versions: str) -> None:
@@ -94,6 +98,16 @@ class Measures:
     def commit_failed(self) -> None:
         """The database did not take a group."""
         self._failures.inc()
+
+    def alert_sent(self, outcome: str) -> None:
+        """One attempt to send an alert: `sent`, `failed` (it is tried again) or `given_up`."""
+        self._sent.labels(outcome).inc()
+
+    def open_alerts(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Alerts that stand now, by rule and severity."""
+        self._open_alerts.clear()
+        for labels, count in counts.items():
+            self._open_alerts.labels(*labels).set(count)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge that is asked at each scrape: `value` must be cheap and never wait."""

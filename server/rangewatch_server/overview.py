@@ -1,8 +1,8 @@
-"""A run in words and numbers: its state, its ranks, and one sentence of verdict with its evidence."""
+"""A run in words and numbers: its state, its ranks, and how near it came to overflow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -10,17 +10,21 @@ import numpy as np
 
 from rangewatch.records import KINDS, Statistic
 from rangewatch.statistics.exponents import exponent_of
-from rangewatch_server import hang_state
+from rangewatch_server import deaths, hang_state
 from rangewatch_server.figures.base import Params, grid, label
 from rangewatch_server.figures.lines import series_columns
 from rangewatch_server.figures.timeline import summary_cells
 from rangewatch_server.headroom import SATURATED_BITS, State
-from rangewatch_server.places import Place, locate, place_at
+from rangewatch_server.places import Place, locate
 from rangewatch_server.pyramid import SUMMARY
 from rangewatch_server.queries import Rank, RunReader, last_step
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.nonfinite_search import first_bad
+from rangewatch_server.store import alert_rows, run_about
+from rangewatch_server.store.endings import DIED, FAILED, TERMINATED
+from rangewatch_server.verdict import verdict
 
 SPARKLINE_COLUMNS = 60
-WARNING_BITS = 2.0
 RECENT_STEPS = 20  # the step time shown is the mean of these
 
 
@@ -47,17 +51,26 @@ def run_detail(run: RunReader) -> dict[str, Any]:
     """A run as its own page shows it."""
     first = first_overflow(run)
     trouble = _trouble(run)
-    return run_line(run) | {
-        "ranks": [_rank(run, rank, trouble) for rank in run.ranks.values()],
-        "missing_ranks": [rank for rank in range(min(world_size(run), 4096)) if rank not in run.ranks],
-        "verdict": verdict(run, first),
-        "hang": hang_state.sentence(run),
-        "first_overflow": first,
-        "kinds": kinds(run),
-        "series": sorted(run.names().series),
-        "step_time_s": step_time_s(run),
-        "statistics": [_statistic(each) for each in run.statistics() if exponent_of(each.name) is None],
-    }
+    ended = deaths.ended(run)
+    return (
+        run_line(run)
+        | run_about.shown(run.about)
+        | {
+            "note": run.about.note,
+            "alerts": alert_rows.standing_counts(run.connection, [run.id]).get(run.id, {}),
+            "ranks": [_rank(run, rank, trouble) for rank in run.ranks.values()],
+            "missing_ranks": [rank for rank in range(min(world_size(run), 4096)) if rank not in run.ranks],
+            "verdict": verdict(run, first, least_headroom(run), skipped_steps(run)),
+            "hang": hang_state.sentence(run),
+            "death": deaths.sentence(ended),
+            "deaths": deaths.deaths(run, ended),
+            "first_overflow": first,
+            "kinds": kinds(run),
+            "series": sorted(run.names().series),
+            "step_time_s": step_time_s(run),
+            "statistics": [_statistic(each) for each in run.statistics() if exponent_of(each.name) is None],
+        }
+    )
 
 
 def _loss_scale(rank: Rank) -> float | None:
@@ -66,12 +79,15 @@ def _loss_scale(rank: Rank) -> float | None:
 
 
 def state(run: RunReader) -> str:
-    """`empty`, `live`, `finished`, `failed` or `stale`, from what the newest incarnation of each rank last said."""
+    """`empty`, `live`, `finished`, `failed`, `died`, `terminated` or `stale`, from what the newest incarnation of each
+    rank last said: that ranks which died take others with them, which then fail or are stopped.
+    """
     states = {rank.row.state for rank in run.ranks.values()}
     if any(run.is_live(rank) for rank in run.ranks.values()):
         return "live" if run.last_step is not None else "empty"
-    if "failed" in states:
-        return "failed"
+    worst = next((each for each in (DIED, FAILED, TERMINATED) if each in states), None)
+    if worst is not None:
+        return worst
     return "finished" if states == {"finished"} else "stale"
 
 
@@ -117,23 +133,40 @@ def _least_places(run: RunReader, rank: Rank) -> Iterator[Place]:
 
 
 def first_overflow(run: RunReader) -> dict[str, Any] | None:
-    """The first NaN or Inf in order of step and call, over all ranks and all steps that are shown."""
-    tensors = run.names().tensors
-    found = [(place, tensors.call_index[place[2]]) for rank in run.ranks.values() for place in _bad_places(run, rank)]
-    if not found:
+    """The first NaN or Inf in order of step and call, over all ranks and all steps that are shown.
+
+    A gradient overflow that the loss scaler skipped is none: that is how loss scaling works.
+    """
+    if not any(_has_bad(rank) for rank in run.ranks.values()):
         return None
-    (step, at_rank, tensor, what), _ = min(found, key=lambda each: (each[0][0], each[1], each[0][2], each[0][1]))
-    entry = tensors.entries[tensor]
+    found: tuple[dict[str, Any] | None] = _once(run, "first overflow", 200, lambda: (_first_overflow(run),))
+    return found[0]
+
+
+def _first_overflow(run: RunReader) -> dict[str, Any] | None:
+    bad = first_bad(Evidence(run))
+    if bad is None:
+        return None
+    entry = run.names().tensors.entries[bad.tensor]
     return {
-        "step": step, "rank": at_rank, "tensor": tensor, "fqn": entry.fqn, "kind": entry.kind, "index": entry.index,
-        "what": what,
+        "step": bad.step, "rank": bad.rank, "tensor": bad.tensor, "fqn": entry.fqn, "kind": entry.kind,
+        "index": entry.index, "what": "nan" if bad.nan_count else "inf",
     }  # fmt: skip
 
 
-def _bad_places(run: RunReader, rank: Rank) -> Iterator[tuple[int, int, int, str]]:
-    for row, end in rank.visible():
-        if row.bad_step is not None and row.bad_step < end:
-            yield row.bad_step, rank.rank, row.bad_tensor, "nan" if row.bad_is_nan else "inf"
+def _has_bad(rank: Rank) -> bool:
+    return any(row.bad_step is not None and row.bad_step < end for row, end in rank.visible())
+
+
+def _once(run: RunReader, name: str, size: int, read: Callable[[], Any]) -> Any:
+    """What `read` gives, kept until the run has news. `size`: of what is kept, in bytes; never None."""
+    streams = tuple((s.id, s.contiguous, s.rewrites) for rank in run.ranks.values() for s in rank.streams)
+    key = (run.id, name, streams)
+    found = run.reader.cache.get(key)
+    if found is None:
+        found = read()
+        run.reader.cache.put(key, found, size)
+    return found
 
 
 def _locate(run: RunReader, rank: Rank, start: int, end: int) -> Place | None:
@@ -157,12 +190,8 @@ def sparkline(run: RunReader) -> list[float | None]:
     """About 60 values of least headroom in bits over the run; None where unknown, -1 for a NaN or Inf."""
     if run.first_step is None or run.last_step is None:
         return []
-    streams = tuple((s.id, s.contiguous, s.rewrites) for rank in run.ranks.values() for s in rank.streams)
-    key = (run.id, "sparkline", streams)
-    found: list[float | None] | None = run.reader.cache.get(key)
-    if found is None:
-        found = _sparkline(run, run.first_step, run.last_step + 1)
-        run.reader.cache.put(key, found, 2_000)
+    start, stop = run.first_step, run.last_step + 1
+    found: list[float | None] = _once(run, "sparkline", 2_000, lambda: _sparkline(run, start, stop))
     return found
 
 
@@ -188,56 +217,6 @@ def step_time_s(run: RunReader) -> float | None:
     found = series_columns(run, params, grid(start, stop, RECENT_STEPS), "step_time_s")
     count = float((found["count"] - found["nonfinite_count"]).sum())
     return float(found["sum"].sum()) / count if count else None
-
-
-def verdict(run: RunReader, first: dict[str, Any] | None) -> dict[str, Any]:
-    """One sentence, its evidence linked: what broke first, or how near it came."""
-    if first is not None:
-        return _overflow(run, first)
-    least = least_headroom(run)
-    if least is None:
-        nothing = run.last_step is None
-        said = "No step has been recorded yet." if nothing else "No overflow; nothing but zeros has been recorded."
-        return {"level": "empty" if nothing else "ok", "parts": [["text", said]], "links": []}
-    near = least["bits"] < WARNING_BITS
-    entry = run.names().tensors.entries[least["tensor"]]
-    parts = [
-        ["text", f"{'Little headroom' if near else 'No overflow'}; least headroom {least['bits']:.1f} bits ("],
-        ["code", entry.fqn or "(model)"],
-        ["text", f" {entry.kind}, rank {least['rank']}, step {least['step']})."],
-    ]
-    return {"level": "warning" if near else "ok", "parts": parts, "links": _links(run, least)}
-
-
-def _overflow(run: RunReader, first: dict[str, Any]) -> dict[str, Any]:
-    kind = {"output": "the output of ", "grad_output": "the gradient of the output of ", "grad": "the gradient of "}
-    held = "NaN" if first["what"] == "nan" else "Inf"
-    parts = [
-        ["strong", "Overflow."],
-        ["text", f" Step {first['step']}, rank {first['rank']}: {kind.get(first['kind'], first['kind'] + ' of ')}"],
-        ["code", first["fqn"] or "(model)"],
-        ["text", f" is the first to hold {held}.{_before(run, first)}"],
-    ]
-    return {"level": "overflow", "parts": parts, "links": _links(run, first)}
-
-
-def _before(run: RunReader, first: dict[str, Any]) -> str:
-    """How the same tensor stood one step and some hundred steps earlier, where that was recorded."""
-    places: list[Place] = []
-    for back in (1, 100):
-        step = first["step"] - back
-        if step >= 0:
-            places.append(place_at(run, first["rank"], step, first["tensor"]))
-    told = [f"{place.bits:.1f} bits at step {place.step}" for place in places if place.bits is not None]
-    return f" Its headroom was {' and '.join(told)}." if told else ""
-
-
-def _links(run: RunReader, place: dict[str, Any]) -> list[dict[str, str]]:
-    where = f"rank={place['rank']}"
-    return [
-        {"label": "Step frames", "path": f"/runs/{run.id}/step?step={place['step']}&{where}"},
-        {"label": "This tensor over time", "path": f"/runs/{run.id}/tensor?tensor={place['tensor']}&{where}"},
-    ]
 
 
 def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.records import KINDS
-from rangewatch.statistics import exponents
+from rangewatch.statistics import ALL, exponents
 from rangewatch_server import origin, pyramid
 from rangewatch_server.figures.base import grid, label
 from rangewatch_server.figures.heatmap import Cells
@@ -198,7 +198,7 @@ def frames(run: RunReader, rank: int, step: int) -> list[dict[str, Any]]:
     bins = {each.name for each in exponents.ALL}
     wanted = [name for name in names.fill[RANGES] if name not in {AMAX_STEP, NONFINITE_STEP, *bins}]
     block = run.slice(RANGES, [rank], 0, step, step + 1, wanted)
-    if run.ship_every > 1 and not block.columns["call_count"].any():
+    if not block.columns["call_count"].any():
         at = _row_step(run, rank, step)
         block = run.slice(RANGES, [rank], 0, at, at + 1, wanted)
     if not len(block.rows):
@@ -215,12 +215,15 @@ def _row_step(run: RunReader, rank: int, step: int) -> int:
     It is the last of the merged steps. Where several rows follow in their column the steps came one by one, and this
     one was dropped; where none follows it has not come, or never was.
     """
-    stop = step - step % run.ship_every + run.ship_every
+    most = max(run.ship_every, run.steps_a_row_at(rank, step))
+    if most == 1:
+        return step
+    stop = step - step % most + most
     block = run.slice(RANGES, [rank], 0, step, stop, ["call_count"])
     found = np.flatnonzero(block.columns["call_count"].any(axis=0)) + block.first
     if not len(found):
         return step
-    every = run.ship_every_at(rank, int(found[0]))  # as its incarnation merged
+    every = run.steps_a_row_at(rank, int(found[0]))
     return int(found[0]) if np.count_nonzero(found // every == step // every) == 1 else step
 
 
@@ -249,8 +252,11 @@ def _known_values(values: dict[str, Any]) -> dict[str, str]:
     }
 
 
+_ABSENT = {each.name: each.identity for each in ALL}  # a catalogue may lack any but what ingest asks for
+
+
 def _frame(tensors: Tensors, block: Block, cells: Cells, row: int) -> dict[str, Any]:
-    value = {name: float(values[row, 0]) for name, values in block.columns.items()}
+    value = _ABSENT | {name: float(values[row, 0]) for name, values in block.columns.items()}
     ordinal = int(block.rows[row])
     entry, state = tensors.entries[ordinal], State(int(cells.state[row, 0]))
     limits = limits_of(entry.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, func, select
 
 from rangewatch.records import KINDS, RankInfo, Statistic
-from rangewatch_server import pyramid
+from rangewatch_server import pyramid, shared_rows
 from rangewatch_server.merged_reader import Memory, MergedReader, no_memory
 from rangewatch_server.merging import join
 from rangewatch_server.pyramid import FANOUT, PARTS, RANGES, SUMMARY, Block
 from rangewatch_server.slices import Cache, Damage, RunNames, Stream, StreamSlices, few
-from rangewatch_server.store import tables
+from rangewatch_server.store import run_about, tables
 from rangewatch_server.store.accumulators import UNMERGED
 from rangewatch_server.store.merged_rows import ALL_RANKS
 from rangewatch_server.store.names import load_series, load_statistics, load_tensors
@@ -88,11 +88,9 @@ class Reader:
         self.live_ns = live_ns
         self.memory = memory
 
-    def run_ids(self, limit: int | None = None, before: int | None = None) -> list[int]:
-        """Runs, newest first: all, or the first `limit` of those that began before the run `before`."""
+    def run_ids(self, limit: int | None = None) -> list[int]:
+        """Runs, newest first: all, or the first `limit`."""
         shown = select(tables.runs.c.id).where(tables.runs.c.deleted_ns.is_(None))
-        if before is not None:
-            shown = shown.where(tables.runs.c.id < before)
         return list(self.connection.execute(shown.order_by(tables.runs.c.id.desc()).limit(limit)).scalars())
 
     def run(self, run_id: int) -> RunReader | None:
@@ -111,6 +109,7 @@ class RunReader:
         self.id: int = row.id
         self.name: str = row.name
         self.created_ns: int = row.created_ns
+        self.about = run_about.of_row(row)
         self._all_ranks: Any = None
         self._is_history = False
         self.ranks = self._ranks()
@@ -147,6 +146,14 @@ class RunReader:
         """The most steps that any agent merges, or merged before a restart, into one row: a level's column, or 1."""
         return max((_ship_every(row) for rank in self.ranks.values() for row in rank.rows), default=1)
 
+    @cached_property
+    def _shared(self) -> list[shared_rows.Shared]:
+        return shared_rows.read(self.connection, self.id)
+
+    def steps_a_row(self, ranks: Iterable[int], start: int, stop: int) -> int:
+        """The most steps of [start, stop) that share a row: as agents merge them, or a full spool had to."""
+        return max(self.ship_every, shared_rows.most(self._shared, frozenset(ranks), start, stop))
+
     def thinned(self, ranks: Sequence[int], start: int, stop: int) -> Thinned | None:
         """What retention left of the steps [start, stop) of these ranks; None where all of it is there."""
         rows = [row for rank in ranks for row in self.ranks[rank].rows]
@@ -171,9 +178,10 @@ class RunReader:
         found = {(stream, tile) for stream, tile in self.connection.execute(query)}
         return all((stream, tile) in found for stream, (low, high) in spans.items() for tile in range(low, high))
 
-    def ship_every_at(self, rank: int, step: int) -> int:
-        """The same of the incarnation of the rank that a step is shown of."""
-        return _ship_every(self._row_at(rank, step))
+    def steps_a_row_at(self, rank: int, step: int) -> int:
+        """The same of one step, in the incarnation of the rank that it is shown of."""
+        merged = shared_rows.most(self._shared, (rank,), step, step + 1)
+        return max(_ship_every(self._row_at(rank, step)), merged)
 
     def _row_at(self, rank: int, step: int) -> Any:
         """The row of `streams` of the incarnation whose record of the step is shown; the newest where there is none."""

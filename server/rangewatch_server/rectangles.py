@@ -193,6 +193,8 @@ def known(name: str, columns: Mapping[str, Array]) -> Array:
     if name == "call_count":
         return value
     is_known = (columns["call_count"] > 0) & np.isfinite(value) & (value < NO_STEP if name in _PLACES else True)
+    if name == "checksum_max":
+        is_known = is_known & (value > 0)
     if name in OF_FINITE and "numel" in columns:
         is_known = is_known & (columns["numel"] > columns["nan_count"] + columns["inf_count"])
     if "full_numel" in columns and (name in FULL_SET or "full_numel" in DERIVED.get(name, ())):

@@ -20,7 +20,7 @@ from rangewatch_server.backup_file import BackupFile, BadBackup
 from rangewatch_server.backup_rows import RunRows
 from rangewatch_server.retention.jobs import Jobs
 from rangewatch_server.retention.runs_delete import DELETING, RESTORING, mark_deleted, remove_rows
-from rangewatch_server.store import tables
+from rangewatch_server.store import run_about, tables
 from rangewatch_server.store.names import identity, open_partitions
 
 ROWS, BYTES = 200, 2 << 20  # in one job: some 20 ms
@@ -73,7 +73,7 @@ class _Run:
 
     def __init__(self, jobs: Jobs, file: BackupFile, row: Row, told: Told, changed: Callable[[int], None]) -> None:
         self.jobs, self.file, self.row, self.told, self.changed = jobs, file, row, told, changed
-        self.checks = RunRows(row["name"])
+        self.checks = RunRows(row)
         self.old_id: int = row["id"]
         self.streams: dict[int, int] = {}
         self.commands: dict[int, int] = {}
@@ -117,7 +117,8 @@ class _Run:
     def _begin(self, connection: Connection) -> int:
         now_ns = time.time_ns()
         values = {"identity": f"{RESTORING}{now_ns}", "name": self.row["name"], "created_ns": self.row["created_ns"]}
-        query = insert(tables.runs).values(values | {"deleted_ns": now_ns}).returning(_run.id)
+        values |= run_about.columns_of(self.checks.about) | {"deleted_ns": now_ns}
+        query = insert(tables.runs).values(values).returning(_run.id)
         found = int(connection.execute(query).scalar_one())
         open_partitions(connection, found)
         return found

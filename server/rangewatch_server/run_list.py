@@ -6,25 +6,67 @@ import logging
 import time
 from typing import Any
 
+import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from rangewatch_server import overview
 from rangewatch_server.errors import ApiError
 from rangewatch_server.queries import Reader
-from rangewatch_server.store import tables
+from rangewatch_server.store import alert_rows, run_about, tables
 
 logger = logging.getLogger("rangewatch.server")
 
+SORTS = ("newest", "oldest", "name", "seen")
 LIMIT, MOST = 100, 500  # runs of a page: one that is not cached costs about 5 ms
 
 
-def page(reader: Reader, limit: int, before: int | None) -> dict[str, Any]:
-    """The newest runs, or those that began before another; `next` is what to give as `before` for the rest."""
-    ids = reader.run_ids(limit + 1, before)
-    stamps = _stamps(reader, ids[:limit])
-    lines = [line for run_id in ids[:limit] if (line := _readable(reader, run_id, stamps.get(run_id))) is not None]
-    return {"runs": lines, "next": ids[limit - 1] if len(ids) > limit else None}
+class Listing(msgspec.Struct, frozen=True):
+    """Which runs, in which order (`SORTS`), how many, and behind which: `before` a run, where the newest come first, or
+    after the first `offset`.
+    """
+
+    limit: int = LIMIT
+    before: int | None = None
+    offset: int = 0
+    q: str = ""
+    archived: bool | None = None
+    sort: str = SORTS[0]
+
+
+def page(reader: Reader, wanted: Listing) -> dict[str, Any]:
+    """The runs that are wanted; `next` is what to give as `before` for the rest, `total` how many match in all."""
+    found = run_about.matching(reader.connection, wanted.q, wanted.archived)
+    ids = _ordered(reader, found, wanted.sort)
+    behind = [run_id for run_id in ids if wanted.before is None or run_id < wanted.before][wanted.offset :]
+    chosen, is_last = behind[: wanted.limit], len(behind) <= wanted.limit
+    stamps, abouts = _stamps(reader, chosen), run_about.of_runs(reader.connection, chosen)
+    alerts = alert_rows.standing_counts(reader.connection, chosen)
+    lines = [
+        line | run_about.shown(abouts[run_id]) | {"alerts": alerts.get(run_id, {})}
+        for run_id in chosen
+        if (line := _readable(reader, run_id, stamps.get(run_id))) is not None
+    ]
+    next_before = None if is_last or wanted.sort != SORTS[0] else chosen[-1]
+    return {"runs": lines, "next": next_before, "total": len(found)}
+
+
+def _ordered(reader: Reader, found: list[Any], sort: str) -> list[int]:
+    """Numbers of runs that come newest first, in the order that is asked for; of equal ones the newest first."""
+    if sort == "name":
+        found = sorted(found, key=lambda row: (row.title or row.name).casefold())
+    elif sort == "seen":
+        seen = _last_seen(reader)
+        found = sorted(found, key=lambda row: -seen.get(row.id, 0))
+    elif sort == "oldest":
+        found = found[::-1]
+    return [row.id for row in found]
+
+
+def _last_seen(reader: Reader) -> dict[int, int]:
+    streams = tables.streams.c
+    query = select(streams.run_id, func.max(streams.last_seen_ns)).group_by(streams.run_id)
+    return {row[0]: row[1] for row in reader.connection.execute(query)}
 
 
 def _stamps(reader: Reader, ids: list[int]) -> dict[int, tuple[int, int, int]]:

@@ -8,7 +8,8 @@ in the order of their times; those of the same time in the order in which they w
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ Facts = dict[str, Any]
 __all__ = ["Chunk", "Latest", "downsample", "each_chunk", "grown_facts", "newest", "samples"]
 logger = logging.getLogger("rangewatch.server")
 
+PLACES_AT_ONCE = 32  # keys of processes in one query: one a rank costs PostgreSQL a millisecond each
 MAX_ROWS = 1_000_000  # of one answer: with 30 columns 240 MB
 _row, _stream = tables.samples.c, tables.streams.c
 
@@ -139,8 +141,9 @@ def each_chunk(
     """As `samples`, one after the other: no more is in memory than one key of one process."""
     wanted = _Range(start_ns, stop_ns, first_step, last_step)
     known: dict[bytes, Facts] = {}
-    for place in _places(run, source, ranks, keys):
-        yield from _merged(place, _parts(run, source, place, wanted), known)
+    places = _places(run, source, ranks, keys)
+    for place, rows in _rows(run, source, places, wanted):
+        yield from _merged(place, _parts(run, place, rows, wanted), known)
 
 
 def newest(run: RunReader, source: str) -> list[Latest]:
@@ -169,8 +172,8 @@ def _latest(run: RunReader, source: str, place: _Place, payload: bytes) -> Lates
     try:
         parts = decode(payload)
     except SamplesError:
-        for _ in _parts(run, source, place, ANY):  # says which it is
-            pass
+        for _, rows in _rows(run, source, [place], ANY):
+            list(_parts(run, place, rows, ANY))  # says which it is
         return None
     part = max(reversed(parts), key=lambda each: int(each.times_ns[-1]))
     columns = {name: float(values[-1]) for name, values in part.columns.items()}
@@ -216,13 +219,32 @@ def _is_key(found: CTE) -> ColumnElement[bool]:
     return found.c.sample_key.is_not(None)
 
 
-def _parts(run: RunReader, source: str, place: _Place, wanted: _Range) -> Iterator[Part]:
-    """What is asked for, in the order in which it was sent."""
-    mine = (_row.run_id == run.id) & (_row.source == source) & (_row.stream_id == place.stream_id)
-    columns = (_row.sequence, _row.number, _row.stream_id, _row.source, _row.first_step, _row.last_step, _row.payload)
-    query = select(*columns).where(mine, _row.sample_key == place.key, *wanted.wheres())
-    # Sorted here: in the query it would be read by the primary key, all sources and times of it.
-    for row in sorted(run.connection.execute(query).all(), key=lambda each: each[:2]):
+def _rows(run: RunReader, source: str, places: Sequence[_Place], wanted: _Range) -> Iterator[tuple[_Place, list[Any]]]:
+    """The rows of the table that hold what is asked for, by place, in the order in which they were sent."""
+    columns = (
+        _row.stream_id, _row.sequence, _row.number, _row.source, _row.first_step, _row.last_step, _row.payload,
+    )  # fmt: skip
+    mine = (_row.run_id == run.id) & (_row.source == source)
+    for key, alike in groupby(places, key=lambda place: place.key):
+        for some in batched(alike, PLACES_AT_ONCE):
+            streams = [place.stream_id for place in some]
+            query = select(*columns).where(mine, _row.sample_key == key, _row.stream_id.in_(streams), *wanted.wheres())
+            # Sorted here: in the query it would be read by the primary key, all sources and times of it.
+            rows = sorted(run.connection.execute(query).all(), key=lambda each: each[:3])
+            of_stream = {stream: list(found) for stream, found in groupby(rows, key=lambda each: each[0])}
+            yield from ((place, of_stream.get(place.stream_id, [])) for place in some)
+
+
+def batched(places: Iterable[_Place], count: int) -> Iterator[list[_Place]]:
+    """`count` at a time; the last ones are fewer."""
+    rest = iter(places)
+    while some := list(islice(rest, count)):
+        yield some
+
+
+def _parts(run: RunReader, place: _Place, rows: Sequence[Any], wanted: _Range) -> Iterator[Part]:
+    """What is asked for of a place's rows."""
+    for row in rows:
         deadline.check()
         cut = (wanted.cut(part) for part in _decoded(run, place.rank, row))
         yield from (part for part in cut if len(part.times_ns))
@@ -284,7 +306,7 @@ def _both(before: Any, after: Any) -> Any:
 def _chunk(place: _Place, parts: Sequence[Part], about: Facts) -> Chunk:
     times = np.concatenate([part.times_ns for part in parts])
     names = dict.fromkeys(name for part in parts for name in part.columns)
-    columns = {name: np.concatenate([_column(part, name) for part in parts]) for name in names}
+    columns = {name: np.concatenate([_column(part, name) for part in parts], dtype=np.float64) for name in names}
     if not bool((np.diff(times) >= 0).all()):
         order = np.argsort(times, kind="stable")
         times, columns = times[order], {name: values[order] for name, values in columns.items()}
@@ -293,4 +315,4 @@ def _chunk(place: _Place, parts: Sequence[Part], about: Facts) -> Chunk:
 
 def _column(part: Part, name: str) -> Array:
     found = part.columns.get(name)
-    return np.full(len(part.times_ns), np.nan) if found is None else found.astype(np.float64)
+    return np.full(len(part.times_ns), np.nan) if found is None else found

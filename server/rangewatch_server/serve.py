@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,40 +18,73 @@ import msgspec
 import uvicorn
 from fastapi import FastAPI
 
+from rangewatch.command_line.parser import CommandParser, command_parser
 from rangewatch_server import logs
+from rangewatch_server.alerts.config import ConfigError
 from rangewatch_server.app import create_app
-from rangewatch_server.connections import BoundedConnection, raise_file_limit
+from rangewatch_server.client_connections import ClientConnections
+from rangewatch_server.connections import bound_handshakes, bounded
 from rangewatch_server.drain import DRAIN_S, Drain
+from rangewatch_server.file_limit import Files, raise_file_limit
 from rangewatch_server.logs import FORMATS, LEVELS
 from rangewatch_server.readiness import network_advice
-from rangewatch_server.settings import DEFAULT_HOST, DEFAULT_PORT, LEAST_FREE_BYTES, Settings, SettingsError, check
+from rangewatch_server.settings import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    LEAST_FREE_BYTES,
+    MAX_STREAMS,
+    Settings,
+    SettingsError,
+    check,
+    check_reach,
+    is_loopback,
+)
+from rangewatch_server.store.access import AccessStore, NoTables
 from rangewatch_server.store.condition import file_system
 from rangewatch_server.store.engine import DatabaseError
 from rangewatch_server.store.single import hold
+from rangewatch_server.tls import tls_context
 
 logger = logging.getLogger("rangewatch.server")
+
+GUESSABLE = 16  # characters: a random token of fewer has under 96 bits, and one that was thought up far fewer
 
 
 def main(argv: Sequence[str]) -> int:
     """Run until interrupted; the exit status."""
     try:
-        settings = check(_settings(_parser().parse_args(argv)))
+        settings = check(_settings(parser().parse_args(argv)))
         return _serve(settings)
-    except (SettingsError, DatabaseError) as error:
+    except (SettingsError, DatabaseError, ConfigError) as error:
         sys.stderr.write(f"rangewatch serve: {error}\n")
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="rangewatch serve",
-        description="Start the dashboard. Agents send to it, browsers look at it; it needs no other service.",
-        epilog="Every option has an environment variable: RANGEWATCH_HOST, _PORT, _DB, _TOKEN, _ALLOW_HOST, "
-        "_SYNC, _KEEP_DAYS, _KEEP_GB, _MIN_FREE_MIB, _LOG_FORMAT, _LOG_LEVEL. docs/operations.md has more.",
+def parser() -> CommandParser:
+    """What the command takes."""
+    names = (
+        "host port db token allow-host tls-cert tls-key forwarded-allow-ips max-streams max-connections sync keep-days "
+        "keep-gb min-free-mib alerts log-format log-level"
     )
-    for add in (_add_address, _add_storage, _add_log):
-        add(parser)
-    return parser
+    made = command_parser(
+        "serve",
+        "Agents send to it, browsers look at it; it needs no other service. It runs until Ctrl-C or SIGTERM, and then "
+        "stores what it has taken. docs/operations.md has more.",
+        examples={
+            "rangewatch serve": "http://127.0.0.1:8642 for this machine, one SQLite file",
+            "rangewatch serve --host 0.0.0.0 --db postgresql://user@host/name": "for others, who need a token then "
+            "(rangewatch token create)",
+        },
+        statuses={0: "stopped", 2: "wrong arguments, or it cannot start, which is told in one line"},
+        environment={
+            f"RANGEWATCH_{each.replace('-', '_').upper()}": f"--{each}, where that is not given"
+            f"{'; several by commas' if each == 'allow-host' else ''}"
+            for each in names.split()
+        },
+    )
+    for add in (_add_address, _add_access, _add_storage, _add_alerts, _add_log):
+        add(made)
+    return made
 
 
 def _add_address(parser: argparse.ArgumentParser) -> None:
@@ -63,19 +97,55 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     add(
         "--port",
         default=env("RANGEWATCH_PORT", str(DEFAULT_PORT)),
+        metavar="N",
         help="port; 0 takes a free one (default: %(default)s)",
     )
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    add, env = parser.add_argument, os.environ.get
     add(
         "--token",
         default=env("RANGEWATCH_TOKEN", ""),
-        help="ask agents and browsers for this token; better given as RANGEWATCH_TOKEN, which other users cannot see",
+        help="ask agents and browsers for this token, which may do everything; better given as RANGEWATCH_TOKEN, which "
+        "other users cannot see. Tokens that may do less: rangewatch token create (default: ask for none)",
     )
     add(
         "--allow-host",
         action="append",
         default=None,
         metavar="NAME",
-        help="a further name browsers reach this server by (may repeat)",
+        help="a further name browsers reach this server by (may repeat; default: none)",
+    )
+    add(
+        "--tls-cert",
+        default=env("RANGEWATCH_TLS_CERT", ""),
+        metavar="FILE",
+        help="certificate chain (PEM): https only (default: plain http)",
+    )
+    add(
+        "--tls-key",
+        default=env("RANGEWATCH_TLS_KEY", ""),
+        metavar="FILE",
+        help="its private key (PEM, not encrypted; default: none)",
+    )
+    add(
+        "--forwarded-allow-ips",
+        default=env("RANGEWATCH_FORWARDED_ALLOW_IPS", ""),
+        metavar="ADDRESSES",
+        help="proxies whose X-Forwarded-For and X-Forwarded-Proto are believed (default: none)",
+    )
+    add(
+        "--max-streams",
+        default=env("RANGEWATCH_MAX_STREAMS", str(MAX_STREAMS)),
+        metavar="N",
+        help="live pages that one client may have open (default: %(default)s)",
+    )
+    add(
+        "--max-connections",
+        default=env("RANGEWATCH_MAX_CONNECTIONS", ""),
+        metavar="N",
+        help="connections that one client may have open, all agents behind one address together (default: 4000)",
     )
 
 
@@ -84,11 +154,13 @@ def _add_storage(parser: argparse.ArgumentParser) -> None:
     add(
         "--db",
         default=env("RANGEWATCH_DB", ""),
+        metavar="DATABASE",
         help="SQLite file, or postgresql://user@host/name (default: a file in your data directory)",
     )
     add(
         "--sync",
         default=env("RANGEWATCH_SYNC", "normal"),
+        metavar="{normal,full}",
         help="normal: what is acknowledged survives the end of the server; full: a power cut too, each commit waits "
         "for the disk (default: %(default)s)",
     )
@@ -96,19 +168,30 @@ def _add_storage(parser: argparse.ArgumentParser) -> None:
         "--keep-days",
         default=env("RANGEWATCH_KEEP_DAYS", ""),
         metavar="DAYS",
-        help="older steps lose detail, but around events (default: all detail is kept; docs/retention.md)",
+        help="steps older than these days lose detail, but around events (default: all is kept; docs/retention.md)",
     )
     add(
         "--keep-gb",
         default=env("RANGEWATCH_KEEP_GB", ""),
         metavar="GB",
-        help="above this size the oldest steps lose detail, and at last the oldest ended runs go (default: no limit)",
+        help="above these GB (10^9 bytes) the oldest steps lose detail, and at last the oldest ended runs go "
+        "(default: no limit)",
     )
     add(
         "--min-free-mib",
         default=env("RANGEWATCH_MIN_FREE_MIB", str(LEAST_FREE_BYTES >> 20)),
         metavar="MIB",
-        help="/readyz fails when the SQLite file's disk has less room (default: %(default)s)",
+        help="/readyz fails when the SQLite file's disk has less room, in MiB (default: %(default)s)",
+    )
+
+
+def _add_alerts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--alerts",
+        default=os.environ.get("RANGEWATCH_ALERTS", ""),
+        metavar="FILE",
+        help="TOML file of thresholds, and of where alerts are sent: webhooks, Slack, e-mail (docs/alerts.md; "
+        "default: the rules' own thresholds, and nobody is sent anything)",
     )
 
 
@@ -117,12 +200,14 @@ def _add_log(parser: argparse.ArgumentParser) -> None:
     add(
         "--log-format",
         default=env("RANGEWATCH_LOG_FORMAT", "text"),
-        help=f"of the log on stderr: {' or '.join(FORMATS)} (default: %(default)s)",
+        metavar=f"{{{','.join(FORMATS)}}}",
+        help="of the log on stderr (default: %(default)s)",
     )
     add(
         "--log-level",
         default=env("RANGEWATCH_LOG_LEVEL", "warning"),
-        help=f"{', '.join(LEVELS)} (default: %(default)s; debug has a line a request)",
+        metavar=f"{{{','.join(LEVELS)}}}",
+        help="the least that the log has; debug has a line a request (default: %(default)s)",
     )
 
 
@@ -130,9 +215,13 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     named = arguments.allow_host or [name for name in os.environ.get("RANGEWATCH_ALLOW_HOST", "").split(",") if name]
     return Settings(
         host=arguments.host, port=_number("--port", arguments.port), db=arguments.db, token=arguments.token,
-        allowed_hosts=tuple(named), least_free_bytes=_number("--min-free-mib", arguments.min_free_mib) << 20,
+        allowed_hosts=tuple(named), tls_cert=arguments.tls_cert, tls_key=arguments.tls_key,
+        forwarded_allow_ips=arguments.forwarded_allow_ips, max_streams=_number("--max-streams", arguments.max_streams),
+        max_connections=_number("--max-connections", arguments.max_connections) if arguments.max_connections else None,
+        least_free_bytes=_number("--min-free-mib", arguments.min_free_mib) << 20,
         sync=arguments.sync, keep_days=_amount("--keep-days", arguments.keep_days),
         keep_gb=_amount("--keep-gb", arguments.keep_gb), log_format=arguments.log_format, log_level=arguments.log_level,
+        alerts=arguments.alerts,
     )  # fmt: skip
 
 
@@ -153,19 +242,34 @@ def _number(name: str, given: str) -> int:
 
 def _serve(settings: Settings) -> int:
     logs.configure(settings.log_format, settings.log_level)
-    raise_file_limit()
+    files = raise_file_limit()
+    bound_handshakes()
+    check_reach(settings, lambda: _has_tokens(settings))
+    context = None if not settings.tls_cert else tls_context(settings.tls_cert, settings.tls_key)
     listening = _listen(settings)
     settings = msgspec.structs.replace(settings, port=listening.getsockname()[1])
     try:
         with hold(settings.database_url):  # before the database is opened: migrations write
-            _run(settings, listening)
+            _run(settings, listening, context, files)
     finally:
         listening.close()
     return 0
 
 
-def _run(settings: Settings, listening: socket.socket) -> None:
+def _has_tokens(settings: Settings) -> bool:
+    """Whether somebody could log in to this database. Raises `DatabaseError`."""
+    store = AccessStore(settings.database_url)
+    try:
+        return any(each.revoked_ns is None for each in store.read().tokens)
+    except NoTables:
+        return False
+    finally:
+        store.dispose()
+
+
+def _run(settings: Settings, listening: socket.socket, context: ssl.SSLContext | None, files: Files) -> None:
     app = create_app(settings)
+    _warn_of_token(settings)
     _warn_of_network(settings)
     # A page's thread gives Python's lock away with each row that it reads, and waits for it again: 1,024 rows beside a
     # busy thread took 1.4 to 1.8 s at the default of 5 ms, and 0.1 s at this.
@@ -174,15 +278,26 @@ def _run(settings: Settings, listening: socket.socket) -> None:
     gc.collect()
     gc.freeze()
     # h11 by name: where httptools is installed uvicorn would take that, which has no bound on headers (connections.py).
+    # No WebSocket: we have none, and where its library is installed one would leave these bounds behind. asyncio's own
+    # loop, also where uvloop is installed, which would not know of our time for handshakes.
+    counts = ClientConnections(files.connections, settings.max_connections, settings.forwarded_allow_ips)
     config = uvicorn.Config(
-        app, http=BoundedConnection, log_config=None, access_log=False, timeout_graceful_shutdown=int(DRAIN_S),
-        server_header=False,
+        app, http=bounded(counts), ws="none", loop="asyncio", backlog=files.backlog, log_config=None, access_log=False,
+        timeout_graceful_shutdown=int(DRAIN_S),
+        server_header=False, proxy_headers=bool(settings.forwarded_allow_ips),
+        forwarded_allow_ips=settings.forwarded_allow_ips or None,
+        ssl_context_factory=None if context is None else lambda *_: context,
     )  # fmt: skip
     sys.stdout.write(f"Rangewatch is at {settings.address}\n  database: {_shown(settings)}\n  stop with Ctrl-C\n")
     sys.stdout.flush()
     drain = Drain(app.state.writer)
     _Server(config, app, drain).run(sockets=[listening])
     drain.done()
+
+
+def _warn_of_token(settings: Settings) -> None:
+    if settings.token and len(settings.token) < GUESSABLE and not is_loopback(settings.host):
+        logger.warning("the token has %d characters and may be guessed; rangewatch token create", len(settings.token))
 
 
 def _warn_of_network(settings: Settings) -> None:

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from rangewatch_server import rectangles, slice_request
 from rangewatch_server.api import RunId, Step, answer, reading_run
 from rangewatch_server.deadline import limited
-from rangewatch_server.errors import ApiError
+from rangewatch_server.errors import ApiError, answers
 from rangewatch_server.figures.base import Grid, label
 from rangewatch_server.headroom import STATE_NAMES
 from rangewatch_server.queries import Queries, RunReader
@@ -42,7 +42,7 @@ STALLED_S = 120.0  # a client that takes none of those for so long has gone, or 
 _places = threading.BoundedSemaphore(MAX_EXPORTS)
 
 
-@router.get("/api/v1/runs/{run_id}/slice")
+@router.get("/api/v1/runs/{run_id}/slice", responses=answers(200, "In the format asked for.", *MEDIA_TYPES.values()))
 def show_slice(
     run_id: RunId,
     request: Request,

@@ -127,7 +127,8 @@ def _cut(run: RunReader, asked: Asked, axes: frozenset[str], ranks: tuple[int, .
         found = Grid(low, high, 1, 0)  # what is not kept any more is not observed, and the answer says from where
     else:
         # Whole rows of agents that merge steps, whole columns of what retention left: their values are of all of them.
-        found = grid(low, high, asked.columns or STEP_READ_COLUMNS, max(run.ship_every, thinned.per if thinned else 1))
+        merged = run.steps_a_row(ranks, low, high)
+        found = grid(low, high, asked.columns or STEP_READ_COLUMNS, max(merged, thinned.per if thinned else 1))
     return found if thinned is None else structs.replace(found, thin_step=thinned.step, thin_per=thinned.per)
 
 

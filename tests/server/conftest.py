@@ -25,6 +25,7 @@ from rangewatch_server.queries import Queries
 from rangewatch_server.store.engine import Engines, open_database
 from rangewatch_server.store.transaction import Answer
 from rangewatch_server.store.writer import Writer
+from tests.server.server_log import ServerLog
 
 POSTGRES = os.environ.get("RANGEWATCH_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
 WHOLE = ("call_count", "numel", "amax", "nan_count", "inf_count")
@@ -134,14 +135,20 @@ def in_own_loop(made: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 
 class Server:
-    """A real `rangewatch serve` on a free port."""
+    """A real `rangewatch serve` on a free port; `log` has what it says on stderr."""
 
     def __init__(self, db: str, *arguments: str) -> None:
         command = [sys.executable, "-m", "rangewatch", "serve", "--port", "0", "--db", db, *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        )
+        assert self.process.stdout is not None and self.process.stderr is not None
+        self.log = ServerLog(f"the server with {db}", self.process.stderr)
+        self.process.stderr = None  # `communicate` would read it, too
         first = self.process.stdout.readline()
-        assert first, self.process.communicate()[1]
+        if not first:
+            self.process.communicate(timeout=20)
+            raise AssertionError(f"server did not start: {self.log.whole()}")
         self.url = first.split()[-1]
         self.client = httpx.Client(base_url=self.url, timeout=30)
         for _ in range(400):
@@ -150,7 +157,7 @@ class Server:
                 return
             except httpx.TransportError:
                 time.sleep(0.02)
-        raise AssertionError("server did not answer")
+        raise AssertionError(f"server did not answer: {self.log.text()}")
 
     def post(self, message: Opening | Batch | bytes, **headers: str) -> httpx.Response:
         body = message if isinstance(message, bytes) else wire.encode(message)

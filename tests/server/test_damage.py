@@ -119,11 +119,14 @@ def test_what_is_asked_of_other_steps_says_nothing_of_it(damaged: Damaged) -> No
     assert "damaged" not in damaged.figure(start=300, stop=400)
 
 
-@pytest.mark.parametrize(("part", "figure"), [("summary", "timeline"), ("ranges", "tensor")])
-def test_every_tile_of_a_part_is_damaged(damaged: Damaged, part: str, figure: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "figure", "tensor"),
+    [("summary", "timeline", {}), ("ranges", "timeline", {"tensor": 1}), ("ranges", "tensor", {"tensor": 1})],
+)
+def test_every_tile_of_a_part_is_damaged(damaged: Damaged, part: str, figure: str, tensor: dict[str, int]) -> None:
     for level, tile in [(0, n) for n in range(STEPS // 64)] + [(1, 0), (1, 1)]:
         damaged.break_tile(part, level, tile)
-    meta = damaged.figure(figure, columns=20, tensor=1)
+    meta = damaged.figure(figure, columns=20, **tensor)
     assert meta["damaged_tiles"] == 2 + 17, "both of level 1, and below them all that they are made of"
     assert damaged.client.get("/api/v1/runs").status_code == 200
     assert damaged.client.get("/api/v1/runs/1").status_code == 200

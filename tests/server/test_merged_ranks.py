@@ -14,10 +14,12 @@ from sqlalchemy import select, update
 
 from rangewatch import wire
 from rangewatch.records import Batch, Opening
+from rangewatch_server import pyramid
 from rangewatch_server.merging import join
-from rangewatch_server.pyramid import AMAX_STEP, NONFINITE_STEP
+from rangewatch_server.pyramid import AMAX_STEP, NONFINITE_STEP, SERIES_PART
 from rangewatch_server.queries import Queries, RunReader
 from rangewatch_server.store import merged_catch_up, merged_ranks, tables, transaction
+from rangewatch_server.store.accumulators import Accumulator, RowIndex
 from rangewatch_server.store.merged_rows import ALL_RANKS
 from rangewatch_server.store.rows import union
 from tests.server.conftest import Store, batch, catalogue, opening
@@ -290,3 +292,15 @@ def test_the_history_that_a_restart_hides_is_not_read_from_merged_ranks(store: S
         for part in WANTED:
             same(run, part, 0, 0, 300)
             same(run, part, 2, 5, 280)
+
+
+def test_a_tile_has_every_column_though_one_says_nothing() -> None:
+    """What is read from tiles has constants without strides, which are not kept; a restore asks for all columns."""
+    fill, rules = pyramid.identities(SERIES_PART, ()), pyramid.merge_rules(SERIES_PART, ())
+    tile = Accumulator(RowIndex(), fill, rules)
+    none = np.broadcast_to(np.float64(0), (1, 4))
+    tile.merge(np.array([0]), np.arange(4), {"count": np.ones((1, 4)), "nonfinite_count": none})
+    found = tile.block(SERIES_PART, 0)
+    assert set(found.columns) == {name for name in fill if name != "last"}
+    assert found.columns["nonfinite_count"].tolist() == [[0.0] * 64]
+    assert set(tile.block(SERIES_PART, 0, ["count"]).columns) == {"count"}

@@ -15,15 +15,18 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 from starlette.datastructures import Headers
 
 from rangewatch import wire
 from rangewatch.server_api import ServerError, find_run
 from rangewatch_server import logs, serve
-from rangewatch_server.access import COOKIE, may_read, session_of
+from rangewatch_server.access import may_read
+from rangewatch_server.callers import COOKIE, Callers
 from rangewatch_server.readiness import Facts, checks
 from rangewatch_server.settings import Settings
+from rangewatch_server.store.access import AccessStore, Session, digest_of
 from rangewatch_server.store.condition import _type_at, newest_schema, read
 from tests.server.conftest import Server, Store, batch, catalogue, opening
 
@@ -113,17 +116,27 @@ def test_probes_need_no_token_and_tell_no_details(start_server: Callable[..., Se
     assert b"rangewatch_build_info" in server.client.get("/metrics", headers=known).content
 
 
-def test_who_may_read_the_details() -> None:
-    named = Settings(allowed_hosts=("a.example",))
+@pytest.fixture
+def callers_of(tmp_path: Path) -> Callable[[Settings], Callers]:
+    return lambda settings: Callers(settings, AccessStore(make_url(f"sqlite:///{tmp_path / 'a.db'}")))
+
+
+def test_who_may_read_the_details(callers_of: Callable[[Settings], Callers]) -> None:
+    named = callers_of(Settings(allowed_hosts=("a.example",)))
     assert may_read(Headers({"host": "a.example"}), named)
     assert not may_read(Headers({"host": "rebound.example"}), named)
-    assert not may_read(Headers({"host": "127.0.0.1"}), Settings(token="x"))
+    assert not may_read(Headers({"host": "127.0.0.1"}), callers_of(Settings(token="x")))
 
 
-@pytest.mark.parametrize("other", ["a:b=1", "name with space=1", "@x=y", '{"a": 1}', "bare"])
-def test_anothers_cookie_does_not_hide_ours(other: str) -> None:
-    with_token = Settings(token="s3cret")
-    ours = f"{COOKIE}={session_of('s3cret')}"
+@pytest.mark.parametrize(
+    "other", ["a:b=1", "name with space=1", "@x=y", '{"a": 1}', "bare", f"{COOKIE}=other", f"{COOKIE}="]
+)
+def test_anothers_cookie_does_not_hide_ours(other: str, callers_of: Callable[[Settings], Callers]) -> None:
+    with_token = callers_of(Settings(token="s3cret"))
+    proof = with_token.proof("cookie")
+    with_token.store.open_session(Session(digest_of("cookie"), None, proof, time.time_ns() + 10**12))
+    with_token.load()
+    ours = f"{COOKIE}=cookie"
     for cookies in (f"{other}; {ours}", f"{ours}; {other}"):
         assert may_read(Headers({"host": "127.0.0.1", "cookie": cookies}), with_token), cookies
     assert not may_read(Headers({"host": "127.0.0.1", "cookie": f"{other}; {COOKIE}=x"}), with_token)
@@ -215,7 +228,7 @@ def test_a_setting_that_cannot_be_is_one_line(
 
 
 def test_the_help_names_every_environment_variable() -> None:
-    parser = serve._parser()
+    parser = serve.parser()
     options = [action.option_strings[-1] for action in parser._actions]
     named = {option.removeprefix("-").replace("-", "_").upper() for option in options if option != "--help"}
     assert parser.epilog is not None
@@ -339,8 +352,8 @@ def test_levels(log: Any) -> None:
 def test_the_servers_own_lines_are_json(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     server = start_server("--log-format", "json", "--log-level", "debug")
     server.client.get("/api/v1/runs/7%0Aforged")
-    server.process.terminate()
-    lines = [json.loads(line) for line in server.process.communicate(timeout=30)[1].splitlines()]
+    server.stop()
+    lines = [json.loads(line) for line in server.log.whole().splitlines()]
     asked = [line for line in lines if line["logger"] == "rangewatch.requests"]
     assert {"path": "/api/v1/runs/7\nforged", "status": 422, "method": "GET"}.items() <= asked[-1].items()
     assert "uvicorn.error" in {line["logger"] for line in lines}

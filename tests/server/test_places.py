@@ -64,6 +64,23 @@ def test_a_restart_may_merge_otherwise(server: Server, before: int, after: int) 
         assert (states == State.VALUE).all()
 
 
+def test_steps_that_a_full_spool_merged_are_no_gap(server: Server) -> None:
+    """The server was away: steps 8 to 23 of rank 0 have a row for four, as its event says."""
+    merged = Event("spool_merged", 5, 23, "", {"first_step": 8, "last_step": 23, "steps_a_row": 4})
+    odd = Event("spool_merged", 5, 23, "", {"first_step": 0, "last_step": "x", "steps_a_row": 10**15})
+    server.post(opening(KNOWN))
+    server.post(batch(KNOWN, 0, range(8)))
+    server.post(batch(KNOWN, 1, [11, 15, 19, 23], events=(merged, odd)))
+    server.post(batch(KNOWN, 2, [24, 25, 27]))
+    assert observed(server, range(30)) == [step for step in range(28) if step != 26]
+    for name in ("layers", "timeline"):
+        meta = server.get(f"/api/v1/runs/1/figures/{name}")["meta"]
+        states = np.frombuffer(base64.b64decode(meta["states"]["bdata"]), np.uint8)
+        assert (states == State.VALUE).all(), name
+    meta = server.get("/api/v1/runs/1/figures/layers?start=24&stop=28")["meta"]
+    assert meta["steps_per_column"] == 1, "nothing was merged there"
+
+
 def test_the_account_of_a_step_is_the_first_sent_after_it(server: Server) -> None:
     server.post(opening(KNOWN))
 

@@ -137,7 +137,7 @@ def test_a_run_that_cannot_be_read_does_not_cost_the_list(app: TestClient, caplo
     names = [run["name"] for run in app.get("/api/v1/runs").json()["runs"]]
     assert names == ["other", "run"]
     with app.app.state.writer.engine.begin() as connection:  # type: ignore[attr-defined]
-        bad = {"bad_step": 1, "bad_tensor": 100_000, "bad_is_nan": 1, "version": 9}
+        bad = {"least_step": 1, "least_tensor": 100_000, "least_bits": 1.0, "version": 9}
         connection.execute(update(tables.streams).where(tables.streams.c.run_id == 1).values(bad))
     for _ in range(2):
         answer = app.get("/api/v1/runs")

@@ -241,3 +241,20 @@ def test_help_is_help() -> None:
     done = subprocess.run([sys.executable, "-m", "rangewatch", "--help"], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0
     assert all(command in done.stdout for command in ("serve", "demo", "report"))
+
+
+def test_what_the_loss_scaler_skipped_is_no_overflow(server: Server) -> None:
+    """Tensor 2 is a gradient. Every training with a loss scale overflows now and then: no alarm, but said."""
+    server.post(opening(KNOWN))
+    skipped = {"skipped_step": np.arange(100) == 40, "loss_scale": 1024.0}
+    server.post(batch(KNOWN, 0, range(100), {"amax": 2.0} | inf_at(40, range(100), tensor=2), series=skipped))
+    run = server.get("/api/v1/runs/1")
+    assert (run["first_overflow"], run["verdict"]["level"], run["skipped_steps"]) == (None, "ok", 1)
+    assert (run["least_headroom"]["state"], run["least_headroom"]["bits"]) == ("value", pytest.approx(15, abs=0.01))
+    words = "".join(text for _, text in run["verdict"]["parts"])
+    assert words.startswith("No overflow; least headroom 15.0 bits (")
+    assert words.endswith(" The loss scaler skipped a step whose gradients overflowed, as it is meant to.")
+    more = inf_at(110, range(100, 120), tensor=2) | {"amax": 2.0}
+    server.post(batch(KNOWN, 1, range(100, 120), more, series={"skipped_step": 0.0}))
+    later = server.get("/api/v1/runs/1")
+    assert (later["first_overflow"]["step"], later["verdict"]["level"]) == (110, "overflow")

@@ -21,7 +21,7 @@ def fill(store: Store, runs: int) -> None:
 
 def page(queries: Queries, limit: int = 100, before: int | None = None) -> tuple[list[str], int | None]:
     with queries.read() as reader:
-        found = run_list.page(reader, limit, before)
+        found = run_list.page(reader, run_list.Listing(limit, before))
     return [line["name"] for line in found["runs"]], found["next"]
 
 
@@ -43,14 +43,14 @@ def test_a_quiet_run_is_remembered_until_it_speaks_again(store: Store) -> None:
     fill(store, 1)
     quiet = Queries(store.engines.reader, live_s=0.0)
     with quiet.read() as reader:
-        assert run_list.page(reader, 10, None)["runs"][0]["last_step"] == 9
+        assert run_list.page(reader, run_list.Listing(10))["runs"][0]["last_step"] == 9
         made: list[Any] = []
         reader.run = lambda run_id: made.append(run_id)  # type: ignore[method-assign,return-value,func-returns-value]
-        assert run_list.page(reader, 10, None)["runs"][0]["last_step"] == 9
+        assert run_list.page(reader, run_list.Listing(10))["runs"][0]["last_step"] == 9
         assert made == [], "nothing was read again"
     store.send(batch(KNOWN, 1, range(10, 20), run="run 0"))
     with quiet.read() as reader:
-        assert run_list.page(reader, 10, None)["runs"][0]["last_step"] == 19
+        assert run_list.page(reader, run_list.Listing(10))["runs"][0]["last_step"] == 19
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x", "before=-1", "before=x"])

@@ -71,8 +71,9 @@ def test_a_stop_under_load_loses_nothing(number: signal.Signals, tmp_path: Path)
     with server.client.stream("GET", "/api/v1/live"):  # would keep a server that waits for it
         until(lambda: min(load.acknowledged.values()) >= 3)
         server.process.send_signal(number)
-        _, said = server.process.communicate(timeout=60)
+        server.process.communicate(timeout=60)
         load.join()
+    said = server.log.whole()
     server.client.close()
     assert server.process.returncode == 0, said
     assert "Traceback" not in said
@@ -103,8 +104,7 @@ def test_a_queued_message_is_committed_and_answered(tmp_path: Path) -> None:
     with httpx.Client(base_url=server.url) as client:
         until(lambda: b'route="/api/v1/ingest"' in client.get("/metrics").content)
     server.process.terminate()
-    assert server.process.stderr is not None
-    assert server.process.stderr.readline().startswith("draining: "), "work that takes longer than a second says so"
+    assert server.log.wait_for("draining: "), "work that takes longer than a second says so"
     other.execute("ROLLBACK")
     sending.join(30)
     server.process.communicate(timeout=60)
@@ -134,9 +134,10 @@ def test_a_database_that_hangs_does_not_hold_the_process(postgres_url: str) -> N
         with pytest.raises(httpx.TransportError):
             server.client.post("/api/v1/ingest", content=wire.encode(batch(KNOWN, 0, range(4))), timeout=0.5)
         server.process.terminate()
-        _, said = server.process.communicate(timeout=60)
+        server.process.communicate(timeout=60)
     engine.dispose()
     server.client.close()
+    said = server.log.whole()
     assert (server.process.returncode, "gave up after 25 s" in said) == (1, True), said
 
 
@@ -151,11 +152,11 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         slow.sendall(head)
         assert slow.recv(100).startswith(b"HTTP/1.1 100"), "the server waits for the body from here on"
         server.process.terminate()
-        assert server.process.stderr is not None
-        assert server.process.stderr.readline().startswith("draining: ")
+        assert server.log.wait_for("draining: ")
         server.process.terminate()
-        _, said = server.process.communicate(timeout=10)
+        server.process.communicate(timeout=10)
     server.client.close()
+    said = server.log.whole()
     assert server.process.returncode == 128 + signal.SIGTERM
     assert "ended by SIGTERM" in said
 

@@ -30,6 +30,7 @@ RESTART = 400  # rank 1 starts anew from here, and what its first process said o
 LAST_OF_RANK_2 = 500
 STATISTICS = {each.name: each for each in statistics.ALL if each.name != "nonfinite_ns"}
 UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add}
+CHECKSUMS = ("checksum_max", "checksum_min")
 FULL = ("full_numel", "amin", "zero_count", "subnormal_count", "sum_sq")
 SAME = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -48,10 +49,12 @@ def made(seed: int) -> dict[str, np.ndarray]:
         "zero_count": random.integers(0, 5, shape), "subnormal_count": random.integers(0, 5, shape),
         "sum_sq": random.integers(1, 1_000, shape) / 8,
     }  # fmt: skip
+    columns["checksum_max"] = columns["checksum_min"] = random.integers(1, 2**53, shape).astype(float)
     columns["inf_count"][bad & (columns["nan_count"] == 0)] = 1
     columns["amax"][columns["nan_count"] == 32] = 0
+    checked = random.random(shape) < 0.2
     for name in columns:
-        there = seen & full if name in FULL else seen
+        there = seen & (full if name in FULL else checked if name in CHECKSUMS else True)
         columns[name] = np.where(there, columns[name], STATISTICS[name].identity)
     return columns
 
@@ -109,6 +112,8 @@ def shown(found: dict[str, np.ndarray], name: str) -> list[list[float | None]]:
         unknown = unknown | (found["full_numel"] == 0)
     if name == "amax":
         unknown = unknown | (found["numel"] == found["nan_count"] + found["inf_count"])
+    if name in CHECKSUMS:
+        unknown = unknown | (found[name] == STATISTICS[name].identity)
     if name == "call_count":
         unknown = np.zeros_like(unknown)
     return [

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from rangewatch_server.collectives.matching import Block, Matched
-from rangewatch_server.collectives.ops import busbw_factor
+from rangewatch_server.collectives.ops import busbw_factor, parts_of_size
 from rangewatch_server.collectives.records import Array, Group
 
 
@@ -94,6 +94,7 @@ def _speed(block: Block, op: str, least: int, size: Array, duration_s: Array, wa
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = size[timed] / duration_s[timed]
     algbw = _finite(float(np.median(rate[np.isfinite(rate)]))) if least and np.isfinite(rate).any() else None
+    algbw = algbw and algbw * parts_of_size(op, block.size)
     factor = busbw_factor(op, block.size)
     return Speed(
         group=block.group,

@@ -17,7 +17,8 @@ def generations(run: Records) -> list[Records]:
     """The records of one rank and group, in order of time, as generations, oldest first, each strictly ascending.
 
     A record that came twice counts once, with the duration that is known. Coalesced operations share a sequence: they
-    become one record, of all their bytes.
+    become one record, of all their bytes, whose size and type are not compared with other ranks': one of its parts may
+    have been lost there.
     """
     if len(run) < 2 or (run.incarnation[0] == run.incarnation[-1] and (np.diff(run.sequence) > 0).all()):
         return [run]
@@ -53,6 +54,7 @@ def _coalesced(run: Records) -> Records:
     firsts = np.flatnonzero(np.append(True, ~same))
     one = run.take(firsts)
     one.bytes = np.add.reduceat(run.bytes, firsts)
+    one.is_coalesced = np.diff(np.append(firsts, len(run))) > 1
     one.duration_s = np.fmax.reduceat(run.duration_s, firsts)
     return one
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from rangewatch_server.collectives.records import Chunk, Group, GroupKey, Names, group_key, rank_records
+from rangewatch_server.collectives.records import (
+    Chunk,
+    Group,
+    GroupKey,
+    Names,
+    group_key,
+    newest_process,
+    rank_records,
+)
 
 KEPT_CALLS = 16
 """Newest calls of a rank and group that are compared with what others wait for."""
+
+_MOST_WHOLE = 1 << 53  # what a float64 column of records still counts by one
+_MOST_S = 1e8  # three years: what is more is no time that a rank has waited
 
 _DATA_LOADERS = (
     "torch/utils/data/dataloader.py", "torch/utils/data/_utils/fetch.py", "/torchdata/", "/webdataset/",
@@ -30,12 +42,13 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far one rank is in one group. `waiting`: called and not ended, first one first."""
+    """How far one rank is in one group. `waiting`: called and not ended, first one first. `completed` None: nobody
+    tells that rank of ends, and what it says to wait in may be over."""
 
     key: GroupKey
     group: Group
     enqueued: int
-    completed: int
+    completed: int | None
     waiting: tuple[Call, ...] = ()
 
 
@@ -69,9 +82,13 @@ class RankFacts(msgspec.Struct, frozen=True):
 
 
 def recent_calls(chunks: Sequence[Chunk]) -> dict[GroupKey, tuple[Call, ...]]:
-    """The newest calls of one rank in each group, in order of time, from its records: those that have ended."""
+    """The newest calls of one rank in each group, in order of time, from its records: those that have ended.
+
+    Of its newest process only: in the one before it the same sequences were other calls.
+    """
     names = Names()
     records = rank_records(chunks, names)
+    records = records.take(records.incarnation == newest_process(chunks))
     found: dict[GroupKey, tuple[Call, ...]] = {}
     for number, key in enumerate(names.group_keys):
         newest = records.take(np.flatnonzero(records.group == number)[-KEPT_CALLS:])
@@ -85,10 +102,11 @@ def recent_calls(chunks: Sequence[Chunk]) -> dict[GroupKey, tuple[Call, ...]]:
 
 def progress_of(data: Mapping[str, Any] | None) -> Iterator[Progress]:
     """What an event of kind `hang` says of each group. What does not have the right form is left out."""
-    for said in (data or {}).get("groups") or ():
+    groups = (data or {}).get("groups")
+    for said in groups if isinstance(groups, list) else ():
         try:
             yield _progress(said)
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             continue
 
 
@@ -109,18 +127,33 @@ def is_in_data_loader(stacks: str) -> bool:
 
 def _progress(said: Mapping[str, Any]) -> Progress:
     key = group_key(said)
-    ranks = tuple(sorted(int(rank) for rank in said.get("ranks") or ()))
+    ranks = tuple(sorted(_whole(rank) for rank in said.get("ranks") or ()))
     group = Group(key[0], key[1], ranks, str(said.get("desc") or ""))
     waiting = sorted((_call(each) for each in said.get("waiting") or ()), key=lambda call: call.sequence)
-    return Progress(key, group, int(said["enqueued"]), int(said["completed"]), tuple(waiting))
+    completed = None if said["completed"] is None else _whole(said["completed"])
+    return Progress(key, group, _whole(said["enqueued"]), completed, tuple(waiting))
 
 
 def _call(said: Mapping[str, Any]) -> Call:
     size = said.get("bytes")
     return Call(
-        sequence=int(said["sequence"]),
+        sequence=_whole(said["sequence"]),
         op=str(said["op"]),
         bytes=float("nan") if size is None else float(size),
         dtype=str(said.get("dtype") or ""),
-        waited_s=float(said.get("waited_s") or 0.0),
+        waited_s=seconds_of(said.get("waited_s")),
     )
+
+
+def _whole(said: Any) -> int:
+    """Raises `ValueError` for what is no place in an order of calls."""
+    number = int(said)
+    if abs(number) >= _MOST_WHOLE:
+        raise ValueError("too large for a sequence or a rank")
+    return number
+
+
+def seconds_of(said: Any) -> float:
+    """A time that an agent tells; 0 for what cannot be one."""
+    is_time = isinstance(said, (int, float)) and math.isfinite(said) and 0 <= said <= _MOST_S
+    return float(said) if is_time else 0.0

@@ -18,6 +18,9 @@ from rangewatch_server.collectives.wording import lasting, named, sized
 SILENT_AFTER_S = 8.0
 """Seconds without a message, which come every two or so, after which a rank is silent while others speak."""
 
+GONE_AFTER_S = 30.0
+"""Seconds without a word from any rank of a run that hung, after which it is said to be over."""
+
 MISMATCH, SILENT, ENDED, DATA_LOADER = "mismatch", "silent", "ended", "data loader"
 ABSENT, ORDER, COMMUNICATION, BUSY = "absent", "order", "communication", "busy"
 """Causes. Absent: elsewhere in its code. Order: ranks wait for each other in different groups. Busy: nobody waits."""
@@ -72,13 +75,16 @@ def hang(
     than every few seconds, `silent_after_s` must be more than twice that.
     """
     scene = Scene(now_ns, ranks, silent_after_s)
-    if not scene.told and not (scene.silent and scene.ended):
+    if not scene.told and not (scene.silent - scene.left_behind and scene.ended):
         return None
     stops = scene.stops()
     finding = _mismatched(scene, stops, desyncs) or _missing(scene, stops)
     if finding is None and not any(map(scene.is_open, scene.facts)):
         finding = _nobody_missing(scene, stops)
-    return finding
+    if finding is None or scene.quiet_s < GONE_AFTER_S:
+        return finding
+    over = f"Nothing has come from any rank for {lasting(scene.quiet_s)} since: the run was killed, or is cut off."
+    return msgspec.structs.replace(finding, sentence=f"{finding.sentence} {over}")
 
 
 def _mismatched(scene: Scene, stops: Sequence[Stop], desyncs: Sequence[Desync]) -> HangFinding | None:
@@ -96,7 +102,8 @@ def _mismatched(scene: Scene, stops: Sequence[Stop], desyncs: Sequence[Desync]) 
 
 
 def _slowest_step(scene: Scene) -> int:
-    return min((facts.last_step for facts in scene.facts.values() if facts.last_step >= 0), default=0)
+    facts = [scene.facts[rank] for rank in scene.facts.keys() - scene.left_behind]
+    return min((each.last_step for each in facts if each.last_step >= 0), default=0)
 
 
 def _sides(scene: Scene, stop: Stop, sequence: int) -> tuple[Side, ...]:
@@ -115,28 +122,44 @@ def _known(size: float) -> float:
 
 
 def _of_sides(scene: Scene, group: Group, key: GroupKey, sequence: int, sides: tuple[Side, ...]) -> HangFinding:
-    has_most = len(sides[0].ranks) > len(sides[1].ranks)
-    odd = tuple(sorted(rank for side in sides[has_most:] for rank in side.ranks))
-    lines = {rank: str(line) for rank in odd + sides[0].ranks if (line := _line(scene, rank)) is not None}
+    odd = _odd_ranks(scene, group, sides)
+    called = [rank for side in sides for rank in side.ranks]
+    lines = {rank: str(line) for rank in called if (line := _line(scene, rank)) is not None}
     sentence = f"Ranks do not call the same. {mismatch(sides, group, sequence, lines)}"
     stop = Stop(key, group, Call(sequence, sides[0].op, sides[0].bytes, sides[0].dtype), sides[0].ranks, ())
     return _finding(scene, MISMATCH, odd, stop, sentence, sides)
 
 
+def _odd_ranks(scene: Scene, group: Group, sides: tuple[Side, ...]) -> tuple[int, ...]:
+    """All but the side of most ranks, or all of them where none has most; none yet while the others may decide that."""
+    called = {rank for side in sides for rank in side.ranks}
+    undecided = sum(map(scene.is_open, set(group.ranks) - called))
+    first, second = len(sides[0].ranks), len(sides[1].ranks)
+    if first <= second + undecided and undecided:
+        return ()
+    return tuple(sorted(rank for side in sides[first > second :] for rank in side.ranks))
+
+
 def _missing(scene: Scene, stops: Sequence[Stop]) -> HangFinding | None:
-    """Somebody whom others wait for. Who waits in another group himself is not to blame for it."""
+    """Somebody whom others wait for. Who waits for others himself, in another group, is not to blame for it."""
     missing = {rank for stop in stops for rank in stop.missing}
     members = {rank for stop in stops for rank in stop.group.ranks}
-    silent = scene.silent & members if stops else scene.silent
-    culprits = {rank for rank in missing if scene.waits_for(rank) is None} | silent
+    silent = scene.silent & members if stops else scene.silent - scene.left_behind
+    free = {rank for rank in missing if not scene.is_held(rank)}
+    culprits = {rank for rank in free if scene.own_call(rank) is None} | silent or free
     if not culprits and not missing:
         return None
+    stuck = next(
+        (stop for stop in stops if culprits and culprits <= set(stop.waiting) and _is_stuck(scene, stop)), None
+    )
+    if stuck is not None:
+        return _finding(scene, COMMUNICATION, (), stuck, _communication(scene, stuck))
     concerned = [stop for stop in stops if culprits & {*stop.missing, *(scene.silent & set(stop.group.ranks))}]
     stop = next(iter(concerned or stops), None)
     if not culprits:
         return _finding(scene, ORDER, tuple(sorted(missing)), stop, _crossed(scene, stops, missing))
     cause = _cause(scene, culprits)
-    sentence = " ".join([*([_not_joined(culprits, stop, scene)] if stop else []), *_why(scene, culprits, cause)])
+    sentence = " ".join([*([_not_joined(culprits, stop, scene)] if stop else []), *_why(scene, culprits)])
     return _finding(scene, cause, tuple(sorted(culprits)), stop, sentence)
 
 
@@ -148,19 +171,43 @@ def _cause(scene: Scene, culprits: set[int]) -> str:
     return DATA_LOADER if any(_loads(scene, rank) for rank in culprits) else ABSENT
 
 
+def _is_stuck(scene: Scene, stop: Stop) -> bool:
+    """All of its ranks wait in it, and would be told if it were over."""
+    return set(stop.waiting) >= set(stop.group.ranks) and scene.tells_of_ends(stop.key)
+
+
+def _communication(scene: Scene, stop: Stop) -> str:
+    return (
+        f"All {len(stop.group.ranks)} ranks of group {stop.group.title} have called {_worded(stop.call)} and wait "
+        f"in it for {lasting(scene.since_s)}: nobody is missing, so it is the communication itself (a network, a "
+        f"link, a GPU or its driver)."
+    )
+
+
 def _nobody_missing(scene: Scene, stops: Sequence[Stop]) -> HangFinding | None:
-    if stops:
-        stop = stops[0]
-        sentence = (
-            f"All {len(stop.group.ranks)} ranks of group {stop.group.title} have called {_worded(stop.call)} and wait "
-            f"in it for {lasting(scene.since_s)}: nobody is missing, so it is the communication itself (a network, a "
-            f"link, a GPU or its driver)."
-        )
-        return _finding(scene, COMMUNICATION, (), stop, sentence)
+    stop = next((stop for stop in stops if scene.tells_of_ends(stop.key)), None)
+    if stop is not None:
+        return _finding(scene, COMMUNICATION, (), stop, _communication(scene, stop))
     loading = {rank for rank in scene.told if _loads(scene, rank)}
-    cause = DATA_LOADER if loading else BUSY
-    start = f"No step for {lasting(scene.since_s)}, and no rank is known to wait in a collective."
-    return _finding(scene, cause, tuple(sorted(loading)), None, " ".join([start, *_why(scene, loading, cause)]))
+    told = [f"No step for {lasting(scene.since_s)}, and no rank is known to wait in a collective."]
+    if stops:  # the last that was called may have ended, and nobody says so
+        told.append(f"The last that was called is {_worded(stops[0].call)} of group {stops[0].group.title}.")
+    if loading:
+        told += _why(scene, loading)
+    else:
+        told += ["It may be an evaluation, a checkpoint or a compilation, too.", *_ended(scene.ended), *_places(scene)]
+    return _finding(scene, DATA_LOADER if loading else BUSY, tuple(sorted(loading)), None, " ".join(told))
+
+
+def _places(scene: Scene) -> list[str]:
+    """Where ranks are, those at the same line together."""
+    ranks: defaultdict[str, list[int]] = defaultdict(list)
+    for rank in sorted(scene.told):
+        line = _line(scene, rank)
+        if line is not None:
+            ranks[str(line)].append(rank)
+    most = sorted(ranks.items(), key=lambda place: -len(place[1]))
+    return [f"{_capital(named(found))} {'is' if len(found) == 1 else 'are'} at {place}." for place, found in most[:2]]
 
 
 def _not_joined(culprits: Iterable[int], stop: Stop, scene: Scene) -> str:
@@ -168,9 +215,8 @@ def _not_joined(culprits: Iterable[int], stop: Stop, scene: Scene) -> str:
     verb = "has" if len(culprits) == 1 else "have"
     waiting = [rank for rank in stop.waiting if rank not in culprits]
     wait = "waits" if len(waiting) == 1 else "wait"
-    who = named(culprits)
     return (
-        f"{who[:1].upper()}{who[1:]} {verb} not joined {_worded(stop.call)} of group {stop.group.title}, in which "
+        f"{_capital(named(culprits))} {verb} not joined {_worded(stop.call)} of group {stop.group.title}, in which "
         f"{named(waiting)} {wait} for {lasting(scene.since_s)}."
     )
 
@@ -183,7 +229,15 @@ def _crossed(scene: Scene, stops: Sequence[Stop], missing: set[int]) -> str:
     )
 
 
-def _why(scene: Scene, culprits: set[int], cause: str) -> list[str]:
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _ended(ranks: set[int]) -> list[str]:
+    return [f"{_capital(named(ranks))} {'has' if len(ranks) == 1 else 'have'} ended."] if ranks else []
+
+
+def _why(scene: Scene, culprits: set[int]) -> list[str]:
     told = []
     silent, ended = culprits & scene.silent, culprits & scene.ended
     loading = {rank for rank in culprits if _loads(scene, rank)}
@@ -195,14 +249,16 @@ def _why(scene: Scene, culprits: set[int], cause: str) -> list[str]:
             f"Nothing has come from {named(silent)} for {lasting(last_s)}{at}: stopped, killed, cut off, or stuck "
             f"where Python cannot run."
         )
-    if ended:
-        told.append(f"{named(ended).capitalize()} {'has' if len(ended) == 1 else 'have'} ended.")
+    told += _ended(ended)
     if loading:
         told.append(f"The data loader of {named(loading)} gives nothing.")
     for rank in sorted(culprits - silent - ended)[:3]:
         line = _line(scene, rank)
         if line is not None:
             told.append(f"Rank {rank} is at {line}.")
+        call = scene.own_call(rank)
+        if call is not None:
+            told.append(f"Rank {rank} is still in {_worded(call)}, which the others of its group have called too.")
     return told
 
 
@@ -240,7 +296,7 @@ def _finding(
         sequence=stop.call.sequence if stop else None,
         waited_for=stop.call if stop else None,
         sides=sides,
-        since_s=scene.since_s,
+        since_s=scene.since_s + scene.quiet_s,
         sentence=sentence,
         ranks=tuple(_row(scene, rank, roles.get(rank, "other"), stop) for rank in sorted(scene.facts)),
     )
@@ -253,7 +309,7 @@ def _row(scene: Scene, rank: int, role: str, stop: Stop | None) -> HungRank:
         role=role,
         is_silent=rank in scene.silent,
         has_ended=rank in scene.ended,
-        silent_s=scene.silent_s(facts),
+        silent_s=scene.silent_s(facts) + scene.quiet_s,
         last_step=facts.last_step,
         enqueued=scene.enqueued(rank, stop.key) if stop else None,
         completed=scene.completed(rank, stop.key) if stop else None,

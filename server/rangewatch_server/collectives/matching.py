@@ -19,6 +19,7 @@ from rangewatch_server.collectives.records import (
     Group,
     Names,
     Records,
+    newest_process,
     rank_records,
     uneven_ops,
 )
@@ -57,6 +58,8 @@ class Block(msgspec.Struct, dict=True):
     """(m,) bool"""
     is_async: Array
     """(m,) 1: the ranks went on while it ran, 0: it blocked them, -1: they do not say"""
+    is_coalesced: Array
+    """(m,) bool: on any rank several operations in one"""
     is_desync: Array
     """(m,) bool: ranks called different things"""
     times_ns: Array
@@ -100,7 +103,7 @@ def match(by_rank: Mapping[int, Sequence[Chunk]]) -> Matched:
     """Lay the chunks of all ranks over one another. In time proportional to their rows; the order of chunks is free.
 
     A group's generations are counted from the newest, since no rank completes a collective in a new one before all its
-    ranks are there.
+    ranks are there. A rank's newest process has begun one even where it has no record of the group yet.
     """
     names = Names()
     runs: defaultdict[tuple[int, int], list[_Run]] = defaultdict(list)
@@ -110,13 +113,15 @@ def match(by_rank: Mapping[int, Sequence[Chunk]]) -> Matched:
             parts = generations(run)
             kept = sum(map(len, parts))
             names.left_out["repeated"] += len(run) - kept
-            for age, part in enumerate(reversed(parts)):
+            begun = int(run.incarnation[-1]) != newest_process(by_rank[rank])
+            for age, part in enumerate(reversed(parts), begun):
                 runs[group, age].append(_Run(rank, part))
     uneven = uneven_ops(names)
+    newest = dict(sorted(runs, reverse=True))  # group -> its least age
     found: list[Desync] = []
     blocks = []
     for (group, age), parts_of_ranks in sorted(runs.items()):
-        block = _block(names.groups[group], age, parts_of_ranks, uneven)
+        block = _block(names.groups[group], age - newest[group], parts_of_ranks, uneven)
         blocks.append(block)
         if block.is_desync.any():
             found += desyncs(block, dict(parts_of_ranks), names)
@@ -141,8 +146,10 @@ def _block(group: Group, age: int, runs: Sequence[_Run], uneven: Array) -> Block
     ranks = np.array([run.rank for run in runs], np.int64)
     sequence = _all_sequences(runs)
     block = _empty(group, age, ranks, sequence)
+    is_unlike = np.zeros(len(sequence), bool)
     for row, run in enumerate(runs):
-        _lay(block, row, run.records, uneven)
+        is_unlike |= _lay(block, row, run.records, uneven)
+    block.is_desync |= is_unlike & ~block.is_coalesced
     block.step[block.step == _NO_STEP] = UNKNOWN
     empty = block.op == UNKNOWN
     return _without(block, empty) if empty.any() else block
@@ -172,13 +179,15 @@ def _empty(group: Group, age: int, ranks: Array, sequence: Array) -> Block:
         bytes=np.full(count, np.nan),
         is_symmetric=np.ones(count, bool),
         is_async=np.full(count, UNKNOWN, np.int8),
+        is_coalesced=np.zeros(count, bool),
         is_desync=np.zeros(count, bool),
         times_ns=np.full(shape, UNKNOWN, np.int64),
         duration_s=np.full(shape, np.nan),
     )
 
 
-def _lay(block: Block, row: int, run: Records, uneven: Array) -> None:
+def _lay(block: Block, row: int, run: Records, uneven: Array) -> Array:
+    """(m,) bool: where the size or type is another than on the ranks before."""
     at = _places(block.sequence, run.sequence)
     block.incarnation[row] = run.incarnation[-1]
     block.times_ns[row, at] = run.times_ns
@@ -188,7 +197,8 @@ def _lay(block: Block, row: int, run: Records, uneven: Array) -> None:
     other_size = (size != run.bytes) & ~(np.isnan(size) | np.isnan(run.bytes)) & ~uneven[run.op]
     dtype = block.dtype[at]
     other_dtype = (dtype != run.dtype) & (dtype != UNKNOWN) & (run.dtype != UNKNOWN)
-    block.is_desync[at] |= ~is_first & ((op != run.op) | other_dtype | other_size)
+    block.is_coalesced[at] |= run.is_coalesced
+    block.is_desync[at] |= ~is_first & (op != run.op)
     block.op[at] = np.where(is_first, run.op, op)
     block.dtype[at] = np.where(dtype == UNKNOWN, run.dtype, dtype)
     block.bytes[at] = np.where(np.isnan(size), run.bytes, size)
@@ -196,6 +206,9 @@ def _lay(block: Block, row: int, run: Records, uneven: Array) -> None:
     block.step[at] = np.minimum(block.step[at], np.where(run.step == UNKNOWN, _NO_STEP, run.step))
     block.is_symmetric[at] &= run.is_symmetric
     block.is_async[at] = np.maximum(block.is_async[at], run.is_async)
+    is_unlike = np.zeros(len(block.sequence), bool)
+    is_unlike[at] = ~is_first & (other_dtype | other_size)
+    return is_unlike
 
 
 def _places(sequence: Array, mine: Array) -> Array | slice:

@@ -45,6 +45,11 @@ def busbw_factor(op: str, group_size: int) -> float:
         return float("nan")
     if kind == "all_reduce":
         return 2 * (group_size - 1) / group_size
-    if kind in {"all_gather", "reduce_scatter", "all_to_all"}:
+    if kind in {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}:
         return (group_size - 1) / group_size
     return 1.0
+
+
+def parts_of_size(op: str, group_size: int) -> int:
+    """How many times its record's `bytes` the S of nccl-tests is: of a gather or scatter a rank tells its own part."""
+    return max(group_size, 1) if kind_of(op) in {"gather", "scatter"} else 1

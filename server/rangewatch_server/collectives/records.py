@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -19,6 +21,7 @@ GroupKey = tuple[str, str, str, str]
 """(hash, name, backend, instance), which a group's ranks agree on. The hash is of the members alone: several groups may
 have the same ones, and one may be made again."""
 
+_BUCKET = re.compile("[0-9]{1,9}")
 _LARGEST = float(1 << 53)  # past it a float64 column skips whole numbers
 
 
@@ -32,7 +35,9 @@ class Chunk(Protocol):
     DDP's number, whose parameters `buckets` may name (a list, or a dict by number).
 
     A chunk may have `incarnation`, which tells the rank's processes apart: a number that grows, or a name. Names are
-    put in order by the processes' first records. Without it a restart shows by sequences that begin anew.
+    put in order by the processes' first records. Without it a restart shows by sequences that begin anew. A process
+    whose records have not come yet is told by a chunk without rows: else the records of the one before it would be
+    compared with those of the other ranks' new ones.
     """
 
     @property
@@ -82,6 +87,7 @@ class Records(msgspec.Struct):
     duration_s: Array
     is_symmetric: Array
     is_async: Array
+    is_coalesced: Array
 
     def __len__(self) -> int:
         return len(self.times_ns)
@@ -113,7 +119,7 @@ class Names:
         """What `about` says of the parameters of DDP's buckets."""
         said = about.get("buckets") or {}
         items = said.items() if isinstance(said, Mapping) else enumerate(said)
-        self.buckets.update((int(number), each) for number, each in items if str(number).isdecimal())
+        self.buckets.update((int(number), each) for number, each in items if _BUCKET.fullmatch(str(number)))
 
     def are(self, names: Collection[str]) -> Array:
         """(ops,) bool: those whose kind is one of `names`."""
@@ -138,8 +144,8 @@ class Names:
 
 def rank_records(chunks: Sequence[Chunk], names: Names) -> Records:
     """The records of one rank in order of incarnation and time, whatever the order of `chunks`."""
-    chunks = [chunk for chunk in chunks if len(chunk.times_ns)]
     processes = _processes(chunks)
+    chunks = [chunk for chunk in chunks if len(chunk.times_ns)]
     chunks.sort(key=lambda chunk: (processes[_incarnation(chunk)], int(chunk.times_ns[0]), int(chunk.times_ns[-1])))
     parts = [_part(chunk, processes[_incarnation(chunk)], names) for chunk in chunks]
     if not parts:
@@ -150,6 +156,11 @@ def rank_records(chunks: Sequence[Chunk], names: Names) -> Records:
     if not _is_ascending(whole):
         whole = whole.take(np.lexsort((whole.sequence, whole.times_ns, whole.incarnation)))
     return whole
+
+
+def newest_process(chunks: Sequence[Chunk]) -> int:
+    """Number of a rank's newest process in the records' `incarnation`, be it one without records yet; -1 for none."""
+    return len(_processes(chunks)) - 1
 
 
 def _part(chunk: Chunk, process: int, names: Names) -> Records:
@@ -173,6 +184,7 @@ def _part(chunk: Chunk, process: int, names: Names) -> Records:
         duration_s=_durations(column("duration_s")),
         is_symmetric=_symmetric(column("is_symmetric"), op, names),
         is_async=_whole(column("is_async"), np.int8),
+        is_coalesced=np.zeros(count, bool),
     )
 
 
@@ -228,10 +240,10 @@ def _incarnation(chunk: Chunk) -> str | int:
 
 
 def _processes(chunks: Sequence[Chunk]) -> dict[str | int, int]:
-    """Number of each process of a rank, in the order in which they ran."""
-    first_ns: dict[str | int, int] = {}
+    """Number of each process of a rank, in the order in which they ran; one without records is a newer one."""
+    first_ns: dict[str | int, float] = {}
     for chunk in chunks:
-        key, time_ns = _incarnation(chunk), int(chunk.times_ns[0])
+        key, time_ns = _incarnation(chunk), int(chunk.times_ns[0]) if len(chunk.times_ns) else math.inf
         first_ns[key] = min(first_ns.get(key, time_ns), time_ns)
     ordered = sorted(first_ns, key=lambda key: (key if isinstance(key, int) else 0, first_ns[key], str(key)))
     return {key: number for number, key in enumerate(ordered)}

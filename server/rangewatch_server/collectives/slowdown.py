@@ -14,6 +14,8 @@ MIN_RATIO = 1.5
 """A collective is slow from so many times its own baseline on."""
 MIN_BASELINE = 20
 """Earlier collectives of the same group, op and size that make a baseline."""
+MIN_KNOWN = 0.6
+"""Share of the window's collectives of the kind in which each rank's duration must be known."""
 MIN_SHARE = 0.6
 """Share of the window's steps in which it is slow."""
 
@@ -57,7 +59,7 @@ def _of_block(each: BlockWaits, steps: Array, ops: list[str]) -> list[Slowdown]:
 
 def _of_kind(each: BlockWaits, mine: Array, step: Array, steps: Array) -> Slowdown | None:
     now, before = mine[step[mine] >= steps[0]], mine[step[mine] < steps[0]]
-    if len(before) < MIN_BASELINE or not len(now):
+    if len(before) < MIN_BASELINE or not len(now) or not _all_are_known(each, now):
         return None
     # The better half of what came before: the slowness may have begun there.
     baseline_s = float(np.quantile(each.least_s[before], 0.25))
@@ -72,6 +74,12 @@ def _of_kind(each: BlockWaits, mine: Array, step: Array, steps: Array) -> Slowdo
     cost_s = min(_busy_s(each, now, each.least_s[now] - baseline_s) / len(steps), _longer_s(each, step, steps))
     ratio = duration_s / baseline_s if baseline_s > 0 else float("inf")
     return Slowdown(each.block.group, "", 0, baseline_s, duration_s, ratio, cost_s, share, since_step)
+
+
+def _all_are_known(each: BlockWaits, now: Array) -> bool:
+    """Whether no rank of the group is mostly unknown: it may be late each time, and all that is known wait for it."""
+    known = np.count_nonzero(~np.isnan(each.wait_s[:, now]), axis=1)
+    return len(known) >= each.block.size and bool((known >= MIN_KNOWN * len(now)).all())
 
 
 def _busy_s(each: BlockWaits, now: Array, more_s: Array) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,12 +14,16 @@ from rangewatch_server.collectives.matching import Block
 from rangewatch_server.collectives.records import UNKNOWN, Array
 from rangewatch_server.collectives.slowdown import Slowdown, slowdown
 from rangewatch_server.collectives.waits import Waits
-from rangewatch_server.collectives.wording import lasting
+from rangewatch_server.collectives.wording import lasting, named
 
 MIN_COLLECTIVES = 50
 """A window has at least so many collectives ..."""
 MIN_STEPS = 8
-"""... and so many steps: less is an incident."""
+"""... and so many steps: less is an incident. ..."""
+MIN_SPAN_S = 1.0
+"""... And it lasts so long: a busy host's scheduler may keep one rank from its core for some tenths of a second ..."""
+ENOUGH_STEPS = 100
+"""... or has so many steps."""
 MIN_SHARE = 0.6
 """Share of the window's steps in which the rank cost the others most, and of all that such ranks cost."""
 CHANCE = 1e-4
@@ -31,6 +35,13 @@ MIN_COST_SHARE = 0.05
 MIN_COVERAGE = 0.5
 """Share of durations that must be known: else the one that is late may be among those that are not."""
 
+LATE_SHARE = 0.5
+"""Who waits less than this share of what the usual rank waits is late, too."""
+MOST_LATE = 8
+"""Late ranks that are told of where none stands out."""
+MIN_REPORTED = 0.9
+"""Share of the usual coverage from which on a step counts as reported by all ranks."""
+
 NON_COMMUNICATION_SLOW = "non-communication slow"
 COMMUNICATION_SLOW = "communication slow"
 NON_COMMUNICATION_HANG = "non-communication hang"
@@ -39,7 +50,8 @@ COMMUNICATION_HANG = "communication hang"
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`rank`: the one that the others wait for; None where communication itself is slow. `where`: what delays it.
+    """`rank`: the one that the others wait for; None where communication itself is slow, or all late ranks are of one
+    `host`: then `ranks` are its late ones. `where`: what delays it.
 
     `cost_s`: seconds on the wall that a step takes longer for it. `share`: of the window's steps, those in which this
     rank cost most. `since_step`: from where on that has been so, as far as the records reach.
@@ -53,6 +65,8 @@ class Verdict(msgspec.Struct, frozen=True):
     since_step: int
     sentence: str
     evidence: dict[str, Any]
+    host: str = ""
+    ranks: tuple[int, ...] = ()
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -62,48 +76,101 @@ class Judgement(msgspec.Struct, frozen=True):
     reason: str
 
 
-def judge(waits: Waits, phases: Mapping[int, PhaseSeries] | None = None) -> Judgement:
-    """The verdict on the newest steps. `phases`: rank -> its phases, as far as they are known."""
-    windows = _windows(waits)
+def judge(
+    waits: Waits,
+    phases: Mapping[int, PhaseSeries] | None = None,
+    who: Callable[[int], str] = "rank {}".format,
+    chances: Array | None = None,
+) -> Judgement:
+    """The verdict on the newest steps. `phases`: rank -> its phases, as far as they are known.
+
+    `who`: what a sentence calls a rank. `chances`: (R,) how often each would be last by chance; all alike by default.
+    """
+    windows = _windows(waits, phases or {})
     if not windows:
-        return _none(f"Fewer than {MIN_COLLECTIVES} symmetric collectives in {MIN_STEPS} steps are known on two ranks.")
+        return _none(
+            f"Fewer than {MIN_COLLECTIVES} symmetric collectives in {MIN_STEPS} steps, over {lasting(MIN_SPAN_S)} or "
+            f"{ENOUGH_STEPS} steps, are known on two ranks."
+        )
     judgements = []
     for window in windows:
-        judgements.append(_judge(waits, window, phases or {}))
+        judgements.append(_judge(waits, window, phases or {}, who, chances))
         if judgements[-1].verdict is not None:
             return judgements[-1]
     return judgements[0]
 
 
-def _judge(waits: Waits, window: slice, phases: Mapping[int, PhaseSeries]) -> Judgement:
+def _judge(
+    waits: Waits,
+    window: slice,
+    phases: Mapping[int, PhaseSeries],
+    who: Callable[[int], str],
+    chances: Array | None,
+) -> Judgement:
     coverage = float(waits.known[window].sum() / waits.expected[window].sum())
     if coverage < MIN_COVERAGE:
         return _none(f"Only {coverage:.0%} of the collectives' durations are known.")
     step_time_s = _step_time_s(waits, window, phases)
     if step_time_s is None:
         return _none("It is not known how long a step takes.")
-    found = _Costs(waits, window)
+    found = _Costs(waits, window, chances)
     if found.stands_out and found.cost_s > MIN_COST_SHARE * step_time_s:
-        return _straggler(waits, window, found, step_time_s, coverage, phases)
+        return _straggler(waits, window, found, step_time_s, coverage, phases, who)
     slow = slowdown(waits, waits.steps[window])
     if slow is not None and slow.cost_s > MIN_COST_SHARE * step_time_s:
         return _slow(slow, waits, window, step_time_s, coverage)
-    return _none(_why_nobody(found, step_time_s))
+    unknown = _unmeasured(waits, waits.steps[window])
+    unsure = [f"Of {named(unknown)} nothing is known: it may be late, or several of them."] if unknown else []
+    return _none(" ".join([_why_nobody(found, step_time_s, who), *_together(waits, window, step_time_s, who), *unsure]))
 
 
 def _none(reason: str) -> Judgement:
     return Judgement(None, reason)
 
 
-def _windows(waits: Waits) -> list[slice]:
-    """The newest steps that hold enough, and more. Without the very newest, which may not have come from all ranks."""
-    counts = waits.collectives[:-1]
+def _windows(waits: Waits, phases: Mapping[int, PhaseSeries]) -> list[slice]:
+    """The newest steps that hold enough, and more. Without the very newest, which have not come from all ranks: each
+    sends when it is its turn."""
+    counts = waits.collectives[: _reported(waits)]
     from_the_end = np.cumsum(counts[::-1])
     enough = max(MIN_STEPS, int(np.searchsorted(from_the_end, MIN_COLLECTIVES)) + 1)
+    step_time_s = _step_time_s(waits, slice(0, len(counts)), phases) if len(counts) else None
+    if step_time_s:
+        enough = max(enough, min(math.ceil(MIN_SPAN_S / step_time_s), ENOUGH_STEPS))
     if enough > len(counts):
         return []
     lengths = sorted({min(enough * times, len(counts)) for times in WIDENED})
     return [slice(len(counts) - length, len(counts)) for length in lengths]
+
+
+def _reported(waits: Waits) -> int:
+    """How many steps there are to the last of which about as much is known as of the others, without the newest."""
+    share = waits.known[:-1] / np.maximum(waits.expected[:-1], 1)
+    places = np.flatnonzero(share >= MIN_REPORTED * np.median(share)) if len(share) else share
+    return int(places[-1]) + 1 if len(places) else 0
+
+
+def _together(waits: Waits, window: slice, step_time_s: float, who: Callable[[int], str]) -> list[str]:
+    """Several late ranks at once: each alone would win nothing by being in time."""
+    wait_s = waits.wait_s[:, window].mean(axis=1)
+    usual_s = float(np.median(wait_s))
+    late = [who(rank) for rank in waits.ranks[wait_s < LATE_SHARE * usual_s].tolist()]
+    if usual_s <= MIN_COST_SHARE * step_time_s or not 1 < len(late) <= MOST_LATE:
+        return []
+    return [f"The others wait {lasting(usual_s)} a step for several: {', '.join(late[:-1])} and {late[-1]}."]
+
+
+def _unmeasured(waits: Waits, steps: Array) -> list[int]:
+    """Ranks of the groups in use none of whose durations is known in the window."""
+    members: set[int] = set()
+    known: set[int] = set()
+    for each in waits.blocks:
+        step = each.block.step[each.columns]
+        inside = (step >= steps[0]) & (step <= steps[-1])
+        if inside.any():
+            members.update(each.block.group.ranks)
+            known.update(each.block.ranks[~np.isnan(each.wait_s[:, inside]).all(axis=1)].tolist())
+    return sorted(members - known)
 
 
 def _step_time_s(waits: Waits, window: slice, phases: Mapping[int, PhaseSeries]) -> float | None:
@@ -129,15 +196,15 @@ def _pace_s(block: Block, steps: Array) -> list[float]:
 
 
 class _Costs:
-    """Which rank costs the others most, in a window of steps.
+    """Which rank costs the others most, in a window of steps: what they would win without it.
 
     A rank that was blocked in one group comes late into the next one: as much of its lateness is not its own doing.
     From all of it what an ordinary rank has too (the median; the least of two) is taken off: jitter.
     """
 
-    def __init__(self, waits: Waits, window: slice) -> None:
+    def __init__(self, waits: Waits, window: slice, chances: Array | None) -> None:
         ordinary_s = waits.blocked_s.min(axis=0, initial=np.inf)
-        own_s = np.maximum(waits.delay_s - (waits.blocked_s - ordinary_s), 0)
+        own_s = np.maximum(waits.gain_s - (waits.blocked_s - ordinary_s), 0)
         total_s = own_s[:, window].sum(axis=1)
         excess_s = np.maximum(total_s - np.quantile(total_s, 0.5, method="lower"), 0)
         self.order = np.argsort(-excess_s, kind="stable")
@@ -149,11 +216,12 @@ class _Costs:
         self.steps_share = float(self.is_it[window].mean())
         self.own_s = own_s[place]
         count = int(self.is_it[window].sum())
-        is_chance = len(waits.ranks) * _tail(self.is_it[window].size, count, 1 / len(waits.ranks)) > CHANCE
+        chance = 1 / len(waits.ranks) if chances is None else float(chances[place])
+        is_chance = len(waits.ranks) * _tail(self.is_it[window].size, count, chance) > CHANCE
         self.stands_out = min(self.share, self.steps_share) >= MIN_SHARE and not is_chance
-        delay_s = waits.delay_s[:, window].mean(axis=1)
-        self.cost_s = float(delay_s[place] - np.quantile(delay_s, 0.5, method="lower"))
-        self.next_s = float(delay_s[self.order[1]]) if len(self.order) > 1 else 0.0
+        gain_s = waits.gain_s[:, window].mean(axis=1)
+        self.cost_s = float(gain_s[place] - np.quantile(gain_s, 0.5, method="lower"))
+        self.next_s = float(gain_s[self.order[1]]) if len(self.order) > 1 else 0.0
 
     def since(self, waits: Waits, window: slice) -> int:
         """First step of the stretch that the window ends, in which it cost most in enough of any steps in a row."""
@@ -180,6 +248,7 @@ def _straggler(
     step_time_s: float,
     coverage: float,
     phases: Mapping[int, PhaseSeries],
+    who: Callable[[int], str],
 ) -> Judgement:
     place, steps = found.place, waits.steps[window]
     location = location_of(waits, found.rank, steps, found.cost_s, phases)
@@ -187,7 +256,7 @@ def _straggler(
     last, clear = int(waits.last_count[place, window].sum()), int(waits.clear_count[place, window].sum())
     since_step = found.since(waits, window)
     sentence = (
-        f"The others wait {lasting(found.cost_s)} a step for rank {found.rank} "
+        f"The others wait {lasting(found.cost_s)} a step for {who(found.rank)} "
         f"({found.cost_s / step_time_s:.0%} of the step), since step {since_step}: {location.because}"
     )
     evidence = {
@@ -239,13 +308,13 @@ def _evidence(waits: Waits, window: slice, step_time_s: float, coverage: float) 
     }
 
 
-def _why_nobody(found: _Costs, step_time_s: float) -> str:
+def _why_nobody(found: _Costs, step_time_s: float, who: Callable[[int], str]) -> str:
     if found.cost_s <= MIN_COST_SHARE * step_time_s:
         return (
-            f"Nobody stands out: rank {found.rank} costs the others most, {lasting(max(found.cost_s, 0.0))} of a "
+            f"Nobody stands out: {who(found.rank)} costs the others most, {lasting(max(found.cost_s, 0.0))} of a "
             f"step's {lasting(step_time_s)}."
         )
     return (
-        f"Nobody stands out for long: rank {found.rank} costs the others most, in {found.steps_share:.0%} of the "
+        f"Nobody stands out for long: {who(found.rank)} costs the others most, in {found.steps_share:.0%} of the "
         f"steps, and has {found.share:.0%} of what all late ranks cost."
     )

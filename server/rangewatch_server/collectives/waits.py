@@ -41,8 +41,10 @@ class BlockWaits(msgspec.Struct):
     """(n,) duration of the one that came last: what the collective itself takes"""
     last: Array
     """(n,) row of the rank with the least duration"""
+    gap_s: Array
+    """(n,) by how much it came later than the next; inf where no other is known"""
     is_clear: Array
-    """(n,) bool: it came later than the next by more than the noise"""
+    """(n,) bool: that is more than the noise"""
     known: Array
     """(n,) ranks whose duration is known"""
 
@@ -68,10 +70,14 @@ class Waits(msgspec.Struct):
     """(R, S) the others' waits, summed, in collectives where this rank was clearly last"""
     delay_s: Array
     """(R, S) the same as time on the wall: the mean over the others, of the group where that is most"""
+    gain_s: Array
+    """(R, S) of that, what would be won without this rank: until the next one comes, which may be as late"""
     last_count: Array
     """(R, S) collectives in which it was clearly last"""
     clear_count: Array
     """(R, S) collectives of its groups in which somebody was"""
+    known_count: Array
+    """(R, S) measured collectives in which its duration is known: where it is 0 nothing is known of its waits"""
     collectives: Array
     """(S,) measured ones"""
     known: Array
@@ -97,8 +103,10 @@ def waits_of(matched: Matched) -> Waits:
         blocked_s=np.zeros(shape),
         cost_to_others_s=np.zeros(shape),
         delay_s=np.zeros(shape),
+        gain_s=np.zeros(shape),
         last_count=np.zeros(shape, np.int64),
         clear_count=np.zeros(shape, np.int64),
+        known_count=np.zeros(shape, np.int64),
         collectives=np.zeros(count, np.int64),
         known=np.zeros(count, np.int64),
         expected=np.zeros(count, np.int64),
@@ -141,6 +149,7 @@ def _block_waits(block: Block, columns: Array) -> BlockWaits:
     filled = np.where(np.isnan(duration_s), np.inf, duration_s)
     last = filled.argmin(axis=0)
     least_s = np.take_along_axis(filled, last[None], 0)[0]
+    gap_s = _gap(filled, least_s, last)
     return BlockWaits(
         block=block,
         columns=columns,
@@ -148,16 +157,22 @@ def _block_waits(block: Block, columns: Array) -> BlockWaits:
         lost_s=np.zeros(duration_s.shape),
         least_s=least_s,
         last=last,
-        is_clear=_clear(filled, least_s, last, known),
+        gap_s=gap_s,
+        is_clear=_clear(filled, gap_s, known),
         known=known,
     )
 
 
-def _clear(filled: Array, least_s: Array, last: Array, known: Array) -> Array:
-    """(n,) bool. `filled`: (k, n) with infinity where unknown. The median costs most, so only candidates have it."""
+def _gap(filled: Array, least_s: Array, last: Array) -> Array:
+    """(n,) from the least duration to the next. `filled`: (k, n) with infinity where unknown, as it was afterwards."""
     np.put_along_axis(filled, last[None], np.inf, 0)
-    gap_s = filled.min(axis=0, initial=np.inf) - least_s
+    gap_s = np.asarray(filled.min(axis=0, initial=np.inf) - least_s)
     np.put_along_axis(filled, last[None], least_s[None], 0)
+    return gap_s
+
+
+def _clear(filled: Array, gap_s: Array, known: Array) -> Array:
+    """(n,) bool. `filled`: (k, n) with infinity where unknown. The median costs most, so only candidates have it."""
     is_clear = np.isfinite(gap_s) & (gap_s > CLEAR_S)
     candidates = np.flatnonzero(is_clear)
     # The median lies between the next to last duration and the largest: where the gap passes the floor of the
@@ -240,14 +255,17 @@ def _add_costs(waits: Waits, each: BlockWaits) -> None:
     np.add.at(waits.collectives, at, 1)
     clear = np.flatnonzero(each.is_clear)
     members = np.searchsorted(waits.ranks, each.block.ranks)
+    for row, member in enumerate(members.tolist()):
+        waits.known_count[member] += np.bincount(at[~np.isnan(each.wait_s[row])], minlength=len(waits.steps))
     steps, counts = np.unique(at[clear], return_counts=True)
     waits.clear_count[np.ix_(members, steps)] += counts
     cost_s = each.lost_s[:, clear].sum(axis=0)
     cells, which = np.unique(members[each.last[clear]] * len(waits.steps) + at[clear], return_inverse=True)
     waits.last_count.flat[cells] += np.bincount(which, minlength=len(cells))
     waits.cost_to_others_s.flat[cells] += np.bincount(which, weights=cost_s, minlength=len(cells))
-    delay_s = np.bincount(which, weights=cost_s / (each.known[clear] - 1), minlength=len(cells))
-    waits.delay_s.flat[cells] = np.maximum(waits.delay_s.flat[cells], delay_s)
+    mean_s = cost_s / (each.known[clear] - 1)
+    for found, weights in ((waits.delay_s, mean_s), (waits.gain_s, np.minimum(mean_s, each.gap_s[clear]))):
+        found.flat[cells] = np.maximum(found.flat[cells], np.bincount(which, weights=weights, minlength=len(cells)))
 
 
 def _add_coverage(waits: Waits, block: Block) -> None:

@@ -43,5 +43,10 @@ def sized(size: float, dtype: str = "") -> str:
 
 
 def lasting(seconds: float) -> str:
-    """ "30 ms", "1.2 s"."""
-    return f"{seconds * 1e3:.3g} ms" if abs(seconds) < 1 else f"{seconds:.3g} s"
+    """ "30 ms", "1.2 s", "17 min", "2 h"."""
+    if abs(seconds) < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if abs(seconds) < 999.5:
+        return f"{seconds:.3g} s"
+    minutes = seconds / 60
+    return f"{minutes:.3g} min" if abs(minutes) < 119.5 else f"{minutes / 60:.4g} h"

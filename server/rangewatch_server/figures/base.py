@@ -30,8 +30,14 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...] = ()
     q: str = ""
     tensor: int | None = None
+    against: str = ""
     columns: int = 1_000
     rows: int = 400
+    statistic: str = "headroom_bits"
+    sort: str = "call"
+    closed: tuple[str, ...] = ()
+    tree: int = 0
+    """Modules in `meta.modules` at most; none is sent where none is asked for."""
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -108,7 +114,7 @@ def grid(start: int, stop: int, columns: int, merged: int = 1) -> Grid:
 
 def grid_of(run: RunReader, params: Params, merged: int | None = None) -> Grid:
     """The grid of a figure: no column finer than what agents merged (`merged`) or retention left."""
-    merged = run.ship_every if merged is None else merged
+    merged = run.steps_a_row(params.ranks, params.start, params.stop) if merged is None else merged
     thinned = run.thinned(params.ranks, params.start, params.stop)
     if thinned is None:
         return grid(params.start, params.stop, params.columns, merged)

@@ -57,8 +57,13 @@ def extremes(x: Array, low: Array, high: Array, present: Array) -> tuple[Array, 
 
 def loss(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `loss` of docs/api.md."""
+    return logged(run, params, "loss")
+
+
+def logged(run: RunReader, params: Params, name: str) -> dict[str, Any]:
+    """One series: the mean of the ranks at a step, the extremes of several."""
     cut = grid_of(run, params, merged=1)
-    found = series_columns(run, params, cut, "loss")
+    found = series_columns(run, params, cut, name)
     finite = found["count"] - found["nonfinite_count"]
     x = cut.centres()
     if cut.per == 1:
@@ -67,7 +72,7 @@ def loss(run: RunReader, params: Params) -> dict[str, Any]:
     else:
         xs, ys = extremes(x, found["min"], found["max"], finite > 0)
     bad = x[found["nonfinite_count"] > 0]
-    return _figure([_line("loss", xs, ys)], layout("loss"), cut.meta() | {"nonfinite_steps": bad.tolist()})
+    return _figure([_line(name, xs, ys)], layout(name), cut.meta() | {"nonfinite_steps": bad.tolist()})
 
 
 def loss_scale(run: RunReader, params: Params) -> dict[str, Any]:

@@ -24,7 +24,7 @@ IsBad = Callable[[Array, Mapping[str, Array]], Array]
 
 MOST_TILES = 2_000  # of one run, earliest first: a run that is NaN from some step on must not be kept in full
 NEIGHBOURS = 1  # tiles on each side
-KINDS = ("failed",)
+KINDS = ("failed", "died")
 _tile, _stream, _rank, _event = tables.tiles.c, tables.streams.c, tables.command_ranks.c, tables.events.c
 
 

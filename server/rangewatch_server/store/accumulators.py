@@ -123,8 +123,11 @@ class Accumulator:
         names = [name for name in self.columns if wanted is None or name in wanted]
         rows, chosen = self.index.known[present], places[present]
         columns = {name: self._picked(name, chosen) for name in names}
-        for name in NEEDED if part == RANGES else ():  # the places of a block are found with these
-            columns.setdefault(name, np.broadcast_to(self.fill[name], (len(rows), WIDTH)))
+        # The places of a block are found with these; of the other parts every tile has all, whatever they say.
+        usual = NEEDED if part == RANGES else [name for name, rule in self.rules.items() if rule in UFUNCS]
+        for name in usual:
+            if part == RANGES or wanted is None or name in wanted:
+                columns.setdefault(name, np.broadcast_to(self.fill[name], (len(rows), WIDTH)))
         return Block(0, tile * WIDTH, rows, columns)
 
     def _picked(self, name: str, places: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.records import KINDS, Batch, Catalogue, Event, Opening, RangeRows, Samples, Statistic
-from rangewatch.statistics import is_count
+from rangewatch.statistics import ALL, exponents, is_count
 from rangewatch.wire import WireError
 from rangewatch_server.store.samples import STEP, spans
 from rangewatch_server.store.tiles import WIDTH
@@ -34,6 +34,7 @@ MAX_TIME_NS = 2**62  # the year 2116: sums of two times stay within 63 bits
 INT32, INT63 = 2**31, 2**63  # what the database columns hold
 MERGES = ("max", "min", "sum")
 NEEDED = ("call_count", "amax", "nan_count", "inf_count")
+KNOWN = {each.name: each for each in (*ALL, *exponents.ALL)}
 
 
 def check_opening(opening: Opening) -> None:
@@ -50,6 +51,7 @@ def check_opening(opening: Opening) -> None:
         raise WireError("bad_header", f"statistics need distinct names and a merge of {', '.join(MERGES)}")
     if missing := [name for name in NEEDED if name not in names]:
         raise WireError("bad_header", f"catalogue lacks the statistics {', '.join(missing)}")
+    check_statistics(opening.catalogue.statistics, KNOWN)
     for entry in opening.catalogue.tensors:
         if entry.kind not in KINDS:
             raise WireError("bad_header", f"tensor kind {entry.kind[:40]!r} is not one of {', '.join(KINDS)}")
@@ -57,6 +59,17 @@ def check_opening(opening: Opening) -> None:
         _whole((entry.index, entry.call_index), INT32)
         _whole((len(entry.shape),), MAX_DIMS)
         _whole(entry.shape, INT63)
+
+
+def check_statistics(given: Iterable[Statistic], known: Mapping[str, Statistic]) -> None:
+    """None of a known name may mean something else: ranks are merged by one rule. Help texts may differ."""
+    for each in given:
+        expected = known.get(each.name, each)
+        for field in ("merge", "unit", "identity"):
+            said, meant = repr(getattr(each, field)), repr(getattr(expected, field))  # NaN is no other than NaN
+            if said != meant:
+                text = f"statistic {each.name[:60]!r}: its {field} is {said[:60]}, and {meant[:60]} elsewhere"
+                raise WireError("wrong_statistic", text)
 
 
 def check_header(batch: Batch) -> None:

@@ -23,6 +23,7 @@ logger = logging.getLogger("rangewatch.server")
 CACHED_STREAMS = 4_096  # states in memory; others are read back when they speak again
 CACHED_RUNS = 64  # merged ranks in memory
 MERGED_BYTES = 512 << 20  # of all runs' merged ranks that wait for tiles, but the one that is spoken of
+NAMES_BYTES = 1 << 30  # of all runs' names, about, but those that are spoken of: 20 runs of 30,000 tensors
 SYNC_S = 1.0  # how often the owner of a run looks at what other servers have stored of it
 RECENT_S = 60.0  # after which it looks no more, until somebody speaks of the run
 
@@ -138,7 +139,11 @@ class Memory:
 
     def _make_room(self, known: set[int]) -> None:
         """Runs that nobody speaks of go from memory, the oldest first; what they waited for is read back."""
-        while len(self.merged) > CACHED_RUNS or self._merged_bytes() > MERGED_BYTES:
+        while (
+            len(self.merged) > CACHED_RUNS
+            or self._merged_bytes() > MERGED_BYTES
+            or (len(self.merged) > 1 and self.names.nbytes > NAMES_BYTES)
+        ):
             idle = min(set(self.merged) - known, key=lambda run: self._touched_s.get(run, 0.0), default=None)
             if idle is None:
                 return

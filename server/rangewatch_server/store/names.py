@@ -19,17 +19,21 @@ from sqlalchemy import Connection, func, insert, select
 
 from rangewatch import wire
 from rangewatch.records import KINDS, Batch, Catalogue, Opening, RankInfo, Statistic, TensorEntry
+from rangewatch.wire import WireError
 from rangewatch_server import pyramid
 from rangewatch_server.headroom import max_finite_log2
 from rangewatch_server.pyramid import PARTS
 from rangewatch_server.store import tables
-from rangewatch_server.store.checks import check_ranges
+from rangewatch_server.store.checks import KNOWN, check_ranges, check_statistics
 from rangewatch_server.store.rows import Raw, raw_ranges, raw_series
 
 Array = NDArray[Any]
 
 MAX_TENSORS = 200_000  # per run: a dashboard host keeps 100 bytes of each in memory
 MAX_SERIES = 1_000  # per run: names a user may log
+# What a catalogue costs while its run is remembered, for each of its packed bytes: 13 of usual names, measured.
+HELD = 13
+MAX_RUNS = 10_000  # in PostgreSQL each is three partitions; agents of further ones keep what they have and try again
 
 
 class KnownCatalogue(msgspec.Struct, frozen=True):
@@ -129,6 +133,12 @@ class Names:
         self._tensor_ordinals: dict[int, dict[str, int]] = {}
         self._series: dict[int, dict[str, int]] = {}
         self._statistics: dict[int, dict[str, Statistic]] = {}
+        self._bytes: dict[int, int] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """About how much is remembered of all runs."""
+        return sum(self._bytes.values())
 
     def forget_deleted(self, connection: Connection, run_ids: Iterable[int]) -> set[int]:
         """Several servers: forget the names of those of the runs that another one has deleted; their ids."""
@@ -143,7 +153,7 @@ class Names:
 
     def forget_run(self, run_id: int) -> None:
         """Drop what is remembered of one run: another server may have added to it."""
-        for kept in (self._tensors, self._tensor_ordinals, self._series, self._statistics):
+        for kept in (self._tensors, self._tensor_ordinals, self._series, self._statistics, self._bytes):
             kept.pop(run_id, None)
         self._catalogues = {key: each for key, each in self._catalogues.items() if key[0] != run_id}
 
@@ -168,9 +178,12 @@ class Names:
             self.forget_run(known)
 
     def open_run(self, connection: Connection, name: str) -> int:
-        """The run's id, made when new."""
+        """The run's id, made when new. Raises `WireError` when there are too many."""
         found = self.run(connection, name)
         if found is None:
+            count = select(func.count()).select_from(tables.runs).where(tables.runs.c.deleted_ns.is_(None))
+            if connection.execute(count).scalar_one() >= MAX_RUNS:
+                raise WireError("too_many_runs", f"the server keeps {MAX_RUNS} runs already: delete or prune some")
             values = {"identity": identity(name), "name": name, "created_ns": time.time_ns()}
             found = connection.execute(insert(tables.runs).values(values).returning(tables.runs.c.id)).scalar_one()
             open_partitions(connection, found)
@@ -202,10 +215,12 @@ class Names:
             if found is None:
                 return None
             self._catalogues[key] = found
+            self._counted(run_id, found.catalogue)
             self._statistics.pop(run_id, None)  # it may have more of them than this server knows
             if found.ordinals.size and found.ordinals.max() >= len(self.tensors(connection, run_id).entries):
                 self.forget_run(run_id)  # another server has stored it, with tensors that are new
                 self._catalogues[key] = found
+                self._counted(run_id, found.catalogue)
         return self._catalogues[key]
 
     def raws(self, connection: Connection, run_id: int, batch: Batch) -> list[Raw]:
@@ -222,17 +237,32 @@ class Names:
         return [*([ranges] if ranges else []), *raw_series(batch, series)]
 
     def open_catalogue(self, connection: Connection, run_id: int, opening: Opening) -> KnownCatalogue:
-        """Store a catalogue and give its new tensors their ordinals."""
+        """Store a catalogue and give its new tensors their ordinals. Raises `WireError`."""
         digest = wire.catalogue_digest(opening.catalogue)
         found = self.catalogue(connection, run_id, digest)
         if found is None:
+            self._check_statistics(connection, run_id, opening.catalogue.statistics)
             ordinals = self._ordinals(connection, run_id, opening.catalogue.tensors)
             body = zstandard.compress(msgspec.msgpack.encode(opening.catalogue))
             values = {"run_id": run_id, "digest": digest, "body": body, "ordinals": ordinals.astype("<i8").tobytes()}
             connection.execute(insert(tables.catalogues).values(values))
             found = self._catalogues[run_id, digest] = KnownCatalogue(opening.catalogue, ordinals)
+            self._counted(run_id, opening.catalogue)
             self._statistics.pop(run_id, None)
         return found
+
+    def _check_statistics(self, connection: Connection, run_id: int, given: Sequence[Statistic]) -> None:
+        """Of names that this server does not know, the run's first catalogue that has one says what it means."""
+        if unknown := [each for each in given if each.name not in KNOWN]:
+            check_statistics(unknown, {each.name: each for each in self.statistics(connection, run_id)})
+
+    def _counted(self, run_id: int, catalogue: Catalogue) -> None:
+        self._bytes[run_id] = self._bytes.get(run_id, 0) + self.size_of(catalogue)
+
+    @staticmethod
+    def size_of(catalogue: Catalogue) -> int:
+        """About how many bytes are held while it is remembered."""
+        return HELD * len(msgspec.msgpack.encode(catalogue))
 
     def statistics(self, connection: Connection, run_id: int) -> tuple[Statistic, ...]:
         """Every statistic that any catalogue of the run has."""

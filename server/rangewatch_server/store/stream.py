@@ -14,6 +14,7 @@ from rangewatch_server import origin
 from rangewatch_server.headroom import headroom_bits
 from rangewatch_server.pyramid import RANGES
 from rangewatch_server.store.checks import MAX_STEP
+from rangewatch_server.store.endings import state_after
 from rangewatch_server.store.fold import Folder
 from rangewatch_server.store.names import Tensors
 from rangewatch_server.store.rows import Raw, clip
@@ -131,8 +132,7 @@ class StreamState(msgspec.Struct):
                 self._worst(raw, tensors)
         self._loss_scale(batch)
         for event in batch.events:
-            if event.kind in ("finished", "failed") and self.state != "failed":
-                self.state = event.kind
+            self.state = state_after(self.state, event)
 
     def _counted(self) -> list[Pending]:
         """Batches without a gap before them, in sequence."""

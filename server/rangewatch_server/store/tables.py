@@ -21,14 +21,17 @@ from sqlalchemy import (
     text,
 )
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
+NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "pk": "pk_%(table_name)s",
+}
+metadata = MetaData(naming_convention=NAMES)
+# Who may do what, and who did: in PostgreSQL beside the others; with SQLite in a file of its own (store/access.py).
+access = MetaData(naming_convention=NAMES)
+# What was found and told, and what not to tell: beside the runs, but no part of a backup, which is found again.
+alerting = MetaData(naming_convention=NAMES)
 
 # SQLite numbers rows by itself only for a column declared exactly INTEGER.
 _Id = BigInteger().with_variant(Integer(), "sqlite")
@@ -41,6 +44,11 @@ runs = Table(
     Column("created_ns", BigInteger, nullable=False),
     # Set when somebody deletes the run: nobody sees it from then on, and its rows go a few at a time.
     Column("deleted_ns", BigInteger),
+    # What people say of it: store/run_about.py. `tags` is a JSON list of text.
+    Column("title", Text, nullable=False, server_default=""),
+    Column("tags", Text, nullable=False, server_default="[]"),
+    Column("note", Text, nullable=False, server_default=""),
+    Column("archived_ns", BigInteger),
 )  # fmt: skip
 
 # One process of one rank, from attach to its end. `contiguous` and `frontier` are all that ingest must remember:
@@ -208,4 +216,102 @@ command_ranks = Table(
     Column("reason", Text, nullable=False, server_default=""),
     Column("changed_ns", BigInteger, nullable=False),
     Index(None, "stream_id"),
+)  # fmt: skip
+
+# Never a token itself: `digest` is its SHA-256. `roles` are words with a space between.
+tokens = Table(
+    "tokens", access,
+    Column("id", _Id, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("digest", Text, nullable=False, unique=True),
+    Column("roles", Text, nullable=False),
+    Column("created_ns", BigInteger, nullable=False),
+    Column("revoked_ns", BigInteger),
+)  # fmt: skip
+
+# A browser that has logged in; `digest` is of its cookie. Of a token above, or (`token_id` null) of the server's own
+# --token, which `proof` then is bound to: a MAC of that token under the cookie, of which only the digest is stored.
+sessions = Table(
+    "sessions", access,
+    Column("digest", Text, primary_key=True),
+    Column("token_id", ForeignKey("tokens.id")),
+    Column("proof", Text, nullable=False, server_default=""),
+    Column("created_ns", BigInteger, nullable=False),
+    Column("expires_ns", BigInteger, nullable=False),
+)  # fmt: skip
+
+# What was done with the role admin: written before it is done, and its end after it. `who` is the token's name.
+audit = Table(
+    "audit", access,
+    Column("id", _Id, primary_key=True),
+    Column("time_ns", BigInteger, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("client", Text, nullable=False),
+    Column("what", Text, nullable=False),
+    Column("detail", Text, nullable=False, server_default=""),
+    # The answer's status; null when it was broken off, or goes on.
+    Column("status", Integer),
+)  # fmt: skip
+
+# A finding that stands, or stood. `identity` says which one it is (alerts/lifecycle.py); `finding` is JSON, as it was
+# when last seen. While it is open there is one row of an identity, whichever server found it.
+alerts = Table(
+    "alerts", alerting,
+    Column("id", _Id, primary_key=True),
+    Column("run_id", BigInteger, nullable=False),
+    Column("identity", Text, nullable=False),
+    Column("rule", Text, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("step", BigInteger),
+    Column("finding", LargeBinary, nullable=False),
+    Column("opened_ns", BigInteger, nullable=False),
+    Column("resolved_ns", BigInteger),
+    Column("resolved_step", BigInteger),
+    Column("acknowledged_ns", BigInteger),
+    Column("acknowledged_by", Text, nullable=False, server_default=""),
+    Index("ix_alerts_run_id", "run_id", "id"),
+    Index(
+        "uq_alerts_open", "run_id", "identity", unique=True,
+        sqlite_where=text("resolved_ns IS NULL"), postgresql_where=text("resolved_ns IS NULL"),
+    ),
+)  # fmt: skip
+
+# What nobody wants to be told of: of one run or all (null), of one rule or all (""), of modules by a pattern ("": all).
+silences = Table(
+    "silences", alerting,
+    Column("id", _Id, primary_key=True),
+    Column("run_id", BigInteger),
+    Column("rule", Text, nullable=False, server_default=""),
+    Column("tensor", Text, nullable=False, server_default=""),
+    Column("reason", Text, nullable=False, server_default=""),
+    Column("created_by", Text, nullable=False, server_default=""),
+    Column("created_ns", BigInteger, nullable=False),
+    Column("until_ns", BigInteger, nullable=False),
+)  # fmt: skip
+
+# Thresholds of one run that somebody set in the page: JSON, rule -> name -> value.
+thresholds = Table(
+    "thresholds", alerting,
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("given", LargeBinary, nullable=False),
+    Column("changed_ns", BigInteger, nullable=False),
+)  # fmt: skip
+
+# What is to be sent, or was: one row an alert, a target and what happened (`opened` or `resolved`).
+deliveries = Table(
+    "deliveries", alerting,
+    Column("id", _Id, primary_key=True),
+    Column("alert_id", BigInteger, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("what", Text, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("next_ns", BigInteger, nullable=False),
+    # Sent, or given up: then `error` says why.
+    Column("done_ns", BigInteger),
+    Column("error", Text, nullable=False, server_default=""),
+    Index("ix_deliveries_alert_id", "alert_id"),
+    Index(
+        "ix_deliveries_waiting", "next_ns",
+        sqlite_where=text("done_ns IS NULL"), postgresql_where=text("done_ns IS NULL"),
+    ),
 )  # fmt: skip

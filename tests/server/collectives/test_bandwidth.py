@@ -35,13 +35,15 @@ def table(durations_s: Any, ranks: int = 4, **columns: Any) -> list[Speed]:
         ("all_to_all", 0.75),
         ("broadcast", 1.0),
         ("reduce", 1.0),
+        ("gather", 3.0),  # 3/4 of all that the root gets, which is four times what a rank's record says
+        ("scatter", 3.0),
     ],
 )
 def test_busbw_of_four_ranks(op: str, factor: float) -> None:
-    symmetric = op not in {"broadcast", "reduce", "all_to_all"}
+    symmetric = op not in {"broadcast", "reduce", "all_to_all", "gather", "scatter"}
     durations_s = [[0.01], [0.01], [0.01], [0.01]]
     (speed,) = table(durations_s, op=op, bytes=1e9, is_symmetric=symmetric)
-    assert speed.algbw == pytest.approx(1e11)
+    assert speed.algbw == pytest.approx(4e11 if op in {"gather", "scatter"} else 1e11)
     assert speed.busbw == pytest.approx(factor * 1e11)
     assert (speed.wait_p50_s == 0.0) is symmetric
 

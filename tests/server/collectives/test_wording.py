@@ -29,3 +29,4 @@ def test_sizes_and_times() -> None:
     assert sized(math.nan) == "unknown size"
     assert lasting(0.03) == "30 ms" and lasting(0.0004) == "0.4 ms" and lasting(9.04) == "9.04 s"
     assert lasting(754) == "754 s"
+    assert lasting(1000) == "16.7 min" and lasting(7200) == "2 h" and lasting(90 * 3600) == "90 h"

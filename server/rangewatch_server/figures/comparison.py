@@ -1,0 +1,151 @@
+"""Tensor by step: how many bits of headroom more, or less, than at another step, on another rank or in another run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from rangewatch_server import deadline
+from rangewatch_server.figures import against, reading
+from rangewatch_server.figures.against import Against
+from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label, layout, typed
+from rangewatch_server.figures.differences import Compared, Loss, compare, has_headroom, is_nonfinite, losses
+from rangewatch_server.figures.heatmap import Cells
+from rangewatch_server.figures.layers import chosen
+from rangewatch_server.figures.rows import Unit, grouped, row, row_edges
+from rangewatch_server.figures.shown import HEADROOM
+from rangewatch_server.figures.tensor_pairs import Pairs, pairs
+from rangewatch_server.headroom import STATE_NAMES
+from rangewatch_server.store.names import Tensors
+
+if TYPE_CHECKING:
+    from rangewatch_server.queries import RunReader
+
+Array = NDArray[Any]
+
+SCALE_BITS = 8.0  # to either side; fixed, never stretched to the data, so that two comparisons compare by eye
+LIGHT = ((0.0, "#c22403"), (0.25, "#fdb863"), (0.5, "#e3e6e8"), (0.75, "#7fb0d8"), (1.0, "#0b62a8"))
+MOST_LOSSES = 50
+MOST_NAMES = 50  # of tensors that one side alone has
+MOST_CELLS = 1 << 24  # of a side: 64 MiB, and some more of each while they are compared
+
+
+def build(run: RunReader, params: Params) -> dict[str, Any]:
+    """The figure `comparison` of docs/api.md; without another side an empty one."""
+    other = against.resolve(run, params)
+    if other is None:
+        return _figure(grid_of(run, params), _nothing(), []) | {"meta": grid_of(run, params).meta() | {"against": None}}
+    found, tensors = _paired(run, params, other), run.names().tensors
+    cut = _cut(run, params, other, len(found.here))
+    here = _read(run, params.ranks, cut, found.here)
+    compared = compare(here, _there(params, other, cut, found.there))
+    starts = row_edges(len(found.here), params.rows)
+    pooled, rows = compared.pooled(starts), _rows(tensors, found.here, starts)
+    meta = cut.meta() | _cells_meta(pooled, rows) | _facts(run, other, found)
+    lost = [_loss(each, compared, found, run, other, cut) for each in losses(compared, MOST_LOSSES)]
+    return _figure(cut, pooled, rows) | {"meta": meta | {"losses": lost}}
+
+
+def _cut(run: RunReader, params: Params, other: Against, tensors: int) -> Grid:
+    """Columns that both sides have whole, fewer where there are very many tensors."""
+    merged = run.steps_a_row(params.ranks, params.start, params.stop)
+    if other.step is None:
+        thinned = other.run.thinned(other.ranks, params.start, params.stop)
+        theirs = other.run.steps_a_row(other.ranks, params.start, params.stop)
+        merged = max(merged, theirs, thinned.per if thinned else 1)
+    columns = max(1, min(params.columns, MOST_CELLS // max(tensors, 1)))
+    return grid_of(run, structs.replace(params, columns=columns), merged)
+
+
+def _paired(run: RunReader, params: Params, other: Against) -> Pairs:
+    here, there = run.names().tensors, other.run.names().tensors
+    return pairs(here, chosen(here, params.kinds, params.q), there, chosen(there, params.kinds, params.q))
+
+
+def _there(params: Params, other: Against, cut: Grid, order: Array) -> Cells:
+    """Cells of the other side, as many columns as `cut` has."""
+    if other.step is None:
+        return _read(other.run, other.ranks, cut, order)
+    # Of merged or thinned history the one column that holds the step holds others too.
+    asked = structs.replace(params, ranks=other.ranks, start=other.step, stop=other.step + 1, columns=1)
+    one = _read(other.run, other.ranks, grid_of(other.run, asked), order)
+    shape = (len(order), cut.width)
+    return Cells(np.broadcast_to(one.bits[:, :1], shape), np.broadcast_to(one.state[:, :1], shape))
+
+
+def _read(run: RunReader, ranks: tuple[int, ...], cut: Grid, order: Array) -> Cells:
+    deadline.check()
+    found = reading.read(run, ranks, cut, order, run.names().tensors, HEADROOM)
+    reading.mark_stale(run, ranks, cut, found.state)
+    return found
+
+
+def _nothing() -> Compared:
+    empty = Cells(np.zeros((0, 0), np.float32), np.zeros((0, 0), np.uint8))
+    return compare(empty, empty)
+
+
+def _figure(cut: Grid, pooled: Compared, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    trace = {
+        "type": "heatmap", "name": "difference", "x0": cut.first * cut.per + (cut.per - 1) / 2, "dx": cut.per,
+        "z": typed(pooled.difference, "f4"), "zmin": -SCALE_BITS, "zmax": SCALE_BITS, "zauto": False,
+        "showscale": False, "hoverongaps": True, "colorscale": [list(stop) for stop in LIGHT],
+    }  # fmt: skip
+    return {"figure": {"data": [trace] if rows else [], "layout": layout(autorange="reversed")}}
+
+
+def _cells_meta(pooled: Compared, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    bad = is_nonfinite(pooled.here) | is_nonfinite(pooled.there)
+    return {
+        "rows": rows, "state_names": STATE_NAMES,
+        "states": typed(pooled.here.state, "u1"), "other_states": typed(pooled.there.state, "u1"),
+        "bits": typed(np.where(has_headroom(pooled.here), pooled.here.bits, np.nan), "f4"),
+        "nonfinite_columns": np.flatnonzero(bad.any(axis=0)).tolist() if bad.size else [],
+    }  # fmt: skip
+
+
+def _rows(tensors: Tensors, order: Array, starts: Array) -> list[dict[str, Any]]:
+    units = [Unit(each) for each in order[:, None]]
+    return [row(tensors.entries, group) for group in grouped(units, starts)]
+
+
+def _facts(run: RunReader, other: Against, found: Pairs) -> dict[str, Any]:
+    return {
+        "against": other.facts(), "first_step": run.first_step, "last_step": run.last_step,
+        "matched": len(found.here),
+        "only_here": _names(run.names().tensors, found.only_here),
+        "only_there": _names(other.run.names().tensors, found.only_there),
+        "other_damaged_tiles": 0 if other.run is run else len(other.run.damage),  # this run's own are in `damaged`
+    }  # fmt: skip
+
+
+def _names(tensors: Tensors, ordinals: list[int]) -> dict[str, Any]:
+    return {"count": len(ordinals), "labels": [label(tensors.entries[each]) for each in ordinals[:MOST_NAMES]]}
+
+
+def _loss(loss: Loss, compared: Compared, found: Pairs, run: RunReader, other: Against, cut: Grid) -> dict[str, Any]:
+    at = (loss.row, loss.column)
+    here, there = int(found.here[loss.row]), int(found.there[loss.row])
+    entry, start = run.names().tensors.entries[here], (cut.first + loss.column) * cut.per
+    return {
+        "tensor": here, "other_tensor": there, "label": label(entry), "dtype": entry.dtype,
+        "other_dtype": other.run.names().tensors.entries[there].dtype,
+        "start": max(start, cut.start), "stop": min(start + cut.per, cut.stop),
+        "difference_bits": None if loss.broke else float(compared.difference[at]),
+        "bits": _bits(compared.here, at), "other_bits": _bits(compared.there, at),
+        "state": STATE_NAMES[compared.here.state[at]], "other_state": STATE_NAMES[compared.there.state[at]],
+    }  # fmt: skip
+
+
+def _bits(cells: Cells, at: tuple[int, int]) -> float | None:
+    one = Cells(cells.bits[at][None], cells.state[at][None])
+    return float(one.bits[0]) if has_headroom(one)[0] else None
+
+
+FIGURE = Figure(
+    "comparison", "Difference in headroom",
+    "Bits of headroom that each tensor has more than at another step, on another rank or in another run.", build,
+)  # fmt: skip

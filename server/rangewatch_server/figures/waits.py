@@ -1,0 +1,102 @@
+"""Rank by step: how long each rank waited for the others in its collectives, and whom they waited for.
+
+Collectives are matched across ranks, which costs too much for a whole run. A range of few steps is read whole; of a
+longer one a step of each column is, so that what is read is bounded, and the figure says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch_server import collectives_reader as reader
+from rangewatch_server import deadline
+from rangewatch_server.collectives.matching import match
+from rangewatch_server.collectives.waits import Waits, waits_of
+from rangewatch_server.figures.base import Figure, Grid, Params, grid, layout, typed
+from rangewatch_server.figures.layers import row_edges
+
+if TYPE_CHECKING:
+    from rangewatch_server.queries import RunReader
+
+Array = NDArray[Any]
+
+LOOKS = 48
+"""Columns of a range that is too long to be read whole: as many reads of one step."""
+LEAST_LOOKS = 12
+RANK_LOOKS = 768
+"""Ranks times columns: with more ranks fewer columns, each costs a piece of stored samples."""
+MOST_LAYERS = 2
+"""What is told of a cell: its wait, and what it cost the others."""
+
+
+def build(run: RunReader, params: Params) -> dict[str, Any]:
+    """The figure `waits` of docs/api.md."""
+    low, high = reader.looked_at(run, params.start, params.stop)
+    is_whole = low == params.start or params.stop - params.start <= reader.MOST_STEPS
+    cut = grid(params.start, params.stop, params.columns if is_whole else _looks(len(params.ranks)))
+    cells = np.full((MOST_LAYERS, len(params.ranks), cut.width), np.nan)
+    if low < high:
+        for start, stop in [(low, high)] if is_whole else _single_steps(cut, high):
+            deadline.check()
+            _fill(cells, cut, params.ranks, waits_of(match(reader.chunks(run, start, stop - 1))))
+    starts = row_edges(len(params.ranks), params.rows)
+    wait_s, cost_s = (_pooled(each, starts) for each in cells)
+    groups = np.split(np.array(params.ranks, np.int64), starts[1:]) if params.ranks else []
+    trace = {
+        "type": "heatmap", "name": "wait", "x0": cut.first * cut.per + (cut.per - 1) / 2, "dx": cut.per,
+        "z": typed(wait_s, "f4"), "zmin": 0, "showscale": False, "hoverongaps": False,
+    }  # fmt: skip
+    meta = cut.meta() | {
+        "note": _note(cut, is_whole), "is_whole": is_whole, "rows": [_row(group) for group in groups],
+        "cost_to_others_s": typed(cost_s, "f4"), "empty": None if low < high else "no collectives were recorded",
+    }  # fmt: skip
+    return {"figure": {"data": [trace], "layout": layout(autorange="reversed")}, "meta": meta}
+
+
+def _looks(ranks: int) -> int:
+    return max(LEAST_LOOKS, min(LOOKS, RANK_LOOKS // max(1, ranks)))
+
+
+def _single_steps(cut: Grid, stop: int) -> Iterator[tuple[int, int]]:
+    """The last step of each column, of the newest one the newest: fixed as long as the columns are."""
+    for column in range(cut.width):
+        step = min((cut.first + column + 1) * cut.per, stop) - 1
+        if step >= max(cut.start, (cut.first + column) * cut.per):
+            yield step, step + 1
+
+
+def _fill(cells: Array, cut: Grid, ranks: tuple[int, ...], waits: Waits) -> None:
+    """The longest wait of each cell, and the largest cost; what is not known stays NaN."""
+    inside = (waits.steps >= cut.start) & (waits.steps < cut.stop)
+    columns = waits.steps[inside] // cut.per - cut.first
+    known = waits.known_count > 0
+    for place, values in enumerate((waits.wait_s, waits.cost_to_others_s)):
+        found = np.where(known, values, np.nan)[:, inside]
+        for row, rank in enumerate(ranks):
+            at = int(np.searchsorted(waits.ranks, rank))
+            if at < len(waits.ranks) and waits.ranks[at] == rank:
+                np.fmax.at(cells[place, row], columns, found[at])
+
+
+def _pooled(cells: Array, starts: Array) -> Array:
+    """The worst of each group of ranks."""
+    return cells if len(starts) == len(cells) or not len(cells) else np.fmax.reduceat(cells, starts, axis=0)
+
+
+def _note(cut: Grid, is_whole: bool) -> str:
+    if cut.per == 1:
+        return "each column: one step"
+    return f"each column: {'worst' if is_whole else 'one step looked at'} of {cut.per} steps"
+
+
+def _row(group: Array) -> dict[str, Any]:
+    single, first = len(group) == 1, int(group[0])
+    name = f"rank {first}" if single else f"ranks {first}-{group[-1]}"
+    return {"label": name, "count": len(group), "tensor": None, "tensors": None, "rank": first if single else None}
+
+
+FIGURE = Figure("waits", "Waits by rank", "How long each rank waited for the others in its collectives.", build)

@@ -1,0 +1,211 @@
+"""What rules look at: a run as it was when it had reached a step, as arrays. Read once, however many rules ask.
+
+Nothing here depends on a clock or on the order in which batches came: the same stored run gives the same arrays, and so
+the same findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import select
+
+from rangewatch.records import KINDS, RankInfo
+from rangewatch_server import deadline
+from rangewatch_server.loss_scale import History
+from rangewatch_server.pyramid import FANOUT, RANGES, SERIES_PART
+from rangewatch_server.queries import RunReader, last_step
+from rangewatch_server.store import tables
+from rangewatch_server.store.names import Tensors
+
+Array = NDArray[Any]
+
+FORWARD = ("output", "input", "weight")
+BACKWARD = ("grad_output", "grad")
+OPTIMIZER = ("reduced_grad", "update")
+
+WINDOW = 256
+"""Steps that trends are judged by, up to the last: four tiles of a rank."""
+
+SCAN_COLUMNS = 512
+"""Columns that a scan of the whole run looks at first."""
+
+FAR_STEPS = 64
+"""A rank that is so many steps behind the first was left there: the others are not judged by what it lacks."""
+
+_event, _stream = tables.events.c, tables.streams.c
+
+
+class Window(msgspec.Struct, frozen=True):
+    """Single steps [start, stop) of all tensors: `columns[name]` is (t, n); t in the order of `Evidence.tensors`."""
+
+    start: int
+    stop: int
+    columns: dict[str, Array]
+
+    @property
+    def steps(self) -> Array:
+        """(n,) int64."""
+        return np.arange(self.start, self.stop)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that a rank, or its watcher, told."""
+
+    rank: int
+    step: int
+    kind: str
+    message: str
+    data: dict[str, Any]
+
+
+class Evidence:
+    """A run's steps [start, stop). Default: from its first to behind the last step of any rank."""
+
+    def __init__(self, run: RunReader, stop: int | None = None, start: int | None = None) -> None:
+        self.run = run
+        end = 0 if run.last_step is None else run.last_step + 1
+        self.start = (run.first_step or 0) if start is None else start
+        self.stop = end if stop is None else max(self.start, min(stop, end))
+        self._kept: dict[Any, Any] = {}
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """All that have reported, ascending."""
+        return tuple(sorted(self.run.ranks))
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """The run's tensors, by ordinal."""
+        return self.run.names().tensors
+
+    def info(self, rank: int) -> RankInfo:
+        """What a rank's newest process said of itself."""
+        return self.run.ranks[rank].info
+
+    @cached_property
+    def is_loss_scaled(self) -> bool:
+        """Whether gradients are multiplied by a loss scale, which skips steps that overflow."""
+        return any(self.info(rank).loss_scaled for rank in self.ranks)
+
+    @cached_property
+    def loss_scales(self) -> History:
+        """The loss scale up to the last step that all ranks told."""
+        return History(self.run, self.start, self.whole_stop)
+
+    @cached_property
+    def whole_stop(self) -> int:
+        """Behind the last step that all ranks have told, but for those that were left behind."""
+        ends = [1 + step for rank in self.ranks if (step := last_step(self.run.ranks[rank])) is not None]
+        near = [min(end, self.stop) for end in ends if end > self.stop - FAR_STEPS]
+        return min(near, default=self.stop)
+
+    def window(
+        self, wanted: Sequence[str], steps: int = WINDOW, stop: int | None = None, rank: int | None = None
+    ) -> Window:
+        """The last `steps` single steps before `stop` (default: those that all ranks told): of one rank, or all merged.
+
+        A statistic that the run has not is left out.
+        """
+        end = self.whole_stop if stop is None else stop
+        start = max(self.start, end - steps)
+        names = tuple(name for name in wanted if name in self.run.names().fill[RANGES])
+        return self._once(("window", names, start, end, rank), lambda: self._window(names, start, end, rank))
+
+    def _window(self, wanted: tuple[str, ...], start: int, stop: int, rank: int | None) -> Window:
+        rows = np.arange(len(self.tensors.entries))
+        ranks = list(self.ranks) if rank is None else [rank]
+        if not len(rows) or start >= stop or not ranks:
+            return Window(start, stop, {name: np.zeros((len(rows), max(0, stop - start))) for name in wanted})
+        block = self.run.slice(RANGES, ranks, 0, start, stop, wanted, rows)
+        return Window(start, stop, {name: np.asarray(block.columns[name], np.float64) for name in wanted})
+
+    def row(self, tensor: int, rank: int, start: int, stop: int, wanted: Sequence[str]) -> dict[str, Array]:
+        """One tensor of one rank over the single steps [start, stop): (n,) each."""
+        names = tuple(name for name in wanted if name in self.run.names().fill[RANGES])
+        start = max(self.start, start)
+        if start >= stop:
+            return {name: np.zeros(0) for name in names}
+        block = self.run.slice(RANGES, [rank], 0, start, stop, names, np.array([tensor]))
+        return {name: np.asarray(block.columns[name][0], np.float64) for name in names}
+
+    def series(self, name: str, start: int | None = None, stop: int | None = None, rank: int | None = None) -> Array:
+        """(n,) values of the single steps; NaN where a step has none. Of all ranks the mean of those that told one."""
+        low = max(self.start, self.whole_stop - WINDOW) if start is None else max(self.start, start)
+        high = self.whole_stop if stop is None else stop
+        return self._once(("series", name, low, high, rank), lambda: self._series(name, low, high, rank))
+
+    def _series(self, name: str, start: int, stop: int, rank: int | None) -> Array:
+        names = self.run.names()
+        if name not in names.series or start >= stop:
+            return np.full(max(0, stop - start), np.nan)
+        rows = np.array([names.series[name]])
+        ranks = list(self.ranks) if rank is None else [rank]
+        found = self.run.slice(SERIES_PART, ranks, 0, start, stop, ("count", "nonfinite_count", "sum"), rows)
+        count, bad, total = (found.columns[each][0] for each in ("count", "nonfinite_count", "sum"))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = total / (count - bad)
+        if (bad > 0).any():  # ranks are not kept merged of the last values: they are read where they are needed only
+            last = self.run.slice(SERIES_PART, ranks, 0, start, stop, ("count", "last"), rows).columns["last"][0]
+            mean = np.where(bad > 0, last, mean)
+        return np.where(count > 0, mean, np.nan)
+
+    def has_series(self, name: str) -> bool:
+        """Whether any rank told it."""
+        return name in self.run.names().series
+
+    @cached_property
+    def told_stop(self) -> int:
+        """Behind the last step that every rank has told, those left behind too: what comes later is of later steps."""
+        ends = [last_step(self.run.ranks[rank]) for rank in self.ranks]
+        return min((self.start if end is None else min(end + 1, self.stop) for end in ends), default=self.start)
+
+    def bad_steps(self, kinds: Sequence[str]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Steps with a NaN or Inf in tensors of these kinds, ascending, each with the ranks that held it."""
+        level, start, stop = 0, self.start, self.stop
+        while (stop - start) // FANOUT**level > SCAN_COLUMNS:
+            level += 1
+        yield from self._bad_steps([KINDS.index(kind) for kind in kinds], level, start, stop)
+
+    def _bad_steps(self, kinds: list[int], level: int, start: int, stop: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        if start >= stop or not self.ranks:
+            return
+        deadline.check()
+        block = self.run.by_rank(self.ranks, level, start, stop, ("nan_count", "inf_count"))
+        found = (block.columns["nan_count"] + block.columns["inf_count"]).reshape(len(self.ranks), len(KINDS), -1)
+        bad = found[:, kinds].sum(axis=1) > 0
+        for column in np.flatnonzero(bad.any(axis=0)):
+            at = block.first + int(column)
+            if level == 0:
+                yield at, tuple(np.asarray(self.ranks)[bad[:, column]].tolist())
+            else:
+                low, high = max(start, at * FANOUT**level), min(stop, (at + 1) * FANOUT**level)
+                yield from self._bad_steps(kinds, level - 1, low, high)
+
+    def events(self, *kinds: str) -> list[Event]:
+        """Events of these kinds of all processes, in the order of steps and ranks; none later than the last step."""
+        return self._once(("events", kinds), lambda: self._events(kinds))
+
+    def _events(self, kinds: tuple[str, ...]) -> list[Event]:
+        ids = {row.id: (rank, row.ordinal) for rank, each in self.run.ranks.items() for row in each.rows}
+        query = (
+            select(_event.id, _event.stream_id, _event.step, _event.kind, _event.message, _event.data)
+            .where(_event.stream_id.in_(list(ids)), _event.kind.in_(kinds), _event.step <= self.stop)
+            .order_by(_event.id)
+        )
+        # Numbers are given as messages arrive: of one process they are in its order, of several they say nothing.
+        rows = sorted(self.run.connection.execute(query), key=lambda row: (row.step, ids[row.stream_id], row.id))
+        return [
+            Event(ids[row.stream_id][0], row.step, row.kind, row.message, msgspec.json.decode(row.data)) for row in rows
+        ]
+
+    def _once(self, key: Any, read: Any) -> Any:
+        if key not in self._kept:
+            deadline.check()
+            self._kept[key] = read()
+        return self._kept[key]

@@ -1,0 +1,71 @@
+"""Words of the early warnings: tensors by name, and code to paste."""
+
+from __future__ import annotations
+
+from rangewatch.records import TensorEntry
+
+_KINDS = {
+    "output": "the output of {}",
+    "input": "the input of {}",
+    "grad_output": "the gradient of the output of {}",
+    "grad": "the gradient of {}",
+    "weight": "the weight {}",
+    "reduced_grad": "the reduced gradient of {}",
+    "update": "the update of {}",
+}
+
+
+def the(entry: TensorEntry) -> str:
+    """Such as "the output of blocks.3.ff"; with its place where the module gives several tensors."""
+    name = entry.fqn or "the whole model"
+    return _KINDS[entry.kind].format(name if entry.index == 0 else f"{name} (number {entry.index})")
+
+
+def place(step: int, rank: int | None) -> str:
+    """How a summary begins."""
+    return f"Step {step}" if rank is None else f"Step {step}, rank {rank}"
+
+
+def listed(entries: list[TensorEntry], most: int = 4) -> str:
+    """The first few by name, and how many more there are."""
+    names = ", ".join(the(entry) for entry in entries[:most])
+    return names if len(entries) <= most else f"{names} and {len(entries) - most} more"
+
+
+def module_code(fqn: str) -> str:
+    """The expression for a module, by its path from the model; "" is the model itself."""
+    return f"model.get_submodule({fqn!r})" if fqn else "model"
+
+
+def in_float32(fqn: str) -> str:
+    """Code that makes one module compute in float32, its inputs too, under autocast or not."""
+    return (
+        "def in_float32(module):\n"
+        "    forward, device_type = module.forward, next(model.parameters()).device.type\n"
+        "    def wide(value):\n"
+        "        return value.float() if torch.is_tensor(value) and value.is_floating_point() else value\n"
+        "    def run(*args, **kwargs):\n"
+        "        with torch.autocast(device_type, enabled=False):\n"
+        "            return forward(*map(wide, args), **{name: wide(value) for name, value in kwargs.items()})\n"
+        "    module.float().forward = run\n"
+        "# model: the one inside DDP, before the optimizer is made; the output is float32 too\n"
+        f"in_float32({module_code(fqn)})"
+    )
+
+
+def in_bfloat16(device: str) -> str:
+    """Code that makes the model compute in bfloat16, without a loss scaler. `device`: torch's word, such as `cuda`."""
+    return (
+        "model.float()  # before the optimizer is made\n"
+        f"model.forward = torch.autocast({device!r}, dtype=torch.bfloat16)(model.forward)\n"
+        f"scaler = torch.amp.GradScaler({device!r}, enabled=False)"
+    )
+
+
+def loader_with(settings: str) -> str:
+    """Code that makes a data loader anew with other settings, such as `num_workers=2`."""
+    return (
+        "def made_anew(loader):  # yours: train_loader = made_anew(train_loader)\n"
+        "    same = {'batch_sampler': loader.batch_sampler, 'collate_fn': loader.collate_fn}\n"
+        f"    return torch.utils.data.DataLoader(loader.dataset, **same, {settings})"
+    )

@@ -1,0 +1,36 @@
+"""Certificates made on the spot."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from rangewatch_server.tls import tls_context
+
+
+class Pair(NamedTuple):
+    """Files."""
+
+    cert: str
+    key: str
+
+    def context(self) -> ssl.SSLContext:
+        """To serve with."""
+        return tls_context(self.cert, self.key)
+
+    def trust(self) -> ssl.SSLContext:
+        """To connect with."""
+        return ssl.create_default_context(cafile=self.cert)
+
+
+def made(folder: Path, name: str, names: str = "IP:127.0.0.1") -> Pair:
+    """A self-signed certificate of 127.0.0.1 and its key."""
+    pair = Pair(str(folder / f"{name}.pem"), str(folder / f"{name}.key"))
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=127.0.0.1 "
+        f"-addext subjectAltName={names} -keyout {pair.key} -out {pair.cert}"
+    )
+    subprocess.run(command.split(), check=True, capture_output=True)
+    return pair

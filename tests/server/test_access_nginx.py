@@ -1,0 +1,107 @@
+"""Behind nginx with the configuration of docs/security.md, as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from rangewatch_server.rate_limits import LOGIN
+from tests.server.certificates import Pair, made
+from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.tokens import bearer
+
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+DOCUMENT = Path(__file__).parents[2] / "docs/security.md"
+NAME = "rangewatch.example"
+KNOWN = catalogue(2)
+
+pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+
+
+class Behind(NamedTuple):
+    server: Server
+    url: str
+    client: httpx.Client
+
+
+def documented(server: Server, pair: Pair, port: int) -> str:
+    """The block of the page, with this test's ports and files."""
+    found = re.search(r"```nginx\n(.*?)```", DOCUMENT.read_text(), re.S)
+    assert found is not None
+    block = found[1].replace("listen 443 ssl", f"listen 127.0.0.1:{port} ssl")
+    block = block.replace("http://127.0.0.1:8642", server.url)
+    return block.replace("chain.pem", pair.cert).replace("key.pem", pair.key)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture
+def behind(start_server: Callable[..., Server], tmp_path: Path) -> Iterator[Behind]:
+    server = start_server("--token", "s3cret", "--allow-host", NAME, "--forwarded-allow-ips", "127.0.0.1")
+    pair, port = made(tmp_path, "own"), free_port()
+    places = " ".join(
+        f"{each}_temp_path {tmp_path / each};" for each in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    text = f"daemon off; pid {tmp_path / 'pid'}; error_log stderr; events {{}} http {{ access_log off; {places}\n"
+    file = tmp_path / "nginx.conf"
+    user = "user root;\n" if os.geteuid() == 0 else ""
+    file.write_text(f"{user}{text}{documented(server, pair, port)}}}\n")
+    trust = ssl.create_default_context(cafile=pair.cert)
+    with subprocess.Popen([str(NGINX), "-p", str(tmp_path), "-c", str(file)]) as nginx:
+        url = f"https://127.0.0.1:{port}"
+        transport = httpx.HTTPTransport(verify=trust, retries=30)
+        with httpx.Client(base_url=url, transport=transport, headers={"Host": NAME}, timeout=30) as client:
+            yield Behind(server, url, client)
+        nginx.terminate()
+
+
+def test_everything_works_behind_nginx(behind: Behind) -> None:
+    client = behind.client
+    ours = {"Origin": f"https://{NAME}", "Sec-Fetch-Site": "same-origin"}
+    entered = client.post("/login", data={"token": "s3cret"}, headers=ours)
+    assert entered.status_code == 204
+    assert "; secure" in entered.headers["set-cookie"].lower()
+    token = bearer("s3cret")
+    assert client.post("/api/v1/ingest", content=_encoded(), headers=token).status_code == 202
+    with client.stream("GET", "/api/v1/live", headers=token) as live:
+        lines = live.iter_lines()
+        assert next(line for line in lines if line.startswith(":")) == ": connected"
+        behind.server.post(batch(KNOWN, 0, range(4)), **token)
+        assert "last_step" in next(line for line in lines if line.startswith("data:")), "nothing is held back"
+    foreign = client.delete("/api/v1/runs/1", headers=token | {"Origin": "https://evil.example"})
+    assert foreign.status_code == 403
+    backup = client.get("/api/v1/backup", headers=token).content
+    restored = client.put("/api/v1/restore", content=backup + bytes(17 << 20), headers=token)
+    assert restored.status_code == 200, "larger than a batch may be"
+    record = client.get("/api/v1/audit?limit=1", headers=token).json()["records"][0]
+    assert record["client"] == "127.0.0.1"
+
+
+def test_clients_cannot_make_up_where_they_come_from(behind: Behind) -> None:
+    """Each guess says it comes from elsewhere; nginx says whence they come."""
+    said = [
+        behind.client.post("/login", data={"token": "guess"}, headers={"X-Forwarded-For": f"203.0.113.{n}"}).status_code
+        for n in range(LOGIN.burst + 1)
+    ]
+    assert said == [401] * LOGIN.burst + [429]
+    assert urlsplit(behind.url).scheme == "https"
+
+
+def _encoded() -> bytes:
+    from rangewatch import wire
+
+    return wire.encode(opening(KNOWN))

@@ -1,0 +1,120 @@
+"""Streams of live pages: told at once and then twice a second at most; a page that takes nothing is merged for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rangewatch_server import live
+from rangewatch_server.live import PING, Broker
+from rangewatch_server.store.transaction import Changed
+from tests.server.conftest import Server, batch, catalogue, in_own_loop, opening
+
+KNOWN = catalogue(3)
+
+
+def told(events: bytes | None) -> list[tuple[int, int | None]]:
+    """(run, last step) of each event."""
+    assert events is not None
+    data = [json.loads(line[6:]) for line in events.decode().splitlines() if line.startswith("data: ")]
+    return [(each["run"], each["last_step"]) for each in data]
+
+
+def in_loop(work: Callable[[Broker], Any]) -> None:
+    async def made() -> None:
+        broker = Broker()
+        broker.start()
+        await work(broker)
+
+    in_own_loop(made)
+
+
+def test_the_first_change_is_told_at_once_and_the_rest_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MIN_INTERVAL_S", 0.05)
+
+    async def work(broker: Broker) -> None:
+        one, other = broker.open(), broker.open()
+        broker._deliver([Changed(1, 5)])
+        first = await one.next()
+        assert told(first) == [(1, 5)] and first is await other.next(), "encoded once"
+        for step in (6, 7, 8):
+            broker._deliver([Changed(1, step), Changed(2, None)])
+        assert told(await one.next()) == [(1, 8), (2, None)]
+
+    in_loop(work)
+
+
+def test_a_page_that_takes_nothing_has_one_entry_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MIN_INTERVAL_S", 0.001)
+
+    async def work(broker: Broker) -> None:
+        slow, quick = broker.open(), broker.open()
+        for step in range(50):
+            broker._deliver([Changed(step % 2, step)])
+            await quick.next()
+        assert sorted(told(await slow.next())) == [(0, 48), (1, 49)]
+
+    in_loop(work)
+
+
+def test_a_quiet_stream_has_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "PING_S", 0.01)
+
+    async def work(broker: Broker) -> None:
+        client = broker.open()
+        assert await client.next() == PING
+        assert await client.next() == PING
+
+    in_loop(work)
+
+
+def test_the_end_is_the_end() -> None:
+    async def work(broker: Broker) -> None:
+        stopped, stranger = broker.open(), broker.open("x", lambda: False)
+        broker.recheck()
+        assert await stranger.next() is None
+        broker.stop()
+        assert await stopped.next() is None
+
+    in_loop(work)
+
+
+def test_a_page_that_goes_gives_its_place_back(server: Server) -> None:
+    """Also one that goes while nothing is told."""
+    page = socket.create_connection(("127.0.0.1", server.client.base_url.port or 0))
+    page.sendall(b"GET /api/v1/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    head = b""
+    while b": connected" not in head:
+        head += page.recv(4_096)
+    assert b"text/event-stream" in head and b"x-accel-buffering: no" in head and b"content-length" not in head
+    assert "rangewatch_live_streams 1.0" in server.client.get("/metrics").text
+    server.post(opening(KNOWN))
+    server.post(batch(KNOWN, 0, range(4)))
+    while b'"last_step":3' not in head:
+        head += page.recv(4_096)
+    page.close()
+    while "rangewatch_live_streams 0.0" not in server.client.get("/metrics").text:
+        pass
+
+
+def test_many_pages_hear_of_a_change(server: Server) -> None:
+    async def listen() -> None:
+        readers = []
+        for _ in range(50):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.client.base_url.port)
+            writer.write(b"GET /api/v1/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            readers.append((reader, writer))
+        for reader, _ in readers:
+            await reader.readuntil(b": connected")
+        await asyncio.to_thread(server.post, opening(KNOWN))
+        await asyncio.to_thread(server.post, batch(KNOWN, 0, range(4)))
+        for reader, writer in readers:
+            await reader.readuntil(b'"last_step":3')
+            writer.close()
+
+    in_own_loop(listen)

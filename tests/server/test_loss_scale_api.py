@@ -1,0 +1,143 @@
+"""Every drop of the loss scale with its cause, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from rangewatch import wire
+from rangewatch.records import Batch, Catalogue, Opening, RangeRows, RankInfo, SeriesRows
+from rangewatch.statistics import ALL
+from tests.rules.loss_scales import GRAD_A, GRAD_B, GRAD_WEIGHT, LAYERS, OUTPUT_B, bad, scaled
+from tests.server.conftest import Server
+
+KNOWN = Catalogue(ALL, tuple(LAYERS))
+A_BATCH = 256
+
+
+def send(
+    server: Server, series: dict[str, np.ndarray], counts: np.ndarray | float = 0.0, *, rank: int = 0, ranks: int = 1,
+    amax: float = 1.0, first: int = 0, incarnation: str = "a",
+) -> None:  # fmt: skip
+    """What a rank tells; `counts`: Inf by tensor and step."""
+    info = RankInfo("run", rank, ranks, rank, "host", incarnation, 1, loss_scaled=True)
+    server.post(Opening(info, KNOWN))
+    steps = len(series["skipped_step"])
+    shape = (len(LAYERS), steps)
+    columns = {
+        name: np.broadcast_to(np.asarray(value, float), shape)
+        for name, value in {"call_count": 1, "numel": 32, "amax": amax, "nan_count": 0, "inf_count": counts}.items()
+    }
+    for sequence, low in enumerate(range(0, steps, A_BATCH)):
+        part = slice(low, low + A_BATCH)
+        at = first + np.arange(steps)[part]
+        ranges = RangeRows(at, np.arange(shape[0]), {name: each[:, part] for name, each in columns.items()})
+        rows = tuple(SeriesRows(name, at, values[part]) for name, values in series.items())
+        batch = Batch("run", rank, incarnation, sequence, wire.catalogue_digest(KNOWN), ranges, rows)
+        assert server.post(batch).status_code == 202
+
+
+def get(server: Server, **query: Any) -> Any:
+    return server.get(f"/api/v1/runs/1/loss_scale?{httpx.QueryParams(query)}")
+
+
+def test_a_drop_has_its_cause(server: Server) -> None:
+    series = scaled(200, (150,))
+    counts = bad(series, GRAD_B, GRAD_A)
+    send(server, series, 0.0, rank=0, ranks=3)
+    send(server, series, counts, rank=1, ranks=3, amax=60_000.0)
+    send(server, series, counts, rank=2, ranks=3)
+    found = get(server)
+    (drop,) = found["drops"]
+    assert (drop["step"], drop["skipped"], drop["cause"]) == (150, True, "gradient")
+    assert drop["scales"] == [{"scaler": "loss_scale", "before": 65536.0, "after": 32768.0}]
+    assert (drop["ranks"], drop["rank_count"], drop["tensor_count"]) == ([1, 2], 2, 2)
+    assert (drop["first"]["label"], drop["first"]["rank"], drop["first"]["inf_count"]) == ("b grad_output", 1, 1)
+    assert drop["first"]["headroom_before_bits"] == pytest.approx(np.log2(65504 / 60_000))
+    assert [each["label"] for each in drop["tensors"]] == ["b grad_output", "a grad_output"]
+    scale = {"name": "loss_scale", "min": 32768.0, "max": 65536.0, "last": 32768.0}
+    assert found["scalers"] == [{**scale, "settings": None}], "nobody told of the scaler's settings"
+    assert (found["skipped_steps"], found["next"], found["layers_of_drops"]) == (1, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cause"),
+    [((OUTPUT_B, GRAD_B), "forward"), ((GRAD_WEIGHT,), "gradient"), ((), "unknown")],
+)
+def test_what_is_to_blame(server: Server, rows: tuple[int, ...], cause: str) -> None:
+    series = scaled(100, (50,))
+    send(server, series, bad(series, *rows))
+    (drop,) = get(server)["drops"]
+    assert (drop["cause"], drop["first"] is None) == (cause, not rows)
+
+
+def test_layers_by_how_often_they_are_the_first(server: Server) -> None:
+    series = scaled(200, (10, 60, 110, 160))
+    counts = bad(series, GRAD_A)
+    counts[GRAD_B, 60] = 1
+    send(server, series, counts, amax=123.0)
+    layers = get(server)["layers"]
+    assert [(each["label"], each["first"], each["overflows"]) for each in layers] == [
+        ("a grad_output", 3, 4), ("b grad_output", 1, 1),
+    ]  # fmt: skip
+    assert [(each["last_step"], each["amax"]) for each in layers] == [(160, 123.0), (60, 123.0)]
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_pages_have_each_drop_once(server: Server, order: str) -> None:
+    steps = [3, 4, 64, 700, 701, 1_500, 2_999]
+    send(server, scaled(3_000, steps))
+    seen: list[int] = []
+    query: dict[str, Any] = {"limit": 2, "order": order}
+    while True:
+        page = get(server, **query)
+        seen += [each["step"] for each in page["drops"]]
+        if page["next"] is None:
+            break
+        query["stop" if order == "newest" else "start"] = page["next"]
+    assert seen == (steps[::-1] if order == "newest" else steps)
+    assert get(server)["skipped_steps"] == len(steps)
+
+
+def test_a_scale_that_is_set_lower_without_a_skip(server: Server) -> None:
+    series = scaled(300, (), first=2.0**16)
+    series["loss_scale"][128:] = 1_024.0
+    send(server, series)
+    (drop,) = get(server)["drops"]
+    assert (drop["step"], drop["skipped"], drop["cause"]) == (127, False, "set")
+    assert drop["scales"][0] == {"scaler": "loss_scale", "before": 65536.0, "after": 1024.0}
+
+
+def test_several_scalers_have_each_their_own(server: Server) -> None:
+    series = scaled(100, (40,))
+    series["loss_scale/1"] = np.full(100, 8.0)
+    send(server, series)
+    found = get(server)
+    assert [each["name"] for each in found["scalers"]] == ["loss_scale", "loss_scale/1"]
+    assert found["drops"][0]["scales"][1] == {"scaler": "loss_scale/1", "before": 8.0, "after": 8.0}
+
+
+def test_the_last_step_does_not_know_what_comes_after(server: Server) -> None:
+    send(server, scaled(50, (49,)))
+    (drop,) = get(server)["drops"]
+    assert drop["scales"][0]["after"] is None
+
+
+def test_a_run_without_a_scaler(server: Server) -> None:
+    series = {"skipped_step": np.zeros(20)}
+    send(server, series)
+    found = get(server)
+    assert (found["scalers"], found["drops"], found["layers"], found["skipped_steps"]) == ([], [], [], 0)
+
+
+@pytest.mark.parametrize("query", [{"limit": 0}, {"limit": 201}, {"order": "worst"}, {"start": -1}])
+def test_bad_parameters_are_refused(server: Server, query: dict[str, Any]) -> None:
+    send(server, scaled(20, ()))
+    assert server.client.get("/api/v1/runs/1/loss_scale", params=query).status_code == 422
+
+
+def test_an_unknown_run(server: Server) -> None:
+    assert server.client.get("/api/v1/runs/7/loss_scale").status_code == 404

@@ -1,0 +1,53 @@
+"""How a scaler is set is told with its scale, as far as the agent said; whatever else is sent is not believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rangewatch.records import Event
+from tests.rules.loss_scales import scaled, told
+from tests.server.conftest import Server, batch, catalogue, opening
+
+KNOWN = catalogue(2)
+PATH = "/api/v1/runs/1/loss_scale"
+
+
+def send(server: Server, *said: Event, incarnation: str = "a", first: int = 0) -> None:
+    series = scaled(20, (10,))
+    server.post(opening(KNOWN, incarnation=incarnation))
+    sent = batch(KNOWN, 0, range(first, first + 20), incarnation=incarnation, series=series, events=said)
+    assert server.post(sent).status_code == 202
+
+
+def settings(server: Server) -> Any:
+    return server.get(PATH)["scalers"][0]["settings"]
+
+
+def test_the_newest_settings_of_each_scaler(server: Server) -> None:
+    send(server, told(100), told(7, series="loss_scale/1"), told(2_000, step=5))
+    assert settings(server) == {
+        "class": "GradScaler", "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2_000.0,
+    }  # fmt: skip
+
+
+def test_those_of_an_older_process_are_over(server: Server) -> None:
+    send(server, told(100))
+    send(server, incarnation="b", first=20)
+    assert settings(server) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"series": "loss_scale", "growth_interval": "often", "class": 7}, [None, None, None, None]),
+        ({"series": "loss_scale", "growth_factor": 1e300, "backoff_factor": True}, [None, None, None, None]),
+        ({"series": "loss_scale", "class": "S" * 5_000, "growth_factor": 2}, ["S" * 100, 2.0, None, None]),
+        ({"series": ["loss_scale"]}, None),
+    ],
+)
+def test_odd_details_are_not_known(server: Server, data: dict[str, Any], expected: list[Any] | None) -> None:
+    send(server, Event("scaler", 1, 0, "", data))
+    found = settings(server)
+    assert (None if found is None else list(found.values())) == expected
