@@ -88,11 +88,79 @@ export const gpus = (run, signal) => get(`${runRoute(run)}/gpus`, {}, signal);
 /** @param {string} run @param {number} rank @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("./types.js").GpuLanes>} */
 export const gpuLanes = (run, rank, query, signal) => get(`${runRoute(run)}/gpus/${rank}`, query, signal);
 
+/** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("./loss_scale_words.js").LossScale>} */
+export const lossScale = (run, query, signal) => get(`${runRoute(run)}/loss_scale`, query, signal);
+
+/** What was asked of the run's agents, newest first. @param {string} run @param {AbortSignal} [signal] @returns {Promise<{now_ns: number, commands: import("./trace_words.js").Command[]}>} */
+export const commands = (run, signal) => get(`${runRoute(run)}/commands`, {}, signal);
+
 /** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("./types.js").Environment>} */
 export const environment = (run, signal) => get(`${runRoute(run)}/environment`, {}, signal);
 
-/** Trades the server's token for a session cookie. @param {string} token */
+/** What is wrong with the run now. @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("./types.js").Diagnosis>} */
+export const diagnosis = (run, signal) => get(`${runRoute(run)}/diagnosis`, {}, signal);
+
+/** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("./types.js").AlertList>} */
+export const alerts = (run, query, signal) => get(`${runRoute(run)}/alerts`, query, signal);
+
+/** @param {AbortSignal} [signal] @returns {Promise<{rules: import("./types.js").RuleFacts[], presets: import("./types.js").Preset[]}>} */
+export const rules = (signal) => get("/api/v1/rules", {}, signal);
+
+/** @param {AbortSignal} [signal] @returns {Promise<{silences: import("./types.js").Silence[]}>} */
+export const silences = (signal) => get("/api/v1/silences", {}, signal);
+
+/** @param {AbortSignal} [signal] @returns {Promise<{targets: import("./types.js").Target[]}>} */
+export const targets = (signal) => get("/api/v1/targets", {}, signal);
+
+/** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("./types.js").Thresholds>} */
+export const thresholds = (run, signal) => get(`${runRoute(run)}/thresholds`, {}, signal);
+
+/** @param {number} alert @param {boolean} isSeen */
+export const acknowledge = (alert, isSeen) => change(isSeen ? "POST" : "DELETE", `/api/v1/alerts/${alert}/acknowledge`);
+
+/** @param {{seconds: number, run_id?: number, rule?: string, tensor?: string, reason?: string}} asked */
+export const silence = (asked) => change("POST", "/api/v1/silences", asked);
+
+/** @param {number} silence */
+export const unsilence = (silence) => change("DELETE", `/api/v1/silences/${silence}`);
+
+/** @param {string} run @param {import("./types.js").RuleTables} given @returns {Promise<import("./types.js").Thresholds>} */
+export const setThresholds = (run, given) => change("PUT", `${runRoute(run)}/thresholds`, given);
+
+/** @param {string} run @param {import("./types.js").RunChange} given @returns {Promise<import("./types.js").RunChange>} */
+export const changeRun = (run, given) => change("PATCH", runRoute(run), given);
+
+/** @param {string} run @returns {Promise<{id: number, name: string}>} */
+export const deleteRun = (run) => change("DELETE", runRoute(run));
+
+/** Asks for the next steps in full. @param {string} run @param {import("./trace_words.js").TraceAsked} asked @returns {Promise<import("./trace_words.js").Command>} */
+export const askTrace = (run, asked) => change("POST", `${runRoute(run)}/commands`, { kind: "trace", ...asked });
+
+/** @param {string} run @param {number} command @returns {Promise<import("./trace_words.js").Command>} */
+export const withdraw = (run, command) => change("DELETE", `${runRoute(run)}/commands/${command}`);
+
+/** @param {string} name @returns {Promise<{sent: boolean, error: string}>} */
+export const testTarget = (name) => change("POST", `/api/v1/targets/${encodeURIComponent(name)}/test`);
+
+/** @param {string} method @param {string} path @param {unknown} [body] @returns {Promise<any>} */
+async function change(method, path, body) {
+  const asJson = body === undefined ? {} : { body: JSON.stringify(body), headers: { "content-type": "application/json" } };
+  const response = await send(path, { method, ...asJson });
+  if (!response.ok) throw await explain(response);
+  return response.json();
+}
+
+/** Who asks, and what that one may do. @returns {Promise<{name: string, roles: string[], session: boolean}>} */
+export const access = () => get("/api/v1/access", {});
+
+/** Trades a token for a session cookie. @param {string} token */
 export async function login(token) {
   const response = await send("/login", { method: "POST", body: new URLSearchParams({ token }) });
+  if (!response.ok) throw await explain(response);
+}
+
+/** Ends the session. */
+export async function logout() {
+  const response = await send("/logout", { method: "POST" });
   if (!response.ok) throw await explain(response);
 }

@@ -1,29 +1,38 @@
 // The shell: addresses to pages, the navigation, the connection's state. Pages know nothing of each other.
 
+import { createCommands } from "./commands.js";
 import { connectionNote } from "./components/connection_note.js";
 import { notFound } from "./components/error_state.js";
-import { drawNav } from "./components/nav.js";
+import { createKeyboardHelp } from "./components/keyboard_help.js";
+import { createLayerSearch } from "./components/layer_search.js";
+import { createNav } from "./components/nav.js";
+import { sessionPanel } from "./components/session.js";
+import { startKeys } from "./keys.js";
 import { createLive } from "./live.js";
 import { PAGES } from "./pages/index.js";
 import { findPage } from "./router.js";
 import { startTheme } from "./theme.js";
-import { formatState, parseState } from "./url_state.js";
+import { changedState, formatState, parseState } from "./url_state.js";
 
 /** @typedef {import("./types.js").PageContext} PageContext */
 /** @typedef {import("./types.js").ViewState} ViewState */
 
 const root = /** @type {HTMLElement} */ (document.getElementById("page"));
-const nav = /** @type {HTMLElement} */ (document.getElementById("nav"));
 const said = /** @type {HTMLElement} */ (document.getElementById("said"));
 const live = createLive("/api/v1/live");
+const session = sessionPanel(mount);
+const help = createKeyboardHelp();
+const layerSearch = createLayerSearch(root);
+const nav = createNav(/** @type {HTMLElement} */ (document.getElementById("nav")), PAGES, { session: session.panel, navigate, help: help.open });
 
 /** What is mounted now. @type {{path: string, unmount: () => void, listeners: (() => void)[], stops: (() => void)[]} | null} */
 let shown = null;
 
-/** The run as it was last fetched: some pages are listed only while there is something on them. @type {import("./types.js").Run | null} */
+/** The run as it was last fetched, which the navigation tells of. @type {import("./types.js").Run | null} */
 let seenRun = null;
 
 function leave() {
+  layerSearch.stop();
   shown?.stops.forEach((stop) => stop());
   shown?.unmount();
   shown = null;
@@ -51,16 +60,15 @@ function contextFor(params) {
     },
     say,
     setTitle: (title) => void (document.title = `${title} · rangewatch`),
-    remount: mount,
+    remount,
     sawRun,
   };
 }
 
 /** @param {import("./types.js").Run} run */
 function sawRun(run) {
-  const isNew = run.id !== seenRun?.id || run.hang !== seenRun?.hang;
   seenRun = run;
-  if (isNew) navigation();
+  navigation();
 }
 
 /** @returns {ReturnType<typeof findPage<import("./types.js").Page>>} */
@@ -68,7 +76,7 @@ function navigation() {
   const found = findPage(PAGES, location.pathname);
   const params = found?.params ?? {};
   const run = seenRun && String(seenRun.id) === params.id ? seenRun : null;
-  drawNav(nav, PAGES, found?.page ?? null, params, parseState(location.search), run);
+  nav.update({ page: found?.page ?? null, params, state: parseState(location.search), run });
   return found;
 }
 
@@ -80,6 +88,12 @@ function mount() {
   ctx.setTitle(found?.page.title ?? "No such page");
   const unmount = found ? found.page.mount(root, ctx) : notFound(root);
   if (shown) shown.unmount = unmount;
+}
+
+/** The page anew, after a login too. */
+function remount() {
+  mount();
+  void session.look();
 }
 
 /** After any change of address: the same page only hears of it, another one is mounted. */
@@ -102,7 +116,7 @@ function navigate(path) {
 
 /** @param {Partial<ViewState>} patch @param {{replace?: boolean}} [options] */
 function changeState(patch, { replace = false } = {}) {
-  const address = location.pathname + formatState({ ...parseState(location.search), ...patch });
+  const address = location.pathname + formatState(changedState(parseState(location.search), patch));
   if (address === location.pathname + location.search) return;
   if (replace) history.replaceState(null, "", address);
   else history.pushState(null, "", address);
@@ -131,7 +145,9 @@ function followLink(event) {
 }
 
 startTheme();
+document.body.append(help.element);
+startKeys(createCommands({ nav, help: help.open, layerSearch, navigate }));
 document.addEventListener("click", followLink);
 window.addEventListener("popstate", follow);
-mount();
+remount();
 live.start(connectionNote(document.body));

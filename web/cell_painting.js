@@ -73,6 +73,22 @@ function lines(pen, { left, top, width, height }, colour, spacing, crossed) {
   pen.restore();
 }
 
+/** Dotted, so that the cells are seen through. @param {CanvasRenderingContext2D} pen @param {readonly number[]} shares of the width @param {Area} area @param {Palette} palette */
+export function paintHairlines(pen, shares, { left, top, width, height }, palette) {
+  pen.save();
+  pen.strokeStyle = palette.ink;
+  pen.globalAlpha = 0.45;
+  pen.setLineDash([1, 3]);
+  pen.beginPath();
+  for (const share of shares) {
+    const x = Math.round(left + share * width) + 0.5;
+    pen.moveTo(x, 0);
+    pen.lineTo(x, top + height);
+  }
+  pen.stroke();
+  pen.restore();
+}
+
 /** Names at the left and under the columns, as many as fit. @param {CanvasRenderingContext2D} pen @param {Grid} grid @param {Area} area @param {Palette} palette */
 export function paintNames(pen, { rows, columns }, area, palette) {
   pen.font = FONT;

@@ -1,11 +1,14 @@
 // What the collectives of a run amount to, in words. Pure.
 
-import { count, rankList } from "./format.js";
+import { clip, count, rankList } from "./format.js";
 import { percent, time } from "./quantities.js";
 import { runPath } from "./url_state.js";
 
 /** @typedef {import("./types.js").Collectives} Collectives */
 /** @typedef {import("./types.js").TimingSource} TimingSource */
+
+/** Ranks of a late host that are linked to. */
+const MOST_LINKS = 8;
 
 /** How a rank times its collectives, best first. @type {Record<string, string>} */
 const RUNGS = {
@@ -20,12 +23,19 @@ const RUNGS = {
 /** The page's first sentence. @param {Collectives} answer @param {string} run @returns {import("./types.js").Verdict} */
 export function waitVerdict({ verdict, why_no_verdict: why, table }, run) {
   if (!verdict) return { level: table.length ? "ok" : "empty", parts: [["text", why ?? "Nobody stands out."]], links: [] };
-  const { rank, text } = verdict;
-  const links = rank === null ? [] : [
-    { label: `GPU of rank ${rank}`, path: runPath(run, "gpu", { rank }) },
-    { label: `Layers of rank ${rank}`, path: runPath(run, "layers", { rank }) },
-  ];
+  const { rank, ranks = [], text } = verdict;
+  const late = rank === null ? ranks.slice(0, MOST_LINKS) : [rank];
+  const links = late.flatMap((one) => [
+    { label: `GPU of rank ${one}`, path: runPath(run, "gpu", { rank: one }) },
+    ...(rank === null ? [] : [{ label: `Layers of rank ${one}`, path: runPath(run, "layers", { rank: one }) }]),
+  ]);
   return { level: "warning", parts: [["text", text]], links };
+}
+
+/** @param {import("./types.js").WaitVerdict} verdict */
+function waitedFor({ rank, host = null }) {
+  if (rank !== null) return `rank ${rank}`;
+  return host === null ? "nobody" : clip(`host ${host}`, 60);
 }
 
 /** @param {Collectives} answer @returns {import("./components/cards.js").Card[]} */
@@ -34,7 +44,7 @@ export function waitCards({ verdict, coverage, table, start, stop }) {
   const timed = table.reduce((sum, row) => sum + row.count, 0);
   const found = verdict
     ? [
-        { title: "Waited for", value: verdict.rank === null ? "nobody" : `rank ${verdict.rank}`, under: verdict.class, level: "warning" },
+        { title: "Waited for", value: waitedFor(verdict), under: verdict.class, level: "warning" },
         { title: "Where", value: verdict.where, under: `since step ${count(verdict.since_step)}` },
         { title: "Costs a step", value: time(verdict.cost_s), under: `it cost most in ${percent(verdict.share)} of steps` },
       ]

@@ -1,9 +1,11 @@
-// A card's samples on the step axis: each sample stands at the step that was open, several within one step side by side. Pure.
+// A card's samples on the step axis, where each stands at the step that was open, several within one step side by side;
+// or on the time axis, in seconds: a step that hangs is one column there, and may be all there is to see. Pure.
 
 import { isKnown } from "./quantities.js";
 
 /** @typedef {import("./types.js").GpuLanes} GpuLanes */
 /** @typedef {import("./types.js").StepRange} StepRange */
+/** @typedef {GpuLanes & {origin_ns?: number}} PlacedLanes on the time axis with `origin_ns`, its zero; else on the step axis */
 /** @typedef {{name: string, of: (lanes: GpuLanes) => (number | null)[]}} Source how a line is read from the samples */
 
 /**
@@ -57,22 +59,79 @@ export const sum = (one, other) => (lanes) => {
   return a.map((value, i) => (value === null || b[i] === null ? null : value + Number(b[i])));
 };
 
-/** As the server sends figures, so that lanes need not know the difference. @param {GpuLanes} lanes @param {readonly Source[]} sources @returns {import("./types.js").FigureAnswer} */
+/** The same samples on the time axis. @param {GpuLanes} lanes @returns {PlacedLanes} */
+export const onTime = (lanes) => ({ ...lanes, origin_ns: lanes.times_ns[0] ?? 0 });
+
+/** Where the samples stand. @param {PlacedLanes} lanes */
+const placesOf = ({ origin_ns: origin, steps, times_ns: times }) => (origin === undefined ? places(steps) : times.map((time) => (time - origin) / 1e9));
+
+/** Where an event stands. @param {PlacedLanes} lanes @param {{step: number, time_ns: number}} event */
+export function placeOfEvent(lanes, { step, time_ns: time }) {
+  if (lanes.origin_ns !== undefined) return (time - lanes.origin_ns) / 1e9;
+  return step >= 0 ? step : (places(lanes.steps)[0] ?? stepsOf(lanes).start);
+}
+
+/** Steps, or seconds, that the samples span. @param {PlacedLanes} lanes @returns {StepRange} */
+export function rangeOf(lanes) {
+  return lanes.origin_ns === undefined ? stepsOf(lanes) : { start: 0, stop: Math.floor(placesOf(lanes).at(-1) ?? 0) + 1 };
+}
+
+/** What a sample stands for on its axis: a step, or the seconds to the next one. @param {PlacedLanes} lanes */
+export function spacing(lanes) {
+  if (lanes.origin_ns === undefined) return 1;
+  const x = placesOf(lanes);
+  const gaps = x.slice(1).map((at, i) => at - x[i]).sort((a, b) => a - b);
+  return Math.max(1, gaps[gaps.length >> 1] ?? 1);
+}
+
+/** A step that was open for so long, and for this share of all samples, hangs or is slow: the step axis hides what happened in it. */
+const LONG_S = 60;
+const LARGE_SHARE = 0.25;
+
+/** Whether the time axis shows more. @param {Pick<GpuLanes, "steps" | "times_ns">} lanes */
+export function isLongInOneStep({ steps, times_ns: times }) {
+  const last = steps.findLast(isKnown);
+  const inside = times.filter((_, i) => steps[i] === last);
+  return inside.length >= steps.length * LARGE_SHARE && (inside[inside.length - 1] - inside[0]) / 1e9 >= LONG_S;
+}
+
+/** Share of the time in which counters of nanoseconds grew, as a percentage: they are sums since the sample before. @param {...string} columns @returns {(lanes: GpuLanes) => (number | null)[]} */
+export const timeShare = (...columns) => ({ values, times_ns: times }) => times.map((time, i) => {
+  const elapsed = i + 1 < times.length ? times[i + 1] - time : time - (times[i - 1] ?? time);
+  const grown = columns.map((name) => values[name]?.[i]).filter(isKnown);
+  return grown.length && elapsed > 0 ? Math.min(100, (100 * grown.reduce((a, b) => a + b, 0)) / elapsed) : null;
+});
+
+/** Gaps of so many samples, and seconds, are shown as such: a line across them would look like samples. */
+const GAP_SAMPLES = 3;
+const GAP_S = 5;
+
+/** @param {PlacedLanes} lanes @param {number[]} x @param {(number | null)[]} y */
+function withGaps(lanes, x, y) {
+  if (lanes.origin_ns === undefined) return { x, y };
+  const most = Math.max(GAP_S, GAP_SAMPLES * spacing(lanes));
+  const is = (/** @type {number} */ i) => i > 0 && x[i] - x[i - 1] > most;
+  return { x: x.flatMap((at, i) => (is(i) ? [at, at] : [at])), y: y.flatMap((value, i) => (is(i) ? [null, value] : [value])) };
+}
+
+/** As the server sends figures, so that lanes need not know the difference. @param {PlacedLanes} lanes @param {readonly Source[]} sources @returns {import("./types.js").FigureAnswer} */
 export function lineFigure(lanes, sources) {
-  const x = places(lanes.steps);
-  const meta = { ...stepsOf(lanes), steps_per_column: 1, note: "" };
-  return { figure: { data: sources.map(({ name, of }) => ({ name, x, y: of(lanes) })), layout: {} }, meta };
+  const x = placesOf(lanes);
+  const meta = { ...rangeOf(lanes), steps_per_column: spacing(lanes), note: "" };
+  return { figure: { data: sources.map(({ name, of }) => ({ name, ...withGaps(lanes, x, of(lanes)) })), layout: {} }, meta };
 }
 
 /**
  * When each bit of a column of bits was set.
- * @param {GpuLanes} lanes @param {string} name of the column
- * @returns {Map<number, {from: number, to: number}[]>} by bit, in steps; lowest bits first
+ * @param {PlacedLanes} lanes
+ * @param {string} name of the column
+ * @returns {Map<number, {from: number, to: number}[]>} by bit, in steps or seconds; lowest bits first
  */
-export function bitBands({ steps, values }, name) {
-  const x = places(steps);
-  const bits = values[name] ?? [];
-  const width = (/** @type {number} */ i) => Math.min(0.5, Math.max((x[i + 1] ?? x[i] + 1) - x[i], 0.02) / 2);
+export function bitBands(lanes, name) {
+  const x = placesOf(lanes);
+  const bits = lanes.values[name] ?? [];
+  const most = spacing(lanes) / 2;
+  const width = (/** @type {number} */ i) => Math.min(most, Math.max((x[i + 1] ?? x[i] + 2 * most) - x[i], 0.02) / 2);
   /** @type {Map<number, {from: number, to: number}[]>} */
   const found = new Map();
   for (let bit = 1; bit <= 2 ** 31; bit *= 2) {

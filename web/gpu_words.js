@@ -35,18 +35,22 @@ export function gpuVerdict({ gpus, hosts }, run) {
   return { level, parts: [["text", sentence(gpus, bad, slowed)]], links };
 }
 
+/** How many cards: several ranks may use one, each with its own samples. @param {Gpu[]} gpus */
+export const cardCount = (gpus) => new Set(gpus.map(({ host, key }) => JSON.stringify([host, key]))).size;
+
 /** @param {Gpu[]} gpus @param {Gpu[]} bad @param {Gpu[]} slowed */
 function sentence(gpus, bad, slowed) {
-  const of = `of ${plural(gpus.length, "GPU")}`;
+  const of = `of ${plural(cardCount(gpus), "GPU")}`;
+  const [badCards, slowedCards] = [cardCount(bad), cardCount(slowed)];
   if (bad.length) {
     const first = bad[0];
-    const and = slowed.length ? ` ${count(slowed.length)} more ${slowed.length === 1 ? "is" : "are"} slowed.` : "";
-    return `${count(bad.length)} ${of} need${bad.length === 1 ? "s" : ""} attention: rank ${first.rank}, ${first.why[0] ?? first.state}.${and}`;
+    const and = slowedCards ? ` ${count(slowedCards)} more ${slowedCards === 1 ? "is" : "are"} slowed.` : "";
+    return `${count(badCards)} ${of} need${badCards === 1 ? "s" : ""} attention: rank ${first.rank}, ${first.why[0] ?? first.state}.${and}`;
   }
-  if (slowed.length) return `${count(slowed.length)} ${of} ${slowed.length === 1 ? "is" : "are"} slowed down: ${rankList(unique(slowed))}, ${slowed[0].why[0] ?? "throttled"}.`;
-  const stale = gpus.filter(({ state }) => state === "stale");
-  if (stale.length) return `Nothing stands out, as far as is known: ${count(stale.length)} ${of} ${stale.length === 1 ? "has" : "have"} gone silent with ${stale.length === 1 ? "its" : "their"} rank.`;
-  return `Nothing stands out: all ${plural(gpus.length, "GPU")} answer, and none is slowed down.`;
+  if (slowed.length) return `${count(slowedCards)} ${of} ${slowedCards === 1 ? "is" : "are"} slowed down: ${rankList(unique(slowed))}, ${slowed[0].why[0] ?? "throttled"}.`;
+  const stale = cardCount(gpus.filter(({ state }) => state === "stale"));
+  if (stale) return `Nothing stands out, as far as is known: ${count(stale)} ${of} ${stale === 1 ? "has" : "have"} gone silent with ${stale === 1 ? "its" : "their"} rank.`;
+  return `Nothing stands out: all ${plural(cardCount(gpus), "GPU")} answer, and none is slowed down.`;
 }
 
 /** @param {Gpu[]} gpus */

@@ -19,8 +19,8 @@ const CAUSES = {
   busy: "nobody waits in a collective",
 };
 
-/** @param {Hang} hang @returns {import("./types.js").Verdict} */
-export const hangVerdict = ({ text }) => ({ level: "overflow", parts: [["text", text]], links: [] });
+/** Where nobody is known to wait it may be an evaluation. @param {Hang} hang @returns {import("./types.js").Verdict} */
+export const hangVerdict = ({ text, kind }) => ({ level: kind === "busy" ? "warning" : "overflow", parts: [["text", text]], links: [] });
 
 /** @param {Hang} hang @param {number} checkedNs @returns {import("./components/cards.js").Card[]} */
 export function hangCards({ kind, class: wider, since_ns: since, step, missing, silent, waiting }, checkedNs) {

@@ -1,12 +1,13 @@
 // A served heatmap, decoded: cells, worst of a row or column, words for a cell. Pure.
 
-import { STATE, STATE_WORDS, badness, isNonfinite } from "./headroom.js";
-import { bits } from "./format.js";
+import { STATE, STATE_WORDS, isNonfinite } from "./headroom.js";
+import { HEADROOM, valueText } from "./statistics.js";
 import { decode } from "./typed_array.js";
 
 /** @typedef {import("./types.js").FigureAnswer} FigureAnswer */
-/** @typedef {import("./types.js").HeatmapRow} HeatmapRow */
-/** @typedef {{row: number, column: number, state: number, bits: number}} Cell */
+/** @typedef {import("./statistics.js").Statistic} Statistic */
+/** @typedef {import("./types.js").HeatmapRow & {module?: string, listed?: number[]}} HeatmapRow `module`: one that is closed; `listed`: tensors that are no range in call order */
+/** @typedef {{row: number, column: number, state: number, bits: number, statistic?: Statistic | null}} Cell `bits`: the value on the statistic's scale */
 /**
  * @typedef {object} HeatmapModel
  * @property {any} trace as served
@@ -16,6 +17,9 @@ import { decode } from "./typed_array.js";
  * @property {ArrayLike<number>} states
  * @property {number} x0
  * @property {number} dx
+ * @property {Statistic | null} [statistic] what the cells hold; null is headroom
+ * @property {import("./module_tree_model.js").Module[]} [modules] of the tensors shown, where they were asked for
+ * @property {number} [units] of a figure whose columns are tensors: how many, a closed module being one
  * @property {number[]} markSteps centres of the columns that hold a NaN or Inf
  */
 
@@ -25,8 +29,10 @@ export function readHeatmap({ figure, meta }) {
   const rows = meta.rows ?? [];
   const states = decode(meta.states);
   const { x0 = 0, dx = 1 } = trace;
+  const { statistic = null, modules, units } = /** @type {any} */ (meta);
   return {
-    trace, rows, states, x0, dx,
+    trace, rows, states, x0, dx, modules, units,
+    statistic: statistic?.name === HEADROOM ? null : statistic,
     z: decode(trace.z),
     columns: rows.length ? states.length / rows.length : 0,
     markSteps: (meta.nonfinite_columns ?? []).map((column) => x0 + column * dx),
@@ -36,7 +42,7 @@ export function readHeatmap({ figure, meta }) {
 /** @param {HeatmapModel} model @param {number} row @param {number} column @returns {Cell} */
 export function cellOf(model, row, column) {
   const at = row * model.columns + column;
-  return { row, column, state: model.states[at], bits: model.z[at] };
+  return { row, column, state: model.states[at], bits: model.z[at], statistic: model.statistic };
 }
 
 /** @param {HeatmapModel} model @param {number} step @returns {number | null} */
@@ -52,12 +58,20 @@ export function columnSteps(model, column) {
   return { start, stop: Math.max(start + 1, edge(column + 1)) };
 }
 
+/** Greater is worse: NaN and Inf are alike, any value is worse than none, and what was observed than what was not. @param {Cell} cell */
+function badness({ state, bits, statistic }) {
+  if (isNonfinite(state)) return Infinity;
+  if (state !== STATE.value && state !== STATE.saturated) return -1e6 - state;
+  if (!Number.isFinite(bits)) return -1e6;
+  return statistic?.worst === "most" ? bits : -bits;
+}
+
 /** Of equals the first, so that it is where the trouble began. @param {Iterable<Cell>} cells @returns {Cell | null} */
 function worst(cells) {
   /** @type {Cell | null} */
   let found = null;
   for (const cell of cells) {
-    if (!found || badness(cell.state, cell.bits) > badness(found.state, found.bits)) found = cell;
+    if (!found || badness(cell) > badness(found)) found = cell;
   }
   return found;
 }
@@ -72,22 +86,26 @@ export function worstInRow(model, row) {
   return worst(Array.from({ length: model.columns }, (_, column) => cellOf(model, row, column)));
 }
 
-/** The rows with the least headroom, worst first; those with a NaN or Inf in order of step, then call. @param {HeatmapModel} model @param {number} limit */
+/** The rows with the worst values, worst first; those with a NaN or Inf in order of step, then call. @param {HeatmapModel} model @param {number} limit */
 export function worstRows(model, limit) {
   return model.rows
     .flatMap((_, row) => worstInRow(model, row) ?? [])
-    .sort((a, b) => badness(b.state, b.bits) - badness(a.state, a.bits) || began(a) - began(b) || a.row - b.row)
+    .sort((a, b) => compare(badness(b), badness(a)) || began(a) - began(b) || a.row - b.row)
     .slice(0, limit);
 }
+
+/** Infinity is equal to itself. @param {number} a @param {number} b */
+const compare = (a, b) => (a === b ? 0 : a - b);
 
 /** @param {Cell} cell */
 const began = (cell) => (isNonfinite(cell.state) ? cell.column : 0);
 
-/** 5.1 bits, saturated 0.06 bits, NaN, not observed. @param {Cell} cell */
-export function cellText(cell) {
-  if (cell.state === STATE.value) return bits(cell.bits);
-  const { word } = STATE_WORDS[cell.state] ?? { word: "unknown" };
-  return cell.state === STATE.saturated ? `${word}, ${bits(cell.bits)}` : word;
+/** 5.1 bits, saturated 0.06 bits, 6.27e4, NaN, not observed. @param {Cell} cell */
+export function cellText({ state, bits, statistic }) {
+  if (state === STATE.value) return valueText(statistic, bits);
+  const { word } = STATE_WORDS[state] ?? { word: "unknown" };
+  const counts = state === STATE.saturated || (isNonfinite(state) && statistic?.scale === "count");
+  return counts ? `${word}, ${valueText(statistic, bits)}` : word;
 }
 
 /** @param {HeatmapRow} row */

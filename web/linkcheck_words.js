@@ -8,6 +8,21 @@ import { bandwidth, bytes, isKnown, time } from "./quantities.js";
 /** @typedef {import("./cell_grid.js").Grid} Grid */
 /** @typedef {"latency_s" | "busbw_bytes_per_s"} Measure */
 
+/** Ranks of a matrix at most: more posts claim than can be drawn. */
+const MOST_RANKS = 2048;
+
+/**
+ * What was posted, less what cannot be: null is as good as missing, and a rank of a billion would be a matrix as large.
+ * @param {Linkcheck} posted @returns {Linkcheck}
+ */
+export function tidy(posted) {
+  const result = /** @type {Linkcheck} */ (Object.fromEntries(Object.entries(posted).filter(([, value]) => value !== null)));
+  const isRank = (/** @type {number} */ rank) => Number.isInteger(rank) && rank >= 0 && rank < MOST_RANKS;
+  if (result.world_size !== undefined && !isRank(result.world_size - 1)) delete result.world_size;
+  if (result.pairs) result.pairs = result.pairs.filter((pair) => pair !== null && isRank(pair.a) && isRank(pair.b));
+  return result;
+}
+
 /** @param {Linkcheck} result */
 const size = ({ world_size: n, ranks = [], pairs = [] }) => n ?? pairs.reduce((most, { a, b }) => Math.max(most, a + 1, b + 1), ranks.length);
 
@@ -71,10 +86,20 @@ export function linkGrid(result, measure) {
   return { rows: names, columns: names, cell };
 }
 
+/** Pairs by their ranks: a file asks for every one. @type {WeakMap<Linkcheck, Map<string, LinkPair>>} */
+const places = new WeakMap();
+
+/** @param {Linkcheck} result @param {number} a @param {number} b the greater */
+function pairOf(result, a, b) {
+  const known = places.get(result) ?? new Map((result.pairs ?? []).map((pair) => [`${pair.a} ${pair.b}`, pair]));
+  places.set(result, known);
+  return known.get(`${a} ${b}`);
+}
+
 /** @param {Linkcheck} result @param {Measure} measure @param {import("./cell_grid.js").Spot} spot */
 export function linkText(result, measure, { row, column }) {
   if (row === column) return `rank ${row} itself`;
-  const pair = (result.pairs ?? []).find(({ a, b }) => a === Math.min(row, column) && b === Math.max(row, column));
+  const pair = pairOf(result, Math.min(row, column), Math.max(row, column));
   const who = `ranks ${Math.min(row, column)} and ${Math.max(row, column)}`;
   if (!pair || pair.ok === null) return `${who}: not tested${pair?.error ? `, ${pair.error}` : ""}`;
   if (!pair.ok) return `${who}: failed, ${pair.error || "no reason given"}`;

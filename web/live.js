@@ -1,7 +1,9 @@
 // The only EventSource. It brings "this run changed", never data; listeners then fetch what they show.
 // One connection a page, closed while the tab is hidden: browsers allow few to one server.
 
-/** @typedef {"connecting" | "open" | "lost"} Status */
+import { access } from "./api.js";
+
+/** stranger: the server is there, and asks for a token, as the page then says. @typedef {"connecting" | "open" | "lost" | "stranger"} Status */
 
 /** Wait before a closed connection is opened again. Milliseconds. */
 const RETRY_MS = 3000;
@@ -47,9 +49,12 @@ export function createLive(url) {
     if (missed) tell(null);
   }
 
-  function lost() {
-    become("lost");
-    if (source?.readyState === EventSource.CLOSED) retry = setTimeout(open, RETRY_MS);
+  async function lost() {
+    const mine = source;
+    const isRefused = mine?.readyState === EventSource.CLOSED;
+    if (isRefused) retry = setTimeout(open, RETRY_MS);
+    const next = isRefused && (await isStranger()) ? "stranger" : "lost";
+    if (source === mine) become(next);
   }
 
   function close() {
@@ -82,6 +87,9 @@ export function createLive(url) {
     },
   };
 }
+
+/** An EventSource does not say why it was refused. @returns {Promise<boolean>} */
+const isStranger = () => access().then(({ roles }) => roles.length === 0, () => false);
 
 /** @param {string} data @returns {string | null} */
 function runOf(data) {

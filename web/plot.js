@@ -45,7 +45,12 @@ export function listen(node, onZoom, onReset) {
   events.on("plotly_doubleclick", onReset);
 }
 
-/** @param {HTMLElement} node @param {string} filename */
-export async function saveImage(node, filename) {
-  await plotly().downloadImage(node, { format: "png", scale: 2, filename, width: node.clientWidth, height: node.clientHeight });
+/**
+ * A drawing of its own, as a file's content.
+ * @param {Drawing} drawing whose layout says how large it is @param {"png" | "svg"} format
+ * @returns {Promise<string>} a data URL
+ */
+export function pictureUrl({ traces, layout }, format) {
+  const { width, height } = /** @type {{width: number, height: number}} */ (layout);
+  return plotly().toImage({ data: traces, layout, config: { staticPlot: true } }, { format, width, height, scale: format === "png" ? 2 : 1 });
 }

@@ -1,7 +1,7 @@
 // Runs one load at a time: requests that come meanwhile become one more, failures are tried again.
 
-/** Least time between two loads, so that a busy run does not keep a page fetching. Milliseconds. */
-const GAP_MS = 1000;
+/** Least time from a load to the next, so that a busy run does not keep a page fetching. Milliseconds. */
+const GAP_MS = 400;
 /** A page also looks by itself now and then: silence turns "live" into "stale" with no event. Milliseconds. */
 const IDLE_MS = 10_000;
 /** Milliseconds. */
@@ -19,6 +19,7 @@ export function createRefresher(load, failed) {
   let wanted = false;
   let stopped = false;
   let lastTookMs = 0;
+  let endedMs = -Infinity;
 
   /** @param {number} ms */
   function after(ms) {
@@ -41,13 +42,14 @@ export function createRefresher(load, failed) {
     }
     if (mine.signal.aborted || stopped) return;
     running = null;
-    lastTookMs = performance.now() - began;
+    endedMs = performance.now();
+    lastTookMs = endedMs - began;
     if (wanted) after(pause());
     else if (wait !== Infinity) after(wait);
   }
 
-  /** At most half of the time is spent on fetching and drawing. */
-  const pause = () => Math.max(GAP_MS, lastTookMs);
+  /** What is left of it: at most half of the time is spent on fetching and drawing, and the first change is shown at once. */
+  const pause = () => Math.max(0, endedMs + Math.max(GAP_MS, lastTookMs) - performance.now());
 
   return {
     /** Something changed: load soon. */

@@ -83,11 +83,14 @@ export function paintStates(states, grid, palette) {
   const pixels = { ...grid, width: canvas.width, height: canvas.height };
   const spans = stateSpans(states, grid.rows, grid.columns);
   for (const state of PAINT_ORDER) {
-    pen.fillStyle = patternOf(state, palette, ratio);
+    const pattern = patternOf(state, palette, ratio);
+    const isBad = state === STATE.inf || state === STATE.nan;
     const least = GROWS.has(state) ? LEAST_PIXELS * ratio : 1;
     for (const span of spans) {
       if (span.state !== state) continue;
       const box = spanBox(span, pixels, least);
+      // A spike of a few pixels would be more hatch than colour; the tick above its column says the rest.
+      pen.fillStyle = isBad && Math.min(box.width, box.height) < TILE * ratio ? palette.nonfinite : pattern;
       pen.fillRect(box.x, box.y, box.width, box.height);
     }
   }

@@ -1,11 +1,15 @@
 // The shapes of the server's answers and of what pages hand to each other. docs/api.md is the contract.
 
-/** @typedef {"live" | "finished" | "failed" | "stale" | "empty"} RunState */
+/** @typedef {"live" | "finished" | "failed" | "died" | "terminated" | "stale" | "empty"} RunState */
 /** @typedef {{bits: number | null, state: string, step: number, rank: number, tensor: number, label: string}} LeastHeadroom */
 /**
  * @typedef {object} RunSummary
  * @property {number} id
  * @property {string} name
+ * @property {string} title shown for the name, where there is one
+ * @property {string[]} tags
+ * @property {boolean} archived
+ * @property {Record<string, number>} [alerts] severity -> how many stand
  * @property {RunState} state
  * @property {number} ranks_reporting
  * @property {number} world_size
@@ -41,6 +45,7 @@
 /**
  * @typedef {object} RunDetail
  * @property {number} [now_ns]
+ * @property {string} note what people wrote of it
  * @property {RankInfo[]} ranks
  * @property {number[]} missing_ranks
  * @property {Verdict} verdict
@@ -49,9 +54,13 @@
  * @property {string[]} series
  * @property {number | null} step_time_s
  * @property {string | null} [hang] why the run does not advance, in a sentence
+ * @property {string | null} [death] which ranks ended without a goodbye, and how, in words
+ * @property {Death[]} [deaths]
  */
+/** @typedef {{rank: number, state: string, text: string, step: number | null, stack: string}} Death */
 /** @typedef {RunSummary & RunDetail} Run */
-/** @typedef {{now_ns: number, address: string, runs: RunSummary[], next: number | null}} RunList */
+/** @typedef {{title?: string, tags?: string[], note?: string, archived?: boolean}} RunChange */
+/** @typedef {{now_ns: number, address: string, runs: RunSummary[], next: number | null, total: number}} RunList */
 /**
  * @typedef {object} Tensor
  * @property {number} tensor
@@ -60,6 +69,8 @@
  * @property {string} kind
  * @property {number} index
  * @property {string} module
+ * @property {string | null} [module_class] with its Python module; null where it is not known
+ * @property {string | null} [source] file:line of its forward
  * @property {string} dtype
  * @property {number[]} shape
  * @property {number} call_index
@@ -147,7 +158,7 @@
  * @property {number | null} wait_p99_s
  */
 /** @typedef {{rank: number, rung: string, why: string}} TimingSource how a rank times its collectives */
-/** @typedef {{rank: number | null, class: string, where: string, cost_s: number, share: number, since_step: number, text: string}} WaitVerdict */
+/** @typedef {{rank: number | null, host?: string | null, ranks?: number[], class: string, where: string, cost_s: number, share: number, since_step: number, text: string}} WaitVerdict */
 /** @typedef {{rank: number, last_share: number | null, cost_to_others_s: number | null, wait_s: number | null}} RankWaits means a step */
 /** @typedef {{sentence?: string, step: number, sequence: number, [name: string]: unknown}} Desync */
 /**
@@ -288,12 +299,19 @@
  * @typedef {object} ViewState What the URL's query holds.
  * @property {number | null} start
  * @property {number | null} stop
+ * @property {number | null} last The newest so many steps, however far the run goes on; null where steps are named, or all are shown
  * @property {number | "all" | null} rank
  * @property {number | null} step
  * @property {number | null} tensor
  * @property {string[]} kinds
  * @property {string} q
  * @property {string} key UUID of a GPU, or "host"
+ * @property {"" | "steps" | "time"} axis Of a GPU's lanes; "": as the samples ask for
+ * @property {string} statistic "": headroom
+ * @property {"" | "step,rank" | "tensor,rank"} axes Columns and rows of the layers' figure; "": steps and tensors
+ * @property {"" | "name" | "worst"} sort Of the tensors; "": in call order
+ * @property {string[]} closed Modules whose rows stand together
+ * @property {string} against What to compare with: "step:N", "rank:N" or "run:N"
  */
 /**
  * @typedef {object} PageContext What app.js gives a page.
@@ -317,5 +335,43 @@
  * @property {(run: Run | null) => boolean} [isListed] whether the navigation has an entry for it now; always, without
  * @property {string} [under] id of the page whose entry stands for this one
  */
+/** @typedef {{text: string, code: string, because: string}} Remedy */
+/**
+ * @typedef {object} RuleFinding
+ * @property {string} rule
+ * @property {string} severity critical, warning or info
+ * @property {number | null} rank
+ * @property {number | null} step
+ * @property {string | null} tensor
+ * @property {string | null} kind
+ * @property {string} summary
+ * @property {string[]} evidence
+ * @property {string[]} path how it went on
+ * @property {Remedy[]} remedy
+ * @property {string[]} consequences
+ * @property {[string, string][]} links
+ */
+/** @typedef {{run: string, start: number, stop: number, findings: RuleFinding[], failed: Record<string, string>}} Diagnosis */
+/**
+ * @typedef {object} Alert
+ * @property {number} id
+ * @property {number} run_id
+ * @property {string} run
+ * @property {number} opened_ns
+ * @property {number | null} resolved_ns
+ * @property {number | null} resolved_step
+ * @property {number | null} acknowledged_ns
+ * @property {string} acknowledged_by
+ * @property {number | null} silenced_by
+ * @property {RuleFinding} finding
+ */
+/** @typedef {{now_ns: number, alerts: Alert[], next: number | null}} AlertList */
+/** @typedef {{name: string, default: number, unit: string, help: string}} Threshold */
+/** @typedef {{name: string, title: string, severity: string, explanation: string, thresholds: Threshold[]}} RuleFacts */
+/** @typedef {{name: string, title: string, help: string, thresholds: RuleTables}} Preset */
+/** @typedef {{id: number, run_id: number | null, rule: string, tensor: string, reason: string, created_by: string, until_ns: number}} Silence */
+/** @typedef {{name: string, kind: string, severity: string, resolved: boolean}} Target */
+/** @typedef {Record<string, Record<string, number | boolean>>} RuleTables */
+/** @typedef {{file: RuleTables, run: RuleTables, in_force: RuleTables, defaults: RuleTables}} Thresholds */
 
 export {};

@@ -3,7 +3,13 @@
 /** @typedef {import("./types.js").ViewState} ViewState */
 
 /** @type {ViewState} */
-const EMPTY = Object.freeze({ start: null, stop: null, rank: null, step: null, tensor: null, kinds: [], q: "", key: "" });
+const EMPTY = Object.freeze({ start: null, stop: null, last: null, rank: null, step: null, tensor: null, kinds: [], q: "", key: "", axis: "", statistic: "", axes: "", sort: "", closed: [], against: "" });
+
+const AXES = /** @type {const} */ (["steps", "time"]);
+/** Of a figure: columns, rows, where it is not steps by tensors. */
+const PAIRS = /** @type {const} */ (["step,rank", "tensor,rank"]);
+/** Orders of the tensors other than that of their calls. */
+const SORTS = /** @type {const} */ (["name", "worst"]);
 
 /** @param {string | null} text @returns {number | null} */
 function wholeNumber(text) {
@@ -17,50 +23,71 @@ export function parseState(search) {
   return withSoundRange({
     start: wholeNumber(query.get("start")),
     stop: wholeNumber(query.get("stop")),
+    last: wholeNumber(query.get("last")) || null,
     rank: rank === "all" ? "all" : wholeNumber(rank),
     step: wholeNumber(query.get("step")),
     tensor: wholeNumber(query.get("tensor")),
     kinds: query.getAll("kind").filter(Boolean),
     q: query.get("q") ?? "",
     key: query.get("key") ?? "",
+    axis: AXES.find((axis) => axis === query.get("axis")) ?? "",
+    statistic: matching(query.get("statistic"), /^[a-z][a-z0-9_-]{0,59}$/),
+    axes: PAIRS.find((pair) => pair === query.get("axes")) ?? "",
+    sort: SORTS.find((sort) => sort === query.get("sort")) ?? "",
+    closed: query.getAll("closed").filter(Boolean),
+    against: matching(query.get("against"), /^(step|rank|run):\d{1,15}$/),
   });
 }
 
-/** @param {ViewState} state @returns {ViewState} */
+/** @param {string | null} text @param {RegExp} pattern */
+const matching = (text, pattern) => (text !== null && pattern.test(text) ? text : "");
+
+/** Steps that were named count for more than the newest ones. @param {ViewState} state @returns {ViewState} */
 function withSoundRange(state) {
-  const crossed = state.start !== null && state.stop !== null && state.stop <= state.start;
-  return crossed ? { ...state, start: null, stop: null } : state;
+  const { start, stop } = state;
+  const crossed = start !== null && stop !== null && stop <= start;
+  const sound = crossed ? { ...state, start: null, stop: null } : state;
+  return sound.start !== null || sound.stop !== null ? { ...sound, last: null } : sound;
+}
+
+/** The view after a change of some of it: choosing steps lets go of the newest ones. @param {ViewState} state @param {Partial<ViewState>} patch @returns {ViewState} */
+export function changedState(state, patch) {
+  const choosesSteps = "start" in patch || "stop" in patch;
+  return withSoundRange({ ...state, ...(choosesSteps ? { last: null } : {}), ...("last" in patch ? { start: null, stop: null } : {}), ...patch });
 }
 
 /** In one fixed order, so that one view has one URL. @param {Partial<ViewState>} state @returns {string} */
 export function formatState(state) {
   const full = { ...EMPTY, ...state };
   const query = new URLSearchParams();
-  for (const name of /** @type {const} */ (["step", "rank", "tensor", "start", "stop"])) {
+  for (const name of /** @type {const} */ (["step", "rank", "tensor", "start", "stop", "last"])) {
     if (full[name] !== null) query.set(name, String(full[name]));
   }
   for (const kind of full.kinds) query.append("kind", kind);
-  if (full.q) query.set("q", full.q);
-  if (full.key) query.set("key", full.key);
+  for (const name of /** @type {const} */ (["q", "key", "axis", "statistic", "axes", "sort", "against"])) {
+    if (full[name]) query.set(name, full[name]);
+  }
+  for (const group of full.closed) query.append("closed", group);
   const text = query.toString();
   return text ? `?${text}` : "";
 }
 
 /**
  * The address of a run's page with a view.
- * @param {string | number} run @param {"" | "layers" | "tensor" | "step" | "collectives" | "hang" | "gpus" | "gpu" | "environment"} page @param {Partial<ViewState>} [state]
+ * @param {string | number} run @param {"" | "layers" | "loss-scale" | "tensor" | "step" | "collectives" | "hang" | "gpus" | "gpu" | "environment" | "alerts" | "agent"} page @param {Partial<ViewState>} [state]
  */
 export function runPath(run, page, state = {}) {
   return `/runs/${encodeURIComponent(run)}${page && `/${page}`}${formatState(state)}`;
 }
 
 /**
- * The steps to show: what the URL asks for within what the run has.
- * @param {Pick<ViewState, "start" | "stop">} state @param {{first_step: number | null, last_step: number | null}} run
+ * The steps to show: what the URL asks for within what the run has. Without a right edge it is the newest step, whichever that is.
+ * @param {Pick<ViewState, "start" | "stop"> & {last?: number | null}} state @param {{first_step: number | null, last_step: number | null}} run
  */
-export function shownRange(state, run) {
+export function shownRange({ start, stop, last = null }, run) {
   const first = run.first_step ?? 0;
   const end = (run.last_step ?? first) + 1;
-  const start = Math.min(state.start ?? first, end - 1);
-  return { start, stop: Math.max(state.stop ?? end, start + 1) };
+  const from = start ?? (last !== null && stop === null ? Math.max(first, end - last) : first);
+  const shown = Math.min(from, end - 1);
+  return { start: shown, stop: Math.max(stop ?? end, shown + 1) };
 }

@@ -25,14 +25,23 @@ DRAWN = """() => {
   const lanes = [...main.querySelectorAll(".plot")];
   return main.childElementCount > 0 && lanes.every((lane) => lane.dataset.ready) &&
     (lanes.length ||
-      [...main.querySelectorAll("table, .state-panel, .host-group")].some((one) => one.checkVisibility()));
+      [...main.querySelectorAll("table, .state-panel, .host-group, .alert")].some((one) => one.checkVisibility()));
 }"""
+
+
+_running: list[Playwright] = []
 
 
 @pytest.fixture(scope="session")
 def playwright() -> Iterator[Playwright]:
+    """One of a process: tests/security has this fixture as its own, and a second one beside the first is refused."""
+    if _running:
+        yield _running[0]
+        return
     with sync_playwright() as found:
+        _running.append(found)
         yield found
+        _running.clear()
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +55,7 @@ def new_context(browser: Browser, **options: Any) -> BrowserContext:
     """An incognito window."""
     found = browser.new_context(**{"viewport": {"width": WIDTH, "height": HEIGHT}, "color_scheme": "light", **options})
     found.set_default_timeout(10_000)
+    found.set_default_navigation_timeout(45_000)  # a first load compiles 200 modules, beside other tests
     return found
 
 

@@ -55,7 +55,7 @@ def test_a_row_name_and_the_table_lead_on(tab: Tab, runs: Runs) -> None:
     box = page.get_by_test_id("figure-layers").bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + 150, drawn.place(page, "layers", 0, 5)[1])
-    page.wait_for_url("**/tensor?tensor=5")
+    page.wait_for_url("**/layers?tensor=5")
     page.go_back()
     page.wait_for_url("**/layers")
     tab.drawn()
@@ -67,7 +67,7 @@ def test_a_row_name_and_the_table_lead_on(tab: Tab, runs: Runs) -> None:
 
 def test_the_address_holds_the_whole_view(tab: Tab, new_tab: Callable[..., Tab], runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers")
-    page.get_by_label("Rank").select_option("0")
+    page.get_by_label("Rank", exact=True).select_option("0")
     page.get_by_role("button", name="grad_output").click()
     page.get_by_label("Part of a layer's name").fill("ff")
     page.wait_for_url("**/layers?rank=0&kind=grad_output&q=ff")
@@ -167,7 +167,7 @@ def test_one_spike_in_100_000_steps_is_seen_at_full_zoom_out_and_one_click_away(
     assert drawn.near(drawn.around(screen, x, top - 6, 4), drawn.colour(page, "nonfinite"), 20).any(), (
         "and marked above"
     )
-    page.mouse.click(*(float(each) for each in found.mean(axis=0)[::-1]))
+    page.mouse.click(*(float(each) + 0.5 for each in found.mean(axis=0)[::-1]))  # the middle of the pixels
     page.wait_for_url(f"**/step?step={long_run.SPIKE_STEP}&rank=0&tensor={long_run.SPIKE_TENSOR}")
     first = page.get_by_test_id("first-nonfinite")
     expect(first).to_contain_text(f"blocks.{long_run.SPIKE_TENSOR}.ff")

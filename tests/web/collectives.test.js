@@ -24,6 +24,13 @@ test("the verdict comes with its evidence; without one the reason does", () => {
   assert.deepEqual(waitCards(ANSWER).map(({ value }) => value), ["rank 5", "data loader", "30 ms", "7"]);
 });
 
+test("late ranks of one host are told as the host, with the way to each", () => {
+  const late = { ...ANSWER, verdict: { ...ANSWER.verdict, rank: null, host: "node1", ranks: [4, 5] } };
+  assert.deepEqual(waitVerdict(late, "3").links.map(({ label }) => label), ["GPU of rank 4", "GPU of rank 5"]);
+  assert.equal(waitCards(late)[0].value, "host node1");
+  assert.equal(waitCards({ ...late, verdict: { ...late.verdict, host: null, ranks: [] } })[0].value, "nobody");
+});
+
 test("what is not known is no 0 in the heatmap", () => {
   const { cell, rows, columns } = costGrid(ANSWER);
   assert.deepEqual([rows, columns], [["rank 0", "rank 5"], ["300", "301"]]);

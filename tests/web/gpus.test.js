@@ -1,12 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { eventModel, throttleModel } from "../../web/components/gpu_bands.js";
-import { bitBands, lineFigure, column, fact, places, stepsOf, sum, timesOf } from "../../web/gpu_series.js";
+import { clockText, clockTicks } from "../../web/clock_ticks.js";
+import { bitBands, column, fact, isLongInOneStep, lineFigure, onTime, places, rangeOf, stepsOf, sum, timeShare, timesOf } from "../../web/gpu_series.js";
 import { bitNames, byHost, glanceFacts, gpuVerdict, hostLine, named, noteLines } from "../../web/gpu_words.js";
 import { choose } from "../../web/pages/gpu.js";
 
 /** @param {Partial<import("../../web/types.js").Gpu>} more */
-const gpu = (more) => ({ rank: 0, key: "GPU-0", name: "H100", host: "a", device_index: 0, state: /** @type {const} */ ("ok"), why: [], time_ns: 1, step: 1, values: {}, about: {}, ...more });
+const gpu = (more) => ({ rank: 0, key: `GPU-${more.rank ?? 0}`, name: "H100", host: "a", device_index: 0, state: /** @type {const} */ ("ok"), why: [], time_ns: 1, step: 1, values: {}, about: {}, ...more });
 /** @param {Partial<import("../../web/types.js").GpuLanes>} more @returns {import("../../web/types.js").GpuLanes} */
 const lanes = (more) => ({ rank: 0, key: "GPU-0", about: {}, times_ns: [10, 20, 30, 40], steps: [null, 1, 1, 2], values: {}, merge: {}, events: [], ...more });
 /** @param {import("../../web/types.js").Gpu[]} gpus */
@@ -17,7 +18,7 @@ test("the sentence names the worst card, and says so when nothing stands out", (
   assert.match(words(answer([gpu({}), gpu({ rank: 1 })])), /^Nothing stands out: all 2 GPUs answer/);
   const bad = answer([gpu({ rank: 3, state: "gone", why: ["it does not answer"] }), gpu({ rank: 1, state: "slowed" }), gpu({})]);
   assert.equal(words(bad), "1 of 3 GPUs needs attention: rank 3, it does not answer. 1 more is slowed.");
-  assert.equal(gpuVerdict(bad, "1").links[0].path, "/runs/1/gpu?rank=3&key=GPU-0");
+  assert.equal(gpuVerdict(bad, "1").links[0].path, "/runs/1/gpu?rank=3&key=GPU-3");
   assert.match(words(answer([gpu({ rank: 2, state: "slowed", why: ["HW slowdown"] })])), /slowed down: rank 2, HW slowdown/);
   assert.match(words(answer([gpu({ state: "stale" })])), /as far as is known: 1 of 1 GPU has gone silent/);
   assert.equal(gpuVerdict(answer([]), "1").level, "empty");
@@ -84,4 +85,48 @@ test("without a wish the worst card is shown, without any card the host", () => 
   assert.equal(choose(all, state({ rank: 1, key: "host" }))?.host, host);
   assert.equal(choose(all, state({ rank: 7 })), null);
   assert.equal(choose({ ...all, gpus: [] }, state({}))?.key, "host");
+});
+
+test("a card that several ranks use is one card", () => {
+  const shared = [gpu({ rank: 0, key: "GPU-7" }), gpu({ rank: 1, key: "GPU-7" }), gpu({ rank: 2, host: "b", key: "GPU-7" })];
+  assert.match(words(answer(shared)), /all 2 GPUs answer/);
+  const bad = shared.map((one) => ({ ...one, state: /** @type {const} */ ("alarm"), why: ["memory errors"] }));
+  assert.match(words(answer(bad)), /^2 of 2 GPUs need attention/);
+});
+
+const SECOND = 1e9;
+const START = 1.79e18;
+const hung = (/** @type {number} */ last) => lanes({ times_ns: [0, 1, 2, ...Array.from({ length: last }, (_, i) => 3 + i)].map((s) => START + s * SECOND), steps: [0, 1, 2, ...Array(last).fill(3)] });
+
+test("on the time axis a step that hangs is as long as it lasts", () => {
+  const timed = onTime({ ...hung(100), values: { throttle_reasons: [0, 0, 0, 64, 64, ...Array(98).fill(0)] } });
+  assert.deepEqual(rangeOf(timed), { start: 0, stop: 103 });
+  assert.deepEqual(bitBands(timed, "throttle_reasons").get(64), [{ from: 2.5, to: 4.5 }]);
+  const far = { kind: "xid", message: "Xid 79", step: 3, time_ns: START + 90 * SECOND, data: {} };
+  assert.equal(eventModel({ ...timed, events: [far] }).rows[0].marks[0].at, 90);
+  assert.equal(eventModel({ ...hung(100), events: [far] }).rows[0].marks[0].at, 3);
+  assert.deepEqual([isLongInOneStep(hung(100)), isLongInOneStep(hung(30)), isLongInOneStep(lanes({ steps: [] }))], [true, false, false]);
+});
+
+test("time without samples is a gap, not a line", () => {
+  const times = [0, 1, 2, 60, 61].map((s) => START + s * SECOND);
+  const timed = onTime(lanes({ times_ns: times, steps: [0, 1, 2, 3, 4], values: { a: [1, 2, 3, 4, 5] } }));
+  const { data } = lineFigure(timed, [{ name: "a", of: column("a") }]).figure;
+  assert.deepEqual(data[0].x, [0, 1, 2, 60, 60, 61]);
+  assert.deepEqual(data[0].y, [1, 2, 3, null, 4, 5]);
+});
+
+test("held down is a share of the time, whatever a sample stands for", () => {
+  const of = lanes({ times_ns: [0, 10, 20, 30].map((s) => START + s * SECOND), values: { a: [null, 5e9, 0, 2e9], b: [null, null, 1e9, 9e9] } });
+  assert.deepEqual(timeShare("a")(of), [null, 50, 0, 20]);
+  assert.deepEqual(timeShare("a", "b")(of), [null, 50, 10, 100]);
+  assert.deepEqual(timeShare("none")(of), [null, null, null, null]);
+});
+
+test("the clock's round times stand along the time axis", () => {
+  const origin = new Date(2026, 0, 1, 12, 0, 50).getTime() * 1e6;
+  assert.deepEqual(clockTicks({ start: 0, stop: 41 }, origin, 5).map(({ text }) => text), ["12:00:50", "12:01:00", "12:01:10", "12:01:20", "12:01:30"]);
+  assert.deepEqual(clockTicks({ start: 0, stop: 400 }, origin, 5).map(({ at, text }) => [at, text]), [[70, "12:02"], [190, "12:04"], [310, "12:06"]]);
+  assert.ok(clockTicks({ start: 0, stop: 40 * 86400 }, origin, 5).length <= 6);
+  assert.equal(clockText(5, origin), "12:00:55");
 });

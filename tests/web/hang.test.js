@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { gpuLine, groupCaption, hangCards, oddRanks, rankOrder, rankState, sequenceRows, whereText } from "../../web/hang_words.js";
+import { gpuLine, groupCaption, hangCards, hangVerdict, oddRanks, rankOrder, rankState, sequenceRows, whereText } from "../../web/hang_words.js";
 
 /** @type {import("../../web/types.js").HangGroup} */
 const GROUP = { group: "default_pg", ranks: [0, 1, 2, 3], op: "all_reduce", bytes: 1048576, dtype: "float32", sequence: 41, last_enqueued: { 0: 41, 1: 41, 2: 40, 3: null }, last_completed: { 0: 40, 1: 40, 2: 40, 3: null }, missing: [2] };
@@ -15,6 +15,11 @@ test("ranks that stand at the same place make one row, the missing first", () =>
   ]);
   assert.deepEqual(sequenceRows(GROUP, [1])[1].ranks, [1], "who calls something else stands apart");
   assert.equal(groupCaption(GROUP), "default_pg, 4 ranks: all_reduce of 1 MiB float32, sequence 41");
+});
+
+test("where nobody is known to wait it may be an evaluation, and is no alarm", () => {
+  const hang = (/** @type {string} */ kind) => /** @type {any} */ ({ kind, text: "No step." });
+  assert.deepEqual([hangVerdict(hang("busy")).level, hangVerdict(hang("absent")).level], ["warning", "overflow"]);
 });
 
 test("what a rank is doing, as far as it is known", () => {

@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { formatState, parseState, runPath, shownRange } from "../../web/url_state.js";
+import { changedState, formatState, parseState, runPath, shownRange } from "../../web/url_state.js";
 
 test("a view survives the trip through the URL", () => {
-  const view = { start: 0, stop: 500, rank: 5, step: 360, tensor: 41, kinds: ["output", "grad"], q: "ff & <b>", key: "GPU-1 2" };
+  const view = { start: 0, stop: 500, last: null, rank: 5, step: 360, tensor: 41, kinds: ["output", "grad"], q: "ff & <b>", key: "GPU-1 2", axis: "time",
+    statistic: "exponent_-24", axes: "step,rank", sort: "worst", closed: ["blocks.0", "a & b"], against: "run:7" };
   assert.deepEqual(parseState(formatState(view)), view);
 });
 
@@ -15,6 +16,11 @@ test("one view has one URL, whatever its order", () => {
 test("what is not a step is not taken for one", () => {
   const { start, stop, rank, step } = parseState("?start=-3&stop=1e9&rank=one&step=");
   assert.deepEqual([start, stop, rank, step], [null, null, null, null]);
+});
+
+test("what no page knows is left out", () => {
+  const { statistic, axes, sort, against } = parseState("?statistic=<b>&axes=rank,rank&sort=up&against=run:x");
+  assert.deepEqual([statistic, axes, sort, against], ["", "", "", ""]);
 });
 
 test("a crossed range is no range", () => {
@@ -33,4 +39,23 @@ test("the shown range stays within the run and is never empty", () => {
   assert.deepEqual(shownRange({ start: null, stop: null }, run), { start: 10, stop: 419 });
   assert.deepEqual(shownRange({ start: 900, stop: null }, run), { start: 418, stop: 419 });
   assert.deepEqual(shownRange({ start: 100, stop: 200 }, run), { start: 100, stop: 200 });
+});
+
+test("the newest steps are followed with a width of their own", () => {
+  const run = { first_step: 10, last_step: 418 };
+  const view = parseState("?last=100");
+  assert.equal(formatState(view), "?last=100");
+  assert.deepEqual(shownRange(view, run), { start: 319, stop: 419 });
+  assert.deepEqual(shownRange(view, { ...run, last_step: 500 }), { start: 401, stop: 501 });
+  assert.deepEqual(shownRange(parseState("?last=9999"), run), { start: 10, stop: 419 });
+  assert.equal(parseState("?last=0").last, null);
+});
+
+test("steps that are named let go of the newest ones, and the other way round", () => {
+  assert.equal(formatState(parseState("?last=100&start=5")), "?start=5");
+  const following = parseState("?last=100&rank=1");
+  assert.equal(formatState(changedState(following, { start: 3, stop: 9 })), "?rank=1&start=3&stop=9");
+  assert.equal(formatState(changedState(following, { start: null, stop: null })), "?rank=1");
+  assert.equal(formatState(changedState(parseState("?start=3&stop=9"), { last: 50 })), "?last=50");
+  assert.equal(formatState(changedState(following, { rank: 2 })), "?rank=2&last=100");
 });

@@ -1,8 +1,10 @@
 // The collectives of one step across ranks, as bars: the light part of a bar is waiting for the last rank.
 
+import { callRows, callSummary } from "../call_rows.js";
 import { barAt, callText, movedCall, ticks } from "../call_timeline.js";
 import { FOOT, hatched, paintName, paintTick } from "../cell_painting.js";
 import { el } from "../dom.js";
+import { LEGEND_HEIGHT, paintItems } from "../legend_painting.js";
 import { time } from "../quantities.js";
 import { labelledRows } from "../state_geometry.js";
 import { createPicture } from "./picture.js";
@@ -64,6 +66,18 @@ function paint(pen, timeline, size, palette) {
   }
 }
 
+/** @param {CanvasRenderingContext2D} pen @param {import("../theme.js").Palette} palette */
+function paintLegend(pen, palette) {
+  const bar = (/** @type {number} */ alpha) => (/** @type {import("../cell_grid.js").Area} */ { left, top, width, height }) => {
+    pen.fillStyle = palette.accent;
+    pen.globalAlpha = alpha;
+    pen.fillRect(left, top, width, height);
+    pen.globalAlpha = 1;
+  };
+  const items = { "waiting for the last rank": bar(0.28), communicating: bar(1), "duration not known": (/** @type {import("../cell_grid.js").Area} */ box) => hatched(pen, box, palette.hatch) };
+  paintItems(pen, 12, items, palette);
+}
+
 export function createCallLanes() {
   const item = (/** @type {string} */ look, /** @type {string} */ text) => el("span", { class: "legend-item" }, el("span", { class: "swatch", "data-look": look, "aria-hidden": "true" }), text);
   const legend = el("div", { class: "legend" }, item("wait", "waiting for the last rank"), item("work", "communicating"), item("unknown", "duration not known"));
@@ -84,6 +98,9 @@ export function createCallLanes() {
       has: ({ rows }, { row, at }) => rows[row]?.bars[at] !== undefined,
       boxOf,
       say: callText,
+      rows: callRows,
+      summary: callSummary,
+      legend: { height: LEGEND_HEIGHT, paint: paintLegend },
       keys: "Left and right arrows move from one collective to the next, up and down to other ranks.",
     },
     legend,

@@ -1,26 +1,33 @@
-// The lanes of one card or host on the step axis, with its rank's step time and least headroom beneath.
+// The lanes of one card or host on the step axis, with its rank's step time and least headroom beneath; or on the time axis.
 
 import { el, replace } from "../dom.js";
 import { rankName } from "../format.js";
+import { onTime, rangeOf } from "../gpu_series.js";
 import { EVENTS, THROTTLE, eventModel, throttleModel } from "./gpu_bands.js";
 import { GPU_LANES, HOST_LANES, figureOf, lineSpec } from "./gpu_lanes.js";
 import { createLaneGroup } from "./lane_group.js";
 import { LANES } from "./lane_specs.js";
 import { createLegend } from "./legend.js";
+import { createTimeLanes } from "./time_lanes.js";
 
 /** @typedef {import("../types.js").GpuLanes} GpuLanes */
 /** @typedef {import("./lane_group.js").LaneEntry} LaneEntry */
 
 const NOT_TOLD = "n/a: this card does not tell why its clocks are held back.";
+const ONLY_STEPS = "Step time and headroom of the rank stand on the step axis.";
 
-/** @param {import("../types.js").PageContext} ctx @param {() => void} refetch */
-export function createCardLanes(ctx, refetch) {
+/**
+ * @param {import("../types.js").PageContext} ctx @param {() => void} refetch
+ * @param {(span: {start_ns: number, stop_ns: number} | null) => void} zoomed on the time axis
+ */
+export function createCardLanes(ctx, refetch, zoomed) {
   const element = el("div", {});
-  /** @type {ReturnType<typeof createLaneGroup> | null} */
+  /** @type {Pick<ReturnType<typeof createLaneGroup>, "element" | "update" | "destroy"> | null} */
   let group = null;
   const legend = createLegend();
   let isHost = false;
-  /** @type {GpuLanes} */
+  let isByTime = false;
+  /** @type {import("../gpu_series.js").PlacedLanes} */
   let lanes = { rank: 0, key: "", about: {}, times_ns: [], steps: [], values: {}, merge: {}, events: [] };
   /** @type {Record<string, string>} */
   let reasons = {};
@@ -41,30 +48,37 @@ export function createCardLanes(ctx, refetch) {
     return [...GPU_LANES.map(lineEntry), bandEntry(throttle, told), bandEntry({ ...EVENTS }, () => eventModel(lanes))];
   }
 
-  /** @returns {LaneEntry[]} */
-  function entries() {
+  const mine = () => (isHost ? HOST_LANES.map(lineEntry) : cardEntries());
+
+  /** What the server draws of the rank stands on the step axis only. @returns {LaneEntry[]} */
+  function ofRank() {
     const query = () => ({ rank: lanes.rank });
     const of = (/** @type {string} */ title) => () => `${title}, ${rankName(lanes.rank)}`;
-    const mine = isHost ? HOST_LANES.map(lineEntry) : cardEntries();
-    return [...mine, { spec: LANES.step_time, options: { query, title: of("Step time") } }, { spec: LANES.timeline, options: { query, title: of("Least headroom") } }];
+    return [{ spec: LANES.step_time, options: { query, title: of("Step time") } }, { spec: LANES.timeline, options: { query, title: of("Least headroom") } }];
+  }
+
+  function rebuild() {
+    group?.destroy();
+    const timed = () => /** @type {import("./time_lanes.js").TimedLanes} */ (lanes);
+    group = isByTime ? createTimeLanes(ctx, mine(), timed, zoomed) : createLaneGroup(ctx, [...mine(), ...ofRank()], refetch);
+    replace(element, group.element, isByTime ? el("p", { class: "muted figure-notes" }, ONLY_STEPS) : legend.element);
+    return group;
   }
 
   return {
     element,
     /**
      * @param {GpuLanes} next @param {Record<string, string>} names of throttle bits
-     * @param {import("./lane.js").View} view @param {AbortSignal} signal
+     * @param {import("./lane.js").View} view @param {boolean} byTime @param {AbortSignal} signal
      */
-    async update(next, names, view, signal) {
-      lanes = next;
+    async update(next, names, view, byTime, signal) {
+      lanes = byTime ? onTime(next) : next;
       reasons = names;
-      if (!group || isHost !== (next.key === "")) {
-        group?.destroy();
-        isHost = next.key === "";
-        group = createLaneGroup(ctx, entries(), refetch);
-        replace(element, group.element, legend.element);
-      }
-      await group.update(view, signal);
+      const isOther = isHost !== (next.key === "") || isByTime !== byTime;
+      isHost = next.key === "";
+      isByTime = byTime;
+      const shown = group && !isOther ? group : rebuild();
+      await shown.update(byTime ? { ...view, range: rangeOf(lanes) } : view, signal);
     },
     destroy() {
       group?.destroy();

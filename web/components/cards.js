@@ -1,8 +1,9 @@
 // The four figures a reader asks for first.
 
-import { el, link, replace } from "../dom.js";
+import { el, link } from "../dom.js";
 import { bits, count, rankName, scale, seconds } from "../format.js";
 import { stateWord } from "../headroom.js";
+import { keepRows } from "../keep_rows.js";
 import { runPath } from "../url_state.js";
 
 /** @typedef {import("../types.js").Run} Run */
@@ -14,14 +15,14 @@ export function createCards() {
     element,
     /** @param {Run} run */
     update(run) {
-      replace(element, ...[headroom(run), lossScale(run), skipped(run), stepTime(run)].map(drawCard));
+      keepRows(element, [headroom(run), lossScale(run), skipped(run), stepTime(run)].map(drawCard));
     },
   };
 }
 
 /** @param {Card} card */
 export function drawCard({ title, value, under, level }) {
-  return el("div", { class: "panel card", "data-level": level }, el("h2", {}, title), el("p", { class: "card-value" }, value), el("p", { class: "card-under" }, under ?? " "));
+  return el("div", { class: "panel card", "data-level": level, "data-key": title }, el("h2", {}, title), el("p", { class: "card-value" }, value), el("p", { class: "card-under" }, under ?? " "));
 }
 
 /** @param {Run} run @returns {Card} */
@@ -39,7 +40,7 @@ export function headroomText(least) {
 }
 
 /** @param {Run} run @returns {Card} */
-const lossScale = (run) => ({ title: "Loss scale", value: scale(run.loss_scale), under: run.loss_scale === null ? "no scaler" : "now" });
+const lossScale = (run) => ({ title: "Loss scale", value: scale(run.loss_scale), under: run.loss_scale === null ? "no scaler" : link(runPath(run.id, "loss-scale"), {}, "now; its drops") });
 
 /** @param {Run} run @returns {Card} */
 const skipped = (run) => ({ title: "Skipped steps", value: run.skipped_steps === null ? "none" : count(run.skipped_steps), under: ofSteps(run) });

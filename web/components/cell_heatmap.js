@@ -1,7 +1,9 @@
 // A heatmap of cells with names at its left and below, and its scale: rank by step, rank by rank.
 
 import { boxOf, movedSpot, spotAt } from "../cell_grid.js";
-import { FOOT, paintCells, paintNames } from "../cell_painting.js";
+import { gridRows, gridSummary } from "../cell_grid_rows.js";
+import { FOOT, paintCells, paintHairlines, paintNames } from "../cell_painting.js";
+import { LEGEND_HEIGHT, paintScale } from "../legend_painting.js";
 import { share } from "../colour_scale.js";
 import { el } from "../dom.js";
 import { createPicture } from "./picture.js";
@@ -33,12 +35,13 @@ const SQUARE = 34;
 
 /** @param {HeatmapOptions} options */
 export function createCellHeatmap({ scale, unknown, bad, square = false, ...options }) {
-  const areaOf = (/** @type {Grid} */ grid, /** @type {import("./picture.js").Size} */ { width, height }) => {
-    const left = square ? 40 : width < 640 ? 64 : 84;
-    const across = width - left - RIGHT;
-    return { left, top: TOP, width: square ? Math.min(across, grid.columns.length * SQUARE) : across, height: height - TOP - FOOT };
+  /** @type {readonly number[]} */
+  let marks = [];
+  const areaOf = (/** @type {Grid} */ grid, /** @type {import("./picture.js").Size} */ size) => {
+    const { left, width } = square ? { left: 40, width: size.width - 40 - RIGHT } : across(size.width);
+    return { left, top: TOP, width: square ? Math.min(width, grid.columns.length * SQUARE) : width, height: size.height - TOP - FOOT };
   };
-  return createPicture(
+  const picture = createPicture(
     {
       ...options,
       height: (/** @type {Grid} */ grid, width) => {
@@ -48,14 +51,33 @@ export function createCellHeatmap({ scale, unknown, bad, square = false, ...opti
       paint: (pen, grid, size, palette) => {
         paintCells(pen, grid, areaOf(grid, size), scale, palette);
         paintNames(pen, grid, areaOf(grid, size), palette);
+        paintHairlines(pen, marks.map((column) => column / grid.columns.length), areaOf(grid, size), palette);
       },
       spotAt: (grid, x, y, size) => spotAt(x, y, grid, areaOf(grid, size)),
       moved: (grid, spot, key) => movedSpot(spot, key, grid),
       has: ({ rows, columns }, { row, column }) => row < rows.length && column < columns.length,
       boxOf: (grid, spot, size) => boxOf(spot, grid, areaOf(grid, size)),
+      rows: (grid) => gridRows(grid, options.say, { unknown, bad }),
+      summary: (grid) => gridSummary(grid, options.say, { unknown, bad }),
+      legend: { height: LEGEND_HEIGHT, paint: (pen, palette) => paintScale(pen, scale, unknown, bad, palette) },
     },
     scaleLegend(scale, unknown, bad),
   );
+  return {
+    ...picture,
+    /** A hairline at each of these columns. @param {readonly number[]} columns */
+    mark(columns) {
+      const isSame = String(columns) === String(marks);
+      marks = columns;
+      if (!isSame) picture.paint();
+    },
+  };
+}
+
+/** Where the columns lie in a picture that is so wide. Pixels. @param {number} width */
+export function across(width) {
+  const left = width < 640 ? 64 : 84;
+  return { left, width: width - left - RIGHT };
 }
 
 /** @param {import("../colour_scale.js").Scale} scale @param {string} unknown @param {string} [bad] */

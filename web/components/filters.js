@@ -62,16 +62,40 @@ function chip(name, pressed, click) {
 export function createNameFilter(ctx) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let rest;
-  const input = el("input", { type: "search", placeholder: "part of a name", "aria-label": "Part of a layer's name", spellcheck: "false", input: typed });
+  const problem = el("span", { id: "name-problem", class: "field-problem", role: "alert" });
+  const input = el("input", { type: "search", placeholder: "part of a name, or blocks.*.attn", "aria-label": "Part of a layer's name", "aria-describedby": "name-problem", spellcheck: "false", input: typed });
   function typed() {
     clearTimeout(rest);
     rest = setTimeout(() => ctx.setState({ q: input.value.trim() }, { replace: true }), REST_MS);
   }
   return {
     element: el("label", { class: "field" }, "Name ", input),
+    help: nameHelp(),
+    /** What is wrong with what was typed, beside the field. */
+    problem,
     update() {
       if (document.activeElement !== input) input.value = ctx.state.q;
     },
+    /** What the server said of the filter, or nothing. @param {string} text */
+    say(text) {
+      problem.textContent = text && `Name filter: ${text}.`;
+      input.setAttribute("aria-invalid", String(Boolean(text)));
+    },
     destroy: () => clearTimeout(rest),
   };
+}
+
+const EXPRESSIONS = [
+  ["attn", "names with attn in them, in any case"],
+  ["blocks.*.attn", "whole module names: * any characters, ? one"],
+  ["in:blocks.3", "the module blocks.3 and all inside it"],
+  ["kind:grad*", "a kind; dtype:float16 and type:Linear likewise"],
+  ["attn !in:blocks.0", "both hold; ! for what must not be"],
+  ["*.attn | *.ff", "either"],
+];
+
+/** What can be typed besides a part of a name. */
+function nameHelp() {
+  const rows = EXPRESSIONS.map(([text, meaning]) => el("tr", {}, el("td", {}, el("code", {}, text)), el("td", {}, meaning)));
+  return el("details", { class: "filter-help" }, el("summary", {}, "Name expressions"), el("table", {}, el("tbody", {}, ...rows)));
 }

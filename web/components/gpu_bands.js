@@ -1,21 +1,22 @@
 // When a card was slowed down, and why: a band a reason; and what was said of it: a mark an event.
 
 import { layoutOf } from "../figure_drawing.js";
-import { bitBands, places, stepsOf } from "../gpu_series.js";
+import { bitBands, placeOfEvent } from "../gpu_series.js";
 import { bitNames } from "../gpu_words.js";
 import { escapePlotText } from "../plot_text.js";
 
-/** @typedef {import("../types.js").GpuLanes} GpuLanes */
+/** @typedef {import("../gpu_series.js").PlacedLanes} PlacedLanes */
 /** @typedef {import("../types.js").GpuEvent} GpuEvent */
-/** @typedef {{name: string, bands: {from: number, to: number}[], marks: {at: number, text: string}[], isCalm: boolean}} BandRow */
+/** @typedef {{from: number, to: number}} Span */
+/** @typedef {{name: string, bands: (Span & {look?: "warning" | "calm" | "bad"})[], marks: {at: number, text: string}[], isCalm: boolean, known?: Span[]}} BandRow `known`: where there are samples at all, if that is drawn */
 /** @typedef {{rows: BandRow[], dx: number, meta: {steps_per_column: number}, isKnown: boolean}} BandModel */
 
 const ROW = 16;
 const LEAST_WIDTH = 3;
 /** Reasons that are part of normal work under load. */
-const CALM = 0x4;
+export const CALM = 0x4;
 
-/** @param {GpuLanes} lanes @param {Record<string, string>} names of the bits, where the agent sent none */
+/** @param {PlacedLanes} lanes @param {Record<string, string>} names of the bits, where the agent sent none */
 export function throttleModel(lanes, names) {
   const known = { ...names, ...lanes.about.names?.throttle_reasons };
   const rows = [...bitBands(lanes, "throttle_reasons")].map(([bit, bands]) => ({
@@ -34,15 +35,14 @@ function eventRow({ kind, data }) {
   return Object.keys(data).some((name) => /ecc|remapped|retired/.test(name)) ? "memory errors" : "other";
 }
 
-/** @param {GpuLanes} lanes @returns {BandModel} */
+/** @param {PlacedLanes} lanes @returns {BandModel} */
 export function eventModel(lanes) {
-  const x = places(lanes.steps);
   /** @type {Map<string, BandRow>} */
   const rows = new Map();
   for (const event of lanes.events) {
     const name = eventRow(event);
     const row = rows.get(name) ?? { name, bands: [], marks: [], isCalm: false };
-    row.marks.push({ at: event.step >= 0 ? event.step : (x[0] ?? stepsOf(lanes).start), text: event.message });
+    row.marks.push({ at: placeOfEvent(lanes, event), text: event.message });
     rows.set(name, row);
   }
   return { rows: [...rows.values()], dx: 1, meta: { steps_per_column: 1 }, isKnown: true };
@@ -51,14 +51,16 @@ export function eventModel(lanes) {
 /** @param {BandModel} model @param {import("../figure_frame.js").Frame} frame @param {import("../theme.js").Palette} palette @returns {import("../figure_drawing.js").Drawing} */
 function drawBands({ rows }, frame, palette) {
   const least = (LEAST_WIDTH * (frame.range.stop - frame.range.start)) / frame.plotWidth;
-  const shapes = rows.flatMap(({ bands, isCalm }, row) =>
-    bands.map(({ from, to }) => {
-      const middle = (from + to) / 2;
-      const half = Math.max(to - from, least) / 2; // one second of a week still shows
-      const colour = isCalm ? palette.hatch : palette.warning;
-      return { type: "rect", x0: middle - half, x1: middle + half, y0: row - 0.36, y1: row + 0.36, line: { width: 0 }, fillcolor: colour, layer: "above" };
-    }),
-  );
+  const colours = { warning: palette.warning, calm: palette.hatch, bad: palette.bad };
+  const box = (/** @type {Span} */ { from, to }, /** @type {number} */ row, /** @type {number} */ height, /** @type {string} */ fillcolor) => {
+    const middle = (from + to) / 2;
+    const half = Math.max(to - from, least) / 2; // one second of a week still shows
+    return { type: "rect", x0: middle - half, x1: middle + half, y0: row - height, y1: row + height, line: { width: 0 }, fillcolor, layer: "above" };
+  };
+  const shapes = rows.flatMap(({ bands, isCalm, known = [] }, row) => [
+    ...known.map((span) => box(span, row, 0.08, palette.headroom[palette.headroom.length - 1])),
+    ...bands.map((band) => box(band, row, 0.36, colours[band.look ?? (isCalm ? "calm" : "warning")])),
+  ]);
   const x = rows.flatMap(({ marks }) => marks.map(({ at }) => at));
   const y = rows.flatMap(({ marks }, row) => marks.map(() => row));
   const marks = { type: "scatter", mode: "markers", x, y, hoverinfo: "skip", marker: { symbol: "diamond", size: 9, color: palette.bad } };

@@ -2,7 +2,7 @@
 
 import { plainLines } from "../line_drawing.js";
 import { points, readLines, valueAt } from "../lines_model.js";
-import { column, fact, lineFigure, sum } from "../gpu_series.js";
+import { column, fact, lineFigure, sum, timeShare } from "../gpu_series.js";
 import { UNKNOWN } from "../quantities.js";
 import { el } from "../dom.js";
 
@@ -36,7 +36,14 @@ export const GPU_LANES = [
     lines: [line("chip", column("temperature_c")), line("memory", column("temperature_memory_c"))],
     limits: [line("slows down at", sum("temperature_c", "slowdown_margin_c"))],
   },
+  {
+    name: "gpu-held",
+    title: "Clocks held down, of the time",
+    unit: "%",
+    lines: [line("by power", timeShare("violation_power_ns")), line("by heat", timeShare("violation_thermal_ns")), line("by the board or for reliability", timeShare("violation_board_limit_ns", "violation_reliability_ns"))],
+  },
   { name: "gpu-memory", title: "Memory", unit: "GiB", lines: [line("used", column("memory_used_bytes", GIB))], limits: [line("total", column("memory_total_bytes", GIB))] },
+  { name: "gpu-pcie", title: "PCIe", unit: "MB/s", lines: [line("sent", column("pcie_sent_bytes_per_s", MB)), line("received", column("pcie_received_bytes_per_s", MB))] },
 ];
 
 /** @type {readonly LineLane[]} */
@@ -70,7 +77,7 @@ export const HOST_LANES = [
   },
 ];
 
-/** @param {LineLane} lane @param {GpuLanes} lanes */
+/** @param {LineLane} lane @param {import("../gpu_series.js").PlacedLanes} lanes */
 export const figureOf = ({ lines, limits = [] }, lanes) => lineFigure(lanes, [...lines, ...limits]);
 
 /** @param {LineLane} lane @returns {import("./lane_specs.js").LaneSpec} */

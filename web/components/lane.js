@@ -1,10 +1,16 @@
-// One figure on a page: heading, read-out, plot, cursor line. It fetches, draws, and tells of pointers.
+// One figure on a page: heading, read-out, plot, cursor line, menu and table. It fetches, draws, and tells of pointers.
 
 import * as api from "../api.js";
 import { el } from "../dom.js";
+import { STEPS } from "../figure_axis.js";
 import { frameOf, pixelOf } from "../figure_frame.js";
-import { draw, listen, purge, saveImage } from "../plot.js";
+import { summaryOf } from "../figure_summary.js";
+import { draw, listen, purge } from "../plot.js";
 import { palette } from "../theme.js";
+import { createFigureMenu } from "./figure_menu.js";
+import { createFigureTable } from "./figure_table.js";
+import { createHairlines } from "./hairlines.js";
+import { laneFigure, titleOf } from "./lane_files.js";
 import { watchPointer } from "./lane_pointer.js";
 import { describe } from "./lane_specs.js";
 
@@ -57,10 +63,15 @@ export class Lane {
     this.readout = el("output", { class: "lane-readout" });
     this.plot = el("div", { class: "plot", "data-testid": `figure-${this.spec.name}`, tabindex: 0, role: "group", "aria-label": this.spec.title });
     this.cursor = el("div", { class: "lane-cursor", hidden: true });
-    this.wrap = el("div", { class: "plot-wrap" }, this.plot, this.cursor);
+    this.table = createFigureTable(() => titleOf(this), () => this.model && summaryOf(this.model, this.spec.name, this.axis()));
+    this.menu = createFigureMenu(laneFigure(this), this.table, this.heading);
+    this.hairlines = createHairlines();
+    /** Where the marks above the lanes stand. @type {readonly number[]} */
+    this.marks = [];
+    this.wrap = el("div", { class: "plot-wrap" }, this.plot, this.hairlines.element, this.cursor);
     this.plot.style.height = `${this.frameFor(this.plotHeight(1), { start: 0, stop: 1 }).height}px`;
     this.message = el("p", { class: "lane-message", hidden: true });
-    this.element = el("section", { class: "panel lane" }, this.head(), this.wrap, this.message, this.spec.legend?.());
+    this.element = el("section", { class: "panel lane" }, this.head(), this.wrap, this.message, this.spec.legend?.(), this.table.element);
     this.pointer = watchPointer(this.plot, {
       surface: () => this.surface(),
       hover: (spot) => handlers.hover(this, spot),
@@ -72,8 +83,12 @@ export class Lane {
   }
 
   head() {
-    const save = el("button", { type: "button", class: "quiet lane-save", click: () => this.save(), title: "Save as PNG" }, "PNG");
-    return el("header", {}, this.heading, this.note, this.readout, save);
+    return el("header", {}, this.heading, this.note, this.readout, this.menu.element);
+  }
+
+  /** What the places along it are. @returns {import("../figure_axis.js").FigureAxis} */
+  axis() {
+    return STEPS;
   }
 
   /** @param {number} rows */
@@ -129,6 +144,8 @@ export class Lane {
     this.heading.textContent = this.options.title?.(this.view) ?? this.spec.title;
     const range = this.zoomed ?? this.spec.axis?.(this.model) ?? this.view.range;
     this.plot.setAttribute("aria-label", describe(this.spec, this.model, range));
+    this.menu.update(!empty);
+    this.table.update();
     if (!empty) await this.drawPlot(range);
     this.version += 1;
     this.plot.dataset.ready = String(this.version);
@@ -141,6 +158,16 @@ export class Lane {
     this.plot.style.height = `${this.frame.height}px`;
     await draw(this.plot, this.spec.draw(this.model, this.frame, palette()));
     if (first) listen(this.plot, this.handlers.zoom, this.handlers.reset);
+    this.mark(this.marks);
+  }
+
+  /** A hairline at each of these places of the axis. @param {readonly number[]} places */
+  mark(places) {
+    this.marks = places;
+    const { frame } = this;
+    if (!frame) return;
+    const inside = places.filter((place) => place >= frame.range.start && place < frame.range.stop);
+    this.hairlines.draw(inside.map((place) => pixelOf(place, frame)), frame.margin.t + frame.band + frame.plotHeight);
   }
 
   /** Show a part of the figure's own axis; null shows all. @param {import("../types.js").StepRange | null} range */
@@ -168,13 +195,10 @@ export class Lane {
     this.cursor.style.top = `${this.frame.margin.t + this.frame.band}px`;
   }
 
-  save() {
-    if (this.view && this.frame) saveImage(this.plot, `run-${this.view.run.id}-${this.spec.name}`);
-  }
-
   destroy() {
     this.gone = true;
     this.pointer.stop();
+    this.menu.destroy();
     if (this.frame) purge(this.plot);
   }
 }

@@ -1,9 +1,12 @@
 // Lanes on one step axis: one cursor, one zoom, one update.
 
+import { stepAxis } from "../alert_marks.js";
 import { el } from "../dom.js";
 import { draggedRange } from "../figure_frame.js";
 import { count } from "../format.js";
 import { onTheme } from "../theme.js";
+import { watchWidth } from "../watch_width.js";
+import { createAlertRow } from "./alert_row.js";
 import { Lane } from "./lane.js";
 import { createNavigator } from "./lane_navigation.js";
 
@@ -27,17 +30,26 @@ export function createLaneGroup(ctx, entries, refetch) {
     reset: () => ctx.setState({ start: null, stop: null }),
   };
   const lanes = entries.map(({ spec, options }) => new Lane(spec, options ?? {}, handlers));
-  const element = el("div", { class: "lanes" }, ...lanes.map((lane) => lane.element));
+  const alerts = createAlertRow(ctx.params.id, { marked: (steps) => lanes.forEach((lane) => lane.mark(steps)), point });
+  const element = el("div", { class: "lanes" }, alerts.element, ...lanes.map((lane) => lane.element));
   const stops = [onTheme(redraw), watchWidth(element, resized)];
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let settle;
+  /** What is pointed at stays so while new data moves it. @type {{source: Lane, spot: Spot} | null} */
+  let pointed = null;
 
   /** @param {Lane} source @param {Spot | null} spot */
   function hover(source, spot) {
+    pointed = spot && { source, spot };
     for (const lane of lanes) {
       lane.show(spot?.step ?? null, lane === source ? (spot?.row ?? null) : null);
     }
     if (spot) source.readout.textContent = `step ${count(spot.step)} · ${source.readout.textContent}`;
+  }
+
+  /** @param {number | null} step */
+  function point(step) {
+    for (const lane of lanes) lane.show(step, null);
   }
 
   function redraw() {
@@ -45,6 +57,8 @@ export function createLaneGroup(ctx, entries, refetch) {
   }
 
   function resized() {
+    pointed = null;
+    point(null); // the cursor stood where it was wide
     redraw();
     clearTimeout(settle);
     settle = setTimeout(refetch, SETTLE_MS);
@@ -57,24 +71,16 @@ export function createLaneGroup(ctx, entries, refetch) {
     pickPoint: navigator.pickPoint,
     /** @param {View} view @param {AbortSignal} signal */
     async update(view, signal) {
-      await Promise.all(lanes.map((lane) => lane.update(view, signal)));
+      const axis = (/** @type {number} */ width) => stepAxis(view.range, width, entries[0].options?.left);
+      await Promise.all([alerts.update(axis, signal), ...lanes.map((lane) => lane.update(view, signal))]);
+      if (pointed) hover(pointed.source, pointed.spot);
+      alerts.show(axis); // a pointed-at step has moved with the lanes
     },
     destroy() {
       clearTimeout(settle);
       stops.forEach((stop) => stop());
+      alerts.destroy();
       lanes.forEach((lane) => lane.destroy());
     },
   };
-}
-
-/** Calls back when the width, and not only the height, changed. @param {HTMLElement} element @param {() => void} changed */
-export function watchWidth(element, changed) {
-  let width = 0;
-  const observer = new ResizeObserver(() => {
-    const before = width;
-    width = element.clientWidth;
-    if (before && width && before !== width) changed();
-  });
-  observer.observe(element);
-  return () => observer.disconnect();
 }

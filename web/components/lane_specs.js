@@ -1,11 +1,11 @@
 // The figures as lanes: for each name how it is read, drawn and put into words. A new figure is an entry here.
 
 import { count, magnitude, reading, scale, seconds } from "../format.js";
-import { heatmapDrawing } from "../figure_drawing.js";
 import { cellOf, cellText, columnAt, readHeatmap, rowName, worstInColumn } from "../heatmap_model.js";
 import { plainLines, scaleLines, tensorLines } from "../line_drawing.js";
 import { points, readLines, valueAt } from "../lines_model.js";
 import { paintStates } from "../state_canvas.js";
+import { statisticDrawing } from "../statistic_drawing.js";
 
 /** @typedef {import("../heatmap_model.js").HeatmapModel} HeatmapModel */
 /** @typedef {import("../lines_model.js").LinesModel} LinesModel */
@@ -20,6 +20,7 @@ import { paintStates } from "../state_canvas.js";
  * @property {(model: any, frame: import("../figure_frame.js").Frame, palette: import("../theme.js").Palette) => import("../figure_drawing.js").Drawing} draw
  * @property {(model: any, step: number, row: number | null) => string} readout
  * @property {() => HTMLElement} [legend] under the plot
+ * @property {import("../figure_picture.js").Bar} [bar] its colours in a saved picture, where they are neither headroom nor of a statistic
  * @property {(model: any) => import("../types.js").StepRange} [axis] of a figure whose columns are no steps: their places
  */
 
@@ -71,7 +72,7 @@ function drawHeatmap(model, frame, palette) {
   const steps = frame.range.stop - frame.range.start;
   // Painted at the pixels the cells really cover, so that patterns keep their size and least sizes hold.
   const width = Math.max(1, (model.columns * model.dx * frame.plotWidth) / steps);
-  return heatmapDrawing(model, frame, palette, paintStates(model.states, { ...grid, width }, palette));
+  return statisticDrawing(model, frame, palette, paintStates(model.states, { ...grid, width }, palette));
 }
 
 const HEATMAP = {
@@ -81,7 +82,7 @@ const HEATMAP = {
   isEmpty: (/** @type {HeatmapModel} */ model) => !model.rows.length || !model.columns,
 };
 
-/** @typedef {HeatmapModel & {tensors: import("../types.js").HeatmapRow[]}} RanksModel columns are tensors in call order */
+/** @typedef {HeatmapModel & {tensors: import("../heatmap_model.js").HeatmapRow[]}} RanksModel columns are tensors in call order */
 
 /** @param {RanksModel} model @param {number} place @param {number | null} row */
 function ranksReadout(model, place, row) {
@@ -143,7 +144,7 @@ export const LANES = {
     empty: "Nothing was observed on any rank.",
     plotHeight: byRows(30, 15, 260),
     read: (answer) => ({ ...readHeatmap(answer), tensors: answer.meta.tensors ?? [] }),
-    axis: (/** @type {RanksModel} */ { tensors }) => ({ start: 0, stop: tensors.reduce((sum, { count: n }) => sum + n, 0) }),
+    axis: (/** @type {RanksModel} */ { tensors, units }) => ({ start: 0, stop: units ?? tensors.reduce((sum, { count: n }) => sum + n, 0) }),
     readout: ranksReadout,
   },
   tensor: {

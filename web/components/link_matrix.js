@@ -2,7 +2,7 @@
 
 import { el } from "../dom.js";
 import { clip } from "../format.js";
-import { linkGrid, linkNote, linkProblems, linkSummary, linkText, linkVerdict } from "../linkcheck_words.js";
+import { linkGrid, linkNote, linkProblems, linkSummary, linkText, linkVerdict, tidy } from "../linkcheck_words.js";
 import { createCellHeatmap } from "./cell_heatmap.js";
 import { createSortedTable } from "./sorted_table.js";
 import { createVerdict } from "./verdict.js";
@@ -37,10 +37,11 @@ export function createLinkMatrix() {
 
   return {
     element,
-    /** @param {Linkcheck | null} next @param {number} nowNs */
-    update(next, nowNs) {
-      element.hidden = next === null;
-      if (next === null) return;
+    /** @param {Linkcheck | null} posted @param {number} nowNs @param {import("./picture.js").Whose} [whose] */
+    update(posted, nowNs, whose) {
+      element.hidden = posted === null;
+      if (posted === null) return;
+      const next = tidy(posted);
       verdict.update(linkVerdict(next, nowNs));
       const now = JSON.stringify(next);
       if (now === shown) return;
@@ -48,8 +49,8 @@ export function createLinkMatrix() {
       result = next;
       note.textContent = linkNote(next);
       matrices.hidden = !next.pairs?.length;
-      busbw.update(linkGrid(next, "busbw_bytes_per_s"), linkSummary(next, "busbw_bytes_per_s"), linkSummary(next, "busbw_bytes_per_s"));
-      latency.update(linkGrid(next, "latency_s"), linkSummary(next, "latency_s"), linkSummary(next, "latency_s"));
+      busbw.update(linkGrid(next, "busbw_bytes_per_s"), linkSummary(next, "busbw_bytes_per_s"), linkSummary(next, "busbw_bytes_per_s"), whose);
+      latency.update(linkGrid(next, "latency_s"), linkSummary(next, "latency_s"), linkSummary(next, "latency_s"), whose);
       problems.update(linkProblems(next));
     },
     destroy() {

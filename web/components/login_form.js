@@ -1,4 +1,4 @@
-// Asks for the server's token; the answer is a session cookie.
+// Asks for a token; the answer is a session cookie, which no script can read.
 
 import { login } from "../api.js";
 import { el } from "../dom.js";
@@ -22,7 +22,15 @@ export function loginForm(done) {
     "section",
     { class: "panel state-panel", "data-testid": "error-state" },
     el("h1", {}, "This server asks for a token"),
-    el("p", {}, "It is the value the server was started with (", el("code", {}, "--token"), " or ", el("code", {}, "RANGEWATCH_TOKEN"), ")."),
+    el(
+      "p",
+      {},
+      "Whoever runs it makes one with ",
+      el("code", {}, "rangewatch token create NAME --role view"),
+      ", or has started it with one (",
+      el("code", {}, "RANGEWATCH_TOKEN"),
+      ").",
+    ),
     el("form", { submit, class: "inline-form" }, el("label", { for: "token" }, "Token"), field, el("button", { type: "submit" }, "Log in")),
     problem,
   );

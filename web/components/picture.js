@@ -1,11 +1,17 @@
 // A picture on a canvas in a panel: it follows width and theme, and reads out what is pointed at, by pointer or by arrows.
 
 import { el } from "../dom.js";
+import { fileName } from "../figure_files.js";
+import { clip, steps } from "../format.js";
 import { onTheme, palette } from "../theme.js";
-import { watchWidth } from "./lane_group.js";
+import { watchWidth } from "../watch_width.js";
+import { createFigureMenu } from "./figure_menu.js";
+import { createFigureTable } from "./figure_table.js";
+import { pictureFile } from "./picture_file.js";
 
 /** @typedef {import("../cell_grid.js").Area} Area */
 /** @typedef {{width: number, height: number}} Size */
+/** @typedef {{text: string, file: string}} Whose run and range, in words and in a file's name */
 /**
  * What one kind of picture knows. M: what is drawn; S: a place in it.
  * @template M, S
@@ -21,7 +27,18 @@ import { watchWidth } from "./lane_group.js";
  * @property {(model: M, spot: S) => string} say
  * @property {(model: M, spot: S) => void} [pick] by a click or Enter
  * @property {string} [keys] what arrows and Enter do, for who cannot see the picture
+ * @property {(model: M) => import("../csv.js").Rows} rows every value, for a file
+ * @property {(model: M) => import("../figure_summary.js").Summary} summary the same as a table, bounded
+ * @property {{height: number, paint: (pen: CanvasRenderingContext2D, palette: import("../theme.js").Palette) => void}} legend what its colours mean, for a file
  */
+
+const NO_FILES = "The server has no file of collectives or links: the CSV has every value that is shown.";
+
+/** Whose picture it is, for its file. @param {import("../types.js").Run} run @param {import("../types.js").StepRange | null} range @returns {Whose} */
+export function pictureOf(run, range) {
+  const text = `run ${clip(run.title || run.name, 60)}${range ? ` · ${steps(range)}` : ""} · all ranks`;
+  return { text, file: fileName("run", run.id, ...(range ? ["steps", range.start, range.stop - 1] : [])) };
+}
 
 /** Sharp on dense screens, bounded on very dense ones. */
 const pixelRatio = () => Math.max(1, Math.min(2, window.devicePixelRatio || 1));
@@ -36,8 +53,23 @@ export function createPicture(spec, ...foot) {
   const frame = el("div", { class: "picture", "data-testid": `picture-${spec.name}`, tabindex: 0, role: "group" }, canvas, mark);
   const readout = el("output", { class: "lane-readout" });
   const note = el("span", { class: "lane-note" });
-  const element = el("section", { class: "panel lane" }, el("header", {}, el("h2", {}, spec.title), note, readout), frame, ...foot);
-  const stops = [onTheme(paint), watchWidth(frame, paint)];
+  const heading = el("h2", {}, spec.title);
+  const table = createFigureTable(() => spec.title, () => (model === null ? null : spec.summary(model)));
+  const menu = createFigureMenu(
+    {
+      fileName: () => fileName(of.file, spec.name),
+      picture: (format) => pictureFile(format, spec, model, frame.clientWidth, [of.text, note.textContent].filter(Boolean).join(" · ")),
+      rows: () => (model === null ? null : spec.rows(model)),
+      files: () => [],
+      noFiles: NO_FILES,
+    },
+    table,
+    heading,
+  );
+  const element = el("section", { class: "panel lane" }, el("header", {}, heading, note, readout, menu.element), frame, ...foot, table.element);
+  const stops = [onTheme(paint), watchWidth(frame, paint), menu.destroy];
+  /** @type {Whose} */
+  let of = { text: "", file: "" };
   /** @type {M | null} */
   let model = null;
   /** @type {S | null} */
@@ -115,14 +147,18 @@ export function createPicture(spec, ...foot) {
 
   return {
     element,
-    /** @param {M} next @param {string} summary one line for who cannot see it @param {string} [text] beside the title */
-    update(next, summary, text = "") {
+    /** @param {M} next @param {string} summary one line for who cannot see it @param {string} [text] beside the title @param {Whose} [whose] */
+    update(next, summary, text = "", whose = of) {
       model = next;
+      of = whose;
       if (spot !== null && !spec.has(next, spot)) spot = null; // else a reader goes on reading where they are
       note.textContent = text;
       frame.setAttribute("aria-label", `${spec.title}. ${summary} ${spec.keys ?? "Arrow keys read out the values."}`);
+      menu.update(true);
+      table.update();
       paint();
     },
+    paint,
     destroy() {
       stops.forEach((stop) => stop());
     },

@@ -4,8 +4,8 @@ import { draggedRange } from "../figure_frame.js";
 import { columnAt } from "../heatmap_model.js";
 import { el } from "../dom.js";
 import { onTheme } from "../theme.js";
+import { watchWidth } from "../watch_width.js";
 import { Lane } from "./lane.js";
-import { watchWidth } from "./lane_group.js";
 import { LANES } from "./lane_specs.js";
 import { createLegend } from "./legend.js";
 

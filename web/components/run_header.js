@@ -3,6 +3,7 @@
 import { el, link, replace } from "../dom.js";
 import { age, clip, count } from "../format.js";
 import { rankNotes } from "../rank_notes.js";
+import { clockFrom } from "../server_clock.js";
 import { runPath } from "../url_state.js";
 import { stateBadge } from "./state_badge.js";
 
@@ -21,11 +22,7 @@ export function createRunHeader({ tellsHang }) {
   const element = el("div", {}, el("header", { class: "run-header" }, title, badge, facts), hang, problem, notes);
   /** @type {import("../types.js").Run | null} */
   let run = null;
-  let receivedMs = 0;
-  let serverNs = 0;
-
-  /** The server's clock, carried on by ours: the two machines may disagree. */
-  const nowNs = () => serverNs + (performance.now() - receivedMs) * 1e6;
+  let nowNs = clockFrom();
 
   function tick() {
     if (!run) return;
@@ -39,9 +36,8 @@ export function createRunHeader({ tellsHang }) {
     /** @param {import("../types.js").Run} next */
     update(next) {
       run = next;
-      receivedMs = performance.now();
-      serverNs = next.now_ns ?? Date.now() * 1e6;
-      title.textContent = clip(next.name);
+      nowNs = clockFrom(next.now_ns);
+      title.textContent = clip(next.title || next.name);
       title.title = next.name;
       replace(badge, stateBadge(next.state));
       problem.hidden = true;

@@ -34,7 +34,7 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
   /** @param {AbortSignal} signal */
   async function load(signal) {
     const run = await api.run(ctx.params.id, signal);
-    ctx.setTitle(`${clip(run.name)} · ${title}`);
+    ctx.setTitle(`${clip(run.title || run.name)} · ${title}`);
     if (shell.parentNode !== root) replace(root, shell);
     header.update(run);
     ctx.sawRun(run);

@@ -7,6 +7,8 @@ const STATES = {
   live: { shape: "●", word: "live", help: "a rank reported in the last 15 s" },
   finished: { shape: "■", word: "finished", help: "every rank said goodbye" },
   failed: { shape: "✕", word: "failed", help: "the training of a rank ended with an exception" },
+  died: { shape: "✕", word: "died", help: "a rank ended without a goodbye" },
+  terminated: { shape: "✕", word: "stopped", help: "a rank was ended by SIGTERM, from outside" },
   stale: { shape: "▲", word: "stale", help: "silent, without a goodbye" },
   empty: { shape: "○", word: "no steps yet", help: "attached; no step has arrived" },
 };

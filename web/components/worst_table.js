@@ -1,9 +1,10 @@
-// The heatmap's twin in words: the rows with the least headroom, each with a way to its step and tensor.
+// The heatmap's twin in words: the rows with the worst values, each with a way to its step and tensor.
 
 import { el, link, replace } from "../dom.js";
 import { clip, rankName, steps } from "../format.js";
 import { heatOf, isNonfinite } from "../headroom.js";
 import { cellText, columnSteps, rowName, worstRows } from "../heatmap_model.js";
+import { worstWords } from "../statistics.js";
 import { runPath } from "../url_state.js";
 
 /** @typedef {import("../heatmap_model.js").HeatmapModel} HeatmapModel */
@@ -14,39 +15,57 @@ const MOST_ROWS = 20;
 /** @param {import("../types.js").PageContext} ctx @param {(model: HeatmapModel, cell: Cell) => void} open */
 export function createWorstTable(ctx, open) {
   const body = el("tbody");
-  const head = el("tr", {}, ...["Layer", "Least headroom", "Where", ""].map((name) => el("th", { scope: "col" }, name)));
+  const what = el("th", { scope: "col" }, "Layer");
+  const which = el("th", { scope: "col" }, "Least headroom");
+  const head = el("tr", {}, what, which, ...["Where", ""].map((name) => el("th", { scope: "col" }, name)));
   const caption = el("caption", {});
   const element = el("div", { class: "panel table-scroll" }, el("table", { class: "dense worst-table" }, caption, el("thead", {}, head), body));
 
   /** @param {HeatmapModel} model @param {Cell} cell */
   function line(model, cell) {
     const row = model.rows[cell.row];
-    const { rank, start, stop } = ctx.state;
-    const tensor = row.tensor ?? row.tensors?.[0] ?? null;
-    const name = link(runPath(ctx.params.id, "tensor", { rank, start, stop, tensor }), { class: "name", title: rowName(row) }, clip(rowName(row)));
+    const name = link(runPath(ctx.params.id, "layers", leadsTo(row)), { class: "name", title: rowName(row) }, clip(rowName(row)));
     const button = el("button", { type: "button", class: "quiet", click: () => open(model, cell) }, "Open the step");
     return el(
       "tr",
       {},
       el("td", {}, name),
       el("td", { class: "number", "data-heat": heatOfCell(cell) }, cellText(cell)),
-      el("td", { class: "number" }, steps(columnSteps(model, cell.column))),
+      el("td", { class: "number" }, where(model, cell)),
       el("td", {}, button),
     );
+  }
+
+  /** A rank's layers, a closed module opened, or a layer's panel. @param {import("../heatmap_model.js").HeatmapRow} row */
+  function leadsTo(row) {
+    const { state } = ctx;
+    if (row.rank !== undefined) return { ...state, axes: /** @type {const} */ (""), rank: row.rank ?? /** @type {const} */ ("all") };
+    if (row.module !== undefined) return { ...state, closed: state.closed.filter((path) => path !== row.module) };
+    return { ...state, tensor: row.tensor ?? row.listed?.[0] ?? row.tensors?.[0] ?? null };
   }
 
   return {
     element,
     /** @param {HeatmapModel} model */
     update(model) {
-      caption.textContent = `First to hold a NaN or Inf, then least headroom; ${rankName(ctx.state.rank)}`;
+      const isByRank = model.rows.some((row) => "rank" in row);
+      const worst = worstWords(model.statistic);
+      what.textContent = isByRank ? "Rank" : "Layer";
+      which.textContent = worst[0].toUpperCase() + worst.slice(1);
+      caption.textContent = `First to hold a NaN or Inf, then ${worst}${isByRank ? "" : `; ${rankName(ctx.state.rank)}`}`;
+      element.hidden = model.rows.length === 0;
       replace(body, ...worstRows(model, MOST_ROWS).map((cell) => line(model, cell)));
     },
   };
 }
 
+/** Its steps, or where the columns are layers the layer. @param {HeatmapModel & {tensors?: import("../heatmap_model.js").HeatmapRow[]}} model @param {Cell} cell */
+function where(model, { column }) {
+  return model.tensors ? clip(rowName(model.tensors[column])) : steps(columnSteps(model, column));
+}
+
 /** @param {Cell} cell */
 function heatOfCell(cell) {
   if (isNonfinite(cell.state)) return "bad";
-  return Number.isFinite(cell.bits) ? heatOf(cell.bits) : null;
+  return Number.isFinite(cell.bits) && (cell.statistic?.scale ?? "bits") === "bits" ? heatOf(cell.bits) : null;
 }

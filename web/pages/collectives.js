@@ -1,19 +1,23 @@
 // Collectives: who keeps whom waiting, how fast each kind of collective is, and one step across the ranks.
 
 import * as api from "../api.js";
+import { columnAxis } from "../alert_marks.js";
 import { timelineOf, timelineSummary } from "../call_timeline.js";
 import { costGrid, costSummary, costText, leftOutLine, sourceLines, waitCards, waitVerdict, whyNone } from "../collectives_words.js";
+import { createAlertRow } from "../components/alert_row.js";
 import { createCallLanes } from "../components/call_lanes.js";
-import { createCellHeatmap } from "../components/cell_heatmap.js";
+import { across, createCellHeatmap } from "../components/cell_heatmap.js";
 import { createCollectivesTable, createRankTable } from "../components/collectives_tables.js";
 import { createFactCards, createNothing } from "../components/fact_cards.js";
 import { createRangeBar } from "../components/range_bar.js";
 import { mountRunPage } from "../components/run_page.js";
 import { createStepJump } from "../components/step_jump.js";
+import { pictureOf } from "../components/picture.js";
 import { createVerdict } from "../components/verdict.js";
 import { el, replace } from "../dom.js";
 import { clip, count } from "../format.js";
 import { time } from "../quantities.js";
+import { shownRange } from "../url_state.js";
 
 /** @typedef {import("../types.js").Collectives} Collectives */
 
@@ -45,16 +49,17 @@ function build(ctx) {
     pick: (_, { column }) => shown && ctx.setState({ step: shown.steps[column] }),
     keys: "Arrow keys read out the cells, Enter shows that step's collectives.",
   });
+  const alerts = createAlertRow(run, { marked: heat.mark });
   const leftOut = el("p", { class: "muted figure-notes" });
   const ranks = createRankTable(run);
   const table = createCollectivesTable();
   const jump = createStepJump(ctx);
   const lanes = createCallLanes();
-  const some = el("div", { class: "lanes" }, heat.element, jump.element, lanes.element, ranks.element, table.element, leftOut);
+  const some = el("div", { class: "lanes" }, alerts.element, heat.element, jump.element, lanes.element, ranks.element, table.element, leftOut);
   const element = el("div", {}, verdict.element, cards.element, range.element, nothing.element, some, sources);
 
-  /** @param {Collectives} answer */
-  function show(answer) {
+  /** @param {Collectives} answer @param {import("../types.js").Run} about */
+  function show(answer, about) {
     shown = answer;
     verdict.update(waitVerdict(answer, run));
     cards.update(waitCards(answer));
@@ -64,7 +69,7 @@ function build(ctx) {
     some.hidden = isEmpty;
     sources.hidden = isEmpty || !answer.sources.length;
     replace(lines, ...sourceLines(answer.sources).map((line) => el("li", {}, clip(line, 400))));
-    heat.update(costGrid(answer), costSummary(answer), "what all others waited for it, added up; each column: one step");
+    heat.update(costGrid(answer), costSummary(answer), "what all others waited for it, added up; each column: one step", pictureOf(about, answer));
     ranks.update(answer.by_rank);
     table.update(answer.table);
     leftOut.textContent = [leftOutLine(answer.left_out), ...desyncLines(answer)].filter(Boolean).join(" ");
@@ -73,16 +78,19 @@ function build(ctx) {
   return {
     element,
     async update(about, signal) {
-      const { start, stop, step } = ctx.state;
+      const { step } = ctx.state;
+      const { start, stop } = ctx.state.last === null ? ctx.state : shownRange(ctx.state, about);
       range.update(about);
-      const [answer, calls] = await Promise.all([api.collectives(run, { start, stop }, signal), api.collectivesOfStep(run, { step }, signal)]);
-      show(answer);
+      const [answer, calls] = await Promise.all([api.collectives(run, { start, stop }, signal), api.collectivesOfStep(run, { step }, signal), alerts.load(signal)]);
+      show(answer, about);
+      alerts.show((width) => columnAxis(answer.steps, across(width)));
       const timeline = timelineOf(calls);
       const name = calls.step === null ? "" : `step ${count(calls.step)}, ${time(timeline.span_s)}; each rank from its own first collective`;
-      lanes.update(timeline, `${name}. ${timelineSummary(timeline)}`, name);
+      lanes.update(timeline, `${name}. ${timelineSummary(timeline)}`, name, pictureOf(about, calls.step === null ? null : { start: calls.step, stop: calls.step + 1 }));
       jump.update(calls);
     },
     destroy() {
+      alerts.destroy();
       heat.destroy();
       lanes.destroy();
     },

@@ -5,6 +5,7 @@ import { createNothing } from "../components/fact_cards.js";
 import { createFactSections } from "../components/fact_sections.js";
 import { createFindingList } from "../components/finding_list.js";
 import { createLinkMatrix } from "../components/link_matrix.js";
+import { pictureOf } from "../components/picture.js";
 import { mountRunPage } from "../components/run_page.js";
 import { createVerdict } from "../components/verdict.js";
 import { el } from "../dom.js";
@@ -39,7 +40,7 @@ function build(ctx) {
       nothing.update(isEmpty && answer.linkcheck === null ? whyNone() : null);
       odd.update(answer.odd, answer.ranks.length);
       findings.update(merged, answer.ranks.length);
-      links.update(answer.linkcheck, about.now_ns ?? Date.now() * 1e6);
+      links.update(answer.linkcheck, about.now_ns ?? Date.now() * 1e6, pictureOf(about, null));
       noLinks.hidden = answer.linkcheck !== null;
       factsTitle.hidden = isEmpty;
       facts.update(answer.ranks);

@@ -1,4 +1,4 @@
-// GPU: one card, or one host, over the steps, with what its rank did meanwhile.
+// GPU: one card, or one host, over the steps, with what its rank did meanwhile; or over the time.
 
 import * as api from "../api.js";
 import { createCardLanes } from "../components/card_lanes.js";
@@ -10,7 +10,7 @@ import { createVerdict } from "../components/verdict.js";
 import { el, link, replace } from "../dom.js";
 import { clip } from "../format.js";
 import { noteLines, stateOf } from "../gpu_words.js";
-import { timesOf } from "../gpu_series.js";
+import { isLongInOneStep, timesOf } from "../gpu_series.js";
 import { runPath, shownRange } from "../url_state.js";
 
 /** @typedef {import("../types.js").Gpus} Gpus */
@@ -26,6 +26,7 @@ const COLUMNS = 800;
 const HINTS = [
   "Samples are taken once a second and stand at the step that was open then; several within one step lie side by side.",
   "Dotted lines are limits. Drag over a lane to see fewer steps, double click to see all.",
+  "A step that lasts for minutes is one column: the time axis, by the clock of the rank's host, shows what happened in it. It is chosen by itself where the last step is such a one.",
 ];
 
 /** @param {import("../types.js").PageContext} ctx @param {() => void} refetch @returns {import("../components/run_page.js").RunView} */
@@ -36,12 +37,28 @@ function build(ctx, refetch) {
   const select = el("select", { "aria-label": "GPU", change: () => ctx.setState(addressOf(select.value)) });
   const about = el("section", { class: "panel facts-panel" });
   const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
-  const lanes = createCardLanes(ctx, refetch);
+  /** The part of the time axis that is shown, of what is shown. @type {{start_ns: number, stop_ns: number} | null} */
+  let span = null;
+  let shownKey = "";
+  const axis = el("select", { "aria-label": "Axis", change: () => setAxis(axis.value === "time" ? "time" : "steps") }, el("option", { value: "steps" }, "steps"), el("option", { value: "time" }, "time"));
+  const lanes = createCardLanes(ctx, refetch, setSpan);
   const events = createEventTable(run);
   const values = el("div", {});
   const newest = el("details", { class: "panel report", "data-testid": "gpu-values" }, el("summary", {}, "All newest values"), values);
-  const some = el("div", {}, el("div", { class: "filters" }, el("label", { class: "field" }, "GPU ", select), link(runPath(run, "gpus"), {}, "All GPUs")), about, range.element, lanes.element, el("div", { class: "lanes" }, events.element, newest));
+  const some = el("div", {}, el("div", { class: "filters" }, el("label", { class: "field" }, "GPU ", select), el("label", { class: "field" }, "Axis ", axis), link(runPath(run, "gpus"), {}, "All GPUs")), about, range.element, lanes.element, el("div", { class: "lanes" }, events.element, newest));
   const element = el("div", {}, verdict.element, nothing.element, some);
+
+  /** @param {"steps" | "time"} chosen */
+  function setAxis(chosen) {
+    span = null;
+    ctx.setState({ axis: chosen });
+  }
+
+  /** @param {{start_ns: number, stop_ns: number} | null} next */
+  function setSpan(next) {
+    span = next;
+    refetch();
+  }
 
   /** @param {Gpus} all @param {Chosen} chosen */
   function show(all, { gpu, host }) {
@@ -65,9 +82,14 @@ function build(ctx, refetch) {
       range.update(answer);
       const view = { run: answer, state: ctx.state, range: shownRange(ctx.state, answer) };
       const key = chosen.gpu ? chosen.key : "";
-      const found = await samplesOf(run, chosen.rank, key, ctx.state, view.range, signal);
+      if (shownKey !== `${chosen.rank} ${chosen.key}`) span = null;
+      shownKey = `${chosen.rank} ${chosen.key}`;
+      const ofSteps = await samplesOf(run, chosen.rank, key, ctx.state, view.range, signal);
+      const byTime = ctx.state.axis ? ctx.state.axis === "time" : isLongInOneStep(ofSteps);
+      axis.value = byTime ? "time" : "steps";
+      const found = byTime && span ? await api.gpuLanes(run, chosen.rank, { key, columns: COLUMNS, ...span }, signal) : ofSteps;
       events.update(found.events);
-      await lanes.update(found, all.throttle_reasons ?? {}, view, signal);
+      await lanes.update(found, all.throttle_reasons ?? {}, view, byTime, signal);
     },
     destroy() {
       lanes.destroy();
@@ -78,7 +100,7 @@ function build(ctx, refetch) {
 /** The samples of the shown steps: all of them first, since steps are found by them, then those in between more finely. @param {string} run @param {number} rank @param {string} key @param {import("../types.js").ViewState} state @param {import("../types.js").StepRange} range @param {AbortSignal} signal */
 async function samplesOf(run, rank, key, state, range, signal) {
   const whole = await api.gpuLanes(run, rank, { key, columns: COLUMNS }, signal);
-  const times = state.start === null && state.stop === null ? null : timesOf(whole, range);
+  const times = state.start === null && state.stop === null && state.last === null ? null : timesOf(whole, range);
   return times ? api.gpuLanes(run, rank, { key, columns: COLUMNS, ...times }, signal) : whole;
 }
 

@@ -7,7 +7,7 @@ import { mountRunPage } from "../components/run_page.js";
 import { createVerdict } from "../components/verdict.js";
 import { el, link, replace } from "../dom.js";
 import { clip, plural } from "../format.js";
-import { byHost, gpuVerdict, hostLine, noteLines, stateOf } from "../gpu_words.js";
+import { byHost, cardCount, gpuVerdict, hostLine, noteLines, stateOf } from "../gpu_words.js";
 import { runPath } from "../url_state.js";
 
 /** @typedef {import("../types.js").Gpus} Gpus */
@@ -61,10 +61,10 @@ function build(ctx) {
 /** @param {string} run @param {HostGroup} group */
 function hostPanel(run, { host, gpus, sample }) {
   const states = ["gone", "alarm", "slowed", "stale"].flatMap((state) => {
-    const n = gpus.filter((gpu) => gpu.state === state).length;
+    const n = cardCount(gpus.filter((gpu) => gpu.state === state));
     return n ? [`${n} ${stateOf(state).word}`] : [];
   });
-  const summary = gpus.length ? [plural(gpus.length, "GPU"), ...states].join(", ") : "no GPU";
+  const summary = gpus.length ? [plural(cardCount(gpus), "GPU"), ...states].join(", ") : "no GPU";
   const rank = sample?.rank ?? gpus[0]?.rank;
   return el(
     "section",

@@ -59,6 +59,5 @@ export default {
   id: "hang",
   title: "Hang",
   path: "/runs/{id}/hang",
-  isListed: (run) => Boolean(run?.hang),
   mount: (root, ctx) => mountRunPage(root, ctx, "Hang", () => build(ctx), { needsStep: false, tellsHang: false }),
 };

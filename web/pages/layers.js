@@ -1,25 +1,29 @@
-// Layers: every tensor against every step, in call order, for one rank or the worst of all.
+// Layers: any two of step, layer and rank, of any statistic, with the modules beside them as a tree.
 
+import { createComparison } from "../components/comparison.js";
 import { createKindFilter, createNameFilter, createRankPicker } from "../components/filters.js";
-import { createLaneGroup } from "../components/lane_group.js";
-import { LANES } from "../components/lane_specs.js";
-import { createLegend } from "../components/legend.js";
+import { createAxesPicker, createSortPicker, createStatisticPicker, createStepField } from "../components/layer_choices.js";
+import { createLayersPicture } from "../components/layers_picture.js";
+import { createModuleTree } from "../components/module_tree.js";
+import { createNothingMatches } from "../components/nothing_matches.js";
 import { createRangeBar } from "../components/range_bar.js";
 import { mountRunPage } from "../components/run_page.js";
+import { createStatisticLegend } from "../components/statistic_legend.js";
+import { createTensorPanel } from "../components/tensor_panel.js";
 import { createWorstTable } from "../components/worst_table.js";
 import { el } from "../dom.js";
-import { rankName } from "../format.js";
+import { MOST_CLOSED } from "../module_tree_model.js";
 import { shownRange } from "../url_state.js";
 
-/** Pixels a row gets when there is room for it. */
-const ROW = 24;
-/** Pixels kept for what stands above and below the heatmap. */
-const AROUND = 250;
-const LEAST_HEIGHT = 320;
+/** Modules the tree lists at most. */
+const TREE = 400;
+/** What the server says of a name filter that it cannot read begins so. */
+const OF_NAMES = "q: ";
 
 const HINTS = [
   "Drag over the heatmap to see fewer steps, double click to see all.",
-  "Click a cell for the exact step and rank; Shift-click it, or click a name, for that tensor over time.",
+  "Click a cell for the exact step and rank; Shift-click it, or click a name, for that layer over time.",
+  "Close a module in the tree to see it as one row, the worst of all inside it. Arrow keys walk the tree; left closes, right opens.",
   "A row that stands for several tensors shows the worst of them; a name filter or fewer kinds opens it up.",
 ];
 
@@ -28,35 +32,60 @@ function build(ctx, refetch) {
   const rank = createRankPicker(ctx, { all: true });
   const kinds = createKindFilter(ctx);
   const name = createNameFilter(ctx);
+  const choices = [createAxesPicker(ctx), createStatisticPicker(ctx), createSortPicker(ctx), createStepField(ctx)];
   const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
-  const legend = createLegend();
-  const maxHeight = Math.max(LEAST_HEIGHT, window.innerHeight - AROUND);
-  const spec = { ...LANES.layers, plotHeight: (/** @type {number} */ rows) => Math.max(60, rows * ROW) };
-  const group = createLaneGroup(ctx, [{ spec, options: { maxHeight, query, title, onModel: (model) => table.update(model) } }], refetch);
-  const table = createWorstTable(ctx, group.pickCell);
+  const legend = createStatisticLegend();
+  const picture = createLayersPicture(ctx, { query, onModel }, refetch);
+  const table = createWorstTable(ctx, picture.pickCell);
+  const tree = createModuleTree(ctx);
+  const nothing = createNothingMatches(ctx);
+  const comparison = createComparison(ctx, refetch);
+  const main = el("div", { class: "layers-main" }, picture.element, nothing.element, legend.element, comparison.element, table.element);
+  // What opens at the right for a chosen tensor; empty and hidden while there is none.
+  const aside = el("aside", { class: "layers-panel", "aria-label": "The chosen layer", hidden: true });
+  const panel = createTensorPanel(ctx, refetch, aside);
+  const filters = el("div", { class: "filters" }, ...choices.map((choice) => choice.element), rank.element, name.element, kinds.element, name.help, name.problem);
+
+  /** @param {import("../heatmap_model.js").HeatmapModel} model */
+  function onModel(model) {
+    table.update(model);
+    legend.update(model.statistic);
+    tree.element.hidden = !model.modules?.length;
+    if (model.modules) tree.update(model.modules, model.statistic ?? null);
+  }
+
   return {
-    element: el("div", {}, el("div", { class: "filters" }, rank.element, kinds.element, name.element), range.element, group.element, legend.element, table.element),
+    element: el("div", {}, filters, range.element, el("div", { class: "layers-body" }, tree.element, main, aside)),
     async update(run, signal) {
       rank.update(run.ranks.map((one) => one.rank), ctx.state.rank);
       kinds.update(run.kinds);
       name.update();
+      choices.forEach((choice) => choice.update(run));
       range.update(run);
-      await group.update({ run, state: ctx.state, range: shownRange(ctx.state, run) }, signal);
+      const view = { run, state: ctx.state, range: shownRange(ctx.state, run) };
+      await Promise.all([picture.update(run, signal), comparison.update(view, signal), panel.update(run, signal)]);
+      const message = picture.message();
+      const isUnread = message.startsWith(OF_NAMES);
+      name.say(isUnread ? message.slice(OF_NAMES.length) : "");
+      nothing.update(message !== "" && !isUnread && picture.isEmpty());
     },
     destroy() {
       name.destroy();
-      group.destroy();
+      picture.destroy();
+      comparison.destroy();
+      panel.destroy();
       legend.destroy();
     },
   };
 }
 
-/** @param {import("../components/lane.js").View} view */
-const query = ({ state }) => ({ rank: state.rank ?? "all", kind: state.kinds, q: state.q });
-
-/** @param {import("../components/lane.js").View} view */
-function title({ state }) {
-  return `Headroom by layer, ${state.rank === null || state.rank === "all" ? "worst of all ranks" : rankName(state.rank)}, call order`;
+/** What the main figure is asked for besides steps and size. @param {import("../components/lane.js").View} view */
+function query({ state }) {
+  const { rank, kinds, q, statistic, sort, closed, axes, tensor } = state;
+  return {
+    rank: rank ?? "all", kind: kinds, q, statistic, sort, closed: closed.slice(0, MOST_CLOSED), tree: axes === "step,rank" ? 0 : TREE,
+    tensor: axes === "step,rank" ? tensor : null,
+  };
 }
 
 /** @type {import("../types.js").Page} */

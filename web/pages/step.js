@@ -6,6 +6,7 @@ import { createFramesTable } from "../components/frames_table.js";
 import { createRanksLane } from "../components/ranks_lane.js";
 import { mountRunPage } from "../components/run_page.js";
 import { createStepNav } from "../components/step_nav.js";
+import { createTracePanel } from "../components/trace_panel.js";
 import { el, replace } from "../dom.js";
 import { clip, count, reading, scale, seconds } from "../format.js";
 import { stateWord } from "../headroom.js";
@@ -21,7 +22,8 @@ function build(ctx, refetch) {
   const missing = el("section", { class: "panel state-panel", "data-testid": "empty-state", hidden: true });
   const text = el("pre", { tabindex: 0, "aria-label": "Text report" });
   const report = el("details", { class: "panel report" }, el("summary", {}, "Text report"), copyButton(() => text.textContent ?? "", "Copy the report"), text);
-  const element = el("div", { hidden: true }, nav.element, summary, missing, table.element, ranks.element, report);
+  const trace = createTracePanel(ctx, refetch);
+  const element = el("div", { hidden: true }, nav.element, trace.element, summary, missing, table.element, ranks.element, report);
   let shown = "";
 
   /** @param {StepAnswer} answer */
@@ -48,7 +50,7 @@ function build(ctx, refetch) {
       const { step, rank } = ctx.state;
       const answer = await api.step(String(run.id), { step, rank: rank === "all" ? null : rank }, signal);
       show(answer);
-      await ranks.update(run, answer.step, signal);
+      await Promise.all([trace.update(run, signal), ranks.update(run, answer.step, signal)]);
     },
     destroy() {
       nav.destroy();

@@ -8,9 +8,10 @@ import { createLaneGroup } from "../components/lane_group.js";
 import { LANES } from "../components/lane_specs.js";
 import { createRangeBar } from "../components/range_bar.js";
 import { mountRunPage } from "../components/run_page.js";
+import { tensorFacts } from "../components/tensor_facts.js";
 import { createTensorTable } from "../components/tensor_table.js";
 import { el, link, replace } from "../dom.js";
-import { clip, magnitude, rankName, shape } from "../format.js";
+import { clip, rankName } from "../format.js";
 import { cadenceNote } from "../lines_model.js";
 import { runPath, shownRange } from "../url_state.js";
 
@@ -67,7 +68,7 @@ function build(ctx, refetch) {
       if (ctx.state.tensor === null) return ctx.setState({ tensor: chosen.tensor }, { replace: true });
       rank.update(run.ranks.map((one) => one.rank), ctx.state.rank);
       range.update(run);
-      replace(facts, ...factsOf(chosen));
+      replace(facts, el("h2", { class: "tensor-name", title: chosen.label }, clip(chosen.label)), tensorFacts(chosen));
       replace(walk, ...neighbours(ctx, tensors, chosen));
       return group.update({ run, state: ctx.state, range: shownRange(ctx.state, run) }, signal);
     },
@@ -89,21 +90,6 @@ const query = ({ state }) => ({ rank: state.rank ?? "all", tensor: state.tensor 
 
 /** @param {import("../components/lane.js").View} view */
 const title = ({ state }) => `abs max and abs min, ${rankName(state.rank)}`;
-
-/** @param {Tensor} tensor */
-function factsOf(tensor) {
-  const facts = [
-    ["Kind", tensor.kind],
-    ["Module", clip(tensor.module, 60)],
-    ["Type", tensor.dtype],
-    ["Shape", shape(tensor.shape)],
-    ["Call order", tensor.call_index],
-    ["Largest finite", magnitude(tensor.max_finite)],
-    ["Smallest normal", magnitude(tensor.smallest_normal)],
-  ];
-  const list = facts.flatMap(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
-  return [el("h2", { class: "tensor-name", title: tensor.label }, clip(tensor.label)), el("dl", { class: "fact-list" }, ...list)];
-}
 
 /** @param {PageContext} ctx @param {Tensor[]} tensors @param {Tensor} chosen */
 function neighbours(ctx, tensors, chosen) {

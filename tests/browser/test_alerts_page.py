@@ -1,0 +1,85 @@
+"""The page of alerts: what stands, seen, silenced and told; thresholds set in it. Names in findings are text."""
+
+from __future__ import annotations
+
+import httpx
+import numpy as np
+from playwright.sync_api import expect
+
+from rangewatch import statistics
+from rangewatch.records import Catalogue, TensorEntry
+from tests.browser.conftest import Tab
+from tests.browser.hand_made import MARKUP, Runs, accept, number
+from tests.server.conftest import Server, batch, opening
+
+KNOWN = Catalogue(statistics.ALL, (TensorEntry(MARKUP[0], "output", 0, "float16", (4, 8), 0, "Linear"),))
+
+
+def overflowing(server: Server, name: str) -> int:
+    """A run whose only layer is Inf from step 30 on, once its alert stands."""
+    bad = np.zeros((1, 40))
+    bad[0, 30:] = 1
+    accept(server, opening(KNOWN, run=name))
+    accept(server, batch(KNOWN, 0, range(40), {"inf_count": bad}, run=name))
+    run = number(server, name)
+    while not httpx.get(f"{server.url}/api/v1/runs/{run}/alerts").json()["alerts"]:
+        pass
+    return run
+
+
+def test_an_alert_is_seen_and_silenced(tab: Tab, runs: Runs) -> None:
+    run = overflowing(runs.server, "alerts")
+    page = tab.page
+    page.goto(f"{tab.address}/runs/{run}/alerts")
+    alert = page.get_by_test_id("alerts-open").locator("[data-severity=critical]")
+    expect(alert).to_contain_text(f"Step 30, rank 0: the output of {MARKUP[0]} is the first to hold Inf")
+    assert page.locator("main img, main script, main b, [onerror]").count() == 0
+    alert.get_by_role("button", name="I have seen it").click()
+    expect(alert).to_contain_text("seen by")
+    alert.get_by_role("button", name="Silence for an hour").click()
+    expect(page.get_by_test_id("silences")).to_contain_text("first nonfinite for")
+    page.get_by_role("button", name="End it").click()
+    expect(page.get_by_test_id("silences")).not_to_be_visible()
+    expect(page.get_by_test_id("targets")).to_contain_text("Nobody")
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("() => document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_a_rule_is_switched_off_for_the_run(tab: Tab, runs: Runs) -> None:
+    run = overflowing(runs.server, "alerts off")
+    page = tab.page
+    page.goto(f"{tab.address}/runs/{run}/alerts")
+    page.get_by_text("Thresholds of the rules").click()
+    page.get_by_label("NaN or Inf: on", exact=True).uncheck()
+    page.get_by_role("button", name="Set for this run").click()
+    expect(page.get_by_test_id("thresholds")).to_contain_text("Saved")
+    expect(page.get_by_test_id("alerts-over")).to_contain_text("over since", timeout=30_000)
+    expect(page.get_by_test_id("alerts-open")).not_to_be_visible()
+
+
+def test_another_tools_thresholds_fill_the_form(tab: Tab, runs: Runs) -> None:
+    run = overflowing(runs.server, "alerts preset")
+    page = tab.page
+    page.goto(f"{tab.address}/runs/{run}/alerts")
+    page.get_by_text("Thresholds of the rules").click()
+    page.get_by_label("As another tool has them").select_option("msprobe")
+    expect(page.get_by_test_id("thresholds")).to_contain_text("AnomalyTurbulence")
+    factor = page.locator("input[name='exploding_gradient.factor']")
+    expect(factor).to_have_value("1.5")
+    page.get_by_role("button", name="Set for this run").click()
+    expect(page.get_by_test_id("thresholds")).to_contain_text("Saved")
+    assert httpx.get(f"{runs.server.url}/api/v1/runs/{run}/thresholds").json()["run"] == {
+        "exploding_gradient": {"factor": 1.5}
+    }
+    page.get_by_label("As another tool has them").select_option("")
+    expect(factor).not_to_have_value("1.5")
+
+
+def test_without_alerts_it_says_so(tab: Tab, runs: Runs) -> None:
+    known = Catalogue(statistics.ALL, (TensorEntry("a", "output", 0, "float32", (4, 8), 0, "Linear"),))
+    accept(runs.server, opening(known, run="calm"))
+    accept(runs.server, batch(known, 0, range(3), run="calm"))
+    tab.page.goto(f"{tab.address}/runs/{number(runs.server, 'calm')}/alerts")
+    expect(tab.page.get_by_test_id("empty-state")).to_contain_text("No alert has been raised")
+    expect(tab.page.get_by_test_id("verdict")).to_contain_text("Nothing is wrong")

@@ -1,0 +1,126 @@
+"""The layers page: axes, statistics, the module tree, orders, name expressions, and what an empty picture says."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from playwright.sync_api import Page, expect
+
+from tests.browser import drawn
+from tests.browser.conftest import Tab
+from tests.browser.hand_made import INF_AT, LIMIT, SILENT_FROM, STEPS, TENSORS, Runs, amax, bits
+
+LABELS = "() => [...document.querySelectorAll('.ytick text')].map((label) => label.textContent)"
+ALL_DRAWN = "(rows) => document.querySelector('.layers-main .plot')?.data?.[0].z._inputArray.length === rows"
+
+
+def wait_for_rows(page: Page, rows: int) -> None:
+    page.wait_for_function(ALL_DRAWN, arg=rows)
+
+
+def test_steps_by_ranks_shows_the_worst_of_the_chosen_layers(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers?q=ff&kind=grad")
+    page.get_by_label("Axes", exact=True).select_option("step,rank")
+    page.wait_for_url("**/layers?kind=grad&q=ff&axes=step%2Crank")
+    expect(page.get_by_test_id("figure-timeline")).to_have_attribute("data-ready", re.compile("."))
+    found = drawn.bits(page, "timeline")
+    assert found.shape == (2, STEPS)
+    grads = [tensor for tensor in range(TENSORS) if tensor % 3 == 2]
+    np.testing.assert_allclose(found[1, :SILENT_FROM], bits(1)[grads, :SILENT_FROM].min(axis=0), atol=1e-3)
+    expect(page.locator(".layers-tree")).to_be_hidden()
+    expect(page.locator(".worst-table th").first).to_have_text("Rank")
+
+
+def test_layers_by_ranks_at_one_step_leads_to_that_rank_and_layer(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers?axes=tensor%2Crank")
+    expect(page.get_by_role("heading", name="worst of steps 0-199")).to_be_visible()
+    page.get_by_label("One step").fill("120")
+    page.get_by_label("One step").press("Enter")
+    page.wait_for_url("**/layers?step=120&axes=tensor%2Crank")
+    expect(page.get_by_role("heading", name="step 120")).to_be_visible()
+    found = drawn.bits(page, "ranks")
+    assert found.shape == (2, TENSORS)
+    np.testing.assert_allclose(found[1], bits(1)[:, 120], atol=1e-3)
+    x, y, *_ = drawn.place(page, "ranks", INF_AT[0], 0)
+    page.mouse.click(x, y)
+    page.wait_for_url(f"**/step?step=120&rank=0&tensor={INF_AT[0]}")
+
+
+def test_another_statistic_is_drawn_on_its_own_scale(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers?rank=1")
+    page.get_by_label("Statistic").select_option("amax")
+    page.wait_for_url("**/layers?rank=1&statistic=amax")
+    expect(page.get_by_role("heading", name="Largest magnitude by layer, rank 1")).to_be_visible()
+    page.wait_for_function("() => document.querySelector('.layers-main .plot').data[0].zmin === -24")
+    found = drawn.bits(page, "layers")
+    np.testing.assert_allclose(found[:, :SILENT_FROM], np.log2(amax(1)[:, :SILENT_FROM]), atol=1e-3)
+    expect(page.get_by_role("note", name="Legend: largest magnitude")).to_be_visible()
+    expect(page.get_by_role("note", name="Legend: headroom")).to_be_hidden()
+    first = page.locator(".worst-table tbody tr").first
+    expect(first).to_contain_text("blocks.0.ff output")
+    expect(first).to_contain_text(f"{LIMIT / 2 ** bits(1)[0, 0]:.2e}".replace("e+0", "e"))
+
+
+def test_the_tree_closes_modules_by_pointer_and_by_keys(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers")
+    root = page.get_by_role("treeitem").first
+    expect(root).to_have_attribute("aria-expanded", "true")
+    expect(root.locator(".module-worst")).to_have_text("NaN")
+    expect(page.get_by_role("treeitem")).to_have_count(1 + TENSORS)
+    root.click()
+    page.wait_for_url("**/layers?closed=blocks")
+    wait_for_rows(page, 1)
+    assert page.evaluate(LABELS) == ["blocks.*"]
+    expect(page.get_by_role("treeitem")).to_have_count(1)
+    expect(root).to_be_focused()
+    root.press("ArrowRight")
+    page.wait_for_url("**/layers")
+    wait_for_rows(page, TENSORS)
+    expect(page.get_by_role("treeitem").first).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("treeitem").nth(2)).to_be_focused()
+    page.keyboard.press("Enter")  # the only tensor of a module
+    page.wait_for_url("**/layers?tensor=1")
+    page.get_by_role("button", name="Close all").click()
+    page.wait_for_url("**/layers?tensor=1&closed=*")
+
+
+def test_rows_can_stand_worst_first(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers?rank=0&sort=worst")
+    labels = page.evaluate(LABELS)
+    assert labels[:2] == ["blocks.3.ff output", "blocks.4.ff grad_output"]
+    assert labels[2] == "blocks.0.ff output"  # it was saturated
+
+
+def test_an_expression_narrows_and_a_bad_one_is_explained_at_the_field(tab: Tab, runs: Runs) -> None:
+    tab.expected.append("422")
+    page = tab.open(f"/runs/{runs.states}/layers")
+    field = page.get_by_label("Part of a layer's name")
+    field.fill("blocks.1?.ff | in:blocks.0")
+    wait_for_rows(page, 3)
+    field.fill("ff kind:nope")
+    expect(page.get_by_role("alert")).to_contain_text("kind 'nope' is not one of")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    field.fill("ff kind:grad")
+    wait_for_rows(page, 4)
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
+def test_where_nothing_matches_the_page_says_what_to_change(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers?q=no-such-layer&kind=grad")
+    nothing = page.get_by_test_id("nothing-matches")
+    expect(nothing).to_contain_text("the name filter “no-such-layer”, the kinds grad")
+    nothing.get_by_role("button", name="Clear the name filter").click()
+    page.wait_for_url("**/layers?kind=grad")
+    wait_for_rows(page, 4)
+    expect(nothing).to_be_hidden()
+
+
+def test_no_part_of_the_page_is_wider_than_the_window(tab: Tab, runs: Runs) -> None:
+    for width in (390, 1280, 1920):
+        tab.page.set_viewport_size({"width": width, "height": 900})
+        for query in ("", "?tensor=3", "?axes=tensor%2Crank", "?statistic=zero_fraction&closed=blocks.3"):
+            page = tab.open(f"/runs/{runs.states}/layers{query}")
+            assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), (width, query)

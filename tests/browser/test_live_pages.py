@@ -1,0 +1,201 @@
+"""New data comes on to an open page in place: nothing flickers, nothing chosen is lost; a lost server heals."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import drawn
+from tests.browser.conftest import Tab
+from tests.server.conftest import Server, batch, catalogue, opening
+
+TENSORS, FIRST, MORE, ROUNDS = 60, 100, 50, 4
+KNOWN = catalogue(TENSORS)
+LAYERS = drawn.selector("layers")
+TOP = "(figure) => document.querySelector(figure).getBoundingClientRect().top"
+GONE = ["net::ERR_", "Failed to load resource"]
+# What the page is made of, and how it looks in every frame from now on.
+WATCH = """() => {
+  const figures = [...document.querySelectorAll(".plot")];
+  const drawn = "svg.main-svg, .hm image, .images image";
+  const parts = figures.flatMap((figure) => [figure, ...figure.querySelectorAll(drawn)]);
+  const rows = [...document.querySelectorAll("main .lane, main .verdict, main .cards")];
+  window.seen = { parts, rows, frames: 0, bare: 0 };
+  const look = () => {
+    const heat = [...document.querySelectorAll("[data-testid$=layers] .hm image, [data-testid$=timeline] .hm image")];
+    window.seen.frames += 1;
+    if (heat.length !== 2 || heat.some((image) => !image.href.baseVal)) window.seen.bare += 1;
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+LEFT = """() => ({
+  frames: seen.frames, bare: seen.bare,
+  lost: [...seen.parts, ...seen.rows].filter((node) => !node.isConnected).map((node) => node.tagName),
+})"""
+HIDE = """(hidden) => {
+  Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+COLUMNS = "([figure, count]) => document.querySelector(figure).data[0].z._inputArray[0].length === count"
+
+
+class Live:
+    """A run on a server that can be killed and come back at its address."""
+
+    def __init__(self, start: Callable[..., Server]) -> None:
+        self.start, self.server, self.step, self.sequence = start, start(), 0, 0
+        self.port = str(urlsplit(self.server.url).port)
+        self.server.post(opening(KNOWN))
+
+    def send(self, steps: int) -> None:
+        """The next steps of the run, each tensor with headroom of its own."""
+        at = np.arange(self.step, self.step + steps)
+        amax = 65_504 / 2.0 ** (2 + np.arange(TENSORS)[:, None] % 12 + 0 * at)
+        series = {"loss": 2.0 + at / 100, "loss_scale": 1024.0, "step_time_s": 0.25}
+        answer = self.server.post(batch(KNOWN, self.sequence, at, {"amax": amax}, series=series))
+        assert answer.status_code == 202, answer.text
+        self.step, self.sequence = self.step + steps, self.sequence + 1
+
+    def back(self) -> None:
+        self.server = self.start("--port", self.port)
+
+
+@pytest.fixture
+def live(start_empty: Callable[..., Server]) -> Iterator[Live]:
+    found = Live(start_empty)
+    found.send(FIRST)
+    yield found
+
+
+def patient(tab: Tab) -> Tab:
+    """Each test has a server of its own, of which nothing is cached: on a busy machine that takes a while to load."""
+    tab.context.set_default_timeout(60_000)
+    return tab
+
+
+def columns(page: Page, count: int) -> None:
+    """Wait until the layers show so many steps."""
+    page.wait_for_function(COLUMNS, arg=[LAYERS, count], timeout=30_000)
+
+
+def screen(page: Page, clip: Any) -> np.ndarray:
+    """The pixels as they are this moment: nothing is waited for."""
+    png = base64.b64encode(page.screenshot(clip=clip)).decode()
+    width, height, data = page.evaluate(drawn.DECODE, png)
+    return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4)[..., :3].astype(int)
+
+
+def old_cells(page: Page) -> np.ndarray:
+    """The pixels of the first steps, wherever the figure stands."""
+    x, y, width, height = drawn.place(page, "layers", 5, 2)
+    return screen(page, {"x": round(x), "y": round(y), "width": round(width * 60), "height": round(height * 20)})
+
+
+def test_new_steps_come_into_the_same_figures(live: Live, new_tab: Callable[..., Tab]) -> None:
+    page = patient(new_tab(live.server.url)).open("/runs/1")
+    columns(page, FIRST)
+    page.evaluate(WATCH)
+    for _ in range(ROUNDS):
+        live.send(MORE)
+        columns(page, live.step)
+    found = page.evaluate(LEFT)
+    assert found["lost"] == [], "a node of the page was made anew"
+    assert found["frames"] > ROUNDS and found["bare"] == 0, "a frame was drawn without its heatmap"
+    expect(page.locator(".facts")).to_contain_text(f"step {live.step - 1}")
+    np.testing.assert_allclose(drawn.bits(page, "layers")[:, -1], 2 + np.arange(TENSORS) % 12, atol=1e-4)
+
+
+def test_old_cells_keep_their_pixels_while_new_ones_come(live: Live, new_tab: Callable[..., Tab]) -> None:
+    total = FIRST + ROUNDS * MORE
+    page = patient(new_tab(live.server.url)).open(f"/runs/1/layers?start=0&stop={total}")  # the axis stays as it is
+    columns(page, FIRST)
+    page.evaluate(drawn.PICTURES_DECODED)
+    before = old_cells(page)
+    assert len(np.unique(before.reshape(-1, 3), axis=0)) > 5, "there is something to see"
+    looks = 0
+    for _ in range(ROUNDS):
+        live.send(MORE)
+        while page.evaluate(f"document.querySelector('{LAYERS}').data[0].z._inputArray[0].length") < live.step:
+            np.testing.assert_allclose(old_cells(page), before, atol=12)
+            looks += 1
+    page.evaluate(drawn.PICTURES_DECODED)
+    np.testing.assert_allclose(old_cells(page), before, atol=12)
+    assert looks >= ROUNDS
+
+
+def test_what_is_chosen_stays_chosen(live: Live, new_tab: Callable[..., Tab]) -> None:
+    page = patient(new_tab(live.server.url, viewport={"width": 1280, "height": 500})).open("/runs/1")
+    figure = page.locator(LAYERS)
+    figure.focus()
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowDown", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    readout = page.locator(".lane", has=figure).locator(".lane-readout")
+    chosen = readout.inner_text()
+    assert chosen.startswith(f"step {FIRST - 2} · blocks.3.ff output")
+    page.evaluate("scrollTo(0, 300)")
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('.verdict p'))")
+    selected = page.evaluate("String(getSelection())")
+    assert selected
+    assert page.evaluate("scrollY") > 0
+    top = page.evaluate(TOP, LAYERS)
+    live.send(MORE)
+    columns(page, live.step)
+    expect(figure).to_be_focused()
+    expect(readout).to_have_text(chosen)
+    assert abs(page.evaluate(TOP, LAYERS) - top) <= 1, "what is read stays where it is"
+    assert page.evaluate("String(getSelection())") == selected
+    cursor = page.locator(".lane", has=figure).locator(".lane-cursor").bounding_box()
+    assert cursor is not None
+    assert abs(cursor["x"] - drawn.place(page, "layers", FIRST - 2, 0)[0]) <= 2, "the line has moved with its step"
+    page.keyboard.press("ArrowRight")
+    expect(readout).to_contain_text(f"step {FIRST - 1} · ")
+    link = page.locator(".card").get_by_role("link").first
+    link.focus()
+    live.send(MORE)
+    columns(page, live.step)
+    expect(link).to_be_focused()
+
+
+def test_typing_is_not_disturbed(live: Live, new_tab: Callable[..., Tab]) -> None:
+    page = patient(new_tab(live.server.url)).open("/runs/1/layers")
+    name = page.get_by_label("Part of a layer's name")
+    name.press_sequentially("blocks.1")
+    page.wait_for_url("**q=blocks.1*")
+    live.send(MORE)
+    columns(page, live.step)
+    expect(name).to_be_focused()
+    expect(name).to_have_value("blocks.1")
+
+
+def test_a_lost_server_is_said_and_heals(live: Live, new_tab: Callable[..., Tab]) -> None:
+    page = patient(new_tab(live.server.url, expected=GONE)).open("/runs/1")
+    note = page.get_by_test_id("connection-lost")
+    expect(note).not_to_be_visible()
+    page.evaluate("window.before = document.querySelector('.plot')")
+    live.server.kill()
+    expect(note).to_be_visible(timeout=30_000)
+    expect(note).to_contain_text("Connection to the server lost. What you see is what was last received; trying again.")
+    assert drawn.bits(page, "layers").shape == (TENSORS, FIRST), "what was received is still there"
+    live.back()
+    live.send(MORE)
+    columns(page, live.step)
+    expect(note).not_to_be_visible(timeout=30_000)
+    expect(page.locator(".problem")).not_to_be_visible(timeout=30_000)
+    assert page.evaluate("window.before === document.querySelector('.plot')"), "the page was not loaded anew"
+    live.send(MORE)  # and from then on it follows again
+    columns(page, live.step)
+
+
+def test_a_page_that_was_hidden_catches_up(live: Live, new_tab: Callable[..., Tab]) -> None:
+    page = patient(new_tab(live.server.url)).open("/runs/1")
+    page.evaluate(HIDE, True)
+    live.send(MORE)
+    page.evaluate(HIDE, False)
+    columns(page, live.step)

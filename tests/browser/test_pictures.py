@@ -1,0 +1,284 @@
+"""Each chart can be saved, as a picture and as its values, and read as a table: against what the run really holds."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas
+import pytest
+from playwright.sync_api import Download, Locator, Page, expect
+
+from tests.browser import drawn, hand_made
+from tests.browser.conftest import Tab
+from tests.browser.hand_made import Runs
+from tests.browser.test_figures import expected_bits
+
+SVG = "{http://www.w3.org/2000/svg}"
+LINK = "{http://www.w3.org/1999/xlink}href"
+SAFE = re.compile(r"[A-Za-z0-9-]+\.(png|svg|csv|parquet)")
+WORDS = ("value", "saturated", "Inf", "NaN", "all zero", "not observed", "stale")
+
+
+def lane(page: Page, name: str) -> Locator:
+    """The panel of a figure, or of a picture on a canvas."""
+    return page.locator(f".lane:has(> .plot-wrap [data-testid=figure-{name}], > [data-testid=picture-{name}])")
+
+
+def menu(page: Page, name: str) -> Locator:
+    """The open menu of a chart."""
+    button = lane(page, name).locator(".figure-menu-button")
+    if button.get_attribute("aria-expanded") != "true":
+        button.click()
+    return lane(page, name).locator(".figure-choices")
+
+
+def save(page: Page, name: str, what: str) -> tuple[Download, bytes]:
+    """Choose from the menu; what comes is a file with a name of safe characters."""
+    with page.expect_download() as told:
+        menu(page, name).get_by_text(what, exact=True).click()
+    download = told.value
+    assert SAFE.fullmatch(download.suggested_filename), download.suggested_filename
+    return download, Path(download.path()).read_bytes()
+
+
+def rows_of(data: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(data.decode(), newline="")))
+
+
+def picture_pixels(page: Page, png: bytes) -> np.ndarray:
+    """(height, width, 3) colours of a PNG."""
+    width, height, data = page.evaluate(drawn.DECODE, base64.b64encode(png).decode())
+    return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4)[..., :3].astype(int)
+
+
+def texts(root: ElementTree.Element) -> str:
+    return " ".join("".join(each.itertext()) for each in root.iter(f"{SVG}text"))
+
+
+def check_svg(data: bytes) -> ElementTree.Element:
+    """Well-formed, with a title and a description, and nothing that loads or runs anything."""
+    root = ElementTree.fromstring(data)
+    assert root.tag == f"{SVG}svg" and root.find(f"{SVG}title") is not None and root.find(f"{SVG}desc") is not None
+    for each in root.iter():
+        address = each.get("href") or each.get(LINK) or "data:"
+        assert each.tag != f"{SVG}script" and address.startswith(("data:", "#")), ElementTree.tostring(each)[:200]
+    return root
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_png_has_the_cells_and_the_marks_of_their_states(tab: Tab, runs: Runs, theme: Any) -> None:
+    tab.page.emulate_media(color_scheme=theme)
+    page = tab.open(f"/runs/{runs.states}/layers?rank=0")
+    download, data = save(page, "layers", "PNG picture")
+    assert download.suggested_filename == f"run-{runs.states}-layers-steps-0-199-rank-0.png"
+    found = picture_pixels(page, data)
+    box = page.locator(drawn.selector("layers")).bounding_box()
+    assert box is not None and found.shape[1] == 2 * round(box["width"])
+    assert found.shape[0] > 2 * box["height"], "there is room for a title and a scale"
+    for name, least in (("panel", 10_000), ("nonfinite", 20), ("hatch", 50), ("h0", 100), ("h6", 100), ("ink", 50)):
+        count = int(drawn.near(found, drawn.colour(page, name), 3).sum())
+        assert count > least, (name, count)
+
+
+def test_an_svg_says_what_it_is_and_has_cells_states_and_names(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers?rank=0&start=100&stop=180")
+    _, data = save(page, "layers", "SVG picture")
+    root = check_svg(data)
+    title, about = root.findtext(f"{SVG}title") or "", root.findtext(f"{SVG}desc") or ""
+    assert "Headroom by layer" in title and "run states" in about and "steps 100-179" in about and "rank 0" in about
+    shown = texts(root)
+    assert title in shown and about in shown, "the title is to be seen, too"
+    for word in ("step", "saturated", "NaN", "not observed", "stale", "headroom, bits", "160"):
+        assert word in shown, word
+    images = [each.get(LINK) or each.get("href") or "" for each in root.iter(f"{SVG}image")]
+    assert len(images) >= 1 + 6 and all(each.startswith("data:image/png;base64,") for each in images)
+
+
+def test_an_svg_of_lines_names_them(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    _, data = save(page, "loss_scale", "SVG picture")
+    shown = texts(check_svg(data))
+    assert "loss scale" in shown and "skipped step" in shown and "run states" in shown and "steps 0-199" in shown
+
+
+def test_the_csv_of_a_heatmap_is_every_cell_that_is_shown(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers?rank=0")
+    rows = rows_of(save(page, "layers", "CSV of what is shown")[1])
+    states, bits = hand_made.states(0), expected_bits(0)
+    assert len(rows) == states.size
+    for at, row in enumerate(rows):
+        tensor, step = divmod(at, hand_made.STEPS)
+        assert (row["first_step"], row["last_step"]) == (str(step), str(step))
+        assert row["state"] == WORDS[states[tensor, step]]
+        if np.isfinite(bits[tensor, step]):
+            assert float(row["headroom_bits"]) == pytest.approx(bits[tensor, step], abs=1e-5)
+        else:
+            assert row["headroom_bits"] == ""
+
+
+def test_the_servers_files_are_of_what_is_shown(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers?rank=0&start=100&stop=140&q=0")
+    frames = [
+        pandas.read_csv(io.BytesIO(save(page, "layers", "CSV of every recorded value")[1])),
+        pandas.read_parquet(io.BytesIO(save(page, "layers", "Parquet of every recorded value")[1])),
+    ]
+    for frame in frames:
+        assert frame["step"].min() == 100 and frame["step"].max() == 139 and set(frame["rank"]) == {0}
+        assert len(frame) == 40 * frame["tensor"].nunique()
+        assert all("0" in name for name in frame["fqn"].astype(str))
+        tensor, step = int(frame["tensor"].iloc[0]), int(frame["step"].iloc[0])
+        assert frame["headroom_bits"].iloc[0] == pytest.approx(expected_bits(0)[tensor, step], abs=1e-3)
+
+
+def test_lines_have_no_file_of_the_server_and_say_so(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    choices = menu(page, "loss")
+    expect(choices).to_contain_text("The server has no file behind this figure")
+    expect(choices.locator("a")).to_have_count(0)
+    rows = rows_of(save(page, "loss", "CSV of what is shown")[1])
+    assert [float(row["value"]) for row in rows] == pytest.approx([2 + step / 100 for step in range(hand_made.STEPS)])
+
+
+def test_a_heatmap_as_a_table_says_states_in_words(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers?rank=0")
+    table = lane(page, "layers").locator(".figure-table")
+    expect(table).to_be_hidden()
+    assert table.locator("*").count() == 0, "nothing of it is made before it is asked for"
+    menu(page, "layers").get_by_text("Show as a table").click()
+    expect(table).to_be_visible()
+    expect(table.locator("tbody tr")).to_have_count(hand_made.TENSORS)
+    row = table.locator("tbody tr").nth(3)
+    expect(row.locator("th[scope=row]")).to_have_count(1)
+    expect(row.locator("td").nth(0)).to_have_text("Inf")
+    expect(row.locator("td").nth(1)).to_have_text("step 120")
+    expect(table.locator("tbody tr").nth(5).locator("td").nth(2)).to_have_text("all zero")
+    expect(table.locator("caption")).to_contain_text("Headroom by layer, rank 0")
+    menu(page, "layers").get_by_text("Hide the table").click()
+    expect(table).to_be_hidden()
+    assert table.locator("*").count() == 0
+
+
+def test_a_menu_is_worked_with_keys(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    button = lane(page, "timeline").locator(".figure-menu-button")
+    expect(button).to_have_accessible_name("Save or show as a table")
+    expect(button).to_have_accessible_description("Least headroom by rank")
+    button.focus()
+    page.keyboard.press("Enter")
+    choices = lane(page, "timeline").locator(".figure-choices")
+    expect(choices.get_by_text("PNG picture")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(choices).to_be_hidden()
+    expect(button).to_be_focused()
+    page.keyboard.press("Enter")
+    for _ in range(5):
+        page.keyboard.press("Tab")
+    expect(choices.get_by_text("Show as a table")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(lane(page, "timeline").locator(".figure-table")).to_be_visible()
+    expect(button).to_be_focused()
+    page.keyboard.press("Enter")
+    page.mouse.click(5, 5)
+    expect(choices).to_be_hidden()
+
+
+def test_a_canvas_is_saved_as_vectors_and_as_values(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.health}/collectives")
+    root = check_svg(save(page, "cost", "SVG picture")[1])
+    shown = texts(root)
+    for word in ("rank 0", "rank 3", "Cost to the others", "run health", "not known", "1000+ ms"):
+        assert word in shown, word
+    assert len(list(root.iter(f"{SVG}rect"))) > 50 and not list(root.iter(f"{SVG}image"))
+    rows = rows_of(save(page, "cost", "CSV of what is shown")[1])
+    assert {row["row"] for row in rows} == {f"rank {rank}" for rank in range(4)}
+    late = [float(row["value"]) for row in rows if row["row"] == "rank 2" and row["value"]]
+    assert np.median(late) == pytest.approx(0.09, rel=0.2), "30 ms on each of three others"
+    png = picture_pixels(page, save(page, "step-collectives", "PNG picture")[1])
+    assert drawn.near(png, drawn.colour(page, "accent"), 3).sum() > 200
+    rows = rows_of(save(page, "step-collectives", "CSV of what is shown")[1])
+    assert {row["op"] for row in rows} >= {"all_reduce"} and {row["rank"] for row in rows} == set("0123")
+
+
+def test_the_links_of_ranks_as_a_table(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.health}/environment")
+    menu(page, "busbw").get_by_text("Show as a table").click()
+    table = lane(page, "busbw").locator(".figure-table")
+    expect(table.locator("tbody tr")).to_have_count(8 * 7)
+    expect(table).to_contain_text("ranks 2 and 5: failed")
+    expect(table).to_contain_text("ranks 3 and 4: not tested")
+    expect(table).to_contain_text("ranks 0 and 7: 30 GB/s, slow")
+    check_svg(save(page, "busbw", "SVG picture")[1])
+
+
+def test_the_lanes_of_a_card_by_steps_and_by_the_clock(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.health}/gpu?rank=1&axis=steps")
+    rows = rows_of(save(page, "gpu-power", "CSV of what is shown")[1])
+    assert {row["series"] for row in rows} == {"power", "limit"} and "first_step" in rows[0]
+    page = tab.open(f"/runs/{runs.health}/gpu?rank=1&axis=time")
+    download, data = save(page, "gpu-throttle", "CSV of what is shown")
+    assert "rank-1" in download.suggested_filename
+    assert {row["what"] for row in rows_of(data)} == {"hw thermal slowdown", "sw power cap"}
+    shown = texts(check_svg(save(page, "gpu-temperature", "SVG picture")[1]))
+    assert "time" in shown and "slows down at" in shown and "rank 1" in shown
+
+
+def test_hostile_names_are_text_in_every_file(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.hostile}/layers")
+    root = check_svg(save(page, "layers", "SVG picture")[1])
+    assert not [each.tag for each in root.iter() if each.tag.endswith(("}img", "}a", "}b"))]
+    assert "onerror=alert(1)>" in texts(root)
+    rows = rows_of(save(page, "layers", "CSV of what is shown")[1])
+    assert any(row["row"].startswith("<img src=x onerror=alert(1)>") for row in rows)
+    menu(page, "layers").get_by_text("Show as a table").click()
+    table = lane(page, "layers").locator(".figure-table")
+    expect(table).to_contain_text("<b>bold</b>")
+    assert table.locator("img, b, a").count() == 0
+
+
+def test_nothing_sticks_out_on_a_phone(new_tab: Callable[..., Tab], runs: Runs) -> None:
+    tab = new_tab(runs.server.url, viewport={"width": 390, "height": 844})
+    page = tab.open(f"/runs/{runs.states}")
+    for name in ("loss", "timeline", "layers"):
+        choices = menu(page, name)
+        box = choices.bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390, name
+        choices.get_by_text("Show as a table").click()
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+GREY = """(canvas) => {
+  const pen = canvas.getContext("2d");
+  const { data } = pen.getImageData(0, 0, canvas.width, canvas.height);
+  const linear = (value) => (value <= 10 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+  const grey = [];
+  for (let i = 0; i < data.length; i += 4) {
+    grey.push(0.2126 * linear(data[i]) + 0.7152 * linear(data[i + 1]) + 0.0722 * linear(data[i + 2]));
+  }
+  return grey;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nan_and_inf_are_told_from_the_scale_and_from_each_other_without_colour(
+    tab: Tab, runs: Runs, theme: Any
+) -> None:
+    """In grey: a saturated cell is plain, Inf and NaN have patterns of enough contrast, and not the same one."""
+    tab.page.emulate_media(color_scheme=theme)
+    page = tab.open(f"/runs/{runs.states}/layers?rank=0")
+    saturated, inf, nan = (
+        np.array(page.locator(".legend-item canvas").nth(place).evaluate(GREY)) for place in range(3)
+    )
+    assert np.ptp(saturated) < 0.01
+    for each in (inf, nan):
+        low, high = np.percentile(each, (2, 98))
+        assert (high + 0.05) / (low + 0.05) > 2.2, "antialiased strokes keep most of their 3:1"
+        assert np.mean(each < (low + high) / 2) > 0.08, "the strokes cover a part of the cell"
+    assert np.mean(np.abs(inf - nan) > 0.03) > 0.1, "another pattern"

@@ -1,0 +1,131 @@
+"""The list of runs: searched, sorted, archived; what is said of a run is set in its page. Names and tags are text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import httpx
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from rangewatch import statistics
+from rangewatch.records import Catalogue, TensorEntry
+from tests.browser.conftest import Tab
+from tests.browser.hand_made import MARKUP, accept, number
+from tests.server.conftest import Server, batch, opening
+
+KNOWN = Catalogue(statistics.ALL, (TensorEntry("a", "output", 0, "float16", (4, 8), 0, "Linear"),))
+NAMES = ["zeta", "Alpha", "beta"]
+
+
+@pytest.fixture
+def listed(new_tab: Callable[..., Tab], start_empty: Callable[..., Server]) -> tuple[Tab, Server]:
+    server = start_empty()
+    for name in NAMES:
+        accept(server, opening(KNOWN, run=name))
+        accept(server, batch(KNOWN, 0, range(40), {"amax": np.linspace(1, 9, 40)}, run=name))
+    return new_tab(server.url), server
+
+
+def names(page: Page) -> list[str]:
+    return page.locator("[data-testid=run-row] .run-name").all_inner_texts()
+
+
+def say(server: Server, name: str, **about: object) -> None:
+    httpx.patch(f"{server.url}/api/v1/runs/{number(server, name)}", json=about).raise_for_status()
+
+
+def test_runs_are_searched_and_sorted_and_the_address_says_how(listed: tuple[Tab, Server]) -> None:
+    tab, server = listed
+    say(server, "zeta", tags=["bf16", MARKUP[0]], title="The long one")
+    page = tab.open("/")
+    expect(page.get_by_test_id("runs-table")).to_be_visible()
+    assert names(page) == ["beta", "Alpha", "The long one"]
+    expect(page.get_by_role("status").filter(has_text="3 runs")).to_be_visible()
+    page.get_by_label("Order").select_option("name")
+    page.wait_for_url("**/?sort=name")
+    expect(page.locator("[data-testid=run-row] .run-name").first).to_have_text("Alpha")
+    page.get_by_label("Search").fill("BF1")
+    page.wait_for_url("**/?q=BF1&sort=name")
+    expect(page.get_by_test_id("run-row")).to_have_count(1)
+    assert names(page) == ["The long one"]
+    assert page.locator("main img, main script, main b, [onerror]").count() == 0
+    expect(page.get_by_label("Search")).to_be_focused()
+    page.go_back()
+    expect(page.get_by_test_id("run-row")).to_have_count(3)
+    page.get_by_role("link", name="bf16").click()
+    page.wait_for_url("**/?q=bf16")
+    expect(page.get_by_test_id("run-row")).to_have_count(1)
+    page.get_by_label("Search").fill("no such run")
+    expect(page.get_by_test_id("empty-state")).to_contain_text('has "no such run" in its name, title or tags')
+    page.get_by_role("link", name="Show all runs").click()
+    expect(page.get_by_test_id("run-row")).to_have_count(3)
+
+
+def test_a_shared_address_shows_the_same(listed: tuple[Tab, Server]) -> None:
+    tab, server = listed
+    say(server, "beta", archived=True)
+    page = tab.open("/?sort=name&archived=all")
+    expect(page.get_by_test_id("run-row")).to_have_count(3)
+    assert names(page) == ["Alpha", "beta", "zeta"]
+    assert (page.get_by_label("Order").input_value(), page.get_by_label("Show").input_value()) == ("name", "all")
+    page.get_by_label("Show").select_option("only")
+    expect(page.get_by_test_id("run-row")).to_have_count(1)
+    page.get_by_label("Show").select_option("")
+    expect(page.get_by_test_id("run-row")).to_have_count(2)
+
+
+def test_a_run_is_titled_archived_and_deleted_in_its_page(listed: tuple[Tab, Server]) -> None:
+    tab, server = listed
+    run = number(server, "beta")
+    page = tab.open(f"/runs/{run}")
+    page.get_by_text("Title, tags and note").click()
+    page.get_by_label("Title").fill(MARKUP[0])
+    page.get_by_label("Tags").fill(" fp16, , sweep 3 ")
+    page.get_by_label("Note").fill("first line\nsecond")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_test_id("run-about")).to_contain_text("Saved.")
+    expect(page.locator("h1")).to_have_text(MARKUP[0])
+    note = page.get_by_test_id("run-note")
+    expect(note.locator(".tag")).to_have_text(["fp16", "sweep 3"])
+    expect(note).to_contain_text("first line\nsecond")
+    assert page.locator("main img, main script, main b, [onerror]").count() == 0
+    page.get_by_role("button", name="Archive").click()
+    expect(page.get_by_role("button", name="Take out of the archive")).to_be_visible()
+    page.get_by_role("button", name="Delete…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("40 steps of 1 rank")
+    expect(dialog).to_contain_text("Its training goes on, and begins the run anew.")
+    dialog.get_by_role("button", name="Keep it").click()
+    expect(dialog).not_to_be_visible()
+    page.get_by_role("button", name="Delete…").click()
+    dialog.get_by_role("button", name="Delete it for good").click()
+    page.wait_for_url(re.compile(r"/$"))
+    expect(page.get_by_test_id("run-row")).to_have_count(2)
+    assert httpx.get(f"{server.url}/api/v1/runs/{run}").status_code == 404
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_it_fits_the_screen(listed: tuple[Tab, Server], width: int) -> None:
+    tab, server = listed
+    say(server, "zeta", tags=["x" * 60] * 1 + [f"tag {each}" for each in range(19)], title="t" * 200, note="n" * 500)
+    page = tab.open("/")
+    page.set_viewport_size({"width": width, "height": 900})
+    for path in ("/", f"/runs/{number(server, 'zeta')}"):
+        tab.visit(path)
+        page.wait_for_function("() => document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_standing_alerts_are_counted(listed: tuple[Tab, Server]) -> None:
+    tab, server = listed
+    bad = np.zeros((1, 40))
+    bad[0, 30:] = 3
+    accept(server, batch(KNOWN, 1, range(40, 80), {"nan_count": bad}, run="beta"))
+    page = tab.open("/")
+    row = page.locator(f"[data-run='{number(server, 'beta')}']")
+    expect(row.get_by_role("link", name="Alerts: 1 critical")).to_be_visible(timeout=30_000)
+    expect(page.locator(".alert-count")).to_have_count(1)
+    row.get_by_role("link", name="Alerts: 1 critical").click()
+    page.wait_for_url("**/alerts")

@@ -1,0 +1,129 @@
+// A served comparison, decoded: what either side holds in a cell, in words. Pure.
+
+import { bits, count, steps } from "../format.js";
+import { STATE, STATE_WORDS, isNonfinite } from "../headroom.js";
+import { columnAt, readHeatmap, rowName } from "../heatmap_model.js";
+import { decode } from "../typed_array.js";
+
+/** @typedef {{count: number, labels: string[]}} Names */
+/** @typedef {{kind: "step" | "rank" | "run", number: number, run: string, ranks: number, first_step: number | null, last_step: number | null}} Against */
+/**
+ * @typedef {object} Loss
+ * @property {number} tensor
+ * @property {number} other_tensor
+ * @property {string} label
+ * @property {string} dtype
+ * @property {string} other_dtype
+ * @property {number} start
+ * @property {number} stop
+ * @property {number | null} difference_bits
+ * @property {number | null} bits
+ * @property {number | null} other_bits
+ * @property {string} state
+ * @property {string} other_state
+ */
+/**
+ * @typedef {import("../types.js").FigureMeta & {against: Against | null, matched?: number, only_here?: Names, only_there?: Names, losses?: Loss[],
+ *   first_step?: number | null, last_step?: number | null, other_damaged_tiles?: number}} ComparisonMeta
+ */
+/**
+ * @typedef {import("../heatmap_model.js").HeatmapModel & {here: ArrayLike<number>, there: ArrayLike<number>, bits: ArrayLike<number>, meta: ComparisonMeta}} ComparisonModel
+ * `z`: bits that this side has more; `states`: value where both have one, else what hinders it.
+ */
+
+/** What the cells hold, for files and tables. */
+const DIFFERENCE = Object.freeze({ name: "difference_bits", title: "Difference in headroom", scale: "bits", worst: "least", low: -8, high: 8 });
+
+/** @param {import("../types.js").FigureAnswer} answer @returns {ComparisonModel} */
+export function readComparison(answer) {
+  const meta = /** @type {any} */ (answer.meta);
+  const here = decode(meta.states);
+  const there = decode(meta.other_states);
+  const drawn = answer.figure.data.length ? readHeatmap(answer) : { trace: {}, rows: [], columns: 0, z: [], x0: 0, dx: 1, markSteps: [] };
+  const states = Uint8Array.from(here, (state, at) => hindrance(state, there[at]));
+  return /** @type {any} */ ({ ...drawn, statistic: DIFFERENCE, states, here, there, bits: decode(meta.bits), meta });
+}
+
+/** Worst first: what of two states is drawn in place of a difference. */
+const ORDER = [STATE.nan, STATE.inf, STATE.zero, STATE.stale, STATE.notObserved];
+
+/** @param {number} here @param {number} there */
+export const hindrance = (here, there) => ORDER.find((state) => state === here || state === there) ?? STATE.value;
+
+/** @param {number} state */
+const word = (state) => STATE_WORDS[state]?.word ?? "unknown";
+
+/** "2.1 bits less: 5.1 bits here, 7.2 bits there"; or which side has none. @param {ComparisonModel} model @param {number} row @param {number} column @param {Sides} sides */
+export function differenceText({ z, bits: own, here, there, columns }, row, column, sides) {
+  const at = row * columns + column;
+  if (Number.isFinite(z[at])) return `${difference(z[at])}: ${bits(own[at])} ${sides.here}, ${bits(own[at] - z[at])} ${sides.there}`;
+  if (hindrance(here[at], there[at]) === STATE.value) return "never both at once";
+  return `${word(here[at])} ${sides.here}, ${word(there[at])} ${sides.there}`;
+}
+
+/** "2.1 bits less", as seen from this side. @param {number | null} value */
+export function difference(value) {
+  if (value === null || !Number.isFinite(value)) return "no difference";
+  if (Math.abs(value) < 0.005) return "the same";
+  return `${bits(Math.abs(value))} ${value < 0 ? "less" : "more"}`;
+}
+
+/** The greatest loss of a column, or what is not finite in it. @param {ComparisonModel} model @param {number} column @returns {number | null} its row */
+export function worstRow({ z, here, there, rows, columns }, column) {
+  let found = null;
+  let least = Infinity;
+  for (let row = 0; row < rows.length; row += 1) {
+    const at = row * columns + column;
+    const value = isNonfinite(here[at]) && !isNonfinite(there[at]) ? -Infinity : z[at];
+    if (value < least) [found, least] = [row, value];
+  }
+  return found;
+}
+
+/** @param {ComparisonModel} model @param {number} step @param {number | null} row @param {Sides} sides */
+export function comparisonReadout(model, step, row, sides) {
+  const column = columnAt(model, step);
+  const shown = column === null ? null : (row ?? worstRow(model, column));
+  if (column === null || shown === null) return "nothing to compare here";
+  return `${rowName(model.rows[shown])}: ${differenceText(model, shown, column, sides)}`;
+}
+
+/** @typedef {{here: string, there: string}} Sides what to call either */
+
+/** @param {Pick<Against, "kind" | "number"> | null} against @param {number | "all" | null} rank @returns {Sides} */
+export function sidesOf(against, rank) {
+  if (against?.kind === "step") return { here: "here", there: `at step ${count(against.number)}` };
+  if (against?.kind === "rank") return { here: rank === null || rank === "all" ? "worst of all ranks" : `on rank ${rank}`, there: `on rank ${against.number}` };
+  return { here: "in this run", there: `in run ${against?.number ?? ""}`.trim() };
+}
+
+/** "rank:2" as kind and number. @param {string} text @returns {Pick<Against, "kind" | "number"> | null} */
+export function parseAgainst(text) {
+  const [kind, number] = text.split(":");
+  return kind === "step" || kind === "rank" || kind === "run" ? { kind, number: Number(number) } : null;
+}
+
+/** What a reader should know of what was not compared. @param {ComparisonMeta} meta @returns {string[]} */
+export function notesOf({ against, first_step: first = null, last_step: last = null, matched = 0, only_here: here, only_there: there, other_damaged_tiles: damaged = 0 }) {
+  const notes = [];
+  if (against?.kind === "run") notes.push(...reachNotes(against, first, last));
+  if (matched === 0) notes.push("No tensor of these kinds and names is on both sides.");
+  if (here?.count) notes.push(`In this run only: ${names(here)}.`);
+  if (there?.count) notes.push(`In run ${against?.number} only: ${names(there)}.`);
+  if (damaged) notes.push(`Of the other run ${count(damaged)} stored tiles are damaged: what they held counts as not observed.`);
+  return notes;
+}
+
+/** @param {Against} against @param {number | null} first @param {number | null} last */
+function reachNotes({ number, first_step: otherFirst, last_step: otherLast }, first, last) {
+  if (otherFirst === null || otherLast === null) return [`Run ${number} has no step yet.`];
+  if (first === null || last === null || (first === otherFirst && last === otherLast)) return [];
+  const span = (/** @type {number} */ low, /** @type {number} */ high) => steps({ start: low, stop: high + 1 });
+  return [`This run has ${span(first, last)}, run ${number} ${span(otherFirst, otherLast)}: a step that one of them lacks is not observed there.`];
+}
+
+/** @param {Names} names */
+function names({ count: n, labels }) {
+  const more = n > labels.length ? ` and ${count(n - labels.length)} more` : "";
+  return `${count(n)} ${n === 1 ? "tensor" : "tensors"} (${labels.join(", ")}${more})`;
+}

@@ -1,0 +1,114 @@
+// A chart's menu: its picture as PNG or SVG, its values as files, and its table. What it offers is made when it opens.
+
+import { csvLines } from "../csv.js";
+import { el, replace } from "../dom.js";
+import { saveFile } from "../save_file.js";
+
+/**
+ * @typedef {object} Figure One chart, as its menu sees it.
+ * @property {() => string} fileName without its end
+ * @property {(format: "png" | "svg") => Promise<Blob>} picture
+ * @property {() => import("../csv.js").Rows | null} rows every value that is shown; null: there is no way to tell them
+ * @property {() => readonly import("../figure_files.js").FileLink[]} files the server's
+ * @property {string} noFiles why there are none
+ */
+
+let menus = 0;
+
+/** The same on every chart, whose heading describes it. */
+const NAME = "Save or show as a table";
+
+/** @param {Figure} figure @param {{isOpen: () => boolean, toggle: () => void}} table @param {HTMLElement} heading of the chart */
+export function createFigureMenu(figure, table, heading) {
+  const id = `figure-choices-${(menus += 1)}`;
+  heading.id ||= `${id}-of`;
+  const button = el("button", { type: "button", class: "quiet figure-menu-button", "aria-label": NAME, "aria-describedby": heading.id, "aria-expanded": "false", "aria-controls": id, click: () => (choices.hidden ? open() : close()) }, "Save");
+  const choices = el("div", { class: "figure-choices", id, role: "group", "aria-label": NAME, "aria-describedby": heading.id, hidden: true });
+  const said = el("p", { class: "figure-said", role: "status" });
+  const element = el("div", { class: "figure-menu", hidden: true, keydown: key, focusout: left }, button, choices);
+
+  function open() {
+    button.setAttribute("aria-expanded", "true");
+    said.textContent = "";
+    replace(choices, ...items(), said);
+    choices.hidden = false;
+    document.addEventListener("pointerdown", outside, true);
+    choices.querySelector("button")?.focus({ preventScroll: true });
+  }
+
+  function close() {
+    button.setAttribute("aria-expanded", "false");
+    choices.hidden = true;
+    document.removeEventListener("pointerdown", outside, true);
+  }
+
+  function items() {
+    const links = figure.files();
+    const choice = (/** @type {string} */ text, /** @type {() => unknown} */ act) => el("button", { type: "button", class: "figure-choice", click: () => act() }, text);
+    return [
+      choice("PNG picture", () => savePicture("png")),
+      choice("SVG picture", () => savePicture("svg")),
+      choice("CSV of what is shown", saveRows),
+      ...links.map(({ label, path }) => el("a", { class: "figure-choice", href: path, download: true, click: () => close() }, label)),
+      links.length ? null : el("p", { class: "figure-note" }, figure.noFiles),
+      choice(table.isOpen() ? "Hide the table" : "Show as a table", showTable),
+    ];
+  }
+
+  /** @param {"png" | "svg"} format */
+  async function savePicture(format) {
+    said.textContent = "Drawing…";
+    try {
+      saveFile(await figure.picture(format), `${figure.fileName()}.${format}`);
+      finish();
+    } catch (error) {
+      said.textContent = `Not saved: ${error instanceof Error ? error.message : String(error)}`;
+    }
+  }
+
+  function saveRows() {
+    const rows = figure.rows();
+    if (!rows) return void (said.textContent = "Not saved: nothing is shown.");
+    saveFile(new Blob(csvLines(rows), { type: "text/csv;charset=utf-8" }), `${figure.fileName()}.csv`);
+    finish();
+  }
+
+  function showTable() {
+    table.toggle();
+    finish();
+  }
+
+  /** Closed, with the focus where it came from. */
+  function finish() {
+    const wasInside = choices.contains(document.activeElement);
+    close();
+    if (wasInside) button.focus({ preventScroll: true });
+  }
+
+  /** @param {KeyboardEvent} event */
+  function key(event) {
+    if (event.key !== "Escape" || choices.hidden) return;
+    event.stopPropagation();
+    close();
+    button.focus();
+  }
+
+  /** @param {PointerEvent} event */
+  function outside(event) {
+    if (!(event.target instanceof Node && element.contains(event.target))) close();
+  }
+
+  /** @param {FocusEvent} event */
+  function left(event) {
+    if (event.relatedTarget instanceof Node && !element.contains(event.relatedTarget)) close();
+  }
+
+  return {
+    element,
+    /** Only where something is drawn. @param {boolean} isDrawn */
+    update(isDrawn) {
+      element.hidden = !isDrawn;
+    },
+    destroy: close,
+  };
+}

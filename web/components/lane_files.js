@@ -1,0 +1,87 @@
+// A lane as its menu sees it: picture, values, files of the server.
+
+import { STEPS } from "../figure_axis.js";
+import { everyValue, fileName } from "../figure_files.js";
+import { frameOf } from "../figure_frame.js";
+import { LEAST_WIDTH, pictureDrawing, pictureFrame } from "../figure_picture.js";
+import { rowsOf } from "../figure_rows.js";
+import { clip, rankName } from "../format.js";
+import { STATE, STATE_WORDS } from "../headroom.js";
+import { pictureUrl } from "../plot.js";
+import { dataBytes, dataText } from "../save_file.js";
+import { paintSwatch } from "../state_canvas.js";
+import { withTitle } from "../svg_pen.js";
+import { palette } from "../theme.js";
+
+/** @typedef {import("./lane.js").Lane} Lane */
+/** @typedef {import("./lane.js").View} View */
+
+/** Pixels of left margin of lines, which have no names there. */
+const NUMBERS = 84;
+const SWATCH = { width: 22, height: 12 };
+const NO_FILES = "The server has no file behind this figure: the CSV has what is shown. Fewer steps are shown more finely.";
+
+/** @param {Lane} lane @returns {import("./figure_menu.js").Figure} */
+export function laneFigure(lane) {
+  return {
+    fileName: () => nameOf(lane),
+    picture: (format) => picture(lane, format),
+    rows: () => (lane.model ? rowsOf(lane.model, lane.axis()) : null),
+    files: () => (lane.view ? everyValue(lane.view.run.id, lane.spec.name, queryOf(lane, lane.view)) : []),
+    noFiles: NO_FILES,
+  };
+}
+
+/** @param {Lane} lane */
+export const titleOf = (lane) => lane.heading.textContent || lane.spec.title;
+
+/** @param {Lane} lane @param {View} view @returns {import("../api.js").Query} */
+function queryOf(lane, view) {
+  const { start, stop } = lane.zoomed && !lane.spec.axis ? lane.zoomed : view.range;
+  return { ...lane.options.query?.(view), start, stop };
+}
+
+/** @param {Lane} lane @param {View} view @returns {number | "all" | null} */
+function rankOf(lane, view) {
+  const { rank } = lane.options.load ? view.state : queryOf(lane, view); // samples are of the page's rank
+  return typeof rank === "number" || rank === "all" ? rank : null;
+}
+
+/** @param {Lane} lane */
+function nameOf(lane) {
+  if (!lane.view) return fileName(lane.spec.name);
+  const { start, stop } = queryOf(lane, lane.view);
+  const span = lane.axis() === STEPS ? ["steps", Number(start), Number(stop) - 1] : ["time"];
+  return fileName("run", lane.view.run.id, lane.spec.name, ...span, rankName(rankOf(lane, lane.view)));
+}
+
+/** Run, range and rank: what a picture is of, once it has left its page. @param {Lane} lane @param {View} view */
+function aboutOf(lane, view) {
+  const { run, range } = view;
+  const tensor = lane.model?.meta?.label ?? "";
+  const parts = [`run ${clip(run.title || run.name, 60)}`, lane.axis().span(lane.zoomed && !lane.spec.axis ? lane.zoomed : range), rankName(rankOf(lane, view)), clip(tensor, 60), lane.note.textContent ?? ""];
+  return parts.filter(Boolean).join(" · ");
+}
+
+/** @param {Lane} lane @param {"png" | "svg"} format @returns {Promise<Blob>} */
+async function picture(lane, format) {
+  const { view, model, frame: shown } = lane;
+  if (!view || !model || !shown) throw new Error("nothing is drawn yet");
+  const colours = palette();
+  const left = model.rows ? undefined : NUMBERS;
+  const frame = pictureFrame(frameOf(Math.max(LEAST_WIDTH, shown.width), shown.plotHeight, shown.range, left), model, lane.spec.bar);
+  const caption = { title: titleOf(lane), about: aboutOf(lane, view) };
+  const axis = lane.spec.axis ? "tensor, in call order" : lane.axis().title;
+  const marks = lane.marks.filter((place) => place >= shown.range.start && place < shown.range.stop);
+  const swatches = model.states?.length ? stateSwatches(colours, Boolean(model.statistic)) : [];
+  const drawing = pictureDrawing(lane.spec.draw(model, frame, colours), model, frame, colours, caption, { axis, marks, swatches, bar: lane.spec.bar });
+  const url = await pictureUrl(drawing, format);
+  if (format === "png") return new Blob([dataBytes(url)], { type: "image/png" });
+  return new Blob([withTitle(dataText(url), caption.title, caption.about)], { type: "image/svg+xml" });
+}
+
+/** Only of headroom is there a limit that a cell has met. @param {import("../theme.js").Palette} colours @param {boolean} isOther */
+function stateSwatches(colours, isOther) {
+  const states = [...(isOther ? [] : [STATE.saturated]), STATE.inf, STATE.nan, STATE.zero, STATE.notObserved, STATE.stale];
+  return states.map((state) => ({ source: paintSwatch(state, colours, SWATCH.width, SWATCH.height).toDataURL(), word: STATE_WORDS[state].word, ...SWATCH }));
+}

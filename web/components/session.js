@@ -1,0 +1,23 @@
+// Who is logged in, and the way out; nothing where nobody is.
+
+import { access, logout } from "../api.js";
+import { el, replace } from "../dom.js";
+
+/** A place that shows it, and what to call when it may have changed. @param {() => void} changed after a logout */
+export function sessionPanel(changed) {
+  const panel = el("div", { class: "session", "data-testid": "session" });
+
+  async function leave() {
+    await logout().catch(() => {});
+    await look();
+    changed();
+  }
+
+  async function look() {
+    const found = await access().catch(() => null);
+    if (!found?.session) replace(panel);
+    else replace(panel, el("button", { type: "button", class: "quiet", click: leave, title: `Logged in as ${found.name}` }, "Log out"));
+  }
+
+  return { panel, look };
+}
