@@ -1,11 +1,14 @@
 # The dashboard server: no torch, no root, nothing written outside /data.
 FROM python:3.12-slim AS build
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml requirements-build.txt requirements-server.txt README.md LICENSE ./
 COPY agent agent
 COPY server server
 COPY web web
-RUN pip wheel --no-cache-dir --constraint constraints.txt --wheel-dir /wheels '.[server]'
+# Every file is the one that was looked at: a package that was changed in the registry ends the build.
+RUN pip install --no-cache-dir --require-hashes -r requirements-build.txt \
+    && pip wheel --no-cache-dir --require-hashes --wheel-dir /wheels -r requirements-server.txt \
+    && pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
 FROM python:3.12-slim
 COPY --from=build /wheels /wheels
@@ -21,5 +24,6 @@ ENV RANGEWATCH_HOST=0.0.0.0 RANGEWATCH_DB=/data/rangewatch.db PYTHONUNBUFFERED=1
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
   CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8642/healthz', timeout=2)"]
-# Outside loopback the server refuses to start without RANGEWATCH_TOKEN: there is no default secret.
+# Outside loopback the server refuses to start without RANGEWATCH_TOKEN or a token made by `rangewatch token create`:
+# there is no default secret.
 CMD ["rangewatch", "serve"]

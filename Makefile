@@ -4,8 +4,16 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 TSC := .venv/node/node_modules/.bin/tsc
+AXE := .venv/node/node_modules/axe-core/axe.min.js
+# Tools that look at dependencies, apart from what the project runs with. uv is asked for by `make lock` only.
+AUDIT := .venv/audit/bin
+AUDIT_TOOLS := pip-audit==2.10.1 cyclonedx-bom==7.5.0
+UV := uv==0.13.9
+# Processes that run tests. What they compile is kept, since the tests start hundreds of processes that import it again.
+WORKERS ?= 2
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
-.PHONY: install demo test test-web lint fix bench soak clean
+.PHONY: install demo test test-web lint fix bench docs docs-diagnosis docs-tables docs-images soak lock sbom clean
 
 install: .venv/installed
 
@@ -19,27 +27,42 @@ install: .venv/installed
 demo: install  ## a server and two ranks that overflow within a minute; Ctrl-C ends it
 	$(BIN)/rangewatch demo
 
-test: install test-web  ## everything: unit, property, end to end on two ranks, browser
-	$(BIN)/pytest -n 2 --dist loadscope
+test: install $(AXE) test-web  ## everything: unit, property, end to end on two ranks, browser
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --dist loadscope
 
 test-web:
 	node --test tests/web/
 
-lint: install $(TSC)  ## style, types, import rules, the pages' types
+lint: install $(TSC) $(AUDIT)/python  ## style, types, import rules, the pages' types, known vulnerabilities
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(TSC) -p web/jsconfig.json
+	$(BIN)/python tools/audit_dependencies.py $(AUDIT)/pip-audit requirements-server.txt
 
-$(TSC):
-	npm install --silent --no-fund --no-audit --prefix .venv/node typescript@5
+# Where they cannot be installed the audit says so and is skipped.
+$(AUDIT)/python:
+	$(PYTHON) -m venv .venv/audit
+	$(AUDIT)/pip install --quiet $(AUDIT_TOOLS) || true
+
+lock: $(AUDIT)/python  ## requirements-*.txt by hash, within constraints.txt
+	$(AUDIT)/pip install --quiet $(UV)
+	tools/lock.sh $(AUDIT)/uv
+
+sbom: $(AUDIT)/python  ## what the server is made of, as CycloneDX, for the notes of a release
+	mkdir -p dist
+	$(AUDIT)/cyclonedx-py requirements requirements-server.txt --pyproject pyproject.toml --output-reproducible --of JSON -o dist/rangewatch-$(VERSION).cdx.json
+
+# The types of the pages, and what checks their accessibility in tests/browser.
+$(TSC) $(AXE) &:
+	npm install --silent --no-fund --no-audit --prefix .venv/node typescript@5 axe-core@4.14
 
 fix: install  ## what ruff can mend by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install  ## prints each claim's figure beside a baseline; some 40 minutes on an idle machine (bench/README.md)
+bench: install  ## prints each claim's figure beside a baseline; some 85 minutes on an idle machine (bench/README.md)
 	$(BIN)/pip install --quiet --constraint constraints.txt tensorboard wandb
 	$(BIN)/python bench/overhead.py
 	$(BIN)/python bench/kernel.py
@@ -47,11 +70,27 @@ bench: install  ## prints each claim's figure beside a baseline; some 40 minutes
 	$(BIN)/python bench/fleet.py
 	$(BIN)/python bench/fleet.py --find-limit
 	$(BIN)/python bench/query.py
+	$(BIN)/python bench/web.py
 	$(BIN)/python bench/server_away.py
+	$(BIN)/python bench/spool.py
 	$(BIN)/python bench/collectives.py
+	$(BIN)/python bench/stragglers.py
+	$(BIN)/python bench/diagnosis.py
 
-soak: install  ## the long runs of the same tests
-	RANGEWATCH_SOAK=1 $(BIN)/pytest --timeout 3600 tests/server tests/e2e tests/agent/linkcheck tests/agent/test_bad_models.py tests/agent/test_many_steps.py
+docs: install  ## the site of docs/, in site/, which needs no server; a link or anchor that leads nowhere fails it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-tables: install  ## the pages of docs/ that are made from the shelves
+	$(BIN)/python -m tools.docs_tables
+
+docs-images: install  ## docs/images/*.png: the pages over made-up runs, in Chromium
+	$(BIN)/python -m tools.docs_screenshots
+
+docs-diagnosis: install  ## docs/diagnosis.md from the rules, and what they say of made-up runs
+	$(BIN)/python -m tests.faults.make_docs
+
+soak: install $(AXE)  ## the long runs of the same tests
+	PYTHONDONTWRITEBYTECODE= RANGEWATCH_SOAK=1 RANGEWATCH_FUZZ_S=3600 $(BIN)/pytest --timeout 3600 tests/adoption tests/browser/test_matrix.py tests/browser/test_view_urls.py tests/fuzz tests/server tests/e2e tests/faults tests/agent/linkcheck tests/agent/watcher tests/agent/test_bad_models.py tests/agent/test_many_steps.py
 
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,10 +2,11 @@
 
     python bench/collectives.py [--rounds 10] [--steps 20]
 
-Two ranks train one model without Rangewatch's collector and two more with it, on the rung that this torch allows. In
-each round both pairs run a window of steps, in random order and never together. A ratio is that of the median steps of
-one round; the table has the median of the rounds and the range from the 10th to the 90th percentile. The seconds of a
-collective are those of an all_reduce of 4 KB in a group of one rank, where nobody is waited for.
+Two ranks train one model without Rangewatch's collector and two more with it, on the rung that this torch allows; once
+with DDP's own buckets of 25 MB and once with buckets of 1 MB, which are some twenty collectives a step. In each round
+all pairs run a window of steps, in random order and never together. A ratio is that of the median steps of one round;
+the table has the median of the rounds and the range from the 10th to the 90th percentile. The seconds of a collective
+are those of an all_reduce of 4 KB in a group of one rank, where nobody is waited for.
 """
 
 from __future__ import annotations
@@ -31,40 +32,56 @@ from rangewatch.collectors import collectives
 from rangewatch.collectors.flight_recorder import FlightRecorder
 from rangewatch.records import RankInfo
 
-VARIANTS = ("plain", "hooks", "wrapped")
+RUNGS = ("plain", "hooks", "wrapped")
+BUCKETS_MB = (25, 1)
 OPS = 500
+
+Lane = tuple[str, int]
+"""Rung, and the size of DDP's buckets in MB."""
 
 
 def main() -> int:
     """Print the figures, and all of them as a line of JSON at the end."""
     options = parse_options()
-    pairs = {name: Pair(name, options) for name in VARIANTS}
-    lanes = {name: pair for name, pair in pairs.items() if pair.rung in ("plain", name)}
-    steps: dict[str, list[float]] = {name: [] for name in lanes}
-    ops: dict[str, list[float]] = {name: [] for name in lanes}
+    lanes = {pair.lane: pair for pair in started(options)}
+    steps: dict[Lane, list[float]] = {lane: [] for lane in lanes}
+    ops: dict[Lane, list[float]] = {lane: [] for lane in lanes}
     order = random.Random(0)
     for _ in range(options.rounds):
-        for name in order.sample(list(lanes), len(lanes)):
-            steps[name].append(lanes[name].ask("steps", options.steps))
-            ops[name].append(lanes[name].ask("ops", OPS))
-    dump_s = lanes["plain"].ask("dump", 2000)
-    for pair in pairs.values():
+        for lane in order.sample(list(lanes), len(lanes)):
+            steps[lane].append(lanes[lane].ask("steps", options.steps))
+            ops[lane].append(lanes[lane].ask("ops", OPS))
+    dump_s = lanes["plain", BUCKETS_MB[0]].ask("dump", 2000)
+    for pair in lanes.values():
         pair.end()
     report(options, steps, ops, dump_s)
     return 0
 
 
+def started(options: argparse.Namespace) -> list[Pair]:
+    """A pair for each rung that this torch has and each size of buckets."""
+    pairs = []
+    for lane in ((rung, bucket_mb) for rung in RUNGS for bucket_mb in BUCKETS_MB):
+        pair = Pair(lane, options)
+        if pair.rung == lane[0]:
+            pairs.append(pair)
+        else:
+            pair.end()
+    return pairs
+
+
 class Pair:
     """Two ranks that run what they are asked to."""
 
-    def __init__(self, name: str, options: argparse.Namespace) -> None:
+    def __init__(self, lane: Lane, options: argparse.Namespace) -> None:
+        self.lane = lane
         spawn = multiprocessing.get_context("spawn")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         pipes = [spawn.Pipe() for _ in range(2)]
         self._pipes = [ours for ours, _ in pipes]
-        arguments = [(rank, name, port, options, theirs) for rank, (_, theirs) in enumerate(pipes)]
+        arguments = [(rank, lane, port, options, theirs) for rank, (_, theirs) in enumerate(pipes)]
         self._ranks = [spawn.Process(target=run_rank, args=each) for each in arguments]
         for rank in self._ranks:
             rank.start()
@@ -85,12 +102,13 @@ class Pair:
             rank.join()
 
 
-def run_rank(rank: int, name: str, port: int, options: argparse.Namespace, pipe: Connection) -> None:
+def run_rank(rank: int, lane: Lane, port: int, options: argparse.Namespace, pipe: Connection) -> None:
     """One rank, until it is told to end."""
+    name, bucket_mb = lane
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group("gloo", rank=rank, world_size=2)
-    training = Training(rank, options.width)
+    training = Training(rank, options.width, bucket_mb)
     stop = threading.Event()
     if name == "plain":
         pipe.send("plain")
@@ -123,12 +141,13 @@ def start_collector(rank: int, rung: str, training: Training, stop: threading.Ev
 
 
 class Training:
-    """A model of some 40 parameters in buckets of 1 MB, on one thread a rank."""
+    """A model of 40 parameters, some 20 MB, on one thread a rank."""
 
-    def __init__(self, rank: int, width: int) -> None:
+    def __init__(self, rank: int, width: int, bucket_mb: int) -> None:
         torch.manual_seed(0)
         self._model = DistributedDataParallel(
-            nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(20)]), bucket_cap_mb=1
+            nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(20)]),
+            bucket_cap_mb=bucket_mb,
         )
         self._optimizer = torch.optim.SGD(self._model.parameters(), 0.01)
         self._data = torch.randn(128, width)
@@ -165,18 +184,26 @@ class Training:
 
 
 def report(
-    options: argparse.Namespace, steps: dict[str, list[float]], ops: dict[str, list[float]], dump_s: float
+    options: argparse.Namespace, steps: dict[Lane, list[float]], ops: dict[Lane, list[float]], dump_s: float
 ) -> None:
     """The table."""
     print(f"torch {torch.__version__}, gloo, {options.rounds} rounds of {options.steps} steps")
-    print(f"{'rung':<10}{'step, ms':>10}{'ratio to plain':>28}{'all_reduce, us':>18}")
+    print(f"{'buckets':<10}{'rung':<10}{'step, ms':>10}{'ratio to plain':>28}{'all_reduce, us':>18}")
     rows: dict[str, Any] = {}
-    for name, times_s in steps.items():
-        ratios = sorted(mine / plain for mine, plain in zip(times_s, steps["plain"], strict=True))
+    for lane, times_s in sorted(steps.items(), key=lambda item: (-item[0][1], item[0][0])):
+        rung, bucket_mb = lane
+        ratios = sorted(mine / plain for mine, plain in zip(times_s, steps["plain", bucket_mb], strict=True))
         low, middle, high = (ratios[round(part * (len(ratios) - 1))] for part in (0.1, 0.5, 0.9))
-        step_ms, op_us = 1e3 * statistics.median(times_s), 1e6 * statistics.median(ops[name])
-        rows[name] = {"step_ms": step_ms, "ratio": middle, "low": low, "high": high, "all_reduce_us": op_us}
-        print(f"{name:<10}{step_ms:>10.1f}{f'{middle:.3f} ({low:.3f} to {high:.3f})':>28}{op_us:>18.1f}")
+        step_ms, op_us = 1e3 * statistics.median(times_s), 1e6 * statistics.median(ops[lane])
+        rows[f"{rung}, {bucket_mb} MB"] = {
+            "step_ms": step_ms,
+            "ratio": middle,
+            "low": low,
+            "high": high,
+            "all_reduce_us": op_us,
+        }
+        ratio = f"{middle:.3f} ({low:.3f} to {high:.3f})"
+        print(f"{f'{bucket_mb} MB':<10}{rung:<10}{step_ms:>10.1f}{ratio:>28}{op_us:>18.1f}")
     print(f"one reading of the flight recorder's ring: {1e3 * dump_s:.1f} ms, on NCCL every 5 s; never on gloo alone")
     print(json.dumps({"benchmark": "collectives", "torch": torch.__version__, "rungs": rows, "dump_s": dump_s}))
 

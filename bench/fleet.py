@@ -2,6 +2,7 @@
 
     python bench/fleet.py [--db postgresql://...] [--seconds 600] [--full-every 1]      does it keep up?
     python bench/fleet.py --find-limit                                                   and until when?
+    python bench/fleet.py --ranks 200 --pages 1000            with live pages open that nobody looks at, and without
 
 The load (`fleet_load.py`) is one process and the server another; they share this machine's cores, so a server of its
 own would do better. Printed: whether all was acknowledged and how soon, the queue, the server's memory over time, both
@@ -16,11 +17,15 @@ at a time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import math
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +45,14 @@ def main() -> int:
     with fresh_database(options.db) as database:
         with Server(database.db, 0, *options.serve) as server:
             empty_bytes = 0 if database.is_sqlite else database.nbytes()
-            counts, samples = drive(server, options)
+            with live_pages(server.url, options.pages) as pages:
+                counts, samples = drive(server, options)
         stored_bytes = database.nbytes() - empty_bytes
     result = summary(counts, samples, stored_bytes)
     print_summary(result)
+    if pages is not None:
+        told = pages.newest
+        print(f"{told['open']} of {options.pages} live pages left open, {told['cut']} cut, {told['events']:,} events")
     if options.find_limit:
         print_limit(counts, options)
     shown = {name: value if math.isfinite(value) else None for name, value in result.items()}
@@ -57,12 +66,49 @@ def parse_options() -> argparse.Namespace:
     add_options(parser)
     parser.add_argument("--db", default="", help="PostgreSQL to make a database on; default: a SQLite file")
     parser.add_argument("--serve", action="append", default=[], help="--serve=--option: for `rangewatch serve`")
+    parser.add_argument("--pages", type=int, default=0, help="live pages that are open all the time")
     parser.add_argument("--quick", action="store_true", help="8 ranks for a second: whether it runs at all")
     options = parser.parse_args()
     if options.quick:
         options.ranks, options.tensors, options.steps_per_s = 8, 20, 4.0
         options.seconds, options.stage_s, options.growth, options.behind_s = 1.0, 1.0, 4.0, 0.0
+    if options.pages:
+        options.serve.append(f"--max-streams={options.pages}")
     return options
+
+
+class Pages:
+    """Live pages in a process of their own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.newest: dict[str, int] = {}
+
+    def read(self) -> None:
+        """What it tells, until it ends."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.newest = json.loads(line)
+
+
+@contextlib.contextmanager
+def live_pages(url: str, count: int) -> Iterator[Pages | None]:
+    """`count` of them, open before anything else begins; None without any."""
+    if not count:
+        yield None
+        return
+    command = [sys.executable, str(Path(__file__).with_name("fleet_pages.py")), url, str(count)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pages = Pages(process)
+    reader = threading.Thread(target=pages.read, daemon=True)
+    reader.start()
+    try:
+        while pages.newest.get("open", 0) < count and process.poll() is None:
+            time.sleep(0.5)
+        yield pages
+    finally:
+        process.kill()
+        process.wait()
 
 
 def drive(server: Server, options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Sample]]:
@@ -112,6 +158,7 @@ def summary(counts: list[dict[str, Any]], samples: list[Sample], stored_bytes: i
         "page_p50_ms": page_p50_ms, "page_p95_ms": page_p95_ms, "page_max_ms": page_most_ms,
         "server_cpu": float(np.mean([each.server_cpu for each in samples])),
         "load_cpu": float(np.mean([each.load_cpu for each in samples])),
+        "rules_of_a_core": samples[-1].rules_s / last["elapsed_s"],
         "rss_mib": samples[-1].rss_bytes / 2**20, "rss_max_mib": max(each.rss_bytes for each in samples) / 2**20,
         "rss_slope_mib_per_min": slope_mib_per_min(samples),
         "stored_bytes": stored_bytes, "bytes_per_value": stored_bytes / max(last["values"], 1),
@@ -125,7 +172,8 @@ def print_summary(found: dict[str, Any]) -> None:
           "acknowledgement p50 {p50_ms:.0f} ms  p99 {p99_ms:.0f} ms  max {max_ms:.0f} ms; oldest unacknowledged "
           "{oldest_s:.1f} s; most in the queue {queue_max:.0f}; load behind its clock by at most {load_late_s:.2f} s\n"
           "home page p50 {page_p50_ms:.0f} ms  p95 {page_p95_ms:.0f} ms  max {page_max_ms:.0f} ms\n"
-          "server {server_cpu:.2f} of a core, load {load_cpu:.2f}; memory {rss_mib:.0f} MiB at the end, at most "
+          "server {server_cpu:.2f} of a core, the rules at most {rules_of_a_core:.3f} of one, load {load_cpu:.2f}; "
+          "memory {rss_mib:.0f} MiB at the end, at most "
           "{rss_max_mib:.0f}, growing by {rss_slope_mib_per_min:.1f} MiB a minute\n"
           "stored {stored_bytes:,} bytes, {bytes_per_value:.2f} a value".format(**found))  # fmt: skip
 

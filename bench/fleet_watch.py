@@ -19,6 +19,8 @@ PAGES = ("/", "/api/v1/runs")  # what a browser asks for to show the home page
 QUEUE = re.compile(r"^rangewatch_\w*queue\w*(?:{.*})? (\S+)", re.MULTILINE)
 """The first such metric of the Prometheus text at /metrics: messages that wait."""
 
+RULES = re.compile(r"^rangewatch_rules_seconds(?:_total)? (\S+)", re.MULTILINE)
+
 
 class Sample(NamedTuple):
     """One look. Processor times are shares of one core since the look before."""
@@ -31,6 +33,8 @@ class Sample(NamedTuple):
     load_cpu: float
     queue: float
     """Messages that wait in the server; NaN where it does not say."""
+    rules_s: float
+    """Seconds that the rules have taken since the server's start; NaN where it does not say."""
 
 
 class Watch(threading.Thread):
@@ -52,8 +56,9 @@ class Watch(threading.Thread):
                 now, now_s = self._cpu_s(), time.perf_counter()
                 server, load = ((new - old) / (now_s - before_s) for new, old in zip(now, before, strict=True))
                 before, before_s = now, now_s
-                page_ms, rss, queue = self._page_ms(), self.server.rss_bytes(), self._queue()
-                self.samples.append(Sample(now_s - began_s, page_ms, rss, server, load, queue))
+                page_ms, rss, told = self._page_ms(), self.server.rss_bytes(), self._get("/metrics") or ""
+                sample = (now_s - began_s, page_ms, rss, server, load, _first(QUEUE, told), _first(RULES, told))
+                self.samples.append(Sample(*sample))
 
     def stop(self) -> None:
         """End it and wait."""
@@ -76,9 +81,10 @@ class Watch(threading.Thread):
             return None
         return answer.data.decode("utf-8", "replace") if answer.status == 200 else None
 
-    def _queue(self) -> float:
-        found = QUEUE.search(self._get("/metrics") or "")
-        return float(found[1]) if found else float("nan")
+
+def _first(metric: re.Pattern[str], told: str) -> float:
+    found = metric.search(told)
+    return float(found[1]) if found else float("nan")
 
 
 def slope_mib_per_min(samples: list[Sample]) -> float:

@@ -1,9 +1,14 @@
-"""Step time of the demo's training while its server is there, and while it is killed and away: the ratio should be 1.
+"""Step time of a training while its server is away, or in any other trouble: the ratio should be 1.
 
-    python bench/server_away.py [--steps 240]
+    python bench/server_away.py [--steps 400] [--trouble-steps 150] [--rounds 5] [--quick]
 
-One real training of two gloo ranks; the server is killed with SIGKILL and started again every 3 s, so that both
+First one real training of two gloo ranks; the server is killed with SIGKILL and started again every 3 s, so that both
 conditions alternate within one run and drift of the machine cancels. Steps around each change are left out.
+
+Then each trouble against no agent at all, in rounds (`server_troubles.py`): a server that is there, away, sends a byte
+a second, answers 500, 429, 413 or garbage, or closes at random. What is predicted: the ratio of "there" is what the
+agent costs this small model, and every other is the same within the range of its rounds; memory grows in the first
+window alone; nothing is missing afterwards but what was refused for good (413).
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+import server_troubles
 from server_process import Server
 
 BLOCK_S = 3.0
@@ -34,7 +40,18 @@ BOOTSTRAPS = 2_000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=400)
-    steps = parser.parse_args().steps
+    parser.add_argument("--trouble-steps", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="the troubles alone, at their smallest: do they run?")
+    options = parser.parse_args()
+    killed = {} if options.quick else alternate(options.steps)
+    rows = server_troubles.measure(*((12, 1) if options.quick else (options.trouble_steps, options.rounds)))
+    server_troubles.show(rows)
+    print(json.dumps({**killed, "troubles": rows}))
+
+
+def alternate(steps: int) -> dict[str, float]:
+    """The ratio of a step while the server is killed to one while it is there."""
     with tempfile.TemporaryDirectory() as folder:
         times = measure(Path(folder) / "away.db", steps)
     there, away = times["there"], times["away"]
@@ -43,7 +60,7 @@ def main() -> None:
     print(f"server there: {statistics.median(there) * 1e3:6.1f} ms a step, median of {len(there)}")
     print(f"server away:  {statistics.median(away) * 1e3:6.1f} ms a step, median of {len(away)}")
     print(f"away / there: {ratio:.3f}  (95 % interval {low:.3f} to {high:.3f})")
-    print(json.dumps({"ratio": ratio, "low": low, "high": high}))
+    return {"ratio": ratio, "low": low, "high": high}
 
 
 def measure(db: Path, steps: int) -> dict[str, list[float]]:

@@ -14,10 +14,10 @@ import pytest
 BENCH = Path(__file__).parent.parent / "bench"
 
 
-def run(*arguments: str) -> dict[str, Any]:
+def run(*arguments: str, timeout_s: float = 60) -> dict[str, Any]:
     """The bench's last line, which is JSON."""
     name, *options = arguments
-    done = subprocess.run([sys.executable, BENCH / name, *options], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, BENCH / name, *options], capture_output=True, text=True, timeout=timeout_s)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -41,6 +41,14 @@ def test_fleet_acknowledges_every_step_of_every_rank() -> None:
     assert result["rss_mib"] > 10
 
 
+def test_fleet_with_live_pages_that_nobody_looks_at() -> None:
+    assert run("fleet.py", "--quick", "--pages", "20")["result"]["rejected"] == 0
+
+
+def test_the_spool_loses_nothing() -> None:
+    assert run("spool.py", "--quick")["away"]["lost"] == {}
+
+
 def test_query_asks_every_kind_at_every_zoom_cold_and_warm() -> None:
     (found,) = run("query.py", "--quick")["results"]
     assert set(found["by_zoom"]) == {"64", "512", "700"}
@@ -49,6 +57,15 @@ def test_query_asks_every_kind_at_every_zoom_cold_and_warm() -> None:
     )
     for each in found["by_kind"].values():
         assert each["cold"]["p50_ms"] > 0 < each["warm"]["p50_ms"]
+
+
+def test_web_times_each_view_and_follows_a_live_run() -> None:
+    found = run("web.py", "--quick", timeout_s=110)  # starts three servers and a browser
+    assert set(found["times"]) == {"first view, cold", "first view, warm", "zoom", "show all steps", "switch"}
+    for each in [*found["times"].values(), found["lag_ms"]]:
+        assert 0 < each["p50"] <= each["p95"] <= each["max"]
+    assert found["empty_ms"] > 0 < found["all_points_ms"]
+    assert {name for name, each in found["memory"].items() if each["last"] > 0} == {"heap_bytes", "nodes", "rss_bytes"}
 
 
 def test_a_peer_that_cannot_be_installed_is_a_row_that_says_why(
@@ -66,7 +83,7 @@ def test_a_peer_that_cannot_be_installed_is_a_row_that_says_why(
         assert peers.row(each).endswith("not measured: ERROR: No matching distribution found")
 
 
-@pytest.mark.parametrize("name", ["ingest.py", "fleet.py", "query.py", "peers.py"])
+@pytest.mark.parametrize("name", ["ingest.py", "fleet.py", "query.py", "web.py", "peers.py"])
 def test_each_predicts_in_its_docstring(name: str) -> None:
     text = (BENCH / name).read_text()
     assert text.startswith('"""')

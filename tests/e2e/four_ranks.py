@@ -1,9 +1,17 @@
-"""One of four gloo ranks that train a small DDP model, with trouble planted on rank 2: `four_ranks.py URL TROUBLE`."""
+"""One of four gloo ranks that train a small DDP model, with trouble planted on rank 2.
+
+    four_ranks.py URL TROUBLE [SEED...]
+
+With seeds there is a run of `STEPS` steps for each, in which every rank is late now and then by chance; without, one
+run that goes on until it is killed. A rank that stops prints when, in seconds since the epoch.
+"""
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
+import random
 import signal
 import sys
 import time
@@ -18,6 +26,8 @@ from torch.utils.data import DataLoader, Dataset
 import rangewatch
 
 LATE_S = 0.03
+STEPS = 80
+NOISE_S = 0.001  # mean of what each rank is late by in a step, exponentially distributed
 WIDTH, DEPTH = 64, 4
 STOP_AT = 30  # the step at which a rank stops
 
@@ -60,16 +70,25 @@ class Model(nn.Module):
         return values
 
 
-def main(url: str, trouble: str) -> None:
+def main(url: str, trouble: str, *seeds: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=5))
+    for seed in seeds or [""]:
+        train(url, trouble, seed)
+    dist.barrier()  # the first rank holds the store
+
+
+def train(url: str, trouble: str, seed: str) -> None:
     rank = dist.get_rank()
-    mine = trouble if rank == 2 else ""
+    mine, chance = trouble if rank == 2 else "", random.Random(f"{seed}/{rank}")
     model = DistributedDataParallel(Model(mine == "backward"), bucket_cap_mb=0.02)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    with rangewatch.attach(model, optimizer, url=url, run=trouble, ship_interval_s=0.2):
-        for step, values in enumerate(batches(mine)):
+    run = f"{trouble} {seed}".strip()
+    with rangewatch.attach(model, optimizer, url=url, run=run, ship_interval_s=0.2):
+        for step, values in enumerate(itertools.islice(batches(mine), STEPS if seed else None)):
+            if seed:
+                time.sleep(chance.expovariate(1 / NOISE_S))
             loss = model(values).square().mean()
             if mine == "before backward":
                 time.sleep(LATE_S)
@@ -89,8 +108,9 @@ def batches(mine: str) -> Iterator[torch.Tensor]:
 
 
 def stop(mine: str, step: int) -> None:
-    if step != STOP_AT:
+    if step != STOP_AT or not mine:
         return
+    print(time.time(), flush=True)
     if mine == "skip":
         wait_elsewhere()
     elif mine in ("SIGSTOP", "SIGKILL"):

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from rangewatch.demo import launch
 from rangewatch.demo.api import get_json
 from rangewatch.demo.children import free_port, start_server
+from tests import forked
 
 # The same training as the demo's with a still higher learning rate: the overflow comes after some 45 steps, not 400.
 STEPS, LR_FACTOR, RANKS = 65, 300, 2
@@ -35,7 +35,7 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def demo(server_url: str) -> dict[str, Any]:
     """What `rangewatch demo --json` prints for a short training that goes to the test's own server."""
     options = [f"--steps={STEPS}", f"--lr-factor={LR_FACTOR}", f"--run={RUN}", f"--url={server_url}"]
-    done = run_demo("--exit", "--json", *options, timeout_s=90)
+    done = run_demo("--exit", "--json", *options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -48,15 +48,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     shared = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = []
     for rank in range(RANKS):
-        command = [sys.executable, str(script), str(folder / f"{rank}.json"), str(STEPS), str(LR_FACTOR)]
-        ranks.append(subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": "0"}))
+        environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": "0"}
+        ranks.append(forked.rank.start(script, folder / f"{rank}.json", str(STEPS), str(LR_FACTOR), env=environment))
     assert [process.wait(90) for process in ranks] == [0] * RANKS
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-def run_demo(*arguments: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rangewatch", "demo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return forked.server.run("-m", "rangewatch", "demo", *arguments)
 
 
 def first_bad_of_all_ranks(plain: list[dict[str, Any]]) -> tuple[int, str, set[int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from rangewatch.demo.children import free_port
 from rangewatch.options import OBSERVED_KINDS
+from tests import forked
 from tests.server.conftest import Server
 
 STEPS = 100_000  # more than it will make: the test ends it
@@ -23,10 +23,10 @@ def live(tmp_path: Path) -> Iterator[Server]:
     server = Server(str(tmp_path / "a.db"))
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     shared |= {"RANGEWATCH_URL": server.url, "RANGEWATCH_RUN": "live", "RANGEWATCH_SHIP_INTERVAL_S": "0.1"}
-    command = [sys.executable, "-m", "rangewatch.demo.train", "--steps", str(STEPS)]
+    command = ["-m", "rangewatch.demo.train", "--steps", str(STEPS)]
     ranks = [
-        subprocess.Popen(
-            command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        forked.rank.start(
+            *command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
         )
         for rank in range(2)
@@ -40,8 +40,7 @@ def live(tmp_path: Path) -> Iterator[Server]:
 
 
 def rangewatch(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rangewatch", *arguments, "--url", server.url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    return forked.server.run("-m", "rangewatch", *arguments, "--url", server.url)
 
 
 def test_a_trace_and_a_level(live: Server) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from rangewatch_server.pyramid import RANGES, SERIES_PART
 from rangewatch_server.queries import Queries
 from rangewatch_server.store.engine import open_database
+from tests import forked
 from tests.server.conftest import Server
 
 STEPS = 150
@@ -29,15 +29,15 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
-def start_ranks(url: str, run: str) -> list[subprocess.Popen[str]]:
+def start_ranks(url: str, run: str) -> list[forked.Forked]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         master = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": master}
     shared |= {"RANGEWATCH_URL": url, "RANGEWATCH_RUN": run, "RANGEWATCH_SHIP_INTERVAL_S": "0.2"}
-    command = [sys.executable, "-m", "rangewatch.demo.train", "--steps", str(STEPS)]
+    command = ["-m", "rangewatch.demo.train", "--steps", str(STEPS)]
     return [
-        subprocess.Popen(
-            command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        forked.rank.start(
+            *command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(2)

@@ -1,0 +1,136 @@
+"""What a reader waits for: a run of 1,000,000 steps in a real Chromium over a real server.
+
+    python bench/web.py [--keep DIR] [--samples 20] [--minutes 10] [--quick]
+
+The run is the one of `query.py` (1,000,000 steps x 300 tensors x 1 rank; --keep shares its files). Times are taken in
+the page, from the navigation or the event to the frame after the last lane was drawn: a first view in a fresh profile
+on a fresh server (cold) and again in the same tab (warm), a drag on a lane, "Show all steps", and a click from page to
+page. Then the same run goes on live, a batch of 5 steps twice a second: the lag is from before the batch is posted
+until every lane has been drawn with its last step. --minutes of that show whether the tab's memory stays flat; the
+claim is of 60. Baselines: the page of a run that does not exist, which is all that is not the run's, and Plotly drawing
+every point of one single line, as a page would without max-pooling. Chromium, server and load share the machine's
+cores. The last line is JSON.
+
+Predicted before measuring: first view 800 ms cold and 400 ms warm, zoom and switch 150 ms, live lag p95 700 ms, heap
+flat within 5 %; one line with all its points 3 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser
+
+from query_build import kept
+from server_process import Server
+from web_live import watch
+from web_tab import ALL_POINTS, HEIGHT, WIDTH, Tab, chromium, percentiles
+
+RUN = "/runs/1"
+PAGES = ("overview", "layers")
+AIM_MS = {"first view, cold": 1_000, "first view, warm": 1_000, "zoom": 200, "show all steps": 200, "switch": 200}
+SETTLE_MS = 1_200  # between two actions: what one has fetched is not to make the next wait
+MIB = 2**20
+
+
+def main() -> None:
+    options = parse_options()
+    with tempfile.TemporaryDirectory(prefix="rangewatch-web-") as folder, chromium() as browser:
+        keep = options.keep or Path(folder)
+        keep.mkdir(parents=True, exist_ok=True)
+        path = kept(keep, options.steps, options.tensors, 1)
+        found = views(browser, path, options)
+        with Server(path) as server, Tab(browser, server.url) as tab:
+            found |= actions(tab, options)
+            baselines = {"empty_ms": tab.first_view_ms("/runs/999", "noView")}
+            baselines["all_points_ms"] = float(tab.page.evaluate(ALL_POINTS, options.steps))
+        own = shutil.copy(path, Path(folder) / "live.db")  # what is kept stays as it is
+        with Server(own) as server, Tab(browser, server.url) as tab:
+            live = watch(tab, RUN, options.steps, options.tensors, options.minutes)
+    result = {"times": {name: percentiles(each) for name, each in found.items()}, **baselines, **live}
+    show(result, options)
+    print(json.dumps({"benchmark": "web", "steps": options.steps, "tensors": options.tensors, **result}))
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, help="folder of the database, some 2 GB; default: for this time only")
+    parser.add_argument("--samples", type=int, default=20, help="of each action; a quarter as many first views")
+    parser.add_argument("--minutes", type=float, default=10, help="of live updates")
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--tensors", type=int, default=300)
+    parser.add_argument("--quick", action="store_true", help="a small run, two samples: whether it runs at all")
+    options = parser.parse_args()
+    if options.quick:
+        options.steps, options.tensors, options.samples, options.minutes = 3_000, 12, 2, 0.1
+    return options
+
+
+def views(browser: Browser, path: Path, options: argparse.Namespace) -> dict[str, list[float]]:
+    """First views, each on a server that has decoded nothing, in a profile that has compiled nothing; then again."""
+    found: dict[str, list[float]] = {"first view, cold": [], "first view, warm": []}
+    for _ in range(max(1, options.samples // 4)):
+        with Server(path) as server, Tab(browser, server.url) as tab:
+            found["first view, cold"].append(tab.first_view_ms(RUN))
+            found["first view, warm"].append(tab.first_view_ms(RUN))
+    return found
+
+
+def actions(tab: Tab, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Zooms, back to all steps, and from page to page."""
+    pick = random.Random(1)
+    found: dict[str, list[float]] = {"zoom": [], "show all steps": [], "switch": []}
+    tab.first_view_ms(RUN)
+    for _ in range(options.samples):
+        found["zoom"].append(drag(tab, pick))
+        found["show all steps"].append(click(tab, "text=Show all steps"))
+        found["switch"] += [click(tab, f"#nav a[data-page={page}]") for page in reversed(PAGES)]
+    return found
+
+
+def drag(tab: Tab, pick: random.Random) -> float:
+    """Over a random part of a lane: what is shown then is between a thousandth and a half of the run."""
+    tab.page.wait_for_timeout(SETTLE_MS)
+    box = tab.page.locator("[data-testid=figure-loss] .nsewdrag.drag").first.bounding_box()
+    assert box is not None
+    width = box["width"] * pick.uniform(0.03, 0.5)
+    left, y = box["x"] + pick.uniform(0, box["width"] - width), box["y"] + box["height"] / 2
+    tab.page.mouse.move(left, y)
+    tab.page.mouse.down()
+    tab.page.mouse.move(left + width, y, steps=4)
+    tab.arm("mouseup")
+    tab.page.mouse.up()
+    return tab.took_ms()
+
+
+def click(tab: Tab, selector: str) -> float:
+    tab.page.wait_for_timeout(SETTLE_MS)
+    tab.arm("click")
+    tab.page.click(selector)
+    return tab.took_ms()
+
+
+def show(result: dict[str, Any], options: argparse.Namespace) -> None:
+    print(f"\n{options.steps:,} steps x {options.tensors} tensors in Chromium, {WIDTH} x {HEIGHT}")
+    print(f"{'':<24} {'p50':>8} {'p95':>8} {'max':>8}   {'aim':>8}   ms")
+    for name, each in {**result["times"], "live lag": result["lag_ms"]}.items():
+        aim = AIM_MS.get(name, 1_000)
+        print(f"{name:<24} {each['p50']:8.0f} {each['p95']:8.0f} {each['max']:8.0f}   {f'< {aim:,}':>8}")
+    first, empty, points = result["times"]["first view, warm"]["p50"], result["empty_ms"], result["all_points_ms"]
+    print(f"{'a run that is not there':<24} {empty:8.0f}   the warm first view is {first / empty:.1f} times that")
+    print(f"{'one line, all points':<24} {points:8.0f}   {points / first:.1f} times the warm first view of all lanes")
+    print(f"\n{options.minutes:g} minutes of live updates, two a second; medians of the first and the last quarter")
+    for name, each in result["memory"].items():
+        unit, scale = ("MiB", MIB) if name.endswith("_bytes") else ("", 1)
+        first, last = each["first"] / scale, each["last"] / scale
+        print(f"{name:<24} {first:8,.1f} {last:8,.1f} {unit:<3}   ratio {each['ratio']:.3f}, aim 1")
+
+
+if __name__ == "__main__":
+    main()

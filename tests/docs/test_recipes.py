@@ -1,0 +1,83 @@
+"""Each recipe's script is started by the command of its own page, and its run is on a real server, whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rangewatch.demo.children import free_port
+from tests.docs import blocks
+from tests.docs.blocks import Block
+from tests.docs.shell import ASSIGNMENT
+from tests.server.conftest import Server
+
+SCRIPTS = [block for block in blocks.of("python") if block.is_file and not block.no_run]
+PATIENCE_S = 280
+pytestmark = pytest.mark.timeout(300)
+# Lightning calls `training_step` of its module, whose own forward is not observed then.
+NEVER_CALLED = {"docs/recipes/lightning.md": {""}}
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def done(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Done]]]:
+    """Every recipe, two at a time."""
+    threads = ThreadPoolExecutor(2)
+    yield {block.page: threads.submit(start, block, server.url, tmp_path_factory.mktemp("recipe")) for block in SCRIPTS}
+    threads.shutdown(cancel_futures=True)
+
+
+def start(block: Block, url: str, folder: Path) -> Done:
+    """Write the script, and run what the page says runs it."""
+    (folder / block.title).write_text(block.text)
+    words = command(block)
+    variables = dict(word.split("=", 1) for word in words if ASSIGNMENT.match(word))
+    program, *arguments = words[len(variables) :]
+    launch = {
+        "python": [sys.executable],
+        "torchrun": [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"],
+    }[program]
+    ours = {"RANGEWATCH_URL": url, "RANGEWATCH_SPOOL_DIR": str(folder), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*launch, *arguments], cwd=folder, env={**os.environ, **variables, **ours}, capture_output=True, text=True,
+        timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+
+
+def command(block: Block) -> list[str]:
+    """The words of the page's command that runs the file."""
+    found = (line[2:] for each in blocks.of("console") if each.page == block.page for line in each.text.splitlines())
+    return next(words for words in map(shlex.split, found) if block.title in words)
+
+
+def test_the_recipes_are_found() -> None:
+    assert {Path(block.page).stem for block in SCRIPTS} >= {
+        "plain", "ddp", "fsdp2", "transformers", "lightning", "accelerate",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("block", SCRIPTS, ids=[block.page for block in SCRIPTS])
+def test_a_recipe(block: Block, server: Server, done: dict[str, Future[Done]]) -> None:
+    result = done[block.page].result(PATIENCE_S)
+    assert result.returncode == 0, result.stderr
+    words = " ".join(command(block))
+    name = re.search(r'RANGEWATCH_RUN=(\S+)|run="([\w-]+)"', words + block.text)
+    ranks = re.search(r"--nproc-per-node (\d+)", words)
+    assert name is not None
+    listed = {run["name"]: run["id"] for run in server.get("/api/v1/runs")["runs"]}
+    run = server.get(f"/api/v1/runs/{listed[name[1] or name[2]]}")
+    assert (run["state"], run["world_size"]) == ("finished", int(ranks[1]) if ranks else 1)
+    assert [rank["last_step"] for rank in run["ranks"]] == [run["last_step"]] * run["world_size"]
+    assert run["last_step"] >= 5 and "loss" in run["series"]
+    assert run["first_overflow"] is None and run["least_headroom"]["state"] in ("value", "saturated")
+    assert not any(rank["faults"] or rank["dropped"] for rank in run["ranks"])
+    hidden = {name for rank in run["ranks"] for name in rank["not_observed"]}
+    assert hidden <= NEVER_CALLED.get(block.page, set())

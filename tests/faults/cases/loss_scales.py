@@ -1,0 +1,84 @@
+"""Loss scales: skipped steps that are right, and scales that fall, stand still or grow past use."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.faults.cases.gradients import Times
+from tests.faults.fault import Job, fault
+from tests.faults.models import MLP, cross_entropy, rows
+
+HALF = torch.float16
+AT = 61
+
+
+def scaler(init_scale: float = 2.0**10, growth_interval: int = 20) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=growth_interval)
+
+
+def with_gradient(job: Job, factor: object, steps: int, given: torch.amp.GradScaler | None, **more: object) -> None:
+    """Gradients before `middle` are multiplied by `factor(step)`."""
+    middle = Times()
+    job.train(
+        MLP(middle), rows(job.seed), cross_entropy, steps, dtype=HALF, scaler=given, full_every=20,
+        before=lambda step: setattr(middle, "factor", factor(step)), **more,  # type: ignore[operator]
+    )  # fmt: skip
+
+
+@fault("")
+def gradient_overflow_that_the_scaler_skips(job: Job) -> None:
+    with_gradient(job, lambda step: 1e30 if step in (40, 90) else 1.0, 140, scaler())
+
+
+@fault("")
+def search_for_the_first_scale(job: Job) -> None:
+    with_gradient(job, lambda step: 1.0, 120, scaler(2.0**40, 40))
+
+
+@fault("loss_scale_collapse", step=AT)
+def loss_scale_falls_at_every_step(job: Job) -> None:
+    with_gradient(job, lambda step: float("nan") if step >= AT else 1.0, 90, scaler())
+
+
+@fault("loss_scale_collapse", step=AT)
+def gradient_is_inf_at_any_scale(job: Job) -> None:
+    with_gradient(job, lambda step: 1e35 if step >= AT else 1.0, 90, scaler())
+
+
+@fault("loss_scale_never_grows", words=("only falls",), step=75)
+def loss_scale_only_falls(job: Job) -> None:
+    with_gradient(job, lambda step: 1e30 if step > 60 and step % 15 == 0 else 1.0, 200, scaler(2.0**13))
+
+
+@fault("loss_scale_never_grows", words=("skipped",), rank=None)
+def loss_scale_is_driven(job: Job) -> None:
+    with_gradient(job, lambda step: 1.0, 280, scaler(2.0**16, 2))
+
+
+@fault("gradient_underflow", rank=None, words=("loss is not scaled",))
+def fp16_without_a_scaler_underflows(job: Job) -> None:
+    with_gradient(job, lambda step: 1e-6, 120, None)
+
+
+@fault("gradient_underflow", rank=None, words=("The loss scale is 1",))
+def fp16_with_a_fixed_scale_that_is_too_low(job: Job) -> None:
+    with_gradient(job, lambda step: 1e-6, 120, scaler(1.0, 10**9))
+
+
+@fault("loss_scale_growing_past_use", rank=None, words=("float16",))
+def fp32_with_a_scaler_that_grows(job: Job) -> None:
+    job.train(MLP(), rows(job.seed), cross_entropy, 120, scaler=scaler(2.0**16, 20))
+
+
+@fault("loss_scale_growing_past_use", rank=None, words=("zero",))
+def every_gradient_is_zero(job: Job) -> None:
+    job.train(
+        MLP(), rows(job.seed), lambda out, y: cross_entropy(out, y) * 0.0, 200, dtype=HALF, scaler=scaler(2.0**16, 10)
+    )
+
+
+ALL = (
+    gradient_overflow_that_the_scaler_skips, search_for_the_first_scale, loss_scale_falls_at_every_step,
+    gradient_is_inf_at_any_scale, loss_scale_only_falls, loss_scale_is_driven, fp16_without_a_scaler_underflows,
+    fp16_with_a_fixed_scale_that_is_too_low, fp32_with_a_scaler_that_grows, every_gradient_is_zero,
+)  # fmt: skip

@@ -1,0 +1,58 @@
+"""One server for all the trainings, and a place to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.server.conftest import Server
+
+
+class Runs:
+    """A server's runs, by name. `folder` holds its database."""
+
+    def __init__(self, folder: Path) -> None:
+        self.database = str(folder / "faults.db")
+        self.server = Server(self.database)
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def ask(self, run: str) -> Callable[[int | None], dict[str, Any]]:
+        """What is asked of one run: its diagnosis before a step, or None."""
+        if run not in self._numbers:  # it has just ended, so it is among the newest
+            self._numbers |= {each["name"]: each["id"] for each in self.server.get("/api/v1/runs?limit=10")["runs"]}
+        path = f"/api/v1/runs/{self._numbers[run]}/diagnosis"
+        return lambda stop: self.server.get(path if stop is None else f"{path}?stop={stop}")
+
+    def text(self, run: str, stop: int | None = None) -> str:
+        """The answer as it was sent, to the byte."""
+        path = f"/api/v1/runs/{self._numbers[run]}/diagnosis"
+        return self.server.client.get(path if stop is None else f"{path}?stop={stop}").text
+
+    def again(self) -> None:
+        """Another process on the same database."""
+        self.server.stop()
+        self.server = Server(self.database)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    found = Runs(tmp_path_factory.mktemp("faults"))
+    yield found
+    found.server.stop()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Of torch: the models are small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,301 @@
+"""One run made by hand for each kind of fault, of values that are the same at each writing: docs/diagnosis.md shows
+what is said of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rangewatch.records import Event
+from tests.rules import test_joined_causes as joined
+from tests.rules.conftest import Recording, tensor
+from tests.rules.loss_scales import GRAD_A, GRAD_B, LAYERS, bad, scaled
+from tests.server import test_comms_api as ranks
+
+STEPS, BAD = 90, 80
+MODEL = [
+    tensor("blocks.2.ff.up", call_index=0), tensor("blocks.2.ff.gate", call_index=1, module="Gate"),
+    tensor("blocks.2.ff.down", call_index=2), tensor("blocks.2.ff.down", "grad_output", 3),
+    tensor("blocks.2.ff.down.weight", "grad", 4), tensor("blocks.2.ff.gate", "grad_output", 5),
+    tensor("blocks.2.ff.up.weight", "grad", 6),
+]  # fmt: skip
+UP, GATE, DOWN, DOWN_GRADIENT, _, GATE_GRADIENT, _ = range(7)
+ATTENTION = [
+    tensor("attn.q"),
+    tensor("attn.softmax", call_index=1, module="Softmax"),
+    tensor("attn.q.weight", "grad", 2),
+]
+WEIGHTS = [tensor(f"layers.{at}.weight", "grad", at, "float32") for at in range(6)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """`title` is its heading under its rule; "" where the rule has but one."""
+
+    rule: str
+    title: str
+    write: Callable[[Recording], None]
+
+
+def wave(steps: int, size: float = 0.3, rows: int = 1) -> Any:
+    """(rows, steps): what goes up and down without order, and is no random number."""
+    at = np.arange(rows)[:, None] * 7 + np.arange(steps) + 1.0
+    return size * np.modf(at * 0.6180339887 + at**2 * 0.7548776662)[0] * 2 - size
+
+
+def facts(name: str, amax: float = 1.0, nan: int = 0, inf: int = 0, **more: Any) -> dict[str, Any]:
+    counts = {"nan_count": nan, "inf_count": inf, "zero_count": 0, "negative_count": 0}
+    return {"name": name, "dtype": "float16", "shape": [4, 8], "numel": 32, "amax": amax} | counts | more
+
+
+def nonfinite(recording: Recording, at: int, model: Any = MODEL, what: str = "nan_count", **more: Any) -> None:
+    """Tensor `at` and all after it are bad from step `BAD` on; `more` is what the agent told of the first."""
+    counts = np.zeros((len(model), STEPS))
+    counts[at:, BAD:] = 1
+    columns = {what: counts} | more.pop("columns", {})
+    first = model[at]
+    told = {"fqn": first.fqn, "kind": first.kind, "index": 0, "inputs": [facts("input[0]")], "weights": []}
+    told |= {"model_inputs": [facts("x")]} | more.pop("told", {})
+    events = [Event("nonfinite", 1, BAD, "", told)]
+    recording.write(model, STEPS, columns, events=events, **more)
+
+
+def overflow(recording: Recording) -> None:
+    amax = np.ones((len(MODEL), STEPS))
+    amax[UP, : BAD + 1] = 6.27e4 / 2.0 ** (0.4 * np.arange(BAD, -1, -1.0).clip(max=20))
+    nonfinite(
+        recording, GATE, what="inf_count", columns={"amax": amax},
+        told={"inputs": [facts("input[0]", 6.27e4)]},
+    )  # fmt: skip
+
+
+def batch(recording: Recording) -> None:
+    spoiled = facts("x", nan=3)
+    nonfinite(recording, UP, told={"inputs": [spoiled | {"name": "input[0]"}], "model_inputs": [spoiled]})
+
+
+def adam(recording: Recording) -> None:
+    state = [facts("exp_avg_sq", 1e-4, zero_count=5)]
+    optimizer = {"class": "Adam", "parameter": "blocks.2.ff.up.weight", "lr": 1e-3, "eps": 1e-8, "state": state}
+    nonfinite(recording, UP, told={"weights": [facts("blocks.2.ff.up.weight", nan=5)], "optimizer": optimizer})
+
+
+def loaded(recording: Recording) -> None:
+    told = {"weights": [facts("blocks.2.ff.up.weight", nan=1)]}
+    nonfinite(recording, UP, told=told)
+
+
+def masked(recording: Recording) -> None:
+    row = facts("input[0]", inf=9, negative_inf_count=9, masked_rows=1)
+    nonfinite(recording, 1, ATTENTION, told={"inputs": [row]})
+
+
+def zero(recording: Recording) -> None:
+    nonfinite(recording, GATE, what="inf_count", told={"inputs": [facts("input[0]", zero_count=4)]})
+
+
+def between(recording: Recording) -> None:
+    nonfinite(recording, DOWN, told={"inputs": [facts("input[0]", nan=2)]})
+
+
+def backward(recording: Recording) -> None:
+    nonfinite(recording, GATE_GRADIENT, series={"loss": np.ones(STEPS)})
+
+
+def loss(recording: Recording) -> None:
+    nonfinite(recording, DOWN_GRADIENT, series={"loss": np.where(np.arange(STEPS) >= BAD, np.nan, 1.0)})
+
+
+def scales(recording: Recording, series: dict[str, Any], *rows: int, amax: Any = 16.0, **columns: Any) -> None:
+    given = {"inf_count": bad(series, *rows), "amax": amax} | columns
+    recording.write(LAYERS, len(series["skipped_step"]), given, series=series, loss_scaled=True)
+
+
+def collapse(recording: Recording) -> None:
+    scales(recording, scaled(200, range(170, 200)), GRAD_B, GRAD_A)
+
+
+def standing(recording: Recording) -> None:
+    scales(recording, scaled(6_200, (), first=64.0, interval=10**9))
+
+
+def falling(recording: Recording) -> None:
+    scales(recording, scaled(400, range(145, 400, 30), first=2.0**18, interval=40), GRAD_B, GRAD_A)
+
+
+def past_use(recording: Recording) -> None:
+    wide = [tensor(each.fqn, each.kind, each.call_index, "bfloat16") for each in LAYERS]
+    recording.write(wide, 60, series=scaled(60, (), interval=20), loss_scaled=True)
+
+
+def underflow(recording: Recording) -> None:
+    at = np.zeros((2, 450))
+    at[:, ::100] = 1_000
+    share, rms = np.array([[0.9], [0.8]]), 1e-6
+    columns = {"full_numel": at, "subnormal_count": at * share, "zero_count": 0 * at, "sum_sq": at * rms**2}
+    layers = [tensor("blocks.0", "grad_output", 1), tensor("embed", "grad_output", 2)]
+    recording.write(
+        layers, 450, columns | {"numel": 1_000.0, "amax": 1e-5}, series=scaled(450, (), first=8.0), loss_scaled=True
+    )
+
+
+def replica(recording: Recording) -> None:
+    grads = [tensor(name, "grad", place) for place, name in enumerate(("a.weight", "a.bias", "b.weight", "b.bias"))]
+    usual = 1.0 + np.arange(200) * 7919.0 + np.arange(4)[:, None]
+    for rank in range(4):
+        values = usual.copy()
+        values[2, 150:] += rank == 2
+        recording.write(grads, 200, {"checksum_max": values, "checksum_min": values}, rank=rank, world_size=4)
+
+
+def died(recording: Recording) -> None:
+    recording.write(joined.LAYERS, 200, world_size=2)
+    recording.write(joined.LAYERS, 150, rank=1, world_size=2)
+    recording.store.send(joined._more(1, joined.died(1, joined.SEGFAULT)))
+
+
+def memory(recording: Recording) -> None:
+    devices = {"0": {"allocated_peak_bytes": 70 << 30, "reserved_bytes": 75 << 30, "total_bytes": 80 << 30}}
+    recording.write(joined.LAYERS, 200)
+    said = Event("failed", 1, 199, "OutOfMemoryError: CUDA out of memory", {"out_of_memory": True, "devices": devices})
+    recording.store.send(joined._more(0, said))
+
+
+def hang(recording: Recording) -> None:
+    joined.send(recording, late=None)
+    waits = {"op": "all_reduce", "sequence": 80, "bytes": 4096, "dtype": "float32", "waited_s": 9.0}
+    for rank in range(ranks.RANKS):
+        event = ranks.hung(rank, 79) if rank == 2 else ranks.hung(rank, 80, waits)
+        recording.store.send(ranks.batch(ranks.KNOWN, 1, [], rank=rank, events=(event,)))
+
+
+def gpu(recording: Recording) -> None:
+    joined.send(recording, rank2=(joined.throttled(2), ranks.host()))
+
+
+def straggler(recording: Recording) -> None:
+    joined.send(recording)
+
+
+def data(recording: Recording) -> None:
+    recording.write(joined.LAYERS, 200, series=joined.PHASES)
+
+
+def headroom(recording: Recording) -> None:
+    bits = np.r_[np.full(60, 8.0), 8.0 + 0.2 * np.arange(1, 26)] + wave(85, 0.05)[0]
+    amax = np.stack([np.ones(85), 2.0**bits, np.ones(85)])
+    recording.write([tensor(f"blocks.{at}.ff", call_index=at) for at in range(3)], 85, {"amax": amax})
+
+
+def rising(recording: Recording) -> None:
+    at = np.arange(1_000)
+    measured = (at % 100 == 0) * 1_000.0
+    full = {
+        "full_numel": measured, "zero_count": measured / 2, "amax": 2.0**-8,
+        "subnormal_count": measured / 2 * np.maximum(0.0, (at - 500) / 1_000),
+        "sum_sq": measured * 4.0 ** -(10 + at / 200),
+    }  # fmt: skip
+    recording.write([tensor("blocks.3.ff", "grad_output")], 1_000, full, loss_scaled=True, series={"loss": 1.0})
+
+
+def gradients(recording: Recording, row: int, since: int, factor: float, steps: int) -> None:
+    amax = 2.0 ** wave(steps, 0.5, len(WEIGHTS))
+    amax[row, since:] *= factor
+    recording.write(WEIGHTS, steps, {"amax": amax})
+
+
+def exploding(recording: Recording) -> None:
+    gradients(recording, 2, 145, 2_000.0, 150)
+
+
+def vanishing(recording: Recording) -> None:
+    gradients(recording, 1, 150, 2.0**-20, 200)
+
+
+def updates(recording: Recording) -> None:
+    read = (np.arange(350) % 100 == 0) * 1.0
+    layers = [tensor("head.weight", "weight", 0, "float32"), tensor("head.weight", "update", 1, "float32")]
+    sizes = np.stack([read, 2.0 * read])
+    columns = {"call_count": read, "numel": 32 * read, "amax": sizes, "full_numel": 32 * read, "sum_sq": 32 * sizes**2}
+    recording.write(layers, 350, columns)
+
+
+def unchanged(recording: Recording) -> None:
+    read = (np.arange(350) % 100 == 0) * 1.0
+    layers = [tensor("embed.weight", "weight", 0, "float32"), tensor("embed.weight", "grad", 1, "float32")]
+    calls, full = np.stack([read, np.ones(350)]), np.stack([32 * read, 0 * read])
+    columns = {"call_count": calls, "numel": 32 * calls, "amax": calls, "full_numel": full, "sum_sq": full / 100}
+    recording.write(layers, 350, columns, series={"lr": 0.0})
+
+
+def dead(recording: Recording) -> None:
+    amax = np.ones((2, 100))
+    amax[1, 50:] = 0
+    recording.write([tensor("blocks.0.up"), tensor("blocks.0.act", call_index=1, module="ReLU")], 100, {"amax": amax})
+
+
+def saturated(recording: Recording) -> None:
+    full = (np.arange(350) % 100 == 0) * 32.0
+    recording.write([tensor("blocks.0.gate", module="Tanh")], 350, {"full_numel": full, "sum_sq": 0.999 * full})
+
+
+def logits(recording: Recording) -> None:
+    grows = 2.0 ** (4 + 0.03 * np.arange(200) + wave(200, 0.2)[0])
+    recording.write([tensor("blocks.0.attn.softmax", "input", module="Softmax")], 200, {"amax": grows})
+
+
+def losses(recording: Recording, values: Any) -> None:
+    recording.write([tensor("blocks.0")], len(values), series={"loss": values})
+
+
+def bad_loss(recording: Recording) -> None:
+    losses(recording, np.where(np.arange(200) == 150, np.nan, 1.0))
+
+
+def spike(recording: Recording) -> None:
+    losses(recording, np.r_[np.full(192, 2.0), np.full(8, 6.0)] + wave(200, 0.1)[0])
+
+
+def plateau(recording: Recording) -> None:
+    losses(recording, 2.3 + wave(1_400, 0.05)[0])
+
+
+ALL = (
+    Example("first_nonfinite", "A value that is too large for its dtype", overflow),
+    Example("first_nonfinite", "A function that is not finite at 0", zero),
+    Example("first_nonfinite", "A row of an attention that is masked whole", masked),
+    Example("first_nonfinite", "A batch that was bad", batch),
+    Example("first_nonfinite", "A weight that something wrote", loaded),
+    Example("first_nonfinite", "A weight that its optimizer made bad", adam),
+    Example("first_nonfinite", "Code between the modules", between),
+    Example("first_nonfinite", "A loss that is not finite", loss),
+    Example("first_nonfinite", "A backward pass", backward),
+    Example("loss_scale_collapse", "", collapse),
+    Example("loss_scale_never_grows", "It stands still", standing),
+    Example("loss_scale_never_grows", "It only falls", falling),
+    Example("loss_scale_growing_past_use", "", past_use),
+    Example("gradient_underflow", "", underflow),
+    Example("replica_mismatch", "", replica),
+    Example("rank_died", "", died),
+    Example("out_of_memory", "", memory),
+    Example("hang", "", hang),
+    Example("gpu_health", "", gpu),
+    Example("straggler", "", straggler),
+    Example("data_bound", "", data),
+    Example("headroom_trend", "", headroom),
+    Example("underflow_rising", "", rising),
+    Example("exploding_gradient", "", exploding),
+    Example("vanishing_gradient", "", vanishing),
+    Example("update_ratio", "", updates),
+    Example("unchanged_weights", "", unchanged),
+    Example("dead_activation", "", dead),
+    Example("saturated_activation", "", saturated),
+    Example("attention_logits", "", logits),
+    Example("loss_nonfinite", "", bad_loss),
+    Example("loss_spike", "", spike),
+    Example("loss_plateau", "", plateau),
+)

@@ -1,0 +1,86 @@
+"""Trainings in which nothing is wrong: models x precisions x optimizers, with other seeds. They learn."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.faults.fault import Job
+from tests.faults.models import (
+    MLP,
+    Batch,
+    Convolution,
+    Recurrent,
+    Transformer,
+    cross_entropy,
+    images,
+    rows,
+    sequences,
+    tokens,
+)
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Callable[[int], Batch]]]] = {
+    "mlp": (MLP, rows),
+    "transformer": (Transformer, tokens),
+    "convolution": (Convolution, images),
+    "recurrent": (Recurrent, sequences),
+    "tanh": (lambda: MLP(act=nn.Tanh), rows),
+}
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "sgd": lambda model: torch.optim.SGD(model.parameters(), 2e-2, momentum=0.9),
+    "adamw": lambda model: torch.optim.AdamW(model.parameters(), 1e-3),
+}
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {"dtype": torch.bfloat16},
+    "fp16": {"dtype": torch.float16},
+    "fp16 search": {"dtype": torch.float16},
+    "fp32 in full": {"level": "frames", "weight_every": 10, "full_every": 10},
+}
+SCALERS = {"fp16": (2.0**12, 30), "fp16 search": (2.0**32, 25)}
+"""First scale and growth interval."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Healthy:
+    """One of them. Its name is that of its run."""
+
+    model: str
+    precision: str
+    optimizer: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"healthy {self.model}, {self.precision}, {self.optimizer}, seed {self.seed}"
+
+    def train(self, url: str, steps: int) -> None:
+        """On this process, to its end."""
+        torch.manual_seed(self.seed)
+        make, data = MODELS[self.model]
+        model, scaler = make(), None
+        if self.precision in SCALERS:
+            init_scale, interval = SCALERS[self.precision]
+            scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=interval)
+        Job(url, self.name, self.seed).train(
+            model, data(self.seed), cross_entropy, steps, optimizer=OPTIMIZERS[self.optimizer](model), scaler=scaler,
+            **PRECISIONS[self.precision],
+        )  # fmt: skip
+
+
+def healthy(count: int) -> Iterator[Healthy]:
+    """`count` of them: every combination once, in an order that mixes them, and then with further seeds."""
+    every = list(itertools.product(MODELS, PRECISIONS, OPTIMIZERS))
+    for number in range(count):
+        place = number * 17 % len(every)  # has no common divisor with their number
+        yield Healthy(*every[place], seed=number)
+
+
+def stops(steps: int) -> list[int | None]:
+    """Where each is asked about: every 10th step, and the end."""
+    return [*range(10, steps, 10), None]

@@ -1,0 +1,88 @@
+"""Every bad frame to a real server: refused with its own code, nothing stored, no memory kept, good ones go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+from sqlalchemy import create_engine, func, select
+
+from rangewatch import wire
+from rangewatch.records import Opening
+from rangewatch_server.errors import STATUS_OF_CODE
+from rangewatch_server.store import tables
+from rangewatch_server.store.checks import check_header, check_opening, check_ranges
+from tests.fuzz import template
+from tests.fuzz.bad_frames import CORPUS, frames
+from tests.server.conftest import Server
+
+FRAMES = frames()
+NEED_THE_STORE = ("too_far_ahead", "unknown_catalogue", "unknown_run")
+ROUNDS = 3
+KEPT_BYTES = 24 << 20  # a third of what the largest frame unpacks to: measured, rounds differ by 1 MiB
+
+
+def test_the_corpus_is_what_the_script_makes() -> None:
+    assert {path.stem for path in CORPUS.iterdir()} == set(FRAMES), "python -m tests.fuzz.bad_frames"
+
+
+@pytest.mark.parametrize("name", [name for name, frame in FRAMES.items() if frame.code not in NEED_THE_STORE])
+def test_each_is_refused_for_its_own_reason(name: str) -> None:
+    with pytest.raises(wire.WireError) as caught:
+        taken((CORPUS / f"{name}.rwch").read_bytes())
+    assert caught.value.code == FRAMES[name].code
+    assert 0 < len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+
+
+def taken(body: bytes) -> None:
+    """What the server does with a body before anything of it is stored."""
+    message = wire.decode(body)
+    if isinstance(message, Opening):
+        check_opening(message)
+        return
+    check_header(message)
+    if message.ranges is not None:
+        check_ranges(message.ranges, template.CATALOGUE)
+
+
+def stored(url: str) -> dict[str, Any]:
+    """Rows of each table, and what the streams know of themselves."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found: dict[str, Any] = {
+            table.name: connection.execute(select(func.count()).select_from(table)).scalar()
+            for table in tables.metadata.sorted_tables
+        }
+        found["streams themselves"] = connection.execute(select(tables.streams).order_by(tables.streams.c.id)).all()
+    engine.dispose()
+    return found
+
+
+def test_a_server_refuses_all_and_goes_on(start_server: Callable[..., Server], database_url: str) -> None:
+    server = start_server(db=database_url)
+    process = psutil.Process(server.process.pid)
+    assert server.post(template.OPENING).status_code == server.post(template.good_batch(0)).status_code == 202
+    before, sizes = stored(database_url), []
+    for _ in range(ROUNDS):
+        for name, frame in FRAMES.items():
+            answer = server.post((CORPUS / f"{name}.rwch").read_bytes())
+            assert (answer.status_code, answer.json()["code"]) == (STATUS_OF_CODE[frame.code], frame.code), name
+            assert "\n" not in answer.json()["error"]
+        sizes.append(process.memory_info().rss)
+    assert stored(database_url) == before
+    assert sizes[-1] <= sizes[0] + KEPT_BYTES, sizes
+    after = server.post(template.good_batch(1))
+    assert (after.status_code, after.json()["contiguous"], after.json()["duplicate"]) == (202, 1, False)
+    print([size >> 20 for size in sizes])
+
+
+def test_refused_bodies_are_let_go_of(server: Server) -> None:
+    """Two KiB of each, 64 MiB unpacked: what refuses them must not keep them."""
+    process = psutil.Process(server.process.pid)
+    sizes = []
+    for name in ("bomb_within", "million_series") * 20:
+        assert server.post(FRAMES[name].body).status_code in (400, 413)
+        sizes.append(process.memory_info().rss)
+    assert max(sizes) <= sizes[0] + 2 * KEPT_BYTES, [size >> 20 for size in sizes]

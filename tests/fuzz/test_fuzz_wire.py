@@ -1,0 +1,25 @@
+"""The coverage-guided fuzz of decoding, for `RANGEWATCH_FUZZ_S` seconds: 5, and an hour in `make soak`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SECONDS = int(os.environ.get("RANGEWATCH_FUZZ_S", "5"))
+
+
+@pytest.mark.timeout(SECONDS + 120)
+def test_any_body_is_decoded_or_refused(tmp_path: Path) -> None:
+    pytest.importorskip("atheris", reason="has no build for this Python")
+    command = [sys.executable, "-m", "tests.fuzz.fuzz_wire", str(SECONDS), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, f"{[each.name for each in tmp_path.iterdir()]}\n{done.stderr[-3_000:]}"
+    units = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+    covered = re.findall(r"cov: (\d+)", done.stderr)
+    assert units is not None and int(units[1]) > 1_000 and int(covered[-1]) > 250, "it has got behind the checks"
+    print(f"{units[1]} executions, {covered[-1]} branches")

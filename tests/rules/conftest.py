@@ -1,0 +1,96 @@
+"""Runs made by hand, so that every value is known, written by the real writer and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rangewatch import statistics, wire
+from rangewatch.records import Batch, Catalogue, Event, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry
+from rangewatch_server.diagnosis import Diagnosis, diagnose
+from rangewatch_server.rules import Rule
+from tests.server.conftest import Store, open_store, sqlite_url
+
+__all__ = ["open_store", "sqlite_url"]
+
+STEPS_A_BATCH = 64
+USUAL = {"call_count": 1.0, "numel": 32.0, "amax": 1.0, "nan_count": 0.0, "inf_count": 0.0}
+
+
+def tensor(
+    fqn: str, kind: str = "output", call_index: int = 0, dtype: str = "float16", module: str = "Linear"
+) -> TensorEntry:
+    return TensorEntry(fqn, kind, 0, dtype, (4, 8), call_index, module)
+
+
+class Recording:
+    """One run in a store of its own."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def write(
+        self,
+        tensors: Sequence[TensorEntry],
+        steps: int,
+        columns: Mapping[str, Any] | None = None,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        series: Mapping[str, Any] | None = None,
+        events: Sequence[Event] = (),
+        loss_scaled: bool = False,
+        first: int = 0,
+        incarnation: str = "a",
+        versions: Mapping[str, str] | None = None,
+        sequence: int = 0,
+    ) -> None:
+        """What one rank tells of its steps [first, first + steps).
+
+        `columns`: statistic -> what broadcasts to (tensors, steps); the usual ones are one call of 32 elements with
+        amax 1. `series`: name -> what broadcasts to (steps,). `sequence`: of the first batch.
+        """
+        known = Catalogue(statistics.ALL, tuple(tensors))
+        info = RankInfo(
+            "run",
+            rank,
+            world_size,
+            rank,
+            f"host{rank // 2}",
+            incarnation,
+            1_000 + rank,
+            loss_scaled=loss_scaled,
+            versions=dict(versions or {}),
+        )
+        self.store.send(Opening(info, known))
+        at = np.arange(first, first + steps)
+        shape = (len(known.tensors), steps)
+        given = USUAL | dict(columns or {})
+        cells = {name: np.broadcast_to(np.asarray(each, float), shape) for name, each in given.items()}
+        lines = {name: np.broadcast_to(np.asarray(each, float), (steps,)) for name, each in (series or {}).items()}
+        digest = wire.catalogue_digest(known)
+        cuts = range(0, max(steps, 1), STEPS_A_BATCH)
+        for number, low in enumerate(cuts, sequence):
+            part = slice(low, low + STEPS_A_BATCH)
+            inside = [each for each in events if at[part][0] <= each.step <= at[part][-1]] if steps else list(events)
+            ranges = RangeRows(at[part], np.arange(shape[0]), {name: each[:, part] for name, each in cells.items()})
+            rows = tuple(SeriesRows(name, at[part], each[part]) for name, each in lines.items())
+            self.store.send(
+                Batch("run", rank, incarnation, number, digest, ranges if steps else None, rows, tuple(inside))
+            )
+
+    def diagnose(self, *rules: Rule, stop: int | None = None, thresholds: Any = None) -> Diagnosis:
+        """The diagnosis by these rules, or by all."""
+        with self.store.queries.read() as reader:
+            (run_id,) = reader.run_ids()
+            run = reader.run(run_id)
+            assert run is not None
+            return diagnose(run, stop, thresholds, *([rules] if rules else []))
+
+
+@pytest.fixture
+def recording(sqlite_url: str, open_store: Callable[[str], Store]) -> Iterator[Recording]:
+    yield Recording(open_store(sqlite_url))

@@ -1,0 +1,66 @@
+"""What the server is made of: each file by its hash, one version everywhere, and an audit that says what it did."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools import audit_dependencies
+
+ROOT = Path(__file__).parents[2]
+HOLE = {"id": "CVE-1", "fix_versions": ["2"]}
+PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)")
+
+
+def name_of(text: str) -> str:
+    return re.sub(r"[-_.]+", "-", text).lower()
+
+
+def pins(file: str) -> dict[str, str]:
+    found = map(PIN.match, (ROOT / file).read_text().splitlines())
+    return {name_of(each[1]): each[2] for each in found if each}
+
+
+@pytest.mark.parametrize("file", ["requirements-server.txt", "requirements-build.txt"])
+def test_each_package_has_hashes(file: str) -> None:
+    lines = [line for line in (ROOT / file).read_text().splitlines() if not line.startswith("#")]
+    entries = re.split(r"\n(?=[a-z])", "\n".join(lines))
+    assert len(entries) >= len(pins(file)) > 3
+    for entry in entries:
+        assert PIN.match(entry), entry
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry
+
+
+def test_the_lock_has_the_versions_that_the_tests_ran_with() -> None:
+    locked, tested = pins("requirements-server.txt"), pins("constraints.txt")
+    only_elsewhere = {"tzdata"}  # Windows
+    assert {name: tested.get(name) for name in locked.keys() - only_elsewhere} == {
+        name: version for name, version in locked.items() if name not in only_elsewhere
+    }
+
+
+def test_the_lock_has_all_that_the_server_asks_for() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    base, server = (re.search(rf"^{name} = \[(.*?)\]\n", text, re.M | re.S) for name in ("dependencies", "server"))
+    assert base is not None
+    assert server is not None
+    wanted = re.findall(r'"([A-Za-z0-9-]+)([^"]*)"', base[1] + server[1])
+    older = "python_version < '3.11'"  # the lock is for 3.11 and newer
+    asked = {name_of(name) for name, rest in wanted if older not in rest}
+    assert {"fastapi", "uvicorn", "msgspec", "alembic"} <= asked
+    assert asked <= pins("requirements-server.txt").keys()
+
+
+@pytest.mark.parametrize(("found", "status", "says"), [
+    ([{"name": "a", "version": "1", "vulns": []}], 0, "1 of 1 packages looked up, 0 known"),
+    ([{"name": "a", "version": "1", "skip_reason": "?"}], 0, "skipped"),
+    ([], 0, "skipped"),
+    ([{"name": "a", "version": "1", "vulns": [HOLE]}, {"name": "b", "skip_reason": "?"}], 1, "a 1: CVE-1, mended in 2"),
+])  # fmt: skip
+def test_the_audit_fails_for_what_is_known_only(
+    found: list[dict[str, Any]], status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert audit_dependencies.told(found) == status
+    assert says in capsys.readouterr().out

@@ -1,0 +1,53 @@
+"""DNS rebinding and requests of other sites (MLflow before 3.5, ClearML): loopback was never a protection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rangewatch_server import access
+from rangewatch_server.store.access import digest_of
+from tests.security.conftest import Inside
+from tests.server.conftest import catalogue, opening
+
+KNOWN = catalogue(1)
+
+
+def test_a_rebound_name_reads_nothing(
+    inside: Callable[..., Inside], weakened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if weakened:
+        monkeypatch.setattr(access, "is_our_host", lambda host, callers: True)
+    server = inside()
+    assert server.post(opening(KNOWN, "secret-run")).status_code == 202
+    answer = server.get_raw("/api/v1/runs", host="rebound.example")
+    assert (b"secret-run" in answer) == weakened
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+def test_another_sites_page_deletes_nothing(
+    inside: Callable[..., Inside], weakened: bool, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if weakened:
+        monkeypatch.setattr(access, "_check_site", lambda *_: None)
+    server = inside()
+    assert server.post(opening(KNOWN)).status_code == 202
+    status = server.client.delete("/api/v1/runs/1", headers=headers).status_code
+    assert status == (200 if weakened else 403)
+    assert len(server.client.get("/api/v1/runs").json()["runs"]) == (0 if weakened else 1)
+
+
+def test_a_token_for_looking_deletes_nothing(
+    inside: Callable[..., Inside], weakened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CVE-2024-6829 and kin: routes that nobody had thought of as changing something."""
+    if weakened:
+        monkeypatch.setattr(access, "needed_role", lambda method, path: "view" if path.startswith("/api/") else None)
+    server = inside(token="all-of-it")
+    callers = server.app.state.callers
+    callers.store.create("viewer", digest_of("looks"), ["view"])
+    callers.load()
+    looks = {"Authorization": "Bearer looks"}
+    status = server.client.delete("/api/v1/runs/1", headers=looks).status_code
+    assert (status != 403) == weakened

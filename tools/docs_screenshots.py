@@ -1,0 +1,100 @@
+"""`python -m tools.docs_screenshots [NAME...]` takes the pictures of docs/images: the pages as they are, over the runs
+of `tools.docs_runs`, in Chromium, 1280 pixels wide and in light colours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+from tests.browser.conftest import ARGUMENTS, CHROMIUM, DRAWN, new_context
+from tests.server.conftest import Server
+from tools import docs_runs
+from tools.docs_runs import BAD_RANK, BAD_STEP, HANGS, OVERFLOWS, WAITS
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+HEIGHT = 860
+MOST_BYTES = 200_000
+PATIENCE_MS = 60_000
+# Resolves when the page has not changed for a while: some figures are drawn after the words around them.
+STILL = """() => new Promise((resolve) => {
+  let timer = setTimeout(resolve, 2000);
+  new MutationObserver(() => (clearTimeout(timer), (timer = setTimeout(resolve, 2000))))
+    .observe(document.querySelector("main"), { subtree: true, childList: true });
+  setTimeout(resolve, 20000);
+})"""
+# name: (run, path after /runs/{id}, height); no run: the path alone
+PICTURES: dict[str, tuple[str, str, int]] = {
+    "runs": ("", "/", 420),
+    "overview": (OVERFLOWS, "", 1180),
+    "layers": (OVERFLOWS, "/layers", HEIGHT),
+    "loss_scale": (OVERFLOWS, "/loss-scale", HEIGHT),
+    "tensor": (OVERFLOWS, "/tensor", HEIGHT),
+    "step": (OVERFLOWS, f"/step?step={BAD_STEP}&rank={BAD_RANK}", HEIGHT),
+    "agent": (WAITS, "/agent", 700),
+    "alerts": (OVERFLOWS, "/alerts", HEIGHT),
+    "collectives": (WAITS, "/collectives", HEIGHT),
+    "gpus": (WAITS, "/gpus", 700),
+    "environment": (WAITS, "/environment", HEIGHT),
+    "hang": (HANGS, "/hang", HEIGHT),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Take those that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PICTURES))
+    names = parser.parse_args(arguments).names or list(PICTURES)
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(f"{folder}/docs.db")
+        try:
+            numbers = docs_runs.send(server)
+            _wait_for_alerts(server, numbers[OVERFLOWS])
+            return _take(server, numbers, names)
+        finally:
+            server.stop()
+
+
+def _wait_for_alerts(server: Server, run: int) -> None:
+    """The rules look seconds after a run has changed."""
+    stop = time.monotonic() + 60
+    while not server.get(f"/api/v1/runs/{run}/alerts")["alerts"] and time.monotonic() < stop:
+        time.sleep(0.5)
+
+
+def _take(server: Server, numbers: dict[str, int], names: Sequence[str]) -> int:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        page = new_context(browser).new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        with docs_runs.kept_alive(server):
+            sizes = {name: _picture(page, server.url, numbers, name) for name in names}
+        browser.close()
+    for name, size in sizes.items():
+        sys.stdout.write(f"{name}.png: {size:,} bytes\n")
+    return int(any(size > MOST_BYTES for size in sizes.values()))
+
+
+def _picture(page: Page, url: str, numbers: dict[str, int], name: str) -> int:
+    run, path, height = PICTURES[name]
+    page.set_viewport_size({"width": 1280, "height": height})
+    page.goto(url + (f"/runs/{numbers[run]}{path}" if run else path))
+    page.wait_for_function(DRAWN)
+    page.mouse.move(0, 0)
+    page.evaluate(STILL)
+    file = IMAGES / f"{name}.png"
+    with Image.open(io.BytesIO(page.screenshot(animations="disabled"))) as image:
+        colours = image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        colours.save(file, optimize=True)
+    return file.stat().st_size
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
