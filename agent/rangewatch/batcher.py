@@ -11,7 +11,7 @@ from rangewatch.allowed_inf import AllowedInf
 from rangewatch.device_ring import PendingCopy
 from rangewatch.merged_steps import merge_steps
 from rangewatch.records import Batch, Event, RankInfo, Samples
-from rangewatch.step_buffer import POSITIONS, Block, range_rows, series_rows
+from rangewatch.step_buffer import POSITIONS, Block, add_skipped_steps, range_rows, series_rows
 from rangewatch.tensor_names import TensorNames
 
 
@@ -119,7 +119,7 @@ class Batcher:
         for copy in shipment.copies:
             copy.merge_into(block, POSITIONS)
         events = shipment.events + self._allowed_inf.take_out(block, shipment.tensor_count)
-        _add_skipped_steps(block.series)
+        add_skipped_steps(block.series)
         ranges, series = range_rows(merge_steps(block, self._info.ship_every)), series_rows(block.series)
         digest = self._digest_of(shipment.tensor_count)
         sequence, self._sequence = self._sequence, self._sequence + 1
@@ -133,9 +133,3 @@ class Batcher:
         if self._digest[1] != count:
             self._digest = (wire.catalogue_digest(self._names.catalogue(count)), count)
         return self._digest[0]
-
-
-def _add_skipped_steps(series: dict[str, dict[int, float]]) -> None:
-    # Here and not at the step's end, because found_inf may come from a device.
-    if "found_inf" in series:
-        series["skipped_step"] = {step: float(value > 0) for step, value in series["found_inf"].items()}

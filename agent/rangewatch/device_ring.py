@@ -73,6 +73,8 @@ class PendingCopy:
         for scalar, value in zip(self._scalars, self._values.tolist(), strict=True):
             block.series.setdefault(scalar.name, {})[scalar.step] = value
         for (step, number), value in zip(self._places, self._checksums.tolist(), strict=True):
+            if step >= block.rows.shape[1]:  # of the open step: it ended in its optimizer, and has no row
+                continue
             for name in ("checksum_max", "checksum_min"):
                 block.rows[columns[name], step, number] = value
 

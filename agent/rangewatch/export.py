@@ -13,7 +13,7 @@ from rangewatch.client import Client, ServerError
 from rangewatch.client.connection import Query
 from rangewatch.command_line.parser import ERROR, SERVER_ENVIRONMENT, CommandParser, command_parser
 from rangewatch.html_report import page
-from rangewatch.server_api import add_arguments, write_line
+from rangewatch.server_api import add_arguments, find_run, write_line
 
 SUFFIXES = {".html": "html", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 MIB = 1 << 20
@@ -66,7 +66,7 @@ def _export(options: argparse.Namespace) -> int:
     kind = options.format or SUFFIXES.get(options.file.suffix.lower())
     if kind is None:
         raise ServerError(f"what is {options.file.name!r} to be? End it in {', '.join(SUFFIXES)}, or give --format")
-    run = Client(options.url).run(int(options.run) if options.run.isdecimal() else options.run)
+    run = Client(options.url).run(find_run(options.url, options.run)["id"])
     if kind == "html":
         _written(options.file, lambda file: _write(file, (piece.encode() for piece in page(run))))
     else:

@@ -95,7 +95,8 @@ class Observer:
         there = []
         for number, tensor in pairs:
             if self.is_on_device(tensor):
-                there.append((number, tensor))
+                if not is_being_captured(tensor):  # in a CUDA graph it would be computed at each replay, for nobody
+                    there.append((number, tensor))
             else:
                 self._buffer.row.set_checksum(number, checksum.of_host(tensor))
         if there:

@@ -78,6 +78,7 @@ class ReplicaReads:
             parameter = turn.parameter()
             if parameter is None or not alike[turn.wrapper]:
                 continue
+            # The parameter's own goes into the row of its `grad`: not every run has one of kind `weight`.
             for kind, tensor in (("grad", parameter), ("reduced_grad", parameter.grad)):
                 if tensor is not None and is_whole(tensor):
                     number = self._names.find(turn.fqn, kind, 0, str(tensor.dtype).removeprefix("torch."))

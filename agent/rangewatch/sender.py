@@ -77,11 +77,6 @@ class Sender:
         """Whether something handed over is not stored yet. From any thread."""
         return len(self._queue) > 0 or len(self._handoff) > 0
 
-    @property
-    def spool_folder(self) -> Path | None:
-        """Where the spool is; None before it is made, and where batches are in memory only. From any thread."""
-        return self._queue.folder
-
     def start(self) -> None:
         """Start the threads. Raises `RuntimeError` where the interpreter allows none any more."""
         self._poster.start()

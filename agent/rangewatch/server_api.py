@@ -137,7 +137,12 @@ def _request(method: str, url: str, path: str, shape: type[Shape], **options: An
         refusal = msgspec.convert(body, Refusal)
     except (urllib3.exceptions.HTTPError, ValueError, RecursionError):  # ValueError: no JSON, or not of that shape
         raise Unavailable(f"no Rangewatch server answers at {url}") from None
-    raise (Unavailable if answer.status in (429, 503) else ServerError)(refusal["error"])
+    raise error_of(answer.status, refusal)
+
+
+def error_of(status: int, refusal: Refusal) -> ServerError:
+    """What is raised for an answer of this status."""
+    return (Unavailable if status in (429, 503) else ServerError)(refusal["error"])
 
 
 def checked(url: str) -> str:

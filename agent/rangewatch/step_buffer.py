@@ -173,3 +173,9 @@ def series_rows(series: dict[str, dict[int, float]]) -> tuple[SeriesRows, ...]:
 def _series_rows(name: str, values: dict[int, float]) -> SeriesRows:
     steps = sorted(values)
     return SeriesRows(name, np.array(steps, np.int64), np.array([values[step] for step in steps], np.float64))
+
+
+def add_skipped_steps(series: dict[str, dict[int, float]]) -> None:
+    """`skipped_step` follows from `found_inf`, here and not at the step's end: that may come from a device."""
+    if "found_inf" in series:
+        series["skipped_step"] = {step: float(value > 0) for step, value in series["found_inf"].items()}

@@ -94,6 +94,23 @@ def test_measuring_merging_and_copying_never_wait() -> None:
         reader.take(1)
 
 
+def test_a_checksum_of_a_step_that_never_closed_harms_no_other() -> None:
+    """An exception in the optimizer ends the training there: the last shipment has no row of that step."""
+    buffer = StepBuffer()
+    buffer.row.grow()
+    reader = DeviceReader(buffer.row)
+    for closes in (True, False):
+        reader.read_checksums([(0, torch.ones(4))])
+        if closes:
+            buffer.close(0)
+            reader.end_step()
+    block = buffer.take()
+    (copy,) = reader.take(1)
+    copy.merge_into(block, POSITIONS)
+    assert block.rows[POSITIONS["checksum_max"]].shape == (1, 1)
+    assert block.rows[POSITIONS["checksum_max"]][0, 0] > 0
+
+
 def test_the_test_above_can_fail() -> None:
     with NoSynchronisation(), pytest.raises(AssertionError, match="_local_scalar_dense"):
         torch.ones(1).item()

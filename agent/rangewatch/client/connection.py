@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 
-from rangewatch.server_api import Refusal, ServerError, Unavailable, authorization, checked, default_url
+from rangewatch.server_api import Refusal, Unavailable, authorization, checked, default_url, error_of
 
 TIMEOUT_S = 60.0
 PIECE_BYTES = 1 << 16
@@ -60,7 +60,7 @@ class Connection:
             refusal = msgspec.json.decode(body, type=Refusal)
         except msgspec.DecodeError:
             raise Unavailable(f"{self.url} answers, but not as a Rangewatch server does ({answer.status})") from None
-        raise (Unavailable if answer.status in (429, 503) else ServerError)(refusal["error"])
+        raise error_of(answer.status, refusal)
 
 
 def _decoded(body: bytes, url: str) -> Any:

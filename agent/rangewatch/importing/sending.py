@@ -28,11 +28,13 @@ def send(scalars: Scalars, source: str, transport: Transport, told: Callable[[in
     The incarnation is a digest of the values: the same ones again are duplicates to the server, and further ones of a
     log that has grown are a newer incarnation, which stands in place of the older one.
     """
-    pieces = list(scalars.batches(MAX_SERIES))
+    pieces, steps = list(scalars.batches(MAX_SERIES)), scalars.steps()
+    first = Event("attached", scalars.first_ns, steps[0], f"imported from {source}")
+    last = Event("finished", scalars.last_ns, steps[-1])
     info = _info(scalars)
     _post(transport, wire.encode(Opening(info, CATALOGUE)))
     for sequence, series in enumerate(pieces):
-        events = _events(scalars, source, is_first=sequence == 0, is_last=sequence == len(pieces) - 1)
+        events = (first,) * (sequence == 0) + (last,) * (sequence == len(pieces) - 1)
         _post(transport, wire.encode(_batch(info, sequence, series, events)))
         told(sequence + 1, len(pieces))
 
@@ -52,16 +54,6 @@ def _digest(scalars: Scalars) -> str:
         digest.update(np.array(sorted(values), np.int64).tobytes())
         digest.update(np.array([values[step] for step in sorted(values)], np.float64).tobytes())
     return digest.hexdigest()
-
-
-def _events(scalars: Scalars, source: str, *, is_first: bool, is_last: bool) -> tuple[Event, ...]:
-    steps = scalars.steps()
-    events = []
-    if is_first:
-        events.append(Event("attached", scalars.first_ns, steps[0], f"imported from {source}"))
-    if is_last:
-        events.append(Event("finished", scalars.last_ns, steps[-1]))
-    return tuple(events)
 
 
 def _batch(info: RankInfo, sequence: int, series: tuple[SeriesRows, ...], events: tuple[Event, ...]) -> Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 
 import msgspec
 
@@ -47,3 +48,9 @@ def receive(connection: socket.socket) -> tuple[Joining, list[int]] | None:
     for descriptor in descriptors:
         os.close(descriptor)
     return None
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user at the other end."""
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)

@@ -1,7 +1,8 @@
 """The rows of closed steps where the watcher can read them: a few areas, one block of steps in each.
 
 The training thread fills one area. `next_block` gives what is in it to the sender and goes on in another; an area is
-free again when its block is in the spool. So a closed step is in an area, in the spool, or in both.
+free again when its block is in the spool. So a closed step is in an area, in the spool, or in both; but for those
+that a full disk keeps in memory, and the oldest of more blocks than there are areas, which are on their way to it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ MAGIC = 0x5257_4B45_5054_0001
 
 SIGNATURE, STEP, PHASE, TENSOR, CLOSED = 0, 1, 2, 3, 4
 """The layout; the open step; the phase (a place in `PHASE_NAMES`); the number of the tensor last recorded in the open
-step, -1 for none; how the agent ended (`OPEN`, `DETACHED` or `AT_EXIT`)."""
+step, -1 for none; how the agent ended (`OPEN`, `DETACHED`,
+`FAILED` or `AT_EXIT`)."""
 
 RELEASED_BLOCK, RELEASED_EVENTS = 5, 6
 """Blocks and events that are in the spool, or that the server has, up to these."""

@@ -70,8 +70,6 @@ class Log:
 
     def __init__(self, name: str, most: int, *, is_shared: bool) -> None:
         self.descriptor, self._most, self._nbytes = -1, most, 0
-        self.is_whole = True
-        """Whether everything is in it."""
         if is_shared and IS_SUPPORTED:
             self.descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
         self._let_go = _closing(self, self.descriptor)
@@ -82,7 +80,6 @@ class Log:
             return
         self._nbytes += 4 + len(record)
         if self._nbytes > self._most:
-            self.is_whole = False
             return
         with contextlib.suppress(OSError):
             os.write(self.descriptor, len(record).to_bytes(4, "little") + record)

@@ -126,7 +126,7 @@ class Kept:
             self.cells[at + layout.COMPLETED] = group.completed
 
     def end(self, how: int) -> None:
-        """The agent records no more: `layout.DETACHED` or `layout.AT_EXIT`."""
+        """The agent records no more: `layout.DETACHED`, `FAILED` or `AT_EXIT`."""
         self.cells[layout.CLOSED] = how
 
     def close(self) -> None:

@@ -11,13 +11,14 @@ import contextlib
 import hashlib
 import os
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from rangewatch.last_words.joining import peer_uid
 
 STARTS = 5
 """Times that a rank starts a watcher, at most: one that cannot live here must not be started for ever."""
@@ -108,7 +109,7 @@ class Watch:
             except ConnectionRefusedError:
                 connection.close()
             else:
-                if _peer_uid(connection) != os.geteuid():
+                if peer_uid(connection) != os.geteuid():
                     raise PermissionError(1, "another user has its address")
                 return connection
             if self._is_stopped:
@@ -164,11 +165,6 @@ def _spawn(job: Path, descriptor: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", env=environment,
         start_new_session=True, pass_fds=[descriptor],
     )  # fmt: skip
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)
 
 
 def _shut(connection: socket.socket) -> None:

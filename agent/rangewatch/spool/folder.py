@@ -99,7 +99,7 @@ class Folder:
         return self.owner.process.pid
 
     def is_in_use(self) -> bool:
-        """Whether the rank still lives, or somebody else uploads it."""
+        """Whether the rank still lives; of one that is gone it does not say whether somebody uploads what it left."""
         if self._lock is not None:
             return False
         if process.is_gone(self.owner.process):

@@ -12,10 +12,16 @@ from rangewatch.spool.folder import Folder
 from rangewatch.spool.record import Encoded
 from rangewatch.transport import Outcome, Reply, Transport
 
+NO_OPENING = "a batch's catalogue is missing"
+"""The reason when all else was sent: no further try would change that."""
+
 
 @dataclasses.dataclass
 class Tally:
-    """What an upload has done so far. `reason`: what it waits for, or why it is not complete; "" when nothing."""
+    """What an upload has done so far. `reason`: what it waits for, or why it is not complete; "" when nothing.
+
+    `retry_after_s`: the pause that the server asked for when it took nothing more; None when it asked for none.
+    """
 
     sent: int = 0
     sent_bytes: int = 0
@@ -23,6 +29,7 @@ class Tally:
     without_opening: int = 0
     """Batches that the server cannot read, since their catalogue's `Opening` is not in the folder. They stay there."""
     reason: str = ""
+    retry_after_s: float | None = None
 
 
 def upload(
@@ -65,7 +72,7 @@ class _Upload:
                 self._tally.sent_bytes += len(batch.body)
                 if not keeps:
                     self._folder.acknowledge(batch.sequence)
-            self._tally.reason = "a batch's catalogue is missing" if self._tally.without_opening else ""
+            self._tally.reason = NO_OPENING if self._tally.without_opening else ""
             self._told(self._tally)
         return not self._tally.without_opening
 
@@ -89,7 +96,7 @@ class _Upload:
     def _given_up(self, reply: Reply) -> Outcome | None:
         if reply.outcome in {Outcome.STORED, Outcome.REJECTED}:
             return reply.outcome
-        self._tally.reason = reply.detail
+        self._tally.reason, self._tally.retry_after_s = reply.detail, reply.retry_after_s
         return None
 
     def _post(self, body: bytes) -> Reply:

@@ -11,7 +11,7 @@ from rangewatch.allowed_inf import AllowedInf
 from rangewatch.merged_steps import merge_steps
 from rangewatch.records import Batch, Event, Opening, RankInfo
 from rangewatch.spool.record import Encoded
-from rangewatch.step_buffer import EMPTY_BLOCK, Block, range_rows, series_rows
+from rangewatch.step_buffer import EMPTY_BLOCK, Block, add_skipped_steps, range_rows, series_rows
 from rangewatch.watcher.recovery import Names
 
 
@@ -30,7 +30,7 @@ def last_batches(
     sequence: int,
     allow_inf: tuple[str, ...] = (),
 ) -> list[Last]:
-    """One batch a block, from `sequence` on; the last has the events. None where there is nothing to tell."""
+    """One batch a block, from `sequence` on; the last has the events. Empty where there is nothing to tell."""
     if not blocks and not events:
         return []
     catalogue = names.catalogue()
@@ -48,9 +48,3 @@ def last_batches(
         whole = tuple(sorted(block.traced))
         made.append(Last(Encoded(wire.encode(batch), len(names.tensors), digest, number, whole), opening))
     return made
-
-
-def add_skipped_steps(series: dict[str, dict[int, float]]) -> None:
-    """`skipped_step` follows from `found_inf`, here and not at the step's end: that may come from a device."""
-    if "found_inf" in series:
-        series["skipped_step"] = {step: float(value > 0) for step, value in series["found_inf"].items()}

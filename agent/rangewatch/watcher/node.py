@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from rangewatch.last_words.joining import receive
+from rangewatch.last_words.joining import peer_uid, receive
 from rangewatch.spool import place, process
 from rangewatch.spool.folder import Folder, SpoolError
 from rangewatch.watcher.endings import Ending
@@ -47,6 +47,8 @@ class Node:
         self._listener, self._job = listener, job
         self._ranks: dict[int, Rank] = {}
         """By the descriptor that is polled: a rank's pidfd."""
+        self._tokens: dict[str, str | None] = {}
+        """Of each server, as this job's ranks have it: what earlier jobs left gets no token of another server's."""
         self._connections: dict[int, tuple[socket.socket, Rank]] = {}
         self._unknown: dict[int, socket.socket] = {}
         """Who has not said yet who it is."""
@@ -113,6 +115,7 @@ class Node:
             return
         rank = Rank(*joined)
         self._ranks[rank.pidfd] = rank
+        self._tokens[rank.joining.url] = rank.joining.token
         self._connections[connection.fileno()] = connection, rank
         self._poll.register(rank.pidfd, select.POLLIN)
         with contextlib.suppress(OSError):
@@ -159,7 +162,7 @@ class Node:
                 folder = Folder(path)
                 is_left = time.time() - path.stat().st_mtime > ORPHAN_AFTER_S
                 if is_left and process.is_gone(folder.owner.process) and folder.claim():
-                    self._orphans.add(folder, os.environ.get("RANGEWATCH_TOKEN") or None)
+                    self._orphans.add(folder, self._tokens.get(folder.url))
 
     def _is_done(self) -> bool:
         if self._ranks or time.monotonic() - self._alone_since_s < LINGER_S:
@@ -178,9 +181,3 @@ class Node:
 def _is_ours(connection: socket.socket) -> bool:
     """Whether who has connected is this user: anybody may connect to an abstract address."""
     return peer_uid(connection) == os.geteuid()
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """The user at the other end."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int.from_bytes(credentials[4:8], "little", signed=True)

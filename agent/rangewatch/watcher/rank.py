@@ -61,7 +61,9 @@ class Rank:
         return False
 
     def ended(self, ending: Ending | None = None) -> tuple[Folder, list[Last]] | None:
-        """After its death: its spool with its last words in it, claimed, and what the disk did not take of them.
+        """After its death: its spool with its last words in it, and what the disk did not take of them.
+
+        Claimed, unless `rangewatch replay` has had it for `CLAIM_S`: both may send it, and it is stored once.
 
         `ending`: where it is known already.
 

@@ -8,8 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
+from rangewatch import limits
 from rangewatch.spool.folder import Folder
-from rangewatch.spool.upload import upload
+from rangewatch.spool.upload import NO_OPENING, Tally, upload
 from rangewatch.transport import Outcome, Transport
 from rangewatch.watcher.last_batch import Last
 
@@ -17,7 +20,22 @@ TURN_S = 5.0
 """Seconds that a batch waits for its server before it is another folder's turn: they may have different ones."""
 
 PAUSE_S = 0.5
-"""Seconds between two rounds in which nothing could be sent."""
+"""Seconds between two rounds in which nothing could be sent, and to a folder's second turn; then twice as long each."""
+
+
+class Waiting(msgspec.Struct):
+    """A claimed folder, and when it is its turn again. `unsaved`: batches after its own that its disk did not take."""
+
+    folder: Folder
+    token: str | None
+    unsaved: list[Last]
+    due_s: float = 0.0
+    pause_s: float = PAUSE_S
+
+    def postpone(self, retry_after_s: float | None) -> None:
+        """Its server takes nothing now: ask it less and less, and not before the time it names."""
+        self.due_s = time.monotonic() + max(self.pause_s, retry_after_s or 0.0)
+        self.pause_s = min(2 * self.pause_s, limits.BACKOFF_LAST_S)
 
 
 class Uploads:
@@ -25,7 +43,7 @@ class Uploads:
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         self._is_over = is_over
-        self._waiting: deque[tuple[Folder, str | None, list[Last]]] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._busy = 0
         self._wake = threading.Event()
         threading.Thread(target=self._run, name="watcher-uploads", daemon=True).start()
@@ -37,7 +55,7 @@ class Uploads:
 
     def add(self, folder: Folder, token: str | None, unsaved: list[Last] | None = None) -> None:
         """A claimed folder, the token for its server, and batches after those in it that its disk did not take."""
-        self._waiting.append((folder, token, unsaved or []))
+        self._waiting.append(Waiting(folder, token, unsaved or []))
         self._wake.set()
 
     def _run(self) -> None:
@@ -53,18 +71,23 @@ class Uploads:
 
     def _turn(self) -> bool:
         """Whether the first folder is done with."""
-        folder, token, unsaved = self._waiting.popleft()
-        is_done = False
+        waiting = self._waiting.popleft()
+        if time.monotonic() < waiting.due_s and not self._is_over():
+            self._waiting.append(waiting)
+            return False
+        tally, is_done = Tally(), False
         with contextlib.suppress(Exception):  # one folder's damage is not the others'
-            transport = Transport(folder.url, token)
-            is_done = upload(folder, transport, TURN_S) and _sent(transport, unsaved)
+            transport = Transport(waiting.folder.url, waiting.token)
+            is_read = upload(waiting.folder, transport, TURN_S, tally) or tally.reason == NO_OPENING
+            is_done = is_read and _sent(transport, waiting.unsaved)
             transport.close()
-        if is_done:
-            folder.remove()
-        elif self._is_over() or not folder.path.is_dir():
-            folder.release()
+        if is_done and not tally.without_opening:
+            waiting.folder.remove()
+        elif is_done or self._is_over() or not waiting.folder.path.is_dir():
+            waiting.folder.release()
         else:
-            self._waiting.append((folder, token, unsaved))
+            waiting.postpone(tally.retry_after_s)
+            self._waiting.append(waiting)
         return is_done
 
 

@@ -192,7 +192,7 @@ def test_where_there_can_be_no_watcher_the_server_hears_why(
     if what == "frozen":
         monkeypatch.setattr(watch.sys, "frozen", True, raising=False)
     elif what == "taken":
-        monkeypatch.setattr(watch, "_peer_uid", lambda connection: 4711)
+        monkeypatch.setattr(watch, "peer_uid", lambda connection: 4711)
     elif what == "refused":
         monkeypatch.setattr(joining.os, "pidfd_open", refuse)
     else:

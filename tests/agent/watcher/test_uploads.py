@@ -24,7 +24,7 @@ from rangewatch.spool.upload import upload
 from rangewatch.step_buffer import StepBuffer
 from rangewatch.watcher import node, uploads
 from rangewatch.watcher.rank import Rank
-from rangewatch.watcher.uploads import Uploads
+from rangewatch.watcher.uploads import Uploads, Waiting
 from tests.agent.ingest_double import IngestDouble
 
 pytestmark = pytest.mark.skipif(not memory.IS_SUPPORTED, reason="needs Linux")
@@ -239,6 +239,17 @@ def test_who_has_gone_before_being_taken_in_harms_nobody(
     node.Node(listener, tmp_path / "job")._accept()  # nobody is there
 
 
+def leave_behind(folder: Path, url: str) -> None:
+    """As a rank of a job of long ago does whose watcher was killed too."""
+    left = Played(folder, url)
+    left.die()
+    left.rank.close()
+    pid, ticks = left.joining.process.pid, left.joining.process.start_ticks
+    gone = msgspec.structs.replace(this_process(), pid=pid, start_ticks=ticks)
+    write_owner(folder, Owner(1, left.joining.info, url, gone))
+    os.utime(folder, (0, 0))
+
+
 def test_who_died_now_waits_for_nothing_that_earlier_jobs_have_left(
     played: Played, tmp_path: Path, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,14 +263,7 @@ def test_who_died_now_waits_for_nothing_that_earlier_jobs_have_left(
 
     monkeypatch.setattr(uploads, "upload", hanging)
     monkeypatch.setattr(node.signal, "signal", lambda *handler: None)
-    left = Played(tmp_path / "earlier" / "rank", ingest.url)
-    left.die()
-    left.rank.close()
-    gone = msgspec.structs.replace(
-        this_process(), pid=left.joining.process.pid, start_ticks=left.joining.process.start_ticks
-    )
-    write_owner(tmp_path / "earlier" / "rank", Owner(1, left.joining.info, ingest.url, gone))
-    os.utime(tmp_path / "earlier" / "rank", (0, 0))
+    leave_behind(tmp_path / "earlier" / "rank", ingest.url)
     with socket.socket() as listener:
         watcher = node.Node(listener, tmp_path / "job")
         watcher._take_orphans()
@@ -271,3 +275,55 @@ def test_who_died_now_waits_for_nothing_that_earlier_jobs_have_left(
         wait_for(lambda: ingest.events("died"))
         answers.set()
         wait_for(lambda: watcher._uploads.are_done and watcher._orphans.are_done)
+
+
+def test_a_server_that_takes_nothing_is_asked_less_and_less(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(uploads.time, "monotonic", lambda: now_s)
+    waiting = Waiting(Folder(played.rank.folder), None, [])
+    pauses = []
+    for _ in range(7):
+        waiting.postpone(None)
+        pauses.append(waiting.due_s - now_s)
+    assert pauses == [0.5, 1, 2, 4, 8, 15, 15]
+    waiting.postpone(60.0)
+    assert waiting.due_s - now_s == 60
+
+
+def test_before_its_time_a_folder_has_no_turn(
+    played: Played, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[Folder] = []
+    monkeypatch.setattr(uploads, "upload", lambda folder, *rest: turns.append(folder))
+    played.die()
+    found = played.rank.ended()
+    assert found is not None
+    tested = Uploads(lambda: bool(turns) and is_over.is_set())
+    is_over = threading.Event()
+    monkeypatch.setattr(
+        uploads.Waiting, "postpone", lambda waiting, _: setattr(waiting, "due_s", time.monotonic() + 60)
+    )
+    tested.add(found[0], None)
+    wait_for(lambda: turns)
+    time.sleep(3 * uploads.PAUSE_S)
+    assert len(turns) == 1
+    is_over.set()
+    wait_for(lambda: tested.are_done)
+
+
+def test_what_earlier_jobs_left_gets_the_token_of_its_own_server_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RANGEWATCH_TOKEN is for this job's server; an old folder may name any other."""
+    monkeypatch.setattr(node.signal, "signal", lambda *handler: None)
+    monkeypatch.setenv("RANGEWATCH_TOKEN", "of-this-server")
+    here, elsewhere = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    for name, url in (("a", here), ("b", elsewhere)):
+        leave_behind(tmp_path / name / "rank", url)
+    given: dict[str, str | None] = {}
+    with socket.socket() as listener:
+        watcher = node.Node(listener, tmp_path / "job")
+        watcher._tokens[here] = "of-this-server"
+        monkeypatch.setattr(watcher._orphans, "add", lambda folder, token: given.update({folder.url: token}))
+        watcher._take_orphans()
+    assert given == {here: "of-this-server", elsewhere: None}
