@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
+import msgspec
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from rangewatch_server.errors import ApiError
+
+Shape = TypeVar("Shape")
 
 BODY_S = 30.0  # a body that has not arrived by then is given up: an agent sends 16 MiB at most
 RETRY_AFTER_S = 1
@@ -60,6 +64,14 @@ async def read_body(request: Request, most_bytes: int, taken: Taken | None = Non
         raise ApiError(408, "slow_body", f"body did not arrive within {BODY_S:.0f} s") from None
     except ClientDisconnect:
         raise ApiError(400, "disconnected", "the client went away before its body had arrived") from None
+
+
+def decoded(body: bytes, shape: type[Shape]) -> Shape:
+    """What its JSON says. Raises `ApiError` 422 where that is no `shape`."""
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(422, "bad_parameter", f"the body cannot be read: {str(error)[:200]}") from None
 
 
 async def _read(request: Request, most_bytes: int, taken: Taken | None) -> bytes:

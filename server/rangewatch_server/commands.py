@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from rangewatch_server import command_states, overview
 from rangewatch_server.api import MAX_ID, RunId, answer, reading_run
 from rangewatch_server.audit import note
-from rangewatch_server.body import read_body
+from rangewatch_server.body import decoded, read_body
 from rangewatch_server.errors import ApiError, request_body
 from rangewatch_server.queries import RunReader
 from rangewatch_server.store.command_rows import Ask, CommandRefused, Withdraw
@@ -49,7 +49,7 @@ _SCHEMA = msgspec.json.schema_components([Asked])[1]["Asked"]
 @router.post("/api/v1/runs/{run_id}/commands", status_code=201, openapi_extra=request_body("application/json", _SCHEMA))
 async def ask(run_id: RunId, request: Request) -> Response:
     """Ask the run's agents for something; 201 with the command as the list shows it."""
-    asked = _decode(await read_body(request, MAX_BODY_BYTES))
+    asked = decoded(await read_body(request, MAX_BODY_BYTES), Asked)
     body = _checked(asked)
     note(request, msgspec.json.encode(body | {"ranks": asked.ranks}).decode())
     message = await to_thread.run_sync(_for_run, request, run_id, asked, body)
@@ -97,13 +97,6 @@ async def _written(request: Request, message: Ask | Withdraw) -> int:
         raise ApiError(429, "busy", str(error), RETRY_AFTER_S) from None
     except (Unavailable, Refused):
         raise ApiError(503, "unavailable", "the database did not take the command", RETRY_AFTER_S) from None
-
-
-def _decode(body: bytes) -> Asked:
-    try:
-        return msgspec.json.decode(body, type=Asked)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _bad(f"the body is not a command: {str(error)[:200]}") from None
 
 
 def _checked(asked: Asked) -> dict[str, Any]:

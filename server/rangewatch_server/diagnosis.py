@@ -1,6 +1,7 @@
 """What is wrong with a run: every rule over its evidence, findings that explain others joined with them.
 
-A pure function of what is stored: asked again it says the same, whenever and however often it was asked before.
+A pure function of what is stored: asked again it says the same, however often it was asked before. But for a
+hang, which is told only while it lasts.
 """
 
 from __future__ import annotations

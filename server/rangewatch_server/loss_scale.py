@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch_server import deadline
-from rangewatch_server.pyramid import FANOUT, SERIES_PART
+from rangewatch_server.pyramid import FANOUT, SERIES_PART, level_for
 from rangewatch_server.queries import RunReader, last_step
 
 Array = NDArray[Any]
@@ -94,10 +94,14 @@ def scaler_names(run: RunReader) -> tuple[str, ...]:
 
 
 class History:
-    """Loss scales over the steps [start, stop) of a run."""
+    """Loss scales over the steps [start, stop) of a run.
 
-    def __init__(self, run: RunReader, start: int, stop: int) -> None:
+    What a step changed the scale to is looked for in the steps before `known_stop` (default: `stop`).
+    """
+
+    def __init__(self, run: RunReader, start: int, stop: int, known_stop: int | None = None) -> None:
         self.run, self.start, self.stop = run, start, stop
+        self._known_stop = stop if known_stop is None else max(stop, known_stop)
         self.scalers = scaler_names(run)
         self.ranks = sorted(run.ranks)
 
@@ -119,7 +123,7 @@ class History:
         if SKIPPED not in self.run.names().series or self.rank is None or self.start >= self.stop:
             return 0
         rows = np.array([self.run.names().series[SKIPPED]])
-        level = self._top(self.start, self.stop)
+        level = level_for(self.stop - self.start, SCAN_COLUMNS)
         block = self.run.slice(SERIES_PART, [self.rank], level, self.start, self.stop, ["sum"], rows)
         return int(block.columns["sum"].sum())
 
@@ -129,7 +133,7 @@ class History:
         A change in history that was thinned is left out: its step is not known.
         """
         end = self.stop if stop is None else min(stop, self.stop)
-        for found, shown in self._down(_has_change, self._top(self.start, end), self.start, end, newest):
+        for found, shown in self._down(_has_change, level_for(end - self.start, SCAN_COLUMNS), self.start, end, newest):
             yield from self._single(found, shown, newest)
 
     @cached_property
@@ -145,7 +149,7 @@ class History:
 
     def last_taken(self, stop: int) -> int | None:
         """The last step before `stop` that no rank skipped."""
-        level = self._top(self.start, stop)
+        level = level_for(stop - self.start, SCAN_COLUMNS)
         for found, shown in self._down(lambda each: each.taken, level, self.start, stop, True):
             taken = np.flatnonzero((found.taken & ~found.skipped)[:shown])
             if len(taken):
@@ -155,7 +159,7 @@ class History:
     def coarse(self, start: int | None = None, stop: int | None = None) -> Columns:
         """The steps [start, stop), merged to about `SCAN_COLUMNS`."""
         low, high = self.start if start is None else start, self.stop if stop is None else stop
-        return self.columns(self._top(low, high), low, high)
+        return self.columns(level_for(high - low, SCAN_COLUMNS), low, high)
 
     def columns(self, level: int, start: int, stop: int) -> Columns:
         """The steps [start, stop) at `level`."""
@@ -181,12 +185,6 @@ class History:
                 low[name], high[name] = _finite(block.columns["min"][row]), _finite(block.columns["max"][row])
         return low, high
 
-    def _top(self, start: int, stop: int) -> int:
-        level = 0
-        while (stop - start) // FANOUT**level > SCAN_COLUMNS:
-            level += 1
-        return level
-
     def _down(
         self, wanted: Callable[[Columns], Array], level: int, start: int, stop: int, newest: bool
     ) -> Iterator[tuple[Columns, int]]:
@@ -198,7 +196,7 @@ class History:
             return
         deadline.check()
         after = FANOUT**level if level else NEXT_STEPS
-        found = self.columns(level, start, min(self.stop, stop + after))
+        found = self.columns(level, start, min(self._known_stop, stop + after))
         shown = -(-stop // FANOUT**level) - found.first
         places = np.flatnonzero(wanted(found)[:shown])
         if level == 0:

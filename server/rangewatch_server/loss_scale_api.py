@@ -33,7 +33,7 @@ def show_loss_scale(
     """Every drop of the loss scale with its cause, and the layers that cause them."""
     with reading_run(request, run_id) as run:
         low, high = steps_of(run, start, stop)
-        return answer(_loss_scale(run, History(run, low, high), limit, order))
+        return answer(_loss_scale(run, History(run, low, high, 1 + (run.last_step or 0)), limit, order))
 
 
 def _loss_scale(run: RunReader, history: History, limit: int, order: Order) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _causes(
     found = known or {}
     return {
         each.step: found.get(each.step)
-        or (drop_cause.cause_of(run, each.step, history.start) if each.skipped else Cause(each.step, "set"))
+        or (drop_cause.cause_of(run, each.step) if each.skipped else Cause(each.step, "set"))
         for each in drops
     }
 

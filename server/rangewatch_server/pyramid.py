@@ -123,6 +123,14 @@ def _last(values: Array, present: Array, axis: int) -> Array:
     return np.where(latest >= 0, picked, np.nan).squeeze(axis)
 
 
+def level_for(steps: int, columns: int) -> int:
+    """The finest level at which `steps` steps are at most so many columns, not counting the one they begin in."""
+    level = 0
+    while steps // FANOUT**level > columns:
+        level += 1
+    return level
+
+
 def coarser(block: Block, rules: Mapping[str, str], fill: Mapping[str, float], factor: int = FANOUT) -> Block:
     """The same data one level up: columns are merged in groups of `factor`, aligned to step 0."""
     before = block.first % factor

@@ -42,7 +42,7 @@ RANK_GAUGES = {
     "rangewatch_rank_silent_seconds": "Since the rank last spoke.",
     "rangewatch_rank_up": "1 while the rank speaks, 0 when it is silent or has ended.",
     "rangewatch_rank_loss_scale": "The newest loss scale.",
-    "rangewatch_rank_skipped_steps": "Steps that the loss scaler skipped so far.",
+    "rangewatch_rank_skipped_steps": "Steps that the loss scaler skipped in the rank's newest process.",
     "rangewatch_rank_least_headroom_bits": f"Least headroom of its tensors in the run's last {RECENT_STEPS} steps.",
     "rangewatch_rank_nonfinite_values": f"NaN and Inf in its tensors in the run's last {RECENT_STEPS} steps.",
     "rangewatch_rank_loss": "The newest loss that was logged.",

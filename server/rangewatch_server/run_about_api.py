@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from rangewatch_server.api import MAX_ID, answer
 from rangewatch_server.audit import note
-from rangewatch_server.body import read_body
+from rangewatch_server.body import decoded, read_body
 from rangewatch_server.errors import ApiError, request_body
 from rangewatch_server.store import run_about
 from rangewatch_server.store.announce import announce
@@ -36,7 +36,7 @@ _SCHEMA = {
 @router.patch("/api/v1/runs/{run_id}", openapi_extra=request_body("application/json", _SCHEMA))
 async def change_run(run_id: int, request: Request) -> Response:
     """Title, tags, note, archived: what is given is set, what is left out stays."""
-    wanted = _decoded(await read_body(request, MAX_BODY_BYTES))
+    wanted = decoded(await read_body(request, MAX_BODY_BYTES), Change)
     state = request.app.state
     server_id: str = state.writer.server_id
     note(request, msgspec.json.encode(wanted).decode()[:1_000])
@@ -49,13 +49,6 @@ async def change_run(run_id: int, request: Request) -> Response:
         raise ApiError(404, "unknown_run", f"there is no run {run_id}")
     state.broker.publish([Changed(run_id, None)])
     return answer({"id": run_id, "note": about.note} | run_about.shown(about))
-
-
-def _decoded(body: bytes) -> Change:
-    try:
-        return msgspec.json.decode(body, type=Change)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiError(422, "bad_parameter", f"the body cannot be read: {str(error)[:200]}") from None
 
 
 def _changed(engine: Engine, run_id: int, wanted: Change, server_id: str) -> About | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, select
 
+from rangewatch_server import deadline
 from rangewatch_server.store import tables
 
 EVENT = "spool_merged"
+MOST_EVENTS = 20_000
+"""The newest that are read: a rank tells of each time that it merged, which is seldom."""
 MOST_STEPS = 1 << 24
 """Steps of one row that are believed: a spool that was full for months."""
 
@@ -37,9 +40,10 @@ def read(connection: Connection, run_id: int) -> list[Shared]:
         select(streams.rank, events.data)
         .join(tables.events, events.stream_id == streams.id)
         .where(streams.run_id == run_id, events.kind == EVENT)
+        .order_by(events.id.desc())
+        .limit(MOST_EVENTS)
     )
-    told = ((rank, msgspec.json.decode(data)) for rank, data in connection.execute(query))
-    return [found for rank, data in told if (found := _sound(rank, data)) is not None]
+    return [found for rank, data in connection.execute(query) if (found := _sound(rank, data)) is not None]
 
 
 def most(shared: Iterable[Shared], ranks: Container[int], start: int, stop: int) -> int:
@@ -48,9 +52,10 @@ def most(shared: Iterable[Shared], ranks: Container[int], start: int, stop: int)
     return max(found, default=1)
 
 
-def _sound(rank: int, data: Any) -> Shared | None:
+def _sound(rank: int, data: bytes) -> Shared | None:
+    deadline.check()
     try:
-        said = msgspec.convert(data, _Said)
-    except msgspec.ValidationError:
+        said = msgspec.json.decode(data, type=_Said)
+    except msgspec.DecodeError:
         return None
     return Shared(rank, said.first_step, said.last_step, said.steps_a_row)

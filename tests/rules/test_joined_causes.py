@@ -111,6 +111,21 @@ def test_a_dead_rank_is_told_with_how_it_died(recording: Recording) -> None:
     assert dead.remedy[0].because == "it touched memory that is not its own"
 
 
+def test_the_step_in_which_a_rank_died_is_the_one_after_its_last(recording: Recording) -> None:
+    """One in progress, which no rank has told of; of the run as it was before, it is not told."""
+    recording.write(LAYERS, 200)
+    recording.store.send(_more(0, died(0, SEGFAULT, step=200)))
+    assert names(recording.diagnose(*MINE)) == ["rank_died"]
+    assert names(recording.diagnose(*MINE, stop=150)) == []
+
+
+def test_of_the_run_as_it_was_no_later_event_counts(recording: Recording) -> None:
+    recording.write(LAYERS, 200)
+    recording.store.send(_more(0, Event("failed", 1, 150, "OutOfMemoryError", {"out_of_memory": True})))
+    assert names(recording.diagnose(*MINE, stop=151)) == ["out_of_memory"]
+    assert names(recording.diagnose(*MINE, stop=150)) == []
+
+
 def test_who_was_stopped_from_outside_did_not_die(recording: Recording) -> None:
     recording.write(LAYERS, 200)
     recording.store.send(_more(0, died(0, SEGFAULT | {"signal": 15})))
@@ -160,6 +175,24 @@ def test_waiting_for_data_is_told(recording: Recording) -> None:
     assert (found.rule, found.rank) == ("data_bound", 0)
     assert found.summary == "Rank 0: 45% of the step goes by waiting for data."
     assert found.evidence == ("The median wait for a batch is 50.0 ms over the last 100 steps.",)
+
+
+def test_one_rank_of_four_that_waits_is_told_with_its_own_wait(recording: Recording) -> None:
+    for rank in range(4):
+        recording.write(LAYERS, 200, rank=rank, world_size=4, series=PHASES | {"data_wait_s": 0.05 * (rank == 3)})
+    (found,) = recording.diagnose(*MINE).findings
+    assert (found.rule, found.rank) == ("data_bound", 3)
+    assert found.evidence == ("The median wait for a batch is 50.0 ms over the last 100 steps.",)
+
+
+def test_memory_is_judged_by_its_last_hours(recording: Recording) -> None:
+    recording.write(LAYERS, 200)
+    times = 10**18 + np.arange(120) * 200 * SECOND
+    used = np.where(np.arange(120) < 80, 10.0, 60.0) * GIB  # more was loaded hours ago, and kept
+    samples = Samples("host", "", times, {"memory_used_bytes": used}, {})
+    recording.store.send(_more(0, died(0, SEGFAULT | {"signal": 9, "oom_kills": 1}), samples=(samples,)))
+    (memory,) = recording.diagnose(*MINE).findings
+    assert memory.evidence[-1] == "Memory in use had not grown: 60.0 GiB before, 60.0 GiB at the end."
 
 
 @pytest.mark.parametrize("phases", [PHASES | {"data_wait_s": 0.002}, {}, {"step_time_s": 1.0}])

@@ -99,6 +99,18 @@ def test_two_servers_open_one_alert_and_a_later_one_knows_it(rules: Rules) -> No
     assert rules.sent() == [("ops", "opened")]
 
 
+def test_a_delivery_is_one_servers_to_send(rules: Rules) -> None:
+    server = rules.server()
+    server.look(1)
+    with rules.store.queries.read() as reader:
+        (due,) = alert_rows.waiting(reader.connection, 2**62, 100, "ops", [])
+
+    def claim() -> bool:
+        return server.jobs(lambda connection: alert_rows.claimed(connection, due.id, due.next_ns, due.next_ns + 1))
+
+    assert (claim(), claim()) == (True, False)
+
+
 def test_a_worse_severity_is_written_at_once(rules: Rules) -> None:
     server = rules.server()
     rules.findings = [found(severity="warning")]

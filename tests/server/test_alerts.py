@@ -243,6 +243,8 @@ BAD = [
     ("POST", "silences", {"seconds": -1}, 422),
     ("POST", "silences", {"seconds": 1, "rule": "no_such"}, 422),
     ("POST", "silences", {"seconds": 1, "run_id": 99}, 404),
+    ("POST", "silences", {"seconds": 1, "reason": "a\0b"}, 422),
+    ("POST", "silences", {"seconds": 1, "tensor": "\0"}, 422),
     ("DELETE", "silences/99", None, 404),
     ("PUT", "runs/99/thresholds", {}, 404),
     ("PUT", "runs/1/thresholds", {"no_such": {}}, 422),

@@ -236,9 +236,9 @@ def test_withdrawing(served: Server) -> None:
 
 
 BAD: dict[str, tuple[Any, int, str, str]] = {
-    "not JSON": (b"{", 422, "bad_parameter", "the body is not a command"),
+    "not JSON": (b"{", 422, "bad_parameter", "the body cannot be read"),
     "not an object": (b"[]", 422, "bad_parameter", "Expected `object`"),
-    "nested without end": (b'{"kind":' + b"[" * 50_000, 422, "bad_parameter", "the body is not a command"),
+    "nested without end": (b'{"kind":' + b"[" * 50_000, 422, "bad_parameter", "the body cannot be read"),
     "no kind": ({"steps": 1}, 422, "bad_parameter", "missing required field `kind`"),
     "unknown kind": ({"kind": "stop"}, 422, "bad_parameter", "kind 'stop' is not one of trace, level"),
     "unknown field": ({"kind": "trace", "step": 1}, 422, "bad_parameter", "unknown field `step`"),

@@ -102,6 +102,38 @@ def test_pages_have_each_drop_once(server: Server, order: str) -> None:
     assert get(server)["skipped_steps"] == len(steps)
 
 
+def test_an_output_that_always_holds_inf_is_to_blame_in_no_range(server: Server) -> None:
+    """A mask, in a collapse of more steps than are looked back at."""
+    series = scaled(400, range(300, 400))
+    counts = bad(series, GRAD_A)
+    counts[OUTPUT_B] = 1
+    send(server, series, counts, amax=60_000.0)
+    for query in ({}, {"start": 350}, {"stop": 391}):
+        assert {each["cause"] for each in get(server, **query)["drops"]} == {"gradient"}, query
+    (last,) = get(server, start=399)["drops"]
+    assert (last["first"]["label"], last["first"]["amax_before"]) == ("a grad_output", 60_000.0)
+
+
+def test_a_mask_on_every_rank_does_not_hide_the_one_that_overflows(server: Server) -> None:
+    series = scaled(100, (50,))
+    for rank in range(12):
+        counts = bad(series, *([GRAD_B] if rank == 10 else []))
+        counts[OUTPUT_B] = 1
+        send(server, series, counts, rank=rank, ranks=12)
+    (drop,) = get(server)["drops"]
+    assert (drop["cause"], drop["ranks"], drop["first"]["label"]) == ("gradient", [10], "b grad_output")
+
+
+def test_what_lies_across_the_edge_of_a_page_is_known(server: Server) -> None:
+    series = scaled(300, (100, 101), first=2.0**16)
+    series["loss_scale"][99:] /= 2  # set lower, without a skip
+    send(server, series)
+    drops = get(server)["drops"]
+    assert [(each["step"], each["cause"]) for each in drops] == [(101, "unknown"), (100, "unknown"), (98, "set")]
+    for stop, seen in ((101, drops[1:]), (99, drops[2:])):
+        assert get(server, stop=stop)["drops"] == seen
+
+
 def test_a_scale_that_is_set_lower_without_a_skip(server: Server) -> None:
     series = scaled(300, (), first=2.0**16)
     series["loss_scale"][128:] = 1_024.0

@@ -1,8 +1,8 @@
 """Sends what is due: webhooks and e-mail, a thread for each target, tried again with growing pauses, none forgotten.
 
 What is to be sent is in the database with the alert itself, so the end of the server loses nothing. One that has been
-tried `MOST_ATTEMPTS` times is given up, and the alert says so. A delivery that was sent just as the server died is sent
-again: twice is better than never.
+tried `MOST_ATTEMPTS` times is given up, and the alert says so. Of several servers one sends: it claims a delivery
+first. One that was sent just as the server died is sent again, `CLAIM_S` later: twice is better than never.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ AT_ONCE = 20
 LOOK_EVERY_S = 60.0
 JOIN_S = 3.0
 SMTP_TIMEOUT_S = 20.0
+CLAIM_S = 300.0
+"""Longer than any sending takes: a mail server is spoken to some ten times."""
+GONE_S = 86_400.0
+"""Without anybody who sends to its target: another server, with another file, may know it and be down."""
 
 
 class Delivery:
@@ -128,13 +132,19 @@ class _Line:
         known = [each.name for each in self._all.config.targets]
         name = None if self._target is None else self._target.name
         with self._all.queries.read() as reader:
-            due = alert_rows.waiting(reader.connection, time.time_ns(), AT_ONCE, name, known)
+            until_ns = time.time_ns() - int(GONE_S * 1e9 if name is None else 0)
+            due = alert_rows.waiting(reader.connection, until_ns, AT_ONCE, name, known)
             rows = {row.id: alert_rows.one(reader.connection, row.alert_id) for row in due}
         for each in due:
             if self._all.has_ended:
                 break
-            self._try(each, rows[each.id])
+            if self._is_ours(each):
+                self._try(each, rows[each.id])
         return len(due)
+
+    def _is_ours(self, due: Any) -> bool:
+        until_ns = time.time_ns() + int(CLAIM_S * 1e9)
+        return self._all.jobs(lambda connection: alert_rows.claimed(connection, due.id, due.next_ns, until_ns))
 
     def _try(self, due: Any, row: Any) -> None:
         if self._target is None or row is None:

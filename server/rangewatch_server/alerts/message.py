@@ -40,8 +40,8 @@ def as_json(notice: Notice) -> bytes:
 
 def as_slack(notice: Notice) -> bytes:
     """The body of an incoming webhook as Slack has it: one text, in which only our own link is a link."""
-    lines = [f"*{title(notice)}*", *map(_slack_text, _lines(notice)), f"<{_slack_text(notice.url)}|Open in Rangewatch>"]
-    lines[0] = f"*{_slack_text(title(notice))}*"
+    heading, link = f"*{_slack_text(title(notice))}*", f"<{_slack_text(notice.url)}|Open in Rangewatch>"
+    lines = [heading, *map(_slack_text, _lines(notice)), link]
     return msgspec.json.encode({"text": "\n".join(lines)})
 
 

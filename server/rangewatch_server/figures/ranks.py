@@ -14,7 +14,7 @@ from rangewatch_server.figures.base import Figure, Grid, Params, grid_of
 from rangewatch_server.figures.heatmap import Cells, heatmap
 from rangewatch_server.figures.layers import arranged, chosen, row_edges
 from rangewatch_server.figures.module_tree import tree
-from rangewatch_server.figures.rows import grouped, row
+from rangewatch_server.figures.rows import grouped, rank_row, row
 from rangewatch_server.figures.shown import Shown, named
 from rangewatch_server.headroom import State
 
@@ -40,7 +40,7 @@ def build(run: RunReader, params: Params) -> dict[str, Any]:
     per = int(columns[1]) if len(columns) > 1 else max(len(of), 1)
     groups = np.split(np.array(params.ranks), rows[1:]) if params.ranks else []
     pooled = cells.pooled(columns, 1).pooled(rows, 0)
-    found = heatmap(pooled, [_row(group) for group in groups], Grid(0, len(of), per, 0), shown)
+    found = heatmap(pooled, [rank_row(group) for group in groups], Grid(0, len(of), per, 0), shown)
     named_columns = [row(tensors.entries, group, params.sort == "call") for group in grouped(of, columns)]
     found["meta"] |= _steps(cut) | {"tensors": named_columns, "units": len(of)}
     if params.tree:
@@ -77,12 +77,6 @@ def _rank_cells(run: RunReader, rank: int, cut: Grid, order: Array, shown: Shown
 def _is_stale(run: RunReader, rank: int, start: int) -> bool:
     silent = run.silent_since(rank)
     return silent is not None and start > silent
-
-
-def _row(group: Array) -> dict[str, Any]:
-    single, first = len(group) == 1, int(group[0])
-    name = f"rank {first}" if single else f"ranks {first}-{group[-1]}"
-    return {"label": name, "count": len(group), "tensor": None, "tensors": None, "rank": first if single else None}
 
 
 FIGURE = Figure("ranks", "Headroom by rank and tensor", "Each tensor on each rank at one step, in call order.", build)

@@ -131,6 +131,13 @@ def row_edges(count: int, rows: int) -> Array:
     return np.arange(0, count, per)
 
 
+def rank_row(group: Array) -> dict[str, Any]:
+    """What a row that stands for these neighbouring ranks is called."""
+    single, first = len(group) == 1, int(group[0])
+    name = f"rank {first}" if single else f"ranks {first}-{group[-1]}"
+    return {"label": name, "count": len(group), "tensor": None, "tensors": None, "rank": first if single else None}
+
+
 def grouped(of: Sequence[Unit], edges: Array) -> list[Sequence[Unit]]:
     """The units of each group of neighbours."""
     ends = [*edges.tolist(), len(of)]

@@ -14,6 +14,7 @@ from rangewatch_server.figures import reading
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of
 from rangewatch_server.figures.heatmap import Cells, heatmap
 from rangewatch_server.figures.layers import chosen, row_edges
+from rangewatch_server.figures.rows import rank_row
 from rangewatch_server.figures.shown import HEADROOM, Shown, named
 from rangewatch_server.headroom import SATURATED_BITS, State
 from rangewatch_server.pyramid import Block
@@ -39,7 +40,7 @@ def build(run: RunReader, params: Params) -> dict[str, Any]:
         cut, cells, notes = _of_tensors(run, params, shown)
     starts = row_edges(len(params.ranks), params.rows)
     groups = np.split(np.array(params.ranks, np.int64), starts[1:]) if params.ranks else []
-    found = heatmap(cells.pooled(starts, 0), [_row(group) for group in groups], cut, shown)
+    found = heatmap(cells.pooled(starts, 0), [rank_row(group) for group in groups], cut, shown)
     found["meta"]["note"] = "; ".join(each for each in (found["meta"]["note"], notes) if each)
     return found
 
@@ -96,12 +97,6 @@ def _by_rank(run: RunReader, params: Params, cut: Grid) -> Cells:
     for place, rank in enumerate(params.ranks):
         reading.mark_stale(run, (rank,), cut, cells.state[place : place + 1])
     return cells
-
-
-def _row(group: Array) -> dict[str, Any]:
-    single, first = len(group) == 1, int(group[0])
-    name = f"rank {first}" if single else f"ranks {first}-{group[-1]}"
-    return {"label": name, "count": len(group), "tensor": None, "tensors": None, "rank": first if single else None}
 
 
 FIGURE = Figure("timeline", "Least headroom by rank", "The least headroom in bits of any tensor, per rank.", build)

@@ -17,7 +17,7 @@ from rangewatch_server import deadline
 from rangewatch_server.collectives.matching import match
 from rangewatch_server.collectives.waits import Waits, waits_of
 from rangewatch_server.figures.base import Figure, Grid, Params, grid, layout, typed
-from rangewatch_server.figures.layers import row_edges
+from rangewatch_server.figures.rows import rank_row, row_edges
 
 if TYPE_CHECKING:
     from rangewatch_server.queries import RunReader
@@ -51,7 +51,7 @@ def build(run: RunReader, params: Params) -> dict[str, Any]:
         "z": typed(wait_s, "f4"), "zmin": 0, "showscale": False, "hoverongaps": False,
     }  # fmt: skip
     meta = cut.meta() | {
-        "note": _note(cut, is_whole), "is_whole": is_whole, "rows": [_row(group) for group in groups],
+        "note": _note(cut, is_whole), "is_whole": is_whole, "rows": [rank_row(group) for group in groups],
         "cost_to_others_s": typed(cost_s, "f4"), "empty": None if low < high else "no collectives were recorded",
     }  # fmt: skip
     return {"figure": {"data": [trace], "layout": layout(autorange="reversed")}, "meta": meta}
@@ -91,12 +91,6 @@ def _note(cut: Grid, is_whole: bool) -> str:
     if cut.per == 1:
         return "each column: one step"
     return f"each column: {'worst' if is_whole else 'one step looked at'} of {cut.per} steps"
-
-
-def _row(group: Array) -> dict[str, Any]:
-    single, first = len(group) == 1, int(group[0])
-    name = f"rank {first}" if single else f"ranks {first}-{group[-1]}"
-    return {"label": name, "count": len(group), "tensor": None, "tensors": None, "rank": first if single else None}
 
 
 FIGURE = Figure("waits", "Waits by rank", "How long each rank waited for the others in its collectives.", build)

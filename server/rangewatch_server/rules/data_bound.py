@@ -29,8 +29,11 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     seconds = np.array([[evidence.series(f"{each}_s", start, stop, rank) for each in PHASES] for rank in ranks])
     found = phase_shares(ranks, seconds, STEPS, limits["share"])
     bound = [each for each in found.ranks if each.is_loader_bound and each.steps >= limits["least_steps"]]
-    wait_ms = MS * float(np.nanmedian(seconds[:, PHASES.index("data_wait")])) if bound else 0.0
-    if not bound or wait_ms < limits["least_wait_ms"]:
+    if not bound:
+        return
+    at = [ranks.index(each.rank) for each in bound]
+    wait_ms = MS * float(np.nanmedian(seconds[at, PHASES.index("data_wait")]))
+    if wait_ms < limits["least_wait_ms"]:
         return
     yield Finding(
         rank=bound[0].rank if len(bound) == 1 else None, step=stop - 1, subject="data",

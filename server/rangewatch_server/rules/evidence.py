@@ -18,7 +18,7 @@ from sqlalchemy import select
 from rangewatch.records import KINDS, RankInfo
 from rangewatch_server import deadline
 from rangewatch_server.loss_scale import History
-from rangewatch_server.pyramid import FANOUT, RANGES, SERIES_PART
+from rangewatch_server.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.queries import RunReader, last_step
 from rangewatch_server.store import tables
 from rangewatch_server.store.names import Tensors
@@ -37,6 +37,9 @@ SCAN_COLUMNS = 512
 
 FAR_STEPS = 64
 """A rank that is so many steps behind the first was left there: the others are not judged by what it lacks."""
+
+MOST_EVENTS = 5_000
+"""Of one kind that rules look at: their JSON is decoded for each look."""
 
 _event, _stream = tables.events.c, tables.streams.c
 
@@ -72,6 +75,8 @@ class Evidence:
         end = 0 if run.last_step is None else run.last_step + 1
         self.start = (run.first_step or 0) if start is None else start
         self.stop = end if stop is None else max(self.start, min(stop, end))
+        self.is_newest = self.stop >= end
+        """Whether it is the run as it is now: what is told of the step in progress, as its end is, belongs to it."""
         self._kept: dict[Any, Any] = {}
 
     @cached_property
@@ -167,10 +172,8 @@ class Evidence:
 
     def bad_steps(self, kinds: Sequence[str]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Steps with a NaN or Inf in tensors of these kinds, ascending, each with the ranks that held it."""
-        level, start, stop = 0, self.start, self.stop
-        while (stop - start) // FANOUT**level > SCAN_COLUMNS:
-            level += 1
-        yield from self._bad_steps([KINDS.index(kind) for kind in kinds], level, start, stop)
+        level = level_for(self.stop - self.start, SCAN_COLUMNS)
+        yield from self._bad_steps([KINDS.index(kind) for kind in kinds], level, self.start, self.stop)
 
     def _bad_steps(self, kinds: list[int], level: int, start: int, stop: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         if start >= stop or not self.ranks:
@@ -188,21 +191,30 @@ class Evidence:
                 yield from self._bad_steps(kinds, level - 1, low, high)
 
     def events(self, *kinds: str) -> list[Event]:
-        """Events of these kinds of all processes, in the order of steps and ranks; none later than the last step."""
+        """Events of these kinds of all processes, by step and rank; of the run as it was, those before `stop`.
+
+        Of each kind the newest `MOST_EVENTS`: whoever may send can send any number.
+        """
         return self._once(("events", kinds), lambda: self._events(kinds))
 
     def _events(self, kinds: tuple[str, ...]) -> list[Event]:
         ids = {row.id: (rank, row.ordinal) for rank, each in self.run.ranks.items() for row in each.rows}
-        query = (
-            select(_event.id, _event.stream_id, _event.step, _event.kind, _event.message, _event.data)
-            .where(_event.stream_id.in_(list(ids)), _event.kind.in_(kinds), _event.step <= self.stop)
-            .order_by(_event.id)
-        )
+        found = [row for kind in kinds for row in self._newest(kind) if row.stream_id in ids]
         # Numbers are given as messages arrive: of one process they are in its order, of several they say nothing.
-        rows = sorted(self.run.connection.execute(query), key=lambda row: (row.step, ids[row.stream_id], row.id))
+        rows = sorted(found, key=lambda row: (row.step, ids[row.stream_id], row.id))
         return [
             Event(ids[row.stream_id][0], row.step, row.kind, row.message, msgspec.json.decode(row.data)) for row in rows
         ]
+
+    def _newest(self, kind: str) -> Sequence[Any]:
+        query = (
+            select(_event.id, _event.stream_id, _event.step, _event.kind, _event.message, _event.data)
+            .join(tables.streams, _stream.id == _event.stream_id)
+            .where(_stream.run_id == self.run.id, _event.kind == kind)
+        )
+        if not self.is_newest:
+            query = query.where(_event.step < self.stop)
+        return self.run.connection.execute(query.order_by(_event.id.desc()).limit(MOST_EVENTS)).all()
 
     def _once(self, key: Any, read: Any) -> Any:
         if key not in self._kept:

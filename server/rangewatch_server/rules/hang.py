@@ -25,8 +25,7 @@ MOST_NAMED = 8
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     """At most one finding: the hang that goes on now, which none of an earlier step is."""
-    is_newest = evidence.run.last_step is None or evidence.stop > evidence.run.last_step
-    found = hang_state.finding(evidence.run) if is_newest else None
+    found = hang_state.finding(evidence.run) if evidence.is_newest else None
     if found is None or (found.cause == BUSY and not found.culprits):
         return  # an evaluation or a compilation, as likely: the page Hang says so, and nobody is woken
     step = min((each.last_step for each in found.ranks if each.last_step >= 0), default=None)

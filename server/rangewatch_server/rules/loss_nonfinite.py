@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from rangewatch_server import deadline
-from rangewatch_server.pyramid import FANOUT, SERIES_PART
+from rangewatch_server.pyramid import FANOUT, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss_series import loss_name
 from rangewatch_server.rules.nonfinite_code import FIND_BACKWARD
+from rangewatch_server.rules.nonfinite_search import is_skipped
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import MOST_RANKS
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
@@ -24,19 +25,13 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     name = loss_name(evidence)
     if name is None:
         return
-    for count, step in enumerate(_bad_steps(evidence, name, _level(evidence), evidence.start, evidence.stop)):
+    level = level_for(evidence.stop - evidence.start, SCAN_COLUMNS)
+    for count, step in enumerate(_bad_steps(evidence, name, level, evidence.start, evidence.stop)):
         if count == MOST_SKIPPED:
             return
-        if not _is_skipped(evidence, step):
+        if not is_skipped(evidence, step):
             yield _finding(evidence, name, step)
             return
-
-
-def _level(evidence: Evidence) -> int:
-    level = 0
-    while (evidence.stop - evidence.start) // FANOUT**level > SCAN_COLUMNS:
-        level += 1
-    return level
 
 
 def _bad_steps(evidence: Evidence, name: str, level: int, start: int, stop: int) -> Iterator[int]:
@@ -52,10 +47,6 @@ def _bad_steps(evidence: Evidence, name: str, level: int, start: int, stop: int)
         else:
             low, high = max(start, at * FANOUT**level), min(stop, (at + 1) * FANOUT**level)
             yield from _bad_steps(evidence, name, level - 1, low, high)
-
-
-def _is_skipped(evidence: Evidence, step: int) -> bool:
-    return bool(np.nanmax(np.append(evidence.series("skipped_step", step, step + 1), 0.0)) > 0)
 
 
 def _finding(evidence: Evidence, name: str, step: int) -> Finding:

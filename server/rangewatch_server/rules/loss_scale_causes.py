@@ -52,7 +52,7 @@ class Blame(msgspec.Struct, frozen=True):
 def blame(evidence: Evidence, drops: Sequence[Change]) -> Blame:
     """Who made these steps be skipped, by the first of them and the last."""
     steps = sorted({each.step for each in (*drops[:LOOKED_AT], *drops[-LOOKED_AT:]) if each.skipped})
-    causes = tuple(cause_of(evidence.run, step, evidence.start) for step in steps)
+    causes = tuple(cause_of(evidence.run, step) for step in steps)
     top = next((each for each in by_layer(causes) if each.first), None)
     if top is None:
         return Blame(causes, None, None, None)

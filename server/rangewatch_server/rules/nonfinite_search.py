@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from rangewatch.records import KINDS
-from rangewatch_server.pyramid import FANOUT, NONFINITE_STEP, RANGES, SUMMARY
+from rangewatch_server.pyramid import NONFINITE_STEP, RANGES, SUMMARY, level_for
 from rangewatch_server.rules.evidence import BACKWARD, FORWARD, OPTIMIZER, Evidence
 from rangewatch_server.rules.nonfinite_step import Array, Bad, StepView
 from rangewatch_server.rules.recent import rows_of
@@ -160,9 +160,8 @@ def _clean(evidence: Evidence, start: int, stop: int) -> Iterator[int]:
 
 def _first_of(evidence: Evidence, ordinals: Array) -> int | None:
     """The first bad step of any of these tensors, as the columns of a coarse level know it."""
-    level, start, stop = 0, evidence.start, evidence.stop
-    while (stop - start) // FANOUT**level > COLUMNS:
-        level += 1
+    start, stop = evidence.start, evidence.stop
+    level = level_for(stop - start, COLUMNS)
     if not len(ordinals) or start >= stop:
         return None
     block = evidence.run.slice(RANGES, list(evidence.ranks), level, start, stop, [NONFINITE_STEP], ordinals)

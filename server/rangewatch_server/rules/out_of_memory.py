@@ -10,11 +10,13 @@ from rangewatch_server.gpus import GPU, HOST
 from rangewatch_server.rules.evidence import Event, Evidence
 from rangewatch_server.rules.phrases import loader_with
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
-from rangewatch_server.samples_reader import samples
+from rangewatch_server.samples_reader import newest, samples
 
 GIB = 2**30
 MOST = 8
 LEAST_ROWS = 10
+WINDOW_NS = 7_200 * 10**9
+"""Of samples before the end: 7,200 at one a second, of each GPU. A run of weeks has more than can be read at once."""
 
 _RECOMPUTE = """\
 from torch.utils.checkpoint import checkpoint
@@ -74,9 +76,15 @@ def _figures(event: Event) -> Iterator[str]:
 
 
 def _growth(evidence: Evidence, rank: int, *, is_device: bool) -> tuple[float, float] | None:
-    """Bytes in use: the median of the first half of the samples, and of the last tenth; None with too few samples."""
+    """Bytes in use in the last `WINDOW_NS`: the median of the first half of the samples, and of the last tenth.
+
+    None with too few samples.
+    """
     column = "memory_used_bytes"
-    chunks = samples(evidence.run, GPU if is_device else HOST, [rank])
+    source = GPU if is_device else HOST
+    ends_ns = [each.time_ns for each in newest(evidence.run, source) if each.rank == rank]
+    start_ns = max(ends_ns) - WINDOW_NS if ends_ns else None
+    chunks = samples(evidence.run, source, [rank], start_ns=start_ns)
     used = np.concatenate([each.columns[column] for each in chunks if column in each.columns] or [np.zeros(0)])
     used = used[np.isfinite(used)]
     if len(used) < LEAST_ROWS:

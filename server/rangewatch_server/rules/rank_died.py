@@ -18,9 +18,10 @@ MOST = 8
 def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     """One finding a rank; none of ranks that somebody stopped from outside."""
     died = sorted((each for each in ended(evidence.run) if each.state == DIED), key=lambda each: each.rank)
-    dead = [each for each in deaths(evidence.run, died) if _at(each) < evidence.stop]
+    known = deaths(evidence.run, died)
+    dead = [each for each in known if evidence.is_newest or _at(each) < evidence.stop]
+    also = len(died) - MOST if evidence.is_newest else len(dead) - MOST
     for each in dead[:MOST]:
-        also = len(dead) - MOST
         yield Finding(
             rank=each["rank"], step=each["step"], tensor=each["module"] or None, subject="died",
             summary=f"Rank {each['rank']}{each['text'].removeprefix('rank ' + str(each['rank']))}.",

@@ -36,7 +36,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     is of none in particular.
 
     `evidence`: short facts, each a sentence. `path`: how it went on from there, in order. `subject` tells findings of
-    one rule apart that lie at one place: the same subject later is the same finding. `since_step`: where it began.
+    one rule apart that lie at one place: the same subject later is the same finding.
     """
 
     rule: str = ""

@@ -152,7 +152,7 @@ class AccessStore:
     def begin_record(self, who: str, client: str, what: str) -> int:
         """A record of what is about to be done; its number."""
         table = tables.audit
-        row = {"time_ns": time.time_ns(), "who": who, "client": client, "what": what[:TEXT]}
+        row = {"time_ns": time.time_ns(), "who": who, "client": client, "what": _storable(what)}
         with self._writing() as connection:
             number = int(connection.execute(insert(table).values(row).returning(table.c.id)).scalar_one())
             if number % CHECKED_EVERY == 0:
@@ -163,7 +163,7 @@ class AccessStore:
         """What became of it."""
         table = tables.audit
         with self._writing() as connection:
-            values = {"status": status, "detail": detail[:TEXT]}
+            values = {"status": status, "detail": _storable(detail)}
             connection.execute(update(table).where(table.c.id == number).values(values))
 
     def records(self, limit: int, before: int | None = None) -> list[Record]:
@@ -203,6 +203,10 @@ class AccessStore:
             is_missing = getattr(getattr(error, "orig", None), "sqlstate", None) == UNDEFINED_TABLE
             kind = NoTables if is_missing else DatabaseError
             raise kind(f"cannot use {self.path or 'the tokens of the database'}: {first_line(error)}") from None
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "\\0")[:TEXT]  # PostgreSQL stores no NUL, and a path may have one
 
 
 def digest_of(secret: str) -> str:

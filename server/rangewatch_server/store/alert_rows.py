@@ -39,10 +39,13 @@ def standing(connection: Connection, run_id: int) -> list[Any]:
 def open_alert(connection: Connection, run_id: int, new: NewAlert, now_ns: int) -> int | None:
     """The new alert's id; None when another server has opened it meanwhile."""
     values = {"run_id": run_id, "opened_ns": now_ns} | msgspec.structs.asdict(new)
-    dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
-    row = dialect.insert(tables.alerts).values(values).on_conflict_do_nothing().returning(_alert.id)
+    row = _dialect(connection).insert(tables.alerts).values(values).on_conflict_do_nothing().returning(_alert.id)
     found: int | None = connection.execute(row).scalar()
     return found
+
+
+def _dialect(connection: Connection) -> Any:
+    return postgresql if connection.dialect.name == "postgresql" else sqlite
 
 
 def change_alert(connection: Connection, alert_id: int, new: NewAlert) -> None:
@@ -149,8 +152,9 @@ def thresholds(connection: Connection, run_id: int) -> bytes | None:
 
 def set_thresholds(connection: Connection, run_id: int, given: bytes, now_ns: int) -> None:
     """Set all of them at once."""
-    connection.execute(delete(tables.thresholds).where(tables.thresholds.c.run_id == run_id))
-    connection.execute(insert(tables.thresholds).values(run_id=run_id, given=given, changed_ns=now_ns))
+    values = {"given": given, "changed_ns": now_ns}
+    new = _dialect(connection).insert(tables.thresholds).values(run_id=run_id, **values)
+    connection.execute(new.on_conflict_do_update(index_elements=[tables.thresholds.c.run_id], set_=values))
 
 
 def standing_counts(connection: Connection, run_ids: Sequence[int]) -> dict[int, dict[str, int]]:
@@ -164,13 +168,20 @@ def standing_counts(connection: Connection, run_ids: Sequence[int]) -> dict[int,
 
 
 def waiting(connection: Connection, now_ns: int, limit: int, target: str | None, known: Sequence[str]) -> list[Any]:
-    """(id, alert_id, target, what, attempts) rows of what is due, oldest first: for a target, or with None for those
-    that are not `known`.
+    """(id, alert_id, target, what, attempts, next_ns) rows of what is due, oldest first: for a target, or with None for
+    those that are not `known`.
     """
     mine = _delivery.target.not_in(known) if target is None else _delivery.target == target
     due = _delivery.done_ns.is_(None) & (_delivery.next_ns <= now_ns) & mine
-    query = select(_delivery.id, _delivery.alert_id, _delivery.target, _delivery.what, _delivery.attempts)
+    columns = ("id", "alert_id", "target", "what", "attempts", "next_ns")
+    query = select(*(_delivery[each] for each in columns))
     return list(connection.execute(query.where(due).order_by(_delivery.next_ns, _delivery.id).limit(limit)))
+
+
+def claimed(connection: Connection, delivery_id: int, seen_ns: int, until_ns: int) -> bool:
+    """Whether it is this server's to send until then: of several that saw it due at `seen_ns` one is told so."""
+    mine = (_delivery.id == delivery_id) & (_delivery.next_ns == seen_ns) & _delivery.done_ns.is_(None)
+    return bool(connection.execute(update(tables.deliveries).where(mine).values(next_ns=until_ns)).rowcount)
 
 
 def delivered(connection: Connection, delivery_id: int, now_ns: int, error: str = "") -> None:

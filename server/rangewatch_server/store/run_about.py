@@ -72,7 +72,7 @@ def of_runs(connection: Connection, run_ids: Sequence[int]) -> dict[int, About]:
 def change(connection: Connection, run_id: int, wanted: Change) -> About | None:
     """The run as it is now; None when there is none. Tags are kept once each, in the order given."""
     here = (_run.id == run_id) & _run.deleted_ns.is_(None)
-    row = connection.execute(select(*COLUMNS).where(here)).first()
+    row = connection.execute(select(*COLUMNS).where(here).with_for_update()).first()  # another server may, at once
     if row is None:
         return None
     given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not msgspec.UNSET}
