@@ -23,7 +23,7 @@ import { clip, count, plural } from "./format.js";
  * @property {Alert[]} alerts the one that matters most first
  */
 
-/** Alerts that a page asks for: the newest. */
+/** Alerts of one answer: the newest of those asked for. */
 export const MOST_ALERTS = 200;
 /** From a mark to the next one: no less to a finger (WCAG 2.5.8), and more where a count stands beside it. Pixels. */
 const ROOM = 24;

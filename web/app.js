@@ -44,14 +44,21 @@ function contextFor(params) {
   const listeners = [];
   /** @type {(() => void)[]} */
   const stops = [];
-  shown = { path: location.pathname, unmount: () => {}, listeners, stops };
+  const mine = { path: location.pathname, unmount: () => {}, listeners, stops };
+  shown = mine;
+  /**
+   * Not for a page that was left: an answer that comes late must not move or rename the one that is read now.
+   * @template {unknown[]} A
+   * @param {(...given: A) => void} act @returns {(...given: A) => void}
+   */
+  const whileShown = (act) => (...given) => void (shown === mine && act(...given));
   return {
     params,
     get state() {
       return parseState(location.search);
     },
-    setState: changeState,
-    navigate,
+    setState: whileShown(changeState),
+    navigate: whileShown(navigate),
     onState: (listener) => void listeners.push(listener),
     onChange(run, listener) {
       const stop = live.subscribe(run, listener);
@@ -59,9 +66,9 @@ function contextFor(params) {
       return stop;
     },
     say,
-    setTitle: (title) => void (document.title = `${title} · rangewatch`),
-    remount,
-    sawRun,
+    setTitle: whileShown((title) => void (document.title = `${title} · rangewatch`)),
+    remount: whileShown(remount),
+    sawRun: whileShown(sawRun),
   };
 }
 

@@ -1,6 +1,6 @@
 // A grid of cells as rows: for a file every cell, for people what fits a table. Pure.
 
-import { plural } from "./format.js";
+import { capital, plural } from "./format.js";
 import { MOST_ROWS } from "./figure_summary.js";
 import { worse } from "./cell_grid.js";
 
@@ -56,6 +56,3 @@ function worstOfRows(spots) {
   }
   return [...found.values()];
 }
-
-/** @param {string} text */
-const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);

@@ -1,8 +1,8 @@
 // What the collectives of a run amount to, in words. Pure.
 
-import { clip, count, rankList } from "./format.js";
+import { capital, clip, count, rankList } from "./format.js";
 import { percent, time } from "./quantities.js";
-import { runPath } from "./url_state.js";
+import { onward, runPath } from "./url_state.js";
 
 /** @typedef {import("./types.js").Collectives} Collectives */
 /** @typedef {import("./types.js").TimingSource} TimingSource */
@@ -20,14 +20,14 @@ const RUNGS = {
   hidden: "hidden under CUDA graphs: these collectives happen, and cannot be timed",
 };
 
-/** The page's first sentence. @param {Collectives} answer @param {string} run @returns {import("./types.js").Verdict} */
-export function waitVerdict({ verdict, why_no_verdict: why, table }, run) {
+/** The page's first sentence. @param {Collectives} answer @param {string} run @param {Parameters<typeof onward>[0]} [state] @returns {import("./types.js").Verdict} */
+export function waitVerdict({ verdict, why_no_verdict: why, table }, run, state = {}) {
   if (!verdict) return { level: table.length ? "ok" : "empty", parts: [["text", why ?? "Nobody stands out."]], links: [] };
   const { rank, ranks = [], text } = verdict;
   const late = rank === null ? ranks.slice(0, MOST_LINKS) : [rank];
   const links = late.flatMap((one) => [
-    { label: `GPU of rank ${one}`, path: runPath(run, "gpu", { rank: one }) },
-    ...(rank === null ? [] : [{ label: `Layers of rank ${one}`, path: runPath(run, "layers", { rank: one }) }]),
+    { label: `GPU of rank ${one}`, path: runPath(run, "gpu", onward(state, { rank: one })) },
+    ...(rank === null ? [] : [{ label: `Layers of rank ${one}`, path: runPath(run, "layers", onward(state, { rank: one })) }]),
   ]);
   return { level: "warning", parts: [["text", text]], links };
 }
@@ -97,6 +97,3 @@ export function costSummary({ by_rank: ranks, steps }) {
   const most = known.reduce((a, b) => (Number(b.cost_to_others_s) > Number(a.cost_to_others_s) ? b : a));
   return `Steps ${count(steps[0])} to ${count(steps[steps.length - 1])}; rank ${most.rank} costs the others most, ${time(most.cost_to_others_s)} a step.`;
 }
-
-/** @param {string} text */
-const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);

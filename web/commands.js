@@ -18,7 +18,7 @@ export function createCommands({ nav, help, layerSearch, navigate }) {
   function search() {
     const id = findPage(PAGES, location.pathname)?.params.id;
     if (layerSearch.focus(id !== undefined) || id === undefined) return;
-    navigate(runPath(id, "layers", { ...parseState(location.search), step: null, tensor: null, key: "" }));
+    navigate(runPath(id, "layers", { ...parseState(location.search), step: null, tensor: null, key: "", from: null, to: null }));
     layerSearch.focusSoon();
   }
 

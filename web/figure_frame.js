@@ -61,11 +61,6 @@ export function rowAt(y, frame, rows) {
   return down < 0 || down >= 1 || rows === 0 ? null : Math.floor(down * rows);
 }
 
-/** @param {number} row @param {Frame} frame @param {number} rows */
-export function rowPixel(row, frame, rows) {
-  return frame.margin.t + frame.band + ((row + 0.5) / Math.max(1, rows)) * frame.plotHeight;
-}
-
 /** Whole steps of a dragged axis range, never fewer than two. @param {number} low @param {number} high @returns {StepRange} */
 export function draggedRange(low, high) {
   const start = Math.max(0, Math.ceil(Math.min(low, high)));

@@ -15,12 +15,13 @@ import { decode } from "./typed_array.js";
 
 /**
  * The rows of whatever a lane has read, by the shape of its model; null of a model that is not known here.
- * @param {any} model @param {FigureAxis} axis @returns {Rows | null}
+ * @param {any} model @param {FigureAxis} axis @param {string} [unit] of lines: of their values
+ * @returns {Rows | null}
  */
-export function rowsOf(model, axis) {
+export function rowsOf(model, axis, unit) {
   if (model?.measured) return exponentRows(model);
   if (isHeat(model)) return heatRows(model);
-  if (model?.series) return lineRows(model, axis);
+  if (model?.series) return lineRows(model, axis, unit);
   return model?.rows?.every((/** @type {any} */ row) => row.bands && row.marks) ? bandRows(model, axis) : null;
 }
 
@@ -69,12 +70,12 @@ function columnCells(model, column) {
   return [start, stop - 1];
 }
 
-/** A point a row: a column of merged steps has two, its least and its greatest. @param {LinesModel} model @param {FigureAxis} axis @returns {Rows} */
-function lineRows({ series, markSteps, meta }, axis) {
+/** A point a row: a column of merged steps has two, its least and its greatest. @param {LinesModel} model @param {FigureAxis} axis @param {string} [unit] @returns {Rows} */
+function lineRows({ series, markSteps, meta }, axis, unit = "") {
   const per = meta.steps_per_column;
-  const points = series.flatMap(({ name, x, y }) => Array.from(x, (at, i) => [...axis.cells(at, per), name, y[i], Number.isFinite(y[i]) ? "value" : "not measured"]));
-  const marks = markSteps.map((at) => [...axis.cells(at, per), series[0]?.name ?? "", null, "not finite"]);
-  return { columns: [...axis.names, "series", "value", "state"], rows: [...points, ...marks] };
+  const points = series.flatMap(({ name, x, y }) => Array.from(x, (at, i) => [...axis.cells(at, per), name, y[i], unit, Number.isFinite(y[i]) ? "value" : "not measured"]));
+  const marks = markSteps.map((at) => [...axis.cells(at, per), series[0]?.name ?? "", null, unit, "not finite"]);
+  return { columns: [...axis.names, "series", "value", "unit", "state"], rows: [...points, ...marks] };
 }
 
 /** The spans of a row; where a row is a card, each by its own reason. @param {any} row @returns {{from: number, to: number, why: string}[]} */

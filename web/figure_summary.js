@@ -2,7 +2,7 @@
 
 import { percent, power } from "./components/exponents_model.js";
 import { isHeat, spansOf } from "./figure_rows.js";
-import { magnitude, plural, reading, scale, steps } from "./format.js";
+import { capital, magnitude, plural, reading, scale, steps } from "./format.js";
 import { columnName, quantity } from "./quantities.js";
 import { worstWords } from "./statistics.js";
 import { cellOf, cellText, columnSteps, rowName, worstInRow, worstRows } from "./heatmap_model.js";
@@ -17,17 +17,18 @@ export const MOST_ROWS = 200;
 
 /** How the lines of a figure are read, where that is not as a plain reading. @type {Record<string, {unit?: string, text?: (value: number) => string}>} */
 const VALUES = { step_time: { unit: "ms" }, phases: { unit: "ms" }, loss_scale: { text: scale }, tensor: { text: magnitude } };
-/** Series whose points say only that something happened there. @type {Record<string, string>} */
-const HAPPENED = { "skipped step": "skipped", "non-finite": "NaN or Inf" };
+/** Series whose points say only that something happened there; `of`: what has to be recorded for none to mean no. @type {Record<string, {word: string, of?: string}>} */
+const HAPPENED = { "skipped step": { word: "skipped", of: "skipped_step" }, "non-finite": { word: "NaN or Inf" } };
 
 /**
  * The table of whatever a lane has read, by the shape of its model; null of a model that is not known here.
- * @param {any} model @param {string} name of the figure @param {FigureAxis} axis @returns {Summary | null}
+ * @param {any} model @param {string} name of the figure @param {FigureAxis} axis @param {readonly string[]} [recorded] series of the run; all, without
+ * @returns {Summary | null}
  */
-export function summaryOf(model, name, axis) {
+export function summaryOf(model, name, axis, recorded) {
   if (model?.measured) return exponentSummary(model, axis);
   if (isHeat(model)) return model.states?.length ? heatSummary(model) : valueSummary(model);
-  if (model?.series) return lineSummary(model, name, axis);
+  if (model?.series) return lineSummary(model, name, axis, recorded);
   return model?.rows?.every((/** @type {any} */ row) => row.bands && row.marks) ? bandSummary(model, axis) : null;
 }
 
@@ -65,17 +66,14 @@ function valueSummary(model) {
   return { columns: ["Row", `Greatest ${columnName(name).toLowerCase()}`, "Where first"], rows, note };
 }
 
-/** @param {string} text */
-const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
-
-/** A row a place, a column a series. @param {LinesModel} model @param {string} name @param {FigureAxis} axis @returns {Summary} */
-function lineSummary({ series, markSteps, meta }, name, axis) {
+/** A row a place, a column a series. @param {LinesModel} model @param {string} name @param {FigureAxis} axis @param {readonly string[]} [recorded] @returns {Summary} */
+function lineSummary({ series, markSteps, meta }, name, axis, recorded) {
   const { unit = "", text = reading } = VALUES[name] ?? {};
   const byPlace = series.map(valuesByPlace);
   const marks = new Set(markSteps);
   const all = [...new Set([...byPlace.flatMap((values) => [...values.keys()]), ...marks])].sort((a, b) => a - b);
   const { shown, note } = newest(all, "row");
-  const rows = shown.map((at) => [axis.say(at, meta.steps_per_column), ...series.map((one, i) => seriesCell(one, byPlace[i].get(at), text, marks.has(at)))]);
+  const rows = shown.map((at) => [axis.say(at, meta.steps_per_column), ...series.map((one, i) => seriesCell(one, byPlace[i].get(at), text, marks.has(at), recorded))]);
   const head = series.map((one) => (one.name || "value") + (unit && `, ${unit}`));
   return { columns: [axis.title === "time" ? "Time" : "Step", ...head], rows, note };
 }
@@ -88,14 +86,17 @@ function valuesByPlace({ x, y }) {
   return found;
 }
 
-/** @param {Series} series @param {number[] | undefined} values @param {(value: number) => string} text @param {boolean} isMarked */
-function seriesCell({ name }, values, text, isMarked) {
-  if (HAPPENED[name]) return values ? HAPPENED[name] : "no";
+/** @param {Series} series @param {number[] | undefined} values @param {(value: number) => string} text @param {boolean} isMarked @param {readonly string[]} [recorded] */
+function seriesCell({ name }, values, text, isMarked, recorded) {
+  if (HAPPENED[name]) return values ? HAPPENED[name].word : noneText(HAPPENED[name], recorded);
   const known = (values ?? []).filter(Number.isFinite);
   const said = [...new Set([known[0], known.at(-1)])].filter((value) => value !== undefined).map((value) => text(Number(value)));
   if (isMarked) return [...said, "not finite"].join(", ");
   return said.join(" to ") || "not measured";
 }
+
+/** @param {{of?: string}} happened @param {readonly string[]} [recorded] */
+const noneText = ({ of }, recorded) => (of && recorded && !recorded.includes(of) ? "not known" : "no");
 
 /** @param {import("./components/gpu_bands.js").BandModel} model @param {FigureAxis} axis @returns {Summary} */
 function bandSummary({ rows, meta }, axis) {

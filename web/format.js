@@ -23,7 +23,7 @@ export function scale(value) {
 }
 
 /** @param {number} power */
-const superscript = (power) => String(power).replace("-", "⁻").replace(/\d/g, (digit) => SUPERSCRIPTS[Number(digit)]);
+export const superscript = (power) => String(power).replace("-", "⁻").replace(/\d/g, (digit) => SUPERSCRIPTS[Number(digit)]);
 
 /** A plain reading such as a loss: four digits that matter. @param {number | null | undefined} value */
 export function reading(value) {
@@ -94,6 +94,9 @@ export function steps({ start, stop }) {
 
 /** @param {readonly number[]} shape */
 export const shape = (shape) => (shape.length ? shape.join(" x ") : "scalar");
+
+/** As a sentence or a heading begins. @param {string} text */
+export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 
 /** The end of a dotted name says most, so the start gives way. @param {string} text @param {number} length */
 export function shorten(text, length) {

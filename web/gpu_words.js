@@ -2,7 +2,7 @@
 
 import { count, plural, rankList } from "./format.js";
 import { UNKNOWN, bandwidth, bytesOf, isKnown, quantity } from "./quantities.js";
-import { runPath } from "./url_state.js";
+import { onward, runPath } from "./url_state.js";
 
 /** @typedef {import("./types.js").Gpus} Gpus */
 /** @typedef {import("./types.js").Gpu} Gpu */
@@ -21,8 +21,8 @@ export const STATES = {
 /** @param {string} state */
 export const stateOf = (state) => STATES[state] ?? { shape: "?", word: state, rank: 3 };
 
-/** The page's first sentence. @param {Gpus} answer @param {string} run @returns {import("./types.js").Verdict} */
-export function gpuVerdict({ gpus, hosts }, run) {
+/** The page's first sentence. @param {Gpus} answer @param {string} run @param {Parameters<typeof onward>[0]} [state] @returns {import("./types.js").Verdict} */
+export function gpuVerdict({ gpus, hosts }, run, state = {}) {
   if (!gpus.length) {
     const text = hosts.length ? `No GPU is recorded; ${plural(hosts.length, "host sample")} below.` : "No GPU is recorded.";
     return { level: "empty", parts: [["text", text]], links: [] };
@@ -31,7 +31,7 @@ export function gpuVerdict({ gpus, hosts }, run) {
   const slowed = gpus.filter(({ state }) => state === "slowed");
   const worst = bad[0] ?? slowed[0];
   const level = bad.length ? "overflow" : slowed.length ? "warning" : "ok";
-  const links = worst ? [{ label: `GPU of rank ${worst.rank}`, path: gpuPath(run, worst) }] : [];
+  const links = worst ? [{ label: `GPU of rank ${worst.rank}`, path: gpuPath(run, worst, state) }] : [];
   return { level, parts: [["text", sentence(gpus, bad, slowed)]], links };
 }
 
@@ -56,8 +56,8 @@ function sentence(gpus, bad, slowed) {
 /** @param {Gpu[]} gpus */
 const unique = (gpus) => [...new Set(gpus.map(({ rank }) => rank))];
 
-/** @param {string} run @param {{rank: number, key: string}} gpu */
-export const gpuPath = (run, { rank, key }) => runPath(run, "gpu", { rank, key });
+/** @param {string} run @param {{rank: number, key: string}} gpu @param {Parameters<typeof onward>[0]} [state] */
+export const gpuPath = (run, { rank, key }, state = {}) => runPath(run, "gpu", onward(state, { rank, key }));
 
 /** Hosts with their cards, the host of the worst card first, as the cards come. @param {Gpus} answer @returns {HostGroup[]} */
 export function byHost({ gpus, hosts }) {

@@ -1,7 +1,7 @@
 // What the loss scale did and why, in words. Pure.
 
 import { bits, clip, count, plural, rankList, reading, scale } from "./format.js";
-import { runPath } from "./url_state.js";
+import { onward, runPath } from "./url_state.js";
 
 /** @typedef {{class: string | null, growth_factor: number | null, backoff_factor: number | null, growth_interval: number | null}} ScalerSettings */
 /** @typedef {{name: string, min: number | null, max: number | null, last: number | null, settings?: ScalerSettings | null}} Scaler */
@@ -95,15 +95,19 @@ export function settingsText(told) {
   return [grows, falls].filter(Boolean).join(", ");
 }
 
-/** @param {LossScale} answer @param {string} run @returns {import("./types.js").Verdict} */
-export function scaleVerdict(answer, run) {
+/**
+ * @param {LossScale} answer @param {string} run
+ * @param {{state?: Parameters<typeof onward>[0], isNewest?: boolean}} [shown] isNewest: its steps reach the last one of the run
+ * @returns {import("./types.js").Verdict}
+ */
+export function scaleVerdict(answer, run, { state = {}, isNewest = true } = {}) {
   const { drops, layers, layers_of_drops: looked } = answer;
   const [worst] = layers;
   /** @type {[string, string][]} */
-  const parts = [["text", `${skipsText(answer)}; ${fallText(answer)}`]];
+  const parts = [["text", `${skipsText(answer)}; ${fallText(answer, isNewest)}`]];
   if (worst && worst.first > 0) parts.push(["text", "; "], ["code", clip(worst.label, MOST_LETTERS)], ["text", ` overflowed first in ${count(worst.first)} of ${count(looked)}`]);
   parts.push(["text", "."]);
-  return { level: levelOf(answer), parts, links: [...dropLink(drops[0], run), ...layerLink(worst, run)] };
+  return { level: levelOf(answer), parts, links: [...dropLink(drops[0], run, state), ...layerLink(worst, run, state)] };
 }
 
 /** @param {LossScale} answer */
@@ -111,12 +115,13 @@ function skipsText({ skipped_steps: skips, start, stop }) {
   return `${skips ? count(skips) : "No"} skipped ${skips === 1 ? "step" : "steps"} in ${count(stop - start)}`;
 }
 
-/** @param {LossScale} answer */
-function fallText({ scalers, drops }) {
+/** @param {LossScale} answer @param {boolean} isNewest */
+function fallText({ scalers, drops }, isNewest) {
   const [{ min, max, last }] = scalers;
   if (min === null) return "no scale was told in these steps";
   if (min === max) return `the scale was ${scale(max)} throughout`;
-  return drops.length ? `the scale was between ${scale(min)} and ${scale(max)}${last === null ? "" : `, now ${scale(last)}`}` : `the scale grew from ${scale(min)} to ${scale(max)}`;
+  const end = last === null ? "" : isNewest ? `, now ${scale(last)}` : `, ${scale(last)} at the end of these steps`;
+  return drops.length ? `the scale was between ${scale(min)} and ${scale(max)}${end}` : `the scale grew from ${scale(min)} to ${scale(max)}`;
 }
 
 /** @param {LossScale} answer */
@@ -125,18 +130,25 @@ function levelOf({ drops, skipped_steps: skips, start, stop }) {
   return isSerious || skips > (stop - start) * USUAL_SHARE ? "warning" : "ok";
 }
 
-/** @param {Drop | undefined} drop @param {string} run */
-function dropLink(drop, run) {
-  return drop ? [{ label: "Newest drop", path: stepPath(drop, run) }] : [];
+/** What is said where the scale never fell. @param {LossScale} answer @param {boolean} isNewest */
+export function cleanWords({ start, stop, scalers }, isNewest) {
+  const [{ last }] = scalers;
+  const end = last === null ? "" : isNewest ? ` It is ${scale(last)} now.` : ` It was ${scale(last)} at the end of these steps.`;
+  return `No step was skipped and the scale was never lowered in ${plural(stop - start, "step")}.${end}`;
 }
 
-/** @param {OverflowLayer | undefined} layer @param {string} run */
-function layerLink(layer, run) {
-  return layer ? [{ label: "That layer over the steps", path: runPath(run, "tensor", { tensor: layer.tensor }) }] : [];
+/** @param {Drop | undefined} drop @param {string} run @param {Parameters<typeof onward>[0]} state */
+function dropLink(drop, run, state) {
+  return drop ? [{ label: "Newest drop", path: stepPath(drop, run, state) }] : [];
 }
 
-/** The Step page of a drop, on the rank that was first. @param {Drop} drop @param {string} run */
-export const stepPath = ({ step, first, ranks }, run) => runPath(run, "step", { step, rank: first?.rank ?? ranks[0] ?? null, tensor: first?.tensor ?? null });
+/** @param {OverflowLayer | undefined} layer @param {string} run @param {Parameters<typeof onward>[0]} state */
+function layerLink(layer, run, state) {
+  return layer ? [{ label: "That layer over the steps", path: runPath(run, "tensor", onward(state, { tensor: layer.tensor })) }] : [];
+}
+
+/** The Step page of a drop, on the rank that was first. @param {Drop} drop @param {string} run @param {Parameters<typeof onward>[0]} [state] */
+export const stepPath = ({ step, first, ranks }, run, state = {}) => runPath(run, "step", onward(state, { step, rank: first?.rank ?? ranks[0] ?? null, tensor: first?.tensor ?? null }));
 
 /** @param {LossScale} answer @returns {import("./components/cards.js").Card[]} */
 export function scaleCards({ scalers, skipped_steps: skips, start, stop }) {

@@ -31,13 +31,16 @@ export function visibleItems(modules, sort, closed, worst = "least") {
   function add(branches, parent) {
     for (const { module, children } of sorted(branches, sort, worst)) {
       const isClosed = shut.has(module.path);
-      items.push({ ...module, name: nameOf(module.path, parent), isGroup: module.count > 1, isClosed, parent });
+      items.push({ ...module, name: nameOf(module.path, parent), isGroup: isGroup(module), isClosed, parent });
       if (!isClosed) add(children, module.path);
     }
   }
   add(branchesOf(modules), null);
   return items;
 }
+
+/** The root's own tensors are no group: it is above all the others, and one row of it would say that it is all of them. @param {Module} module */
+const isGroup = ({ count, path }) => count > 1 && path !== "";
 
 /** @param {readonly Module[]} modules depth first @returns {Branch[]} */
 function branchesOf(modules) {
@@ -77,7 +80,7 @@ export function toggled(closed, path) {
 
 /** The outermost groups that stand beside each other: closing a lone root would leave one row, so that is the last resort. @param {readonly Module[]} modules @returns {string[]} */
 export function outermost(modules) {
-  const groups = modules.filter((module) => module.count > 1);
+  const groups = modules.filter(isGroup);
   const deepest = Math.max(0, ...groups.map((module) => module.depth));
   for (let depth = 0; depth <= deepest; depth += 1) {
     const level = groups.filter((module) => module.depth === depth);

@@ -58,8 +58,9 @@ export function createRefresher(load, failed) {
       wanted = true;
       if (!running) after(pause());
     },
-    /** The reader asked: drop what is under way and load at once. */
+    /** The reader asked: drop what is under way and load at once. Who asks after the page was left, as a late answer does, is not heard. */
     now() {
+      if (stopped) return;
       running?.abort();
       start();
     },

@@ -5,6 +5,22 @@
 /** @type {Record<string, string>} */
 export const SORTS = { newest: "newest first", oldest: "oldest first", seen: "last seen first", name: "by name" };
 
+/** What a press on a column's name asks for, and how the column is sorted then; a second press asks for the next. @type {Record<string, {sort: string, way: "ascending" | "descending"}[]>} */
+const BY_COLUMN = {
+  Run: [{ sort: "name", way: "ascending" }],
+  State: [{ sort: "seen", way: "descending" }],
+  Age: [{ sort: "", way: "ascending" }, { sort: "oldest", way: "descending" }],
+};
+
+/** The order that a press on a column's name asks for; null where there is none. @param {string} column @param {string} sort as it is now */
+export function nextSort(column, sort) {
+  const ways = BY_COLUMN[column];
+  return ways ? ways[(ways.findIndex((one) => one.sort === sort) + 1) % ways.length].sort : null;
+}
+
+/** How a column is sorted, for `aria-sort`. @param {string} column @param {string} sort */
+export const sortedBy = (column, sort) => BY_COLUMN[column]?.find((one) => one.sort === sort)?.way ?? null;
+
 /** @type {Record<string, string>} what is asked for -> what the server is told */
 export const SHOWN = { "": "not archived", only: "archived", all: "all" };
 const ARCHIVED = /** @type {Record<string, string>} */ ({ "": "false", only: "true", all: "" });

@@ -6,9 +6,9 @@ import { formatState } from "./url_state.js";
 /** @typedef {import("./types.js").ViewState} ViewState */
 /** @typedef {Pick<import("./types.js").RunSummary, "id" | "world_size" | "first_step" | "last_step">} OtherRun */
 
-/** Tensors, cards and comparisons are numbers of one run alone. @param {ViewState} state @param {OtherRun} run @returns {Partial<ViewState>} */
+/** Tensors, cards, times and comparisons are of one run alone. @param {ViewState} state @param {OtherRun} run @returns {Partial<ViewState>} */
 export function stateFor(state, run) {
-  const kept = { ...state, tensor: null, step: null, key: "", against: "" };
+  const kept = { ...state, tensor: null, step: null, key: "", from: null, to: null, against: "" };
   const rank = typeof state.rank === "number" && state.rank >= run.world_size ? null : state.rank;
   return { ...kept, rank, ...(hasSteps(state, run) ? {} : { start: null, stop: null }) };
 }

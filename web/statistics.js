@@ -1,6 +1,6 @@
 // What a heatmap can show of a layer: names, words for its values, and how far it is measured. Pure.
 
-import { bits, magnitude, plural } from "./format.js";
+import { bits, magnitude, plural, superscript } from "./format.js";
 
 /** @typedef {"bits" | "log2" | "fraction" | "count"} ScaleName */
 /**
@@ -69,6 +69,3 @@ function tickText(scale, value) {
   if (scale === "count" && value === 0) return "none";
   return `2${superscript(value)}`;
 }
-
-/** @param {number} power */
-const superscript = (power) => String(power).replace("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)]);

@@ -11,6 +11,7 @@
  * @property {boolean} archived
  * @property {Record<string, number>} [alerts] severity -> how many stand
  * @property {RunState} state
+ * @property {string | null} [reason] why a run that failed or died has ended
  * @property {number} ranks_reporting
  * @property {number} world_size
  * @property {number | null} first_step
@@ -132,6 +133,7 @@
  * @property {string[]} [phases] of `phases`, those that are known
  * @property {number[]} [loader_bound_ranks] of `phases`
  * @property {boolean} [loss_scaled]
+ * @property {number} [observed_ranks] of `percentiles`
  * @property {{rank: number, part: string, level: number, first_step: number, last_step: number}[]} [damaged]
  * @property {number} [damaged_tiles]
  */
@@ -300,6 +302,8 @@
  * @property {number | null} start
  * @property {number | null} stop
  * @property {number | null} last The newest so many steps, however far the run goes on; null where steps are named, or all are shown
+ * @property {number | null} from With `to` a part of the time axis of a GPU's lanes. Unix time, milliseconds
+ * @property {number | null} to
  * @property {number | "all" | null} rank
  * @property {number | null} step
  * @property {number | null} tensor

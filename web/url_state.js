@@ -3,7 +3,7 @@
 /** @typedef {import("./types.js").ViewState} ViewState */
 
 /** @type {ViewState} */
-const EMPTY = Object.freeze({ start: null, stop: null, last: null, rank: null, step: null, tensor: null, kinds: [], q: "", key: "", axis: "", statistic: "", axes: "", sort: "", closed: [], against: "" });
+const EMPTY = Object.freeze({ start: null, stop: null, last: null, from: null, to: null, rank: null, step: null, tensor: null, kinds: [], q: "", key: "", axis: "", statistic: "", axes: "", sort: "", closed: [], against: "" });
 
 const AXES = /** @type {const} */ (["steps", "time"]);
 /** Of a figure: columns, rows, where it is not steps by tensors. */
@@ -24,6 +24,8 @@ export function parseState(search) {
     start: wholeNumber(query.get("start")),
     stop: wholeNumber(query.get("stop")),
     last: wholeNumber(query.get("last")) || null,
+    from: wholeNumber(query.get("from")),
+    to: wholeNumber(query.get("to")),
     rank: rank === "all" ? "all" : wholeNumber(rank),
     step: wholeNumber(query.get("step")),
     tensor: wholeNumber(query.get("tensor")),
@@ -46,21 +48,30 @@ const matching = (text, pattern) => (text !== null && pattern.test(text) ? text 
 function withSoundRange(state) {
   const { start, stop } = state;
   const crossed = start !== null && stop !== null && stop <= start;
-  const sound = crossed ? { ...state, start: null, stop: null } : state;
+  const timed = withSoundTimes(state);
+  const sound = crossed ? { ...timed, start: null, stop: null } : timed;
   return sound.start !== null || sound.stop !== null ? { ...sound, last: null } : sound;
 }
 
-/** The view after a change of some of it: choosing steps lets go of the newest ones. @param {ViewState} state @param {Partial<ViewState>} patch @returns {ViewState} */
+/** Times are shown from one to the other, or not at all. @param {ViewState} state @returns {ViewState} */
+function withSoundTimes(state) {
+  const { from, to } = state;
+  return from !== null && to !== null && to > from ? state : { ...state, from: null, to: null };
+}
+
+/** The view after a change of some of it: choosing steps lets go of the newest ones, and either of a part of the time axis. @param {ViewState} state @param {Partial<ViewState>} patch @returns {ViewState} */
 export function changedState(state, patch) {
   const choosesSteps = "start" in patch || "stop" in patch;
-  return withSoundRange({ ...state, ...(choosesSteps ? { last: null } : {}), ...("last" in patch ? { start: null, stop: null } : {}), ...patch });
+  const followsNewest = "last" in patch;
+  const times = choosesSteps || followsNewest ? { from: null, to: null } : {};
+  return withSoundRange({ ...state, ...times, ...(choosesSteps ? { last: null } : {}), ...(followsNewest ? { start: null, stop: null } : {}), ...patch });
 }
 
 /** In one fixed order, so that one view has one URL. @param {Partial<ViewState>} state @returns {string} */
 export function formatState(state) {
   const full = { ...EMPTY, ...state };
   const query = new URLSearchParams();
-  for (const name of /** @type {const} */ (["step", "rank", "tensor", "start", "stop", "last"])) {
+  for (const name of /** @type {const} */ (["step", "rank", "tensor", "start", "stop", "last", "from", "to"])) {
     if (full[name] !== null) query.set(name, String(full[name]));
   }
   for (const kind of full.kinds) query.append("kind", kind);
@@ -71,6 +82,12 @@ export function formatState(state) {
   const text = query.toString();
   return text ? `?${text}` : "";
 }
+
+/**
+ * The view a link inside a run leads to: of what is shown, only the steps go along.
+ * @param {Partial<Pick<ViewState, "start" | "stop" | "last">>} state @param {Partial<ViewState>} [patch] @returns {Partial<ViewState>}
+ */
+export const onward = ({ start = null, stop = null, last = null }, patch = {}) => ({ start, stop, last, ...patch });
 
 /**
  * The address of a run's page with a view.

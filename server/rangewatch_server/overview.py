@@ -25,6 +25,7 @@ from rangewatch_server.store.endings import DIED, FAILED, TERMINATED
 from rangewatch_server.verdict import verdict
 
 SPARKLINE_COLUMNS = 60
+MOST_REASON = 300  # characters of why a run ended
 RECENT_STEPS = 20  # the step time shown is the mean of these
 
 
@@ -32,10 +33,10 @@ def run_line(run: RunReader) -> dict[str, Any]:
     """A run as the list of runs shows it."""
     rows = [rank.row for rank in run.ranks.values()]
     scales = [scale for rank in run.ranks.values() if (scale := _loss_scale(rank)) is not None]
-    size = world_size(run)
+    size, now = world_size(run), state(run)
     oldest = [row for rank in run.ranks.values() for row in rank.rows]
     return {
-        "id": run.id, "name": run.name, "state": state(run),
+        "id": run.id, "name": run.name, "state": now, "reason": _reason(run, now),
         "ranks_reporting": sum(_reports(run, rank, size) for rank in run.ranks.values()),
         "world_size": size, "first_step": run.first_step, "last_step": run.last_step,
         "loss_scale": min(scales, default=None),
@@ -89,6 +90,19 @@ def state(run: RunReader) -> str:
     if worst is not None:
         return worst
     return "finished" if states == {"finished"} else "stale"
+
+
+def _reason(run: RunReader, state: str) -> str | None:
+    """Why a run that failed, or whose ranks died, has ended: in one line, and not all of a long one."""
+    if state == FAILED:
+        said = min(((rank, message) for rank, _, message, _ in run.newest_events([FAILED])), default=None)
+        text = None if said is None or not said[1] else f"Rank {said[0]}: {said[1]}"
+    elif state in (DIED, TERMINATED):
+        text = deaths.sentence(deaths.ended(run))
+    else:
+        text = None
+    line = " ".join((text or "").split())
+    return (line if len(line) <= MOST_REASON else f"{line[: MOST_REASON - 1]}…") or None
 
 
 def world_size(run: RunReader) -> int:

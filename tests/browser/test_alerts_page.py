@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
 import httpx
 import numpy as np
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
@@ -54,7 +57,7 @@ def test_a_rule_is_switched_off_for_the_run(tab: Tab, runs: Runs) -> None:
     page.get_by_label("NaN or Inf: on", exact=True).uncheck()
     page.get_by_role("button", name="Set for this run").click()
     expect(page.get_by_test_id("thresholds")).to_contain_text("Saved")
-    expect(page.get_by_test_id("alerts-over")).to_contain_text("over since", timeout=30_000)
+    expect(page.get_by_test_id("alerts-over")).to_contain_text("over for", timeout=30_000)
     expect(page.get_by_test_id("alerts-open")).not_to_be_visible()
 
 
@@ -63,7 +66,7 @@ def test_another_tools_thresholds_fill_the_form(tab: Tab, runs: Runs) -> None:
     page = tab.page
     page.goto(f"{tab.address}/runs/{run}/alerts")
     page.get_by_text("Thresholds of the rules").click()
-    page.get_by_label("As another tool has them").select_option("msprobe")
+    page.get_by_label("Use the thresholds of").select_option("msprobe")
     expect(page.get_by_test_id("thresholds")).to_contain_text("AnomalyTurbulence")
     factor = page.locator("input[name='exploding_gradient.factor']")
     expect(factor).to_have_value("1.5")
@@ -72,7 +75,7 @@ def test_another_tools_thresholds_fill_the_form(tab: Tab, runs: Runs) -> None:
     assert httpx.get(f"{runs.server.url}/api/v1/runs/{run}/thresholds").json()["run"] == {
         "exploding_gradient": {"factor": 1.5}
     }
-    page.get_by_label("As another tool has them").select_option("")
+    page.get_by_label("Use the thresholds of").select_option("")
     expect(factor).not_to_have_value("1.5")
 
 
@@ -83,3 +86,42 @@ def test_without_alerts_it_says_so(tab: Tab, runs: Runs) -> None:
     tab.page.goto(f"{tab.address}/runs/{number(runs.server, 'calm')}/alerts")
     expect(tab.page.get_by_test_id("empty-state")).to_contain_text("No alert has been raised")
     expect(tab.page.get_by_test_id("verdict")).to_contain_text("Nothing is wrong")
+
+
+def test_an_old_alert_that_stands_is_listed_and_older_ones_can_be_asked_for(tab: Tab, runs: Runs) -> None:
+    run = overflowing(runs.server, "alerts many")
+    one = httpx.get(f"{runs.server.url}/api/v1/runs/{run}/alerts").json()["alerts"][0]
+    many = [one | {"id": number, "resolved_ns": None if number == 1 else 5} for number in range(450, 0, -1)]
+
+    def serve(route: Route) -> None:
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(route.request.url).query).items()}
+        route.fulfill(json=answer(many, asked))
+
+    page = tab.page
+    page.route(f"**/api/v1/runs/{run}/alerts?*", serve)
+    page.goto(f"{tab.address}/runs/{run}/alerts?key=3")
+    expect(page.get_by_test_id("verdict")).to_contain_text("1 finding stands.")
+    expect(page.get_by_test_id("alerts-open").locator("#alert-1")).to_be_visible()
+    expect(page.get_by_test_id("alerts-named").locator("#alert-3")).to_be_focused()
+    over = page.get_by_test_id("alerts-over")
+    expect(over.get_by_role("heading", name="Over (the newest 200)")).to_be_visible()
+    over.get_by_role("button", name="Earlier alerts").click()
+    expect(over.locator(".alert")).to_have_count(400)
+    over.get_by_role("button", name="Earlier alerts").click()
+    expect(over.locator(".alert")).to_have_count(449)
+    expect(over.get_by_role("button", name="Earlier alerts")).to_be_hidden()
+    expect(page.get_by_test_id("alerts-named")).to_be_hidden()
+
+
+def answer(many: list[dict[str, Any]], asked: dict[str, str]) -> dict[str, Any]:
+    """As the server would list them."""
+    states = {"open": [True], "over": [False]}.get(asked["state"], [True, False])
+    mine = [each for each in many if (each["resolved_ns"] is None) in states]
+    mine = [each for each in mine if each["id"] < int(asked.get("before", 10**9))]
+    shown = mine[: int(asked["limit"])]
+    return {"now_ns": 10**18, "alerts": shown, "next": shown[-1]["id"] if len(mine) > len(shown) else None}
+
+
+def test_an_alert_that_is_no_more_is_said_to_be_so(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/alerts?key=987654")
+    expect(page.get_by_text("There is no alert 987654 in this run, or no longer.")).to_be_visible()

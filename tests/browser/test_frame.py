@@ -109,6 +109,17 @@ def test_another_run_is_found_by_typing_and_opened_on_the_same_page(tab: Tab, ru
     expect(search).to_be_hidden()
 
 
+def test_enter_right_after_typing_opens_what_was_typed(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers")
+    page.keyboard.press("r")
+    expect(page.get_by_role("option").first).to_be_visible()
+    search = page.get_by_role("combobox", name="Find a run")
+    search.fill("ARTIA")
+    search.press("Enter")
+    page.wait_for_url(f"**/runs/{runs.partial}/layers")
+    expect(search).to_be_hidden()
+
+
 def test_arrows_choose_and_escape_leaves(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     button = page.get_by_test_id("run-picker").get_by_role("button")

@@ -19,6 +19,8 @@ STEPS, HANG_S = 20, 580
 START_NS = 1_790_000_000 * SECOND
 NO_SIDEWAYS = "() => document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 TICKS = "[data-testid=figure-gpu-power] .xtick text"
+SHOWN = "document.querySelector('[data-testid=figure-gpu-power]')?.data?.[1].x.length"
+PART_IS_SHOWN = f"() => {SHOWN} > 100 && {SHOWN} < 200"
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def test_a_long_hang_is_shown_over_the_time(tab: Tab, address: str) -> None:
     page.get_by_test_id("figure-gpu-power").focus()
     page.keyboard.press("ArrowLeft")
     readout = page.locator(".lane", has=page.get_by_test_id("figure-gpu-power")).locator(".lane-readout")
-    expect(readout).to_have_text(re.compile(r"\d\d:\d\d:\d\d, step 20 · power 90 W, limit 700 W"))
+    expect(readout).to_have_text(re.compile(r"\d\d:\d\d:\d\d \S+, step 20 · power 90 W, limit 700 W"))
     expect(page.get_by_test_id("figure-step_time")).to_have_count(0)
     page.set_viewport_size({"width": 390, "height": 844})
     page.wait_for_function(NO_SIDEWAYS)  # figures follow the width
@@ -80,6 +82,18 @@ def test_a_part_of_the_time_is_asked_for(tab: Tab, address: str) -> None:
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] * 3 / 4, box["y"] + box["height"] / 2, steps=4)
         page.mouse.up()
-    page.wait_for_function("() => document.querySelector('[data-testid=figure-gpu-power]').data[1].x.length < 200")
+    page.wait_for_function(PART_IS_SHOWN)
     first, *_, last = plot.evaluate("(figure) => Array.from(figure.data[1].x)")
     assert first == 0 and 140 < last < 160, "seconds from the first sample that is shown"
+    page.wait_for_url(re.compile(r"from=\d{13}&to=\d{13}&key=GPU-h&axis=time$"))
+    page.reload()
+    tab.drawn()
+    page.wait_for_function(PART_IS_SHOWN)
+    page.get_by_label("First step").fill("2")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"start=2&key=GPU-h&axis=time$"))
+    page.wait_for_function(f"() => {SHOWN} === {STEPS - 2}")  # of the step that hangs no record has come
+    page.go_back()
+    page.wait_for_function(PART_IS_SHOWN)
+    page.go_back()
+    page.wait_for_url(re.compile(r"/gpu\?rank=0&key=GPU-h$"))

@@ -174,6 +174,21 @@ def test_typing_is_not_disturbed(live: Live, new_tab: Callable[..., Tab]) -> Non
     expect(name).to_have_value("blocks.1")
 
 
+def test_a_range_is_typed_while_steps_come(live: Live, new_tab: Callable[..., Tab]) -> None:
+    page = patient(new_tab(live.server.url)).open("/runs/1/layers")
+    first = page.get_by_role("spinbutton", name="First step")
+    first.fill("3")
+    page.get_by_role("spinbutton", name="Last step").fill("1")
+    live.send(MORE)
+    columns(page, live.step)
+    expect(first).to_have_value("3")
+    page.keyboard.press("End")
+    page.keyboard.type("9")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/layers?start=3&stop=20")
+    expect(first).to_have_value("3")
+
+
 def test_a_lost_server_is_said_and_heals(live: Live, new_tab: Callable[..., Tab]) -> None:
     page = patient(new_tab(live.server.url, expected=GONE)).open("/runs/1")
     note = page.get_by_test_id("connection-lost")

@@ -125,7 +125,13 @@ def test_a_range_narrows_all_of_it(tab: Tab, runs_of_scales: Numbers) -> None:
     page = tab.open(f"/runs/{runs_of_scales.dropped}/loss-scale?start=100&stop=200")
     assert [row[0] for row in rows(page)] == ["150"]
     expect(page.get_by_test_id("verdict")).to_contain_text("1 skipped step in 100")
+    expect(page.get_by_test_id("verdict")).to_contain_text("at the end of these steps")
     assert page.get_by_test_id("overflow-table").locator("tbody tr").count() == 2
+    page.get_by_test_id("overflow-table").get_by_role("link").first.click()
+    page.wait_for_url("**/tensor?tensor=*&start=100&stop=200")
+    page.go_back()
+    page.get_by_test_id("drops-table").get_by_role("link", name="150", exact=True).click()
+    page.wait_for_url("**/step?step=150&*start=100&stop=200")
 
 
 def test_drops_come_in_pages(tab: Tab, runs_of_scales: Numbers) -> None:

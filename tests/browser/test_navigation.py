@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests import long_run
 from tests.browser import drawn, hand_made
@@ -17,6 +17,7 @@ from tests.server.conftest import Server, batch, catalogue, opening
 
 
 def click_cell(page: Page, figure: str, step: float, row: float) -> None:
+    page.get_by_test_id(f"figure-{figure}").scroll_into_view_if_needed()
     x, y, *_ = drawn.place(page, figure, step, row)
     page.mouse.move(x, y)
     page.mouse.click(x, y)
@@ -38,16 +39,48 @@ def test_clicks_lead_from_timeline_to_layers_to_step_to_tensor(tab: Tab, runs: R
     page.wait_for_url("**/layers?rank=0&start=70&stop=171")
     tab.drawn()
     click_cell(page, "layers", 120, 3)
-    page.wait_for_url("**/step?step=120&rank=0&tensor=3")
+    page.wait_for_url("**/step?step=120&rank=0&tensor=3&start=70&stop=171")
     first = page.get_by_test_id("first-nonfinite")
     expect(first).to_have_attribute("data-chosen", "")
     first.get_by_role("link", name="blocks.3.ff").click()
-    page.wait_for_url("**/tensor?rank=0&tensor=3")
+    page.wait_for_url("**/tensor?rank=0&tensor=3&start=70&stop=171")
     expect(page.locator(".tensor-name")).to_have_text("blocks.3.ff output")
     expect(page.get_by_test_id("tensor-table").locator("tbody tr").first).to_contain_text("not finite")
-    for address in ("**/step?step=120&rank=0&tensor=3", "**/layers?rank=0&start=70&stop=171", f"**/runs/{runs.states}"):
+    for address in (
+        "**/step?step=120&rank=0&tensor=3&start=70&stop=171",
+        "**/layers?rank=0&start=70&stop=171",
+        f"**/runs/{runs.states}",
+    ):
         page.go_back()
         page.wait_for_url(address)
+
+
+def test_choices_of_another_page_do_not_change_what_a_click_opens(tab: Tab, runs: Runs) -> None:
+    carried = "rank=1&kind=grad_output&q=no+such&axes=step%2Crank"
+    page = tab.open(f"/runs/{runs.states}?{carried}")
+    expect(page.locator(".worst-table caption")).to_have_text(re.compile("all ranks$"))
+    click_cell(page, "layers", 120, 3)
+    page.wait_for_url("**/step?step=120&rank=0&tensor=3")
+    page.go_back()
+    tab.drawn()
+    click_cell(page, "timeline", 120, 0)
+    page.wait_for_url("**/layers?rank=0&start=70&stop=171")
+
+
+def test_an_answer_that_comes_late_does_not_move_the_page_that_is_read(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    held: list[Route] = []
+    page.route("**/locate?*", lambda route: held.append(route))
+    with page.expect_request("**/locate?*"):
+        click_cell(page, "layers", 120, 3)
+    page.locator("#nav").get_by_role("link", name="Environment").click()
+    page.wait_for_url("**/environment")
+    expect(page).to_have_title(re.compile("Environment"))
+    with page.expect_response("**/locate?*"):
+        held[0].continue_()
+    page.evaluate("() => new Promise((done) => setTimeout(done, 100))")  # as long as the late page would need to go on
+    assert page.url.endswith("/environment")
+    expect(page).to_have_title(re.compile("Environment"))
 
 
 def test_a_row_name_and_the_table_lead_on(tab: Tab, runs: Runs) -> None:

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
 from tests.browser.conftest import Tab
-from tests.browser.hand_made import MARKUP, accept, number
+from tests.browser.hand_made import MARKUP, Runs, accept, number
 from tests.server.conftest import Server, batch, opening
 
 KNOWN = Catalogue(statistics.ALL, (TensorEntry("a", "output", 0, "float16", (4, 8), 0, "Linear"),))
@@ -107,6 +107,26 @@ def test_a_run_is_titled_archived_and_deleted_in_its_page(listed: tuple[Tab, Ser
     assert httpx.get(f"{server.url}/api/v1/runs/{run}").status_code == 404
 
 
+def test_what_is_typed_of_a_run_stays_until_it_is_saved(listed: tuple[Tab, Server]) -> None:
+    tab, server = listed
+    page = tab.open(f"/runs/{number(server, 'beta')}")
+    page.get_by_text("Title, tags and note").click()
+    title, about = page.get_by_label("Title"), page.get_by_test_id("run-about")
+    title.fill("half a ti")
+    expect(about).to_contain_text("Not saved yet.")
+    page.locator("h1").click()
+    expect(title).not_to_be_focused()
+    say(server, "beta", note="of somebody else")
+    expect(page.get_by_test_id("run-note")).to_contain_text("of somebody else")
+    expect(page.get_by_label("Note")).to_have_value("of somebody else")
+    expect(title).to_have_value("half a ti")
+    title.fill("a title")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(about).to_contain_text("Saved.")
+    expect(about).not_to_contain_text("Not saved yet.")
+    expect(page.locator("h1")).to_have_text("a title")
+
+
 @pytest.mark.parametrize("width", [390, 1280, 1920])
 def test_it_fits_the_screen(listed: tuple[Tab, Server], width: int) -> None:
     tab, server = listed
@@ -129,3 +149,39 @@ def test_standing_alerts_are_counted(listed: tuple[Tab, Server]) -> None:
     expect(page.locator(".alert-count")).to_have_count(1)
     row.get_by_role("link", name="Alerts: 1 critical").click()
     page.wait_for_url("**/alerts")
+
+
+def test_columns_names_sort_and_keep_the_focus(listed: tuple[Tab, Server]) -> None:
+    tab, _ = listed
+    page = tab.open("/")
+    expect(page.get_by_role("columnheader", name="Age")).to_have_attribute("aria-sort", "ascending")
+    by_name = page.locator(".runs-table .sort", has_text="Run")  # its role's name has the arrow too
+    by_name.click()
+    page.wait_for_url("**/?sort=name")
+    expect(page.locator("[data-testid=run-row] .run-name")).to_have_text(["Alpha", "beta", "zeta"])
+    expect(page.locator(".runs-table th").first).to_have_attribute("aria-sort", "ascending")
+    expect(by_name).to_be_focused()
+    page.get_by_role("button", name="Age").click()
+    expect(page.locator("[data-testid=run-row] .run-name")).to_have_text(["beta", "Alpha", "zeta"])
+    page.get_by_role("button", name="Age").click()
+    page.wait_for_url("**/?sort=oldest")
+    expect(page.locator("[data-testid=run-row] .run-name")).to_have_text(["zeta", "Alpha", "beta"])
+
+
+def test_a_row_under_the_focus_is_brought_up_to_date_all_of_it(listed: tuple[Tab, Server]) -> None:
+    tab, server = listed
+    page = tab.open("/")
+    row = page.locator(f"[data-run='{number(server, 'zeta')}']")
+    row.locator(".run-name").focus()
+    say(server, "zeta", title="Its new title", tags=["late"])
+    accept(server, batch(KNOWN, 1, range(40, 80), {"amax": np.linspace(1, 9, 40)}, run="zeta"))
+    expect(row.locator(".run-name")).to_have_text("Its new title", timeout=15_000)
+    expect(row.locator(".tag")).to_have_text("late")
+    expect(row.locator(".run-name")).to_be_focused()
+
+
+def test_a_run_that_failed_says_why_and_when_it_was_seen_last(tab: Tab, runs: Runs) -> None:
+    page = tab.open("/")
+    row = page.locator(f"[data-run='{runs.partial}']")
+    expect(row).to_contain_text("Rank 3: RuntimeError: the data loader ended", timeout=30_000)
+    expect(row).to_contain_text(" ago")

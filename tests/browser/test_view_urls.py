@@ -28,7 +28,7 @@ SEED = int(os.environ.get("RANGEWATCH_SEED", "8"))
 @pytest.fixture(scope="module")
 def still(runs: Runs) -> Runs:
     """Once no run is live any more: until then states change by themselves."""
-    ours = (runs.states, runs.partial, runs.health, runs.hostile, runs.empty)
+    ours = (runs.states, runs.partial, runs.health, runs.hostile, runs.empty, runs.hung, runs.mismatch)
     deadline = time.monotonic() + 60
     while any(runs.server.get(f"/api/v1/runs/{run}")["state"] in ("live", "empty") for run in ours):
         assert time.monotonic() < deadline, "runs that nobody sends to are live still"

@@ -10,10 +10,11 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Page
 
+from rangewatch_server.figures.shown import BY_NAME, HEADROOM
 from tests.browser.hand_made import STEPS, TENSORS, Runs
 
 KINDS = ("output", "grad_output", "grad")
-STATISTICS = ("amax", "zero_count", "nan_count")
+STATISTICS = tuple(name for name in BY_NAME if name != HEADROOM.name)  # what the pages offer besides headroom
 
 # What a reader sees and could compare: words, what controls hold, the numbers of every figure, the pixels of canvases.
 # Left out is what goes on with the clock: how long ago a run was seen, and notes of how long a rank has been silent.
@@ -82,6 +83,7 @@ def views(runs: Runs, chance: random.Random) -> Iterator[str]:
     """Addresses without end, every page first."""
     makers: tuple[Callable[[Runs, random.Random], str], ...] = (
         _layers, _tensor, _overview, _step, _collectives, _loss_scale, _gpu, _agent, _alerts, _runs, _environment,
+        _hang,
     )  # fmt: skip
     yield from (make(runs, chance) for make in makers)
     while True:
@@ -119,8 +121,11 @@ def _some(chance: random.Random, **choices: Any) -> dict[str, Any]:
 def _layers(runs: Runs, chance: random.Random) -> str:
     query = _some(
         chance, rank=["all", 0, 1], q=["ff", "blocks.1", "7"], statistic=STATISTICS, sort=["name", "worst"],
-        axes=["step,rank", "tensor,rank"],
+        axes=["step,rank", "tensor,rank"], tensor=[0, 3, 7],
+        against=[f"step:{chance.randrange(STEPS)}", "rank:1", f"run:{runs.partial}"],
     )  # fmt: skip
+    if "tensor" in query and query.get("rank") == 1:
+        del query["rank"]  # it falls silent: to look for its worst place after that is a failed request
     kinds = [("kind", kind) for kind in KINDS if chance.random() < 0.3]
     closed = [("closed", "blocks")] if chance.random() < 0.3 else []
     return _path(runs.states, "/layers", _range(chance, STEPS) | query, kinds + closed)
@@ -162,7 +167,9 @@ def _agent(runs: Runs, chance: random.Random) -> str:
 
 
 def _alerts(runs: Runs, chance: random.Random) -> str:
-    return _path(chance.choice([runs.states, runs.partial, runs.health]), "/alerts", {})
+    run = chance.choice([runs.states, runs.partial, runs.health])
+    known = [each["id"] for each in runs.server.get(f"/api/v1/runs/{run}/alerts")["alerts"]]
+    return _path(run, "/alerts", _some(chance, key=[*known, 10**9]))
 
 
 def _runs(runs: Runs, chance: random.Random) -> str:
@@ -172,3 +179,7 @@ def _runs(runs: Runs, chance: random.Random) -> str:
 
 def _environment(runs: Runs, chance: random.Random) -> str:
     return _path(chance.choice([runs.health, runs.states]), chance.choice(["/environment", "/gpus"]), {})
+
+
+def _hang(runs: Runs, chance: random.Random) -> str:
+    return _path(chance.choice([runs.hung, runs.mismatch, runs.health]), "/hang", {})

@@ -63,7 +63,8 @@ def test_the_sentence_names_who_died_before_who_was_stopped_for_it(server: Serve
     first = run["deaths"][0]
     assert (first["rank"], first["step"], first["module"], first["phase"]) == (2, 7, "a.b", "forward")
     assert first["collectives"][0]["enqueued"] == 957 and first["stack"].startswith("Fatal")
-    assert server.get("/api/v1/runs")["runs"][0]["state"] == "died"
+    line = server.get("/api/v1/runs")["runs"][0]
+    assert (line["state"], line["reason"]) == ("died", run["death"])
 
 
 def test_many_deaths_are_counted_not_listed(server: Server) -> None:
@@ -104,7 +105,7 @@ def test_a_rank_that_is_started_again_has_not_died(server: Server) -> None:
 
 def test_no_death_no_sentence(server: Server) -> None:
     run = end(server, 0, ("finished", "", {}))
-    assert (run["death"], run["deaths"]) == (None, [])
+    assert (run["death"], run["deaths"], run["reason"]) == (None, [], None)
 
 
 def test_hostile_data_stays_data(server: Server) -> None:

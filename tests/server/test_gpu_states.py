@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import numpy as np
 
 from rangewatch.records import Batch, Event, Opening, Samples
+from rangewatch_server.rules import gpu_health
 from tests.server.conftest import Server, batch, catalogue, opening
 
 KNOWN = catalogue(3)
@@ -63,3 +67,10 @@ def test_every_rank_without_a_driver_is_told_of(server: Server) -> None:
     send(server, opening(KNOWN, rank=1, world_size=2), batch(KNOWN, 0, range(0), rank=1, events=told(1)))
     send(server, opening(KNOWN, world_size=2), *(batch(KNOWN, n, range(0), events=told(200)) for n in range(3)))
     assert [each["rank"] for each in server.get("/api/v1/runs/1/gpus")["notes"]] == [0, 1]
+
+
+def test_a_finding_leads_to_the_page_of_its_card() -> None:
+    card = {"rank": 3, "key": "GPU-a b&c", "state": "gone", "name": "H100", "host": "n", "step": None, "why": []}
+    evidence: Any = SimpleNamespace(run=SimpleNamespace(id=7))
+    found = gpu_health._finding(evidence, card | {"values": {}})
+    assert found.links == (("This GPU", "/runs/7/gpu?rank=3&key=GPU-a+b%26c"),)

@@ -55,3 +55,13 @@ def test_only_the_newest_events_are_read(store: Store) -> None:
         ]
         detail = overview.run_detail(run)
     assert [rank["dropped"] for rank in detail["ranks"]] == [{"m19": 19}] * 2
+
+
+def test_the_list_says_in_one_line_why_a_run_failed(server: Server) -> None:
+    server.post(opening(KNOWN))
+    assert server.get("/api/v1/runs")["runs"][0]["reason"] is None
+    tell(server, 0, ("failed", f"RuntimeError: the loader\n  ended {'x' * 400}", {}))
+    line = server.get("/api/v1/runs")["runs"][0]
+    assert line["state"] == "failed"
+    assert line["reason"].startswith("Rank 0: RuntimeError: the loader ended xxx")
+    assert len(line["reason"]) == overview.MOST_REASON

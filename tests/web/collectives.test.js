@@ -21,6 +21,7 @@ test("the verdict comes with its evidence; without one the reason does", () => {
   assert.equal(links[0].path, "/runs/3/gpu?rank=5");
   assert.deepEqual(waitVerdict({ ...ANSWER, verdict: null, why_no_verdict: "Nobody stands out: x" }, "3"), { level: "ok", parts: [["text", "Nobody stands out: x"]], links: [] });
   assert.equal(waitVerdict({ ...ANSWER, verdict: { ...ANSWER.verdict, rank: null } }, "3").links.length, 0, "slow communication is no rank's");
+  assert.match(waitVerdict(ANSWER, "3", { last: 50 }).links[0].path, /\?rank=5&last=50$/);
   assert.deepEqual(waitCards(ANSWER).map(({ value }) => value), ["rank 5", "data loader", "30 ms", "7"]);
 });
 

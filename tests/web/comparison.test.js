@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { comparisonReadout, difference, differenceText, hindrance, notesOf, parseAgainst, readComparison, sidesOf, worstRow } from "../../web/components/comparison_model.js";
-import { band, percentileTitle } from "../../web/components/percentile_lane.js";
+import { PERCENTILES, band, percentileTitle } from "../../web/components/percentile_lane.js";
 import { alertsOn } from "../../web/components/tensor_facts.js";
 import { STATE } from "../../web/headroom.js";
 
@@ -83,6 +83,12 @@ test("a spread over ranks is an outline for each stretch without a hole", () => 
   const { x, y } = band(line([1, 2, 3]), line([4, 5, 6]), 1);
   assert.deepEqual(x, [0, 1, 1, 0, NaN, 5, 5, NaN]);
   assert.deepEqual(y, [4, 5, 2, 1, NaN, 6, 3, NaN]);
+});
+
+test("where no rank was observed nothing is said of its headroom", () => {
+  const model = (/** @type {object} */ meta) => ({ series: [], markSteps: [], meta: { steps_per_column: 1, ...meta } });
+  assert.equal(PERCENTILES.readout(model({ observed_ranks: 0 }), 3, null), "not observed on any rank");
+  assert.equal(PERCENTILES.readout(model({ observed_ranks: 2 }), 3, null), "not observed on any rank, or all zero");
 });
 
 test("a run with one rank says that it has no spread", () => {

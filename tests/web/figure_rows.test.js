@@ -73,16 +73,22 @@ const lines = (/** @type {any[]} */ data, more = {}) => readLines(/** @type {any
 
 test("lines: a point a row, and non-finite steps as such", () => {
   const loss = lines([{ name: "loss", x: [0, 1], y: [2.5, 2.25] }], { nonfinite_steps: [2] });
-  assert.deepEqual(rows(rowsOf(loss, STEPS)), [[0, 0, "loss", 2.5, "value"], [1, 1, "loss", 2.25, "value"], [2, 2, "loss", null, "not finite"]]);
+  assert.deepEqual(rows(rowsOf(loss, STEPS)), [[0, 0, "loss", 2.5, "", "value"], [1, 1, "loss", 2.25, "", "value"], [2, 2, "loss", null, "", "not finite"]]);
   assert.deepEqual(summaryOf(loss, "loss", STEPS)?.rows, [["step 0", "2.5"], ["step 1", "2.25"], ["step 2", "not finite"]]);
 });
 
 test("lines: a column of merged steps has both its ends, skipped steps are told in words", () => {
   const scale = lines([{ name: "loss scale", x: [31.5, 31.5, 95.5], y: [32768, 65536, 65536] }, { name: "skipped step", x: [31.5], y: [32768] }], { steps_per_column: 64 });
-  assert.deepEqual(rows(rowsOf(scale, STEPS))[0], [0, 63, "loss scale", 32768, "value"]);
+  assert.deepEqual(rows(rowsOf(scale, STEPS))[0], [0, 63, "loss scale", 32768, "", "value"]);
   assert.deepEqual(summaryOf(scale, "loss_scale", STEPS)?.rows, [["steps 0-63", "2¹⁵ to 2¹⁶", "skipped"], ["steps 64-127", "2¹⁶", "no"]]);
   const time = lines([{ name: "slowest rank", x: [0], y: [12] }, { name: "fastest rank", x: [], y: [] }]);
   assert.deepEqual(summaryOf(time, "step_time", STEPS), { columns: ["Step", "slowest rank, ms", "fastest rank, ms"], rows: [["step 0", "12", "not measured"]], note: "" });
+});
+
+test("where skipped steps are not recorded it is not known that none was skipped", () => {
+  const scale = lines([{ name: "loss scale", x: [0], y: [2] }, { name: "skipped step", x: [], y: [] }]);
+  assert.deepEqual(summaryOf(scale, "loss_scale", STEPS, ["loss", "loss_scale"])?.rows, [["step 0", "2¹", "not known"]]);
+  assert.deepEqual(summaryOf(scale, "loss_scale", STEPS, ["loss_scale", "skipped_step"])?.rows, [["step 0", "2¹", "no"]]);
 });
 
 test("of a long line a table has the newest rows", () => {
@@ -93,9 +99,10 @@ test("of a long line a table has the newest rows", () => {
 
 test("on the time axis rows have the clock's time", () => {
   const power = lines([{ name: "power", x: [0, 1.5], y: [300, null] }]);
-  const data = rowsOf(power, clockAxis(1_700_000_000e9));
+  const data = rowsOf(power, clockAxis(1_700_000_000e9), "W");
+  assert.deepEqual(data?.columns.slice(1), ["series", "value", "unit", "state"]);
   assert.equal(data?.columns[0], "time_utc");
-  assert.deepEqual(rows(data), [["2023-11-14T22:13:20.000Z", "power", 300, "value"], ["2023-11-14T22:13:21.500Z", "power", NaN, "not measured"]]);
+  assert.deepEqual(rows(data), [["2023-11-14T22:13:20.000Z", "power", 300, "W", "value"], ["2023-11-14T22:13:21.500Z", "power", NaN, "W", "not measured"]]);
 });
 
 test("bands and events: from when to when, and the message", () => {

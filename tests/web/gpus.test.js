@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { eventModel, throttleModel } from "../../web/components/gpu_bands.js";
-import { clockText, clockTicks } from "../../web/clock_ticks.js";
+import { clockText, clockTicks, isOverMidnight } from "../../web/clock_ticks.js";
+import { eventTime } from "../../web/components/gpu_facts.js";
+import { clockAxis } from "../../web/figure_axis.js";
 import { bitBands, column, fact, isLongInOneStep, lineFigure, onTime, places, rangeOf, stepsOf, sum, timeShare, timesOf } from "../../web/gpu_series.js";
 import { bitNames, byHost, glanceFacts, gpuVerdict, hostLine, named, noteLines } from "../../web/gpu_words.js";
-import { choose } from "../../web/pages/gpu.js";
+import { choose, spanOf, timesPatch } from "../../web/pages/gpu.js";
 
 /** @param {Partial<import("../../web/types.js").Gpu>} more */
 const gpu = (more) => ({ rank: 0, key: `GPU-${more.rank ?? 0}`, name: "H100", host: "a", device_index: 0, state: /** @type {const} */ ("ok"), why: [], time_ns: 1, step: 1, values: {}, about: {}, ...more });
@@ -19,6 +21,7 @@ test("the sentence names the worst card, and says so when nothing stands out", (
   const bad = answer([gpu({ rank: 3, state: "gone", why: ["it does not answer"] }), gpu({ rank: 1, state: "slowed" }), gpu({})]);
   assert.equal(words(bad), "1 of 3 GPUs needs attention: rank 3, it does not answer. 1 more is slowed.");
   assert.equal(gpuVerdict(bad, "1").links[0].path, "/runs/1/gpu?rank=3&key=GPU-3");
+  assert.equal(gpuVerdict(bad, "1", { start: 5, stop: 9 }).links[0].path, "/runs/1/gpu?rank=3&start=5&stop=9&key=GPU-3");
   assert.match(words(answer([gpu({ rank: 2, state: "slowed", why: ["HW slowdown"] })])), /slowed down: rank 2, HW slowdown/);
   assert.match(words(answer([gpu({ state: "stale" })])), /as far as is known: 1 of 1 GPU has gone silent/);
   assert.equal(gpuVerdict(answer([]), "1").level, "empty");
@@ -129,4 +132,36 @@ test("the clock's round times stand along the time axis", () => {
   assert.deepEqual(clockTicks({ start: 0, stop: 400 }, origin, 5).map(({ at, text }) => [at, text]), [[70, "12:02"], [190, "12:04"], [310, "12:06"]]);
   assert.ok(clockTicks({ start: 0, stop: 40 * 86400 }, origin, 5).length <= 6);
   assert.equal(clockText(5, origin), "12:00:55");
+});
+
+/** Runs as in another time zone. @param {string} zone @param {() => void} check */
+function inZone(zone, check) {
+  const before = process.env.TZ;
+  process.env.TZ = zone;
+  try {
+    check();
+  } finally {
+    if (before === undefined) delete process.env.TZ;
+    else process.env.TZ = before;
+  }
+}
+
+test("a time says of which zone it is, and over midnight of which day", () => inZone("Europe/Berlin", () => {
+  const winter = Date.UTC(2026, 0, 1, 22, 59, 30) * 1e6;
+  assert.equal(clockAxis(winter).say(5, 1), "23:59:35 CET");
+  assert.equal(clockAxis(Date.UTC(2026, 6, 1, 10) * 1e6).say(5, 1), "12:00:05 CEST");
+  assert.equal(clockAxis(winter, true).say(5, 1), "01 Jan 23:59:35 CET");
+  assert.equal(clockAxis(winter).span({ start: 0, stop: 20 }), "23:59:30 to 23:59:49 CET");
+  assert.equal(clockAxis(winter).span({ start: 0, stop: 61 }), "01 Jan 23:59:30 to 02 Jan 00:00:30 CET");
+  assert.equal(clockAxis(winter).label, "time, CET");
+  assert.equal(eventTime(winter), "01/01/2026, 23:59:30 CET");
+  assert.deepEqual([isOverMidnight({ start: 0, stop: 29 }, winter), isOverMidnight({ start: 0, stop: 31 }, winter)], [false, true]);
+  assert.deepEqual(clockTicks({ start: 0, stop: 60 }, winter, 5).map(({ text }) => text), ["01 Jan 23:59:30", "23:59:45", "02 Jan 00:00:00", "00:00:15", "00:00:30"]);
+}));
+
+test("a part of the time axis goes into the address and comes back", () => {
+  const patch = timesPatch({ start_ns: START + 1_500_000, stop_ns: START + 9 * SECOND });
+  assert.deepEqual(patch, { axis: "time", from: START / 1e6 + 1, to: START / 1e6 + 9000 });
+  assert.deepEqual(spanOf(/** @type {any} */ (patch)), { start_ns: START + 1_000_000, stop_ns: START + 9 * SECOND });
+  assert.deepEqual([timesPatch(null), spanOf({ from: null, to: null })], [{ from: null, to: null }, null]);
 });

@@ -49,6 +49,9 @@ test("a module closes and opens, and a lone root is not what all are closed to",
   assert.deepEqual(outermost(TREE), ["a", "b"]);
   assert.deepEqual(outermost([module("m", { count: 4 }), module("m.0"), module("m.1"), module("m.2", { count: 1 })]), ["m.0", "m.1"]);
   assert.deepEqual(outermost([module("m", { count: 2 }), module("m.0", { count: 1 }), module("m.1", { count: 1 })]), ["m"]);
+  const root = module("", { count: 3 });
+  assert.deepEqual(visibleItems([root, module("a")], "", []).map(({ name, isGroup }) => [name, isGroup]), [["(model)", false], ["a", true]]);
+  assert.deepEqual(outermost([root, ...TREE]), ["a", "b"], "the model's own tensors are no module of it");
   assert.equal(toggled(Array.from({ length: 200 }, (_, i) => `m${i}`), "new").length, 200);
 });
 

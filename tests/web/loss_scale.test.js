@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { CAUSES, causeWords, headroomText, ranksText, scaleCards, scaleVerdict, scalerName, scalesText, settingsText, stepPath } from "../../web/loss_scale_words.js";
+import { CAUSES, causeWords, cleanWords, headroomText, ranksText, scaleCards, scaleVerdict, scalerName, scalesText, settingsText, stepPath } from "../../web/loss_scale_words.js";
 import { furtherScales, leftOutText, loggedOf } from "../../web/components/series_lanes.js";
 
 const FIRST = { tensor: 41, label: "blocks.5.ff grad_output", rank: 5, limit_dtype: "float16", amax_before: 60000, headroom_before_bits: 0.127 };
@@ -22,6 +22,14 @@ test("the sentence says how often, how far and who", () => {
   assert.equal(sentence(answer({ ...calm, scalers: [{ name: "loss_scale", min: null, max: null, last: null }] })), "No skipped steps in 4,000; no scale was told in these steps.");
 });
 
+test("the last value of steps that are past is not called that of now", () => {
+  const words = (/** @type {any} */ found, /** @type {boolean} */ isNewest) => scaleVerdict(found, "7", { isNewest }).parts[0][1];
+  assert.match(words(answer(), true), /, now 2¹⁴$/);
+  assert.match(words(answer(), false), /2¹⁶, 2¹⁴ at the end of these steps$/);
+  assert.match(cleanWords(answer(), true), /in 4,000 steps\. It is 2¹⁴ now\.$/);
+  assert.match(cleanWords(answer(), false), / It was 2¹⁴ at the end of these steps\.$/);
+});
+
 test("a few skips are how loss scaling works; many, or NaN in the forward, are not", () => {
   const level = (/** @type {any} */ more) => scaleVerdict(answer(more), "7").level;
   assert.deepEqual([level({}), level({ skipped_steps: 201 }), level({ drops: [drop(), drop({ cause: "forward" })] })], ["ok", "warning", "warning"]);
@@ -30,6 +38,8 @@ test("a few skips are how loss scaling works; many, or NaN in the forward, are n
 test("its evidence is linked", () => {
   assert.deepEqual(scaleVerdict(answer(), "7").links.map(({ path }) => path), ["/runs/7/step?step=3150&rank=5&tensor=41", "/runs/7/tensor?tensor=41"]);
   assert.deepEqual(scaleVerdict(answer({ drops: [], layers: [] }), "7").links, []);
+  const within = scaleVerdict(answer(), "7", { state: { start: 3000, stop: 4000 } }).links.map(({ path }) => path);
+  assert.deepEqual(within, ["/runs/7/step?step=3150&rank=5&tensor=41&start=3000&stop=4000", "/runs/7/tensor?tensor=41&start=3000&stop=4000"]);
   assert.equal(stepPath(drop({ first: null, ranks: [3, 4] }), "7"), "/runs/7/step?step=3150&rank=3");
   assert.equal(stepPath(drop({ first: null, ranks: [] }), "7"), "/runs/7/step?step=3150");
 });

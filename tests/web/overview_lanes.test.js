@@ -46,6 +46,7 @@ test("a card's row tells calm from slowed from gone, and what was said", () => {
   assert.equal(CARDS.readout(model, 2, null), "rank 1, cuda:0: Xid 79, 60 °C, 0 % busy");
   assert.equal(CARDS.readout(model, 3, 0), "rank 1, cuda:0: does not answer");
   assert.equal(CARDS.readout(model, 9, 0), "rank 1, cuda:0: no sample");
+  assert.equal(CARDS.readout(model, 9, null), "no sample");
 });
 
 test("a hole in the samples is shown as one", () => {

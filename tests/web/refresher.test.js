@@ -76,6 +76,15 @@ test("changes during a load become one more; a slow one is given as much rest as
   assert.equal(loads.length, 2);
 });
 
+test("who asks after the page was left is not heard", async () => {
+  refresher.now();
+  refresher.stop();
+  refresher.now();
+  refresher.soon();
+  await pass(15_000);
+  assert.equal(loads.length, 1);
+});
+
 test("a page that is not looked at loads nothing", async () => {
   refresher.now();
   await end();

@@ -6,7 +6,7 @@ import { formatState, parseState } from "../../web/url_state.js";
 const OTHER = { id: 7, world_size: 4, first_step: 0, last_step: 999 };
 
 test("the same page of another run keeps what makes sense there", () => {
-  const state = parseState("?step=12&rank=3&tensor=41&start=100&stop=300&kind=grad&q=ff&key=GPU-1&against=rank:2");
+  const state = parseState("?step=12&rank=3&tensor=41&start=100&stop=300&kind=grad&q=ff&key=GPU-1&against=rank:2&from=1&to=2");
   assert.equal(switchedPath("/runs/{id}/layers", state, OTHER), "/runs/7/layers?rank=3&start=100&stop=300&kind=grad&q=ff");
 });
 

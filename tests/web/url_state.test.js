@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { changedState, formatState, parseState, runPath, shownRange } from "../../web/url_state.js";
+import { changedState, formatState, onward, parseState, runPath, shownRange } from "../../web/url_state.js";
 
 test("a view survives the trip through the URL", () => {
-  const view = { start: 0, stop: 500, last: null, rank: 5, step: 360, tensor: 41, kinds: ["output", "grad"], q: "ff & <b>", key: "GPU-1 2", axis: "time",
+  const view = { start: 0, stop: 500, last: null, from: 1_700_000_000_000, to: 1_700_000_060_000, rank: 5, step: 360, tensor: 41, kinds: ["output", "grad"], q: "ff & <b>", key: "GPU-1 2", axis: "time",
     statistic: "exponent_-24", axes: "step,rank", sort: "worst", closed: ["blocks.0", "a & b"], against: "run:7" };
   assert.deepEqual(parseState(formatState(view)), view);
 });
@@ -26,6 +26,23 @@ test("what no page knows is left out", () => {
 test("a crossed range is no range", () => {
   const { start, stop } = parseState("?start=10&stop=10");
   assert.deepEqual([start, stop], [null, null]);
+});
+
+test("a part of the time axis is left when other steps are chosen, and a crossed one is none", () => {
+  const timed = parseState("?rank=1&from=1700000000000&to=1700000060000");
+  assert.equal(formatState(timed), "?rank=1&from=1700000000000&to=1700000060000");
+  assert.equal(formatState(changedState(timed, { axis: "time" })), "?rank=1&from=1700000000000&to=1700000060000&axis=time");
+  for (const patch of [{ start: 3, stop: 9 }, { start: null, stop: null }, { last: 50 }]) assert.equal(changedState(timed, patch).from, null);
+  assert.equal(formatState(changedState(timed, { last: 50 })), "?rank=1&last=50");
+  assert.equal(formatState(parseState("?from=1700000060000&to=1700000000000")), "");
+  assert.equal(formatState(parseState("?from=1700000060000")), "");
+});
+
+test("a link onward takes the shown steps along, and no other choice", () => {
+  const shown = parseState("?rank=3&start=5&stop=9&kind=grad&q=ff&from=1&to=2&key=GPU-1");
+  assert.equal(runPath(3, "step", onward(shown, { step: 7 })), "/runs/3/step?step=7&start=5&stop=9");
+  assert.equal(runPath(3, "gpus", onward(parseState("?last=40"))), "/runs/3/gpus?last=40");
+  assert.equal(runPath(3, "gpus", onward({})), "/runs/3/gpus");
 });
 
 test("paths", () => {

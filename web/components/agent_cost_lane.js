@@ -46,6 +46,7 @@ function legend() {
 export const AGENT_COST = {
   name: "agent_cost",
   title: "Time of the agent in a step",
+  unit: "ms",
   empty: "It was not measured in these steps: one in 17 is.",
   plotHeight: () => 120,
   read: readLines,

@@ -1,7 +1,8 @@
 // One finding: what, where, why, how it went on, what to try; and what somebody does about it.
 
-import { el, link, replace } from "../dom.js";
-import { age, clip, count } from "../format.js";
+import { el, link } from "../dom.js";
+import { age, clip, count, duration } from "../format.js";
+import { keepRows } from "../keep_rows.js";
 import { runPath } from "../url_state.js";
 import { copyButton } from "./copy_button.js";
 
@@ -21,23 +22,23 @@ export function alertCard(alert, nowNs, actions) {
   const { finding } = alert;
   return el(
     "li",
-    { class: "panel alert", "data-severity": finding.severity, "data-alert": alert.id, id: `alert-${alert.id}` },
+    { class: "panel alert", "data-severity": finding.severity, "data-alert": alert.id, "data-key": alert.id, id: `alert-${alert.id}`, tabindex: -1 },
     el("p", { class: "alert-what" }, el("strong", { class: "finding-severity" }, SHAPES[finding.severity] ?? finding.severity), " ", clip(finding.summary, MOST)),
     el("p", { class: "muted" }, facts(alert, nowNs).join(" · ")),
     reasons("Why", finding.evidence),
     reasons("Then", finding.path),
     reasons("With it", finding.consequences),
     ...finding.remedy.map(remedy),
-    el("p", { class: "alert-actions" }, ...places(alert), ...buttons(alert, actions)),
+    el("p", { class: "alert-actions" }, ...places(alert).flatMap(([text, path]) => [link(path, {}, text), " "]), ...buttons(alert, actions)),
   );
 }
 
-/** @param {Alert} alert @param {number} nowNs */
-function facts({ finding, opened_ns, resolved_ns, resolved_step, acknowledged_by, acknowledged_ns, silenced_by }, nowNs) {
+/** What stands under the summary. Pure. @param {Alert} alert @param {number} nowNs */
+export function facts({ finding, opened_ns, resolved_ns, resolved_step, acknowledged_by, acknowledged_ns, silenced_by }, nowNs) {
   return [
     finding.rule.replaceAll("_", " "),
-    `since ${age(nowNs - opened_ns)}`,
-    resolved_ns !== null && `over since ${age(nowNs - resolved_ns)}${resolved_step === null ? "" : `, step ${count(resolved_step)}`}`,
+    `opened ${age(nowNs - opened_ns)}`,
+    resolved_ns !== null && `over for ${duration(nowNs - resolved_ns)}${resolved_step === null ? "" : `, step ${count(resolved_step)}`}`,
     acknowledged_ns !== null && `seen by ${clip(acknowledged_by, 60)}`,
     silenced_by !== null && "silenced",
   ].filter((each) => each !== false);
@@ -58,11 +59,9 @@ function remedy({ text, code, because }) {
   );
 }
 
-/** Where the evidence is. @param {Alert} alert */
-function places({ run_id, finding }) {
-  if (finding.step === null) return [];
-  const rank = finding.rank === null ? "" : `&rank=${finding.rank}`;
-  return [link(`${runPath(run_id, "step")}?step=${finding.step}${rank}`, {}, `Step ${count(finding.step)}`), " "];
+/** Where the evidence is, each as words and address: the step, and what the rule names. Pure. @param {Alert} alert @returns {[string, string][]} */
+export function places({ run_id, finding: { step, rank, links } }) {
+  return step === null ? links : [[`Step ${count(step)}`, runPath(run_id, "step", { step, rank })], ...links];
 }
 
 /** @param {Alert} alert @param {Actions} actions */
@@ -76,24 +75,26 @@ function buttons(alert, actions) {
   ];
 }
 
-/** A list of alerts. @param {string} title @param {string} name @param {Actions} actions */
-export function createAlertList(title, name, actions) {
+/** A list of alerts. @param {string} title @param {string} name @param {Actions} actions @param {() => void} earlier asks for older ones */
+export function createAlertList(title, name, actions, earlier) {
   const list = el("ul", { class: "alert-list" });
   const heading = el("h2", { class: "part-title" }, title);
-  const element = el("section", { "data-testid": name, hidden: true }, heading, list);
+  const more = el("button", { type: "button", class: "quiet", hidden: true, click: earlier }, "Earlier alerts");
+  const element = el("section", { "data-testid": name, hidden: true }, heading, list, more);
   let shown = "";
   return {
     element,
-    /** @param {readonly Alert[]} alerts @param {number} nowNs */
-    update(alerts, nowNs) {
-      const now = JSON.stringify([alerts, Math.floor(nowNs / 60e9)]); // an age in minutes: no redraw under a selection
+    /** @param {readonly Alert[]} alerts @param {number} nowNs @param {boolean} hasEarlier */
+    update(alerts, nowNs, hasEarlier) {
+      const now = JSON.stringify([alerts, hasEarlier, Math.floor(nowNs / 60e9)]); // an age in minutes: no redraw under a selection
       if (now === shown) return;
       shown = now;
       element.hidden = alerts.length === 0;
-      heading.textContent = `${title} (${alerts.length})`;
+      heading.textContent = `${title} (${hasEarlier ? "the newest " : ""}${count(alerts.length)})`;
+      more.hidden = !hasEarlier;
       const open = document.activeElement?.closest("[data-alert]")?.id;
-      replace(list, ...alerts.map((alert) => alertCard(alert, nowNs, actions)));
-      if (open) /** @type {HTMLElement | null} */ (document.getElementById(open)?.querySelector("button"))?.focus();
+      keepRows(list, alerts.map((alert) => alertCard(alert, nowNs, actions)));
+      if (open && document.activeElement === document.body) document.getElementById(open)?.focus({ preventScroll: true });
     },
   };
 }

@@ -1,7 +1,7 @@
 // One thin row of a run's alerts above lanes, each at its place on their axis. A run without any has no row.
 
-import * as api from "../api.js";
-import { MOST_ALERTS, marksOf, placed } from "../alert_marks.js";
+import { marksOf, placed } from "../alert_marks.js";
+import { notableAlerts } from "../alert_pages.js";
 import { el, link } from "../dom.js";
 import { plural } from "../format.js";
 import { runPath } from "../url_state.js";
@@ -81,7 +81,7 @@ export function createAlertRow(run, { marked, point = () => {} }) {
   /** A failure is this row's to tell, and no one else's. @param {AbortSignal} signal */
   async function load(signal) {
     try {
-      alerts = (await api.alerts(run, { state: "all", limit: MOST_ALERTS }, signal)).alerts;
+      alerts = await notableAlerts(run, signal);
       problem = "";
     } catch (error) {
       if (signal.aborted) throw error;

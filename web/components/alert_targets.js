@@ -32,7 +32,7 @@ function item({ name, kind, severity }) {
     said.textContent = "Sending.";
     try {
       const { sent, error } = await api.testTarget(name);
-      said.textContent = sent ? "It was taken." : `It was not sent: ${error}`;
+      said.textContent = sent ? "Sent, and accepted." : `Not sent: ${error}`;
     } catch (error) {
       said.textContent = error instanceof Error ? error.message : String(error);
     }
@@ -53,14 +53,15 @@ export function createSilences(end) {
       if (now === shown) return;
       shown = now;
       element.hidden = silences.length === 0;
-      replace(list, ...silences.map((each) => el("li", {}, words(each, nowNs), " ", el("button", { type: "button", class: "quiet", click: () => end(each) }, "End it"))));
+      replace(list, ...silences.map((each) => el("li", {}, silenceWords(each, nowNs), " ", el("button", { type: "button", class: "quiet", click: () => end(each) }, "End it"))));
     },
   };
 }
 
-/** @param {Silence} silence @param {number} nowNs */
-function words({ rule, tensor, run_id, until_ns, created_by, reason }, nowNs) {
+/** "first nonfinite in all runs for 40 min more, by admin". Pure. @param {Silence} silence @param {number} nowNs */
+export function silenceWords({ rule, tensor, run_id, until_ns, created_by, reason }, nowNs) {
   const what = rule ? rule.replaceAll("_", " ") : "every rule";
-  const where = [tensor && `of ${clip(tensor, 80)}`, run_id === null && "in all runs"].filter(Boolean).join(" ");
-  return `${what} ${where} for ${duration(until_ns - nowNs)} more, by ${clip(created_by, 60)}${reason ? `: ${clip(reason, 200)}` : ""}`;
+  const where = [tensor && `of ${clip(tensor, 80)}`, run_id === null && "in all runs"];
+  const text = [what, ...where, `for ${duration(until_ns - nowNs)} more, by ${clip(created_by, 60)}`].filter(Boolean).join(" ");
+  return reason ? `${text}: ${clip(reason, 200)}` : text;
 }

@@ -1,5 +1,6 @@
 // The lanes of one card or host on the step axis, with its rank's step time and least headroom beneath; or on the time axis.
 
+import { zoneName } from "../clock_ticks.js";
 import { el, replace } from "../dom.js";
 import { rankName } from "../format.js";
 import { onTime, rangeOf } from "../gpu_series.js";
@@ -15,6 +16,8 @@ import { createTimeLanes } from "./time_lanes.js";
 
 const NOT_TOLD = "n/a: this card does not tell why its clocks are held back.";
 const ONLY_STEPS = "Step time and headroom of the rank stand on the step axis.";
+/** @param {number} origin_ns */
+const zoneNote = (origin_ns) => `Times of the time zone ${zoneName(0, origin_ns)}. ${ONLY_STEPS}`;
 
 /**
  * @param {import("../types.js").PageContext} ctx @param {() => void} refetch
@@ -32,11 +35,14 @@ export function createCardLanes(ctx, refetch, zoomed) {
   /** @type {Record<string, string>} */
   let reasons = {};
 
+  /** A click on a lane is of this rank too. */
+  const query = () => ({ rank: lanes.rank });
+
   /** @param {import("./gpu_lanes.js").LineLane} lane @returns {LaneEntry} */
-  const lineEntry = (lane) => ({ spec: lineSpec(lane), options: { load: async () => figureOf(lane, lanes) } });
+  const lineEntry = (lane) => ({ spec: lineSpec(lane), options: { query, load: async () => figureOf(lane, lanes) } });
 
   /** @param {import("./lane_specs.js").LaneSpec} spec @param {() => import("./gpu_bands.js").BandModel} read @returns {LaneEntry} */
-  const bandEntry = (spec, read) => ({ spec, options: { load: async () => /** @type {any} */ ({ model: read(), meta: {} }) } });
+  const bandEntry = (spec, read) => ({ spec, options: { query, load: async () => /** @type {any} */ ({ model: read(), meta: {} }) } });
 
   function cardEntries() {
     const throttle = { ...THROTTLE };
@@ -52,7 +58,6 @@ export function createCardLanes(ctx, refetch, zoomed) {
 
   /** What the server draws of the rank stands on the step axis only. @returns {LaneEntry[]} */
   function ofRank() {
-    const query = () => ({ rank: lanes.rank });
     const of = (/** @type {string} */ title) => () => `${title}, ${rankName(lanes.rank)}`;
     return [{ spec: LANES.step_time, options: { query, title: of("Step time") } }, { spec: LANES.timeline, options: { query, title: of("Least headroom") } }];
   }
@@ -61,7 +66,7 @@ export function createCardLanes(ctx, refetch, zoomed) {
     group?.destroy();
     const timed = () => /** @type {import("./time_lanes.js").TimedLanes} */ (lanes);
     group = isByTime ? createTimeLanes(ctx, mine(), timed, zoomed) : createLaneGroup(ctx, [...mine(), ...ofRank()], refetch);
-    replace(element, group.element, isByTime ? el("p", { class: "muted figure-notes" }, ONLY_STEPS) : legend.element);
+    replace(element, group.element, isByTime ? el("p", { class: "muted figure-notes" }, zoneNote(lanes.origin_ns ?? 0)) : legend.element);
     return group;
   }
 

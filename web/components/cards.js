@@ -4,18 +4,19 @@ import { el, link } from "../dom.js";
 import { bits, count, rankName, scale, seconds } from "../format.js";
 import { stateWord } from "../headroom.js";
 import { keepRows } from "../keep_rows.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 
 /** @typedef {import("../types.js").Run} Run */
 /** @typedef {{title: string, value: string, under?: import("../dom.js").Child, level?: string}} Card */
 
-export function createCards() {
+/** @param {import("../types.js").PageContext} ctx */
+export function createCards(ctx) {
   const element = el("div", { class: "cards" });
   return {
     element,
     /** @param {Run} run */
     update(run) {
-      keepRows(element, [headroom(run), lossScale(run), skipped(run), stepTime(run)].map(drawCard));
+      keepRows(element, [headroom(run, ctx.state), lossScale(run, ctx.state), skipped(run), stepTime(run)].map(drawCard));
     },
   };
 }
@@ -25,12 +26,12 @@ export function drawCard({ title, value, under, level }) {
   return el("div", { class: "panel card", "data-level": level, "data-key": title }, el("h2", {}, title), el("p", { class: "card-value" }, value), el("p", { class: "card-under" }, under ?? " "));
 }
 
-/** @param {Run} run @returns {Card} */
-function headroom(run) {
+/** @param {Run} run @param {import("../types.js").ViewState} state @returns {Card} */
+function headroom(run, state) {
   const least = run.least_headroom;
   if (!least) return { title: "Least headroom", value: "none yet" };
   const { step, rank, tensor } = least;
-  const under = link(runPath(run.id, "step", { step, rank, tensor }), {}, `step ${count(step)}, ${rankName(rank)}`);
+  const under = link(runPath(run.id, "step", onward(state, { step, rank, tensor })), {}, `step ${count(step)}, ${rankName(rank)}`);
   return { title: "Least headroom", value: headroomText(least), under, level: run.verdict.level };
 }
 
@@ -39,8 +40,8 @@ export function headroomText(least) {
   return least.bits === null ? stateWord(least.state) : bits(least.bits);
 }
 
-/** @param {Run} run @returns {Card} */
-const lossScale = (run) => ({ title: "Loss scale", value: scale(run.loss_scale), under: run.loss_scale === null ? "no scaler" : link(runPath(run.id, "loss-scale"), {}, "now; its drops") });
+/** @param {Run} run @param {import("../types.js").ViewState} state @returns {Card} */
+const lossScale = (run, state) => ({ title: "Loss scale", value: scale(run.loss_scale), under: run.loss_scale === null ? "no scaler" : link(runPath(run.id, "loss-scale", onward(state)), {}, "every drop and its cause") });
 
 /** @param {Run} run @returns {Card} */
 const skipped = (run) => ({ title: "Skipped steps", value: run.skipped_steps === null ? "none" : count(run.skipped_steps), under: ofSteps(run) });

@@ -112,7 +112,8 @@ function cardText({ name, lanes, reasons, marks }, step) {
 function readout({ rows }, step, row) {
   if (row !== null && rows[row]) return cardText(rows[row], step);
   const notable = rows.filter(({ bands, marks }) => bands.some(({ look, from, to }) => look !== "calm" && from < step + 0.5 && to > step - 0.5) || marks.some(({ at }) => Math.abs(at - step) <= 0.5));
-  return notable.map((one) => cardText(one, step)).join("; ") || "no card slowed down";
+  const isSampled = rows.some(({ known = [] }) => known.some(({ from, to }) => from - 0.5 <= step && step <= to + 0.5));
+  return notable.map((one) => cardText(one, step)).join("; ") || (isSampled ? "no card slowed down" : "no sample");
 }
 
 function legend() {

@@ -3,7 +3,7 @@
 import { clip, count } from "../format.js";
 import { UNKNOWN, bandwidth, bytes, percent, time } from "../quantities.js";
 import { el, link } from "../dom.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 import { createSortedTable } from "./sorted_table.js";
 
 /** @typedef {import("../types.js").CollectivesRow} Row */
@@ -36,14 +36,22 @@ export const createCollectivesTable = () =>
     { caption: "By group, op and size", name: "collectives-table", most: MOST_ROWS },
   );
 
-/** @param {string} run */
-export const createRankTable = (run) =>
-  createSortedTable(
+/** @typedef {RankWaits & {view: ReturnType<typeof onward>}} RankRow `view`: what its link takes along, so that it follows the shown steps */
+
+/** @param {import("../types.js").PageContext} ctx */
+export function createRankTable(ctx) {
+  const table = createSortedTable(
     [
-      { name: "Rank", by: (/** @type {RankWaits} */ row) => row.rank, show: (row) => link(runPath(run, "gpu", { rank: row.rank }), {}, `rank ${row.rank}`), isNumber: true },
+      { name: "Rank", by: (/** @type {RankRow} */ row) => row.rank, show: (row) => link(runPath(ctx.params.id, "gpu", { ...row.view, rank: row.rank }), {}, `rank ${row.rank}`), isNumber: true },
       { name: "Came last", by: (row) => row.last_share, show: (row) => percent(row.last_share), isNumber: true, help: "Share of the collectives in which one rank was clearly last" },
       { name: "Costs others a step", by: (row) => row.cost_to_others_s, show: (row) => time(row.cost_to_others_s), isNumber: true, help: "What all the others waited for it, added up" },
       { name: "Waits a step", by: (row) => row.wait_s, show: (row) => (row.wait_s === null ? UNKNOWN : time(row.wait_s)), isNumber: true },
     ],
     { caption: "By rank, means of these steps", name: "ranks-table", sortBy: "Costs others a step", most: 64 },
   );
+  return {
+    element: table.element,
+    /** @param {readonly RankWaits[]} ranks */
+    update: (ranks) => table.update(ranks.map((row) => ({ ...row, view: onward(ctx.state) }))),
+  };
+}

@@ -1,9 +1,9 @@
 // A comparison in words: the layers that have lost most headroom, what either side has, and the way to each.
 
 import { el, link } from "../dom.js";
-import { bits, clip, steps } from "../format.js";
+import { bits, capital, clip, steps } from "../format.js";
 import { stateWord } from "../headroom.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 import { difference } from "./comparison_model.js";
 import { createSortedTable } from "./sorted_table.js";
 
@@ -18,13 +18,13 @@ export function createComparisonTable(ctx, sides) {
   const where = (/** @type {Loss} */ { start, stop }) => {
     const rank = typeof ctx.state.rank === "number" ? ctx.state.rank : null;
     const text = steps({ start, stop });
-    return stop - start === 1 && rank !== null ? link(runPath(ctx.params.id, "step", { step: start, rank }), {}, text) : text;
+    return stop - start === 1 && rank !== null ? link(runPath(ctx.params.id, "step", onward(ctx.state, { step: start, rank })), {}, text) : text;
   };
   const columns = [
     { name: "Layer", by: (/** @type {Loss} */ loss) => loss.label, show: name },
     { name: "Difference", by: (/** @type {Loss} */ loss) => loss.difference_bits, show: change, isNumber: true, help: "Headroom here less that of the other side" },
-    { name: heading(sides.here), by: (/** @type {Loss} */ loss) => loss.bits, show: (/** @type {Loss} */ loss) => held(loss.bits, loss.state), isNumber: true },
-    { name: heading(sides.there), by: (/** @type {Loss} */ loss) => loss.other_bits, show: (/** @type {Loss} */ loss) => held(loss.other_bits, loss.other_state), isNumber: true },
+    { name: capital(sides.here), by: (/** @type {Loss} */ loss) => loss.bits, show: (/** @type {Loss} */ loss) => held(loss.bits, loss.state), isNumber: true },
+    { name: capital(sides.there), by: (/** @type {Loss} */ loss) => loss.other_bits, show: (/** @type {Loss} */ loss) => held(loss.other_bits, loss.other_state), isNumber: true },
     { name: "Types", show: types },
     { name: "Where", by: (/** @type {Loss} */ loss) => loss.start, show: where, isNumber: true },
   ];
@@ -32,10 +32,7 @@ export function createComparisonTable(ctx, sides) {
 }
 
 /** @param {Loss} loss */
-const change = ({ difference_bits: value }) => el("span", { class: value === null || value < -0.005 ? "is-loss" : null }, value === null ? "broke here" : difference(value));
+const change = ({ difference_bits: value }) => el("span", { class: value === null || value < -0.005 ? "is-loss" : null }, value === null ? "NaN or Inf here only" : difference(value));
 
 /** @param {Loss} loss */
 const types = ({ dtype, other_dtype: other }) => (dtype === other ? dtype : `${dtype}, there ${other}`);
-
-/** @param {string} text */
-const heading = (text) => text[0].toUpperCase() + text.slice(1);

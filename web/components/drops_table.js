@@ -4,14 +4,14 @@ import { el, link, replace } from "../dom.js";
 import { clip, count } from "../format.js";
 import { keepRows } from "../keep_rows.js";
 import { causeWords, headroomText, ranksText, scalesText, stepPath } from "../loss_scale_words.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 
 /** @typedef {import("../loss_scale_words.js").Drop} Drop */
 
 const COLUMNS = ["Step", "Scale", "Cause", "Ranks", "First to overflow", "Headroom before"];
 
-/** @param {string} run */
-export function createDropsTable(run) {
+/** @param {import("../types.js").PageContext} ctx */
+export function createDropsTable(ctx) {
   const body = el("tbody");
   const caption = el("caption");
   const table = el("table", { class: "dense drops-table", "data-testid": "drops-table" }, caption, el("thead", {}, el("tr", {}, ...COLUMNS.map((name) => el("th", { scope: "col" }, name)))), body);
@@ -34,7 +34,7 @@ export function createDropsTable(run) {
     update(drops, { older, newest }) {
       element.hidden = !drops.length && !newest;
       caption.textContent = newest ? "Earlier drops, newest first" : "Drops, newest first";
-      keepRows(body, drops.map((drop) => rowOf(drop, run)));
+      keepRows(body, drops.map((drop) => rowOf(drop, ctx)));
       keepRows(pager, [newest && pageLink(newest, "Newest drops"), older && pageLink(older, "Earlier drops")].filter((one) => one instanceof Element));
       explain(drops);
     },
@@ -44,12 +44,12 @@ export function createDropsTable(run) {
 /** @param {string} path @param {string} text */
 const pageLink = (path, text) => link(path, { "data-key": text }, text);
 
-/** @param {Drop} drop @param {string} run */
-function rowOf(drop, run) {
+/** @param {Drop} drop @param {import("../types.js").PageContext} ctx */
+function rowOf(drop, { params, state }) {
   const { step, first, cause } = drop;
-  const tensor = first ? link(runPath(run, "tensor", { tensor: first.tensor, rank: first.rank }), { class: "name", title: first.label }, clip(first.label, 100)) : el("span", { class: "muted" }, "not known");
+  const tensor = first ? link(runPath(params.id, "tensor", onward(state, { tensor: first.tensor, rank: first.rank })), { class: "name", title: first.label }, clip(first.label, 100)) : el("span", { class: "muted" }, "not known");
   const cells = [
-    link(stepPath(drop, run), {}, count(step)),
+    link(stepPath(drop, params.id, state), {}, count(step)),
     scalesText(drop),
     el("span", { class: cause === "forward" || cause === "reduction" ? "bad" : "" }, causeWords(cause).what),
     ranksText(drop),

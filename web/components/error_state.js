@@ -21,12 +21,16 @@ export function errorState(error, ctx) {
   if (failure.code === "unknown_rank") {
     return errorPanel("This rank is not in the run", el("p", {}, failure.message), toRuns());
   }
-  if (failure.status === 404 || failure.status === 422) {
+  if (isOfRun(failure)) {
     return errorPanel("There is no such run", el("p", {}, `${failure.message} It may have been deleted, or belong to another server.`), toRuns());
   }
+  if (failure.status === 404 || failure.status === 422) return errorPanel("This address cannot be shown", el("p", {}, failure.message), toRuns());
   if (failure.status === 0) return unreachable(failure);
   return errorPanel("The page could not be loaded", el("p", {}, failure.message), el("p", {}, "Trying again every few seconds."), toRuns());
 }
+
+/** Whether it is the run that is not there, or its number that is none. Pure. @param {ApiError} failure */
+export const isOfRun = ({ status, code, message }) => code === "unknown_run" || (status === 422 && message.startsWith("run_id: "));
 
 /** @param {ApiError} failure */
 function unreachable(failure) {

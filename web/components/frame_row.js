@@ -3,7 +3,7 @@
 import { el, link } from "../dom.js";
 import { bits, count, magnitude, shape } from "../format.js";
 import { heatOf, stateWord } from "../headroom.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 import { magnitudeBar } from "./magnitude_bar.js";
 import { breakable } from "./name_text.js";
 
@@ -13,19 +13,19 @@ import { breakable } from "./name_text.js";
 export const COLUMNS = ["Order", "Name", "Kind", "Type", "abs min", "abs max", "Magnitude", "Headroom", "NaN", "Inf", "What"];
 const NUMERIC = new Set(["Order", "abs min", "abs max", "Headroom", "NaN", "Inf"]);
 
-/** @param {string} run @param {StepAnswer} answer @param {number} index of the frame @param {number | null} tensor the one to point at */
-export function frameRow(run, answer, index, tensor) {
+/** @param {import("../types.js").PageContext} ctx @param {StepAnswer} answer @param {number} index of the frame @param {number | null} tensor the one to point at */
+export function frameRow(ctx, answer, index, tensor) {
   const frame = answer.frames[index];
   const first = index === answer.first_nonfinite;
   const chosen = frame.tensor === tensor;
-  const cells = cellsOf(run, answer, frame).map((cell, i) => el("td", { "data-column": COLUMNS[i], class: NUMERIC.has(COLUMNS[i]) && "number" }, cell));
+  const cells = cellsOf(ctx, answer, frame).map((cell, i) => el("td", { "data-column": COLUMNS[i], class: NUMERIC.has(COLUMNS[i]) && "number" }, cell));
   const marks = { "data-state": frame.state, "data-chosen": chosen, "aria-current": chosen && "true", "data-first": first, "data-testid": first && "first-nonfinite" };
   return el("tr", marks, ...cells);
 }
 
-/** @param {string} run @param {StepAnswer} answer @param {Frame} frame @returns {import("../dom.js").Child[]} */
-function cellsOf(run, answer, frame) {
-  const path = runPath(run, "tensor", { tensor: frame.tensor, rank: answer.rank });
+/** @param {import("../types.js").PageContext} ctx @param {StepAnswer} answer @param {Frame} frame @returns {import("../dom.js").Child[]} */
+function cellsOf({ params, state }, answer, frame) {
+  const path = runPath(params.id, "tensor", onward(state, { tensor: frame.tensor, rank: answer.rank }));
   return [
     frame.call_index,
     link(path, { class: "name", title: `${nameOf(frame)}: ${frame.module}, ${shape(frame.shape)}` }, ...breakable(nameOf(frame))),

@@ -7,8 +7,8 @@ import { COLUMNS, frameRow } from "./frame_row.js";
 
 /** @typedef {import("../types.js").StepAnswer} StepAnswer */
 
-/** @param {string} run */
-export function createFramesTable(run) {
+/** @param {import("../types.js").PageContext} ctx */
+export function createFramesTable(ctx) {
   const body = el("tbody");
   const head = el("tr", {}, ...COLUMNS.map((name) => el("th", { scope: "col", "data-column": name }, name)));
   const table = el("table", { class: "dense frames-table", "data-testid": "frames-table" }, el("thead", {}, head), body);
@@ -27,7 +27,7 @@ export function createFramesTable(run) {
     if (!shown) return;
     const { answer, tensor } = shown;
     part = next;
-    replace(body, ...rows.slice(part.from, part.to).map((index) => frameRow(run, answer, index, tensor)));
+    replace(body, ...rows.slice(part.from, part.to).map((index) => frameRow(ctx, answer, index, tensor)));
     replace(more, ...controls());
   }
 

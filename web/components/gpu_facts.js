@@ -4,7 +4,7 @@ import { el, link } from "../dom.js";
 import { clip, count } from "../format.js";
 import { named } from "../gpu_words.js";
 import { UNKNOWN, columnName, isKnown } from "../quantities.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 import { createSortedTable } from "./sorted_table.js";
 
 /** @typedef {import("../types.js").Gpu} Gpu */
@@ -55,14 +55,25 @@ export function valueList(values, about) {
   return el("dl", { class: "value-list" }, ...items);
 }
 
-/** @param {string} run */
-export const createEventTable = (run) =>
-  createSortedTable(
+/** When it was, in the reader's time zone, which is named. Pure. @param {number} time_ns */
+export const eventTime = (time_ns) => new Date(time_ns / 1e6).toLocaleString("en-GB", { timeZoneName: "short" });
+
+/** @typedef {GpuEvent & {view: ReturnType<typeof onward>}} Row `view`: what its link takes along, so that it follows the shown steps */
+
+/** @param {import("../types.js").PageContext} ctx */
+export function createEventTable(ctx) {
+  const table = createSortedTable(
     [
-      { name: "Step", by: (/** @type {GpuEvent} */ event) => event.step, show: (event) => (event.step < 0 ? UNKNOWN : link(runPath(run, "step", { step: event.step, rank: event.rank ?? null }), {}, count(event.step))), isNumber: true },
-      { name: "When", by: (event) => event.time_ns, show: (event) => new Date(event.time_ns / 1e6).toLocaleString("en-GB"), help: "By the clock of the rank's host" },
+      { name: "Step", by: (/** @type {Row} */ event) => event.step, show: (event) => (event.step < 0 ? UNKNOWN : link(runPath(ctx.params.id, "step", { ...event.view, step: event.step, rank: event.rank ?? null }), {}, count(event.step))), isNumber: true },
+      { name: "When", by: (event) => event.time_ns, show: (event) => eventTime(event.time_ns), help: "By the clock of the rank's host, in your time zone" },
       { name: "Kind", by: (event) => event.kind, show: (event) => ({ xid: "Xid", gpu: "GPU", gpu_lost: "lost" })[event.kind] ?? event.kind },
       { name: "What", show: (event) => el("span", { class: "breaks" }, clip(event.message, 400)) },
     ],
     { caption: "Events of this card", name: "gpu-events-table", sortBy: "When", most: 100 },
   );
+  return {
+    element: table.element,
+    /** @param {readonly GpuEvent[]} events */
+    update: (events) => table.update(events.map((event) => ({ ...event, view: onward(ctx.state) }))),
+  };
+}

@@ -86,6 +86,7 @@ export function lineSpec(lane) {
   return {
     name: lane.name,
     title: `${lane.title}${lane.unit && `, ${lane.unit}`}`,
+    unit: lane.unit,
     empty: `${UNKNOWN}: not recorded here, or not supported.`,
     plotHeight: () => 72,
     read: readLines,

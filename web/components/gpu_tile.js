@@ -9,15 +9,15 @@ import { glanceFacts, gpuPath, stateOf } from "../gpu_words.js";
 /** Reasons shown on a tile; the card's page has all. */
 const MOST_REASONS = 3;
 
-/** @param {string} run @param {Gpu} gpu @param {boolean} hasSiblings whether its rank has other cards: then its number tells them apart */
-export function gpuTile(run, gpu, hasSiblings) {
+/** @param {string} run @param {Gpu} gpu @param {boolean} hasSiblings whether its rank has other cards: then its number tells them apart @param {import("../types.js").ViewState} state */
+export function gpuTile(run, gpu, hasSiblings, state) {
   const index = gpu.device_index === null ? "" : ` cuda:${gpu.device_index}`;
   const title = [gpu.name, gpu.key, ...gpu.why].filter(Boolean).join("\n");
   return el(
     "li",
     { class: "gpu-tile", "data-state": gpu.state, "data-testid": "gpu-tile" },
     link(
-      gpuPath(run, gpu),
+      gpuPath(run, gpu, state),
       { title: clip(title, 400), "data-key": `${gpu.rank} ${gpu.key}` },
       el("span", { class: "gpu-tile-head" }, el("strong", {}, `rank ${gpu.rank}`), el("span", { class: "muted gpu-index", "data-needed": hasSiblings }, index), gpuBadge(gpu.state)),
       ...gpu.why.slice(0, MOST_REASONS).map((why) => el("span", { class: "gpu-why" }, clip(why, 120))),

@@ -23,6 +23,7 @@ import { describe } from "./lane_specs.js";
  * @property {number} [left] pixels of left margin, for a figure that is alone on its page
  * @property {(view: View) => string} [title]
  * @property {(model: any) => void} [onModel] after new data
+ * @property {() => void} [onFailed] after a failure, which leaves nothing to show
  * @property {(view: View, columns: number, signal: AbortSignal) => Promise<import("../types.js").FigureAnswer>} [load] of what is no figure of the server's
  */
 /**
@@ -63,7 +64,7 @@ export class Lane {
     this.readout = el("output", { class: "lane-readout" });
     this.plot = el("div", { class: "plot", "data-testid": `figure-${this.spec.name}`, tabindex: 0, role: "group", "aria-label": this.spec.title });
     this.cursor = el("div", { class: "lane-cursor", hidden: true });
-    this.table = createFigureTable(() => titleOf(this), () => this.model && summaryOf(this.model, this.spec.name, this.axis()));
+    this.table = createFigureTable(() => titleOf(this), () => this.model && summaryOf(this.model, this.spec.name, this.axis(), this.view?.run.series));
     this.menu = createFigureMenu(laneFigure(this), this.table, this.heading);
     this.hairlines = createHairlines();
     /** Where the marks above the lanes stand. @type {readonly number[]} */
@@ -131,8 +132,20 @@ export class Lane {
       await this.render();
     } catch (error) {
       if (signal.aborted || isPageWide(error)) throw error;
+      this.drop();
       this.say(error instanceof Error ? error.message : String(error));
     }
+  }
+
+  /** What was shown is of another view: nothing may save it or read it out. */
+  drop() {
+    this.model = null;
+    this.cursor.hidden = true;
+    this.readout.textContent = "";
+    this.note.textContent = "";
+    this.menu.update(false);
+    this.table.update();
+    this.options.onFailed?.();
   }
 
   /** Draw what was last received; a drag under way is not disturbed. */
@@ -185,7 +198,7 @@ export class Lane {
 
   /** The line through a step and its values, or nothing. @param {number | null} step @param {number | null} row */
   show(step, row) {
-    if (!this.frame) return;
+    if (!this.frame || !this.model) return;
     const hidden = step === null || step < this.frame.range.start || step >= this.frame.range.stop;
     this.cursor.hidden = hidden;
     this.readout.textContent = hidden || this.spec.isEmpty(this.model) ? "" : this.spec.readout(this.model, step, row);

@@ -26,7 +26,7 @@ export function laneFigure(lane) {
   return {
     fileName: () => nameOf(lane),
     picture: (format) => picture(lane, format),
-    rows: () => (lane.model ? rowsOf(lane.model, lane.axis()) : null),
+    rows: () => (lane.model ? rowsOf(lane.model, lane.axis(), lane.spec.unit) : null),
     files: () => (lane.view ? everyValue(lane.view.run.id, lane.spec.name, queryOf(lane, lane.view)) : []),
     noFiles: NO_FILES,
   };
@@ -43,7 +43,7 @@ function queryOf(lane, view) {
 
 /** @param {Lane} lane @param {View} view @returns {number | "all" | null} */
 function rankOf(lane, view) {
-  const { rank } = lane.options.load ? view.state : queryOf(lane, view); // samples are of the page's rank
+  const { rank } = queryOf(lane, view);
   return typeof rank === "number" || rank === "all" ? rank : null;
 }
 
@@ -71,7 +71,7 @@ async function picture(lane, format) {
   const left = model.rows ? undefined : NUMBERS;
   const frame = pictureFrame(frameOf(Math.max(LEAST_WIDTH, shown.width), shown.plotHeight, shown.range, left), model, lane.spec.bar);
   const caption = { title: titleOf(lane), about: aboutOf(lane, view) };
-  const axis = lane.spec.axis ? "tensor, in call order" : lane.axis().title;
+  const axis = lane.spec.axis ? "tensor, in call order" : lane.axis().label;
   const marks = lane.marks.filter((place) => place >= shown.range.start && place < shown.range.stop);
   const swatches = model.states?.length ? stateSwatches(colours, Boolean(model.statistic)) : [];
   const drawing = pictureDrawing(lane.spec.draw(model, frame, colours), model, frame, colours, caption, { axis, marks, swatches, bar: lane.spec.bar });

@@ -5,7 +5,7 @@ import { el } from "../dom.js";
 import { draggedRange } from "../figure_frame.js";
 import { count } from "../format.js";
 import { onTheme } from "../theme.js";
-import { watchWidth } from "../watch_width.js";
+import { settledWidth } from "../watch_width.js";
 import { createAlertRow } from "./alert_row.js";
 import { Lane } from "./lane.js";
 import { createNavigator } from "./lane_navigation.js";
@@ -13,9 +13,6 @@ import { createNavigator } from "./lane_navigation.js";
 /** @typedef {import("./lane_pointer.js").Spot} Spot */
 /** @typedef {import("./lane.js").View} View */
 /** @typedef {{spec: import("./lane_specs.js").LaneSpec, options?: import("./lane.js").LaneOptions}} LaneEntry */
-
-/** A new width asks for new columns once it stays. Milliseconds. */
-const SETTLE_MS = 250;
 
 /**
  * @param {import("../types.js").PageContext} ctx @param {LaneEntry[]} entries @param {() => void} refetch
@@ -32,9 +29,7 @@ export function createLaneGroup(ctx, entries, refetch) {
   const lanes = entries.map(({ spec, options }) => new Lane(spec, options ?? {}, handlers));
   const alerts = createAlertRow(ctx.params.id, { marked: (steps) => lanes.forEach((lane) => lane.mark(steps)), point });
   const element = el("div", { class: "lanes" }, alerts.element, ...lanes.map((lane) => lane.element));
-  const stops = [onTheme(redraw), watchWidth(element, resized)];
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let settle;
+  const stops = [onTheme(redraw), settledWidth(element, resized, refetch)];
   /** What is pointed at stays so while new data moves it. @type {{source: Lane, spot: Spot} | null} */
   let pointed = null;
 
@@ -60,14 +55,16 @@ export function createLaneGroup(ctx, entries, refetch) {
     pointed = null;
     point(null); // the cursor stood where it was wide
     redraw();
-    clearTimeout(settle);
-    settle = setTimeout(refetch, SETTLE_MS);
   }
 
   return {
     element,
     lanes,
-    pickCell: navigator.pickCell,
+    /** @param {any} model of one of the lanes @param {import("../heatmap_model.js").Cell} cell */
+    pickCell(model, cell) {
+      const lane = lanes.find((one) => one.model === model);
+      if (lane) navigator.pickCell(lane, cell);
+    },
     pickPoint: navigator.pickPoint,
     /** @param {View} view @param {AbortSignal} signal */
     async update(view, signal) {
@@ -77,7 +74,6 @@ export function createLaneGroup(ctx, entries, refetch) {
       alerts.show(axis); // a pointed-at step has moved with the lanes
     },
     destroy() {
-      clearTimeout(settle);
       stops.forEach((stop) => stop());
       alerts.destroy();
       lanes.forEach((lane) => lane.destroy());

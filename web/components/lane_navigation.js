@@ -4,9 +4,10 @@ import { ApiError, locate } from "../api.js";
 import { columnAt, columnSteps } from "../heatmap_model.js";
 import { mergedSteps } from "../lines_model.js";
 import { HEADROOM } from "../statistics.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 
 /** @typedef {import("./lane.js").Lane} Lane */
+/** @typedef {import("../api.js").Query} Query */
 /** @typedef {import("./lane_pointer.js").Spot} Spot */
 /** @typedef {import("../heatmap_model.js").HeatmapRow} HeatmapRow */
 /** @typedef {import("../types.js").StepRange} StepRange */
@@ -19,13 +20,14 @@ const AROUND_COLUMNS = 16;
 export function createNavigator(ctx) {
   const run = ctx.params.id;
 
-  /** The exact worst place of a rectangle, then its Step page. @param {StepRange} range @param {number | "all"} rank @param {import("../api.js").Query | null} tensors */
-  async function openStep(range, rank, tensors) {
+  /** The exact worst place of a rectangle, then its Step page. @param {StepRange} range @param {Query} asked what the figure was asked for @param {Query | null} tensors */
+  async function openStep(range, asked, tensors) {
     if (tensors === null) return ctx.say("This row stands for too many layers that do not follow each other: a name filter opens it up.");
-    if (isMeasuredOtherwise(ctx.state.statistic) && range.stop - range.start > 1) return ctx.setState(range);
+    if (isMeasuredOtherwise(asked.statistic) && range.stop - range.start > 1) return ctx.setState(range);
     try {
-      const place = await locate(run, { ...range, rank, ...tensors, kind: ctx.state.kinds, q: ctx.state.q });
-      ctx.navigate(runPath(run, "step", { step: place.step, rank: place.rank, tensor: place.tensor }));
+      const { rank = "all", kind, q } = asked;
+      const place = await locate(run, { ...range, rank, ...tensors, kind, q });
+      ctx.navigate(runPath(run, "step", onward(ctx.state, { step: place.step, rank: place.rank, tensor: place.tensor })));
     } catch (error) {
       const nothing = error instanceof ApiError && error.code === "nothing_there";
       ctx.say(nothing ? "Nothing was observed here." : String(error instanceof Error ? error.message : error));
@@ -35,69 +37,100 @@ export function createNavigator(ctx) {
 
   /** @param {Lane} lane @param {Spot} spot */
   function pick(lane, spot) {
-    const { model } = lane;
     const row = spot.row === null ? null : lane.rows()[spot.row];
-    if (lane.spec.name === "timeline" && row) pickRank(model, row, spot);
-    else if (lane.spec.name === "layers" && row) pickTensorRow(model, row, spot);
-    else pickPoint(model, spot.step, ["tensor", "exponents"].includes(lane.spec.name) ? ctx.state.tensor : null);
+    if (lane.spec.name === "timeline" && row) pickRank(lane, row, spot);
+    else if (lane.spec.name === "layers" && row) pickTensorRow(lane, row, spot);
+    else pickPoint(lane, spot.step);
   }
 
-  /** @param {import("../lines_model.js").LinesModel} model @param {number} step @param {number | null} tensor */
-  function pickPoint(model, step, tensor) {
-    openStep(mergedSteps(model, step), ctx.state.rank ?? "all", { tensor });
+  /** @param {Lane} lane of lines @param {number} step */
+  function pickPoint(lane, step) {
+    const asked = askedOf(lane);
+    openStep(mergedSteps(lane.model, step), asked, { tensor: asked.tensor });
   }
 
-  /** @param {any} model @param {HeatmapRow} row @param {Spot} spot */
-  function pickRank(model, row, spot) {
-    const at = stepsAt(model, spot.step);
+  /** @param {Lane} lane @param {HeatmapRow} row @param {Spot} spot */
+  function pickRank(lane, row, spot) {
+    const asked = askedOf(lane);
+    const at = stepsAt(lane.model, spot.step);
     const rank = row.rank ?? "all";
-    if (spot.shift) openStep(at, rank, {});
-    else if (ctx.state.axes) openStep(at, rank, { tensor: ctx.state.tensor });
-    else ctx.navigate(runPath(run, "layers", { rank, ...around(at, model.dx) }));
+    if (spot.shift) openStep(at, { ...asked, rank }, {});
+    else if (isOfLayers(asked)) openStep(at, { ...asked, rank }, { tensor: asked.tensor });
+    else ctx.navigate(runPath(run, "layers", { rank, ...around(at, lane.model.dx) }));
   }
 
-  /** @param {any} model @param {HeatmapRow} row @param {Spot} spot */
-  function pickTensorRow(model, row, spot) {
-    if (spot.shift) openTensor(row);
-    else openStep(stepsAt(model, spot.step), ctx.state.rank ?? "all", tensorsOf(row));
+  /** @param {Lane} lane @param {HeatmapRow} row @param {Spot} spot */
+  function pickTensorRow(lane, row, spot) {
+    const asked = askedOf(lane);
+    if (spot.shift) openTensor(row, asked);
+    else openStep(stepsAt(lane.model, spot.step), asked, tensorsOf(row));
   }
 
-  /** Beside the layers, on their page; a closed module is opened. @param {HeatmapRow} row */
-  function openTensor(row) {
+  /** Beside the layers, on their page; a closed module is opened. @param {HeatmapRow} row @param {Query} asked @param {"" | "tensor,rank"} [axes] */
+  function openTensor(row, asked, axes = "") {
     const { closed } = ctx.state;
     if (row.module !== undefined) return ctx.setState({ closed: closed.filter((path) => path !== row.module) });
     const tensor = row.tensor ?? row.listed?.[0] ?? row.tensors?.[0] ?? null;
-    return ctx.navigate(runPath(run, "layers", { ...ctx.state, tensor }));
+    return ctx.navigate(runPath(run, "layers", { ...shownState(ctx.state, asked), axes, tensor }));
   }
 
   return {
     pick,
     pickPoint,
-    /** A cell of layers by ranks. @param {import("./lane_specs.js").RanksModel} model @param {{row: number, column: number}} cell @param {StepRange} range @param {boolean} shift */
-    pickRankAndLayer(model, cell, range, shift) {
+    /** A cell of layers by ranks. @param {Lane} lane @param {{row: number, column: number}} cell @param {StepRange} range @param {boolean} shift */
+    pickRankAndLayer(lane, cell, range, shift) {
+      /** @type {import("./lane_specs.js").RanksModel} */
+      const model = lane.model;
       const layer = model.tensors[cell.column];
-      if (shift) openTensor(layer);
-      else openStep(range, model.rows[cell.row].rank ?? "all", tensorsOf(layer));
+      if (shift) openTensor(layer, askedOf(lane), "tensor,rank");
+      else openStep(range, { ...askedOf(lane), rank: model.rows[cell.row].rank ?? "all" }, tensorsOf(layer));
     },
     /** @param {Lane} lane @param {number} row */
     pickLabel(lane, row) {
       const found = lane.rows()[row];
-      if (lane.spec.name === "layers") openTensor(found);
-      else if ("rank" in found) ctx.navigate(runPath(run, "layers", { ...ctx.state, axes: "", rank: found.rank ?? "all" }));
+      const asked = askedOf(lane);
+      if (lane.spec.name === "layers") openTensor(found, asked);
+      else if ("rank" in found) ctx.navigate(runPath(run, "layers", { ...shownState(ctx.state, asked), rank: found.rank ?? "all" }));
     },
-    /** @param {any} model @param {import("../heatmap_model.js").Cell} cell */
-    pickCell(model, cell) {
-      const row = model.rows[cell.row];
-      const isRank = "rank" in row;
-      openStep(columnSteps(model, cell.column), isRank ? (row.rank ?? "all") : (ctx.state.rank ?? "all"), isRank ? { tensor: ctx.state.tensor } : tensorsOf(row));
+    /** @param {Lane} lane @param {import("../heatmap_model.js").Cell} cell */
+    pickCell(lane, cell) {
+      const asked = askedOf(lane);
+      const row = lane.model.rows[cell.row];
+      const steps = columnSteps(lane.model, cell.column);
+      if ("rank" in row) openStep(steps, { ...asked, rank: row.rank ?? "all" }, { tensor: asked.tensor });
+      else openStep(steps, asked, tensorsOf(row));
     },
   };
 }
 
-/** What a place is looked for by is headroom: of other statistics it is the one step that is opened. @param {string} statistic */
-const isMeasuredOtherwise = (statistic) => !["", HEADROOM, "amax"].includes(statistic);
+/** What a lane's figure was asked for: the address may hold choices that were made on another page, and are not seen here. @param {Lane} lane @returns {Query} */
+const askedOf = ({ options, view }) => (view && options.query?.(view)) ?? {};
 
-/** The tensors of a row as `locate` is asked for them; null of those that cannot be named. @param {HeatmapRow} row @returns {import("../api.js").Query | null} */
+/** Whether it is the main figure of the page Layers, where a rank by itself leads nowhere further. @param {Query} asked */
+const isOfLayers = (asked) => "tensor" in asked;
+
+/**
+ * The view without choices that the figure was not asked for: what it leads to is of what was seen. Pure.
+ * @param {import("../types.js").ViewState} state @param {Query} asked @returns {import("../types.js").ViewState}
+ */
+export function shownState(state, { rank = "all", kind, q, statistic }) {
+  const isSame = rank === (state.rank ?? "all");
+  return {
+    ...state,
+    from: null,
+    to: null,
+    axes: "",
+    rank: isSame ? state.rank : /** @type {number | "all"} */ (rank),
+    kinds: kind === undefined ? [] : state.kinds,
+    q: q === undefined ? "" : state.q,
+    statistic: statistic === undefined ? "" : state.statistic,
+  };
+}
+
+/** What a place is looked for by is headroom: of other statistics it is the one step that is opened. @param {Query[string]} statistic */
+const isMeasuredOtherwise = (statistic = "") => !["", HEADROOM, "amax"].includes(String(statistic));
+
+/** The tensors of a row as `locate` is asked for them; null of those that cannot be named. @param {HeatmapRow} row @returns {Query | null} */
 export function tensorsOf({ tensor, tensors, module, listed }) {
   if (module !== undefined) return { module };
   if (listed) return listed.length ? { tensor: listed.join(",") } : null;

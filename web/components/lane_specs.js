@@ -13,6 +13,7 @@ import { statisticDrawing } from "../statistic_drawing.js";
  * @typedef {object} LaneSpec
  * @property {string} name of the figure
  * @property {string} title
+ * @property {string} [unit] of the values of lines, as a file has them; "" or none: they have none
  * @property {string} empty what to say, and do, when there is nothing to draw
  * @property {(rows: number) => number} plotHeight pixels
  * @property {(answer: import("../types.js").FigureAnswer) => any} read
@@ -123,6 +124,7 @@ export const LANES = {
   step_time: {
     name: "step_time",
     title: "Step time",
+    unit: "ms",
     empty: "No step time yet: it takes two steps.",
     plotHeight: () => 72,
     read: readLines,

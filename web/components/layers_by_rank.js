@@ -4,15 +4,12 @@ import { draggedRange } from "../figure_frame.js";
 import { columnAt } from "../heatmap_model.js";
 import { el } from "../dom.js";
 import { onTheme } from "../theme.js";
-import { watchWidth } from "../watch_width.js";
+import { settledWidth } from "../watch_width.js";
 import { Lane } from "./lane.js";
 import { createNavigator } from "./lane_navigation.js";
 
 /** @typedef {import("./lane_pointer.js").Spot} Spot */
 /** @typedef {import("./lane_specs.js").RanksModel} RanksModel */
-
-/** A new width asks for new columns once it stays. Milliseconds. */
-const SETTLE_MS = 250;
 
 /**
  * @param {import("../types.js").PageContext} ctx @param {import("./lane_group.js").LaneEntry} entry @param {() => void} refetch
@@ -28,22 +25,14 @@ export function createLayersByRank(ctx, { spec, options }, refetch) {
     reset: () => lane.zoom(null),
   });
   const element = el("div", { class: "lanes" }, lane.element);
-  const stops = [onTheme(() => void lane.render()), watchWidth(element, resized)];
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let settle;
+  const stops = [onTheme(() => void lane.render()), settledWidth(element, () => void lane.render(), refetch)];
   /** What its columns are: a zoom on others would show something else. */
   let columns = "";
-
-  function resized() {
-    void lane.render();
-    clearTimeout(settle);
-    settle = setTimeout(refetch, SETTLE_MS);
-  }
 
   /** @param {Spot} spot */
   function open({ step, row, shift }) {
     const column = columnAt(lane.model, step);
-    if (column !== null && row !== null && lane.view) navigator.pickRankAndLayer(lane.model, { row, column }, lane.view.range, shift);
+    if (column !== null && row !== null && lane.view) navigator.pickRankAndLayer(lane, { row, column }, lane.view.range, shift);
   }
 
   return {
@@ -59,10 +48,9 @@ export function createLayersByRank(ctx, { spec, options }, refetch) {
     },
     /** @param {RanksModel} model @param {import("../heatmap_model.js").Cell} cell */
     pickCell(model, cell) {
-      if (lane.view) navigator.pickRankAndLayer(model, cell, lane.view.range, false);
+      if (lane.view && lane.model === model) navigator.pickRankAndLayer(lane, cell, lane.view.range, false);
     },
     destroy() {
-      clearTimeout(settle);
       stops.forEach((stop) => stop());
       lane.destroy();
     },

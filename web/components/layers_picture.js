@@ -20,7 +20,7 @@ const ORDERS = { "": "call order", name: "by name", worst: "worst first" };
 
 /**
  * @param {import("../types.js").PageContext} ctx
- * @param {{query: (view: View) => import("../api.js").Query, onModel: (model: any) => void}} given
+ * @param {{query: (view: View) => import("../api.js").Query, onModel: (model: any) => void, onFailed: () => void}} given
  * @param {() => void} refetch
  */
 export function createLayersPicture(ctx, given, refetch) {
@@ -52,14 +52,17 @@ export function createLayersPicture(ctx, given, refetch) {
     element,
     /** @param {import("../types.js").Run} run @param {AbortSignal} signal */
     update: (run, signal) => figure().update({ run, state: ctx.state, range: rangeOf(ctx.state, run) }, signal),
-    /** What the lane says in place of a plot; "" where it draws one. */
+    /** What the lane says in place of a plot, be it a failure; "" where it draws one. */
     message: () => made?.figure.lanes[0].message.textContent ?? "",
-    isEmpty: () => !made || !made.figure.lanes[0].model || made.figure.lanes[0].spec.isEmpty(made.figure.lanes[0].model),
+    isEmpty: () => isEmpty(made?.figure.lanes[0]),
     /** @param {any} model @param {import("../heatmap_model.js").Cell} cell */
     pickCell: (model, cell) => made?.figure.pickCell(model, cell),
     destroy: () => made?.figure.destroy(),
   };
 }
+
+/** Whether it was told that there is nothing: not where it could not ask. Pure. @param {Pick<import("./lane.js").Lane, "model" | "spec"> | undefined} lane */
+export const isEmpty = (lane) => Boolean(lane?.model) && lane?.spec.isEmpty(lane.model) === true;
 
 /** One step of layers by ranks, where one was chosen. @param {ViewState} state @param {import("../types.js").Run} run */
 function rangeOf(state, run) {

@@ -76,7 +76,7 @@ const pageLink = (list, page) => list.querySelector(`[data-page="${CSS.escape(pa
 
 /** What an entry says. @param {Page} page @param {Place} at */
 function describe(page, { page: current, params, state, run }) {
-  const view = page.path.includes("{id}") ? formatState({ ...state, key: "" }) : "";
+  const view = page.path.includes("{id}") ? formatState({ ...state, key: "", from: null, to: null }) : "";
   return {
     id: page.id,
     title: page.title,

@@ -61,7 +61,7 @@ function readout({ series, markSteps, meta }, step) {
     return value === null ? [] : `${one.name} ${bits(value)}`;
   });
   if (markSteps.some((mark) => Math.abs(mark - step) <= reach)) parts.push("not finite on some rank");
-  return parts.join(", ") || "no headroom on any rank";
+  return parts.join(", ") || (meta.observed_ranks === 0 ? "not observed on any rank" : "not observed on any rank, or all zero");
 }
 
 /** What the lane is called: over how many ranks. @param {{ranks?: number, observed_ranks?: number}} meta */
@@ -74,7 +74,8 @@ export function percentileTitle({ ranks = 0, observed_ranks: observed = 0 }) {
 export const PERCENTILES = {
   name: "percentiles",
   title: "Headroom over ranks, bits",
-  empty: "On no rank has this tensor had a headroom in these steps.",
+  unit: "bits",
+  empty: "This tensor was not observed on any rank in these steps, or was zero or not finite wherever it was.",
   plotHeight: () => PLOT_HEIGHT,
   read: readLines,
   isEmpty: (/** @type {LinesModel} */ { series }) => !series.some((one) => points(one).length),

@@ -65,6 +65,7 @@ export function loaderNote({ meta }) {
 export const PHASES = {
   name: "phases",
   title: "Step phases",
+  unit: "ms",
   empty: "No phases were recorded of these steps.",
   plotHeight: () => 96,
   read: readPhases,

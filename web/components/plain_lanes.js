@@ -4,14 +4,11 @@ import { draggedRange } from "../figure_frame.js";
 import { count } from "../format.js";
 import { el } from "../dom.js";
 import { onTheme } from "../theme.js";
-import { watchWidth } from "../watch_width.js";
+import { settledWidth } from "../watch_width.js";
 import { Lane } from "./lane.js";
 
 /** @typedef {import("./lane_pointer.js").Spot} Spot */
 /** @typedef {import("./lane.js").View} View */
-
-/** A new width asks for new columns once it stays. Milliseconds. */
-const SETTLE_MS = 250;
 
 /**
  * @param {import("../types.js").PageContext} ctx @param {import("./lane_group.js").LaneEntry[]} entries
@@ -21,14 +18,12 @@ export function createPlainLanes(ctx, entries, picked, refetch) {
   const handlers = {
     ...picked,
     hover,
-    zoom: (/** @type {number} */ low, /** @type {number} */ high) => ctx.setState({ ...draggedRange(low, high), last: null }),
-    reset: () => ctx.setState({ start: null, stop: null, last: null }),
+    zoom: (/** @type {number} */ low, /** @type {number} */ high) => ctx.setState(draggedRange(low, high)),
+    reset: () => ctx.setState({ start: null, stop: null }),
   };
   const lanes = entries.map(({ spec, options }) => new Lane(spec, options ?? {}, handlers));
   const element = el("div", { class: "lanes" }, ...lanes.map((lane) => lane.element));
-  const stops = [onTheme(redraw), watchWidth(element, resized)];
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let settle;
+  const stops = [onTheme(redraw), settledWidth(element, resized, refetch)];
 
   /** @param {Lane} source @param {Spot | null} spot */
   function hover(source, spot) {
@@ -43,8 +38,6 @@ export function createPlainLanes(ctx, entries, picked, refetch) {
   function resized() {
     for (const lane of lanes) lane.show(null, null); // the cursor stood where it was wide
     redraw();
-    clearTimeout(settle);
-    settle = setTimeout(refetch, SETTLE_MS);
   }
 
   return {
@@ -55,7 +48,6 @@ export function createPlainLanes(ctx, entries, picked, refetch) {
       await Promise.all(lanes.map((lane) => lane.update(view, signal)));
     },
     destroy() {
-      clearTimeout(settle);
       stops.forEach((stop) => stop());
       lanes.forEach((lane) => lane.destroy());
     },

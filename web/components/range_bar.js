@@ -22,6 +22,8 @@ export function createRangeBar(ctx, ...hint) {
   /** @type {Run | null} */
   let run = null;
   let changedMs = -Infinity;
+  /** What the fields were last filled for. */
+  let filled = "";
 
   /** @param {Partial<ViewState>} patch */
   function change(patch) {
@@ -82,13 +84,23 @@ export function createRangeBar(ctx, ...hint) {
     dim(later, window.stop >= whole.stop);
     dim(closer, !Object.keys(commands["zoom-in"](of)).length);
     dim(wider, isAll);
-    const { start, stop, last } = ctx.state;
-    dim(all, start === null && stop === null && last === null);
+    const { start, stop, last, from } = ctx.state;
+    dim(all, start === null && stop === null && last === null && from === null);
     const isOn = isFollowing(ctx.state);
     follow.hidden = !GROWING.includes(of.state);
     follow.setAttribute("aria-pressed", String(isOn));
     dot.hidden = !isOn || of.state !== "live";
     replace(shown, isAll ? "" : `${steps(window)} (${count(widthOf(window))} of ${count(widthOf(whole))})`);
+  }
+
+  /** Not while somebody types a range: of two fields one always has no focus. @param {Run} of */
+  function fill(of) {
+    const { start, stop, last } = ctx.state;
+    const asked = JSON.stringify([start, stop, last]);
+    if (asked === filled && form.contains(document.activeElement)) return;
+    filled = asked;
+    put(from, last === null ? start : windowOf(ctx.state, of).start);
+    put(to, stop === null ? null : stop - 1);
   }
 
   return {
@@ -97,10 +109,7 @@ export function createRangeBar(ctx, ...hint) {
     update(next) {
       run = next;
       enable(next);
-      const { start, stop, last } = ctx.state;
-      const window = windowOf(ctx.state, next);
-      put(from, last === null ? start : window.start);
-      put(to, stop === null ? null : stop - 1);
+      fill(next);
       from.placeholder = String(next.first_step ?? 0);
       to.placeholder = String(next.last_step ?? 0);
       brush.update(next);

@@ -4,16 +4,13 @@ import { draggedRange } from "../figure_frame.js";
 import { columnAt } from "../heatmap_model.js";
 import { el } from "../dom.js";
 import { onTheme } from "../theme.js";
-import { watchWidth } from "../watch_width.js";
+import { settledWidth } from "../watch_width.js";
 import { Lane } from "./lane.js";
 import { LANES } from "./lane_specs.js";
 import { createLegend } from "./legend.js";
 
 /** @typedef {import("../types.js").Run} Run */
 /** @typedef {import("./lane_specs.js").RanksModel} RanksModel */
-
-/** A new width asks for new columns once it stays. Milliseconds. */
-const SETTLE_MS = 250;
 
 /** @param {import("../types.js").PageContext} ctx @param {() => void} refetch */
 export function createRanksLane(ctx, refetch) {
@@ -24,8 +21,6 @@ export function createRanksLane(ctx, refetch) {
   let stops = [];
   /** What the figure was last fetched for: it is not fetched anew while nothing can have changed in it. */
   let drawn = "";
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let settle;
 
   function create() {
     const made = new Lane(LANES.ranks, {}, {
@@ -37,16 +32,14 @@ export function createRanksLane(ctx, refetch) {
     });
     const legend = createLegend();
     element.append(made.element, legend.element);
-    stops = [onTheme(() => void made.render()), watchWidth(element, () => resized(made)), legend.destroy];
+    stops = [onTheme(() => void made.render()), settledWidth(element, () => resized(made), refetch), legend.destroy];
     return made;
   }
 
   /** @param {Lane} made */
   function resized(made) {
     void made.render();
-    clearTimeout(settle);
     drawn = "";
-    settle = setTimeout(refetch, SETTLE_MS);
   }
 
   /** The frames of that rank, at that tensor. @param {Lane} from @param {number | null} row @param {number | null} place */
@@ -73,7 +66,6 @@ export function createRanksLane(ctx, refetch) {
       drawn = now;
     },
     destroy() {
-      clearTimeout(settle);
       stops.forEach((stop) => stop());
       lane?.destroy();
     },

@@ -2,8 +2,9 @@
 
 import * as api from "../api.js";
 import { el, replace } from "../dom.js";
-import { age, clip, count } from "../format.js";
+import { age, clip } from "../format.js";
 import { clockFrom } from "../server_clock.js";
+import { MOST_LETTERS, countText, runOption } from "./run_option.js";
 import { stateBadge } from "./state_badge.js";
 
 /** @typedef {import("../types.js").RunSummary} RunSummary */
@@ -12,7 +13,6 @@ import { stateBadge } from "./state_badge.js";
 const MOST = 20;
 /** Typing rests this long before it is searched for. Milliseconds. */
 const REST_MS = 150;
-const MOST_LETTERS = 80;
 
 /** @param {(run: RunSummary) => void} choose */
 export function createRunPicker(choose) {
@@ -34,6 +34,9 @@ export function createRunPicker(choose) {
   let asking = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let rest;
+  /** Whether the answer to what was typed is still to come, and whether its first run is to be opened then. */
+  let isPending = false;
+  let isEntered = false;
   setInterval(tick, 1000);
 
   function tick() {
@@ -49,6 +52,8 @@ export function createRunPicker(choose) {
     popup.hidden = false;
     button.setAttribute("aria-expanded", "true");
     input.value = "";
+    replace(list);
+    forget();
     input.focus();
     void search();
   }
@@ -57,6 +62,7 @@ export function createRunPicker(choose) {
   function hide(isFocusKept) {
     clearTimeout(rest);
     asking?.abort();
+    isPending = isEntered = false;
     popup.hidden = true;
     button.setAttribute("aria-expanded", "false");
     if (isFocusKept) button.focus();
@@ -67,7 +73,17 @@ export function createRunPicker(choose) {
     if (!popup.hidden && event.relatedTarget instanceof Node && !element.contains(event.relatedTarget)) hide(false);
   }
 
+  /** What is listed is not of what is asked for now: Enter must not open it. */
+  function forget() {
+    found = [];
+    isPending = true;
+    isEntered = false;
+    point(-1);
+  }
+
   function typed() {
+    forget();
+    asking?.abort();
     clearTimeout(rest);
     rest = setTimeout(search, REST_MS);
   }
@@ -81,25 +97,20 @@ export function createRunPicker(choose) {
       const answer = await api.runs({ q, limit: MOST, archived: q ? "" : "false" }, mine.signal);
       if (!mine.signal.aborted) draw(answer);
     } catch (error) {
-      if (!mine.signal.aborted) said.textContent = error instanceof Error ? error.message : String(error);
+      if (mine.signal.aborted) return;
+      isPending = isEntered = false;
+      said.textContent = error instanceof Error ? error.message : String(error);
     }
   }
 
   /** @param {import("../types.js").RunList} answer */
   function draw({ runs, total, now_ns: nowNs }) {
     found = runs;
-    said.textContent = saidOf(runs.length, total);
-    replace(list, ...runs.map((run, i) => option(run, i, nowNs)));
+    isPending = false;
+    said.textContent = countText(runs.length, total);
+    replace(list, ...runs.map((run, i) => runOption(run, nowNs, { id: `picker-${i}`, isOpen: run.id === open?.run.id, pick: () => pick(run) })));
     point(Math.max(0, runs.findIndex(({ id }) => id === open?.run.id)));
-  }
-
-  /** @param {RunSummary} run @param {number} i @param {number} nowNs */
-  function option(run, i, nowNs) {
-    const title = run.title || run.name;
-    const facts = el("span", { class: "picker-facts" }, stateBadge(run.state), ` last seen ${age(nowNs - run.last_seen_ns)}${run.archived ? ", archived" : ""}`);
-    const isOpen = run.id === open?.run.id;
-    // A press must not take the focus from the search first: the list would close under it.
-    return el("li", { id: `picker-${i}`, role: "option", "aria-selected": "false", "aria-current": isOpen && "true", title: clip(run.name), mousedown: (/** @type {Event} */ event) => event.preventDefault(), click: () => pick(i) }, el("span", { class: "picker-name" }, clip(title, MOST_LETTERS)), facts);
+    if (isEntered) pick(runs[0]);
   }
 
   /** @param {number} next */
@@ -111,18 +122,24 @@ export function createRunPicker(choose) {
     list.children[active].scrollIntoView({ block: "nearest" });
   }
 
-  /** @param {number} i */
-  function pick(i) {
-    if (!found[i]) return;
+  /** @param {RunSummary | undefined} run */
+  function pick(run) {
+    isEntered = false;
+    if (!run) return;
     hide(true);
-    choose(found[i]);
+    choose(run);
+  }
+
+  function enter() {
+    if (isPending) isEntered = true;
+    else pick(found[active]);
   }
 
   /** @param {KeyboardEvent} event */
   function key(event) {
     if (event.key === "ArrowDown") point(active + 1);
     else if (event.key === "ArrowUp") point(active - 1);
-    else if (event.key === "Enter") pick(active);
+    else if (event.key === "Enter") enter();
     else if (event.key === "Escape") hide(true);
     else return;
     event.preventDefault();
@@ -154,10 +171,4 @@ export function createRunPicker(choose) {
       seen.textContent = "";
     },
   };
-}
-
-/** @param {number} shown @param {number} total */
-function saidOf(shown, total) {
-  if (!total) return "No run has that in its name, title or tags.";
-  return shown < total ? `${count(shown)} of ${count(total)} runs: type to find others` : `${count(total)} ${total === 1 ? "run" : "runs"}`;
 }

@@ -1,6 +1,7 @@
 // A table that is sorted by a click on a column's name. It keeps its order while the run goes on.
 
-import { el, replace } from "../dom.js";
+import { el } from "../dom.js";
+import { keepRows } from "../keep_rows.js";
 
 /**
  * @template R
@@ -28,6 +29,23 @@ export function sorted(rows, by, isDown) {
 }
 
 /**
+ * A key of its own for each row: what its first column has, and which of those that have the same it is. Pure.
+ * @template R
+ * @param {readonly R[]} rows @param {(row: R) => number | string | null} by
+ */
+export function keysOf(rows, by) {
+  /** @type {Map<string, number>} */
+  const seen = new Map();
+  return rows.map((row) => {
+    const name = String(by(row));
+    const nth = seen.get(name) ?? 0;
+    seen.set(name, nth + 1);
+    return `${nth} ${name}`;
+  });
+}
+
+/**
+ * A row that is not drawn anew keeps its element: what `show` gives holds links, and nothing that listens with the row.
  * @template R
  * @param {readonly Column<R>[]} columns
  * @param {{caption: string, name: string, sortBy?: string, most?: number}} options sortBy: a column's name; else as given
@@ -67,7 +85,9 @@ export function createSortedTable(columns, { caption, name, sortBy = "", most = 
     if (now === shown) return; // a live run does not redraw what stays the same
     shown = now;
     const all = by ? sorted(rows, by, order.isDown) : rows;
-    replace(body, ...all.slice(0, most).map((row) => el("tr", {}, ...columns.map((column) => el("td", { class: column.isNumber ? "number" : null }, column.show(row))))));
+    const first = all.slice(0, most);
+    const keys = keysOf(first, columns[0].by ?? (() => ""));
+    keepRows(body, first.map((row, i) => el("tr", { "data-key": keys[i] }, ...columns.map((column) => el("td", { class: column.isNumber ? "number" : null }, column.show(row))))));
     more.hidden = all.length <= most;
     more.textContent = `${most} of ${all.length} rows; sort by another column to see others first.`;
   }

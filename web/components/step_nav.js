@@ -1,7 +1,7 @@
 // Previous and next: step, rank, non-finite step.
 
 import { el, link, replace } from "../dom.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 import { createNameFilter, createRankPicker } from "./filters.js";
 
 /** @typedef {import("../types.js").StepAnswer} StepAnswer */
@@ -54,8 +54,9 @@ export function createStepNav(ctx) {
  * @param {string} run @param {StepAnswer} answer @param {import("../types.js").ViewState} state
  * @returns {(name: string, to: {step: number | null, rank: number | null}) => HTMLElement}
  */
-const jumper = (run, answer, { tensor, q }) => (name, { step, rank }) => {
+const jumper = (run, answer, state) => (name, { step, rank }) => {
   if (step === null || rank === null) return el("span", { class: "jump", "aria-disabled": "true" }, name);
+  const { q, tensor } = state;
   const kept = rank !== answer.rank ? { tensor } : {};
-  return link(runPath(run, "step", { step, rank, q, ...kept }), { class: "jump" }, name);
+  return link(runPath(run, "step", onward(state, { step, rank, q, ...kept })), { class: "jump" }, name);
 };

@@ -3,7 +3,7 @@
 import { el, link } from "../dom.js";
 import { bits, clip, count, magnitude, shape } from "../format.js";
 import { stateWord } from "../headroom.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 import { alertGlyph } from "./alert_glyph.js";
 
 /** @typedef {import("../types.js").Tensor} Tensor */
@@ -25,11 +25,11 @@ export function tensorFacts(tensor) {
   return el("dl", { class: "fact-list" }, ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
-/** The step worth opening. @param {string} run @param {import("../types.js").Place | null} place null: nothing was observed */
-export function worstPlace(run, place) {
+/** The step worth opening. @param {string} run @param {import("../types.js").Place | null} place null: nothing was observed @param {Parameters<typeof onward>[0]} [state] */
+export function worstPlace(run, place, state = {}) {
   if (!place) return el("p", { class: "muted" }, "Not observed in these steps.");
   const what = place.bits === null ? stateWord(place.state) : `least headroom ${bits(place.bits)}`;
-  const path = runPath(run, "step", { step: place.step, rank: place.rank, tensor: place.tensor });
+  const path = runPath(run, "step", onward(state, { step: place.step, rank: place.rank, tensor: place.tensor }));
   return el("p", {}, `Worst: ${what} at `, link(path, {}, `step ${count(place.step)}, rank ${count(place.rank)}`), ".");
 }
 
@@ -38,9 +38,9 @@ export function alertsOn(alerts, { fqn, kind }) {
   return alerts.filter(({ finding }) => finding.tensor === fqn && (finding.kind === null || finding.kind === kind));
 }
 
-/** @param {string} run @param {readonly import("../types.js").Alert[]} alerts */
-export function alertLines(run, alerts) {
+/** @param {string} run @param {readonly import("../types.js").Alert[]} alerts @param {Parameters<typeof onward>[0]} [state] */
+export function alertLines(run, alerts, state = {}) {
   const lines = alerts.slice(0, MOST_ALERTS).map((alert) => el("li", {}, alertGlyph(alert), " ", clip(alert.finding.summary, 200)));
-  const more = alerts.length > MOST_ALERTS ? el("li", {}, link(runPath(run, "alerts"), {}, `${count(alerts.length - MOST_ALERTS)} more`)) : null;
+  const more = alerts.length > MOST_ALERTS ? el("li", {}, link(runPath(run, "alerts", onward(state)), {}, `${count(alerts.length - MOST_ALERTS)} more`)) : null;
   return lines.length ? el("ul", { class: "tensor-panel-alerts", "aria-label": "Alerts on this tensor" }, ...lines, more) : null;
 }

@@ -1,7 +1,7 @@
 // The panel beside the layers: opens for the tensor in the URL, closes with Escape or its button, and gives the focus back.
 
-import * as api from "../api.js";
 import { el, replace } from "../dom.js";
+import { createTensorList } from "../tensor_list.js";
 import { createTensorBody, panelHead } from "./tensor_panel_body.js";
 
 /** @typedef {import("../types.js").PageContext} PageContext */
@@ -23,16 +23,7 @@ export function createTensorPanel(ctx, refetch, aside) {
   let isFirst = true;
   /** What had the focus before. @type {Element | null} */
   let before = null;
-  /** @type {Promise<{tensors: Tensor[]}> | null} */
-  let listed = null;
-
-  /** @param {string} run @param {number} number @returns {Promise<Tensor | undefined>} */
-  async function find(run, number) {
-    const known = (await listed?.catch(() => null))?.tensors.find(({ tensor }) => tensor === number);
-    if (known) return known;
-    listed = api.tensors(run, {});
-    return (await listed).tensors.find(({ tensor }) => tensor === number);
-  }
+  const list = createTensorList(ctx.params.id);
 
   function shut() {
     open?.destroy();
@@ -77,7 +68,7 @@ export function createTensorPanel(ctx, refetch, aside) {
       const number = ctx.state.tensor;
       if (number === null) shut();
       else {
-        const tensor = await find(ctx.params.id, number);
+        const tensor = (await list(number, signal)).find((one) => one.tensor === number);
         if (signal.aborted || number !== ctx.state.tensor) return;
         if (!tensor) missing(aside);
         else if (shown !== number) show(tensor);

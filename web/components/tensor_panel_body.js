@@ -1,9 +1,11 @@
 // What the panel of one tensor shows: facts, magnitudes, spread over ranks, exponents, its worst place, alerts, ways on.
 
+import { notableAlerts } from "../alert_pages.js";
 import * as api from "../api.js";
-import { el, link, replace } from "../dom.js";
+import { el, link } from "../dom.js";
 import { clip } from "../format.js";
-import { runPath, shownRange } from "../url_state.js";
+import { renew } from "../renew.js";
+import { onward, runPath, shownRange } from "../url_state.js";
 import { EXPONENTS } from "./exponent_lane.js";
 import { LANES } from "./lane_specs.js";
 import { PERCENTILES, percentileTitle } from "./percentile_lane.js";
@@ -18,7 +20,6 @@ import { alertLines, alertsOn, tensorFacts, worstPlace } from "./tensor_facts.js
 const LABELS = 48;
 const LINE_HEIGHT = 190;
 const EXPONENT_HEIGHT = 170;
-const MOST_ALERTS = 200;
 
 /** @param {string} text @param {() => void} close */
 export function panelHead(text, close) {
@@ -32,37 +33,47 @@ export function createTensorBody(ctx, refetch, tensor, close) {
   const { heading, element: header } = panelHead(tensor.label, close);
   const worst = el("div", {});
   const alerts = el("div", {});
-  const onward = el("p", { class: "jumps" });
+  const ways = el("p", { class: "jumps" });
   const lanes = createPlainLanes(ctx, entriesOf(tensor.tensor), { pick: (_, spot) => void openStep(spot.step), pickLabel: () => {} }, refetch);
 
   /** The worst rank of a step. @param {number} step */
   async function openStep(step) {
-    const place = await placeOf(ctx, { start: step, stop: step + 1 }, tensor.tensor).catch(() => null);
-    if (place) ctx.navigate(runPath(ctx.params.id, "step", { step: place.step, rank: place.rank, tensor: place.tensor }));
-    else ctx.say("Nothing was observed here.");
+    try {
+      const place = await placeOf(ctx, { start: step, stop: step + 1 }, tensor.tensor);
+      if (!place) return ctx.say("Nothing was observed here.");
+      return ctx.navigate(runPath(ctx.params.id, "step", onward(ctx.state, { step: place.step, rank: place.rank, tensor: place.tensor })));
+    } catch (error) {
+      return ctx.say(`The step could not be looked up: ${messageOf(error)}`);
+    }
   }
 
   /** @param {string} run @param {AbortSignal} signal */
   async function updateAlerts(run, signal) {
-    const answer = await api.alerts(run, { limit: MOST_ALERTS }, signal).catch(() => null);
-    replace(alerts, answer ? alertLines(run, alertsOn(answer.alerts, tensor)) : el("p", { class: "muted" }, "Its alerts could not be read."));
+    try {
+      renew(alerts, alertLines(run, alertsOn(await notableAlerts(run, signal), tensor), ctx.state));
+    } catch (error) {
+      if (signal.aborted) throw error; // what comes after it tells of them
+      renew(alerts, el("p", { class: "muted" }, `Its alerts could not be read: ${messageOf(error)}`));
+    }
   }
 
   return {
     heading,
-    element: el("section", { class: "panel tensor-panel" }, header, tensorFacts(tensor), worst, alerts, onward, lanes.element),
+    element: el("section", { class: "panel tensor-panel" }, header, tensorFacts(tensor), worst, alerts, ways, lanes.element),
     /** @param {Run} run @param {AbortSignal} signal */
     async update(run, signal) {
       const id = String(run.id);
       const range = shownRange(ctx.state, run);
-      const { rank, start, stop, last } = ctx.state;
-      replace(onward, link(runPath(id, "tensor", { rank, start, stop, last, tensor: tensor.tensor }), {}, "Open the Tensor page"));
-      const place = placeOf(ctx, range, tensor.tensor, signal).then((found) => replace(worst, worstPlace(id, found)));
+      renew(ways, el("span", {}, link(runPath(id, "tensor", onward(ctx.state, { rank: ctx.state.rank, tensor: tensor.tensor })), {}, "Open the Tensor page")));
+      const place = placeOf(ctx, range, tensor.tensor, signal).then((found) => renew(worst, worstPlace(id, found, ctx.state)));
       await Promise.all([place, updateAlerts(id, signal), lanes.update({ run, state: ctx.state, range }, signal)]);
     },
     destroy: lanes.destroy,
   };
 }
+
+/** @param {unknown} error */
+const messageOf = (error) => (error instanceof Error ? error.message : String(error));
 
 /** @param {number} tensor @returns {import("./lane_group.js").LaneEntry[]} */
 function entriesOf(tensor) {

@@ -1,8 +1,9 @@
 // The tensor figure's twin in words: its first non-finite and its largest steps, each with a way to the frames.
 
-import { el, replace } from "../dom.js";
+import { el } from "../dom.js";
 import { bits, count, magnitude, steps } from "../format.js";
 import { heatOf } from "../headroom.js";
+import { keepRows } from "../keep_rows.js";
 import { mergedSteps } from "../lines_model.js";
 import { extremes } from "../tensor_extremes.js";
 
@@ -12,19 +13,19 @@ import { extremes } from "../tensor_extremes.js";
 const COLUMNS = ["Step", "abs max", "abs min", "Headroom", ""];
 const MOST_ROWS = 12;
 
-/** @param {(model: LinesModel, step: number) => void} open */
+/** @param {(step: number) => void} open */
 export function createTensorTable(open) {
   const body = el("tbody");
   const head = el("tr", {}, ...COLUMNS.map((name) => el("th", { scope: "col", class: "number" }, name)));
   const caption = el("caption", {}, "First to hold a NaN or Inf, then largest");
   const element = el("div", { class: "panel table-scroll" }, el("table", { class: "dense tensor-table", "data-testid": "tensor-table" }, caption, el("thead", {}, head), body));
 
-  /** @param {LinesModel} model @param {Extreme} found */
+  /** Its button opens the step alone, so that a row that stays does what is shown now. @param {LinesModel} model @param {Extreme} found */
   function line(model, found) {
-    const button = el("button", { type: "button", class: "quiet", click: () => open(model, found.step) }, "Open the step");
+    const button = el("button", { type: "button", class: "quiet", click: () => open(found.step) }, "Open the step");
     const at = mergedSteps(model, found.step);
     const cells = [at.stop - at.start === 1 ? count(at.start) : steps(at), magnitude(found.amax), magnitude(found.amin)];
-    return el("tr", {}, ...cells.map((text) => el("td", { class: "number" }, text)), headroomCell(found), el("td", {}, button));
+    return el("tr", { "data-key": found.step }, ...cells.map((text) => el("td", { class: "number" }, text)), headroomCell(found), el("td", {}, button));
   }
 
   return {
@@ -33,7 +34,7 @@ export function createTensorTable(open) {
     update(model) {
       const found = extremes(model, MOST_ROWS);
       element.hidden = found.length === 0;
-      replace(body, ...found.map((one) => line(model, one)));
+      keepRows(body, found.map((one) => line(model, one)));
     },
   };
 }

@@ -17,7 +17,7 @@ export function createThresholds(run, changed) {
   const preset = el("select", { change: () => fill(known.find(({ name }) => name === preset.value)) });
   const head = el("tr", {}, ...["Rule", "On", "Threshold", "Value", "Usual", "Meaning"].map((name) => el("th", { scope: "col" }, name)));
   const table = el("table", { class: "dense" }, el("caption", {}, "What fires when, in this run"), el("thead", {}, head), body);
-  const choice = el("p", { class: "inline-form" }, el("label", {}, "As another tool has them ", preset), el("span", { class: "muted" }, "fills the table; nothing holds before you set it."));
+  const choice = el("p", { class: "inline-form" }, el("label", {}, "Use the thresholds of ", preset), el("span", { class: "muted" }, "fills the table; nothing holds before you set it."));
   const form = el("form", { submit: sent }, choice, el("div", { class: "panel table-scroll" }, table), el("p", { class: "inline-form" }, save, back, said));
   const element = el("details", { class: "thresholds", "data-testid": "thresholds" }, el("summary", {}, "Thresholds of the rules"), form);
   /** @type {readonly Preset[]} */
@@ -57,7 +57,7 @@ export function createThresholds(run, changed) {
     if (!anyway && (now === shown || form.contains(document.activeElement))) return; // what somebody types stays
     shown = now;
     known = presets;
-    replace(preset, el("option", { value: "" }, "our own"), ...presets.map(({ name, title }) => el("option", { value: name }, title)));
+    replace(preset, el("option", { value: "" }, "Rangewatch"), ...presets.map(({ name, title }) => el("option", { value: name }, title)));
     replace(body, ...rules.flatMap((rule) => rows(rule, thresholds)));
   }
 

@@ -1,12 +1,12 @@
 // Lanes on one time axis, in seconds from the first sample: one cursor, one zoom, one update.
 
 import { timeAxis } from "../alert_marks.js";
-import { clockText, clockTicks } from "../clock_ticks.js";
+import { clockTicks, isOverMidnight } from "../clock_ticks.js";
 import { el } from "../dom.js";
 import { clockAxis } from "../figure_axis.js";
 import { count } from "../format.js";
 import { onTheme } from "../theme.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 import { watchWidth } from "../watch_width.js";
 import { createAlertRow } from "./alert_row.js";
 import { Lane } from "./lane.js";
@@ -15,8 +15,9 @@ import { Lane } from "./lane.js";
 /** @typedef {import("./lane_pointer.js").Spot} Spot */
 /** @typedef {import("../types.js").GpuLanes & {origin_ns: number}} TimedLanes */
 
-/** Pixels that a label needs. */
+/** Pixels that a label needs, and one with a day in it. */
 const LABEL = 75;
+const DATED_LABEL = 105;
 
 class TimeLane extends Lane {
   /** @param {import("./lane_specs.js").LaneSpec} spec @param {import("./lane.js").LaneOptions} options @param {import("./lane.js").LaneHandlers} handlers @param {() => number} origin Unix time of second 0 */
@@ -26,7 +27,7 @@ class TimeLane extends Lane {
   }
 
   axis() {
-    return clockAxis(this.origin());
+    return clockAxis(this.origin(), this.view !== null && isOverMidnight(this.view.range, this.origin()));
   }
 
   async render() {
@@ -44,7 +45,7 @@ export function createTimeLanes(ctx, entries, samples, zoomed) {
     hover,
     pick: (/** @type {Lane} */ _, /** @type {Spot} */ spot) => {
       const step = stepAt(spot.step);
-      if (step !== null) ctx.navigate(runPath(ctx.params.id, "step", { step, rank: samples().rank }));
+      if (step !== null) ctx.navigate(runPath(ctx.params.id, "step", onward(ctx.state, { step, rank: samples().rank })));
     },
     pickLabel() {},
     zoom: (/** @type {number} */ low, /** @type {number} */ high) => zoomed({ start_ns: at(Math.min(low, high)), stop_ns: at(Math.max(low, high)) }),
@@ -80,7 +81,7 @@ export function createTimeLanes(ctx, entries, samples, zoomed) {
     point(spot?.step ?? null);
     if (!spot) return;
     const step = stepAt(spot.step);
-    const when = clockText(spot.step, samples().origin_ns);
+    const when = source.axis().say(spot.step, 1);
     source.readout.textContent = `${when}${step === null ? "" : `, step ${count(step)}`} · ${source.readout.textContent}`;
   }
 
@@ -90,7 +91,9 @@ export function createTimeLanes(ctx, entries, samples, zoomed) {
       ...spec,
       draw(model, frame, palette) {
         const { traces, layout } = spec.draw(model, frame, palette);
-        const ticks = clockTicks(frame.range, samples().origin_ns, Math.max(2, Math.floor(frame.plotWidth / LABEL)));
+        const { origin_ns } = samples();
+        const label = isOverMidnight(frame.range, origin_ns) ? DATED_LABEL : LABEL;
+        const ticks = clockTicks(frame.range, origin_ns, Math.max(2, Math.floor(frame.plotWidth / label)));
         const { nticks: _, dtick: __, tick0: ___, tickformat: ____, ...xaxis } = /** @type {any} */ (layout).xaxis;
         return { traces, layout: { ...layout, xaxis: { ...xaxis, tickvals: ticks.map((tick) => tick.at), ticktext: ticks.map((tick) => tick.text) } } };
       },

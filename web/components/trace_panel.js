@@ -21,7 +21,7 @@ export function createTracePanel(ctx, refetch) {
   const button = el("button", { type: "button", class: "quiet", "aria-expanded": "false", click: () => open(form.element.hidden) }, "Trace the next steps…");
   const said = el("span", { role: "status", class: "muted" });
   const form = createTraceForm(ask, () => open(false), say);
-  const list = createTraceList(withdraw);
+  const list = createTraceList(ctx, withdraw);
   const element = el("section", { class: "trace", "aria-label": "Traces", "data-testid": "trace-panel", hidden: true }, el("p", { class: "trace-bar" }, button, said), form.element, list.element);
   /** Asked for from this page, and not here yet. @type {Set<number>} */
   const awaited = new Set();

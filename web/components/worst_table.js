@@ -6,14 +6,18 @@ import { heatOf, isNonfinite } from "../headroom.js";
 import { cellText, columnSteps, rowName, worstRows } from "../heatmap_model.js";
 import { worstWords } from "../statistics.js";
 import { runPath } from "../url_state.js";
+import { shownState } from "./lane_navigation.js";
 
 /** @typedef {import("../heatmap_model.js").HeatmapModel} HeatmapModel */
 /** @typedef {import("../heatmap_model.js").Cell} Cell */
 
 const MOST_ROWS = 20;
 
-/** @param {import("../types.js").PageContext} ctx @param {(model: HeatmapModel, cell: Cell) => void} open */
-export function createWorstTable(ctx, open) {
+/**
+ * @param {import("../types.js").PageContext} ctx @param {(model: HeatmapModel, cell: Cell) => void} open
+ * @param {(view: {state: import("../types.js").ViewState}) => import("../api.js").Query} query what the heatmap was asked for
+ */
+export function createWorstTable(ctx, open, query) {
   const body = el("tbody");
   const what = el("th", { scope: "col" }, "Layer");
   const which = el("th", { scope: "col" }, "Least headroom");
@@ -38,8 +42,8 @@ export function createWorstTable(ctx, open) {
 
   /** A rank's layers, a closed module opened, or a layer's panel. @param {import("../heatmap_model.js").HeatmapRow} row */
   function leadsTo(row) {
-    const { state } = ctx;
-    if (row.rank !== undefined) return { ...state, axes: /** @type {const} */ (""), rank: row.rank ?? /** @type {const} */ ("all") };
+    const state = shownState(ctx.state, query(ctx));
+    if (row.rank !== undefined) return { ...state, rank: row.rank ?? /** @type {const} */ ("all") };
     if (row.module !== undefined) return { ...state, closed: state.closed.filter((path) => path !== row.module) };
     return { ...state, tensor: row.tensor ?? row.listed?.[0] ?? row.tensors?.[0] ?? null };
   }
@@ -52,7 +56,7 @@ export function createWorstTable(ctx, open) {
       const worst = worstWords(model.statistic);
       what.textContent = isByRank ? "Rank" : "Layer";
       which.textContent = worst[0].toUpperCase() + worst.slice(1);
-      caption.textContent = `First to hold a NaN or Inf, then ${worst}${isByRank ? "" : `; ${rankName(ctx.state.rank)}`}`;
+      caption.textContent = `First to hold a NaN or Inf, then ${worst}${isByRank ? "" : `; ${rankName(shownState(ctx.state, query(ctx)).rank)}`}`;
       element.hidden = model.rows.length === 0;
       replace(body, ...worstRows(model, MOST_ROWS).map((cell) => line(model, cell)));
     },

@@ -33,7 +33,7 @@ function build(ctx, refetch) {
   const cards = createFactCards();
   const rank = createRankPicker(ctx, { all: true });
   const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
-  const group = createLaneGroup(ctx, [{ spec: AGENT_COST, options: { load: loadCost } }], refetch);
+  const group = createLaneGroup(ctx, [{ spec: AGENT_COST, options: { query, load: loadCost } }], refetch);
   const cost = el("div", {}, el("div", { class: "filters" }, rank.element), range.element, group.element);
   const place = el("div", {}); // what is never drawn is not in the page
   const noCost = el("p", { class: "panel agent-nothing", "data-testid": "no-cost" });
@@ -68,6 +68,9 @@ function build(ctx, refetch) {
   };
 }
 
+/** @param {import("../components/lane.js").View} view */
+const query = ({ state }) => ({ rank: state.rank ?? "all" });
+
 /** On the training thread, mean of the ranks. @param {Run} run @param {AbortSignal} signal */
 async function costNow(run, signal) {
   const range = shownRange({ start: null, stop: null, last: NEWEST }, run);
@@ -85,7 +88,7 @@ function cardsOf(run, usual) {
   return [
     time ?? { title: "Its time in a step", value: "not measured" },
     { title: "Ranks with an agent", value: count(run.ranks.length), under: `of ${count(run.world_size)}` },
-    { title: "Record less", value: lowered ? plural(lowered, "rank") : "none", level: lowered ? "warning" : undefined },
+    { title: "Ranks that record less", value: lowered ? plural(lowered, "rank") : "none", level: lowered ? "warning" : undefined },
     { title: "Dropped", value: dropped ? plural(dropped, "record") : "none", level: dropped ? "warning" : undefined },
     { title: "Faults", value: faults ? count(faults) : "none", level: faults ? "overflow" : undefined },
     { title: "Not observed", value: unseen ? plural(unseen, "module") : "none", level: unseen ? "warning" : undefined },

@@ -51,7 +51,7 @@ function build(ctx) {
   });
   const alerts = createAlertRow(run, { marked: heat.mark });
   const leftOut = el("p", { class: "muted figure-notes" });
-  const ranks = createRankTable(run);
+  const ranks = createRankTable(ctx);
   const table = createCollectivesTable();
   const jump = createStepJump(ctx);
   const lanes = createCallLanes();
@@ -61,7 +61,7 @@ function build(ctx) {
   /** @param {Collectives} answer @param {import("../types.js").Run} about */
   function show(answer, about) {
     shown = answer;
-    verdict.update(waitVerdict(answer, run));
+    verdict.update(waitVerdict(answer, run, ctx.state));
     cards.update(waitCards(answer));
     const isEmpty = !answer.table.length;
     verdict.element.hidden = isEmpty;
@@ -86,7 +86,7 @@ function build(ctx) {
       alerts.show((width) => columnAxis(answer.steps, across(width)));
       const timeline = timelineOf(calls);
       const name = calls.step === null ? "" : `step ${count(calls.step)}, ${time(timeline.span_s)}; each rank from its own first collective`;
-      lanes.update(timeline, `${name}. ${timelineSummary(timeline)}`, name, pictureOf(about, calls.step === null ? null : { start: calls.step, stop: calls.step + 1 }));
+      lanes.update(timeline, [name, timelineSummary(timeline)].filter(Boolean).join(". "), name, pictureOf(about, calls.step === null ? null : { start: calls.step, stop: calls.step + 1 }));
       jump.update(calls);
     },
     destroy() {

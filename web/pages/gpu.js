@@ -11,7 +11,7 @@ import { el, link, replace } from "../dom.js";
 import { clip } from "../format.js";
 import { noteLines, stateOf } from "../gpu_words.js";
 import { isLongInOneStep, timesOf } from "../gpu_series.js";
-import { runPath, shownRange } from "../url_state.js";
+import { onward, runPath, shownRange } from "../url_state.js";
 
 /** @typedef {import("../types.js").Gpus} Gpus */
 /** @typedef {import("../types.js").Gpu} Gpu */
@@ -23,10 +23,14 @@ const HOST = "host";
 /** Samples asked for; more would be narrower than pixels. */
 const COLUMNS = 800;
 
+/** How the address says that the time axis is shown in full. */
+const ALL_TIMES = Object.freeze({ from: null, to: null });
+
 const HINTS = [
   "Samples are taken once a second and stand at the step that was open then; several within one step lie side by side.",
   "Dotted lines are limits. Drag over a lane to see fewer steps, double click to see all.",
-  "A step that lasts for minutes is one column: the time axis, by the clock of the rank's host, shows what happened in it. It is chosen by itself where the last step is such a one.",
+  "A step that lasts for minutes is one column: the time axis shows what happened in it. It is chosen by itself where the last step is such a one.",
+  "Times are those of the clock of the rank's host, shown in your time zone.",
 ];
 
 /** @param {import("../types.js").PageContext} ctx @param {() => void} refetch @returns {import("../components/run_page.js").RunView} */
@@ -37,34 +41,20 @@ function build(ctx, refetch) {
   const select = el("select", { "aria-label": "GPU", change: () => ctx.setState(addressOf(select.value)) });
   const about = el("section", { class: "panel facts-panel" });
   const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
-  /** The part of the time axis that is shown, of what is shown. @type {{start_ns: number, stop_ns: number} | null} */
-  let span = null;
-  let shownKey = "";
-  const axis = el("select", { "aria-label": "Axis", change: () => setAxis(axis.value === "time" ? "time" : "steps") }, el("option", { value: "steps" }, "steps"), el("option", { value: "time" }, "time"));
-  const lanes = createCardLanes(ctx, refetch, setSpan);
-  const events = createEventTable(run);
+  const axis = el("select", { "aria-label": "Axis", change: () => ctx.setState({ axis: axis.value === "time" ? "time" : "steps", ...ALL_TIMES }) }, el("option", { value: "steps" }, "steps"), el("option", { value: "time" }, "time"));
+  const lanes = createCardLanes(ctx, refetch, (span) => ctx.setState(timesPatch(span)));
+  const events = createEventTable(ctx);
+  const all = link(runPath(run, "gpus"), {}, "All GPUs");
   const values = el("div", {});
   const newest = el("details", { class: "panel report", "data-testid": "gpu-values" }, el("summary", {}, "All newest values"), values);
-  const some = el("div", {}, el("div", { class: "filters" }, el("label", { class: "field" }, "GPU ", select), el("label", { class: "field" }, "Axis ", axis), link(runPath(run, "gpus"), {}, "All GPUs")), about, range.element, lanes.element, el("div", { class: "lanes" }, events.element, newest));
+  const some = el("div", {}, el("div", { class: "filters" }, el("label", { class: "field" }, "GPU ", select), el("label", { class: "field" }, "Axis ", axis), all), about, range.element, lanes.element, el("div", { class: "lanes" }, events.element, newest));
   const element = el("div", {}, verdict.element, nothing.element, some);
 
-  /** @param {"steps" | "time"} chosen */
-  function setAxis(chosen) {
-    span = null;
-    ctx.setState({ axis: chosen });
-  }
-
-  /** @param {{start_ns: number, stop_ns: number} | null} next */
-  function setSpan(next) {
-    span = next;
-    refetch();
-  }
-
-  /** @param {Gpus} all @param {Chosen} chosen */
-  function show(all, { gpu, host }) {
+  /** @param {Gpus} found @param {Chosen} chosen */
+  function show(found, { gpu, host }) {
     verdict.update(gpu ? cardVerdict(gpu) : hostVerdict(/** @type {HostSample} */ (host)));
     const sample = /** @type {Gpu | HostSample} */ (gpu ?? host);
-    fill(select, all, `${sample.rank} ${gpu ? gpu.key : HOST}`);
+    fill(select, found, `${sample.rank} ${gpu ? gpu.key : HOST}`);
     replace(about, aboutList(sample.about, sample.host));
     replace(values, valueList(sample.values, sample.about));
   }
@@ -72,24 +62,25 @@ function build(ctx, refetch) {
   return {
     element,
     async update(answer, signal) {
-      const all = await api.gpus(run, signal);
-      const chosen = choose(all, ctx.state);
-      nothing.update(chosen ? null : whyNothing(all, ctx.state.rank));
+      const found = await api.gpus(run, signal);
+      const { state } = ctx;
+      const chosen = choose(found, state);
+      nothing.update(chosen ? null : whyNothing(found, state.rank));
       verdict.element.hidden = some.hidden = !chosen;
       if (!chosen) return;
-      if (ctx.state.rank !== chosen.rank || ctx.state.key !== chosen.key) return ctx.setState({ rank: chosen.rank, key: chosen.key }, { replace: true });
-      show(all, chosen);
+      if (state.rank !== chosen.rank || state.key !== chosen.key) return ctx.setState({ rank: chosen.rank, key: chosen.key }, { replace: true });
+      show(found, chosen);
+      all.setAttribute("href", runPath(run, "gpus", onward(state)));
       range.update(answer);
-      const view = { run: answer, state: ctx.state, range: shownRange(ctx.state, answer) };
+      const view = { run: answer, state, range: shownRange(state, answer) };
       const key = chosen.gpu ? chosen.key : "";
-      if (shownKey !== `${chosen.rank} ${chosen.key}`) span = null;
-      shownKey = `${chosen.rank} ${chosen.key}`;
-      const ofSteps = await samplesOf(run, chosen.rank, key, ctx.state, view.range, signal);
-      const byTime = ctx.state.axis ? ctx.state.axis === "time" : isLongInOneStep(ofSteps);
+      const ofSteps = await samplesOf(run, chosen.rank, key, state, view.range, signal);
+      const byTime = state.axis ? state.axis === "time" : isLongInOneStep(ofSteps);
       axis.value = byTime ? "time" : "steps";
-      const found = byTime && span ? await api.gpuLanes(run, chosen.rank, { key, columns: COLUMNS, ...span }, signal) : ofSteps;
-      events.update(found.events);
-      await lanes.update(found, all.throttle_reasons ?? {}, view, byTime, signal);
+      const span = byTime ? spanOf(state) : null;
+      const samples = span ? await api.gpuLanes(run, chosen.rank, { key, columns: COLUMNS, ...span }, signal) : ofSteps;
+      events.update(samples.events);
+      await lanes.update(samples, found.throttle_reasons ?? {}, view, byTime, signal);
     },
     destroy() {
       lanes.destroy();
@@ -120,10 +111,18 @@ function whyNothing({ notes }, rank) {
   return mine.length ? noteLines(mine).map((line) => clip(line, 300)) : ["No sample has come. A rank sends its first within seconds of attaching; on a machine without NVIDIA cards there are those of the host only."];
 }
 
-/** @param {string} value "3 GPU-..." */
+/** How the address says which part of the time axis is shown: milliseconds, as nanoseconds are more than a number here holds. @param {{start_ns: number, stop_ns: number} | null} span null: all */
+export function timesPatch(span) {
+  return span ? { axis: /** @type {const} */ ("time"), from: Math.floor(span.start_ns / 1e6), to: Math.ceil(span.stop_ns / 1e6) } : ALL_TIMES;
+}
+
+/** @param {Pick<import("../types.js").ViewState, "from" | "to">} state */
+export const spanOf = ({ from, to }) => (from === null || to === null ? null : { start_ns: from * 1e6, stop_ns: to * 1e6 });
+
+/** Another card has samples of its own times. @param {string} value "3 GPU-..." */
 function addressOf(value) {
   const [rank, ...key] = value.split(" ");
-  return { rank: Number(rank), key: key.join(" ") };
+  return { rank: Number(rank), key: key.join(" "), ...ALL_TIMES };
 }
 
 /** @param {HTMLSelectElement} select @param {Gpus} all @param {string} chosen */

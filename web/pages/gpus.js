@@ -8,7 +8,7 @@ import { createVerdict } from "../components/verdict.js";
 import { el, link, replace } from "../dom.js";
 import { clip, plural } from "../format.js";
 import { byHost, cardCount, gpuVerdict, hostLine, noteLines, stateOf } from "../gpu_words.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 
 /** @typedef {import("../types.js").Gpus} Gpus */
 /** @typedef {import("../gpu_words.js").HostGroup} HostGroup */
@@ -32,17 +32,17 @@ function build(ctx) {
   /** @param {Gpus} answer */
   function show(answer) {
     const { now_ns: _, ...stays } = answer;
-    const now = JSON.stringify(stays);
+    const now = JSON.stringify([stays, onward(ctx.state)]); // its links lead on with the steps
     if (now === shown) return;
     shown = now;
-    verdict.update(gpuVerdict(answer, run));
+    verdict.update(gpuVerdict(answer, run, ctx.state));
     const lines = noteLines(answer.notes).slice(0, MOST_NOTES).map((line) => clip(line, 300));
     verdict.element.hidden = !answer.gpus.length;
     groups.toggleAttribute("data-dense", answer.gpus.length > DENSE);
     nothing.update(answer.gpus.length ? null : lines.length ? lines : [NO_NOTE]);
     replace(notes, ...(answer.gpus.length ? lines : []).map((line) => el("li", {}, line)));
     const focused = groups.querySelector(":focus")?.getAttribute("data-key");
-    replace(groups, ...byHost(answer).map((group) => hostPanel(run, group)));
+    replace(groups, ...byHost(answer).map((group) => hostPanel(run, group, ctx.state)));
     if (focused) /** @type {HTMLElement | null} */ (groups.querySelector(`[data-key="${CSS.escape(focused)}"]`))?.focus();
   }
 
@@ -58,8 +58,8 @@ function build(ctx) {
   };
 }
 
-/** @param {string} run @param {HostGroup} group */
-function hostPanel(run, { host, gpus, sample }) {
+/** @param {string} run @param {HostGroup} group @param {import("../types.js").ViewState} state */
+function hostPanel(run, { host, gpus, sample }, state) {
   const states = ["gone", "alarm", "slowed", "stale"].flatMap((state) => {
     const n = cardCount(gpus.filter((gpu) => gpu.state === state));
     return n ? [`${n} ${stateOf(state).word}`] : [];
@@ -69,9 +69,9 @@ function hostPanel(run, { host, gpus, sample }) {
   return el(
     "section",
     { class: "panel host-group", "data-testid": "host-group" },
-    el("header", {}, el("h2", { title: host }, clip(host, 80)), el("span", { class: "muted" }, summary), sample && link(runPath(run, "gpu", { rank, key: "host" }), { class: "host-link", "data-key": `host ${host}` }, "Host over time")),
+    el("header", {}, el("h2", { title: host }, clip(host, 80)), el("span", { class: "muted" }, summary), sample && link(runPath(run, "gpu", onward(state, { rank, key: "host" })), { class: "host-link", "data-key": `host ${host}` }, "Host over time")),
     el("p", { class: "muted host-line" }, hostLine(sample)),
-    gpus.length > 0 && el("ul", { class: "gpu-tiles" }, ...gpus.map((gpu) => gpuTile(run, gpu, gpus.filter(({ rank }) => rank === gpu.rank).length > 1))),
+    gpus.length > 0 && el("ul", { class: "gpu-tiles" }, ...gpus.map((gpu) => gpuTile(run, gpu, gpus.filter(({ rank }) => rank === gpu.rank).length > 1, state))),
   );
 }
 

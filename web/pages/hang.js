@@ -8,7 +8,7 @@ import { createStackList } from "../components/stack_list.js";
 import { createVerdict } from "../components/verdict.js";
 import { el, link, replace } from "../dom.js";
 import { hangCards, hangVerdict, oddRanks } from "../hang_words.js";
-import { runPath } from "../url_state.js";
+import { onward, runPath } from "../url_state.js";
 
 /** @typedef {import("../types.js").Hang} Hang */
 
@@ -26,7 +26,7 @@ function build(ctx) {
   /** @param {Hang | null} hang @param {number} checkedNs */
   function show(hang, checkedNs) {
     verdict.element.hidden = tables.hidden = stacks.element.hidden = hang === null;
-    nothing.update(hang ? null : whyNothing(run));
+    nothing.update(hang ? null : whyNothing(ctx));
     cards.update(hang ? hangCards(hang, checkedNs) : []);
     if (!hang) return;
     verdict.update(hangVerdict(hang));
@@ -46,11 +46,11 @@ function build(ctx) {
   };
 }
 
-/** @param {string} run */
-function whyNothing(run) {
+/** @param {import("../types.js").PageContext} ctx */
+function whyNothing({ params, state }) {
   return [
     "No rank has said that it stands still, and none has gone silent while others go on. A rank says so when a step takes far longer than its others did, 8 s at the least, long before the group's timeout.",
-    el("p", {}, "Slow, but not stuck: ", link(runPath(run, "collectives"), {}, "who keeps the others waiting"), "."),
+    el("p", {}, "Slow, but not stuck: ", link(runPath(params.id, "collectives", onward(state)), {}, "who keeps the others waiting"), "."),
   ];
 }
 

@@ -35,8 +35,8 @@ function build(ctx, refetch) {
   const choices = [createAxesPicker(ctx), createStatisticPicker(ctx), createSortPicker(ctx), createStepField(ctx)];
   const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
   const legend = createStatisticLegend();
-  const picture = createLayersPicture(ctx, { query, onModel }, refetch);
-  const table = createWorstTable(ctx, picture.pickCell);
+  const picture = createLayersPicture(ctx, { query, onModel, onFailed: () => (table.element.hidden = true) }, refetch);
+  const table = createWorstTable(ctx, picture.pickCell, query);
   const tree = createModuleTree(ctx);
   const nothing = createNothingMatches(ctx);
   const comparison = createComparison(ctx, refetch);
@@ -79,7 +79,7 @@ function build(ctx, refetch) {
   };
 }
 
-/** What the main figure is asked for besides steps and size. @param {import("../components/lane.js").View} view */
+/** What the main figure is asked for besides steps and size. @param {{state: import("../types.js").ViewState}} view */
 function query({ state }) {
   const { rank, kinds, q, statistic, sort, closed, axes, tensor } = state;
   return {

@@ -11,8 +11,8 @@ import { mountRunPage } from "../components/run_page.js";
 import { createScaleLanes } from "../components/series_lanes.js";
 import { createVerdict } from "../components/verdict.js";
 import { el } from "../dom.js";
-import { count, plural, scale } from "../format.js";
-import { PAGE_DROPS, scaleCards, scaleVerdict } from "../loss_scale_words.js";
+import { count } from "../format.js";
+import { PAGE_DROPS, cleanWords, scaleCards, scaleVerdict } from "../loss_scale_words.js";
 import { pasteBlock } from "../components/copy_button.js";
 import { runPath, shownRange } from "../url_state.js";
 
@@ -37,26 +37,26 @@ function build(ctx, refetch) {
   const further = createScaleLanes();
   const group = createLaneGroup(ctx, [{ spec: { ...LANES.loss_scale, plotHeight: () => HEIGHT } }, ...further.map(({ entry }) => entry)], refetch);
   further.forEach((lane, i) => lane.attach(group.lanes[i + 1]));
-  const drops = createDropsTable(run);
+  const drops = createDropsTable(ctx);
   const clean = el("section", { class: "panel state-panel", "data-testid": "no-drop", hidden: true }, el("h2", {}, "The scale has not dropped in these steps"));
   const cleanText = el("p");
   clean.append(cleanText);
-  const layers = createOverflowTable(run);
+  const layers = createOverflowTable(ctx);
   const made = el("p", { class: "muted figure-notes" });
   const some = el("div", { class: "loss-scale" }, cards.element, range.element, group.element, clean, drops.element, layers.element, made);
   const element = el("div", {}, verdict.element, nothing.element);
 
-  /** @param {LossScale} answer of all shown steps @param {LossScale} page of the drops that are listed */
-  function show(answer, page) {
+  /** @param {LossScale} answer of all shown steps @param {LossScale} page of the drops that are listed @param {boolean} isNewest whether they reach the last step of the run */
+  function show(answer, page, isNewest) {
     const isEmpty = !answer.scalers.length;
     nothing.update(isEmpty ? whyNothing() : null);
     verdict.element.hidden = isEmpty;
     if (isEmpty) return;
     if (!some.isConnected) element.append(some); // figures are there only where they are drawn
-    verdict.update(scaleVerdict(answer, run));
+    verdict.update(scaleVerdict(answer, run, { state: ctx.state, isNewest }));
     cards.update(scaleCards(answer));
     clean.hidden = answer.drops.length > 0;
-    cleanText.textContent = cleanWords(answer);
+    cleanText.textContent = cleanWords(answer, isNewest);
     const at = (/** @type {string} */ key) => runPath(run, "loss-scale", { ...ctx.state, key });
     drops.update(page.drops, { older: page.next === null ? null : at(`${BEFORE}${page.next}`), newest: beforeOf(ctx.state.key) === null ? null : at("") });
     layers.update(answer.layers);
@@ -73,7 +73,7 @@ function build(ctx, refetch) {
         api.lossScale(run, { ...steps, limit: PAGE_DROPS }, signal),
         before === null ? null : api.lossScale(run, { ...steps, stop: Math.max(steps.start, Math.min(before, steps.stop)), limit: PAGE_DROPS }, signal),
       ]);
-      show(answer, page ?? answer);
+      show(answer, page ?? answer, answer.stop > (about.last_step ?? -1));
       if (answer.scalers.length) await group.update({ run: about, state: ctx.state, range: steps }, signal);
     },
     destroy: group.destroy,
@@ -84,12 +84,6 @@ function build(ctx, refetch) {
 function beforeOf(key) {
   const step = key.startsWith(BEFORE) ? key.slice(BEFORE.length) : "";
   return /^\d{1,15}$/.test(step) ? Number(step) : null;
-}
-
-/** @param {LossScale} answer */
-function cleanWords({ start, stop, scalers }) {
-  const [{ last }] = scalers;
-  return `No step was skipped and the scale was never lowered in ${plural(stop - start, "step")}.${last === null ? "" : ` It is ${scale(last)} now.`}`;
 }
 
 /** Of how many drops the table of layers tells. @param {LossScale} answer */

@@ -31,12 +31,12 @@ function build(ctx, refetch) {
   const note = createRunNote();
   const about = createRunAbout(ctx, refetch);
   const verdict = createVerdict();
-  const cards = createCards();
+  const cards = createCards(ctx);
   const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
   const trace = createTracePanel(ctx, refetch);
   const legend = createLegend();
   const lanes = createOverviewLanes(ctx, refetch, (model) => table.update(model));
-  const table = createWorstTable(ctx, lanes.pickCell);
+  const table = createWorstTable(ctx, lanes.pickCell, ofAllRanks);
   const twin = el("details", { class: "twin" }, el("summary", {}, "The layers as a table"), table.element);
   const element = el("div", {}, note.element, death.element, verdict.element, cards.element, trace.element, range.element, lanes.element, legend.element, twin, about.element);
 
@@ -59,6 +59,9 @@ function build(ctx, refetch) {
   };
 }
 
+/** What the layers are asked for: this page has no choice that narrows them. */
+const ofAllRanks = () => ({ rank: "all" });
+
 /** All lanes in their order; those that not every run has take no room without anything to show. @param {import("../types.js").PageContext} ctx @param {() => void} refetch @param {(model: any) => void} onLayers */
 function createOverviewLanes(ctx, refetch, onLayers) {
   const loader = laneNote("loader-bound");
@@ -68,7 +71,7 @@ function createOverviewLanes(ctx, refetch, onLayers) {
   const gpus = optionalLane(CARDS, { load: createCardsSource(ctx.params.id) });
   const logged = createLoggedLanes();
   const optional = [phases, waits, gpus, ...logged];
-  const layers = { spec: LANES.layers, options: { query: () => ({ rank: "all" }), title: () => "Headroom by layer, worst of all ranks, call order", onModel: onLayers } };
+  const layers = { spec: LANES.layers, options: { query: ofAllRanks, title: () => "Headroom by layer, worst of all ranks, call order", onModel: onLayers } };
   const first = [{ spec: LANES.loss }, { spec: LANES.loss_scale }, { spec: LANES.timeline }, { spec: LANES.step_time }];
   const group = createLaneGroup(ctx, [...first, ...optional.map(({ entry }) => entry), layers], refetch);
   optional.forEach((one, i) => one.attach(group.lanes[first.length + i], one === phases && loader));

@@ -10,6 +10,7 @@ import { createTracePanel } from "../components/trace_panel.js";
 import { el, replace } from "../dom.js";
 import { clip, count, reading, scale, seconds } from "../format.js";
 import { stateWord } from "../headroom.js";
+import { onward } from "../url_state.js";
 
 /** @typedef {import("../types.js").StepAnswer} StepAnswer */
 
@@ -17,7 +18,7 @@ import { stateWord } from "../headroom.js";
 function build(ctx, refetch) {
   const nav = createStepNav(ctx);
   const summary = el("section", { class: "panel step-summary" });
-  const table = createFramesTable(ctx.params.id);
+  const table = createFramesTable(ctx);
   const ranks = createRanksLane(ctx, refetch);
   const missing = el("section", { class: "panel state-panel", "data-testid": "empty-state", hidden: true });
   const text = el("pre", { tabindex: 0, "aria-label": "Text report" });
@@ -29,7 +30,7 @@ function build(ctx, refetch) {
   /** @param {StepAnswer} answer */
   function show(answer) {
     const { tensor, q } = ctx.state;
-    const now = JSON.stringify([answer, tensor, q]);
+    const now = JSON.stringify([answer, tensor, q, onward(ctx.state)]);
     if (now === shown) return; // a live run does not redraw a step that stays the same
     shown = now;
     element.hidden = false;

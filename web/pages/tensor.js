@@ -1,6 +1,5 @@
 // Tensor: one tensor's magnitudes over the steps, against its dtype's limits.
 
-import * as api from "../api.js";
 import { EXPONENTS } from "../components/exponent_lane.js";
 import { createExponentTable } from "../components/exponent_table.js";
 import { createRankPicker } from "../components/filters.js";
@@ -10,10 +9,12 @@ import { createRangeBar } from "../components/range_bar.js";
 import { mountRunPage } from "../components/run_page.js";
 import { tensorFacts } from "../components/tensor_facts.js";
 import { createTensorTable } from "../components/tensor_table.js";
-import { el, link, replace } from "../dom.js";
+import { el, link } from "../dom.js";
 import { clip, rankName } from "../format.js";
 import { cadenceNote } from "../lines_model.js";
-import { runPath, shownRange } from "../url_state.js";
+import { renew } from "../renew.js";
+import { createTensorList } from "../tensor_list.js";
+import { onward, runPath, shownRange } from "../url_state.js";
 
 /** @typedef {import("../types.js").Tensor} Tensor */
 /** @typedef {import("../types.js").PageContext} PageContext */
@@ -33,22 +34,29 @@ function build(ctx, refetch) {
   const facts = el("section", { class: "panel facts-panel" });
   const walk = el("div", { class: "jumps" });
   const notes = el("p", { class: "muted figure-notes" });
-  const options = { query, title, left: LABELS, onModel: show };
+  const options = { query, title, left: LABELS, onModel: show, onFailed };
   const plotHeight = Math.max(LANES.tensor.plotHeight(1), window.innerHeight - AROUND);
   const exponents = createExponentTable();
+  const list = createTensorList(ctx.params.id);
   const entries = [
     { spec: { ...LANES.tensor, plotHeight: () => plotHeight }, options },
     { spec: EXPONENTS, options: { query, left: LABELS, onModel: showExponents } },
   ];
   const group = createLaneGroup(ctx, entries, refetch);
   const exponentLane = group.lanes[1].element;
-  const table = createTensorTable((model, step) => group.pickPoint(model, step, ctx.state.tensor));
+  const table = createTensorTable((step) => group.lanes[0].model && group.pickPoint(group.lanes[0], step));
   const element = el("div", {}, facts, el("div", { class: "filters" }, rank.element, walk), range.element, group.element, notes, el("div", { class: "lanes" }, exponents.element, table.element));
 
   /** @param {LinesModel} model */
   function show(model) {
     notes.textContent = notesFor(model);
     table.update(model);
+  }
+
+  /** What is said below the figure is of another view then. */
+  function onFailed() {
+    notes.textContent = "";
+    table.element.hidden = true;
   }
 
   /** Few runs have histograms: without one nothing of them is shown. @param {import("../components/exponents_model.js").ExponentsModel} model */
@@ -62,14 +70,14 @@ function build(ctx, refetch) {
   return {
     element,
     async update(run, signal) {
-      const { tensors } = await api.tensors(String(run.id), {}, signal);
+      const tensors = await list(ctx.state.tensor, signal);
       const chosen = choose(tensors, ctx.state.tensor, run);
-      if (!chosen) return void replace(facts, el("h2", {}, "No such tensor"), el("p", {}, "This run has none of that number. ", link(runPath(run.id, "layers"), {}, "All layers")));
+      if (!chosen) return void renew(facts, el("h2", {}, "No such tensor"), el("p", {}, "This run has none of that number. ", link(runPath(run.id, "layers", onward(ctx.state)), {}, "All layers")));
       if (ctx.state.tensor === null) return ctx.setState({ tensor: chosen.tensor }, { replace: true });
       rank.update(run.ranks.map((one) => one.rank), ctx.state.rank);
       range.update(run);
-      replace(facts, el("h2", { class: "tensor-name", title: chosen.label }, clip(chosen.label)), tensorFacts(chosen));
-      replace(walk, ...neighbours(ctx, tensors, chosen));
+      renew(facts, el("h2", { class: "tensor-name", title: chosen.label }, clip(chosen.label)), tensorFacts(chosen));
+      renew(walk, ...neighbours(ctx, tensors, chosen).map((way) => el("span", {}, way))); // a link that was followed keeps the focus
       return group.update({ run, state: ctx.state, range: shownRange(ctx.state, run) }, signal);
     },
     destroy() {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from rangewatch_server import gpus
 from rangewatch_server.rules.evidence import Evidence
@@ -20,7 +21,7 @@ SLOWED_SHARE = 0.5
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     """One finding a card; of the newest samples, so none when an earlier step is asked for."""
-    if evidence.run.last_step is not None and evidence.stop <= evidence.run.last_step:
+    if not evidence.is_newest:
         return
     for card in gpus.glance(evidence.run)["gpus"][:MOST]:
         if card["state"] in ("gone", "alarm") or (card["state"] == "slowed" and _stays_slowed(evidence, card)):
@@ -46,8 +47,13 @@ def _finding(evidence: Evidence, card: Mapping[str, Any]) -> Finding:
         step=int(step) if isinstance(step, float | int) else None,
         summary=f"Rank {card['rank']}: its GPU {card['name'] or ''} on {card['host']} {what}.".replace("  ", " "),
         evidence=tuple(_evidence(card)), remedy=tuple(_remedies(card)),
-        links=(("This GPU", f"/runs/{evidence.run.id}/gpus/{card['rank']}"),), facts={"uuid": card["key"]},
+        links=(("This GPU", _page(evidence.run.id, card)),), facts={"uuid": card["key"]},
     )  # fmt: skip
+
+
+def _page(run: int, card: Mapping[str, Any]) -> str:
+    """The card's own page of the dashboard."""
+    return f"/runs/{run}/gpu?{urlencode({'rank': card['rank'], 'key': card['key']})}"
 
 
 def _evidence(card: Mapping[str, Any]) -> Iterator[str]:
