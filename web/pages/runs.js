@@ -23,18 +23,28 @@ function mount(root, ctx) {
   const found = el("span", { class: "facts", role: "status" });
   const page = el("div", {}, el("header", { class: "run-header" }, el("h1", {}, "Runs"), found), filters.element, table.element, below);
 
+  /** @type {HTMLElement | null} */
+  let none = null;
+
   /** @param {AbortSignal} signal */
   async function load(signal) {
     const query = parseRunQuery(location.search);
     const list = await api.runs(asked(query), signal);
     const isNothing = !list.runs.length && !(await api.runs({ limit: 1 }, signal)).total;
-    if (isNothing) return replace(root, noRuns(list.address));
+    if (isNothing) return showNone(list.address);
     if (page.parentElement !== root) replace(root, page);
     filters.update(query);
     found.textContent = plural(list.total, "run");
     table.element.hidden = !list.runs.length;
     table.update(list.runs, list.now_ns, query);
     renew(below, list.runs.length ? pager(pages(query, list)) : noMatch(query));
+  }
+
+  /** Once: another load must not take away what is being copied. @param {string} address */
+  function showNone(address) {
+    if (none?.parentElement === root) return;
+    none = noRuns(address);
+    replace(root, none);
   }
 
   /** @param {unknown} error */
