@@ -37,7 +37,7 @@ from rangewatch_server.store.writer import Busy, Unavailable, Writer
 logger = logging.getLogger("rangewatch.server")
 
 SHARE = 0.015
-"""Of one core, at most. The aim for all rules is 5 % of the server's time: 0.37 of a core with 200 ranks, 1,000 pages."""
+"""Of one core, at most. The aim for all rules is 5 % of the server's time, 0.37 of a core with 200 ranks."""
 
 EVERY_S = 2.0
 """Between two looks at one run, at least."""
