@@ -38,11 +38,14 @@
   /** `shown`: each newer last step with the clock when every lane has been drawn with it. */
   bench.follow = () => {
     let seen = lastStep();
+    let before = versions();
     let pending = null;
     const look = () => {
       const step = lastStep();
-      if (step !== seen) pending = { step, before: versions() };
+      // As of the frame before: lanes that had nothing to wait for are drawn in the frame that names the step.
+      if (step !== seen) pending = { step, before };
       seen = step;
+      before = versions();
       if (pending && areDrawn(pending.before)) {
         bench.shown.push([pending.step, Date.now()]);
         pending = null;
