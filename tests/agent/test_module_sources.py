@@ -61,9 +61,9 @@ def test_a_class_is_told_with_the_line_of_its_forward() -> None:
 
 
 def test_paths_are_short_where_they_can_be() -> None:
-    roots = ["/work/project/", "/opt/code/"]
-    assert short_path("/work/project/models/gpt.py", roots) == "models/gpt.py"
-    assert short_path("/work/project/.venv/lib/python3.12/site-packages/torch/nn/x.py", roots) == "torch/nn/x.py"
+    roots = ["/srv/project/", "/opt/code/"]
+    assert short_path("/srv/project/models/gpt.py", roots) == "models/gpt.py"
+    assert short_path("/srv/project/.venv/lib/python3.12/site-packages/torch/nn/x.py", roots) == "torch/nn/x.py"
     assert short_path("/opt/code/a.py", roots) == "a.py"
     assert short_path("/elsewhere/b.py", roots) == "/elsewhere/b.py"
     assert short_path("<string>", roots) == "<string>"
