@@ -111,68 +111,37 @@ def parser() -> CommandParser:
             "RANGEWATCH_TOKEN": "the token that it asks for, if it does",
         },
     )  # fmt: skip
-    add = made.add_argument
-    add(
-        "--nproc", type=_whole(1, MOST_RANKS), metavar="N", help="start so many ranks on this host (default: one a GPU)"
-    )
-    add(
-        "--backend",
-        choices=(NCCL, GLOO),
-        default="",
-        help="what carries the messages (default: nccl where every rank has a GPU, else gloo)",
-    )
-    add(
-        "--timeout",
-        type=_seconds,
-        default=15.0,
-        metavar="S",
-        help="seconds of one phase of a test (default: %(default)g)",
-    )
-    add(
-        "--join-timeout",
-        type=_seconds,
-        default=60.0,
-        metavar="S",
-        help="seconds for all ranks to come (default: %(default)g)",
-    )
-    add(
-        "--bytes",
-        type=_whole(4, 1 << 34),
-        default=0,
-        metavar="N",
-        help="bytes of the large message (default: 64 MiB; gloo: 4 MiB)",
-    )
-    add(
-        "--rounds",
-        type=_whole(1, 1 << 20),
-        default=0,
-        metavar="N",
-        help="test so many rounds of pairs only (default: all)",
-    )
-    add(
-        "--slow",
-        type=_factor,
-        default=3.0,
-        metavar="X",
-        help="slow is this many times the usual (default: %(default)g)",
-    )
-    add(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="the result as JSON, to FILE or standard output (default: as text)",
-    )
-    add(
-        "--post",
-        nargs="?",
-        const=default_url(),
-        metavar="URL",
-        help="post to this dashboard (default: do not; without URL: %(const)s)",
-    )
-    add("--run", type=_name, help="name of the run that is posted (default: linkcheck and the time)")
-    add("--inject", type=faults.parse, action="append", default=[], help=argparse.SUPPRESS)
+    _add_tests(made)
+    _add_result(made)
+    made.add_argument("--inject", type=faults.parse, action="append", default=[], help=argparse.SUPPRESS)
     return made
+
+
+def _add_tests(made: CommandParser) -> None:
+    add = made.add_argument
+    add("--nproc", type=_whole(1, MOST_RANKS), metavar="N",
+        help="start so many ranks on this host (default: one a GPU)")  # fmt: skip
+    add("--backend", choices=(NCCL, GLOO), default="",
+        help="what carries the messages (default: nccl where every rank has a GPU, else gloo)")  # fmt: skip
+    add("--timeout", type=_seconds, default=15.0, metavar="S",
+        help="seconds of one phase of a test (default: %(default)g)")  # fmt: skip
+    add("--join-timeout", type=_seconds, default=60.0, metavar="S",
+        help="seconds for all ranks to come (default: %(default)g)")  # fmt: skip
+    add("--bytes", type=_whole(4, 1 << 34), default=0, metavar="N",
+        help="bytes of the large message (default: 64 MiB; gloo: 4 MiB)")  # fmt: skip
+    add("--rounds", type=_whole(1, 1 << 20), default=0, metavar="N",
+        help="test so many rounds of pairs only (default: all)")  # fmt: skip
+    add("--slow", type=_factor, default=3.0, metavar="X",
+        help="slow is this many times the usual (default: %(default)g)")  # fmt: skip
+
+
+def _add_result(made: CommandParser) -> None:
+    add = made.add_argument
+    add("--json", nargs="?", const="-", metavar="FILE",
+        help="the result as JSON, to FILE or standard output (default: as text)")  # fmt: skip
+    add("--post", nargs="?", const=default_url(), metavar="URL",
+        help="post to this dashboard (default: do not; without URL: %(const)s)")  # fmt: skip
+    add("--run", type=_name, help="name of the run that is posted (default: linkcheck and the time)")
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:
