@@ -29,6 +29,18 @@ def test_without_runs_the_two_lines_can_be_copied(
         assert page.evaluate("navigator.clipboard.readText()") == text
 
 
+def test_what_is_to_be_copied_stays_when_the_list_is_loaded_again(
+    new_tab: Callable[..., Tab], start_empty: Callable[..., Server]
+) -> None:
+    page = new_tab(start_empty().url).open("/")
+    button = page.locator(".paste").first.get_by_role("button")
+    button.focus()
+    with page.expect_response(lambda answer: "/api/v1/runs?limit=1" in answer.url):
+        page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+    page.wait_for_timeout(300)  # for the page to do something with it
+    expect(button).to_be_focused()
+
+
 def test_a_run_without_steps_says_what_it_waits_for(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.empty}")
     expect(page.get_by_test_id("empty-state")).to_contain_text("No step has arrived yet")
