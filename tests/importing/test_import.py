@@ -160,6 +160,11 @@ def test_what_is_no_event_file_is_refused(server: Server, tmp_path: Path, capsys
         assert bring(server, str(tmp_path)) == 2
         said = capsys.readouterr().err
         assert f"{file} is no TensorBoard event file: " in said and said.count("\n") == 1
+    (tmp_path / "sound").mkdir()
+    shutil.copy(min((LOGS / "first").iterdir()), tmp_path / "sound")
+    assert bring(server, str(tmp_path), "--run", "w") == 2
+    assert [each["name"] for each in server.get("/api/v1/runs")["runs"]] == ["w/sound"]
+    shutil.rmtree(tmp_path / "sound")
     file.write_bytes(b"")
     assert bring(server, str(tmp_path)) == 1
 
@@ -213,6 +218,13 @@ def test_what_a_server_does_not_take_is_left_out_and_counted(monkeypatch: pytest
     assert found.values == {"loss": {0: 1.0, 1: 1.0, 2: 1.0}}
     assert sum(found.left_out.values()) == 5
     assert (found.first_ns, found.last_ns) == (5, 5)
+
+
+def test_a_value_without_a_time_does_not_move_the_runs_start() -> None:
+    found = Scalars("run")
+    for step, time_ns in enumerate((0, 5, 0, 9, 0)):
+        found.add("loss", step, 1.0, time_ns)
+    assert (found.first_ns, found.last_ns, found.count()) == (5, 9, 5)
 
 
 def test_no_more_names_than_a_server_takes() -> None:

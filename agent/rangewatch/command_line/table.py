@@ -45,7 +45,7 @@ GROUPS = {
         "replay": Command(
             "rangewatch.replay", "", "send what ranks could not while the server was away, from their spools"
         ),
-        "import": Command("rangewatch.importing.command", "", "what TensorBoard or trackio has recorded, as runs"),
+        "import": Command("rangewatch.importing.command", "", "what TensorBoard, W&B or trackio has recorded, as runs"),
         "prune": Command("rangewatch.prune", "", "remove detail by age and size, and show what would go"),
         "delete": Command("rangewatch.delete", "", "delete a run"),
     },

@@ -35,6 +35,13 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
         at += size
 
 
+def contents(data: bytes, wanted: int) -> Iterator[bytes]:
+    """The messages or texts of a field, in their order. Raises `BadMessage`."""
+    for number, kind, value in fields(data):
+        if number == wanted and kind == BYTES and isinstance(value, bytes):
+            yield value
+
+
 def double(data: bytes) -> float:
     """A `double`, little-endian."""
     return float(_DOUBLE.unpack(data)[0])
@@ -51,6 +58,8 @@ def signed(value: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    if at < len(data) and data[at] < 128:
+        return data[at], at + 1  # as nearly all are
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:

@@ -25,8 +25,8 @@ CATALOGUE = Catalogue(statistics.ALL, ())
 def send(scalars: Scalars, source: str, transport: Transport, told: Callable[[int, int], None]) -> None:
     """Send all; `told(batches that are stored, batches in all)` after each. Raises `ServerError`.
 
-    The incarnation is a digest of the values: the same ones again are duplicates to the server, and further ones of a
-    log that has grown are a newer incarnation, which stands in place of the older one.
+    The incarnation is a digest of the values, and of whether the run has ended: the same again are duplicates to the
+    server, and further ones of a log that has grown are a newer incarnation, which stands in place of the older one.
     """
     pieces, steps = list(scalars.batches(MAX_SERIES)), scalars.steps()
     first = Event("attached", scalars.first_ns, steps[0], f"imported from {source}")
@@ -34,7 +34,8 @@ def send(scalars: Scalars, source: str, transport: Transport, told: Callable[[in
     info = _info(scalars)
     _post(transport, wire.encode(Opening(info, CATALOGUE)))
     for sequence, series in enumerate(pieces):
-        events = (first,) * (sequence == 0) + (last,) * (sequence == len(pieces) - 1)
+        is_end = scalars.is_finished and sequence == len(pieces) - 1
+        events = (first,) * (sequence == 0) + (last,) * is_end
         _post(transport, wire.encode(_batch(info, sequence, series, events)))
         told(sequence + 1, len(pieces))
 
@@ -48,6 +49,8 @@ def _info(scalars: Scalars) -> RankInfo:
 
 def _digest(scalars: Scalars) -> str:
     digest = hashlib.blake2b(scalars.name.encode(errors="surrogatepass"), digest_size=16)
+    if not scalars.is_finished:  # the same values with their end are not the same
+        digest.update(b"\0goes on\0")
     for name in sorted(scalars.values):
         values = scalars.values[name]
         digest.update(f"\0{len(name)} {name} {len(values)}\0".encode(errors="surrogatepass"))

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from rangewatch.importing.protobuf import BYTES, FIXED32, FIXED64, VARINT, BadMessage, double, fields, signed, single
-from rangewatch.importing.scalars import ImportFailed, Scalars
+from rangewatch.importing.scalars import ImportFailed, Scalars, nanoseconds
 
 HEAD = struct.Struct("<QI")
 TAIL_BYTES = 4
@@ -71,11 +71,7 @@ def _add(found: Scalars, plugins: dict[str, str], event: bytes) -> None:
         if number == 1 and kind == BYTES and isinstance(value, bytes):
             tag, scalar = _scalar(value, plugins)
             if scalar is not None:
-                found.add(tag, step, scalar, _nanoseconds(time_s))
-
-
-def _nanoseconds(time_s: float) -> int:
-    return int(time_s * 1e9) if 0 <= time_s < 2**33 else 0  # NaN is not
+                found.add(tag, step, scalar, nanoseconds(time_s))
 
 
 def _scalar(message: bytes, plugins: dict[str, str]) -> tuple[str, float | None]:

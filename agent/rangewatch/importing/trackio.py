@@ -12,16 +12,17 @@ from urllib.parse import quote
 
 import msgspec
 
-from rangewatch.importing.scalars import ImportFailed, Scalars
+from rangewatch.importing.scalars import IN_WORDS, ImportFailed, Scalars, nanoseconds, run_name
 
 WANTED = {"run_name", "step", "timestamp", "metrics"}
-IN_WORDS = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
-"""Numbers that JSON does not have, as trackio writes them."""
 
 
 def find(top: Path) -> Iterator[Path]:
-    """The file that was named, or the projects' files in a folder and below it."""
-    yield from [top] if top.is_file() else sorted(each for each in top.rglob("*.db") if _is_project(each))
+    """The file that was named, if it is not W&B's, or the projects' files in a folder and below it."""
+    if not top.is_file():
+        yield from sorted(each for each in top.rglob("*.db") if _is_project(each))
+    elif top.suffix != ".wandb":
+        yield top
 
 
 def read(base: str, path: Path) -> Iterator[Scalars]:
@@ -41,8 +42,10 @@ def _runs(connection: sqlite3.Connection, base: str) -> Iterator[Scalars]:
     runs = connection.execute(f"SELECT {key}, min(run_name) FROM metrics GROUP BY {key} ORDER BY min(id)").fetchall()  # noqa: S608
     taken: set[str] = set()
     for identity, name in runs:
-        found = Scalars(f"{base}/{name}" if name not in taken else f"{base}/{name} {str(identity)[:8]}")
-        taken.add(name)
+        found = Scalars(run_name(base, str(name)))
+        if found.name in taken:
+            found.name = run_name(base, str(name), str(identity)[:8])
+        taken.add(found.name)
         query = f"SELECT step, timestamp, metrics FROM metrics WHERE {key} = ? ORDER BY id"  # noqa: S608
         for step, time, metrics in connection.execute(query, (identity,)):
             _add(found, step, _nanoseconds(time), metrics)
@@ -74,7 +77,7 @@ def _nanoseconds(text: object) -> int:
         time = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
         return 0
-    return max(int((time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp() * 1e9), 0)
+    return nanoseconds((time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp())
 
 
 def _is_project(path: Path) -> bool:
@@ -91,4 +94,4 @@ def _columns(connection: sqlite3.Connection) -> set[str]:
 
 def _connection(path: Path) -> sqlite3.Connection:
     """To read only: a training may be writing it."""
-    return sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", uri=True)
+    return sqlite3.connect(f"file:{quote(bytes(path.resolve()))}?mode=ro", uri=True)
