@@ -19,7 +19,7 @@ export function callRows(timeline) {
     rank, call.group, call.op, call.sequence, call.bytes, call.dtype, call.begin_s, call.duration_s, call.wait_s, call.parameters.join(" "),
     desync(call) || (isKnown(call.duration_s) ? "value" : "duration not known"),
   ]);
-  return { columns, rows };
+  return { columns, textColumns: ["group", "op", "dtype", "parameters", "state"], rows };
 }
 
 /** @param {Timeline} timeline @returns {import("./figure_summary.js").Summary} */

@@ -28,7 +28,7 @@ export function gridRows(grid, say, words) {
   const rows = Array.from(spotsOf(grid), (spot) => [
     grid.rows[spot.row], grid.columns[spot.column].replaceAll(",", ""), typeof spot.cell === "number" ? spot.cell : null, stateOf(spot.cell, words), say(grid, spot),
   ]);
-  return { columns: ["row", "column", "value", "state", "in_words"], rows };
+  return { columns: ["row", "column", "value", "state", "in_words"], textColumns: ["row", "column", "state", "in_words"], rows };
 }
 
 /** Every cell where they are few, else the worst of each row. @param {Grid} grid @param {Say} say @param {Words} words @returns {import("./figure_summary.js").Summary} */

@@ -1,7 +1,7 @@
 // Rows as CSV (RFC 4180). A name that a spreadsheet would calculate gets a ' before it, as in the server's exports. Pure.
 
 /** @typedef {string | number | boolean | null | undefined} Value */
-/** @typedef {{columns: readonly string[], rows: Iterable<readonly Value[]>}} Rows */
+/** @typedef {{columns: readonly string[], textColumns: readonly string[], rows: Iterable<readonly Value[]>}} Rows `textColumns`: those of the columns that hold text, where others hold numbers; for files that have types */
 
 /** What spreadsheets take for a formula, and the ' itself, so that taking one away gives the name back. */
 const CALCULATED = /^[=+\-@\t\r\n']/;
@@ -17,7 +17,7 @@ function field(value) {
 /** @param {readonly Value[]} values */
 const line = (values) => `${values.map(field).join(",")}\r\n`;
 
-/** Line by line, so that a large figure is never one string. @param {Rows} data @returns {string[]} */
+/** Line by line, so that a large figure is never one string. @param {Pick<Rows, "columns" | "rows">} data @returns {string[]} */
 export function csvLines({ columns, rows }) {
   const out = [line(columns)];
   for (const row of rows) out.push(line(row));

@@ -41,7 +41,7 @@ function unscaled({ statistic }, value) {
 /** @param {Heat} model @returns {Rows} */
 function heatRows(model) {
   const place = model.tensors ? ["tensor"] : ["first_step", "last_step"];
-  return { columns: ["row", ...place, "state", valueName(model)], rows: heatCells(model) };
+  return { columns: ["row", ...place, "state", valueName(model)], textColumns: ["row", "tensor", "state"], rows: heatCells(model) };
 }
 
 /** @param {Heat} model @returns {Generator<Value[]>} */
@@ -75,7 +75,8 @@ function lineRows({ series, markSteps, meta }, axis, unit = "") {
   const per = meta.steps_per_column;
   const points = series.flatMap(({ name, x, y }) => Array.from(x, (at, i) => [...axis.cells(at, per), name, y[i], unit, Number.isFinite(y[i]) ? "value" : "not measured"]));
   const marks = markSteps.map((at) => [...axis.cells(at, per), series[0]?.name ?? "", null, unit, "not finite"]);
-  return { columns: [...axis.names, "series", "value", "unit", "state"], rows: [...points, ...marks] };
+  const textColumns = [...(axis.isText ? axis.names : []), "series", "unit", "state"];
+  return { columns: [...axis.names, "series", "value", "unit", "state"], textColumns, rows: [...points, ...marks] };
 }
 
 /** The spans of a row; where a row is a card, each by its own reason. @param {any} row @returns {{from: number, to: number, why: string}[]} */
@@ -93,7 +94,7 @@ function bandRows({ rows, meta }, axis) {
     ...spansOf(row).map(({ from, to, why }) => [name, one(from), one(to), why || null]),
     ...marks.map(({ at, text }) => [name, one(at), one(at), text]),
   ]);
-  return { columns: ["what", "from", "to", "message"], rows: found };
+  return { columns: ["what", "from", "to", "message"], textColumns: ["what", "message", ...(axis.isText ? ["from", "to"] : [])], rows: found };
 }
 
 /** The share of the non-zero elements in each power of two. @param {ExponentsModel} model @returns {Rows} */
@@ -105,5 +106,5 @@ function exponentRows({ trace, span }) {
     const column = at % columns;
     return [Math.max(0, Math.ceil(edges[column])), Math.ceil(edges[column + 1]) - 1, span.low + Math.floor(at / columns), Number((10 ** share).toPrecision(6))];
   });
-  return { columns: ["first_step", "last_step", "exponent", "share"], rows: rows.filter(([, , , share]) => Number.isFinite(share)) };
+  return { columns: ["first_step", "last_step", "exponent", "share"], textColumns: [], rows: rows.filter(([, , , share]) => Number.isFinite(share)) };
 }

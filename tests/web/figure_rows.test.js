@@ -14,7 +14,14 @@ import { readLines } from "../../web/lines_model.js";
 const row = (/** @type {string} */ label) => ({ label, count: 1, tensor: 0, tensors: null, rank: null });
 const heat = (/** @type {number[]} */ z, /** @type {number[]} */ states, /** @type {string[]} */ names, dx = 1) =>
   readHeatmap(/** @type {any} */ ({ figure: { data: [{ x0: (dx - 1) / 2, dx, z }], layout: {} }, meta: { rows: names.map(row), states, nonfinite_columns: [] } }));
-const rows = (/** @type {any} */ data) => [...data.rows];
+/** The rows of a figure, whose columns hold what they are said to hold. */
+function rows(/** @type {any} */ { columns, textColumns, rows: made }) {
+  const found = [...made];
+  for (const row of found) {
+    row.forEach((/** @type {any} */ value, /** @type {number} */ i) => assert.ok(value === null || typeof value === (textColumns.includes(columns[i]) ? "string" : "number"), `${columns[i]}: ${value}`));
+  }
+  return found;
+}
 
 test("CSV: quotes, and no name that a spreadsheet would calculate", () => {
   const lines = csvLines({ columns: ["a", "b"], rows: [["=1+1", 'x,"y"'], ["-1", -1], [null, NaN], ["two\nlines", true], ["'", "@a"]] });

@@ -46,31 +46,39 @@ export function createFigureMenu(figure, table, heading) {
     const links = figure.files();
     const choice = (/** @type {string} */ text, /** @type {() => unknown} */ act) => el("button", { type: "button", class: "figure-choice", click: () => act() }, text);
     return [
-      choice("PNG picture", () => savePicture("png")),
-      choice("SVG picture", () => savePicture("svg")),
-      choice("CSV of what is shown", saveRows),
+      choice("PNG picture", () => save("png", () => figure.picture("png"))),
+      choice("SVG picture", () => save("svg", () => figure.picture("svg"))),
+      choice("CSV of what is shown", () => save("csv", () => new Blob(csvLines(shown()), { type: "text/csv;charset=utf-8" }))),
+      choice("Parquet of what is shown", () => save("parquet", parquet)),
       ...links.map(({ label, path }) => el("a", { class: "figure-choice", href: path, download: true, click: () => close() }, label)),
       links.length ? null : el("p", { class: "figure-note" }, figure.noFiles),
       choice(table.isOpen() ? "Hide the table" : "Show as a table", showTable),
     ];
   }
 
-  /** @param {"png" | "svg"} format */
-  async function savePicture(format) {
-    said.textContent = "Drawing…";
+  /** @param {string} format the end of the file's name @param {() => Blob | Promise<Blob>} make */
+  async function save(format, make) {
+    said.textContent = "Making the file…";
     try {
-      saveFile(await figure.picture(format), `${figure.fileName()}.${format}`);
+      const name = figure.fileName(); // before anything else may be shown
+      saveFile(await make(), `${name}.${format}`);
       finish();
     } catch (error) {
       said.textContent = `Not saved: ${error instanceof Error ? error.message : String(error)}`;
     }
   }
 
-  function saveRows() {
+  function shown() {
     const rows = figure.rows();
-    if (!rows) return void (said.textContent = "Not saved: nothing is shown.");
-    saveFile(new Blob(csvLines(rows), { type: "text/csv;charset=utf-8" }), `${figure.fileName()}.csv`);
-    finish();
+    if (!rows) throw new Error("nothing is shown.");
+    return rows;
+  }
+
+  /** What writes it is fetched when it is first asked for. */
+  async function parquet() {
+    const rows = shown();
+    const { parquetParts } = await import("../parquet/file.js");
+    return new Blob(parquetParts(rows), { type: "application/vnd.apache.parquet" });
   }
 
   function showTable() {

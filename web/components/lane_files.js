@@ -19,7 +19,7 @@ import { palette } from "../theme.js";
 /** Pixels of left margin of lines, which have no names there. */
 const NUMBERS = 84;
 const SWATCH = { width: 22, height: 12 };
-const NO_FILES = "The server has no file behind this figure: the CSV has what is shown. Fewer steps are shown more finely.";
+const NO_FILES = "The server has no file behind this figure: these have what is shown. Fewer steps are shown more finely.";
 
 /** @param {Lane} lane @returns {import("./figure_menu.js").Figure} */
 export function laneFigure(lane) {
