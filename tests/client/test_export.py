@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from playwright.sync_api import Browser, Page
 
 from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
+from tests import forked
 from tests.browser import hand_made_health
 from tests.browser.conftest import browser, new_context, playwright
 from tests.server.conftest import Server, batch, catalogue, opening
@@ -44,8 +44,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def export(server: Server, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rangewatch", "export", *map(str, arguments), "--url", server.url]
-    return subprocess.run(command, capture_output=True, text=True)
+    return forked.server.run("-m", "rangewatch", "export", *map(str, arguments), "--url", server.url)
 
 
 def test_the_report_opens_without_a_server(exported: Server, tmp_path: Path, browser: Browser) -> None:

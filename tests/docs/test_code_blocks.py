@@ -11,17 +11,19 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rangewatch_server.alerts import config
+from tests import forked
 from tests.docs import blocks, shell
-from tests.docs.blocks import ROOT, Block
+from tests.docs.blocks import Block
 from tests.server.certificates import made
 from tests.server.conftest import Server
 
+RUN_BLOCKS = Path(__file__).with_name("run_blocks.py")
+RUN_HERE = [block for block in blocks.of("python") if not block.no_run and not block.is_file]
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 PATIENCE_S = 280  # four trainers' libraries are imported
 pytestmark = pytest.mark.timeout(300)
@@ -39,19 +41,16 @@ def problems(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """What went wrong in each Python block, run in the order of the pages."""
     folder = tmp_path_factory.mktemp("blocks")
     environment = {
-        **os.environ, "RANGEWATCH_URL": server.url, "RANGEWATCH_SPOOL_DIR": str(folder), "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
+        **os.environ, "RANGEWATCH_URL": server.url, "RANGEWATCH_SPOOL_DIR": str(folder), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.docs.run_blocks"], cwd=folder, env=environment, capture_output=True, text=True,
-        timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    told = "".join(json.dumps([block.place, block.page, block.section, block.text]) + "\n" for block in RUN_HERE)
+    done = forked.rank.run(RUN_BLOCKS, cwd=folder, env=environment, typed=told, timeout=PATIENCE_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
     assert done.returncode == 0, done.stderr
     return dict(json.loads(line) for line in lines)
 
 
-@by_place([block for block in blocks.of("python") if not block.no_run and not block.is_file])
+@by_place(RUN_HERE)
 def test_python_runs(block: Block, problems: dict[str, str]) -> None:
     assert problems[block.place] == ""
 

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rangewatch.demo.children import free_port
+from tests import forked
 from tests.docs import blocks
 from tests.docs.blocks import Block
 from tests.docs.shell import ASSIGNMENT
@@ -41,15 +41,10 @@ def start(block: Block, url: str, folder: Path) -> Done:
     words = command(block)
     variables = dict(word.split("=", 1) for word in words if ASSIGNMENT.match(word))
     program, *arguments = words[len(variables) :]
-    launch = {
-        "python": [sys.executable],
-        "torchrun": [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"],
-    }[program]
+    launch = {"python": [], "torchrun": ["-m", "torch.distributed.run", f"--master-port={free_port()}"]}[program]
     ours = {"RANGEWATCH_URL": url, "RANGEWATCH_SPOOL_DIR": str(folder), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*launch, *arguments], cwd=folder, env={**os.environ, **variables, **ours}, capture_output=True, text=True,
-        timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    environment = {**os.environ, **variables, **ours}
+    return forked.rank.run(*launch, *arguments, cwd=folder, env=environment, timeout=PATIENCE_S)
 
 
 def command(block: Block) -> list[str]:

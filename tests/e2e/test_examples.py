@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 
 from rangewatch.demo.api import get_json
 from rangewatch.demo.children import free_port, start_server
+from tests import forked
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STEPS = 4
@@ -34,11 +33,9 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def fine_tune(environment: dict[str, str]) -> None:
     """Runs the instrumented example on two ranks, as the README says to."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-    script = [str(EXAMPLES / "t5_finetune.py"), "--size=tiny", f"--steps={STEPS}"]
-    done = subprocess.run(
-        [*launch, *script], env={**os.environ, **environment}, capture_output=True, text=True, timeout=90, check=False
-    )
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    script = [EXAMPLES / "t5_finetune.py", "--size=tiny", f"--steps={STEPS}"]
+    done = forked.rank.run(*launch, *script, env={**os.environ, **environment}, timeout=90)
     assert done.returncode == 0, done.stderr
 
 

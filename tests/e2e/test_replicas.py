@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.e2e.replica_ranks import COMPARED, DIFFERENT, PARAMETERS, RANKS, STEPS, planted
 from tests.server.conftest import Server
 
@@ -30,16 +30,17 @@ def train(url: str, *runs: str) -> None:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     usual = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(RANKS)}
-    usual |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(WORKER.parents[2]), "RANGEWATCH_COLLECT": "environment"}
-    command = [sys.executable, str(WORKER), url, *runs]
+    usual |= {"OMP_NUM_THREADS": "1", "RANGEWATCH_COLLECT": "environment"}
     ranks = [
-        subprocess.Popen(command, env=usual | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE)
+        forked.rank.start(
+            WORKER, url, *runs, env=usual | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=PIPE, text=True
+        )
         for rank in range(RANKS)
     ]
     try:
         for rank in ranks:
             _, errors = rank.communicate()  # the test's own time limit ends it
-            assert rank.returncode == 0, errors.decode()
+            assert rank.returncode == 0, errors
     finally:
         for rank in ranks:
             rank.kill()

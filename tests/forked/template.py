@@ -1,4 +1,4 @@
-"""The process that is forked: `python -m tests.forked.template DESCRIPTOR MODULE...`.
+"""The process that is forked: `python template.py DESCRIPTOR MODULE...`. As `-m` it, and its forks, would have `tests`.
 
 It has imported the modules. Each message at the socket is a program: a keeper, forked for it, forks the program, tells
 its number, and its status when it has ended.
@@ -10,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import runpy
 import signal
 import socket
@@ -60,17 +61,29 @@ def run(arguments: list[str], environment: dict[str, str], folder: str) -> None:
     os.environ.update(environment)
     os.chdir(folder)
     _open_streams(environment)
+    _seed()
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
+        sys.path.insert(0, str(Path.cwd()))
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     elif arguments[0] == "-c":
         sys.argv = ["-c", *arguments[2:]]
+        sys.path.insert(0, "")
         sys.modules["__main__"] = types.ModuleType("__main__")
         exec(arguments[1], vars(sys.modules["__main__"]))
     else:
         sys.argv = arguments
-        sys.path.insert(0, str(Path(arguments[0]).parent))
+        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
         runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _seed() -> None:
+    """Each fork has random numbers of its own, as each Python has: or a forgotten seed or broadcast would go unseen."""
+    random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
 
 
 def _open_streams(environment: dict[str, str]) -> None:
@@ -83,6 +96,7 @@ def _open_streams(environment: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file; a program has its own in its place
     control = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         importlib.import_module(name)

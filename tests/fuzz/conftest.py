@@ -2,6 +2,7 @@
 
 from tests.server.conftest import (  # noqa: F401 - fixtures
     database_url,
+    databases,
     postgres_url,
     server,
     sqlite_url,

@@ -1,4 +1,5 @@
-"""Coverage-guided fuzzing of what decodes and checks messages: `python -m tests.fuzz.fuzz_wire SECONDS [FOUND]`.
+"""Coverage-guided fuzzing of what decodes and checks messages: `python -m tests.fuzz.fuzz_wire LIMIT [FOUND]`, where
+LIMIT is libFuzzer's: `-runs=3000`, `-max_total_time=60` (seconds).
 
 A body is decoded to a message that comes back equal when it is sent again, or refused with a `WireError`; nothing else
 is raised, and the process never has more than `RSS_MIB`, which bounds what any body costs: the largest there may be is
@@ -138,11 +139,11 @@ def _seeds(folder: Path) -> None:
     (folder / "opening.raw").write_bytes(UNPACKED + zstandard.decompress(wire.encode(template.OPENING)))
 
 
-def main(seconds: int, found: str) -> None:
-    """Fuzz for so long; exits with libFuzzer's status, 0 when nothing was found."""
+def main(limit: str, found: str) -> None:
+    """Fuzz up to a limit of libFuzzer's; exits with its status, 0 when nothing was found."""
     with tempfile.TemporaryDirectory() as seeds:
         _seeds(Path(seeds))
-        options = [f"-max_total_time={seconds}", f"-rss_limit_mb={RSS_MIB}", f"-max_len={MOST_BYTES}", "-timeout=60"]
+        options = [limit, f"-rss_limit_mb={RSS_MIB}", f"-max_len={MOST_BYTES}", "-timeout=60"]
         options += ["-seed=1", "-print_final_stats=1", f"-artifact_prefix={found}/", seeds]
         atheris.Setup([sys.argv[0], *options], one_input, custom_mutator=mutated)
         atheris.Fuzz()
@@ -152,4 +153,4 @@ if __name__ == "__main__":
     # The limit is of the most that getrusage has seen, which outlives exec: what started us counted as ours.
     if child := os.fork():
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ".")
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ".")

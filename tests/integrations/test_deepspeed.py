@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 
 from rangewatch.demo.children import free_port
 from rangewatch.integrations.deepspeed import attach
+from tests import forked
 from tests.agent.ingest_double import IngestDouble
 
 WORKER = Path(__file__).with_name("deepspeed_worker.py")
@@ -40,10 +39,7 @@ def trained() -> Iterator[Trained]:
     environment = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, str(WORKER), double.url],
-        env={**os.environ, **environment}, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
+    done = forked.rank.run(WORKER, double.url, env={**os.environ, **environment}, timeout=110)
     assert done.returncode == 0, done.stderr
     yield Trained(json.loads(done.stdout.splitlines()[-1]), double)
     double.stop()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rangewatch.demo.children import free_port
+from tests import forked
 from tests.agent.ingest_double import IngestDouble
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -28,10 +27,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_example(ingest: IngestDouble, name: str) -> None:
     environment = {"RANGEWATCH_URL": ingest.url, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     start = ["-c", NOT_COMPILED] if name.startswith("deepspeed") else []
-    done = subprocess.run(
-        [sys.executable, *start, str(EXAMPLES / f"{name}.py"), f"--steps={STEPS}"],
-        env={**os.environ, **environment}, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
+    script = [*start, EXAMPLES / f"{name}.py", f"--steps={STEPS}"]
+    done = forked.rank.run(*script, env={**os.environ, **environment}, timeout=110)
     assert done.returncode == 0, done.stderr
     assert f"dashboard: {ingest.url}\n" in done.stdout
     assert {opening.info.run for opening in ingest.openings} == {name.replace("_", "-")}

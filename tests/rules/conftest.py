@@ -65,7 +65,7 @@ class Recording:
             loss_scaled=loss_scaled,
             versions=dict(versions or {}),
         )
-        self.store.send(Opening(info, known))
+        messages: list[Opening | Batch] = [Opening(info, known)]
         at = np.arange(first, first + steps)
         shape = (len(known.tensors), steps)
         given = USUAL | dict(columns or {})
@@ -78,9 +78,10 @@ class Recording:
             inside = [each for each in events if at[part][0] <= each.step <= at[part][-1]] if steps else list(events)
             ranges = RangeRows(at[part], np.arange(shape[0]), {name: each[:, part] for name, each in cells.items()})
             rows = tuple(SeriesRows(name, at[part], each[part]) for name, each in lines.items())
-            self.store.send(
+            messages.append(
                 Batch("run", rank, incarnation, number, digest, ranges if steps else None, rows, tuple(inside))
             )
+        self.store.send_all(messages)
 
     def diagnose(self, *rules: Rule, stop: int | None = None, thresholds: Any = None) -> Diagnosis:
         """The diagnosis by these rules, or by all."""

@@ -26,12 +26,14 @@ from rangewatch_server.connections import BoundedConnection
 from rangewatch_server.settings import Settings
 from tests.browser.conftest import browser, new_tab, playwright  # noqa: F401 - fixtures
 from tests.server.conftest import open_store, sqlite_url  # noqa: F401 - fixtures
+from tests.server.databases import lay_tables
 
 
 class Inside:
     """A server in a thread of this process."""
 
     def __init__(self, settings: Settings) -> None:
+        lay_tables(settings.database_url)
         self.app = create_app(settings)
         config = uvicorn.Config(
             self.app, port=0, http=BoundedConnection, log_config=None, access_log=False, proxy_headers=False,

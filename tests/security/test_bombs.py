@@ -96,8 +96,8 @@ def test_who_does_not_read_is_cut_off(
     plain = socket.socket()
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     plain.connect(("127.0.0.1", server.port))
-    asked = "GET /vendor/plotly.min.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    for _ in range(4):  # 20 MB: more than the kernels' buffers hold
+    asked = "GET /static/vendor/plotly-cartesian.min.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    for _ in range(14):  # 20 MB: more than the kernels' buffers hold
         plain.sendall(asked.encode())
     ours = plain.getsockname()
 

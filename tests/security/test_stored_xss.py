@@ -33,8 +33,8 @@ def hostile(inside: Callable[..., Inside]) -> Inside:
     return server
 
 
-def replaced(page: Page, file: str, wrong: tuple[str, str]) -> None:
-    """The page's module with one place made worse."""
+def replaced(page: Page, wrong: tuple[str, str]) -> None:
+    """The page's modules with one place made worse."""
 
     def worse(route: Route) -> None:
         answer = route.fetch()
@@ -42,7 +42,7 @@ def replaced(page: Page, file: str, wrong: tuple[str, str]) -> None:
         assert wrong[0] in text, "the protection has moved: this test must follow it"
         route.fulfill(response=answer, body=text.replace(*wrong))
 
-    page.route(re.compile(f"/static/[^/]+/{file}"), worse)
+    page.route(re.compile("/static/[^/]+/app.bundle.js$"), worse)
 
 
 AS_MARKUP = ("node.append(...present(children));", "for (const one of present(children)) "
@@ -57,7 +57,7 @@ def test_no_name_runs_as_a_script(
         monkeypatch.delitem(access.SECURITY_HEADERS, "content-security-policy")
     tab = new_tab(hostile.url, expected=[] if build == "as it is" else [".*"])
     if build != "as it is":
-        replaced(tab.page, "dom.js", AS_MARKUP)
+        replaced(tab.page, AS_MARKUP)
     page = tab.open("/runs/1/layers")
     tab.visit("/")
     assert (page.locator(IMAGES).count() > 0) == (build != "as it is")
@@ -70,11 +70,8 @@ def test_no_name_runs_as_a_script(
 def test_plotly_takes_no_name_for_markup(hostile: Inside, new_tab: Callable[..., Tab], weakened: bool) -> None:
     tab = new_tab(hostile.url)
     if weakened:
-        replaced(
-            tab.page,
-            "plot_text.js",
-            ("return text.replace(/[&<>]/g, (character) => ENTITIES[character]);", "return text;"),
-        )
+        escaping = "return text.replace(/[&<>]/g, (character) => ENTITIES[character]);"
+        replaced(tab.page, (escaping, "return text;"))
     page = tab.open("/runs/1/layers")
     made = page.evaluate(
         "() => [...document.querySelectorAll('.plot svg a, .plot svg tspan')]"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
-from rangewatch_server import static
+from rangewatch_server import site
+from rangewatch_server.errors import ApiError
 from tests.security.conftest import Inside
 
 SECRET = b"the-secret-beside-the-pages"
@@ -20,20 +21,14 @@ UP = (
 )  # fmt: skip
 
 
-class Naive(Mapping[str, Path]):
-    """What the list of files would be if it were none: any path below the folder, decoded once more."""
-
-    def __getitem__(self, path: str) -> Path:
-        found = static.web_dir() / unquote(path)
-        if "\0" in str(found) or not found.is_file():
-            raise KeyError(path)
-        return found
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
+def naive(_: site.Site, path: str) -> site.Asset:
+    """What there would be if nothing were listed: any path below the folder, decoded once more."""
+    found = site.web_dir() / unquote(path)
+    if "\0" in str(found) or not found.is_file():
+        raise ApiError(404, "not_found", "no such file")
+    asset = site._asset(found)
+    assert asset is not None
+    return asset
 
 
 def test_no_path_leads_out_of_the_pages(
@@ -43,10 +38,10 @@ def test_no_path_leads_out_of_the_pages(
     pages.mkdir()
     (pages / "index.html").write_text("the shell")
     (tmp_path / "secret.txt").write_bytes(SECRET)
-    monkeypatch.setattr(static, "web_dir", lambda: pages)
-    listed = {"index.html": pages / "index.html"}
-    monkeypatch.setattr(static, "assets", Naive if weakened else lambda: listed)
-    monkeypatch.setattr(static, "page", lambda path, request: None)
+    monkeypatch.setattr(site, "web_dir", lambda: pages)
+    site._site_at.cache_clear()
+    if weakened:
+        monkeypatch.setattr(site.Site, "named", naive)
     server = inside()
     answers = {path: server.get_raw(f"/static/{path}") for path in UP}
     read = [path for path, answer in answers.items() if SECRET in answer or b"root:" in answer]

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
-import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from rangewatch import statistics, wire
 from rangewatch.records import Batch, Catalogue, Event, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry
 from rangewatch_server.queries import Queries
+from rangewatch_server.settings import Settings
 from rangewatch_server.store.engine import Engines, open_database
 from rangewatch_server.store.transaction import Answer
 from rangewatch_server.store.writer import Writer
+from tests import forked
+from tests.server.databases import POSTGRES, Databases, lay_tables
 from tests.server.server_log import ServerLog
 
-POSTGRES = os.environ.get("RANGEWATCH_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
 WHOLE = ("call_count", "numel", "amax", "nan_count", "inf_count")
 
 
@@ -36,23 +35,31 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'test.db'}"
 
 
-@pytest.fixture
-def postgres_url() -> Iterator[str]:
-    """A database of its own on the PostgreSQL of this machine; CI must have one."""
-    name = f"rangewatch_test_{uuid.uuid4().hex[:12]}"
-    admin = create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
+@pytest.fixture(scope="session")
+def databases() -> Iterator[Databases]:
+    """Makes databases on the PostgreSQL of this machine; CI must have one."""
     try:
-        with admin.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
+        found = Databases(POSTGRES)
     except OperationalError:
-        admin.dispose()
         if os.environ.get("CI"):
             raise
         pytest.skip("no PostgreSQL here; set RANGEWATCH_TEST_POSTGRES")
-    yield make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
-    with admin.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    admin.dispose()
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def postgres_url(databases: Databases) -> Iterator[str]:
+    """A database of its own, with the tables of one that a server has started on."""
+    with databases.one() as url:
+        yield url
+
+
+@pytest.fixture
+def empty_postgres_url(databases: Databases) -> Iterator[str]:
+    """A database of its own that no server has seen."""
+    with databases.without_tables() as url:
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -64,14 +71,22 @@ class Store:
     """A database with its writer running; `send` waits for the acknowledgement."""
 
     def __init__(self, url: str) -> None:
+        lay_tables(url)
         self.engines: Engines = open_database(url)
         self.writer = Writer(self.engines)
         self.writer.start()
         self.queries = Queries(self.engines.reader, live_s=15)
 
     def send(self, message: Opening | Batch) -> Answer:
-        body = wire.encode(message)
-        return self.writer.submit(wire.decode(body), body).result(30)
+        return self.send_all([message])[0]
+
+    def send_all(self, messages: Sequence[Opening | Batch]) -> list[Answer]:
+        """As agents do that do not wait for one another: the writer takes what waits in one transaction."""
+        answers: list[Answer] = []
+        for first in range(0, len(messages), 256):  # more than four times as many at once are refused
+            bodies = [wire.encode(message) for message in messages[first : first + 256]]
+            answers += [each.result(30) for each in [self.writer.submit(wire.decode(body), body) for body in bodies]]
+        return answers
 
     def close(self) -> None:
         self.writer.stop()
@@ -138,10 +153,9 @@ class Server:
     """A real `rangewatch serve` on a free port; `log` has what it says on stderr."""
 
     def __init__(self, db: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", "rangewatch", "serve", "--port", "0", "--db", db, *arguments]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
-        )
+        lay_tables(Settings(db=db).database_url)
+        command = ["-m", "rangewatch", "serve", "--port", "0", "--db", db, *arguments]
+        self.process = forked.server.start(*command, stdout=PIPE, stderr=PIPE, text=True, errors="replace")
         assert self.process.stdout is not None and self.process.stderr is not None
         self.log = ServerLog(f"the server with {db}", self.process.stderr)
         self.process.stderr = None  # `communicate` would read it, too
