@@ -13,7 +13,7 @@ UV := uv==0.13.9
 WORKERS ?= 2
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
-.PHONY: install demo test test-web lint fix bench docs docs-diagnosis docs-tables docs-images soak lock sbom clean
+.PHONY: install demo test test-web lint fix bench docs docs-diagnosis docs-tables docs-images soak lock vendor sbom clean
 
 install: .venv/installed
 
@@ -49,6 +49,9 @@ $(AUDIT)/python:
 lock: $(AUDIT)/python  ## requirements-*.txt by hash, within constraints.txt
 	$(AUDIT)/pip install --quiet $(UV)
 	tools/lock.sh $(AUDIT)/uv
+
+vendor: install  ## the pages' Plotly.js, after the plotly package was moved to another version
+	$(BIN)/python -m tools.vendor_plotly
 
 sbom: $(AUDIT)/python  ## what the server is made of, as CycloneDX, for the notes of a release
 	mkdir -p dist

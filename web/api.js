@@ -1,5 +1,7 @@
 // The only fetch() of the pages. Every failure is an ApiError with a short code a page can explain.
 
+import { createFirstSeen } from "./first_seen.js";
+
 /** @typedef {import("./types.js").Run} Run */
 /** @typedef {import("./types.js").FigureAnswer} FigureAnswer */
 /** @typedef {Record<string, string | number | null | undefined | readonly string[]>} Query */
@@ -24,14 +26,21 @@ export function queryText(query) {
   return text ? `?${text}` : "";
 }
 
+const first = createFirstSeen();
+
+/** How many changes there had been when the first answers of this page were read. */
+export const firstSeen = first.seen;
+
 /** @param {string} path @param {RequestInit} options */
 async function send(path, options) {
-  try {
-    return await fetch(path, { credentials: "same-origin", ...options });
-  } catch (error) {
+  first.asked();
+  const response = await fetch(path, { credentials: "same-origin", ...options }).catch((error) => {
+    first.answered(null);
     if (options.signal?.aborted) throw error;
     throw new ApiError(0, "unreachable", `No answer from the server at ${location.origin}.`);
-  }
+  });
+  first.answered(response.headers.get("rangewatch-changes"));
+  return response;
 }
 
 /** @param {Response} response */

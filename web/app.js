@@ -146,7 +146,7 @@ function followLink(event) {
   if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   const anchor = event.target instanceof Element ? event.target.closest("a") : null;
   if (!anchor || anchor.origin !== location.origin || anchor.target || anchor.getAttribute("href")?.startsWith("#")) return;
-  if (/^\/(api|static|vendor)\//.test(anchor.pathname)) return;
+  if (/^\/(api|static)\//.test(anchor.pathname)) return;
   event.preventDefault();
   navigate(anchor.pathname + anchor.search);
 }
@@ -157,4 +157,4 @@ startKeys(createCommands({ nav, help: help.open, layerSearch, navigate }));
 document.addEventListener("click", followLink);
 window.addEventListener("popstate", follow);
 remount();
-live.start(connectionNote(document.body));
+void live.start(connectionNote(document.body));

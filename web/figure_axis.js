@@ -9,6 +9,7 @@ import { steps } from "./format.js";
  * @property {string} title
  * @property {string} label the title as it stands along an axis: of times with their zone
  * @property {readonly string[]} names columns of a file that say where a value stands
+ * @property {boolean} isText whether those hold text
  * @property {(place: number, per: number) => (string | number)[]} cells their values, for a place where `per` of its units are merged
  * @property {(place: number, per: number) => string} say the same to a reader
  * @property {(range: StepRange) => string} span
@@ -25,6 +26,7 @@ export const STEPS = {
   title: "step",
   label: "step",
   names: ["first_step", "last_step"],
+  isText: false,
   cells(place, per) {
     const { start, stop } = merged(place, per);
     return [start, stop - 1];
@@ -40,6 +42,7 @@ export function clockAxis(originNs, isDated = false) {
     title: "time",
     label: `time, ${zoneName(0, originNs)}`,
     names: ["time_utc"],
+    isText: true,
     cells: (second) => [iso(second)],
     say: (second) => `${clockText(second, originNs, 1, isDated)} ${zoneName(second, originNs)}`,
     span({ start, stop }) {

@@ -5,6 +5,7 @@ import { shorten } from "./format.js";
 import { SCALE_TOP, plotlyScale } from "./headroom.js";
 import { escapePlotText } from "./plot_text.js";
 import { labelledRows, thinned } from "./state_geometry.js";
+import { labels, stepTicks } from "./step_ticks.js";
 
 /** @typedef {import("./figure_frame.js").Frame} Frame */
 /** @typedef {import("./theme.js").Palette} Palette */
@@ -39,7 +40,7 @@ export function layoutOf(frame, palette, yaxis, more = {}) {
     showlegend: false,
     hovermode: false,
     xaxis: stepAxis(frame, palette),
-    yaxis: { domain: [0, top], fixedrange: true, zeroline: false, gridcolor: palette.line, ...yaxis },
+    yaxis: { domain: [0, top], fixedrange: true, ticklabeloverflow: "allow", zeroline: false, gridcolor: palette.line, ...yaxis },
     yaxis2: { domain: [top, 1], range: [0, 1], fixedrange: true, visible: false },
     ...more,
   };
@@ -47,12 +48,9 @@ export function layoutOf(frame, palette, yaxis, more = {}) {
 
 /** @param {Frame} frame @param {Palette} palette */
 function stepAxis(frame, palette) {
-  const most = Math.max(3, Math.floor(frame.plotWidth / 75));
-  const steps = frame.range.stop - frame.range.start;
   return {
     range: axisRange(frame.range),
-    ...(steps <= most ? { tick0: 0, dtick: 1 } : { nticks: most }), // never two labels for one step
-    tickformat: ",d",
+    ...labels(stepTicks(frame), frame),
     gridcolor: palette.line,
     zeroline: false,
     ticks: "outside",

@@ -1,7 +1,7 @@
 // The only EventSource. It brings "this run changed", never data; listeners then fetch what they show.
 // One connection a page, closed while the tab is hidden: browsers allow few to one server.
 
-import { access } from "./api.js";
+import { access, firstSeen } from "./api.js";
 
 /** stranger: the server is there, and asks for a token, as the page then says. @typedef {"connecting" | "open" | "lost" | "stranger"} Status */
 
@@ -20,6 +20,8 @@ export function createLive(url) {
   let status = "connecting";
   /** @type {(status: Status) => void} */
   let onStatus = () => {};
+  /** What the page had seen before it listened: the server says whether it missed a change. @type {string | null} */
+  let seen = null;
 
   /** @param {Status} next */
   function become(next) {
@@ -37,16 +39,16 @@ export function createLive(url) {
 
   function open() {
     close();
-    source = new EventSource(url);
+    source = new EventSource(seen === null ? url : `${url}?seen=${encodeURIComponent(seen)}`);
     source.addEventListener("open", opened);
     source.addEventListener("error", lost);
+    source.addEventListener("missed", () => tell(null));
     source.addEventListener("changed", (event) => tell(runOf(event.data)));
   }
 
   function opened() {
-    const missed = status !== "open";
     become("open");
-    if (missed) tell(null);
+    if (seen === null) tell(null);
   }
 
   async function lost() {
@@ -74,8 +76,9 @@ export function createLive(url) {
 
   return {
     /** @param {(status: Status) => void} listener */
-    start(listener) {
+    async start(listener) {
       onStatus = listener;
+      seen = await firstSeen;
       document.addEventListener("visibilitychange", followVisibility);
       if (!document.hidden) open();
     },

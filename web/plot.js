@@ -2,12 +2,32 @@
 
 /** @typedef {import("./figure_drawing.js").Drawing} Drawing */
 
-/** @returns {any} */
-function plotly() {
-  const found = /** @type {any} */ (window).Plotly;
-  if (!found) throw new Error("The drawing library did not load (/vendor/plotly.min.js). Reload the page.");
-  return found;
+const LIBRARY = new URL("./vendor/plotly-cartesian.min.js", import.meta.url).href;
+
+/** @type {Promise<void> | null} */
+let loading = null;
+
+/**
+ * Before anything else here. The library runs for a quarter of a second before it can draw: asked for when the first
+ * requests are out, it does so while the server answers them. The shell has fetched it by then.
+ * @returns {Promise<void>}
+ */
+export function load() {
+  loading ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = LIBRARY;
+    script.onload = () => resolve();
+    script.onerror = () => {
+      loading = null; // the next figure asks again
+      script.remove();
+      reject(new Error("The drawing library did not load. Reload the page."));
+    };
+    document.head.append(script);
+  });
+  return loading;
 }
+
+const plotly = () => /** @type {any} */ (window).Plotly;
 
 const CONFIG = {
   displayModeBar: false,

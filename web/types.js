@@ -315,6 +315,7 @@
  * @property {"" | "step,rank" | "tensor,rank"} axes Columns and rows of the layers' figure; "": steps and tensors
  * @property {"" | "name" | "worst"} sort Of the tensors; "": in call order
  * @property {string[]} closed Modules whose rows stand together
+ * @property {string[]} orders Of tables, where a reader chose another than the usual one: "table.column.up" or "table.column.down"
  * @property {string} against What to compare with: "step:N", "rank:N" or "run:N"
  */
 /**

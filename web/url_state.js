@@ -1,9 +1,11 @@
 // URL <-> view. The query holds the whole view, so a link shows what its sender saw and Back works.
 
+import { soundOrders } from "./table_order.js";
+
 /** @typedef {import("./types.js").ViewState} ViewState */
 
 /** @type {ViewState} */
-const EMPTY = Object.freeze({ start: null, stop: null, last: null, from: null, to: null, rank: null, step: null, tensor: null, kinds: [], q: "", key: "", axis: "", statistic: "", axes: "", sort: "", closed: [], against: "" });
+const EMPTY = Object.freeze({ start: null, stop: null, last: null, from: null, to: null, rank: null, step: null, tensor: null, kinds: [], q: "", key: "", axis: "", statistic: "", axes: "", sort: "", closed: [], against: "", orders: [] });
 
 const AXES = /** @type {const} */ (["steps", "time"]);
 /** Of a figure: columns, rows, where it is not steps by tensors. */
@@ -38,6 +40,7 @@ export function parseState(search) {
     sort: SORTS.find((sort) => sort === query.get("sort")) ?? "",
     closed: query.getAll("closed").filter(Boolean),
     against: matching(query.get("against"), /^(step|rank|run):\d{1,15}$/),
+    orders: soundOrders(query.getAll("order")),
   });
 }
 
@@ -79,6 +82,7 @@ export function formatState(state) {
     if (full[name]) query.set(name, full[name]);
   }
   for (const group of full.closed) query.append("closed", group);
+  for (const order of full.orders) query.append("order", order);
   const text = query.toString();
   return text ? `?${text}` : "";
 }

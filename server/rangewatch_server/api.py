@@ -29,6 +29,7 @@ RunId = int
 MAX_ID = 2**62
 MAX_CLOSED, MAX_PATH = 200, 4_096  # modules that a figure shows as one row, and letters of each
 MAX_TREE = 500  # modules of the tree beside a figure
+ALL_RANKS = "all"
 MAX_DAMAGED = 100  # stored tiles that a reply names; it counts all
 
 
@@ -134,7 +135,7 @@ def locate(
     request: Request,
     start: Step = None,
     stop: Step = None,
-    rank: str = "all",
+    rank: str = ALL_RANKS,
     tensor: str = "",
     kind: Annotated[list[str] | None, Query()] = None,
     q: str = "",
@@ -166,7 +167,7 @@ def show_figure(
     request: Request,
     start: Step = None,
     stop: Step = None,
-    rank: str = "all",
+    rank: str = ALL_RANKS,
     kind: Annotated[list[str] | None, Query()] = None,
     q: str = "",
     tensor: int | None = None,
@@ -187,9 +188,9 @@ def show_figure(
         if figure in (figures.lines.TENSOR, figures.exponents.FIGURE, figures.percentiles.FIGURE):
             _check_tensor(run, tensor)
         params = Params(
-            start=low, stop=high, ranks=tuple(_ranks(run, rank)), kinds=_kinds(kind), q=q, tensor=tensor,
-            columns=columns, rows=rows, against=against, statistic=statistic, sort=sort, closed=tuple(closed or ()),
-            tree=tree,
+            start=low, stop=high, ranks=tuple(_ranks(run, rank)), all_ranks=rank == ALL_RANKS, kinds=_kinds(kind), q=q,
+            tensor=tensor, columns=columns, rows=rows, against=against, statistic=statistic, sort=sort,
+            closed=tuple(closed or ()), tree=tree,
         )  # fmt: skip
         built = figure.build(run, params)
         return answer(built | {"meta": built["meta"] | _damaged(run)})
@@ -223,7 +224,7 @@ def _rank(run: RunReader, rank: int | None) -> int:
 
 
 def _ranks(run: RunReader, rank: str) -> list[int]:
-    if rank == "all":
+    if rank == ALL_RANKS:
         return sorted(run.ranks)
     if not rank.isdecimal() or len(rank) > 9:
         raise ApiError(422, "bad_parameter", "rank must be a number or all")

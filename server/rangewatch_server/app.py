@@ -20,6 +20,7 @@ from rangewatch_server import (
     audit_api,
     commands,
     comms_api,
+    decoded_types,
     diagnosis_api,
     health,
     ingest,
@@ -107,6 +108,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.router.redirect_slashes = False  # `GET ?x` would be sent to the Host that it names
     _share(app, settings, parts)
     changes = RateLimit("changes", CHANGES, ALL_CHANGES)
+    app.add_middleware(live.ChangesMiddleware, broker=parts.broker)
     app.add_middleware(AccessMiddleware, callers=parts.callers, changes=changes)
     app.add_middleware(TrafficMiddleware, measures=parts.measures)  # the last one added is the outermost
     for handled in (ApiError, RequestValidationError, HTTPException, TileError, Exception):
@@ -117,6 +119,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _parts(settings: Settings) -> Parts:
+    decoded_types.learn()
     engines = open_database(settings.database_url, settings.sync)
     broker, measures, server_id = live.Broker(settings.max_streams), Measures(), uuid.uuid4().hex
     callers = Callers(settings, AccessStore(settings.database_url), broker.recheck)

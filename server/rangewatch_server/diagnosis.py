@@ -72,7 +72,8 @@ def diagnose(
 def _of_rule(rule: Rule, evidence: Evidence, given: Mapping[str, Any]) -> list[Finding]:
     found: list[Finding] = []
     for each in rule.check(evidence, rule.limits(given)):
-        found.append(msgspec.structs.replace(each, rule=rule.name, severity=each.severity or rule.severity))
+        links, severity = rule.links(evidence.run.id, each), each.severity or rule.severity
+        found.append(msgspec.structs.replace(each, rule=rule.name, severity=severity, links=links))
         if len(found) == MOST_FINDINGS:
             break
     return found

@@ -7,13 +7,16 @@ thousand pages cost a thousand writes. A page that does not take what it was tol
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Request, Response
-from starlette.types import Receive, Scope, Send
+from fastapi import APIRouter, Query, Request, Response
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rangewatch_server.audit import client_of
 from rangewatch_server.callers import Caller, Callers
@@ -29,6 +32,8 @@ PING_S = 15.0  # a comment on streams that have nothing to tell: proxies close w
 MAX_CLIENTS = 1_000  # open streams: each is a socket and a task
 CONNECTED = b": connected\nretry: 2000\n\n"
 PING = b": ping\n\n"
+MISSED = b"event: missed\ndata: {}\n\n"
+CHANGES = "rangewatch-changes"  # header of each answer of the API
 
 
 class _Told:
@@ -53,6 +58,7 @@ class Broker:
 
     def __init__(self, most_of_one: int = MAX_STREAMS) -> None:
         self.version = 0
+        self._name = uuid.uuid4().hex[:12]  # another server has counted other changes
         self.most_of_one = most_of_one
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: set[_Client] = set()
@@ -70,6 +76,11 @@ class Broker:
         """Tell all streams; from the writer's thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver, changes)
+
+    @property
+    def changes(self) -> str:
+        """What there has been to tell until now: the same text is the same changes."""
+        return f"{self._name}.{self.version}"
 
     @property
     def streams(self) -> int:
@@ -167,16 +178,18 @@ class LiveResponse(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, seen: str | None) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._request = request
+        self._seen = seen
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises `ApiError` before the first byte."""
         broker: Broker = self._request.app.state.broker
         client = self._open(broker)
-        telling = asyncio.create_task(self._told(client, send))
+        missed = MISSED if self._seen not in (None, broker.changes) else b""
+        telling = asyncio.create_task(self._told(client, send, CONNECTED + missed))
         gone = asyncio.create_task(_gone(receive))
         try:
             await asyncio.wait((telling, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -192,9 +205,9 @@ class LiveResponse(Response):
         name = caller.session or counted_as(client_of(self._request.scope))
         return broker.open(name, lambda: callers.is_current(caller))
 
-    async def _told(self, client: _Client, send: Send) -> None:
+    async def _told(self, client: _Client, send: Send, first: bytes) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": CONNECTED, "more_body": True})
+        await send({"type": "http.response.body", "body": first, "more_body": True})
         while (events := await client.next()) is not None:
             await send({"type": "http.response.body", "body": events, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -205,7 +218,33 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-@router.get("/api/v1/live", response_class=Response, responses=answers(200, "Events `changed`.", "text/event-stream"))
-async def live(request: Request) -> Response:
-    """Server-sent events `changed` with run, last_step and version."""
-    return LiveResponse(request)
+class ChangesMiddleware:
+    """Says on each answer of the API how many changes there had been when it was asked. Pure ASGI."""
+
+    def __init__(self, app: ASGIApp, broker: Broker) -> None:
+        self.app = app
+        self.broker = broker
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/api/"):
+            await self.app(scope, receive, send)
+            return
+        changes = self.broker.changes  # as of before anything is read
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[CHANGES] = changes
+            await send(message)
+
+        await self.app(scope, receive, sending)
+
+
+EVENTS = answers(200, "Events `changed` and `missed`.", "text/event-stream")
+
+
+@router.get("/api/v1/live", response_class=Response, responses=EVENTS)
+async def live(request: Request, seen: Annotated[str | None, Query(max_length=64)] = None) -> Response:
+    """Server-sent events `changed` with run, last_step and version; `missed` first where there were changes since
+    `seen`, the header `rangewatch-changes` of an answer.
+    """
+    return LiveResponse(request, seen)

@@ -44,6 +44,23 @@ def test_a_figure_that_fails_keeps_nothing_of_the_view_before(tab: Tab, runs: Ru
     expect(page.locator(".worst-table")).to_be_visible()
 
 
+def test_a_comparison_that_fails_keeps_nothing_of_the_view_before(tab: Tab, runs: Runs) -> None:
+    path = f"/runs/{runs.states}/layers?rank=0&against=run%3A{runs.partial}"
+    page = tab.open(path)
+    comparison, table = page.locator(".comparison"), page.get_by_test_id("comparison-table")
+    expect(table).to_be_visible()
+    expect(comparison).to_contain_text("In this run only")
+    refuse(tab, r"/figures/comparison\?")
+    go(page, path + "&q=ff")
+    expect(comparison).to_contain_text("this cannot be asked")
+    expect(table).to_be_hidden()
+    expect(comparison).not_to_contain_text("In this run only")
+    page.unroute_all()
+    go(page, path)
+    expect(table).to_be_visible()
+    expect(comparison).to_contain_text("In this run only")
+
+
 def test_a_first_load_that_fails_is_no_empty_one(tab: Tab, runs: Runs) -> None:
     refuse(tab, r"/figures/layers\?")
     page = tab.page

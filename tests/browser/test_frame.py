@@ -172,6 +172,45 @@ def test_the_strip_is_dragged_at_its_edges_in_its_middle_and_beside(tab: Tab, ru
     wait_for_steps(page, 0, STEPS - 1)
 
 
+# Left and right edge of the strip, and of what is drawn over steps.
+EDGES = """() => {
+  const edges = (box) => [box.left, box.right].map((x) => Math.round(x * 100) / 100);
+  const area = (plot) => edges(plot.querySelector(".nsewdrag").getBoundingClientRect());
+  const isShown = (plot) => plot.checkVisibility({ visibilityProperty: true }) && !plot.closest("aside");
+  const plots = [...document.querySelectorAll("main .plot")].filter(isShown);
+  return { strip: edges(document.querySelector(".step-brush").getBoundingClientRect()), plots: plots.map(area) };
+}"""
+
+
+@pytest.mark.parametrize(
+    ("run", "path"),
+    [
+        ("states", ""), ("states", "/layers?rank=0"), ("states", "/layers?rank=0&tensor=3&against=rank%3A1"),
+        ("states", "/tensor?rank=0&tensor=3"), ("states", "/loss-scale"), ("health", "/gpu?rank=1&key=GPU-1"),
+    ],
+)  # fmt: skip
+def test_the_strip_has_the_edges_of_the_lanes(tab: Tab, runs: Runs, run: str, path: str) -> None:
+    for width in (1280, 1920, 390):
+        tab.page.set_viewport_size({"width": width, "height": 900})
+        tab.open(f"/runs/{getattr(runs, run)}{path}")
+        tab.page.wait_for_function(f"() => {{ const {{ strip, plots }} = ({EDGES})(); return strip[1] > strip[0]; }}")
+        tab.page.wait_for_timeout(400)  # lanes ask anew for columns once their width stays
+        found = tab.page.evaluate(EDGES)
+        assert found["plots"], width
+        assert {tuple(each) for each in found["plots"]} == {tuple(found["strip"])}, width
+        assert tab.page.evaluate(SIDEWAYS) <= 0
+
+
+def test_the_strip_has_the_edges_of_the_ranks_by_steps(tab: Tab, runs: Runs) -> None:
+    for width, names in ((1280, 84), (1920, 84), (390, 64)):
+        tab.page.set_viewport_size({"width": width, "height": 900})
+        tab.open(f"/runs/{runs.health}/collectives")
+        picture, box = tab.page.get_by_test_id("picture-cost").bounding_box(), strip(tab.page).bounding_box()
+        assert picture is not None and box is not None
+        assert box["x"] - picture["x"] == pytest.approx(names, abs=0.02)
+        assert picture["x"] + picture["width"] - box["x"] - box["width"] == pytest.approx(12, abs=0.02)
+
+
 def test_the_strip_shows_where_the_run_overflowed(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     columns = page.locator(".brush-chart").evaluate("(chart) => chart.viewBox.baseVal.width")

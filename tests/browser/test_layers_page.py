@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 
 import numpy as np
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import INF_AT, LIMIT, SILENT_FROM, STEPS, TENSORS, Runs, amax, bits
+from tests.server.conftest import Server
 
 LABELS = "() => [...document.querySelectorAll('.ytick text')].map((label) => label.textContent)"
 ALL_DRAWN = "(rows) => document.querySelector('.layers-main .plot')?.data?.[0].z._inputArray.length === rows"
@@ -17,6 +20,18 @@ ALL_DRAWN = "(rows) => document.querySelector('.layers-main .plot')?.data?.[0].z
 
 def wait_for_rows(page: Page, rows: int) -> None:
     page.wait_for_function(ALL_DRAWN, arg=rows)
+
+
+def wait_for_quiet(server: Server) -> None:
+    """Until there were no changes for longer than they are gathered: a page that begins to listen fetches everything
+    again if there was one of any run, also of one that another test still sends.
+    """
+    for _ in range(20):
+        before = server.client.get("/api/v1/runs").headers["rangewatch-changes"]
+        time.sleep(0.6)
+        if server.client.get("/api/v1/runs").headers["rangewatch-changes"] == before:
+            return
+    raise AssertionError("the server's runs go on changing")
 
 
 def test_steps_by_ranks_shows_the_worst_of_the_chosen_layers(tab: Tab, runs: Runs) -> None:
@@ -124,3 +139,17 @@ def test_no_part_of_the_page_is_wider_than_the_window(tab: Tab, runs: Runs) -> N
         for query in ("", "?tensor=3", "?axes=tensor%2Crank", "?statistic=zero_fraction&closed=blocks.3"):
             page = tab.open(f"/runs/{runs.states}/layers{query}")
             assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), (width, query)
+
+
+@pytest.mark.parametrize("query", ["", "?tensor=5", "?axes=step%2Crank", "?axes=tensor%2Crank&step=3"])
+def test_the_picture_is_asked_for_once(tab: Tab, runs: Runs, query: str) -> None:
+    """What stands beside it has its place from the first, or another width would ask for other columns; and what was
+    fetched before the page listened is not fetched again.
+    """
+    wait_for_quiet(runs.server)
+    asked: list[str] = []
+    tab.page.on("request", lambda request: asked.append(request.url))
+    page = tab.open(f"/runs/{runs.states}/layers{query}")
+    page.wait_for_timeout(600)  # twice the time after which a width counts as settled
+    figures = [url for url in asked if re.search(r"/figures/(layers|timeline|ranks)\?", url)]
+    assert len(figures) == 1, figures

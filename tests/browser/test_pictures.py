@@ -179,7 +179,7 @@ def test_a_menu_is_worked_with_keys(tab: Tab, runs: Runs) -> None:
     expect(choices).to_be_hidden()
     expect(button).to_be_focused()
     page.keyboard.press("Enter")
-    for _ in range(5):
+    for _ in range(6):
         page.keyboard.press("Tab")
     expect(choices.get_by_text("Show as a table")).to_be_focused()
     page.keyboard.press("Enter")

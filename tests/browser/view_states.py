@@ -14,6 +14,18 @@ from rangewatch_server.figures.shown import BY_NAME, HEADROOM
 from tests.browser.hand_made import STEPS, TENSORS, Runs
 
 KINDS = ("output", "grad_output", "grad")
+# Of each page its tables and some of their columns, as addresses call them. None is the usual order of its table.
+ORDERS = {
+    "/layers": {"comparison-table": ("layer.up", "difference.down", "here.up", "there.down", "where.up")},
+    "/collectives": {
+        "collectives-table": ("op.up", "count.down", "time-p50.up", "no-such-column.up"),
+        "ranks-table": ("rank.up", "came-last.down", "costs-others-a-step.up"),
+    },
+    "/loss-scale": {"overflow-table": ("tensor.up", "was-first.down", "overflowed.up", "last-time.up")},
+    "/gpu": {"gpu-events-table": ("step.up", "kind.down", "when.up")},
+    "/agent": {"agent-dropped": ("times.up", "reason.down"), "agent-faults": ("place.down",), "no-table": ("a.up",)},
+    "/environment": {"link-problems": ("who.down", "where.up")},
+}  # fmt: skip
 STATISTICS = tuple(name for name in BY_NAME if name != HEADROOM.name)  # what the pages offer besides headroom
 
 # What a reader sees and could compare: words, what controls hold, the numbers of every figure, the pixels of canvases.
@@ -100,7 +112,7 @@ def _path(run: int, page: str, query: dict[str, Any], repeated: list[tuple[str, 
     ordered = [pair for name in before for pair in pairs if pair[0] == name]
     ordered += [pair for pair in repeated or [] if pair[0] == "kind"]
     ordered += [pair for name in (*after, "against") for pair in pairs if pair[0] == name]
-    ordered += [pair for pair in repeated or [] if pair[0] == "closed"]
+    ordered += [pair for pair in repeated or [] if pair[0] in ("closed", "order")]
     text = urlencode(ordered)
     return f"/runs/{run}{page}" + (f"?{text}" if text else "")
 
@@ -118,6 +130,12 @@ def _some(chance: random.Random, **choices: Any) -> dict[str, Any]:
     return {name: chance.choice(values) for name, values in choices.items() if chance.random() < 0.5}
 
 
+def _orders(chance: random.Random, page: str) -> list[tuple[str, str]]:
+    """An order for each table of the page as often as not, by their names."""
+    some = _some(chance, **ORDERS.get(page, {}))
+    return [("order", f"{table}.{order}") for table, order in sorted(some.items())]
+
+
 def _layers(runs: Runs, chance: random.Random) -> str:
     query = _some(
         chance, rank=["all", 0, 1], q=["ff", "blocks.1", "7"], statistic=STATISTICS, sort=["name", "worst"],
@@ -128,7 +146,7 @@ def _layers(runs: Runs, chance: random.Random) -> str:
         del query["rank"]  # it falls silent: to look for its worst place after that is a failed request
     kinds = [("kind", kind) for kind in KINDS if chance.random() < 0.3]
     closed = [("closed", "blocks")] if chance.random() < 0.3 else []
-    return _path(runs.states, "/layers", _range(chance, STEPS) | query, kinds + closed)
+    return _path(runs.states, "/layers", _range(chance, STEPS) | query, kinds + closed + _orders(chance, "/layers"))
 
 
 def _tensor(runs: Runs, chance: random.Random) -> str:
@@ -149,21 +167,23 @@ def _step(runs: Runs, chance: random.Random) -> str:
 
 
 def _collectives(runs: Runs, chance: random.Random) -> str:
-    return _path(runs.health, "/collectives", _range(chance, 60) | _some(chance, step=[7, 30]))
+    query = _range(chance, 60) | _some(chance, step=[7, 30])
+    return _path(runs.health, "/collectives", query, _orders(chance, "/collectives"))
 
 
 def _loss_scale(runs: Runs, chance: random.Random) -> str:
-    return _path(chance.choice([runs.states, runs.partial]), "/loss-scale", _range(chance, 60))
+    run = chance.choice([runs.states, runs.partial])
+    return _path(run, "/loss-scale", _range(chance, 60), _orders(chance, "/loss-scale"))
 
 
 def _gpu(runs: Runs, chance: random.Random) -> str:
     rank = chance.randrange(4)
     query = {"rank": rank, "key": f"GPU-{rank}"} | _some(chance, axis=["steps", "time"])
-    return _path(runs.health, "/gpu", _range(chance, 60) | query)
+    return _path(runs.health, "/gpu", _range(chance, 60) | query, _orders(chance, "/gpu"))
 
 
 def _agent(runs: Runs, chance: random.Random) -> str:
-    return _path(chance.choice([runs.states, runs.hostile, runs.empty]), "/agent", {})
+    return _path(chance.choice([runs.states, runs.hostile, runs.empty]), "/agent", {}, _orders(chance, "/agent"))
 
 
 def _alerts(runs: Runs, chance: random.Random) -> str:
@@ -178,7 +198,8 @@ def _runs(runs: Runs, chance: random.Random) -> str:
 
 
 def _environment(runs: Runs, chance: random.Random) -> str:
-    return _path(chance.choice([runs.health, runs.states]), chance.choice(["/environment", "/gpus"]), {})
+    page = chance.choice(["/environment", "/gpus"])
+    return _path(chance.choice([runs.health, runs.states]), page, {}, _orders(chance, page))
 
 
 def _hang(runs: Runs, chance: random.Random) -> str:

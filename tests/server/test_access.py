@@ -328,13 +328,13 @@ def test_a_public_address_needs_a_token_of_some_kind(tmp_path: Path) -> None:
         check_reach(settings, lambda: serve._has_tokens(settings))
 
 
-def test_the_first_token_of_an_empty_postgres(postgres_url: str, start_server: Callable[..., Server]) -> None:
+def test_the_first_token_of_an_empty_postgres(empty_postgres_url: str, start_server: Callable[..., Server]) -> None:
     """As a container is set up: the token before the server, which is refused without."""
-    settings = Settings(host="0.0.0.0", db=postgres_url)
+    settings = Settings(host="0.0.0.0", db=empty_postgres_url)
     assert not serve._has_tokens(settings)
-    token = create(postgres_url, "ana", "admin")
+    token = create(empty_postgres_url, "ana", "admin")
     assert serve._has_tokens(settings)
-    store = AccessStore(make_url(postgres_url))
+    store = AccessStore(make_url(empty_postgres_url))
     assert [each.what for each in store.records(5)] == ["create ana"]
     store.dispose()
-    assert start_server(db=postgres_url).client.get("/api/v1/runs", headers=bearer(token)).status_code == 200
+    assert start_server(db=empty_postgres_url).client.get("/api/v1/runs", headers=bearer(token)).status_code == 200

@@ -93,7 +93,8 @@ def test_two_names_are_none(server: Server) -> None:
 
 
 def test_every_answer_has_the_security_headers(server: Server) -> None:
-    for path in ("/", "/static/app.js", "/api/v1/runs", "/api/v1/none", "/vendor/plotly.min.js", "/healthz"):
+    library = "/static/vendor/plotly-cartesian.min.js"
+    for path in ("/", "/static/app.js", library, "/api/v1/runs", "/api/v1/none", "/healthz"):
         headers = server.client.get(path).headers
         policy = dict(part.strip().partition(" ")[::2] for part in headers["content-security-policy"].split(";"))
         assert policy["default-src"] == "'self'", path

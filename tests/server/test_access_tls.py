@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import ssl
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from rangewatch import wire
 from rangewatch.transport import Outcome, Transport
 from rangewatch_server.settings import Settings, SettingsError, check
 from rangewatch_server.tls import tls_context
+from tests import forked
 from tests.server.certificates import Pair, made
 from tests.server.conftest import catalogue, opening
 
@@ -31,8 +31,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def secure(pair: Pair, tmp_path: Path) -> Iterator[str]:
     """The address of a server that speaks https."""
     arguments = ["--tls-cert", pair.cert, "--tls-key", pair.key, "--token", "s3cret"]
-    command = [sys.executable, "-m", "rangewatch", "serve", "--port", "0", "--db", str(tmp_path / "a.db"), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = ["-m", "rangewatch", "serve", "--port", "0", "--db", tmp_path / "a.db", *arguments]
+    with forked.server.start(*command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().split()[-1]
         process.terminate()
@@ -53,8 +53,7 @@ def test_pages_commands_and_agents_over_https(secure: str, pair: Pair, monkeypat
     assert agent.post(wire.encode(opening(KNOWN))).outcome is Outcome.STORED
     agent.close()
     environment = os.environ | {"RANGEWATCH_TOKEN": "s3cret", "RANGEWATCH_URL": secure}
-    command = [sys.executable, "-m", "rangewatch", "prune", "--dry-run"]
-    assert subprocess.run(command, env=environment, timeout=60).returncode == 0
+    assert forked.server.run("-m", "rangewatch", "prune", "--dry-run", env=environment, timeout=60).returncode == 0
 
 
 def test_a_page_that_came_unencrypted_is_another_site(secure: str, pair: Pair) -> None:
@@ -118,8 +117,8 @@ def test_a_proxy_that_would_never_be_believed_is_said(given: str) -> None:
 
 
 def test_a_server_that_was_given_bad_files_does_not_start(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rangewatch", "serve", "--db", str(tmp_path / "a.db")]
-    wrong = ["--tls-cert", str(tmp_path / "no.pem"), "--tls-key", str(tmp_path / "no.key")]
-    done = subprocess.run([*command, *wrong], capture_output=True, text=True, timeout=30)
+    command = ["-m", "rangewatch", "serve", "--db", tmp_path / "a.db"]
+    wrong = ["--tls-cert", tmp_path / "no.pem", "--tls-key", tmp_path / "no.key"]
+    done = forked.server.run(*command, *wrong, timeout=30)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert not (tmp_path / "a.db").exists()

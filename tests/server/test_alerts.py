@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ import torch
 
 import rangewatch
 from rangewatch_server.alerts.config import ConfigError, read
+from tests import forked
 from tests.server.conftest import Server, batch, catalogue, opening
 
 KNOWN = catalogue(3)
@@ -132,6 +132,29 @@ def test_an_overflow_opens_one_alert_and_sends_it_once(
     assert [each["rule"] for each in again["findings"]].count("first_nonfinite") == 1
     assert len(alerts(server)) == 1
     assert len(ours.got) == 1
+
+
+def test_an_alert_that_was_stored_before_leads_to_where_its_page_is_now(
+    serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = serve()
+    server.post(opening(KNOWN))
+    stored = {
+        "rule": "gpu_health", "severity": "critical", "rank": 2, "subject": "GPU-a b", "summary": "It is gone.",
+        "links": [["This GPU", "/runs/9/gpus/2"]],
+    }  # fmt: skip
+    of_no_rule = {"rule": "left_long_ago", "severity": "info", "summary": "Gone.", "links": [["There", "/runs/1"]]}
+    with sqlite3.connect(tmp_path / "rw.db", timeout=20) as database:
+        database.executemany(
+            "INSERT INTO alerts (run_id, identity, rule, severity, finding, opened_ns, resolved_ns) "
+            "VALUES (1, ?, ?, 'info', ?, 1, 2)",
+            [(each["rule"], each["rule"], json.dumps(each).encode()) for each in (stored, of_no_rule)],
+        )
+    database.close()
+    newer, older = alerts(server, state="over")
+    assert newer["finding"]["links"] == of_no_rule["links"]
+    assert older["finding"]["links"] == [["This GPU", "/runs/1/gpu?rank=2&key=GPU-a+b"]]
+    assert server.get(f"/api/v1/alerts/{older['id']}")["finding"]["links"] == older["finding"]["links"]
 
 
 def test_a_target_that_fails_is_tried_again(serve: Callable[..., Server], receiver: Callable[..., Receiver]) -> None:
@@ -299,9 +322,7 @@ def test_the_diagnosis_goes_by_the_thresholds_in_force(serve: Callable[..., Serv
     httpx.put(f"{where}/thresholds", json=off).raise_for_status()
     found = httpx.get(f"{where}/diagnosis").json()
     assert (found["findings"], found["thresholds"]) == ([], off)
-    told = subprocess.run(
-        [sys.executable, "-m", "rangewatch", "diagnose", "1", "--url", server.url], capture_output=True, text=True
-    )
+    told = forked.server.run("-m", "rangewatch", "diagnose", "1", "--url", server.url)
     assert "thresholds of this run: first_nonfinite.enabled = False" in told.stdout, told
 
 

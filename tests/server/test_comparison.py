@@ -143,6 +143,17 @@ def test_all_ranks_are_compared_with_all_ranks(server: Server) -> None:
     assert meta["against"]["ranks"] == 2
 
 
+def test_the_only_rank_of_a_run_is_compared_with_the_same_rank_of_one_with_more(server: Server) -> None:
+    server.post(opening(KNOWN, "alone", 0))
+    server.post(batch(KNOWN, 0, range(STEPS), {"amax": np.full((len(NAMES), STEPS), 2.0)}, run="alone"))
+    number = next(each["id"] for each in server.get("/api/v1/runs")["runs"] if each["name"] == "alone")
+    for asked, ranks, bits in (("rank=0&", 1, 0.0), ("rank=all&", 4, 3.0), ("", 4, 3.0)):
+        found = server.get(f"/api/v1/runs/{number}/figures/comparison?{asked}against=run:1&q=embed")
+        # Rank 0 of the first holds 2 at step 100, its rank 3 eight times as much: 3 bits more room here.
+        assert array(found["figure"]["data"][0]["z"])[0, 100] == pytest.approx(bits, abs=1e-5)
+        assert found["meta"]["against"]["ranks"] == ranks
+
+
 def test_columns_of_several_steps_compare_the_worst_of_them(server: Server) -> None:
     z, meta = ask(server, "rank=0&against=run:2&columns=25&q=embed")
     assert meta["steps_per_column"] == 8

@@ -22,6 +22,7 @@ import uvicorn
 
 from rangewatch_server import connections
 from rangewatch_server.client_connections import ClientConnections
+from tests import forked
 from tests.server.certificates import Pair, made
 from tests.server.conftest import Server
 
@@ -106,9 +107,10 @@ def test_who_does_not_say_goodbye_is_let_go(pair: Pair, monkeypatch: pytest.Monk
 
 def test_a_server_that_stops_does_not_wait_for_idle_clients(pair: Pair, tmp_path: Path) -> None:
     """Over TLS asyncio did, for as long as a stop may take: each restart took 20 s."""
-    command = [sys.executable, "-m", "rangewatch", "serve", "--port", "0", "--db", str(tmp_path / "a.db")]
+    command = ["-m", "rangewatch", "serve", "--port", "0", "--db", tmp_path / "a.db"]
     tls = ["--tls-cert", pair.cert, "--tls-key", pair.key]
-    with subprocess.Popen([*command, *tls], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with forked.server.start(*command, *tls, **pipes, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
         idle = httpx.Client(transport=httpx.HTTPTransport(verify=pair.trust(), retries=20))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from rangewatch_server.retention.prune import finish_deletions
 from rangewatch_server.retention.runs_delete import mark_deleted, unfinished
 from rangewatch_server.retention.space import give_back
 from rangewatch_server.store import tables
+from tests import forked
 from tests.server.conftest import Server, Store, batch, catalogue, opening
 from tests.server.test_retention import RESUMED, SIZE, STEPS, TENSORS, figure, fill, jobs_of, truth
 
@@ -168,8 +168,7 @@ def test_a_server_killed_in_the_middle_of_a_deletion_goes_on(start_server: Calla
 
 
 def run_command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rangewatch", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin)
+    return forked.server.run("-m", "rangewatch", *arguments, timeout=60, typed=stdin)
 
 
 def test_the_commands_delete_and_prune(server: Server) -> None:

@@ -8,7 +8,6 @@ import resource
 import socket
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
+from tests import forked
 from tests.server.conftest import POSTGRES, Server, batch, catalogue, opening
 
 KNOWN = catalogue(3)
@@ -111,8 +111,7 @@ def test_a_read_only_file_is_said_at_the_start(tmp_path: Path, start_server: Cal
     assert send(server, 0).status_code == 202
     server.stop()
     with read_only(path):
-        command = [sys.executable, "-m", "rangewatch", "serve", "--port", "0", "--db", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = forked.server.run("-m", "rangewatch", "serve", "--port", "0", "--db", path, timeout=30)
     assert done.returncode == 2
     assert done.stderr == f"rangewatch serve: cannot open sqlite:///{path}: attempt to write a readonly database\n"
     are_there(start_server(db=str(path)), 1)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import msgspec
 import numpy as np
 
@@ -57,6 +54,8 @@ def test_an_alarm_is_not_hidden_by_later_events(server: Server) -> None:
     assert states(server) == {"GPU-own": "alarm"}
     said = server.get("/api/v1/runs/1/gpus/0?key=GPU-own")["events"]
     assert (said[0]["kind"], len(said)) == ("xid", 501)
+    found = server.get("/api/v1/runs/1/diagnosis")["findings"]
+    assert [each["links"] for each in found] == [[["This GPU", "/runs/1/gpu?rank=0&key=GPU-own"]]]
 
 
 def test_every_rank_without_a_driver_is_told_of(server: Server) -> None:
@@ -71,6 +70,5 @@ def test_every_rank_without_a_driver_is_told_of(server: Server) -> None:
 
 def test_a_finding_leads_to_the_page_of_its_card() -> None:
     card = {"rank": 3, "key": "GPU-a b&c", "state": "gone", "name": "H100", "host": "n", "step": None, "why": []}
-    evidence: Any = SimpleNamespace(run=SimpleNamespace(id=7))
-    found = gpu_health._finding(evidence, card | {"values": {}})
-    assert found.links == (("This GPU", "/runs/7/gpu?rank=3&key=GPU-a+b%26c"),)
+    found = gpu_health._finding(card | {"values": {}})
+    assert gpu_health.RULE.links(7, found) == (("This GPU", "/runs/7/gpu?rank=3&key=GPU-a+b%26c"),)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from rangewatch_server import live
 from rangewatch_server.live import PING, Broker
@@ -118,3 +119,40 @@ def test_many_pages_hear_of_a_change(server: Server) -> None:
             writer.close()
 
     in_own_loop(listen)
+
+
+def first_event(server: Server, seen: str, sequence: int) -> str:
+    """Its name: `missed`, or `changed` of the batch that is sent once the stream is open."""
+    with server.client.stream("GET", "/api/v1/live", params={"seen": seen}) as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == ": connected"
+        server.post(batch(KNOWN, sequence, range(4 * sequence, 4 * sequence + 4)))
+        return next(line for line in lines if line.startswith("event: ")).removeprefix("event: ")
+
+
+def test_a_page_is_told_whether_it_missed_a_change(server: Server) -> None:
+    server.post(opening(KNOWN))
+    seen = ""
+    while seen != server.client.get("/api/v1/runs/1").headers[live.CHANGES]:  # told in the loop, after the answer
+        seen = server.client.get("/api/v1/runs/1").headers[live.CHANGES]
+    assert first_event(server, seen, 0) == "changed"
+    assert first_event(server, seen, 1) == "missed", "that change"
+    assert first_event(server, "another.1", 2) == "missed", "another server counts others"
+    assert live.CHANGES not in server.client.get("/").headers
+
+
+def test_what_changes_while_an_answer_is_read_was_missed() -> None:
+    async def work(broker: Broker) -> None:
+        before, sent = broker.changes, []
+
+        async def reading(scope: Scope, receive: Receive, send: Send) -> None:
+            broker._deliver([Changed(1, 5)])
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await live.ChangesMiddleware(reading, broker)({"type": "http", "path": "/api/v1/runs"}, None, send)
+        assert dict(sent[0]["headers"])[live.CHANGES.encode()].decode() == before != broker.changes
+
+    in_loop(work)

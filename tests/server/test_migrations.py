@@ -22,15 +22,21 @@ from tests.server.conftest import Store, batch, catalogue, opening
 KNOWN = catalogue(3)
 
 
-def test_migrated_schema_is_the_declared_one(database_url: str) -> None:
-    engines = open_database(database_url)
+@pytest.fixture(params=["sqlite_url", "empty_postgres_url"])
+def empty_url(request: pytest.FixtureRequest) -> str:
+    """Of a database that no server has seen."""
+    return str(request.getfixturevalue(request.param))
+
+
+def test_migrated_schema_is_the_declared_one(empty_url: str) -> None:
+    engines = open_database(empty_url)
     with engines.writer.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         # SQLite has who may do what in a file of its own.
         declared = [metadata, alerting] if connection.dialect.name == "sqlite" else [metadata, alerting, access]
         assert compare_metadata(context, declared) == []
     engines.dispose()
-    open_database(database_url).dispose()  # again: nothing to do
+    open_database(empty_url).dispose()  # again: nothing to do
 
 
 def test_a_newer_database_is_refused(database_url: str) -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from rangewatch import statistics
 from rangewatch.records import Catalogue, Event, TensorEntry
+from tests import forked
 from tests.server.conftest import Server, batch, catalogue, opening
 
 
 def report(server_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rangewatch", "report", "--url", server_url, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return forked.server.run("-m", "rangewatch", "report", "--url", server_url, *arguments, timeout=30)
 
 
 def test_report_of_the_first_overflow(server: Server) -> None:

@@ -239,11 +239,11 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, open_store: Callable[[str], St
         maintenance_cli.prune(str(db), {"keep_days": 1.0}, True, False, lambda _: None)
 
 
-def test_a_dry_run_on_postgresql_writes_nothing(postgres_url: str, open_store: Callable[[str], Store]) -> None:
+def test_a_dry_run_on_postgresql_writes_nothing(empty_postgres_url: str, open_store: Callable[[str], Store]) -> None:
     with pytest.raises(maintenance_cli.Failed, match="no database of Rangewatch"):
-        maintenance_cli.prune(postgres_url, {"keep_days": 1e-9}, True, False, lambda _: None)
-    ended(open_store(postgres_url))
-    lines = maintenance_cli.prune(postgres_url, {"keep_days": 1e-9}, True, False, lambda _: None)
+        maintenance_cli.prune(empty_postgres_url, {"keep_days": 1e-9}, True, False, lambda _: None)
+    ended(open_store(empty_postgres_url))
+    lines = maintenance_cli.prune(empty_postgres_url, {"keep_days": 1e-9}, True, False, lambda _: None)
     assert "detail before step" in lines[1]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests import forked
 from tests.server.conftest import Server, batch, catalogue, opening
 from tests.server.tokens import bearer, create
 
@@ -116,15 +115,14 @@ def test_it_is_in_a_backup(server: Server, start_server: Callable[..., Server], 
     begin(server, "a", "b")
     patch(server, 1, title="t", tags=["x"], note="n", archived=True)
     copy, other = tmp_path / "copy.db", start_server(db=str(tmp_path / "other.db"))
-    rangewatch = [sys.executable, "-m", "rangewatch"]
-    subprocess.run([*rangewatch, "backup", str(copy), "--url", server.url], check=True, capture_output=True)
+    forked.server.run("-m", "rangewatch", "backup", copy, "--url", server.url).check_returncode()
     spoiled = tmp_path / "spoiled.db"
     spoiled.write_bytes(copy.read_bytes())
     with sqlite3.connect(spoiled) as connection:
         connection.execute("UPDATE runs SET tags = '{' WHERE name = 'a'")
-    refused = subprocess.run([*rangewatch, "restore", str(spoiled), "--url", other.url], capture_output=True, text=True)
+    refused = forked.server.run("-m", "rangewatch", "restore", spoiled, "--url", other.url)
     assert refused.returncode != 0 and "what is said of the run 'a' cannot be read" in refused.stdout + refused.stderr
-    subprocess.run([*rangewatch, "restore", str(copy), "--url", other.url], check=True, capture_output=True)
+    forked.server.run("-m", "rangewatch", "restore", copy, "--url", other.url).check_returncode()
     found = {run["name"]: run for run in other.get("/api/v1/runs")["runs"]}
     assert (found["a"]["title"], found["a"]["tags"], found["a"]["archived"]) == ("t", ["x"], True)
     assert (found["b"]["title"], found["b"]["tags"], found["b"]["archived"]) == ("", [], False)

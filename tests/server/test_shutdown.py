@@ -7,7 +7,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from rangewatch_server.app import create_app
 from rangewatch_server.settings import Settings
 from rangewatch_server.store.engine import DatabaseError
 from rangewatch_server.store.single import hold
+from tests import forked
 from tests.server.conftest import Server, batch, catalogue, opening
 from tests.server.test_operations import until
 
@@ -165,8 +165,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
 
 
 def serve_again(path: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rangewatch", "serve", "--port", "0", "--db", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+    return forked.server.run("-m", "rangewatch", "serve", "--port", "0", "--db", path, timeout=30)
 
 
 def test_a_second_server_on_the_file_is_refused(tmp_path: Path, start_server: Callable[..., Server]) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import httpx
 import pytest
+from tools import vendor_plotly
 
-from rangewatch_server import static
+from rangewatch_server import site
+from rangewatch_server.errors import ApiError
 from tests.server.conftest import Server
-
-WEB = Path(__file__).parents[2] / "web"
 
 
 def test_the_page_names_files_by_what_they_hold(server: Server) -> None:
@@ -19,14 +20,27 @@ def test_the_page_names_files_by_what_they_hold(server: Server) -> None:
     assert page.headers["cache-control"] == "no-cache"
     named = re.findall(r'"(/static/[^"]+)"', page.text)
     assert len({each.split("/")[2] for each in named}) == 1
-    for path in (named[0], next(each for each in named if each.endswith("/pages/index.js"))):
+    for path in named:
         answer = httpx.get(server.url + path)
         assert answer.status_code == 200 and "immutable" in answer.headers["cache-control"]
 
 
-def test_every_module_is_listed(server: Server) -> None:
-    listed = re.findall(r'modulepreload" href="/static/[^/"]+/([^"]+)"', httpx.get(server.url).text)
-    assert sorted(listed) == sorted(path.relative_to(WEB).as_posix() for path in WEB.rglob("*.js"))
+def test_the_page_asks_for_no_module_but_the_one(server: Server) -> None:
+    scripts = re.findall(r'<script type="module" src="/static/[^/"]+/([^"]+)"', httpx.get(server.url).text)
+    assert scripts == ["app.bundle.js"]
+    answer = httpx.get(f"{server.url}/static/app.bundle.js")
+    assert answer.headers["content-type"].startswith("text/javascript")
+    assert "import {" not in answer.text
+    sources = json.loads(httpx.get(f"{server.url}/static/app.bundle.js.map").text)["sources"]
+    assert all(httpx.get(f"{server.url}/static/{name}").status_code == 200 for name in sources[::40])
+
+
+def test_a_library_is_sent_as_it_is_kept(server: Server) -> None:
+    address = f"{server.url}/static/vendor/plotly-cartesian.min.js"
+    zipped, plain = (httpx.get(address, headers={"accept-encoding": each}) for each in ("gzip", "identity"))
+    assert zipped.content == plain.content and zipped.headers["content-encoding"] == "gzip"
+    assert vendor_plotly.version_in(plain.text) == vendor_plotly.installed_version(), "make vendor"
+    assert httpx.get(f"{address}.gz").status_code == 404
 
 
 @pytest.mark.parametrize("prefix", ["", "v-0000000000000000/"])
@@ -38,12 +52,30 @@ def test_under_another_name_it_is_asked_for_again(server: Server, prefix: str) -
     assert again.status_code == 304
 
 
-def test_an_edit_changes_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_changes_the_name_and_all_that_is_made_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "web_dir", lambda: tmp_path)
     path = tmp_path / "app.js"
+
+    def look() -> site.Site:
+        return site._site_at.__wrapped__(0)
+
     path.write_text("one")
-    monkeypatch.setattr(static, "assets", lambda: {"app.js": path})
-    one = static._version_at.__wrapped__(0)
+    one = look()
     path.write_text("another")
-    assert static._version_at.__wrapped__(0) != one
+    another = look()
+    assert another.version != one.version
+    assert b"one" in one.named("app.bundle.js").body and b"another" in another.named("app.bundle.js").body
     path.write_text("one")
-    assert static._version_at.__wrapped__(0) == one
+    assert look().version == one.version and b"one" in look().named("app.bundle.js").body
+
+
+def test_modules_come_and_go_while_the_server_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "web_dir", lambda: tmp_path)
+    (tmp_path / "app.js").write_text('import { a } from "./new.js";\n')
+    (tmp_path / "new.js").write_text("export const a = 1;\n")
+    assert b"const a = 1;" in site._site_at.__wrapped__(0).named("app.bundle.js").body
+    listed = site.assets()
+    (tmp_path / "new.js").unlink()
+    monkeypatch.setattr(site, "assets", lambda: listed)  # it went between the list and the look
+    with pytest.raises(ApiError, match="no such file"):
+        site._site_at.__wrapped__(0).named("new.js")

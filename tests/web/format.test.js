@@ -62,5 +62,10 @@ test("a name of any length leaves room for the rest", () => {
 
 test("a long name keeps its end", () => {
   assert.equal(format.shorten("blocks.3.ff.wo", 20), "blocks.3.ff.wo");
-  assert.equal(format.shorten("blocks.3.ff.wo", 6), "…ff.wo");
+  assert.equal(format.shorten("blocks.3.ff.wo", 13), "b.3.ff.wo");
+  assert.equal(format.shorten("blocks.3.ff.wo", 8), "b.3.f.wo");
+  assert.equal(format.shorten("blocks.3.ff.wo", 6), "….f.wo");
+  assert.equal(format.shorten("decoder.block.0.layer.1.DenseReluDense.wo output", 30), "d.b.0.l.1.D.wo output");
+  assert.equal(format.shorten("node12.cluster.local rank 3", 22), "n12.c.local rank 3");
+  assert.equal(format.shorten("a name without dots that is long", 10), "…t is long");
 });

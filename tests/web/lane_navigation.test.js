@@ -28,7 +28,7 @@ beforeEach(() => {
   went = [];
   mock.method(globalThis, "fetch", async (/** @type {string} */ path) => {
     asked.push(path);
-    return { ok: true, json: async () => PLACE };
+    return Response.json(PLACE);
   });
 });
 

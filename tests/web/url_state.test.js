@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { columnKey, orderOf, withOrder } from "../../web/table_order.js";
 import { changedState, formatState, onward, parseState, runPath, shownRange } from "../../web/url_state.js";
 
 test("a view survives the trip through the URL", () => {
   const view = { start: 0, stop: 500, last: null, from: 1_700_000_000_000, to: 1_700_000_060_000, rank: 5, step: 360, tensor: 41, kinds: ["output", "grad"], q: "ff & <b>", key: "GPU-1 2", axis: "time",
-    statistic: "exponent_-24", axes: "step,rank", sort: "worst", closed: ["blocks.0", "a & b"], against: "run:7" };
+    statistic: "exponent_-24", axes: "step,rank", sort: "worst", closed: ["blocks.0", "a & b"], against: "run:7",
+    orders: ["agent-groups.faults.down", "overflow-table.of-its-type-s-limit.up"] };
   assert.deepEqual(parseState(formatState(view)), view);
 });
 
@@ -21,6 +23,21 @@ test("what is not a step is not taken for one", () => {
 test("what no page knows is left out", () => {
   const { statistic, axes, sort, against } = parseState("?statistic=<b>&axes=rank,rank&sort=up&against=run:x");
   assert.deepEqual([statistic, axes, sort, against], ["", "", "", ""]);
+});
+
+test("orders of tables that cannot be read are left out, and each table has one", () => {
+  const { orders } = parseState("?order=up&order=z-table.a.down&order=a.b.sideways&order=<b>.a.up&order=a-table.b.up&order=a-table.c.down&order=.a.up&order=a..up");
+  assert.deepEqual(orders, ["a-table.b.up", "z-table.a.down"]);
+  assert.equal(formatState({ orders }), "?order=a-table.b.up&order=z-table.a.down");
+});
+
+test("the order of one table is changed, and its usual one is not in the address", () => {
+  const orders = withOrder(["z-table.a.down"], "a-table", { column: columnKey("Of its type's limit"), isDown: true });
+  assert.deepEqual(orders, ["a-table.of-its-type-s-limit.down", "z-table.a.down"]);
+  assert.deepEqual(orderOf(orders, "a-table"), { column: "of-its-type-s-limit", isDown: true });
+  assert.equal(orderOf(orders, "a"), null);
+  assert.deepEqual(withOrder(orders, "a-table", { column: "b", isDown: false }), ["a-table.b.up", "z-table.a.down"]);
+  assert.deepEqual(withOrder(orders, "z-table", null), ["a-table.of-its-type-s-limit.down"]);
 });
 
 test("a crossed range is no range", () => {

@@ -6,6 +6,7 @@ import { clip, count, plural } from "../format.js";
 import { createSortedTable } from "./sorted_table.js";
 import { stateBadge } from "./state_badge.js";
 
+/** @typedef {import("../types.js").PageContext} PageContext */
 /** @typedef {import("../agent_words.js").AgentGroup} AgentGroup */
 /** @typedef {import("../agent_words.js").Dropped} Dropped */
 /** @typedef {import("../agent_words.js").Account} Account */
@@ -31,10 +32,10 @@ const listed = (all) => (all.length ? long(all.map((one) => clip(one, 60)).join(
 /**
  * A table, and what to say instead of an empty one.
  * @template R
- * @param {string} title @param {string} nothing @param {readonly import("./sorted_table.js").Column<R>[]} columns @param {{caption: string, name: string}} options
+ * @param {PageContext} ctx @param {string} title @param {string} nothing @param {readonly import("./sorted_table.js").Column<R>[]} columns @param {{caption: string, name: string}} options
  */
-function tableOr(title, nothing, columns, options) {
-  const table = createSortedTable(columns, { ...options, most: MOST });
+function tableOr(ctx, title, nothing, columns, options) {
+  const table = createSortedTable(ctx, columns, { ...options, most: MOST });
   const empty = el("p", { class: "panel agent-nothing" }, nothing);
   return {
     element: el("section", { class: "agent-section", "aria-label": title }, el("h2", { class: "part-title" }, title), empty, table.element),
@@ -46,8 +47,10 @@ function tableOr(title, nothing, columns, options) {
   };
 }
 
-export const createGroupTable = () =>
+/** @param {PageContext} ctx */
+export const createGroupTable = (ctx) =>
   tableOr(
+    ctx,
     "Agents",
     "No agent has attached.",
     [
@@ -64,9 +67,10 @@ export const createGroupTable = () =>
     { caption: "Ranks whose agents say the same are one row, the worst first", name: "agent-groups" },
   );
 
-/** @param {{title: string, nothing: string, first: string, name: string, caption: string, hasWhy: boolean}} words */
-const totalsTable = ({ title, nothing, first, name, caption, hasWhy }) =>
+/** @param {PageContext} ctx @param {{title: string, nothing: string, first: string, name: string, caption: string, hasWhy: boolean}} words */
+const totalsTable = (ctx, { title, nothing, first, name, caption, hasWhy }) =>
   tableOr(
+    ctx,
     title,
     nothing,
     [
@@ -79,15 +83,18 @@ const totalsTable = ({ title, nothing, first, name, caption, hasWhy }) =>
     { caption, name },
   );
 
-export const createDroppedTable = () =>
-  totalsTable({ title: "Dropped", nothing: "Nothing was dropped: all that was recorded has been sent, or waits to be.", first: "Reason", name: "agent-dropped", caption: "Records that are lost, by reason, since each agent attached", hasWhy: true });
+/** @param {PageContext} ctx */
+export const createDroppedTable = (ctx) =>
+  totalsTable(ctx, { title: "Dropped", nothing: "Nothing was dropped: all that was recorded has been sent, or waits to be.", first: "Reason", name: "agent-dropped", caption: "Records that are lost, by reason, since each agent attached", hasWhy: true });
 
-export const createFaultTable = () =>
-  totalsTable({ title: "Faults", nothing: "No agent has failed anywhere.", first: "Place", name: "agent-faults", caption: "Where the agent itself failed; it goes on, and leaves a place that fails too often", hasWhy: false });
+/** @param {PageContext} ctx */
+export const createFaultTable = (ctx) =>
+  totalsTable(ctx, { title: "Faults", nothing: "No agent has failed anywhere.", first: "Place", name: "agent-faults", caption: "Where the agent itself failed; it goes on, and leaves a place that fails too often", hasWhy: false });
 
-/** @param {{title: string, nothing: string, what: string, name: string, caption: string}} words */
-const accountTable = ({ title, nothing, what, name, caption }) =>
+/** @param {PageContext} ctx @param {{title: string, nothing: string, what: string, name: string, caption: string}} words */
+const accountTable = (ctx, { title, nothing, what, name, caption }) =>
   tableOr(
+    ctx,
     title,
     nothing,
     [
@@ -98,8 +105,10 @@ const accountTable = ({ title, nothing, what, name, caption }) =>
     { caption, name },
   );
 
-export const createUnobservedTable = () =>
-  accountTable({ title: "Not observed", nothing: "Every module that was to be observed is.", what: "Module", name: "agent-not-observed", caption: "Modules whose values nobody sees: not to be taken for clean ones" });
+/** @param {PageContext} ctx */
+export const createUnobservedTable = (ctx) =>
+  accountTable(ctx, { title: "Not observed", nothing: "Every module that was to be observed is.", what: "Module", name: "agent-not-observed", caption: "Modules whose values nobody sees: not to be taken for clean ones" });
 
-export const createUnfusedTable = () =>
-  accountTable({ title: "Not fused", nothing: "Every device is read in the fastest way there is for it, as far as agents say.", what: "Device", name: "agent-not-fused", caption: "Devices that are read more slowly than they could be" });
+/** @param {PageContext} ctx */
+export const createUnfusedTable = (ctx) =>
+  accountTable(ctx, { title: "Not fused", nothing: "Every device is read in the fastest way there is for it, as far as agents say.", what: "Device", name: "agent-not-fused", caption: "Devices that are read more slowly than they could be" });

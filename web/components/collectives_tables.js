@@ -17,8 +17,10 @@ const number = (name, key, text, help) => {
   return { name, by, show: (row) => text(by(row)), isNumber: true, help };
 };
 
-export const createCollectivesTable = () =>
+/** @param {import("../types.js").PageContext} ctx */
+export const createCollectivesTable = (ctx) =>
   createSortedTable(
+    ctx,
     [
       { name: "Group", by: (/** @type {Row} */ row) => row.group, show: (row) => el("span", { class: "name", title: row.group }, clip(row.group, 60)) },
       number("Ranks", "ranks", count),
@@ -41,6 +43,7 @@ export const createCollectivesTable = () =>
 /** @param {import("../types.js").PageContext} ctx */
 export function createRankTable(ctx) {
   const table = createSortedTable(
+    ctx,
     [
       { name: "Rank", by: (/** @type {RankRow} */ row) => row.rank, show: (row) => link(runPath(ctx.params.id, "gpu", { ...row.view, rank: row.rank }), {}, `rank ${row.rank}`), isNumber: true },
       { name: "Came last", by: (row) => row.last_share, show: (row) => percent(row.last_share), isNumber: true, help: "Share of the collectives in which one rank was clearly last" },

@@ -59,8 +59,7 @@ function createBody(ctx, refetch) {
     pick: (/** @type {import("./lane.js").Lane} */ lane, /** @type {import("./lane_pointer.js").Spot} */ spot) => void (spot.row !== null && choose(lane, spot.row)),
     pickLabel: choose,
   };
-  const lanes = createPlainLanes(ctx, [{ spec: comparisonSpec(ctx), options: { query, title, onModel: show } }], picked, refetch);
-  table.element.hidden = true;
+  const lanes = createPlainLanes(ctx, [{ spec: comparisonSpec(ctx), options: { query, title, onModel: show, onFailed } }], picked, refetch);
 
   /** @param {import("./lane.js").Lane} lane @param {number} row */
   function choose(lane, row) {
@@ -73,6 +72,12 @@ function createBody(ctx, refetch) {
   function show({ meta }) {
     table.update(meta.losses ?? []);
     replace(notes, ...notesOf(meta).map((note) => el("li", {}, note)));
+  }
+
+  /** The lane says why; what is told under it is of another view then. */
+  function onFailed() {
+    table.element.hidden = true;
+    replace(notes);
   }
 
   return {

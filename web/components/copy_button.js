@@ -6,30 +6,31 @@ import { el } from "../dom.js";
 export function copyButton(text, name = "Copy") {
   const button = el("button", { type: "button", class: "quiet", click: copy }, name);
   async function copy() {
-    button.textContent = (await put(text())) ? "Copied" : "Select the text and copy it";
+    button.textContent = (await put(text(), button)) ? "Copied" : "Select the text and copy it";
     setTimeout(() => (button.textContent = name), 2000);
   }
   return button;
 }
 
-/** The clipboard needs https or loopback; elsewhere an old-fashioned selection does. @param {string} text */
-async function put(text) {
+/** The clipboard needs https or loopback; elsewhere an old-fashioned selection does. @param {string} text @param {HTMLElement} button */
+async function put(text, button) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return putBySelection(text);
+    return putBySelection(text, button);
   }
 }
 
-/** @param {string} text */
-function putBySelection(text) {
+/** Beside the button: where a dialog is open nothing outside of it can be selected. @param {string} text @param {HTMLElement} button */
+function putBySelection(text, button) {
   const area = el("textarea", { class: "visually-hidden", readonly: true });
   area.value = text;
-  document.body.append(area);
+  button.after(area);
   area.select();
   const copied = document.execCommand("copy");
   area.remove();
+  button.focus();
   return copied;
 }
 

@@ -63,6 +63,7 @@ export const eventTime = (time_ns) => new Date(time_ns / 1e6).toLocaleString("en
 /** @param {import("../types.js").PageContext} ctx */
 export function createEventTable(ctx) {
   const table = createSortedTable(
+    ctx,
     [
       { name: "Step", by: (/** @type {Row} */ event) => event.step, show: (event) => (event.step < 0 ? UNKNOWN : link(runPath(ctx.params.id, "step", { ...event.view, step: event.step, rank: event.rank ?? null }), {}, count(event.step))), isNumber: true },
       { name: "When", by: (event) => event.time_ns, show: (event) => eventTime(event.time_ns), help: "By the clock of the rank's host, in your time zone" },

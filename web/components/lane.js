@@ -5,7 +5,7 @@ import { el } from "../dom.js";
 import { STEPS } from "../figure_axis.js";
 import { frameOf, pixelOf } from "../figure_frame.js";
 import { summaryOf } from "../figure_summary.js";
-import { draw, listen, purge } from "../plot.js";
+import { draw, listen, load as library, purge } from "../plot.js";
 import { palette } from "../theme.js";
 import { createFigureMenu } from "./figure_menu.js";
 import { createFigureTable } from "./figure_table.js";
@@ -124,7 +124,9 @@ export class Lane {
     const query = { ...this.options.query?.(view), start, stop, ...this.size(view) };
     try {
       const { load } = this.options;
-      const answer = await (load ? load(view, query.columns, signal) : api.figure(String(view.run.id), this.spec.name, query, signal));
+      const asked = load ? load(view, query.columns, signal) : api.figure(String(view.run.id), this.spec.name, query, signal);
+      const [answer] = await Promise.all([asked, library()]);
+      signal.throwIfAborted(); // the library may come after the answer, and the reader have gone on
       this.model = this.spec.read(answer);
       this.view = view;
       this.note.textContent = [answer.meta.note, damageNote(answer.meta)].filter(Boolean).join("; ");

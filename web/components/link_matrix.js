@@ -13,7 +13,8 @@ import { createVerdict } from "./verdict.js";
 /** Times worse than the median pair. Fixed, so that two checks compare by eye. */
 const TIMES = { low: 1, high: 8, ticks: [1, 2, 4, 8], text: (/** @type {number} */ times) => (times === 1 ? "median" : times === 8 ? "8+ times worse" : `${times}`) };
 
-export function createLinkMatrix() {
+/** @param {import("../types.js").PageContext} ctx */
+export function createLinkMatrix(ctx) {
   /** @type {Linkcheck | null} */
   let result = null;
   const heatmap = (/** @type {Measure} */ measure, /** @type {string} */ name, /** @type {string} */ title) =>
@@ -24,6 +25,7 @@ export function createLinkMatrix() {
   verdict.element.dataset.testid = "link-verdict";
   const note = el("p", { class: "muted figure-notes" });
   const problems = createSortedTable(
+    ctx,
     [
       { name: "Who", by: (/** @type {{who: string, where: string, what: string}} */ row) => row.who, show: (row) => row.who },
       { name: "Where", by: (row) => row.where, show: (row) => clip(row.where, 60) },
@@ -43,6 +45,7 @@ export function createLinkMatrix() {
       if (posted === null) return;
       const next = tidy(posted);
       verdict.update(linkVerdict(next, nowNs));
+      problems.update(linkProblems(next)); // in another order, it may be
       const now = JSON.stringify(next);
       if (now === shown) return;
       shown = now;
@@ -51,7 +54,6 @@ export function createLinkMatrix() {
       matrices.hidden = !next.pairs?.length;
       busbw.update(linkGrid(next, "busbw_bytes_per_s"), linkSummary(next, "busbw_bytes_per_s"), linkSummary(next, "busbw_bytes_per_s"), whose);
       latency.update(linkGrid(next, "latency_s"), linkSummary(next, "latency_s"), linkSummary(next, "latency_s"), whose);
-      problems.update(linkProblems(next));
     },
     destroy() {
       busbw.destroy();

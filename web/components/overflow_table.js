@@ -17,6 +17,7 @@ function ofLimit({ amax, max_finite: limit }) {
 export function createOverflowTable(ctx) {
   const { id } = ctx.params;
   const table = createSortedTable(
+    ctx,
     [
       { name: "Tensor", by: (/** @type {Row} */ layer) => layer.label, show: (layer) => link(runPath(id, "tensor", { ...layer.view, tensor: layer.tensor }), { class: "name breaks", title: layer.label }, clip(layer.label)) },
       { name: "Overflowed", by: (layer) => layer.overflows, show: (layer) => count(layer.overflows), isNumber: true, help: "Drops at which it held NaN or Inf" },

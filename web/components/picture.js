@@ -32,7 +32,7 @@ import { pictureFile } from "./picture_file.js";
  * @property {{height: number, paint: (pen: CanvasRenderingContext2D, palette: import("../theme.js").Palette) => void}} legend what its colours mean, for a file
  */
 
-const NO_FILES = "The server has no file of collectives or links: the CSV has every value that is shown.";
+const NO_FILES = "The server has no file of collectives or links: these have every value that is shown.";
 
 /** Whose picture it is, for its file. @param {import("../types.js").Run} run @param {import("../types.js").StepRange | null} range @returns {Whose} */
 export function pictureOf(run, range) {

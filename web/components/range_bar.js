@@ -17,8 +17,11 @@ const GROWING = ["live", "stale", "empty"];
 /** Changes that come faster than this are one entry of the browser's history. Milliseconds. */
 const ONE_CHANGE_MS = 1000;
 
-/** @param {import("../types.js").PageContext} ctx @param {...import("../dom.js").Child} hint */
-export function createRangeBar(ctx, ...hint) {
+/**
+ * @param {import("../types.js").PageContext} ctx @param {import("../dom.js").Child} hint
+ * @param {(width: number) => number | undefined} [leftOf] pixels before the plots of the page's lanes that are so wide, where they are not the usual ones
+ */
+export function createRangeBar(ctx, hint, leftOf = () => undefined) {
   /** @type {Run | null} */
   let run = null;
   let changedMs = -Infinity;
@@ -61,8 +64,8 @@ export function createRangeBar(ctx, ...hint) {
   const from = field("First step");
   const to = field("Last step");
   const form = el("form", { class: "range-form", submit: apply }, el("label", {}, "steps ", from), el("label", {}, " to ", to), el("button", { type: "submit", class: "quiet" }, "Go"));
-  const help = el("details", { class: "hint" }, el("summary", {}, "How to read and move"), ...hint);
-  const brush = createStepBrush(ctx, change, (command) => (command === "zoom-in" ? closer : wider).click());
+  const help = el("details", { class: "hint" }, el("summary", {}, "How to read and move"), hint);
+  const brush = createStepBrush(ctx, change, (command) => (command === "zoom-in" ? closer : wider).click(), leftOf);
   const moves = el("div", { class: "range-moves", role: "group", "aria-label": "Move through the steps" }, earlier, later, closer, wider, all, follow);
   const element = el("div", { class: "range-bar", role: "group", "aria-label": "Shown steps" }, form, moves, shown, help, brush.element);
 
@@ -105,6 +108,8 @@ export function createRangeBar(ctx, ...hint) {
 
   return {
     element,
+    /** For a page whose lanes are not as wide as it: it belongs right above them. */
+    strip: brush.element,
     /** @param {Run} next */
     update(next) {
       run = next;

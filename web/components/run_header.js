@@ -1,10 +1,11 @@
-// Name, state and reach of a run, and everything that is missing from what is shown.
+// Name, state and reach of a run, its report, and everything that is missing from what is shown.
 
 import { el, link, replace } from "../dom.js";
 import { age, clip, count } from "../format.js";
 import { rankNotes } from "../rank_notes.js";
 import { clockFrom } from "../server_clock.js";
 import { runPath } from "../url_state.js";
+import { createRunReport } from "./run_report.js";
 import { stateBadge } from "./state_badge.js";
 
 /** Notes shown before the rest folds away. */
@@ -19,7 +20,8 @@ export function createRunHeader({ tellsHang }) {
   const notes = el("div", { class: "notes", "data-testid": "run-notes" });
   const problem = el("p", { class: "problem", role: "status", hidden: true });
   const hang = el("p", { class: "hang-note", "data-testid": "hang-note", hidden: true });
-  const element = el("div", {}, el("header", { class: "run-header" }, title, badge, facts), hang, problem, notes);
+  const report = createRunReport();
+  const element = el("div", {}, el("header", { class: "run-header" }, title, badge, facts, report.button), hang, problem, notes, report.dialog);
   /** @type {import("../types.js").Run | null} */
   let run = null;
   let nowNs = clockFrom();
@@ -40,6 +42,7 @@ export function createRunHeader({ tellsHang }) {
       title.textContent = clip(next.title || next.name);
       title.title = next.name;
       replace(badge, stateBadge(next.state));
+      report.update(next);
       problem.hidden = true;
       hang.hidden = !tellsHang || !next.hang;
       replace(hang, "■ It hangs. ", clip(next.hang ?? "", 400), " ", link(runPath(next.id, "hang"), {}, "What is known"));

@@ -4,12 +4,14 @@ import * as api from "../api.js";
 import { el, replace } from "../dom.js";
 import { clip } from "../format.js";
 import { createRefresher } from "../refresher.js";
+import { formatState } from "../url_state.js";
 import { waitingRun } from "./empty_state.js";
 import { errorState, mayHeal } from "./error_state.js";
 import { createRunHeader } from "./run_header.js";
 
 /** @typedef {import("../types.js").PageContext} PageContext */
 /** @typedef {import("../types.js").Run} Run */
+/** @typedef {import("../types.js").ViewState} ViewState */
 /**
  * @typedef {object} RunView
  * @property {HTMLElement} element
@@ -60,7 +62,12 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
     return heals;
   }
 
-  ctx.onState(refresher.now);
+  let shown = ctx.state;
+  ctx.onState(() => {
+    const before = shown;
+    shown = ctx.state;
+    if (!isOnlyOrder(before, shown)) refresher.now();
+  });
   ctx.onChange(ctx.params.id, refresher.soon);
   const clock = setInterval(header.tick, 1000);
   refresher.now();
@@ -70,6 +77,9 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
     view?.destroy();
   };
 }
+
+/** Whether rows alone were put into another order, which needs nothing from the server: tables follow by themselves. @param {ViewState} before @param {ViewState} after */
+const isOnlyOrder = (before, after) => formatState(before) !== formatState(after) && formatState({ ...before, orders: [] }) === formatState({ ...after, orders: [] });
 
 /** @param {unknown} error */
 const messageOf = (error) => (error instanceof Error ? error.message : String(error));

@@ -1,12 +1,14 @@
-// A table that is sorted by a click on a column's name. It keeps its order while the run goes on.
+// A table that is sorted by a click on a column's name. The order is in the address, so it stays while the run goes on.
 
 import { el } from "../dom.js";
 import { keepRows } from "../keep_rows.js";
+import { columnKey, orderOf, withOrder } from "../table_order.js";
 
 /**
  * @template R
  * @typedef {object} Column
  * @property {string} name
+ * @property {string} [key] what the address calls it, where its name is not always the same
  * @property {(row: R) => number | string | null} [by] what it is sorted by; unknown comes last, either way
  * @property {(row: R) => import("../dom.js").Child} show
  * @property {boolean} [isNumber]
@@ -44,21 +46,24 @@ export function keysOf(rows, by) {
   });
 }
 
+/** @param {Column<any>} column */
+const keyOf = ({ key, name }) => key ?? columnKey(name);
+
 /**
  * A row that is not drawn anew keeps its element: what `show` gives holds links, and nothing that listens with the row.
  * @template R
- * @param {readonly Column<R>[]} columns
- * @param {{caption: string, name: string, sortBy?: string, most?: number}} options sortBy: a column's name; else as given
+ * @param {Pick<import("../types.js").PageContext, "state" | "setState" | "onState">} ctx @param {readonly Column<R>[]} columns
+ * @param {{caption: string, name: string, sortBy?: string, most?: number}} options name: of its own on its page; sortBy: a column's name, falling; else as given
  */
-export function createSortedTable(columns, { caption, name, sortBy = "", most = Infinity }) {
+export function createSortedTable(ctx, columns, { caption, name, sortBy = "", most = Infinity }) {
+  const usual = { column: columnKey(sortBy), isDown: true };
   const body = el("tbody");
   const more = el("p", { class: "muted table-more", hidden: true });
   const heads = columns.map((column) => head(column));
   const table = el("table", { class: "dense sorted-table", "data-testid": name }, el("caption", {}, caption), el("thead", {}, el("tr", {}, ...heads.map(({ cell }) => cell))), body);
-  const element = el("div", { class: "panel table-scroll" }, table, more);
+  const element = el("div", { class: "panel table-scroll", hidden: true }, table, more);
   /** @type {readonly R[]} */
   let rows = [];
-  let order = { by: sortBy, isDown: true };
   let shown = "";
 
   /** @param {Column<R>} column */
@@ -69,22 +74,36 @@ export function createSortedTable(columns, { caption, name, sortBy = "", most = 
 
   /** @param {Column<R>} column */
   function choose(column) {
-    const isDown = order.by === column.name ? !order.isDown : Boolean(column.isNumber);
-    order = { by: column.name, isDown };
-    shown = "";
-    draw();
+    const next = after(order(), column);
+    const isUsual = next.column === usual.column && next.isDown === usual.isDown;
+    ctx.setState({ orders: withOrder(ctx.state.orders, name, isUsual ? null : next) });
+  }
+
+  /** The other way round, and after that as the rows were given, where that is an order of its own. @param {typeof usual} now @param {Column<R>} column */
+  function after(now, column) {
+    const first = { column: keyOf(column), isDown: Boolean(column.isNumber) };
+    if (now.column !== first.column) return first;
+    if (now.isDown === first.isDown || sortBy) return { ...first, isDown: !now.isDown };
+    return usual;
+  }
+
+  /** What the address asks for, if that is a column here to sort by. */
+  function order() {
+    const asked = orderOf(ctx.state.orders, name);
+    return asked && columns.some((column) => column.by && keyOf(column) === asked.column) ? asked : usual;
   }
 
   function draw() {
-    const by = columns.find((column) => column.name === order.by)?.by;
+    const { column: key, isDown } = order();
+    const by = columns.find((column) => keyOf(column) === key)?.by;
     for (const { column, cell } of heads) {
-      if (column.name === order.by) cell.setAttribute("aria-sort", order.isDown ? "descending" : "ascending");
+      if (keyOf(column) === key) cell.setAttribute("aria-sort", isDown ? "descending" : "ascending");
       else cell.removeAttribute("aria-sort");
     }
-    const now = JSON.stringify([rows, order]);
+    const now = JSON.stringify([rows, key, isDown]);
     if (now === shown) return; // a live run does not redraw what stays the same
     shown = now;
-    const all = by ? sorted(rows, by, order.isDown) : rows;
+    const all = by ? sorted(rows, by, isDown) : rows;
     const first = all.slice(0, most);
     const keys = keysOf(first, columns[0].by ?? (() => ""));
     keepRows(body, first.map((row, i) => el("tr", { "data-key": keys[i] }, ...columns.map((column) => el("td", { class: column.isNumber ? "number" : null }, column.show(row))))));
@@ -92,6 +111,7 @@ export function createSortedTable(columns, { caption, name, sortBy = "", most = 
     more.textContent = `${most} of ${all.length} rows; sort by another column to see others first.`;
   }
 
+  ctx.onState(draw);
   return {
     element,
     /** @param {readonly R[]} next */

@@ -1,6 +1,8 @@
-// A strip of all the run's steps with the shown ones as a window on it, to drag and to move by keys.
+// A strip of all the run's steps with the shown ones as a window on it, to drag and to move by keys. It has the edges of
+// the lanes' plots, so that a step of a lane that shows all of them stands below that step of the strip.
 
 import { el, replace, svg } from "../dom.js";
+import { frameOf } from "../figure_frame.js";
 import { count, steps } from "../format.js";
 import { SCALE_TOP } from "../headroom.js";
 import { draggedWindow, gripAt, panned, patchOf, widthOf, windowOf, wholeOf } from "../step_window.js";
@@ -19,20 +21,32 @@ const HEIGHT = 16;
  * @param {import("../types.js").PageContext} ctx
  * @param {(patch: Partial<import("../types.js").ViewState>) => void} change
  * @param {(command: "zoom-in" | "zoom-out") => void} command
+ * @param {(width: number) => number | undefined} leftOf pixels before the plots of lanes that are so wide; undefined: the usual ones
  */
-export function createStepBrush(ctx, change, command) {
+export function createStepBrush(ctx, change, command, leftOf) {
   const chart = svg("svg", { class: "brush-chart", preserveAspectRatio: "none", "aria-hidden": "true" });
   const frame = el("div", { class: "brush-window", "aria-hidden": "true" }, el("span", { class: "brush-grip" }), el("span", { class: "brush-grip" }));
   const strip = el("div", { class: "step-brush", role: "slider", tabindex: 0, "aria-label": "Shown steps of the run", "data-testid": "step-brush", pointerdown: press, pointermove: move, pointerup: release, pointercancel: cancel, dblclick: () => change({ start: null, stop: null }), keydown: key }, chart, frame);
-  const first = el("span", { class: "brush-end" });
-  const last = el("span", { class: "brush-end" });
-  const element = el("div", { class: "brush-row", hidden: true }, first, strip, last);
+  const first = el("span");
+  const last = el("span");
+  const axis = el("div", { class: "brush-axis" }, strip, el("div", { class: "brush-ends", "aria-hidden": "true" }, first, last));
+  const body = el("div", {}, axis);
+  const element = el("div", { class: "brush-row", hidden: true }, body);
+  new ResizeObserver(align).observe(body); // goes with the element
   /** @type {Run | null} */
   let run = null;
   /** @type {Drag | null} */
   let drag = null;
   /** @type {StepRange | null} where a drag has brought it */
   let dragged = null;
+
+  function align() {
+    const width = body.clientWidth;
+    const { margin, plotWidth } = frameOf(width, 0, { start: 0, stop: 1 }, leftOf(width));
+    axis.style.marginLeft = `${margin.l}px`;
+    axis.style.marginRight = `${margin.r}px`;
+    axis.style.maxWidth = `${plotWidth}px`; // a width would keep the page as wide as it was when the window becomes narrower
+  }
 
   /** @param {StepRange} window @param {StepRange} whole */
   function draw(window, whole) {

@@ -61,6 +61,17 @@ export function createTensorPanel(ctx, refetch, aside) {
     if (isChosenNow) open.heading.focus({ preventScroll: window.innerWidth > BESIDE }); // below the picture it would not be seen
   }
 
+  /** The tensor of that number; without one nothing opens. @param {number} number @param {AbortSignal} signal */
+  async function found(number, signal) {
+    aside.hidden = false; // its place before its content, so that the picture is not drawn in another width first
+    try {
+      return (await list(number, signal)).find((one) => one.tensor === number);
+    } catch (error) {
+      if (!signal.aborted && open === null) shut();
+      throw error;
+    }
+  }
+
   document.addEventListener("keydown", key);
   return {
     /** @param {Run} run @param {AbortSignal} signal */
@@ -68,7 +79,7 @@ export function createTensorPanel(ctx, refetch, aside) {
       const number = ctx.state.tensor;
       if (number === null) shut();
       else {
-        const tensor = (await list(number, signal)).find((one) => one.tensor === number);
+        const tensor = await found(number, signal);
         if (signal.aborted || number !== ctx.state.tensor) return;
         if (!tensor) missing(aside);
         else if (shown !== number) show(tensor);

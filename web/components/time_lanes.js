@@ -7,6 +7,7 @@ import { clockAxis } from "../figure_axis.js";
 import { count } from "../format.js";
 import { onTheme } from "../theme.js";
 import { onward, runPath } from "../url_state.js";
+import { labels } from "../step_ticks.js";
 import { watchWidth } from "../watch_width.js";
 import { createAlertRow } from "./alert_row.js";
 import { Lane } from "./lane.js";
@@ -94,8 +95,8 @@ export function createTimeLanes(ctx, entries, samples, zoomed) {
         const { origin_ns } = samples();
         const label = isOverMidnight(frame.range, origin_ns) ? DATED_LABEL : LABEL;
         const ticks = clockTicks(frame.range, origin_ns, Math.max(2, Math.floor(frame.plotWidth / label)));
-        const { nticks: _, dtick: __, tick0: ___, tickformat: ____, ...xaxis } = /** @type {any} */ (layout).xaxis;
-        return { traces, layout: { ...layout, xaxis: { ...xaxis, tickvals: ticks.map((tick) => tick.at), ticktext: ticks.map((tick) => tick.text) } } };
+        const { xaxis } = /** @type {any} */ (layout);
+        return { traces, layout: { ...layout, xaxis: { ...xaxis, ...labels(ticks, frame) } } };
       },
     };
   }

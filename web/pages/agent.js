@@ -37,7 +37,7 @@ function build(ctx, refetch) {
   const cost = el("div", {}, el("div", { class: "filters" }, rank.element), range.element, group.element);
   const place = el("div", {}); // what is never drawn is not in the page
   const noCost = el("p", { class: "panel agent-nothing", "data-testid": "no-cost" });
-  const tables = { groups: createGroupTable(), dropped: createDroppedTable(), faults: createFaultTable(), unobserved: createUnobservedTable(), unfused: createUnfusedTable() };
+  const tables = { groups: createGroupTable(ctx), dropped: createDroppedTable(ctx), faults: createFaultTable(ctx), unobserved: createUnobservedTable(ctx), unfused: createUnfusedTable(ctx) };
   const element = el("div", {}, verdict.element, cards.element, place, noCost, ...Object.values(tables).map((table) => table.element));
 
   /** @param {Run} run @param {Usual} usual */

@@ -39,7 +39,7 @@ function build(ctx) {
   const nothing = createNothing("No collective was recorded in these steps");
   const lines = el("ul", { class: "source-list" });
   const sources = el("section", { class: "panel source-lines", "data-testid": "sources" }, el("h2", {}, "How each rank times them"), lines);
-  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
+  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))), (width) => across(width).left);
   const heat = createCellHeatmap({
     name: "cost",
     title: "Cost to the others, by rank and step",
@@ -52,7 +52,7 @@ function build(ctx) {
   const alerts = createAlertRow(run, { marked: heat.mark });
   const leftOut = el("p", { class: "muted figure-notes" });
   const ranks = createRankTable(ctx);
-  const table = createCollectivesTable();
+  const table = createCollectivesTable(ctx);
   const jump = createStepJump(ctx);
   const lanes = createCallLanes();
   const some = el("div", { class: "lanes" }, alerts.element, heat.element, jump.element, lanes.element, ranks.element, table.element, leftOut);

@@ -23,7 +23,7 @@ function build(ctx) {
   const nothing = createNothing("No rank has told of its environment");
   const odd = createFindingList("Ranks that differ", "odd-ranks");
   const findings = createFindingList("Findings", "findings");
-  const links = createLinkMatrix();
+  const links = createLinkMatrix(ctx);
   const facts = createFactSections();
   const factsTitle = el("h2", { class: "part-title" }, "Facts of the ranks");
   const noLinks = el("p", { class: "muted figure-notes" }, "No linkcheck belongs to this run. ", el("code", {}, "rangewatch linkcheck --post"), " under torchrun or Slurm tests every pair of ranks, and is shown on this page of a run of its own.");

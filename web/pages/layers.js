@@ -35,23 +35,32 @@ function build(ctx, refetch) {
   const choices = [createAxesPicker(ctx), createStatisticPicker(ctx), createSortPicker(ctx), createStepField(ctx)];
   const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
   const legend = createStatisticLegend();
-  const picture = createLayersPicture(ctx, { query, onModel, onFailed: () => (table.element.hidden = true) }, refetch);
+  const picture = createLayersPicture(ctx, { query, onModel, onFailed }, refetch);
   const table = createWorstTable(ctx, picture.pickCell, query);
   const tree = createModuleTree(ctx);
   const nothing = createNothingMatches(ctx);
   const comparison = createComparison(ctx, refetch);
-  const main = el("div", { class: "layers-main" }, picture.element, nothing.element, legend.element, comparison.element, table.element);
+  const main = el("div", { class: "layers-main" }, range.strip, picture.element, nothing.element, legend.element, comparison.element, table.element);
   // What opens at the right for a chosen tensor; empty and hidden while there is none.
   const aside = el("aside", { class: "layers-panel", "aria-label": "The chosen layer", hidden: true });
   const panel = createTensorPanel(ctx, refetch, aside);
   const filters = el("div", { class: "filters" }, ...choices.map((choice) => choice.element), rank.element, name.element, kinds.element, name.help, name.problem);
 
+  /** The axes that the tree is of. @type {string | null} */
+  let answered = null;
+
   /** @param {import("../heatmap_model.js").HeatmapModel} model */
   function onModel(model) {
+    answered = ctx.state.axes;
     table.update(model);
     legend.update(model.statistic);
     tree.element.hidden = !model.modules?.length;
     if (model.modules) tree.update(model.modules, model.statistic ?? null);
+  }
+
+  function onFailed() {
+    table.element.hidden = true;
+    if (answered !== ctx.state.axes) tree.element.hidden = true;
   }
 
   return {
@@ -62,8 +71,10 @@ function build(ctx, refetch) {
       name.update();
       choices.forEach((choice) => choice.update(run));
       range.update(run);
+      // In its place before the answer, so that the picture is not drawn in another width first.
+      if (answered !== ctx.state.axes) tree.element.hidden = query(ctx).tree === 0;
       const view = { run, state: ctx.state, range: shownRange(ctx.state, run) };
-      await Promise.all([picture.update(run, signal), comparison.update(view, signal), panel.update(run, signal)]);
+      await Promise.all([panel.update(run, signal), picture.update(run, signal), comparison.update(view, signal)]);
       const message = picture.message();
       const isUnread = message.startsWith(OF_NAMES);
       name.say(isUnread ? message.slice(OF_NAMES.length) : "");

@@ -30,7 +30,7 @@ const HINTS = ["The line is the largest finite magnitude of each step, circles t
 /** @param {PageContext} ctx @param {() => void} refetch @returns {import("../components/run_page.js").RunView} */
 function build(ctx, refetch) {
   const rank = createRankPicker(ctx, { all: true });
-  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
+  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))), () => LABELS);
   const facts = el("section", { class: "panel facts-panel" });
   const walk = el("div", { class: "jumps" });
   const notes = el("p", { class: "muted figure-notes" });

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from rangewatch_server import rules
 from rangewatch_server.alerts.config import Email
 from rangewatch_server.rules import Finding
 
@@ -92,4 +93,11 @@ def test_finding() -> Finding:
 def facts_of(row: Any) -> dict[str, Any]:
     """An alert's row as the API shows it (docs/api.md)."""
     shown = ("id", "run_id", "run", "opened_ns", "resolved_ns", "resolved_step", "acknowledged_ns", "acknowledged_by")
-    return {name: getattr(row, name) for name in shown} | {"finding": msgspec.json.decode(row.finding, type=Finding)}
+    return {name: getattr(row, name) for name in shown} | {"finding": _found(row)}
+
+
+def _found(row: Any) -> Finding:
+    """As stored, but for its links: pages move, and a restored run may have another number."""
+    found = msgspec.json.decode(row.finding, type=Finding)
+    rule = rules.BY_NAME.get(found.rule)
+    return found if rule is None else msgspec.structs.replace(found, links=rule.links(row.run_id, found))

@@ -63,7 +63,7 @@ def _run(run: RunReader, params: Params, number: int) -> Against:
     other = run.reader.run(number)
     if other is None:
         raise ApiError(404, "unknown_run", f"there is no run {number}")
-    if set(params.ranks) == set(run.ranks):
+    if params.all_ranks:
         return Against("run", number, other, tuple(sorted(other.ranks)))
     for rank in params.ranks:
         if rank not in other.ranks:

@@ -27,6 +27,8 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     stop: int
     ranks: tuple[int, ...]
+    all_ranks: bool = False
+    """Whether all were asked for, of which a run may have one alone."""
     kinds: tuple[str, ...] = ()
     q: str = ""
     tensor: int | None = None

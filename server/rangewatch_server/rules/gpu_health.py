@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from rangewatch_server import gpus
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
+from rangewatch_server.rules.rule import Finding, Links, Remedy, Rule, Thresholds
 from rangewatch_server.samples_reader import samples
 
 MOST = 16
@@ -25,7 +25,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
         return
     for card in gpus.glance(evidence.run)["gpus"][:MOST]:
         if card["state"] in ("gone", "alarm") or (card["state"] == "slowed" and _stays_slowed(evidence, card)):
-            yield _finding(evidence, card)
+            yield _finding(card)
 
 
 def _stays_slowed(evidence: Evidence, card: Mapping[str, Any]) -> bool:
@@ -39,7 +39,7 @@ def _stays_slowed(evidence: Evidence, card: Mapping[str, Any]) -> bool:
     return len(known) >= LEAST_ROWS and slowed >= SLOWED_SHARE * len(known)
 
 
-def _finding(evidence: Evidence, card: Mapping[str, Any]) -> Finding:
+def _finding(card: Mapping[str, Any]) -> Finding:
     what = {"gone": "is gone", "alarm": "has errors", "slowed": "is slowed down"}[card["state"]]
     step = card["step"]
     return Finding(
@@ -47,13 +47,13 @@ def _finding(evidence: Evidence, card: Mapping[str, Any]) -> Finding:
         step=int(step) if isinstance(step, float | int) else None,
         summary=f"Rank {card['rank']}: its GPU {card['name'] or ''} on {card['host']} {what}.".replace("  ", " "),
         evidence=tuple(_evidence(card)), remedy=tuple(_remedies(card)),
-        links=(("This GPU", _page(evidence.run.id, card)),), facts={"uuid": card["key"]},
+        facts={"uuid": card["key"]},
     )  # fmt: skip
 
 
-def _page(run: int, card: Mapping[str, Any]) -> str:
+def _links(run_id: int, found: Finding) -> Links:
     """The card's own page of the dashboard."""
-    return f"/runs/{run}/gpu?{urlencode({'rank': card['rank'], 'key': card['key']})}"
+    return (("This GPU", f"/runs/{run_id}/gpu?{urlencode({'rank': found.rank, 'key': found.subject})}"),)
 
 
 def _evidence(card: Mapping[str, Any]) -> Iterator[str]:
@@ -89,4 +89,5 @@ RULE = Rule(
     "and with it all others; with memory errors it may compute wrong values.",
     check=check,
     explains=("straggler", "hang", "rank_died", "replica_mismatch"),
+    links=_links,
 )

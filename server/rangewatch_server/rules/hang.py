@@ -32,7 +32,6 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     yield Finding(
         rank=found.culprits[0] if len(found.culprits) == 1 else None, step=step, subject=found.cause,
         summary=_summary(found), evidence=tuple(_evidence(found)), remedy=tuple(_remedies(found)),
-        links=(("Hang", f"/runs/{evidence.run.id}/hang"),),
         facts={"cause": found.cause, "culprits": found.culprits, "missing": found.missing, "waiting": found.waiting},
     )  # fmt: skip
 
@@ -109,4 +108,5 @@ RULE = Rule(
     "time limit would say so. Who is missing is known by what each rank has called, and by the stacks of its threads.",
     check=check,
     explains=("straggler", "data_bound"),
+    links=lambda run_id, _: (("Hang", f"/runs/{run_id}/hang"),),
 )

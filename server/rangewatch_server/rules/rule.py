@@ -31,12 +31,16 @@ class Remedy(msgspec.Struct, frozen=True):
     because: str = ""
 
 
+Links = tuple[tuple[str, str], ...]
+"""Of pages of the dashboard: name and path."""
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong. `rank`, `step`, `tensor` (a module's or parameter's name) and `kind` are None where it
     is of none in particular.
 
     `evidence`: short facts, each a sentence. `path`: how it went on from there, in order. `subject` tells findings of
-    one rule apart that lie at one place: the same subject later is the same finding.
+    one rule apart that lie at one place: the same subject later is the same finding. `links` are the rule's to say.
     """
 
     rule: str = ""
@@ -50,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     path: tuple[str, ...] = ()
     remedy: tuple[Remedy, ...] = ()
     subject: str = ""
-    links: tuple[tuple[str, str], ...] = ()
+    links: Links = ()
     consequences: tuple[str, ...] = ()
     """What other rules found that this explains: their summaries."""
     facts: Mapping[str, Any] = {}
@@ -60,8 +64,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 Thresholds = Mapping[str, float]
 
 
+def _no_links(run_id: int, found: Finding) -> Links:
+    return ()
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """A shelf entry. `check` gives findings without `rule` and `severity`, which are set from here where it gives none.
+    """A shelf entry. `check` gives findings without `rule`, `severity` and `links`, which are set from here; a severity
+    only where it gives none.
 
     `explains`: names of rules whose findings are consequences of this one's, when they are not earlier and not of
     another rank.
@@ -75,6 +84,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     check: Callable[[Evidence, Thresholds], Iterable[Finding]]
     thresholds: tuple[Threshold, ...] = ()
     explains: tuple[str, ...] = ()
+    links: Callable[[int, Finding], Links] = _no_links
+    """The pages that show more of a finding of the run of that number. Of the finding's own facts alone, so that an
+    alert that was stored long ago leads to where its page is now.
+    """
 
     def limits(self, given: Mapping[str, float] | None = None) -> dict[str, float]:
         """The thresholds' values: the defaults, but for those `given`."""

@@ -24,7 +24,6 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     yield Finding(
         rank=found["rank"], step=found["since_step"], subject=found["host"] or str(found["rank"]),
         summary=found["text"], evidence=tuple(_evidence(found)), remedy=tuple(_remedies(found)),
-        links=(("Collectives", f"/runs/{evidence.run.id}/collectives"),),
         facts={name: found[name] for name in ("class", "where", "cost_s", "share", "since_step", "host", "ranks")},
     )  # fmt: skip
 
@@ -64,4 +63,5 @@ RULE = Rule(
     check=check,
     thresholds=(Threshold("least_cost_ms", 1.0, "ms", "What it costs a step, at least."),),
     explains=("data_bound",),
+    links=lambda run_id, _: (("Collectives", f"/runs/{run_id}/collectives"),),
 )

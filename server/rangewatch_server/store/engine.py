@@ -79,14 +79,20 @@ def migrate(engine: Engine) -> None:
     with engine.begin() as connection:
         _one_at_a_time(connection)
         found = MigrationContext.configure(connection).get_current_revision()
-        known = {revision.revision for revision in ScriptDirectory.from_config(config).walk_revisions()}
-        if found is not None and found not in known:
-            raise DatabaseError(f"the database has schema {found!r}, which is newer than this version of Rangewatch")
-        head = ScriptDirectory.from_config(config).get_current_head()
-        if found not in (None, head):
+        scripts = ScriptDirectory.from_config(config)
+        head = scripts.get_current_head()
+        if found == head:
+            return
+        if found is not None:
+            _check_known(found, scripts)
             logger.warning("the database is brought from schema %s to %s; a large one takes minutes", found, head)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def _check_known(found: str, scripts: ScriptDirectory) -> None:
+    if found not in {revision.revision for revision in scripts.walk_revisions()}:
+        raise DatabaseError(f"the database has schema {found!r}, which is newer than this version of Rangewatch")
 
 
 def _one_at_a_time(connection: Connection) -> None:
