@@ -9,7 +9,7 @@ page. Then the same run goes on live, a batch of 5 steps twice a second: the lag
 until every lane has been drawn with its last step. --minutes of that show whether the tab's memory stays flat; the
 claim is of 60. Baselines: the page of a run that does not exist, which is all that is not the run's, and Plotly drawing
 every point of one single line, as a page would without max-pooling. Chromium, server and load share the machine's
-cores. The last line is JSON.
+cores, and nothing debugs the tab (plain_chromium.py says why). The last line is JSON.
 
 Predicted before measuring: first view 800 ms cold and 400 ms warm, zoom and switch 150 ms, live lag p95 700 ms, heap
 flat within 5 %; one line with all its points 3 s.
@@ -22,20 +22,21 @@ import json
 import random
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser
-
+from plain_chromium import Browser, chromium
 from query_build import kept
 from server_process import Server
 from web_live import watch
-from web_tab import ALL_POINTS, HEIGHT, WIDTH, Tab, chromium, percentiles
+from web_tab import ALL_POINTS, HEIGHT, WIDTH, Tab, percentiles
 
 RUN = "/runs/1"
+SHOW_ALL = "[data-command='all-steps']"
 PAGES = ("overview", "layers")
 AIM_MS = {"first view, cold": 1_000, "first view, warm": 1_000, "zoom": 200, "show all steps": 200, "switch": 200}
-SETTLE_MS = 1_200  # between two actions: what one has fetched is not to make the next wait
+SETTLE_S = 1.2  # between two actions: what one has fetched is not to make the next wait
 MIB = 2**20
 
 
@@ -48,8 +49,8 @@ def main() -> None:
         found = views(browser, path, options)
         with Server(path) as server, Tab(browser, server.url) as tab:
             found |= actions(tab, options)
-            baselines = {"empty_ms": tab.first_view_ms("/runs/999", "noView")}
-            baselines["all_points_ms"] = float(tab.page.evaluate(ALL_POINTS, options.steps))
+            baselines = {"all_points_ms": float(tab.evaluate(f"({ALL_POINTS})({options.steps})"))}
+            baselines["empty_ms"] = tab.first_view_ms("/runs/999", "noView")
         own = shutil.copy(path, Path(folder) / "live.db")  # what is kept stays as it is
         with Server(own) as server, Tab(browser, server.url) as tab:
             live = watch(tab, RUN, options.steps, options.tensors, options.minutes)
@@ -89,30 +90,29 @@ def actions(tab: Tab, options: argparse.Namespace) -> dict[str, list[float]]:
     tab.first_view_ms(RUN)
     for _ in range(options.samples):
         found["zoom"].append(drag(tab, pick))
-        found["show all steps"].append(click(tab, "text=Show all steps"))
+        found["show all steps"].append(click(tab, SHOW_ALL))
         found["switch"] += [click(tab, f"#nav a[data-page={page}]") for page in reversed(PAGES)]
     return found
 
 
 def drag(tab: Tab, pick: random.Random) -> float:
     """Over a random part of a lane: what is shown then is between a thousandth and a half of the run."""
-    tab.page.wait_for_timeout(SETTLE_MS)
-    box = tab.page.locator("[data-testid=figure-loss] .nsewdrag.drag").first.bounding_box()
-    assert box is not None
+    time.sleep(SETTLE_S)
+    box = tab.box("[data-testid=figure-loss] .nsewdrag.drag")
     width = box["width"] * pick.uniform(0.03, 0.5)
     left, y = box["x"] + pick.uniform(0, box["width"] - width), box["y"] + box["height"] / 2
-    tab.page.mouse.move(left, y)
-    tab.page.mouse.down()
-    tab.page.mouse.move(left + width, y, steps=4)
+    tab.mouse("mousePressed", left, y)
+    for part in (0.25, 0.5, 0.75, 1):
+        tab.mouse("mouseMoved", left + part * width, y)
     tab.arm("mouseup")
-    tab.page.mouse.up()
+    tab.mouse("mouseReleased", left + width, y)
     return tab.took_ms()
 
 
 def click(tab: Tab, selector: str) -> float:
-    tab.page.wait_for_timeout(SETTLE_MS)
+    time.sleep(SETTLE_S)
     tab.arm("click")
-    tab.page.click(selector)
+    tab.click(selector)
     return tab.took_ms()
 
 

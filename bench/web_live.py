@@ -23,7 +23,7 @@ def watch(tab: Tab, path: str, steps: int, tensors: int, minutes: float) -> dict
     rank.step, rank.sequence = steps, math.ceil(steps / BATCH_STEPS)
     pool = urllib3.PoolManager(maxsize=1)
     tab.first_view_ms(path)
-    tab.page.evaluate("() => bench.follow()")
+    tab.evaluate("bench.follow()")
     sent, memory = [], []
     began_s = next_heap_s = time.monotonic()
     while time.monotonic() < began_s + minutes * 60:
@@ -32,11 +32,11 @@ def watch(tab: Tab, path: str, steps: int, tensors: int, minutes: float) -> dict
         answer = pool.request("POST", f"{tab.address}/api/v1/ingest", body=body)
         if answer.status != 202:
             raise RuntimeError(f"a live batch was refused: {answer.status} {answer.data[:200]!r}")
-        tab.page.wait_for_timeout(max(1.0, (at_s + LIVE_EVERY_S - time.monotonic()) * 1e3))
+        time.sleep(max(0.001, at_s + LIVE_EVERY_S - time.monotonic()))
         if time.monotonic() >= next_heap_s:
             memory.append(tab.heap())
             next_heap_s += HEAP_EVERY_S
-    tab.page.wait_for_function("step => bench.shown.some(([at]) => at >= step)", arg=sent[-1][0])
+    tab.wait_for(f"bench.shown.some(([at]) => at >= {sent[-1][0]})")
     flat = {name: flatness(memory[WARM_UP:] or memory, name) for name in memory[0]}
     return {"lag_ms": percentiles(lags(sent, tab.shown())), "memory": flat, "minutes": minutes}
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import psutil
-from playwright.sync_api import Browser, Page, sync_playwright
 
-CHROMIUM = "/usr/bin/chromium"
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--no-first-run",
-]  # fmt: skip
+from plain_chromium import Browser
+
 WIDTH, HEIGHT = 1280, 900
-MOST_MS = 60_000
+MOST_S, LOOK_EVERY_S = 60.0, 0.05
 WATCH = Path(__file__).with_name("web_watch.js").read_text()
 ALL_POINTS = """async (steps) => {
   const node = document.body.appendChild(document.createElement("div"));
@@ -31,58 +27,80 @@ ALL_POINTS = """async (steps) => {
 }"""
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """One for all samples: what is cold in a new tab is its profile."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
 class Tab:
     """In a profile of its own: nothing is cached or compiled."""
 
     def __init__(self, browser: Browser, address: str) -> None:
         self.address = address
-        self.context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
-        self.context.add_init_script(WATCH)
-        self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(MOST_MS)
-        self.devtools = self.context.new_cdp_session(self.page)
+        self.browser = browser
+        self.profile, self.page = browser.new_profile()
+        self.page.send("Page.enable")
+        self.page.send("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
+        screen = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+        self.page.send("Emulation.setDeviceMetricsOverride", **screen)
 
     def __enter__(self) -> Tab:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.context.close()
+        self.page.close()
+        self.browser.drop_profile(self.profile)
 
     def first_view_ms(self, path: str, what: str = "firstView") -> float:
         """From the start of the navigation until every lane is drawn; `noView`: until it says that there is no run."""
-        self.page.goto(self.address + path)
-        return self._ms(what)
+        self.page.send("Page.navigate", url=self.address + path)
+        return float(self.wait_for(f"window.bench?.{what}"))
+
+    def evaluate(self, expression: str) -> Any:
+        """Its value, waited for. Raises RuntimeError for what it throws."""
+        found = self.page.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in found:
+            raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
+        return found["result"].get("value")
+
+    def wait_for(self, expression: str) -> Any:
+        """Its value, once it has one. Raises TimeoutError."""
+        deadline_s = time.monotonic() + MOST_S
+        while time.monotonic() < deadline_s:
+            if (found := self.evaluate(expression)) not in (None, False):
+                return found
+            time.sleep(LOOK_EVERY_S)
+        raise TimeoutError(f"not within {MOST_S:g} s: {expression}")
+
+    def box(self, selector: str) -> dict[str, float]:
+        """Where the first such element is on the screen. Pixels."""
+        name = json.dumps(selector)
+        found: dict[str, float] = self.wait_for(f"document.querySelector({name})?.getBoundingClientRect().toJSON()")
+        return found
+
+    def mouse(self, kind: str, x: float, y: float) -> None:
+        """`kind`: mousePressed, mouseMoved or mouseReleased."""
+        self.page.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+
+    def click(self, selector: str) -> None:
+        box = self.box(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.mouse(kind, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
     def arm(self, event: str) -> None:
         """Start the clock at the next event of this type."""
-        self.page.evaluate("type => bench.time(type)", event)
+        self.evaluate(f"bench.time({json.dumps(event)})")
 
     def took_ms(self) -> float:
         """Of what was done since `arm`."""
-        return self._ms("took")
-
-    def _ms(self, what: str) -> float:
-        return float(self.page.wait_for_function("what => window.bench?.[what]", arg=what).json_value())
+        return float(self.wait_for("bench.took"))
 
     def heap(self) -> dict[str, float]:
         """After a collection of garbage: what the page's scripts hold, the nodes of its documents, its process."""
-        self.devtools.send("HeapProfiler.collectGarbage")
-        self.devtools.send("Performance.enable")
-        metrics = {each["name"]: each["value"] for each in self.devtools.send("Performance.getMetrics")["metrics"]}
+        self.page.send("HeapProfiler.collectGarbage")
+        self.page.send("Performance.enable")
+        metrics = {each["name"]: each["value"] for each in self.page.send("Performance.getMetrics")["metrics"]}
+        self.page.send("Performance.disable")
         return {"heap_bytes": metrics["JSHeapUsedSize"], "nodes": metrics["Nodes"], "rss_bytes": renderer_bytes()}
 
     def shown(self) -> list[tuple[int, int]]:
         """(step, Unix time in ms) of each drawing since `bench.follow`."""
-        found: list[tuple[int, int]] = self.page.evaluate("() => bench.shown")
+        found: list[tuple[int, int]] = self.evaluate("bench.shown")
         return found
 
 
