@@ -37,7 +37,7 @@ def train(url: str | None) -> list[torch.Tensor]:
     if url is not None:
         handle = rangewatch.attach(
             model, optimizer, scaler=scaler, url=url, run="faults", full_every=2, histograms=True, ship_interval_s=0.0,
-            kinds=["output", "grad_output", "grad", "weight", "input", "update"], weight_every=2, flush_timeout_s=0.3,
+            kinds=["output", "grad_output", "grad", "weight", "input", "update"], weight_every=2,
             trace_batch_nums=[3],
         )  # fmt: skip
     losses = []
