@@ -1,10 +1,13 @@
 // The only fetch() of the pages. Every failure is an ApiError with a short code a page can explain.
 
+import { createFigureBatch } from "./figure_batch.js";
 import { createFirstSeen } from "./first_seen.js";
+import { eachLine } from "./text_lines.js";
 
 /** @typedef {import("./types.js").Run} Run */
 /** @typedef {import("./types.js").FigureAnswer} FigureAnswer */
 /** @typedef {Record<string, string | number | null | undefined | readonly string[]>} Query */
+/** @typedef {{number: number, answer: FigureAnswer} | {number: number, status: number, refused: {code: string, error: string}}} FigureLine */
 
 export class ApiError extends Error {
   /** @param {number} status 0 when no answer came @param {string} code @param {string} message */
@@ -31,13 +34,16 @@ const first = createFirstSeen();
 /** How many changes there had been when the first answers of this page were read. */
 export const firstSeen = first.seen;
 
+const unreachable = () => new ApiError(0, "unreachable", `No answer from the server at ${location.origin}.`);
+const unreadable = (/** @type {number} */ status) => new ApiError(status, "bad_answer", "The server's answer could not be read.");
+
 /** @param {string} path @param {RequestInit} options */
 async function send(path, options) {
   first.asked();
   const response = await fetch(path, { credentials: "same-origin", ...options }).catch((error) => {
     first.answered(null);
     if (options.signal?.aborted) throw error;
-    throw new ApiError(0, "unreachable", `No answer from the server at ${location.origin}.`);
+    throw unreachable();
   });
   first.answered(response.headers.get("rangewatch-changes"));
   return response;
@@ -57,7 +63,7 @@ async function get(path, query, signal) {
     return await response.json();
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError(response.status, "bad_answer", "The server's answer could not be read.");
+    throw unreadable(response.status);
   }
 }
 
@@ -76,8 +82,44 @@ export const tensors = (run, query, signal) => get(`${runRoute(run)}/tensors`, q
 /** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("./types.js").StepAnswer>} */
 export const step = (run, query, signal) => get(`${runRoute(run)}/step`, query, signal);
 
+/** @param {string} run @param {string} text name and parameters @param {AbortSignal} [signal] @returns {Promise<FigureAnswer>} */
+const oneFigure = (run, text, signal) => get(`${runRoute(run)}/figures/${text}`, {}, signal);
+
+/** @param {string} run @param {readonly import("./figure_batch.js").Wanted[]} wanted @param {AbortSignal} [signal] */
+async function severalFigures(run, wanted, signal) {
+  const response = await send(`${runRoute(run)}/figures${queryText({ figure: wanted.map(({ text }) => text) })}`, { signal });
+  if (!response.ok || !response.body) throw await explain(response);
+  let left = wanted.length;
+  await eachLine(response.body, (text) => {
+    settle(wanted, text, response.status);
+    left -= 1;
+  }).catch((error) => {
+    throw signal?.aborted || error instanceof ApiError ? error : unreachable();
+  });
+  if (left > 0) throw unreachable();
+}
+
+/** @param {readonly import("./figure_batch.js").Wanted[]} wanted @param {string} text a line @param {number} status */
+function settle(wanted, text, status) {
+  const line = parsed(text, status);
+  const { resolve, reject } = wanted[line.number];
+  if ("answer" in line) resolve(line.answer);
+  else reject(new ApiError(line.status, line.refused.code, line.refused.error));
+}
+
+/** @param {string} text @param {number} status @returns {FigureLine} */
+function parsed(text, status) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw unreadable(status);
+  }
+}
+
+const figures = createFigureBatch(oneFigure, severalFigures);
+
 /** @param {string} run @param {string} name @param {Query} query @param {AbortSignal} [signal] @returns {Promise<FigureAnswer>} */
-export const figure = (run, name, query, signal) => get(`${runRoute(run)}/figures/${name}`, query, signal);
+export const figure = (run, name, query, signal) => figures(run, name + queryText(query), signal);
 
 /** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("./types.js").Place>} */
 export const locate = (run, query, signal) => get(`${runRoute(run)}/locate`, query, signal);

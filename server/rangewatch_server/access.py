@@ -9,7 +9,6 @@ when there is no Origin. Nor may such a page fetch from the API: reads cost work
 
 from __future__ import annotations
 
-import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -147,7 +146,7 @@ def _with_headers(send: Send) -> Send:
 
 
 async def _answer(send: Send, error: ApiError) -> None:
-    body = msgspec.json.encode({"error": str(error), "code": error.code})
+    body = error.body()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

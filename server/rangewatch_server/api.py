@@ -12,10 +12,9 @@ import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
 from rangewatch.records import KINDS
-from rangewatch_server import figures, overview, places, report, run_list
+from rangewatch_server import overview, places, report, run_list
 from rangewatch_server.deadline import limited
 from rangewatch_server.errors import ApiError
-from rangewatch_server.figures.base import MAX_COLUMNS, MAX_ROWS, Params
 from rangewatch_server.figures.layers import chosen
 from rangewatch_server.figures.rows import MOST_LISTED
 from rangewatch_server.module_sources import ModuleSources
@@ -27,17 +26,19 @@ router = APIRouter()
 Step = Annotated[int | None, Query(ge=0, le=MAX_STEP + 1)]
 RunId = int
 MAX_ID = 2**62
-MAX_CLOSED, MAX_PATH = 200, 4_096  # modules that a figure shows as one row, and letters of each
-MAX_TREE = 500  # modules of the tree beside a figure
+MAX_PATH = 4_096  # letters of a module's path
 ALL_RANKS = "all"
 MAX_DAMAGED = 100  # stored tiles that a reply names; it counts all
 
 
+def as_json(value: Any) -> bytes:
+    """Bytes become base64, and NaN and Inf null."""
+    return msgspec.json.encode(value)
+
+
 def answer(value: Any, status: int = 200) -> Response:
-    """`value` as JSON; bytes become base64, and NaN or Inf cannot be written at all."""
-    return Response(
-        msgspec.json.encode(value), status, media_type="application/json", headers={"cache-control": "no-store"}
-    )
+    """`value` as JSON."""
+    return Response(as_json(value), status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 @contextmanager
@@ -51,16 +52,21 @@ def reading(request: Request) -> Iterator[Reader]:
 @contextmanager
 def reading_run(request: Request, run_id: int) -> Iterator[RunReader]:
     """The run, or 404; with `incarnation=` in the query as it was before later restarts."""
+    with reading(request) as reader:
+        yield run_of(request, reader, run_id)
+
+
+def run_of(request: Request, reader: Reader, run_id: int) -> RunReader:
+    """As `reading_run`, of a reader that is open."""
     incarnation = request.query_params.get("incarnation")
     if incarnation is not None and not (incarnation.isascii() and incarnation.isdecimal() and len(incarnation) <= 9):
         raise ApiError(422, "bad_parameter", "incarnation must be a whole number from 1")
-    with reading(request) as reader:
-        run = reader.run(run_id) if 0 <= run_id < MAX_ID else None
-        if run is None:
-            raise ApiError(404, "unknown_run", f"there is no run {run_id}")
-        if incarnation is not None:
-            run.as_of(int(incarnation))
-        yield run
+    run = reader.run(run_id) if 0 <= run_id < MAX_ID else None
+    if run is None:
+        raise ApiError(404, "unknown_run", f"there is no run {run_id}")
+    if incarnation is not None:
+        run.as_of(int(incarnation))
+    return run
 
 
 @router.get("/api/v1/runs")
@@ -94,7 +100,7 @@ def list_tensors(
     """The run's tensors in call order."""
     with reading_run(request, run_id) as run:
         tensors = run.names().tensors
-        order = chosen(tensors, _kinds(kind), q)
+        order = chosen(tensors, kinds_of(kind), q)
         sources = ModuleSources(run)
         told = [places.tensor_facts(int(each), tensors) | sources.facts(tensors.entries[each]) for each in order]
         return answer({"tensors": told})
@@ -114,7 +120,7 @@ def show_step(
             return answer({"step": None, "rank": None, "observed": False, "frames": [], "ranks": sorted(run.ranks)})
         at = _rank(run, rank)
         step = step if step is not None else last_step(run.ranks[at]) or 0
-        return answer(_step(run, at, step, run.first_step, run.last_step, report_frames) | _damaged(run))
+        return answer(_step(run, at, step, run.first_step, run.last_step, report_frames) | damaged_in(run))
 
 
 def _step(run: RunReader, rank: int, step: int, first: int, last: int, report_frames: int) -> dict[str, Any]:
@@ -145,58 +151,16 @@ def locate(
     with reading_run(request, run_id) as run:
         low, high = steps_of(run, start, stop)
         found = (
-            places.locate(run, _ranks(run, rank), low, high, _rows(run, tensor, _kinds(kind), q, module))
+            places.locate(run, ranks_of(run, rank), low, high, _rows(run, tensor, kinds_of(kind), q, module))
             if low < high
             else None
         )
         if found is None:
             raise ApiError(404, "nothing_there", "nothing was observed there")
-        return answer(msgspec.structs.asdict(found) | _damaged(run))
+        return answer(msgspec.structs.asdict(found) | damaged_in(run))
 
 
-@router.get("/api/v1/figures")
-def list_figures() -> Response:
-    """The figures there are."""
-    return answer({"figures": [{"name": each.name, "title": each.title, "help": each.help} for each in figures.ALL]})
-
-
-@router.get("/api/v1/runs/{run_id}/figures/{name}")
-def show_figure(
-    run_id: RunId,
-    name: str,
-    request: Request,
-    start: Step = None,
-    stop: Step = None,
-    rank: str = ALL_RANKS,
-    kind: Annotated[list[str] | None, Query()] = None,
-    q: str = "",
-    tensor: int | None = None,
-    against: Annotated[str, Query(max_length=40)] = "",
-    columns: Annotated[int, Query(ge=1, le=MAX_COLUMNS)] = 1_000,
-    rows: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 400,
-    statistic: Annotated[str, Query(max_length=60)] = "headroom_bits",
-    sort: Literal["call", "name", "worst"] = "call",
-    closed: Annotated[list[Annotated[str, Query(max_length=MAX_PATH)]] | None, Query(max_length=MAX_CLOSED)] = None,
-    tree: Annotated[int, Query(ge=0, le=MAX_TREE)] = 0,
-) -> Response:
-    """A Plotly figure of some steps of the run."""
-    figure = figures.BY_NAME.get(name)
-    if figure is None:
-        raise ApiError(404, "unknown_figure", f"there is no figure {name[:40]!r}; GET /api/v1/figures lists them")
-    with reading_run(request, run_id) as run:
-        low, high = steps_of(run, start, stop)
-        if figure in (figures.lines.TENSOR, figures.exponents.FIGURE, figures.percentiles.FIGURE):
-            _check_tensor(run, tensor)
-        params = Params(
-            start=low, stop=high, ranks=tuple(_ranks(run, rank)), all_ranks=rank == ALL_RANKS, kinds=_kinds(kind), q=q,
-            tensor=tensor, columns=columns, rows=rows, against=against, statistic=statistic, sort=sort,
-            closed=tuple(closed or ()), tree=tree,
-        )  # fmt: skip
-        built = figure.build(run, params)
-        return answer(built | {"meta": built["meta"] | _damaged(run)})
-
-
-def _damaged(run: RunReader) -> dict[str, Any]:
+def damaged_in(run: RunReader) -> dict[str, Any]:
     """What could not be read for this reply, for `meta` or the reply itself; nothing when all could."""
     found = sorted(run.damage, key=lambda each: (each.level, each.start, each.rank, each.part))
     shown = [
@@ -223,7 +187,8 @@ def _rank(run: RunReader, rank: int | None) -> int:
     return rank
 
 
-def _ranks(run: RunReader, rank: str) -> list[int]:
+def ranks_of(run: RunReader, rank: str) -> list[int]:
+    """The ranks that the text names. Raises `ApiError`."""
     if rank == ALL_RANKS:
         return sorted(run.ranks)
     if not rank.isdecimal() or len(rank) > 9:
@@ -231,14 +196,16 @@ def _ranks(run: RunReader, rank: str) -> list[int]:
     return [_rank(run, int(rank))]
 
 
-def _kinds(kinds: list[str] | None) -> tuple[str, ...]:
+def kinds_of(kinds: list[str] | None) -> tuple[str, ...]:
+    """The kinds asked for, none: all. Raises `ApiError` 422."""
     unknown = [kind for kind in kinds or [] if kind not in KINDS]
     if unknown:
         raise ApiError(422, "bad_parameter", f"kind {unknown[0][:40]!r} is not one of {', '.join(KINDS)}")
     return tuple(kinds or ())
 
 
-def _check_tensor(run: RunReader, tensor: int | None) -> None:
+def check_tensor(run: RunReader, tensor: int | None) -> None:
+    """Raises `ApiError` 404 where the run has no such tensor."""
     if tensor is None or not 0 <= tensor < len(run.names().tensors.entries):
         raise ApiError(404, "unknown_tensor", f"run {run.id} has no tensor {tensor}")
 
@@ -252,8 +219,8 @@ def _rows(run: RunReader, tensor: str, kinds: tuple[str, ...], q: str, module: s
     first, _, last = tensor.partition("-")
     if not first.isdecimal() or not (last or first).isdecimal() or len(tensor) > 20:
         raise ApiError(422, "bad_parameter", "tensor must be a number, first-last, or numbers with commas between")
-    _check_tensor(run, int(first))
-    _check_tensor(run, int(last or first))
+    check_tensor(run, int(first))
+    check_tensor(run, int(last or first))
     ends = np.flatnonzero((order == int(first)) | (order == int(last or first)))
     return np.sort(order[ends[0] : ends[-1] + 1]) if len(ends) else order[:0]
 
@@ -265,5 +232,5 @@ def _listed(run: RunReader, text: str) -> list[int]:
     ):
         raise ApiError(422, "bad_parameter", f"tensor may list {MOST_LISTED} numbers at most")
     for each in numbers:
-        _check_tensor(run, int(each))
+        check_tensor(run, int(each))
     return [int(each) for each in numbers]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -22,6 +21,8 @@ from rangewatch_server import (
     comms_api,
     decoded_types,
     diagnosis_api,
+    error_answers,
+    figures_api,
     health,
     ingest,
     live,
@@ -55,8 +56,6 @@ from rangewatch_server.store.transaction import Changed
 from rangewatch_server.store.writer import Writer
 from rangewatch_server.traffic import TrafficMiddleware
 
-logger = logging.getLogger("rangewatch.server")
-
 READERS = 4  # page requests at once: below the reader connections, so that none waits for one
 OPENAPI_PATH = "/api/v1/openapi.json"  # below /api/, where a token is asked for
 # Static last: it takes every page path.
@@ -66,6 +65,7 @@ ROUTES = (
     ingest,
     live,
     api,
+    figures_api,
     slice_api,
     comms_api,
     diagnosis_api,
@@ -197,23 +197,8 @@ def _listener(engines: Engines, server_id: str, broker: live.Broker, writer: Wri
 
 
 async def _error(request: Request, error: Exception) -> Response:
-    if isinstance(error, ApiError):
-        if request.url.path == ingest.PATH:
-            request.app.state.measures.refused(error.code)
-        retry = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
-        return _answer(error.status, error.code, str(error), retry)
-    if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
-        return _answer(422, "bad_parameter", f"{where}: {first['msg']}", {})
-    if isinstance(error, TileError):
-        return _answer(500, "damaged", f"some stored data of this run cannot be read: {error}", {})
-    if not isinstance(error, HTTPException):
-        logger.error("a request failed", exc_info=error)
-        return _answer(500, "internal", "the server failed at this request; its log says more", {})
-    return _answer(error.status_code, "not_allowed" if error.status_code == 405 else "not_found", str(error.detail), {})
-
-
-def _answer(status: int, code: str, text: str, headers: dict[str, str]) -> Response:
-    body = msgspec.json.encode({"error": text, "code": code})
-    return Response(body, status, headers, media_type="application/json")
+    found = error_answers.of(error)
+    if isinstance(error, ApiError) and request.url.path == ingest.PATH:
+        request.app.state.measures.refused(error.code)
+    headers = {} if found.retry_after_s is None else {"retry-after": str(found.retry_after_s)}
+    return Response(found.body(), found.status, headers, media_type="application/json")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 
 class ApiError(Exception):
     """Answered as `{"error": ..., "code": ...}` with `status`."""
@@ -13,6 +15,10 @@ class ApiError(Exception):
         self.status = status
         self.code = code
         self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """What is answered, as JSON."""
+        return msgspec.json.encode({"error": str(self), "code": self.code})
 
 
 # docs/wire.md lists these for agents: 400, 413 and 422 are never sent again, 409 asks for the opening.

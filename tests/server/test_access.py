@@ -60,6 +60,7 @@ REQUESTS = [
     ("POST", "/api/v1/ingest", SENT),
     ("GET", "/api/v1/runs", LOOKED),
     ("GET", "/api/v1/runs/1/figures/layers", LOOKED),
+    ("GET", "/api/v1/runs/1/figures?figure=layers", LOOKED),
     ("GET", "/api/v1/runs/1/commands", LOOKED),
     ("GET", "/metrics", LOOKED),
     ("POST", "/api/v1/runs/1/commands", CHANGED),
