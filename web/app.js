@@ -11,6 +11,7 @@ import { startKeys } from "./keys.js";
 import { createLive } from "./live.js";
 import { PAGES } from "./pages/index.js";
 import { findPage } from "./router.js";
+import { clockFrom } from "./server_clock.js";
 import { startTheme } from "./theme.js";
 import { changedState, formatState, parseState } from "./url_state.js";
 
@@ -30,6 +31,8 @@ let shown = null;
 
 /** The run as it was last fetched, which the navigation tells of. @type {import("./types.js").Run | null} */
 let seenRun = null;
+/** The server's, as of that answer. */
+let clock = clockFrom();
 
 function leave() {
   layerSearch.stop();
@@ -69,12 +72,18 @@ function contextFor(params) {
     setTitle: whileShown((title) => void (document.title = `${title} · rangewatch`)),
     remount: whileShown(remount),
     sawRun: whileShown(sawRun),
+    knownRun: () => knownRun(params.id),
+    clock: () => clock,
   };
 }
+
+/** @param {string | undefined} id */
+const knownRun = (id) => (seenRun && String(seenRun.id) === id ? seenRun : null);
 
 /** @param {import("./types.js").Run} run */
 function sawRun(run) {
   seenRun = run;
+  clock = clockFrom(run.now_ns);
   navigation();
 }
 
@@ -82,8 +91,7 @@ function sawRun(run) {
 function navigation() {
   const found = findPage(PAGES, location.pathname);
   const params = found?.params ?? {};
-  const run = seenRun && String(seenRun.id) === params.id ? seenRun : null;
-  nav.update({ page: found?.page ?? null, params, state: parseState(location.search), run });
+  nav.update({ page: found?.page ?? null, params, state: parseState(location.search), run: knownRun(params.id) });
   return found;
 }
 

@@ -329,7 +329,9 @@
  * @property {(text: string) => void} say One line to the reader, for a few seconds.
  * @property {(title: string) => void} setTitle
  * @property {() => void} remount
- * @property {(run: Run) => void} sawRun The newest answer about the run, for the navigation.
+ * @property {(run: Run) => void} sawRun The newest answer about the run, for the navigation and the pages to come.
+ * @property {() => Run | null} knownRun That answer, of this page's run.
+ * @property {() => () => number} clock The server's, by that answer. Unix time, ns.
  */
 /**
  * @typedef {object} Page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -151,5 +152,5 @@ def test_the_picture_is_asked_for_once(tab: Tab, runs: Runs, query: str) -> None
     tab.page.on("request", lambda request: asked.append(request.url))
     page = tab.open(f"/runs/{runs.states}/layers{query}")
     page.wait_for_timeout(600)  # twice the time after which a width counts as settled
-    figures = [url for url in asked if re.search(r"/figures/(layers|timeline|ranks)\?", url)]
-    assert len(figures) == 1, figures
+    pictures = re.findall(r"(?:/figures/|figure=)(layers|timeline|ranks)\?", unquote(" ".join(asked)))
+    assert len(pictures) == 1, asked

@@ -35,10 +35,10 @@ export function createRunHeader({ tellsHang }) {
   return {
     element,
     tick,
-    /** @param {import("../types.js").Run} next */
-    update(next) {
+    /** @param {import("../types.js").Run} next @param {() => number} clock the server's */
+    update(next, clock) {
       run = next;
-      nowNs = clockFrom(next.now_ns);
+      nowNs = clock;
       title.textContent = clip(next.title || next.name);
       title.title = next.name;
       replace(badge, stateBadge(next.state));

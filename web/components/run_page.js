@@ -31,15 +31,32 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
   const shell = el("div", { class: "run-page" }, header.element, body);
   /** @type {RunView | null} */
   let view = null;
+  /** To this page or along it, since the last load began. */
+  let hasMoved = true;
   const refresher = createRefresher(load, failed);
 
   /** @param {AbortSignal} signal */
   async function load(signal) {
-    const run = await api.run(ctx.params.id, signal);
-    ctx.setTitle(`${clip(run.title || run.name)} · ${title}`);
-    if (shell.parentNode !== root) replace(root, shell);
-    header.update(run);
+    const known = hasMoved ? ctx.knownRun() : null;
+    hasMoved = false;
+    if (!known) return show(seen(await api.run(ctx.params.id, signal)), signal);
+    // All that is shown hangs on the run's facts, and those that the page before was told are seldom old: both at once.
+    const [run] = await Promise.all([api.run(ctx.params.id, signal).then(seen), show(known, signal)]);
+    if (!isSame(run, known)) refresher.soon();
+  }
+
+  /** @param {Run} run as it was just told */
+  function seen(run) {
     ctx.sawRun(run);
+    header.update(run, ctx.clock());
+    return run;
+  }
+
+  /** @param {Run} run @param {AbortSignal} signal */
+  async function show(run, signal) {
+    ctx.setTitle(`${clip(run.title || run.name)} · ${title}`);
+    header.update(run, ctx.clock());
+    if (shell.parentNode !== root) replace(root, shell);
     if (needsStep && run.last_step === null) return waiting(run);
     if (!view) {
       view = build(refresher.now);
@@ -66,7 +83,9 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
   ctx.onState(() => {
     const before = shown;
     shown = ctx.state;
-    if (!isOnlyOrder(before, shown)) refresher.now();
+    if (isOnlyOrder(before, shown)) return;
+    hasMoved = true;
+    refresher.now();
   });
   ctx.onChange(ctx.params.id, refresher.soon);
   const clock = setInterval(header.tick, 1000);
@@ -80,6 +99,9 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
 
 /** Whether rows alone were put into another order, which needs nothing from the server: tables follow by themselves. @param {ViewState} before @param {ViewState} after */
 const isOnlyOrder = (before, after) => formatState(before) !== formatState(after) && formatState({ ...before, orders: [] }) === formatState({ ...after, orders: [] });
+
+/** Whether nothing of the run is other than it was, but the time. @param {Run} run @param {Run} known */
+const isSame = (run, known) => JSON.stringify({ ...run, now_ns: known.now_ns }) === JSON.stringify(known);
 
 /** @param {unknown} error */
 const messageOf = (error) => (error instanceof Error ? error.message : String(error));
