@@ -22,6 +22,9 @@ const FEW_LETTERS = 20;
 
 export const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 
+/** Said, because Plotly would look for dates among the values and measure the labels for an angle: 20 of 140 ms of drawing. */
+const PLAIN = { type: "linear", tickangle: 0 };
+
 /**
  * The layout every lane shares; `yaxis` is the lane's own.
  * @param {Frame} frame @param {Palette} palette @param {object} yaxis @param {object} [more]
@@ -40,8 +43,8 @@ export function layoutOf(frame, palette, yaxis, more = {}) {
     showlegend: false,
     hovermode: false,
     xaxis: stepAxis(frame, palette),
-    yaxis: { domain: [0, top], fixedrange: true, ticklabeloverflow: "allow", zeroline: false, gridcolor: palette.line, ...yaxis },
-    yaxis2: { domain: [top, 1], range: [0, 1], fixedrange: true, visible: false },
+    yaxis: { ...PLAIN, domain: [0, top], fixedrange: true, ticklabeloverflow: "allow", zeroline: false, gridcolor: palette.line, ...yaxis },
+    yaxis2: { ...PLAIN, domain: [top, 1], range: [0, 1], fixedrange: true, visible: false },
     ...more,
   };
 }
@@ -49,6 +52,7 @@ export function layoutOf(frame, palette, yaxis, more = {}) {
 /** @param {Frame} frame @param {Palette} palette */
 function stepAxis(frame, palette) {
   return {
+    ...PLAIN,
     range: axisRange(frame.range),
     ...labels(stepTicks(frame), frame),
     gridcolor: palette.line,

@@ -58,39 +58,51 @@ export function columnSteps(model, column) {
   return { start, stop: Math.max(start + 1, edge(column + 1)) };
 }
 
-/** Greater is worse: NaN and Inf are alike, any value is worse than none, and what was observed than what was not. @param {Cell} cell */
-function badness({ state, bits, statistic }) {
+/** Greater is worse: NaN and Inf are alike, any value is worse than none, and what was observed than what was not. @param {number} state @param {number} bits @param {Statistic | null | undefined} statistic */
+function badness(state, bits, statistic) {
   if (isNonfinite(state)) return Infinity;
   if (state !== STATE.value && state !== STATE.saturated) return -1e6 - state;
   if (!Number.isFinite(bits)) return -1e6;
   return statistic?.worst === "most" ? bits : -bits;
 }
 
-/** Of equals the first, so that it is where the trouble began. @param {Iterable<Cell>} cells @returns {Cell | null} */
-function worst(cells) {
-  /** @type {Cell | null} */
-  let found = null;
-  for (const cell of cells) {
-    if (!found || badness(cell) > badness(found)) found = cell;
+/** @param {Cell} cell */
+const badnessOf = ({ state, bits, statistic }) => badness(state, bits, statistic);
+
+/**
+ * Where the worst of some cells is, in `z`: of equals the first, so that it is where the trouble began; -1 without any.
+ * No object a cell: a heatmap has 200,000.
+ * @param {HeatmapModel} model @param {number} first @param {number} count @param {number} stride
+ */
+function worst({ states, z, statistic }, first, count, stride) {
+  let found = -1;
+  let most = NaN;
+  for (let i = 0, at = first; i < count; i += 1, at += stride) {
+    const bad = badness(states[at], z[at], statistic);
+    if (found >= 0 && bad <= most) continue;
+    found = at;
+    most = bad;
   }
   return found;
 }
 
 /** @param {HeatmapModel} model @param {number} column */
 export function worstInColumn(model, column) {
-  return worst(model.rows.map((_, row) => cellOf(model, row, column)));
+  const at = worst(model, column, model.rows.length, model.columns);
+  return at < 0 ? null : cellOf(model, Math.floor(at / model.columns), column);
 }
 
 /** @param {HeatmapModel} model @param {number} row */
 export function worstInRow(model, row) {
-  return worst(Array.from({ length: model.columns }, (_, column) => cellOf(model, row, column)));
+  const at = worst(model, row * model.columns, model.columns, 1);
+  return at < 0 ? null : cellOf(model, row, at % model.columns);
 }
 
 /** The rows with the worst values, worst first; those with a NaN or Inf in order of step, then call. @param {HeatmapModel} model @param {number} limit */
 export function worstRows(model, limit) {
   return model.rows
     .flatMap((_, row) => worstInRow(model, row) ?? [])
-    .sort((a, b) => compare(badness(b), badness(a)) || began(a) - began(b) || a.row - b.row)
+    .sort((a, b) => compare(badnessOf(b), badnessOf(a)) || began(a) - began(b) || a.row - b.row)
     .slice(0, limit);
 }
 

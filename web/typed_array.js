@@ -8,6 +8,8 @@ const TYPES = {
 
 /** @param {string} base64 @returns {ArrayBuffer} */
 function bytes(base64) {
+  const { fromBase64 } = /** @type {any} */ (Uint8Array);
+  if (fromBase64) return fromBase64.call(Uint8Array, base64).buffer; // ten times as fast; Chromium 140, Firefox 133, Safari 18.2
   const text = atob(base64);
   const out = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i += 1) out[i] = text.charCodeAt(i);
