@@ -25,6 +25,9 @@ ARGUMENTS = [
     "--disable-component-update", "--disable-sync", "--no-first-run", "--hide-scrollbars", "--remote-debugging-port=0",
     "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows",  # a reader looks at the tab
     "--disable-background-timer-throttling",
+    # Who drags has a mouse. Without one Plotly sets the cursor of the whole document instead, whose style is then found
+    # again: 15 ms at the end of a drag.
+    "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4",
 ]  # fmt: skip
 LISTENS = "DevTools listening on"
 END_S = 30.0

@@ -15,6 +15,7 @@ from plain_chromium import Browser
 
 WIDTH, HEIGHT = 1280, 900
 MOST_S, LOOK_EVERY_S = 60.0, 0.05
+OPENS_S = 2.0  # a window loads pages of the browser's own, such as that of its address bar
 WATCH = Path(__file__).with_name("web_watch.js").read_text()
 ALL_POINTS = """async (steps) => {
   const node = document.body.appendChild(document.createElement("div"));
@@ -38,6 +39,7 @@ class Tab:
         self.page.send("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
         screen = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
         self.page.send("Emulation.setDeviceMetricsOverride", **screen)
+        time.sleep(OPENS_S)
 
     def __enter__(self) -> Tab:
         return self
