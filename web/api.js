@@ -102,6 +102,7 @@ async function severalFigures(run, wanted, signal) {
 /** @param {readonly import("./figure_batch.js").Wanted[]} wanted @param {string} text a line @param {number} status */
 function settle(wanted, text, status) {
   const line = parsed(text, status);
+  if (!wanted[line?.number]) throw unreadable(status);
   const { resolve, reject } = wanted[line.number];
   if ("answer" in line) resolve(line.answer);
   else reject(new ApiError(line.status, line.refused.code, line.refused.error));
@@ -117,6 +118,9 @@ function parsed(text, status) {
 }
 
 const figures = createFigureBatch(oneFigure, severalFigures);
+
+/** One that takes long: others do not wait for it. @param {string} run @param {string} name @param {Query} query @param {AbortSignal} [signal] @returns {Promise<FigureAnswer>} */
+export const slowFigure = (run, name, query, signal) => oneFigure(run, name + queryText(query), signal);
 
 /** @param {string} run @param {string} name @param {Query} query @param {AbortSignal} [signal] @returns {Promise<FigureAnswer>} */
 export const figure = (run, name, query, signal) => figures(run, name + queryText(query), signal);

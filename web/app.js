@@ -21,7 +21,7 @@ import { changedState, formatState, parseState } from "./url_state.js";
 const root = /** @type {HTMLElement} */ (document.getElementById("page"));
 const said = /** @type {HTMLElement} */ (document.getElementById("said"));
 const live = createLive("/api/v1/live");
-const session = sessionPanel(mount);
+const session = sessionPanel(forget);
 const help = createKeyboardHelp();
 const layerSearch = createLayerSearch(root);
 const nav = createNav(/** @type {HTMLElement} */ (document.getElementById("nav")), PAGES, { session: session.panel, navigate, help: help.open });
@@ -33,6 +33,7 @@ let shown = null;
 let seenRun = null;
 /** The server's, as of that answer. */
 let clock = clockFrom();
+let seenMs = -Infinity;
 
 function leave() {
   layerSearch.stop();
@@ -72,10 +73,16 @@ function contextFor(params) {
     setTitle: whileShown((title) => void (document.title = `${title} · rangewatch`)),
     remount: whileShown(remount),
     sawRun: whileShown(sawRun),
-    knownRun: () => knownRun(params.id),
+    knownRun: () => freshRun(params.id),
     clock: () => clock,
   };
 }
+
+/** Old facts are no start: a page would be drawn twice. Milliseconds, about what a page that is looked at lets pass. */
+const FRESH_MS = 12_000;
+
+/** @param {string | undefined} id */
+const freshRun = (id) => (performance.now() - seenMs < FRESH_MS ? knownRun(id) : null);
 
 /** @param {string | undefined} id */
 const knownRun = (id) => (seenRun && String(seenRun.id) === id ? seenRun : null);
@@ -84,6 +91,7 @@ const knownRun = (id) => (seenRun && String(seenRun.id) === id ? seenRun : null)
 function sawRun(run) {
   seenRun = run;
   clock = clockFrom(run.now_ns);
+  seenMs = performance.now();
   navigation();
 }
 
@@ -105,9 +113,15 @@ function mount() {
   if (shown) shown.unmount = unmount;
 }
 
+/** Who logs out sees nothing more of what was known. */
+function forget() {
+  seenRun = null;
+  mount();
+}
+
 /** The page anew, after a login too. */
 function remount() {
-  mount();
+  forget();
   void session.look();
 }
 

@@ -1,5 +1,5 @@
 // Figures that are asked for in one turn are asked for together: a request costs the server about as much as a figure,
-// and of one answer all are of one moment. Pure.
+// and of one answer all are of one moment.
 
 /** @typedef {import("./types.js").FigureAnswer} FigureAnswer */
 /**

@@ -79,7 +79,7 @@ function worst({ states, z, statistic }, first, count, stride) {
   let most = NaN;
   for (let i = 0, at = first; i < count; i += 1, at += stride) {
     const bad = badness(states[at], z[at], statistic);
-    if (found >= 0 && bad <= most) continue;
+    if (found >= 0 && !(bad > most)) continue;
     found = at;
     most = bad;
   }

@@ -34,13 +34,15 @@ export function createRefresher(load, failed) {
     wanted = false;
     const began = performance.now();
     let wait = IDLE_MS;
+    const isOver = () => running !== mine || stopped;
     try {
       await load(mine.signal);
     } catch (error) {
-      if (mine.signal.aborted) return;
+      if (isOver()) return;
       wait = failed(error) ? RETRY_MS : Infinity;
+      mine.abort(); // what else it had begun, and would draw over the next
     }
-    if (mine.signal.aborted || stopped) return;
+    if (isOver()) return;
     running = null;
     endedMs = performance.now();
     lastTookMs = endedMs - began;

@@ -330,7 +330,7 @@
  * @property {(title: string) => void} setTitle
  * @property {() => void} remount
  * @property {(run: Run) => void} sawRun The newest answer about the run, for the navigation and the pages to come.
- * @property {() => Run | null} knownRun That answer, of this page's run.
+ * @property {() => Run | null} knownRun That answer, of this page's run, where it is fresh.
  * @property {() => () => number} clock The server's, by that answer. Unix time, ns.
  */
 /**

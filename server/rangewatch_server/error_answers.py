@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from rangewatch_server.errors import ApiError
@@ -20,9 +18,9 @@ def of(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestValidationError):
-        return _bad_parameter(error.errors()[0], 1)  # after "query", "path" or "body"
-    if isinstance(error, ValidationError):
-        return _bad_parameter(error.errors()[0], 0)
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:])  # after "query", "path" or "body"
+        return ApiError(422, "bad_parameter", f"{where}: {first['msg']}")
     if isinstance(error, TileError):
         return ApiError(500, "damaged", f"some stored data of this run cannot be read: {error}")
     if isinstance(error, HTTPException):
@@ -30,8 +28,3 @@ def of(error: Exception) -> ApiError:
         return ApiError(error.status_code, code, str(error.detail))
     logger.error("a request failed", exc_info=error)
     return ApiError(500, "internal", "the server failed at this request; its log says more")
-
-
-def _bad_parameter(first: Any, skipped: int) -> ApiError:
-    where = ".".join(str(part) for part in first["loc"][skipped:])
-    return ApiError(422, "bad_parameter", f"{where}: {first['msg']}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs
@@ -13,9 +14,9 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rangewatch_server import error_answers, figures
+from rangewatch_server import deadline, error_answers, figures
 from rangewatch_server.api import (
     ALL_RANKS,
     MAX_PATH,
@@ -30,7 +31,7 @@ from rangewatch_server.api import (
     run_of,
     steps_of,
 )
-from rangewatch_server.deadline import limited
+from rangewatch_server.deadline import TimeLimitReached, limited
 from rangewatch_server.errors import ApiError, answers
 from rangewatch_server.figures.base import MAX_COLUMNS, MAX_ROWS, Figure, Params
 from rangewatch_server.queries import Queries, RunReader
@@ -43,7 +44,9 @@ MAX_TREE = 500  # modules of the tree beside a figure
 MOST_TOGETHER = 24  # figures of one answer: a page has 14 lanes at most
 MOST_CELLS = 1 << 23  # columns times rows of all of them: what waits for a slow client is kept
 MOST_LETTERS = 4_096
+TOGETHER_LIMIT_S = 30.0  # all figures of one answer; each has a request's
 LINES = "application/x-ndjson"
+UNKEPT = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would keep lines until it has 8 KiB of them
 OF_TENSOR = (figures.lines.TENSOR, figures.exponents.FIGURE, figures.percentiles.FIGURE)
 
 Place = Annotated[int | None, Field(ge=0, le=MAX_STEP + 1)]
@@ -94,7 +97,7 @@ async def show_figures(
 ) -> Response:
     """Several figures of one view of the run, as lines of JSON in the order asked for, each when it is built."""
     lines = await _Lines(request, run_id, figure).begin()
-    return StreamingResponse(lines, media_type=LINES, headers={"cache-control": "no-store"})
+    return StreamingResponse(lines, media_type=LINES, headers=UNKEPT)
 
 
 class _Lines:
@@ -105,13 +108,15 @@ class _Lines:
         self._run_id = run_id
         self._asked = list(enumerate(asked))
         self._cells_left = MOST_CELLS
+        self._ends_s = time.monotonic() + TOGETHER_LIMIT_S
+        self._is_begun = False
         self._built: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._has_gone = threading.Event()
         """The client: nothing more is built."""
 
     async def begin(self) -> AsyncIterator[bytes]:
-        """The lines to come. Raises `ApiError` where there is no such run."""
+        """The lines to come. Raises what `reading_run` does, such as `ApiError` where there is no such run."""
         work = asyncio.ensure_future(run_in_threadpool(self._build))
         work.add_done_callback(lambda _: self._built.put_nowait(None))
         first = await self._built.get()
@@ -129,30 +134,57 @@ class _Lines:
             self._has_gone.set()
 
     def _build(self) -> None:
-        while self._asked and not self._has_gone.is_set():
-            queries: Queries = self._request.app.state.queries
-            with queries.read() as reader:
-                with limited(reader.connection):
-                    run = run_of(self._request, reader, self._run_id)
-                while self._asked and not self._has_gone.is_set() and self._tell_next(run):
-                    continue
+        while self._has_more:
+            try:
+                self._build_some()
+            except Exception as error:
+                if not self._is_begun:
+                    raise
+                while self._has_more:
+                    self._refuse(self._asked.pop(0)[0], error)
+
+    def _build_some(self) -> None:
+        """In one transaction, which PostgreSQL ends with the first statement that fails."""
+        queries: Queries = self._request.app.state.queries
+        with queries.read() as reader:
+            with limited(reader.connection):
+                run = run_of(self._request, reader, self._run_id)
+            while self._has_more and self._tell_next(run):
+                continue
+
+    @property
+    def _has_more(self) -> bool:
+        return bool(self._asked) and not self._has_gone.is_set()
 
     def _tell_next(self, run: RunReader) -> bool:
-        """Whether the transaction still stands: PostgreSQL ends it with the first statement that fails."""
+        """Whether it could be built."""
         number, text = self._asked.pop(0)
-        refused: ApiError | None = None
         try:
-            with limited(run.connection):
-                line = b'{"number":%d,"answer":%b}\n' % (number, as_json(self._of(run, text)))
+            with limited(run.connection, self._limit_s()):
+                found = as_json(self._of(run, text))
         except Exception as error:  # noqa: BLE001 - told in its line, and one that nobody foresaw is logged
-            refused = error_answers.of(error)
-            line = b'{"number":%d,"status":%d,"refused":%b}\n' % (number, refused.status, refused.body())
+            self._refuse(number, error)
+            return False
+        self._tell(b'{"number":%d,"answer":%b}\n' % (number, found))
+        return True
+
+    def _limit_s(self) -> float:
+        left_s = self._ends_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeLimitReached(TOGETHER_LIMIT_S)
+        return min(left_s, deadline.READ_LIMIT_S)
+
+    def _refuse(self, number: int, error: Exception) -> None:
+        refused = error_answers.of(error)
+        self._tell(b'{"number":%d,"status":%d,"refused":%b}\n' % (number, refused.status, refused.body()))
+
+    def _tell(self, line: bytes) -> None:
+        self._is_begun = True
         self._loop.call_soon_threadsafe(self._built.put_nowait, line)
-        return refused is None
 
     def _of(self, run: RunReader, text: str) -> dict[str, Any]:
         name, _, query = text.partition("?")
-        figure, asked = _named(name), parsed(query)
+        asked, figure = parsed(query), _named(name)
         self._cells_left -= asked.columns * asked.rows
         if self._cells_left < 0:
             raise ApiError(422, "too_much", f"all figures of one answer have {MOST_CELLS:,} cells at most")
@@ -161,12 +193,18 @@ class _Lines:
 
 
 def parsed(query: str) -> Asked:
-    """A figure's parameters, as in an address. Raises pydantic's `ValidationError`, or `ApiError`."""
+    """A figure's parameters, as in an address. Raises `ApiError` 422."""
     try:
         given = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_CLOSED + 100)
+        if "incarnation" in given:
+            raise ValueError("incarnation is asked for once, beside the figures")
+        return Asked.model_validate({name: each if name in REPEATED else each[-1] for name, each in given.items()})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ApiError(422, "bad_parameter", f"{where}: {first['msg']}") from None
     except ValueError as error:
         raise ApiError(422, "bad_parameter", f"figure: {error}") from None
-    return Asked.model_validate({name: each if name in REPEATED else each[-1] for name, each in given.items()})
 
 
 def _named(name: str) -> Figure:

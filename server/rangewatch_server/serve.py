@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -19,7 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from rangewatch.command_line.parser import CommandParser, command_parser
-from rangewatch_server import logs
+from rangewatch_server import logs, site
 from rangewatch_server.alerts.config import ConfigError
 from rangewatch_server.app import create_app
 from rangewatch_server.client_connections import ClientConnections
@@ -290,6 +291,7 @@ def _run(settings: Settings, listening: socket.socket, context: ssl.SSLContext |
     )  # fmt: skip
     sys.stdout.write(f"Rangewatch is at {settings.address}\n  database: {_shown(settings)}\n  stop with Ctrl-C\n")
     sys.stdout.flush()
+    threading.Thread(target=site.prepare, name="rangewatch-site", daemon=True).start()
     drain = Drain(app.state.writer)
     _Server(config, app, drain).run(sockets=[listening])
     drain.done()

@@ -10,7 +10,7 @@ from playwright.sync_api import Route, expect
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import Runs
 
-FIGURES = re.compile(r"/api/v1/runs/\d+/figures")
+FIGURES = re.compile(r"/api/v1/runs/\d+/figures\?")  # those that take long are asked for alone
 LOSS, TIMELINE = "figure-loss", "figure-timeline"
 
 

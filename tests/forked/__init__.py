@@ -16,8 +16,14 @@ from tests.forked.process import Forked
 
 __all__ = ["Forked", "Forker", "rank", "server"]
 
-server = Forker("rangewatch_server.serve", "psycopg", "uvicorn.lifespan.on", "anyio._backends._asyncio")
-"""Of programs that need no torch: the commands."""
+server = Forker(
+    "rangewatch_server.serve",
+    "psycopg",
+    "uvicorn.lifespan.on",
+    "anyio._backends._asyncio",
+    "rangewatch_server.site:prepare",
+)
+"""Of programs that need no torch: the commands. Pages are made once for all servers."""
 
 rank = Forker("rangewatch.attachment", "torch.distributed")
 """Of programs that train."""

@@ -1,7 +1,7 @@
 """The process that is forked: `python template.py DESCRIPTOR MODULE...`. As `-m` it, and its forks, would have `tests`.
 
-It has imported the modules. Each message at the socket is a program: a keeper, forked for it, forks the program, tells
-its number, and its status when it has ended.
+It has imported the modules, and called what `MODULE:FUNCTION` names. Each message at the socket is a program: a keeper,
+forked for it, forks the program, tells its number, and its status when it has ended.
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ if __name__ == "__main__":
     del sys.path[0]  # the folder of this file; a program has its own in its place
     control = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
-        importlib.import_module(name)
+        module, _, call = name.partition(":")
+        imported = importlib.import_module(module)
+        if call:
+            getattr(imported, call)()
     gc.collect()
     gc.freeze()  # a fork that looks through all of it again as it ends takes half a second
     run(**wait_for_program(control))

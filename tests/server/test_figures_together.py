@@ -18,10 +18,11 @@ from sqlalchemy import create_engine, text, update
 from rangewatch import wire
 from rangewatch_server import figures, figures_api
 from rangewatch_server.app import create_app
+from rangewatch_server.errors import ApiError
 from rangewatch_server.figures.base import Figure
 from rangewatch_server.settings import Settings
 from rangewatch_server.store import tables
-from tests.server.conftest import batch, catalogue, opening
+from tests.server.conftest import batch, catalogue, in_own_loop, opening
 
 KNOWN = catalogue(3)
 STEPS = 600
@@ -71,6 +72,7 @@ def lines(client: TestClient, *asked: str, path: str = PATH) -> list[dict[str, A
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/x-ndjson"
     assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-accel-buffering"] == "no"
     assert "rangewatch-changes" in answer.headers
     return [msgspec.json.decode(line) for line in answer.content.splitlines()]
 
@@ -99,6 +101,8 @@ REFUSED = [
     ("layers?kind=nope", 422, "bad_parameter", "kind 'nope'"),
     ("layers?statistic=" + "a" * 61, 422, "bad_parameter", "statistic: String should have at most"),
     ("layers?" + "&".join(["q=a"] * 400), 422, "bad_parameter", "figure: "),
+    ("loss?incarnation=1", 422, "bad_parameter", "figure: incarnation is asked for once"),
+    ("nope?columns=0", 422, "bad_parameter", "columns: "),
 ]
 
 
@@ -159,6 +163,25 @@ def test_reads_that_take_too_long_end_nothing_but_their_figure(
     assert first["answer"] == third["answer"]
 
 
+def test_all_together_have_a_limit(either: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rangewatch_server.figures_api.TOGETHER_LIMIT_S", 0.0)
+    found = lines(either, "loss", "timeline")
+    assert [each["refused"]["code"] for each in found] == ["time_limit"] * 2
+
+
+def test_a_run_that_goes_away_meanwhile_is_said_in_what_is_left(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(run: Any, params: Any) -> dict[str, Any]:
+        monkeypatch.setattr("rangewatch_server.api.MAX_ID", 0)  # no run is there any more
+        raise ApiError(404, "nothing_there", "nothing was observed there")
+
+    built_by(monkeypatch, build)
+    first, *found = lines(client, "loss", "odd", "loss", "timeline")
+    assert first["answer"]
+    assert [each["refused"]["code"] for each in found] == ["nothing_there", "unknown_run", "unknown_run"]
+
+
 def test_damage_is_told_of_the_figure_that_it_is_in(either: TestClient, database_url: str) -> None:
     engine = create_engine(database_url)
     with engine.begin() as connection:
@@ -182,7 +205,7 @@ def test_nothing_more_is_built_for_a_client_that_has_gone(client: TestClient, mo
         return {"figure": {}, "meta": {}}
 
     built_by(monkeypatch, build)
-    asyncio.run(left_after_a_line(client.app, has_left))
+    in_own_loop(lambda: left_after_a_line(client.app, has_left))
     assert len(built) <= 2
 
 

@@ -94,3 +94,17 @@ test("a page that is not looked at loads nothing", async () => {
   await pass(15_000);
   assert.equal(loads.length, 1);
 });
+
+test("what a load that failed had begun is ended before the next", async () => {
+  const signals = [];
+  const failing = createRefresher(async (signal) => {
+    signals.push(signal);
+    throw new Error("no answer");
+  }, () => true);
+  failing.now();
+  await settled();
+  assert.deepEqual([signals.length, signals[0].aborted], [1, true]);
+  await pass(3_000);
+  assert.deepEqual([signals.length, signals[1].aborted], [2, true], "and it is tried again");
+  failing.stop();
+});

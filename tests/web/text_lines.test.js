@@ -43,3 +43,13 @@ test("a line is told before the next part comes", async () => {
   await eachLine(ReadableStream.from(parts()), (line) => told.push(line));
   assert.deepEqual([seen, told], [["one"], ["one", "two"]]);
 });
+
+test("what a line's reader throws ends the body as well", async () => {
+  let isCancelled = false;
+  const body = new ReadableStream({
+    pull: (controller) => controller.enqueue(new TextEncoder().encode("one\n")),
+    cancel: () => void (isCancelled = true),
+  });
+  await assert.rejects(eachLine(body, () => { throw new Error("unreadable"); }), /unreadable/);
+  assert.equal(isCancelled, true);
+});

@@ -18,7 +18,7 @@ export const hasCost = (series) => Object.keys(COSTS).some((name) => series.incl
 
 /** A series of some steps; null where the run has none of that name. @param {Run} run @param {string} name @param {import("../api.js").Query} query @param {AbortSignal} signal */
 export function readSeries(run, name, query, signal) {
-  return run.series.includes(name) ? api.figure(String(run.id), "series", { ...query, q: name }, signal) : Promise.resolve(null);
+  return run.series.includes(name) ? api.figure(String(run.id), "series", { ...query, q: name, rows: 1 }, signal) : Promise.resolve(null);
 }
 
 /** @type {import("./lane.js").LaneOptions["load"]} */

@@ -28,9 +28,11 @@ const HOLE_SHARE = 0.02;
 
 /** Asks for the samples of the worst cards, now and then. @param {string} run */
 export function createCardsSource(run) {
+  const cards = seldom((/** @type {AbortSignal} */ signal) => api.gpus(run, signal), () => "", KEEP_MS); // the same in every range
+
   /** @param {View} view @param {number} _ @param {AbortSignal} signal @returns {Promise<import("../types.js").FigureAnswer>} */
   async function ask({ range, state }, _, signal) {
-    const all = await api.gpus(run, signal);
+    const all = await cards(signal);
     const chosen = all.gpus.slice(0, MOST_CARDS).sort((a, b) => a.rank - b.rank);
     const isZoomed = state.start !== null || state.stop !== null || Boolean(state.last);
     const lanes = await Promise.all(chosen.map((card) => samplesOf(run, card, isZoomed ? range : null, signal)));

@@ -73,6 +73,7 @@ export class Lane {
     this.plot.style.height = `${this.frameFor(this.plotHeight(1), { start: 0, stop: 1 }).height}px`;
     this.message = el("p", { class: "lane-message", hidden: true });
     this.element = el("section", { class: "panel lane" }, this.head(), this.wrap, this.message, this.spec.legend?.(), this.table.element);
+    library().catch(() => {}); // it takes a quarter of a second to run, so the sooner it is there; `update` says what fails
     this.pointer = watchPointer(this.plot, {
       surface: () => this.surface(),
       hover: (spot) => handlers.hover(this, spot),

@@ -33,20 +33,25 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
   let view = null;
   /** To this page or along it, since the last load began. */
   let hasMoved = true;
+  /** Once, all of it. */
+  let isShown = false;
   const refresher = createRefresher(load, failed);
 
   /** @param {AbortSignal} signal */
   async function load(signal) {
     const known = hasMoved ? ctx.knownRun() : null;
     hasMoved = false;
-    if (!known) return show(seen(await api.run(ctx.params.id, signal)), signal);
+    const asked = api.run(ctx.params.id, signal).then((run) => seen(run, signal));
+    if (!known) return show(await asked, signal);
     // All that is shown hangs on the run's facts, and those that the page before was told are seldom old: both at once.
-    const [run] = await Promise.all([api.run(ctx.params.id, signal).then(seen), show(known, signal)]);
+    header.update(known, ctx.clock());
+    const [run] = await Promise.all([asked, show(known, signal)]);
     if (!isSame(run, known)) refresher.soon();
   }
 
-  /** @param {Run} run as it was just told */
-  function seen(run) {
+  /** @param {Run} run as it was just told @param {AbortSignal} signal */
+  function seen(run, signal) {
+    signal.throwIfAborted();
     ctx.sawRun(run);
     header.update(run, ctx.clock());
     return run;
@@ -55,7 +60,6 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
   /** @param {Run} run @param {AbortSignal} signal */
   async function show(run, signal) {
     ctx.setTitle(`${clip(run.title || run.name)} · ${title}`);
-    header.update(run, ctx.clock());
     if (shell.parentNode !== root) replace(root, shell);
     if (needsStep && run.last_step === null) return waiting(run);
     if (!view) {
@@ -63,6 +67,7 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
       replace(body, view.element);
     }
     await view.update(run, signal);
+    isShown = true;
   }
 
   /** @param {Run} run */
@@ -74,7 +79,7 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
   /** @param {unknown} error */
   function failed(error) {
     const heals = mayHeal(error);
-    if (heals && shell.parentNode === root && view) header.problem(`Not up to date: ${messageOf(error)} Trying again.`);
+    if (heals && shell.parentNode === root && isShown) header.problem(`Not up to date: ${messageOf(error)} Trying again.`);
     else replace(root, errorState(error, ctx));
     return heals;
   }
@@ -100,8 +105,13 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
 /** Whether rows alone were put into another order, which needs nothing from the server: tables follow by themselves. @param {ViewState} before @param {ViewState} after */
 const isOnlyOrder = (before, after) => formatState(before) !== formatState(after) && formatState({ ...before, orders: [] }) === formatState({ ...after, orders: [] });
 
+const TIMES = new Set(["now_ns", "last_seen_ns"]);
+
 /** Whether nothing of the run is other than it was, but the time. @param {Run} run @param {Run} known */
-const isSame = (run, known) => JSON.stringify({ ...run, now_ns: known.now_ns }) === JSON.stringify(known);
+const isSame = (run, known) => factsOf(run) === factsOf(known);
+
+/** @param {Run} run */
+const factsOf = (run) => JSON.stringify(run, (name, value) => (TIMES.has(name) ? 0 : value));
 
 /** @param {unknown} error */
 const messageOf = (error) => (error instanceof Error ? error.message : String(error));

@@ -70,7 +70,7 @@ function seriesLane(name, slot, namesOf, look) {
   function load(view, columns, signal) {
     const series = seriesOf(view);
     spec.title = series === undefined ? "" : look.title(series);
-    return series === undefined ? Promise.resolve(NOTHING) : api.figure(String(view.run.id), "series", { q: series, ...view.range, columns }, signal);
+    return series === undefined ? Promise.resolve(NOTHING) : api.figure(String(view.run.id), "series", { q: series, ...view.range, columns, rows: 1 }, signal);
   }
   return optionalLane(spec, { load }, (/** @type {LinesModel} */ { series }) => series.length > 0);
 }

@@ -89,7 +89,7 @@ function legend() {
 
 /** To read many ranks' collectives takes the server a while. @param {string} run */
 export const createWaitsSource = (run) =>
-  seldom((/** @type {import("./lane.js").View} */ { range }, /** @type {number} */ columns, /** @type {AbortSignal} */ signal) => api.figure(run, "waits", { ...range, columns }, signal), viewKey);
+  seldom((/** @type {import("./lane.js").View} */ { range }, /** @type {number} */ columns, /** @type {AbortSignal} */ signal) => api.slowFigure(run, "waits", { ...range, columns }, signal), viewKey);
 
 /** @type {import("./lane_specs.js").LaneSpec} */
 export const WAITS = {
