@@ -18,7 +18,9 @@ from sqlalchemy.exc import OperationalError
 
 from rangewatch_server.errors import ApiError
 
-READ_LIMIT_S = 10.0  # four requests read at once (app.READERS): one that takes longer keeps pages from everybody
+# Four requests read at once (app.READERS): one that takes longer keeps pages from everybody. figures_api has one for
+# several figures besides.
+READ_LIMIT_S = 10.0
 SQLITE_INSTRUCTIONS = 20_000  # between two looks at the clock: about 1 ms of SQLite's work, which 1 us of ours ends
 RENEW_S = 1.0  # PostgreSQL is told the time left again when it is that much less: a round trip, so not each statement
 CANCELLED = "57014"  # PostgreSQL's query_canceled
