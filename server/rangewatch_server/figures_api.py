@@ -34,6 +34,7 @@ from rangewatch_server.api import (
 from rangewatch_server.deadline import TimeLimitReached, limited
 from rangewatch_server.errors import ApiError, answers
 from rangewatch_server.figures.base import MAX_COLUMNS, MAX_ROWS, Figure, Params
+from rangewatch_server.measures import Measures
 from rangewatch_server.queries import Queries, RunReader
 from rangewatch_server.store.checks import MAX_STEP
 
@@ -176,6 +177,8 @@ class _Lines:
 
     def _refuse(self, number: int, error: Exception) -> None:
         refused = error_answers.of(error)
+        measures: Measures = self._request.app.state.measures
+        measures.figure_refused(refused.status)
         self._tell(b'{"number":%d,"status":%d,"refused":%b}\n' % (number, refused.status, refused.body()))
 
     def _tell(self, line: bytes) -> None:

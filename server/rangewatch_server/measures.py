@@ -42,6 +42,9 @@ class Measures:
         self._requests = Counter(
             "rangewatch_http_requests", "Requests answered.", ("route", "method", "status"), registry=registry
         )
+        self._figures_refused = Counter(
+            "rangewatch_figures_refused", "Figures that an answer of several refuses.", ("status",), registry=registry
+        )
         self._messages = Counter("rangewatch_ingest_messages", "Messages acknowledged.", registry=registry)
         self._bytes = Counter("rangewatch_ingest_received_bytes", "Bytes of acknowledged messages.", registry=registry)
         self._duplicates = Counter("rangewatch_ingest_duplicates", "Batches stored already.", registry=registry)
@@ -72,6 +75,10 @@ class Measures:
     def answered(self, route: str, method: str, status: int) -> None:
         """A request got its answer. `route` is a template, such as /api/v1/runs/{run_id}."""
         self._requests.labels(route, method if method in METHODS else "other", str(status)).inc()
+
+    def figure_refused(self, status: int) -> None:
+        """An answer of several figures, which is 200 itself, has a line with this status."""
+        self._figures_refused.labels(str(status)).inc()
 
     def acknowledged(self, size: int, seconds: float, *, duplicate: bool) -> None:
         """A message of `size` bytes is stored, or was already."""

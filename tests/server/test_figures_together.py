@@ -113,6 +113,10 @@ def test_one_that_is_refused_says_why_and_the_others_come(client: TestClient) ->
     for each, (asked, *_, says) in zip(found, REFUSED, strict=True):
         assert each["refused"]["error"].startswith(says), asked
     assert first["answer"]["meta"] and last["answer"]["meta"]
+    counted = client.get("/metrics").text
+    for status in {status for _, status, *_ in REFUSED}:
+        number = sum(each == status for _, each, *_ in REFUSED)
+        assert f'rangewatch_figures_refused_total{{status="{status}"}} {number}.0' in counted
 
 
 def test_a_bad_request_has_a_status(client: TestClient) -> None:
