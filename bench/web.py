@@ -33,6 +33,11 @@ from web_live import watch
 from web_tab import ALL_POINTS, HEIGHT, WIDTH, Tab, percentiles
 
 RUN = "/runs/1"
+PLOT = """(() => {
+  const figure = document.querySelector("[data-testid=figure-loss]");
+  const { x, y, height } = figure.getBoundingClientRect();
+  return { x: x + figure._fullLayout.xaxis._offset, width: figure._fullLayout.xaxis._length, y, height };
+})()"""
 SHOW_ALL = "[data-command='all-steps']"
 PAGES = ("overview", "layers")
 AIM_MS = {"first view, cold": 1_000, "first view, warm": 1_000, "zoom": 200, "show all steps": 200, "switch": 200}
@@ -98,13 +103,13 @@ def actions(tab: Tab, options: argparse.Namespace) -> dict[str, list[float]]:
 def drag(tab: Tab, pick: random.Random) -> float:
     """Over a random part of a lane: what is shown then is between a thousandth and a half of the run."""
     time.sleep(SETTLE_S)
-    box = tab.box("[data-testid=figure-loss] .nsewdrag.drag")
+    box: dict[str, float] = tab.evaluate(PLOT)
     width = box["width"] * pick.uniform(0.03, 0.5)
     left, y = box["x"] + pick.uniform(0, box["width"] - width), box["y"] + box["height"] / 2
     tab.mouse("mousePressed", left, y)
     for part in (0.25, 0.5, 0.75, 1):
         tab.mouse("mouseMoved", left + part * width, y)
-    tab.arm("mouseup")
+    tab.arm("pointerup")
     tab.mouse("mouseReleased", left + width, y)
     return tab.took_ms()
 

@@ -23,8 +23,8 @@
   /** `took`: from the next event of this type until every lane has been drawn anew. */
   bench.time = (type) => {
     bench.took = null;
+    const before = versions(); // at the event the page's own listeners come first, and what needs no answer is drawn
     const started = ({ timeStamp }) => {
-      const before = versions();
       when(() => areDrawn(before)).then((ms) => (bench.took = ms - timeStamp));
     };
     addEventListener(type, started, { capture: true, once: true });

@@ -2,7 +2,6 @@
 
 import { axisRange, pixelOf } from "./figure_frame.js";
 import { shorten } from "./format.js";
-import { SCALE_TOP, plotlyScale } from "./headroom.js";
 import { escapePlotText } from "./plot_text.js";
 import { labelledRows, thinned } from "./state_geometry.js";
 import { labels, stepTicks } from "./step_ticks.js";
@@ -79,30 +78,19 @@ export function markTrace(steps, frame, palette) {
   };
 }
 
+/** Without anything on them Plotly leaves axes out. */
+const NOTHING = Object.freeze({ type: "scatter", mode: "markers", x: [null], y: [null], hoverinfo: "skip" });
+
 /**
- * @param {import("./heatmap_model.js").HeatmapModel} model @param {Frame} frame @param {Palette} palette
- * @param {string} picture data URL of the painted states
+ * The axes of a heatmap and the marks above it. Its cells are painted under it: Plotly takes 20 ms for 140,000 of them,
+ * and the patterns would be a picture that comes a frame later.
+ * @param {Pick<import("./heatmap_model.js").HeatmapModel, "rows" | "markSteps">} model @param {Frame} frame @param {Palette} palette
  * @returns {Drawing}
  */
-export function heatmapDrawing(model, frame, palette, picture) {
-  const { trace, x0, dx } = model;
-  const heat = {
-    type: "heatmap",
-    z: trace.z,
-    x0,
-    dx,
-    y0: 0,
-    dy: 1,
-    zmin: 0,
-    zmax: SCALE_TOP,
-    zsmooth: false,
-    colorscale: plotlyScale(palette.headroom),
-    showscale: false,
-    hoverinfo: "skip",
-  };
-  const yaxis = rowAxis(model, frame);
-  const images = [statesImage(model, picture)];
-  return { traces: [heat, markTrace(model.markSteps, frame, palette)], layout: layoutOf(frame, palette, yaxis, { images }) };
+export function heatmapDrawing(model, frame, palette) {
+  const layout = layoutOf(frame, palette, rowAxis(model, frame));
+  const xaxis = { ...stepAxis(frame, palette), showgrid: false }; // it would lie on the cells
+  return { traces: [NOTHING, markTrace(model.markSteps, frame, palette)], layout: { ...layout, xaxis } };
 }
 
 /** With little room the kind, a label's last word, gives way to the name; how many a row stands for is on hover. @param {import("./types.js").HeatmapRow} row @param {number} room letters */
@@ -110,7 +98,7 @@ function labelOf(row, room) {
   return shorten(row.label.length > room && room < FEW_LETTERS ? row.label.replace(/ \w+$/, "") : row.label, room);
 }
 
-/** @param {import("./heatmap_model.js").HeatmapModel} model @param {Frame} frame */
+/** @param {{rows: import("./types.js").HeatmapRow[]}} model @param {Frame} frame */
 function rowAxis({ rows }, frame) {
   const labelled = labelledRows(rows.length, frame.plotHeight, LABEL_SPACING);
   const room = Math.floor((frame.margin.l - 10) / LETTER);
@@ -122,22 +110,5 @@ function rowAxis({ rows }, frame) {
     ticklen: 3,
     tickcolor: "rgba(0,0,0,0)",
     showgrid: false,
-  };
-}
-
-/** @param {import("./heatmap_model.js").HeatmapModel} model @param {string} picture */
-function statesImage({ rows, columns, x0, dx }, picture) {
-  return {
-    source: picture,
-    xref: "x",
-    yref: "y",
-    x: x0 - dx / 2,
-    y: -0.5,
-    sizex: columns * dx,
-    sizey: rows.length,
-    xanchor: "left",
-    yanchor: "top",
-    sizing: "stretch",
-    layer: "above",
   };
 }

@@ -30,39 +30,20 @@ export function load() {
 const plotly = () => /** @type {any} */ (window).Plotly;
 
 const CONFIG = {
+  staticPlot: true, // pointers and keys are ours: Plotly would draw a dragged range itself, and only then say so
   displayModeBar: false,
   displaylogo: false,
-  showSendToCloud: false,
-  showEditInChartStudio: false,
-  showTips: false,
-  doubleClick: false, // the page resets the range, in the URL
-  scrollZoom: false,
   responsive: false, // lanes watch their own width, because a new width needs new columns
 };
 
 /** Draw or update in place. @param {HTMLElement} node @param {Drawing} drawing */
 export async function draw(node, drawing) {
-  const dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom"; // a finger scrolls the page
-  await plotly().react(node, drawing.traces, { ...drawing.layout, dragmode }, CONFIG);
+  await plotly().react(node, drawing.traces, drawing.layout, CONFIG);
 }
 
 /** @param {HTMLElement} node */
 export function purge(node) {
   plotly().purge(node);
-}
-
-/**
- * Report a finished drag over the step axis, and a double click. Listeners live as long as the drawn node.
- * @param {HTMLElement} node @param {(low: number, high: number) => void} onZoom @param {() => void} onReset
- */
-export function listen(node, onZoom, onReset) {
-  const events = /** @type {any} */ (node);
-  events.on("plotly_relayout", (/** @type {Record<string, number>} */ change) => {
-    const low = change?.["xaxis.range[0]"];
-    const high = change?.["xaxis.range[1]"];
-    if (low !== undefined && high !== undefined) onZoom(low, high);
-  });
-  events.on("plotly_doubleclick", onReset);
 }
 
 /**

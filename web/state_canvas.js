@@ -1,5 +1,6 @@
-// Patterns for the states of a cell, painted on a canvas: Plotly's heatmaps know colours only.
+// Cells painted on a canvas: colours of values, and patterns for what is none.
 
+import { cellPixels, shadesOf } from "./heat_cells.js";
 import { PAINT_ORDER, STATE } from "./headroom.js";
 import { LEAST_PIXELS, spanBox, stateSpans } from "./state_geometry.js";
 
@@ -56,9 +57,14 @@ function canvasOf(width, height) {
   const canvas = document.createElement("canvas");
   canvas.width = Math.max(1, Math.round(width));
   canvas.height = Math.max(1, Math.round(height));
+  return { canvas, pen: penOf(canvas) };
+}
+
+/** @param {HTMLCanvasElement} canvas */
+function penOf(canvas) {
   const pen = canvas.getContext("2d");
   if (!pen) throw new Error("this browser gives no 2-D canvas");
-  return { canvas, pen };
+  return pen;
 }
 
 /** A repeating fill for one state. @param {number} state @param {Palette} palette @param {number} ratio pixels a CSS pixel */
@@ -72,29 +78,58 @@ function patternOf(state, palette, ratio) {
 /** Sharp on dense screens, bounded on very dense ones. */
 const pixelRatio = () => Math.max(1, Math.min(2, Math.ceil(window.devicePixelRatio || 1)));
 
-/**
- * The picture of every state but plain values, as a data URL to lay over a heatmap.
- * @param {ArrayLike<number>} states @param {{rows: number, columns: number, width: number, height: number}} grid
- * @param {Palette} palette
- */
-export function paintStates(states, grid, palette) {
-  const ratio = pixelRatio();
-  const { canvas, pen } = canvasOf(grid.width * ratio, grid.height * ratio);
-  const pixels = { ...grid, width: canvas.width, height: canvas.height };
-  const spans = stateSpans(states, grid.rows, grid.columns);
+/** @typedef {import("./heat_cells.js").HeatCells} HeatCells */
+/** @typedef {{rows: number, columns: number, width: number, height: number}} Grid */
+
+/** Every state but plain values. @param {CanvasRenderingContext2D} pen @param {ArrayLike<number>} states @param {Grid} pixels @param {Palette} palette @param {number} ratio */
+function paintStates(pen, states, pixels, palette, ratio) {
+  const spans = stateSpans(states, pixels.rows, pixels.columns);
   for (const state of PAINT_ORDER) {
+    const mine = spans.filter((span) => span.state === state);
+    if (!mine.length) continue;
     const pattern = patternOf(state, palette, ratio);
     const isBad = state === STATE.inf || state === STATE.nan;
     const least = GROWS.has(state) ? LEAST_PIXELS * ratio : 1;
-    for (const span of spans) {
-      if (span.state !== state) continue;
+    for (const span of mine) {
       const box = spanBox(span, pixels, least);
       // A spike of a few pixels would be more hatch than colour; the tick above its column says the rest.
       pen.fillStyle = isBad && Math.min(box.width, box.height) < TILE * ratio ? palette.nonfinite : pattern;
       pen.fillRect(box.x, box.y, box.width, box.height);
     }
   }
+}
+
+/** The states of cells as a data URL, to lay over a heatmap. @param {HeatCells} cells @param {{width: number, height: number}} size CSS pixels @param {Palette} palette */
+export function statesUrl({ rows, columns, states }, { width, height }, palette) {
+  const ratio = pixelRatio();
+  const { canvas, pen } = canvasOf(width * ratio, height * ratio);
+  paintStates(pen, states, { rows, columns, width: canvas.width, height: canvas.height }, palette, ratio);
   return canvas.toDataURL();
+}
+
+/**
+ * All that there is of cells, on a canvas that is as large as the plot.
+ * @param {HTMLCanvasElement} canvas @param {HeatCells} cells
+ * @param {{left: number, width: number, height: number}} box where they lie, in CSS pixels from the canvas' left edge
+ * @param {number} plotWidth CSS pixels @param {Palette} palette
+ */
+export function paintHeat(canvas, cells, box, plotWidth, palette) {
+  const ratio = pixelRatio();
+  canvas.width = Math.round(plotWidth * ratio); // and it is empty
+  canvas.height = Math.round(box.height * ratio);
+  const pen = penOf(canvas);
+  const pixels = { rows: cells.rows, columns: cells.columns, width: Math.round(box.width * ratio), height: canvas.height };
+  pen.translate(Math.round(box.left * ratio), 0);
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(valuesOf(cells), 0, 0, pixels.width, pixels.height);
+  paintStates(pen, cells.states, pixels, palette, ratio);
+}
+
+/** A pixel a cell. @param {HeatCells} cells */
+function valuesOf(cells) {
+  const { canvas, pen } = canvasOf(cells.columns, cells.rows);
+  pen.putImageData(new ImageData(cellPixels(cells, shadesOf(cells.colours)), cells.columns), 0, 0);
+  return canvas;
 }
 
 /** A swatch of one state for the legend. @param {number} state @param {Palette} palette @param {number} width @param {number} height */

@@ -1,4 +1,4 @@
-"""What a figure really shows: the numbers Plotly holds, and the pixels on the screen."""
+"""What a figure really shows: the numbers it was drawn from, and the pixels on the screen."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import numpy as np
 from playwright.sync_api import Page
 
 HEATMAP = """(figure) => {
-  const rows = figure.data[0].z._inputArray;
-  return Array.from(rows, (row) => Array.from(row, (bits) => (Number.isFinite(bits) ? bits : null)));
+  const { rows, columns, z } = figure.cells;
+  const bits = Array.from(z, (each) => (Number.isFinite(each) ? each : null));
+  return Array.from({ length: rows }, (_, row) => bits.slice(row * columns, (row + 1) * columns));
 }"""
 PLACE = """(figure, [step, row]) => {
   const { xaxis: x, yaxis: y } = figure._fullLayout;
   const box = figure.getBoundingClientRect();
   const size = [Math.abs(x.d2p(1) - x.d2p(0)), Math.abs(y.d2p(1) - y.d2p(0))];
   return [box.left + x._offset + x.d2p(step), box.top + y._offset + y.d2p(row), ...size];
+}"""
+AREA = """(figure) => {
+  const { xaxis: x, yaxis: y } = figure._fullLayout;
+  const box = figure.getBoundingClientRect();
+  return { x: box.x + x._offset, y: box.y + y._offset, width: x._length, height: y._length };
 }"""
 DECODE = """async (png) => {
   const bytes = Uint8Array.from(atob(png), (character) => character.charCodeAt(0));
@@ -35,8 +41,14 @@ def selector(figure: str) -> str:
     return f"[data-testid=figure-{figure}]"
 
 
+def area(page: Page, figure: str) -> dict[str, float]:
+    """Of what lies within a figure's axes: x, y, width and height on the page in pixels."""
+    found: dict[str, float] = page.locator(selector(figure)).evaluate(AREA)
+    return found
+
+
 def bits(page: Page, figure: str) -> np.ndarray:
-    """(rows, columns) of the numbers Plotly drew, NaN where it drew none."""
+    """(rows, columns) of the numbers behind the cells, NaN where there is none."""
     return np.array(page.locator(selector(figure)).evaluate(HEATMAP), float)
 
 
@@ -46,11 +58,7 @@ def place(page: Page, figure: str, step: float, row: float) -> tuple[float, floa
     return x, y, width, height
 
 
-# The patterns of the states are a picture in the figure: the browser decodes it after Plotly says it is done.
-PICTURES_DECODED = """async () => {
-  await Promise.all([...document.querySelectorAll('svg image')].map((image) => image.decode().catch(() => {})));
-  await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
-}"""
+PAINTED = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
 
 
 def pixels(page: Page, figure: str) -> np.ndarray:
@@ -58,7 +66,7 @@ def pixels(page: Page, figure: str) -> np.ndarray:
     box, size = page.locator(selector(figure)).bounding_box(), page.viewport_size
     assert box is not None
     assert size is not None
-    page.evaluate(PICTURES_DECODED)
+    page.evaluate(PAINTED)
     left, top = math.floor(box["x"]), max(0, math.floor(box["y"]))
     clip = {"x": left, "y": top, "width": box["width"], "height": min(box["height"], size["height"] - top)}
     width, height, data = page.evaluate(DECODE, base64.b64encode(page.screenshot(clip=clip)).decode())

@@ -115,7 +115,7 @@ def test_what_is_not_there_is_said(tab: Tab, runs: Runs) -> None:
 def test_the_scale_stands_apart_from_the_headroom_scale(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=0&against=rank:1")
     heat = page.locator(drawn.selector("comparison")).evaluate(
-        "({ data: [heat] }) => [heat.zmin, heat.zmax, heat.colorscale.length]"
+        "({ cells }) => [cells.low, cells.high, cells.colours.length]"
     )
     assert heat == [-8, 8, 5]
 

@@ -175,7 +175,11 @@ def test_the_strip_is_dragged_at_its_edges_in_its_middle_and_beside(tab: Tab, ru
 # Left and right edge of the strip, and of what is drawn over steps.
 EDGES = """() => {
   const edges = (box) => [box.left, box.right].map((x) => Math.round(x * 100) / 100);
-  const area = (plot) => edges(plot.querySelector(".nsewdrag").getBoundingClientRect());
+  const area = (plot) => {
+    const { xaxis } = plot._fullLayout;
+    const left = plot.getBoundingClientRect().left + xaxis._offset;
+    return edges({ left, right: left + xaxis._length });
+  };
   const isShown = (plot) => plot.checkVisibility({ visibilityProperty: true }) && !plot.closest("aside");
   const plots = [...document.querySelectorAll("main .plot")].filter(isShown);
   return { strip: edges(document.querySelector(".step-brush").getBoundingClientRect()), plots: plots.map(area) };

@@ -75,8 +75,7 @@ def test_the_reader_chooses_the_axis(tab: Tab, address: str) -> None:
 def test_a_part_of_the_time_is_asked_for(tab: Tab, address: str) -> None:
     page = tab.open(address)
     plot = page.locator(drawn.selector("gpu-power"))
-    box = plot.locator(".nsewdrag").first.bounding_box()
-    assert box is not None
+    box = drawn.area(page, "gpu-power")
     with page.expect_request(re.compile("start_ns=.*stop_ns=")):
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         page.mouse.down()

@@ -16,7 +16,7 @@ from tests.browser.hand_made import INF_AT, LIMIT, SILENT_FROM, STEPS, TENSORS, 
 from tests.server.conftest import Server
 
 LABELS = "() => [...document.querySelectorAll('.ytick text')].map((label) => label.textContent)"
-ALL_DRAWN = "(rows) => document.querySelector('.layers-main .plot')?.data?.[0].z._inputArray.length === rows"
+ALL_DRAWN = "(rows) => document.querySelector('.layers-main .plot')?.cells?.rows === rows"
 
 
 def wait_for_rows(page: Page, rows: int) -> None:
@@ -68,7 +68,7 @@ def test_another_statistic_is_drawn_on_its_own_scale(tab: Tab, runs: Runs) -> No
     page.get_by_label("Statistic").select_option("amax")
     page.wait_for_url("**/layers?rank=1&statistic=amax")
     expect(page.get_by_role("heading", name="Largest magnitude by layer, rank 1")).to_be_visible()
-    page.wait_for_function("() => document.querySelector('.layers-main .plot').data[0].zmin === -24")
+    page.wait_for_function("() => document.querySelector('.layers-main .plot').cells?.low === -24")
     found = drawn.bits(page, "layers")
     np.testing.assert_allclose(found[:, :SILENT_FROM], np.log2(amax(1)[:, :SILENT_FROM]), atol=1e-3)
     expect(page.get_by_role("note", name="Legend: largest magnitude")).to_be_visible()

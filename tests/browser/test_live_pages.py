@@ -23,14 +23,19 @@ GONE = ["net::ERR_", "Failed to load resource"]
 # What the page is made of, and how it looks in every frame from now on.
 WATCH = """() => {
   const figures = [...document.querySelectorAll(".plot")];
-  const drawn = "svg.main-svg, .hm image, .images image";
-  const parts = figures.flatMap((figure) => [figure, ...figure.querySelectorAll(drawn)]);
+  const parts = figures.flatMap((figure) => [figure, ...figure.parentElement.querySelectorAll("svg.main-svg, canvas")]);
   const rows = [...document.querySelectorAll("main .lane, main .verdict, main .cards")];
   window.seen = { parts, rows, frames: 0, bare: 0 };
+  const heat = ["layers", "timeline"].map((name) => document.querySelector(`canvas:has(+ [data-testid$=${name}])`));
+  const pen = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const isPainted = (canvas) => {
+    pen.clearRect(0, 0, 1, 1);
+    pen.drawImage(canvas, 9, 9, 1, 1, 0, 0, 1, 1);
+    return canvas.checkVisibility() && pen.getImageData(0, 0, 1, 1).data[3] > 0;
+  };
   const look = () => {
-    const heat = [...document.querySelectorAll("[data-testid$=layers] .hm image, [data-testid$=timeline] .hm image")];
     window.seen.frames += 1;
-    if (heat.length !== 2 || heat.some((image) => !image.href.baseVal)) window.seen.bare += 1;
+    if (!heat.every(isPainted)) window.seen.bare += 1;
     requestAnimationFrame(look);
   };
   look();
@@ -43,7 +48,7 @@ HIDE = """(hidden) => {
   Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
-COLUMNS = "([figure, count]) => document.querySelector(figure).data[0].z._inputArray[0].length === count"
+COLUMNS = "([figure, count]) => document.querySelector(figure).cells.columns === count"
 
 
 class Live:
@@ -116,16 +121,16 @@ def test_old_cells_keep_their_pixels_while_new_ones_come(live: Live, new_tab: Ca
     total = FIRST + ROUNDS * MORE
     page = patient(new_tab(live.server.url)).open(f"/runs/1/layers?start=0&stop={total}")  # the axis stays as it is
     columns(page, FIRST)
-    page.evaluate(drawn.PICTURES_DECODED)
+    page.evaluate(drawn.PAINTED)
     before = old_cells(page)
     assert len(np.unique(before.reshape(-1, 3), axis=0)) > 5, "there is something to see"
     looks = 0
     for _ in range(ROUNDS):
         live.send(MORE)
-        while page.evaluate(f"document.querySelector('{LAYERS}').data[0].z._inputArray[0].length") < live.step:
+        while page.evaluate(f"document.querySelector('{LAYERS}').cells.columns") < live.step:
             np.testing.assert_allclose(old_cells(page), before, atol=12)
             looks += 1
-    page.evaluate(drawn.PICTURES_DECODED)
+    page.evaluate(drawn.PAINTED)
     np.testing.assert_allclose(old_cells(page), before, atol=12)
     assert looks >= ROUNDS
 

@@ -25,12 +25,12 @@ def click_cell(page: Page, figure: str, step: float, row: float) -> None:
 
 def wait_for_columns(page: Page, columns: int) -> None:
     """Sooner than a page looks by itself, without being told."""
-    drawn_columns = "document.querySelector('.plot').data[0].z._inputArray[0].length"
+    drawn_columns = "document.querySelector('.plot').cells.columns"
     page.wait_for_function(f"() => {drawn_columns} == {columns}", timeout=7_000)
 
 
 def wait_for_rows(page: Page, rows: int) -> None:
-    page.wait_for_function(f"() => document.querySelector('.plot').data[0].z._inputArray.length == {rows}")
+    page.wait_for_function(f"() => document.querySelector('.plot').cells.rows == {rows}")
 
 
 def test_clicks_lead_from_timeline_to_layers_to_step_to_tensor(tab: Tab, runs: Runs) -> None:
@@ -112,7 +112,7 @@ def test_the_address_holds_the_whole_view(tab: Tab, new_tab: Callable[..., Tab],
     page.mouse.up()
     page.wait_for_url(re.compile(r"/layers\?rank=0&start=1\d\d&stop=1\d\d&kind=grad_output&q=ff$"))
     expect(page.locator(".range-shown")).to_contain_text("steps 1")
-    page.wait_for_function("() => document.querySelector('.plot').data[0].z._inputArray[0].length < 60")
+    page.wait_for_function("() => document.querySelector('.plot').cells.columns < 60")
     seen = drawn.bits(page, "layers")
     assert seen.shape[0] == 4
     assert 38 <= seen.shape[1] <= 43

@@ -18,7 +18,6 @@ ORDER = ("loss", "loss_scale", "timeline", "step_time", "phases", "waits", "gpu-
 SCALE_BITS = (0, 1, 2, 4, 6.4, 9.6, 16)
 EDGES = """(figures) => figures.filter((one) => one.checkVisibility({visibilityProperty: true}) && one._fullLayout)
   .map((one) => [one._fullLayout.xaxis._offset + one.getBoundingClientRect().left, one._fullLayout.xaxis._length])"""
-CELLS = "(figure) => figure.data[0].z.map((row) => row.map((bits) => (Number.isFinite(bits) ? bits : null)))"
 SHOWN = """(figures) => figures.filter((one) => one.checkVisibility({visibilityProperty: true}))
   .map((one) => one.dataset.testid.replace("figure-", ""))"""
 
@@ -53,7 +52,7 @@ def test_the_lanes_stand_in_order_and_share_their_edges(tab: Tab, runs: Runs) ->
 
 def test_the_waits_are_those_of_the_collectives(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.health}")
-    found = np.array(page.locator(drawn.selector("waits")).evaluate(CELLS), float)
+    found = drawn.bits(page, "waits")
     assert found.shape == (RANKS, STEPS)
     steps = slice(2, None)  # one duration of the second step is not known
     for rank in range(RANKS):

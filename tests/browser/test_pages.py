@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import expect
 
+from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import FAILURE, Runs
 from tests.server.conftest import Server
@@ -62,8 +63,7 @@ def test_a_step_shows_every_rank_and_a_cell_opens_its_frames(tab: Tab, runs: Run
     page = tab.open(f"/runs/{runs.states}/step?step=130&rank=1")
     lane = page.locator(".lane", has=page.get_by_test_id("figure-ranks"))
     expect(lane.get_by_role("heading")).to_have_text("Headroom by rank, call order")
-    box = page.locator("[data-testid=figure-ranks] .nsewdrag.drag").first.bounding_box()
-    assert box is not None
+    box = drawn.area(page, "ranks")
     at = {"x": box["x"] + box["width"] * 4.5 / 12, "y": box["y"] + box["height"] * 0.25}
     page.mouse.move(**at)
     expect(lane.locator(".lane-readout")).to_have_text("rank 0, blocks.4.ff grad_output: NaN")

@@ -40,9 +40,12 @@ SHOWN = r"""() => {
     return value;
   };
   const heat = (z) => plain(Array.from(z?._inputArray ?? z ?? [], plain));
+  const cells = ({ rows, columns, x0, dx, z, states, low, high }) =>
+    [rows, columns, x0, dx, plain(z), plain(states), low, high];
   const figure = (plot) => [
     plot.dataset.testid, plain(plot._fullLayout?.xaxis?.range),
     (plot.data ?? []).map(({ type, x, y, z, x0, dx }) => [type, plain(x), plain(y), heat(z), x0 ?? null, dx ?? null]),
+    plot.cells ? cells(plot.cells) : null,
   ];
   const held = (field) => (field.type === "checkbox" ? field.checked : field.value);
   const control = (field) => [field.getAttribute("aria-label"), held(field)];
@@ -54,10 +57,12 @@ SHOWN = r"""() => {
     address: location.pathname + location.search,
     title: document.title,
     words,
-    pressed: [...main.querySelectorAll("[aria-pressed], [aria-sort], [aria-selected]")].map((node) => node.outerHTML),
+    pressed: [...main.querySelectorAll("[aria-pressed], [aria-sort], [aria-selected]")]
+      .filter((node) => node.checkVisibility()).map((node) => node.outerHTML),
     controls: [...main.querySelectorAll("input, select, textarea")].map(control),
     figures: [...main.querySelectorAll(".plot")].filter((plot) => plot.checkVisibility()).map(figure),
-    canvases: [...main.querySelectorAll("canvas")].map((canvas) => canvas.toDataURL()),
+    canvases: [...main.querySelectorAll("canvas")]
+      .filter((canvas) => canvas.checkVisibility({ visibilityProperty: true })).map((canvas) => canvas.toDataURL()),
     strip: main.querySelector(".step-brush")?.getAttribute("aria-valuetext") ?? null,
     current: document.querySelector("#nav [aria-current]")?.dataset.page ?? null,
   };

@@ -4,6 +4,7 @@ import { marksOf, placed } from "../alert_marks.js";
 import { notableAlerts } from "../alert_pages.js";
 import { el, link } from "../dom.js";
 import { plural } from "../format.js";
+import { soonAfter } from "../soon_after.js";
 import { runPath } from "../url_state.js";
 import { watchWidth } from "../watch_width.js";
 import { createMarkList } from "./alert_mark_list.js";
@@ -94,8 +95,13 @@ export function createAlertRow(run, { marked, point = () => {} }) {
     element,
     load,
     show,
-    /** At once, so that lanes drawn after it need not move. @param {(width: number) => MarkAxis} axis @param {AbortSignal} signal */
-    async update(axis, signal) {
+    /**
+     * At first before what is `below`, which then need not move; those that are known move along with it, and the others come after it.
+     * @param {(width: number) => MarkAxis} axis @param {Promise<unknown>} below @param {AbortSignal} signal
+     */
+    async update(axis, below, signal) {
+      if (axisFor) await soonAfter(below);
+      signal.throwIfAborted();
       await load(signal);
       show(axis);
     },

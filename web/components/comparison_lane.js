@@ -3,7 +3,7 @@
 import { channels } from "../colour_scale.js";
 import { el } from "../dom.js";
 import { heatmapDrawing } from "../figure_drawing.js";
-import { paintStates } from "../state_canvas.js";
+import { heatCells } from "../heat_cells.js";
 import { comparisonReadout, parseAgainst, readComparison, sidesOf } from "./comparison_model.js";
 
 /** @typedef {import("./comparison_model.js").ComparisonModel} ComparisonModel */
@@ -25,14 +25,8 @@ function between(one, other) {
   return `rgb(${a.map((channel, i) => Math.round((channel + b[i]) / 2)).join(", ")})`;
 }
 
-/** @param {ComparisonModel} model @param {import("../figure_frame.js").Frame} frame @param {Palette} palette @returns {import("../figure_drawing.js").Drawing} */
-function drawing(model, frame, palette) {
-  const across = Math.max(1, (model.columns * model.dx * frame.plotWidth) / (frame.range.stop - frame.range.start));
-  const grid = { rows: model.rows.length, columns: model.columns, width: across, height: frame.plotHeight };
-  const { traces, layout } = heatmapDrawing(model, frame, palette, paintStates(model.states, grid, palette));
-  const [heat, ...others] = traces;
-  return { layout, traces: [{ ...heat, zmin: -REACH, zmax: REACH, colorscale: differenceScale(palette) }, ...others] };
-}
+/** @param {ComparisonModel} model @param {Palette} palette */
+const cellsOf = (model, palette) => heatCells(model, palette, { low: -REACH, high: REACH, colours: differenceScale(palette) });
 
 function legend() {
   const ticks = [-REACH, -REACH / 2, 0, REACH / 2, REACH].map((value) => {
@@ -55,7 +49,8 @@ export function comparisonSpec(ctx) {
     plotHeight: (rows) => Math.max(LEAST_HEIGHT, Math.min(MOST_HEIGHT, rows * ROW)),
     read: readComparison,
     isEmpty: (/** @type {ComparisonModel} */ { rows, columns }) => !rows.length || !columns,
-    draw: drawing,
+    draw: heatmapDrawing,
+    cells: cellsOf,
     readout: (model, step, row) => comparisonReadout(model, step, row, sidesOf(parseAgainst(ctx.state.against), ctx.state.rank)),
     legend,
   };

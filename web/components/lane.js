@@ -5,11 +5,12 @@ import { el } from "../dom.js";
 import { STEPS } from "../figure_axis.js";
 import { frameOf, pixelOf } from "../figure_frame.js";
 import { summaryOf } from "../figure_summary.js";
-import { draw, listen, load as library, purge } from "../plot.js";
+import { draw, load as library, purge } from "../plot.js";
 import { palette } from "../theme.js";
 import { createFigureMenu } from "./figure_menu.js";
 import { createFigureTable } from "./figure_table.js";
 import { createHairlines } from "./hairlines.js";
+import { createLaneCells } from "./lane_cells.js";
 import { laneFigure, titleOf } from "./lane_files.js";
 import { watchPointer } from "./lane_pointer.js";
 import { describe } from "./lane_specs.js";
@@ -46,7 +47,6 @@ export class Lane {
   constructor(spec, options, handlers) {
     this.spec = spec;
     this.options = options;
-    this.handlers = handlers;
     /** @type {any} */
     this.model = null;
     /** @type {import("../figure_frame.js").Frame | null} */
@@ -67,21 +67,25 @@ export class Lane {
     this.table = createFigureTable(() => titleOf(this), () => this.model && summaryOf(this.model, this.spec.name, this.axis(), this.view?.run.series));
     this.menu = createFigureMenu(laneFigure(this), this.table, this.heading);
     this.hairlines = createHairlines();
+    this.cells = createLaneCells();
+    /** Of the plot with its margins, in pixels, when it was last looked at: looking makes the browser lay out the page. */
+    this.width = 0;
     /** Where the marks above the lanes stand. @type {readonly number[]} */
     this.marks = [];
-    this.wrap = el("div", { class: "plot-wrap" }, this.plot, this.hairlines.element, this.cursor);
-    this.plot.style.height = `${this.frameFor(this.plotHeight(1), { start: 0, stop: 1 }).height}px`;
-    this.message = el("p", { class: "lane-message", hidden: true });
-    this.element = el("section", { class: "panel lane" }, this.head(), this.wrap, this.message, this.spec.legend?.(), this.table.element);
-    library().catch(() => {}); // it takes a quarter of a second to run, so the sooner it is there; `update` says what fails
     this.pointer = watchPointer(this.plot, {
       surface: () => this.surface(),
       hover: (spot) => handlers.hover(this, spot),
       pick: (spot) => handlers.pick(this, spot),
       pickLabel: (row) => handlers.pickLabel(this, row),
-      // Plotly ends its drag after this event, in the same turn.
-      released: () => void setTimeout(() => this.postponed && this.render()),
+      zoom: handlers.zoom,
+      reset: handlers.reset,
+      released: () => this.postponed && void this.render(),
     });
+    this.wrap = el("div", { class: "plot-wrap" }, this.cells.element, this.plot, this.pointer.element, this.hairlines.element, this.cursor);
+    this.plot.style.height = `${this.frameFor(this.plotHeight(1), { start: 0, stop: 1 }).height}px`;
+    this.message = el("p", { class: "lane-message", hidden: true });
+    this.element = el("section", { class: "panel lane" }, this.head(), this.wrap, this.message, this.spec.legend?.(), this.table.element);
+    library().catch(() => {}); // it takes a quarter of a second to run, so the sooner it is there; `update` says what fails
   }
 
   head() {
@@ -100,7 +104,7 @@ export class Lane {
 
   /** @param {number} plotHeight @param {import("../types.js").StepRange} range */
   frameFor(plotHeight, range) {
-    return frameOf(this.wrap.clientWidth, plotHeight, range, this.options.left);
+    return frameOf(this.width, plotHeight, range, this.options.left);
   }
 
   surface() {
@@ -112,8 +116,13 @@ export class Lane {
     return this.model?.rows ?? [];
   }
 
+  measure() {
+    this.width = this.wrap.clientWidth;
+  }
+
   /** How much detail fits. @param {View} view */
   size(view) {
+    this.measure();
     const { plotWidth } = this.frameFor(0, view.range);
     const rows = Math.floor(this.plotHeight(Infinity) / LEAST_ROW);
     return { columns: Math.min(MOST_COLUMNS, plotWidth), rows: Math.min(MOST_ROWS, rows) };
@@ -132,7 +141,7 @@ export class Lane {
       this.view = view;
       this.note.textContent = [answer.meta.note, damageNote(answer.meta)].filter(Boolean).join("; ");
       this.options.onModel?.(this.model);
-      await this.render();
+      await this.redraw();
     } catch (error) {
       if (signal.aborted || isPageWide(error)) throw error;
       this.drop();
@@ -151,8 +160,14 @@ export class Lane {
     this.options.onFailed?.();
   }
 
-  /** Draw what was last received; a drag under way is not disturbed. */
-  async render() {
+  /** Draw what was last received, as wide as there is room now. */
+  render() {
+    this.measure();
+    return this.redraw();
+  }
+
+  /** A drag under way is not disturbed. */
+  async redraw() {
     this.postponed = this.pointer.isDown();
     if (!this.model || !this.view || this.gone || this.postponed) return;
     const empty = this.spec.isEmpty(this.model);
@@ -169,11 +184,13 @@ export class Lane {
 
   /** @param {import("../types.js").StepRange} range */
   async drawPlot(range) {
-    const first = this.frame === null;
+    const colours = palette();
     this.frame = this.frameFor(this.plotHeight(this.rows().length), range);
     this.plot.style.height = `${this.frame.height}px`;
-    await draw(this.plot, this.spec.draw(this.model, this.frame, palette()));
-    if (first) listen(this.plot, this.handlers.zoom, this.handlers.reset);
+    const cells = this.spec.cells?.(this.model, colours) ?? null;
+    this.cells.draw(cells, this.frame, colours);
+    Object.assign(this.plot, { cells }); // beside Plotly's `data`: what is drawn, for who looks at a page with scripts
+    await draw(this.plot, this.spec.draw(this.model, this.frame, colours));
     this.mark(this.marks);
   }
 

@@ -7,9 +7,10 @@ import { LEAST_WIDTH, pictureDrawing, pictureFrame } from "../figure_picture.js"
 import { rowsOf } from "../figure_rows.js";
 import { clip, rankName } from "../format.js";
 import { STATE, STATE_WORDS } from "../headroom.js";
+import { cellsBox, withCells } from "../heat_cells.js";
 import { pictureUrl } from "../plot.js";
 import { dataBytes, dataText } from "../save_file.js";
-import { paintSwatch } from "../state_canvas.js";
+import { paintSwatch, statesUrl } from "../state_canvas.js";
 import { withTitle } from "../svg_pen.js";
 import { palette } from "../theme.js";
 
@@ -74,10 +75,18 @@ async function picture(lane, format) {
   const axis = lane.spec.axis ? "tensor, in call order" : lane.axis().label;
   const marks = lane.marks.filter((place) => place >= shown.range.start && place < shown.range.stop);
   const swatches = model.states?.length ? stateSwatches(colours, Boolean(model.statistic)) : [];
-  const drawing = pictureDrawing(lane.spec.draw(model, frame, colours), model, frame, colours, caption, { axis, marks, swatches, bar: lane.spec.bar });
+  const drawing = pictureDrawing(wholeDrawing(lane, frame, colours), model, frame, colours, caption, { axis, marks, swatches, bar: lane.spec.bar });
   const url = await pictureUrl(drawing, format);
   if (format === "png") return new Blob([dataBytes(url)], { type: "image/png" });
   return new Blob([withTitle(dataText(url), caption.title, caption.about)], { type: "image/svg+xml" });
+}
+
+/** As on the screen, where the cells of a heatmap lie under the drawing. @param {Lane} lane @param {import("../figure_frame.js").Frame} frame @param {import("../theme.js").Palette} colours */
+function wholeDrawing({ spec, model }, frame, colours) {
+  const drawing = spec.draw(model, frame, colours);
+  if (!spec.cells) return drawing;
+  const cells = spec.cells(model, colours);
+  return withCells(drawing, cells, statesUrl(cells, cellsBox(cells, frame), colours));
 }
 
 /** Only of headroom is there a limit that a cell has met. @param {import("../theme.js").Palette} colours @param {boolean} isOther */

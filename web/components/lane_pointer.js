@@ -1,6 +1,7 @@
-// Pointer and keys over a figure, told as steps and rows. Plotly keeps the drag; clicks and hovers are ours.
+// Pointer and keys over a figure, told as steps and rows.
 
 import { rowAt, stepAt } from "../figure_frame.js";
+import { createLaneDrag } from "./lane_drag.js";
 
 /** @typedef {import("../figure_frame.js").Frame} Frame */
 /** @typedef {{step: number, row: number | null, shift: boolean}} Spot */
@@ -10,17 +11,20 @@ import { rowAt, stepAt } from "../figure_frame.js";
  * @property {(spot: Spot | null) => void} hover
  * @property {(spot: Spot) => void} pick
  * @property {(row: number) => void} pickLabel
+ * @property {(low: number, high: number) => void} zoom to a part of the axis
+ * @property {() => void} reset
  * @property {() => void} released after a press, wherever it ended
  */
 
 /** A press that moves further than this is a drag. Pixels. */
 const STILL = 4;
-/** A second press within this time makes a double click, which resets the range: Plotly's own default. Milliseconds. */
+/** A second press within this time makes a double click, which resets the range. Milliseconds. */
 const DOUBLE_MS = 300;
 
 /** @param {HTMLElement} plot @param {PointerHandlers} handlers */
 export function watchPointer(plot, handlers) {
-  /** @type {{x: number, y: number} | null} */
+  const drag = createLaneDrag(plot);
+  /** @type {{x: number, y: number, mayDrag: boolean} | null} */
   let pressed = null;
   let pressedAt = -Infinity;
   let second = false;
@@ -56,7 +60,7 @@ export function watchPointer(plot, handlers) {
   /** @param {PointerEvent} event */
   function press(event) {
     if (event.button !== 0) return;
-    pressed = { x: event.clientX, y: event.clientY };
+    pressed = { x: event.clientX, y: event.clientY, mayDrag: event.pointerType !== "touch" && spotOf(event) !== null }; // a finger scrolls the page
     second = event.timeStamp - pressedAt < DOUBLE_MS;
     pressedAt = event.timeStamp;
     clearTimeout(click);
@@ -65,9 +69,29 @@ export function watchPointer(plot, handlers) {
   /** @param {PointerEvent} event */
   function release(event) {
     if (!pressed) return;
-    const still = Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y) < STILL;
+    const still = isStill(event, pressed);
+    const dragged = drag.end();
     pressed = null;
-    if (still && !second && event.type === "pointerup") clickAt(event);
+    if (event.type !== "pointerup") return handlers.released();
+    if (dragged) handlers.zoom(...dragged);
+    else if (still && second && spotOf(event)) handlers.reset();
+    else if (still && !second) clickAt(event);
+    handlers.released();
+  }
+
+  /** @param {PointerEvent} event */
+  function dragTo(event) {
+    const frame = handlers.surface()?.frame;
+    if (!pressed?.mayDrag || !frame || isStill(event, pressed)) return;
+    plot.setPointerCapture(event.pointerId); // it goes on beside the plot
+    drag.move(pressed.x, event.clientX, frame);
+  }
+
+  /** Nothing comes of it. */
+  function giveUp() {
+    if (!pressed) return;
+    pressed = null;
+    drag.end();
     handlers.released();
   }
 
@@ -81,8 +105,11 @@ export function watchPointer(plot, handlers) {
 
   /** @param {PointerEvent} event */
   function move(event) {
+    dragTo(event);
+    const at = spotOf(event);
     plot.classList.toggle("on-label", labelOf(event) !== null);
-    point(spotOf(event));
+    plot.classList.toggle("on-plot", at !== null);
+    point(at);
   }
 
   /** @param {KeyboardEvent} event */
@@ -90,10 +117,15 @@ export function watchPointer(plot, handlers) {
     const surface = handlers.surface();
     if (!surface || event.altKey || event.metaKey || event.ctrlKey) return;
     if (event.key === "Enter" && spot) handlers.pick({ ...spot, shift: event.shiftKey });
-    else if (event.key === "Escape") point(null);
+    else if (event.key === "Escape") leave();
     else if (event.key.startsWith("Arrow")) point(moved(spot, event.key, surface));
     else return;
     event.preventDefault();
+  }
+
+  function leave() {
+    giveUp();
+    point(null);
   }
 
   plot.addEventListener("pointermove", move);
@@ -105,6 +137,7 @@ export function watchPointer(plot, handlers) {
   window.addEventListener("pointercancel", release, true);
 
   return {
+    element: drag.element,
     isDown: () => pressed !== null,
     stop() {
       clearTimeout(click);
@@ -113,6 +146,9 @@ export function watchPointer(plot, handlers) {
     },
   };
 }
+
+/** @param {PointerEvent} event @param {{x: number, y: number}} from */
+const isStill = ({ clientX, clientY }, { x, y }) => Math.hypot(clientX - x, clientY - y) < STILL;
 
 /**
  * A spot moved by an arrow key; the first arrow enters at the end.

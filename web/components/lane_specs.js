@@ -4,8 +4,9 @@ import { count, magnitude, reading, scale, seconds } from "../format.js";
 import { cellOf, cellText, columnAt, readHeatmap, rowName, worstInColumn } from "../heatmap_model.js";
 import { plainLines, scaleLines, tensorLines } from "../line_drawing.js";
 import { points, readLines, valueAt } from "../lines_model.js";
-import { paintStates } from "../state_canvas.js";
-import { statisticDrawing } from "../statistic_drawing.js";
+import { heatmapDrawing } from "../figure_drawing.js";
+import { heatCells } from "../heat_cells.js";
+import { sequentialColours } from "../sequential_colours.js";
 
 /** @typedef {import("../heatmap_model.js").HeatmapModel} HeatmapModel */
 /** @typedef {import("../lines_model.js").LinesModel} LinesModel */
@@ -19,6 +20,7 @@ import { statisticDrawing } from "../statistic_drawing.js";
  * @property {(answer: import("../types.js").FigureAnswer) => any} read
  * @property {(model: any) => boolean} isEmpty
  * @property {(model: any, frame: import("../figure_frame.js").Frame, palette: import("../theme.js").Palette) => import("../figure_drawing.js").Drawing} draw
+ * @property {(model: any, palette: import("../theme.js").Palette) => import("../heat_cells.js").HeatCells} [cells] of a heatmap, painted under what is drawn
  * @property {(model: any, step: number, row: number | null) => string} readout
  * @property {() => HTMLElement} [legend] under the plot
  * @property {import("../figure_picture.js").Bar} [bar] its colours in a saved picture, where they are neither headroom nor of a statistic
@@ -67,18 +69,18 @@ function heatReadout(model, step, row) {
   return cell ? `${rowName(model.rows[cell.row])}: ${cellText(cell)}` : "";
 }
 
-/** @type {(model: HeatmapModel, frame: import("../figure_frame.js").Frame, palette: import("../theme.js").Palette) => import("../figure_drawing.js").Drawing} */
-function drawHeatmap(model, frame, palette) {
-  const grid = { rows: model.rows.length, columns: model.columns, width: frame.plotWidth, height: frame.plotHeight };
-  const steps = frame.range.stop - frame.range.start;
-  // Painted at the pixels the cells really cover, so that patterns keep their size and least sizes hold.
-  const width = Math.max(1, (model.columns * model.dx * frame.plotWidth) / steps);
-  return statisticDrawing(model, frame, palette, paintStates(model.states, { ...grid, width }, palette));
+/** Headroom and floor room on the headroom scale, all else on one of its own. @param {HeatmapModel} model @param {import("../theme.js").Palette} palette */
+function statisticCells(model, palette) {
+  const { statistic } = model;
+  if (!statistic || statistic.scale === "bits") return heatCells(model, palette);
+  const colours = sequentialColours();
+  return heatCells(model, palette, { low: statistic.low, high: statistic.high, colours: colours.map((colour, i) => [i / (colours.length - 1), colour]) });
 }
 
 const HEATMAP = {
   read: readHeatmap,
-  draw: drawHeatmap,
+  draw: heatmapDrawing,
+  cells: statisticCells,
   readout: heatReadout,
   isEmpty: (/** @type {HeatmapModel} */ model) => !model.rows.length || !model.columns,
 };

@@ -4,6 +4,7 @@ import * as api from "../api.js";
 import { el, replace } from "../dom.js";
 import { clip } from "../format.js";
 import { createRefresher } from "../refresher.js";
+import { soonAfter } from "../soon_after.js";
 import { formatState } from "../url_state.js";
 import { waitingRun } from "./empty_state.js";
 import { errorState, mayHeal } from "./error_state.js";
@@ -41,16 +42,18 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
   async function load(signal) {
     const known = hasMoved ? ctx.knownRun() : null;
     hasMoved = false;
-    const asked = api.run(ctx.params.id, signal).then((run) => seen(run, signal));
-    if (!known) return show(await asked, signal);
-    // All that is shown hangs on the run's facts, and those that the page before was told are seldom old: both at once.
+    if (!known) return show(await ask(signal), signal);
+    // All that is shown hangs on the run's facts, and those that the page before was told are seldom old.
     header.update(known, ctx.clock());
-    const [run] = await Promise.all([asked, show(known, signal)]);
+    const shown = show(known, signal);
+    const [run] = await Promise.all([soonAfter(shown).then(() => ask(signal)), shown]);
     if (!isSame(run, known)) refresher.soon();
   }
 
-  /** @param {Run} run as it was just told @param {AbortSignal} signal */
-  function seen(run, signal) {
+  /** @param {AbortSignal} signal */
+  async function ask(signal) {
+    signal.throwIfAborted();
+    const run = await api.run(ctx.params.id, signal);
     signal.throwIfAborted();
     ctx.sawRun(run);
     header.update(run, ctx.clock());

@@ -106,7 +106,8 @@ export function createTimeLanes(ctx, entries, samples, zoomed) {
     /** @param {import("./lane.js").View} view whose range is in seconds @param {AbortSignal} signal */
     async update(view, signal) {
       const axis = (/** @type {number} */ width) => timeAxis(view.range, samples().origin_ns, width);
-      await Promise.all([alerts.update(axis, signal), ...lanes.map((lane) => lane.update(view, signal))]);
+      const drawn = Promise.all(lanes.map((lane) => lane.update(view, signal)));
+      await Promise.all([drawn.then(() => alerts.show(axis)), alerts.update(axis, drawn, signal)]);
       alerts.show(axis); // a pointed-at second has moved with the lanes
     },
     destroy() {

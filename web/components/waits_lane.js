@@ -3,11 +3,11 @@
 import * as api from "../api.js";
 import { share } from "../colour_scale.js";
 import { heatmapDrawing } from "../figure_drawing.js";
+import { heatCells } from "../heat_cells.js";
 import { columnAt } from "../heatmap_model.js";
 import { SCALE_BITS, STATE } from "../headroom.js";
 import { time } from "../quantities.js";
 import { seldom } from "../seldom.js";
-import { paintStates } from "../state_canvas.js";
 import { decode } from "../typed_array.js";
 import { el } from "../dom.js";
 import { viewKey } from "./lane_view.js";
@@ -49,14 +49,13 @@ export function readWaits({ figure, meta }) {
 }
 
 /** @param {WaitsModel} model @param {import("../figure_frame.js").Frame} frame @param {import("../theme.js").Palette} palette */
-function draw(model, frame, palette) {
-  const { rows, columns, dx, z } = model;
-  const colours = Array.from(z, (seconds) => (Number.isFinite(seconds) ? asBits(seconds) : NaN));
-  const states = Array.from(z, (seconds) => (Number.isFinite(seconds) ? STATE.value : STATE.notObserved));
-  const width = Math.max(1, (columns * dx * frame.plotWidth) / (frame.range.stop - frame.range.start));
-  const picture = paintStates(states, { rows: rows.length, columns, width, height: frame.plotHeight }, palette);
-  const trace = { z: rows.map((_, row) => colours.slice(row * columns, (row + 1) * columns)) };
-  return heatmapDrawing({ ...model, trace, states, statistic: null, markSteps: [] }, frame, palette, picture);
+const draw = (model, frame, palette) => heatmapDrawing({ ...model, markSteps: [] }, frame, palette);
+
+/** @param {WaitsModel} model @param {import("../theme.js").Palette} palette */
+function cells(model, palette) {
+  const z = Array.from(model.z, (seconds) => (Number.isFinite(seconds) ? asBits(seconds) : NaN));
+  const states = z.map((bits) => (Number.isFinite(bits) ? STATE.value : STATE.notObserved));
+  return heatCells({ ...model, z, states }, palette);
 }
 
 /** Of a column the largest of some values and its row; null where none is known. @param {WaitsModel} model @param {ArrayLike<number>} values @param {number} column */
@@ -100,6 +99,7 @@ export const WAITS = {
   read: readWaits,
   isEmpty: (/** @type {WaitsModel} */ { isKnown }) => !isKnown,
   draw,
+  cells,
   readout,
   legend,
   bar: { title: "waited for the others", tickvals: SCALE.ticks.map(asBits), ticktext: SCALE.ticks.map(SCALE.text) },

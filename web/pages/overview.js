@@ -17,6 +17,7 @@ import { createVerdict } from "../components/verdict.js";
 import { WAITS, createWaitsSource } from "../components/waits_lane.js";
 import { createWorstTable } from "../components/worst_table.js";
 import { el } from "../dom.js";
+import { soonAfter } from "../soon_after.js";
 import { shownRange } from "../url_state.js";
 
 const HINTS = [
@@ -40,6 +41,9 @@ function build(ctx, refetch) {
   const twin = el("details", { class: "twin" }, el("summary", {}, "The layers as a table"), table.element);
   const element = el("div", {}, note.element, death.element, verdict.element, cards.element, trace.element, range.element, lanes.element, legend.element, twin, about.element);
 
+  /** Then what may stand above the lanes comes before them, so that they need not move. */
+  let isFirst = true;
+
   return {
     element,
     async update(run, signal) {
@@ -50,7 +54,9 @@ function build(ctx, refetch) {
       cards.update(run);
       range.update(run);
       const view = { run, state: ctx.state, range: shownRange(ctx.state, run) };
-      await Promise.all([trace.update(run, signal), lanes.update(view, signal)]);
+      const drawn = lanes.update(view, signal);
+      await Promise.all([drawn, isFirst ? trace.update(run, signal) : soonAfter(drawn).then(() => trace.update(run, signal))]);
+      isFirst = false;
     },
     destroy() {
       lanes.destroy();

@@ -1,0 +1,110 @@
+"""Drags over a lane: what they choose, and how they end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.browser import drawn
+from tests.browser.conftest import Tab
+from tests.browser.hand_made import STEPS, Runs
+
+SHADE = "[data-testid=figure-loss_scale] + .lane-drag"
+
+
+def press(page: Page, figure: str, share: float) -> tuple[float, float]:
+    """At that share of its axis, in its middle."""
+    area = drawn.area(page, figure)
+    x, y = area["x"] + area["width"] * share, area["y"] + area["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    return x, y
+
+
+def test_a_drag_shades_what_it_chooses(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    area = drawn.area(page, "loss_scale")
+    x, y = press(page, "loss_scale", 0.75)
+    shade = page.locator(SHADE)
+    expect(shade).to_be_hidden()
+    page.mouse.move(area["x"] + area["width"] * 0.5, y + 30, steps=3)  # back, and off the lane's height
+    box = shade.bounding_box()
+    assert box is not None
+    np.testing.assert_allclose([box["x"], box["x"] + box["width"]], [area["x"] + area["width"] / 2, x], atol=1.5)
+    page.mouse.up()
+    page.wait_for_url(re.compile(r"\?start=(99|100)&stop=150$"))
+    expect(shade).to_be_hidden()
+    expect(page.locator(".range-shown")).to_contain_text(re.compile("steps (99|100)-149"))
+
+
+def test_a_drag_beyond_the_plot_goes_to_its_edge(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    _, y = press(page, "loss_scale", 0.75)
+    page.mouse.move(tab.page.viewport_size["width"] - 2, y + 200, steps=4)  # type: ignore[index] # it has one
+    page.mouse.up()
+    page.wait_for_url(re.compile(rf"\?start=150(&stop={STEPS})?$"))
+
+
+def test_escape_gives_a_drag_up(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    x, y = press(page, "loss_scale", 0.25)
+    page.mouse.move(x + 200, y, steps=3)
+    expect(page.locator(SHADE)).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(SHADE)).to_be_hidden()
+    page.mouse.move(x + 250, y)
+    expect(page.locator(SHADE)).to_be_hidden()
+    page.mouse.up()
+    page.wait_for_timeout(500)  # a click would lead away after 300 ms
+    assert page.url.endswith(f"/runs/{runs.states}")
+
+
+def test_a_double_click_shows_all_again_and_a_hand_that_trembles_is_no_drag(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}?start=20&stop=90")
+    x, y = press(page, "loss_scale", 0.5)
+    page.mouse.move(x + 6, y)
+    page.mouse.up()
+    page.wait_for_timeout(500)
+    assert page.url.endswith("?start=20&stop=90")
+    page.mouse.dblclick(x, y)
+    page.wait_for_url(f"**/runs/{runs.states}")
+
+
+def test_a_drag_under_way_outlasts_new_data_and_failures(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    tab.expected.append("503")
+
+    def refuse(route: Route) -> None:
+        route.fulfill(status=503, json={"code": "busy", "error": "later"})
+
+    page.route("**/figures?*", refuse)
+    x, y = press(page, "loss_scale", 0.25)
+    page.mouse.move(x + 100, y, steps=2)
+    with page.expect_response("**/figures?*"):
+        page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")  # what a page does when it looks again
+    expect(page.locator(".lane-message").filter(has_text="later").first).to_be_visible()
+    page.mouse.up()
+    expect(page.locator(SHADE)).to_be_hidden()
+    page.unroute("**/figures?*", refuse)
+
+
+@pytest.mark.parametrize("figure", ["loss_scale", "layers"])
+def test_a_finger_scrolls_and_chooses_nothing(new_tab: Callable[..., Tab], runs: Runs, figure: str) -> None:
+    tab = new_tab(runs.server.url, has_touch=True)
+    page = tab.open(f"/runs/{runs.states}")
+    page.locator(drawn.selector(figure)).scroll_into_view_if_needed()
+    area = drawn.area(page, figure)
+    touch = page.context.new_cdp_session(page)
+    x, y = area["x"] + area["width"] * 0.5, area["y"] + area["height"] / 2
+    touch.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for moved in range(10, 120, 10):
+        points = [{"x": x + moved, "y": y}]
+        touch.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": points})
+    expect(page.locator(".lane-drag:visible")).to_have_count(0)
+    touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    page.wait_for_timeout(500)
+    assert page.url.endswith(f"/runs/{runs.states}")
