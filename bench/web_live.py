@@ -24,7 +24,7 @@ def watch(tab: Tab, path: str, steps: int, tensors: int, minutes: float) -> dict
     pool = urllib3.PoolManager(maxsize=1)
     tab.first_view_ms(path)
     tab.evaluate("bench.follow()")
-    sent, memory = [], []
+    sent, shown, memory = [], [], []
     began_s = next_heap_s = time.monotonic()
     while time.monotonic() < began_s + minutes * 60:
         at_s, body = time.monotonic(), rank.batch(LIVE_STEPS)
@@ -34,11 +34,12 @@ def watch(tab: Tab, path: str, steps: int, tensors: int, minutes: float) -> dict
             raise RuntimeError(f"a live batch was refused: {answer.status} {answer.data[:200]!r}")
         time.sleep(max(0.001, at_s + LIVE_EVERY_S - time.monotonic()))
         if time.monotonic() >= next_heap_s:
+            shown += tab.shown()
             memory.append(tab.heap())
             next_heap_s += HEAP_EVERY_S
     tab.wait_for(f"bench.shown.some(([at]) => at >= {sent[-1][0]})")
     flat = {name: flatness(memory[WARM_UP:] or memory, name) for name in memory[0]}
-    return {"lag_ms": percentiles(lags(sent, tab.shown())), "memory": flat, "minutes": minutes}
+    return {"lag_ms": percentiles(lags(sent, shown + tab.shown())), "memory": flat, "minutes": minutes}
 
 
 def lags(sent: list[tuple[int, float]], shown: list[tuple[int, int]]) -> list[float]:

@@ -35,6 +35,13 @@
     return said ? Number(said[1].replaceAll(",", "")) : null;
   };
 
+  /** `shown`, of which the newest stays. */
+  bench.taken = () => {
+    const found = bench.shown;
+    bench.shown = found.slice(-1);
+    return found;
+  };
+
   /** `shown`: each newer last step with the clock when every lane has been drawn with it. */
   bench.follow = () => {
     let seen = lastStep();
