@@ -63,6 +63,16 @@ def test_escape_gives_a_drag_up(tab: Tab, runs: Runs) -> None:
     assert page.url.endswith(f"/runs/{runs.states}")
 
 
+def test_a_drag_that_comes_back_is_neither_a_choice_nor_a_click(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    x, y = press(page, "loss_scale", 0.25)
+    page.mouse.move(x + 200, y)
+    page.mouse.move(x + 1, y)
+    page.mouse.up()
+    page.wait_for_timeout(500)  # a click would lead away after 300 ms
+    assert page.url.endswith(f"/runs/{runs.states}")
+
+
 def test_a_double_click_shows_all_again_and_a_hand_that_trembles_is_no_drag(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}?start=20&stop=90")
     x, y = press(page, "loss_scale", 0.5)

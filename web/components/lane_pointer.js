@@ -24,7 +24,7 @@ const DOUBLE_MS = 300;
 /** @param {HTMLElement} plot @param {PointerHandlers} handlers */
 export function watchPointer(plot, handlers) {
   const drag = createLaneDrag(plot);
-  /** @type {{x: number, y: number, mayDrag: boolean} | null} */
+  /** `hasMoved`: it is a drag from then on, wherever it goes. @type {{x: number, y: number, mayDrag: boolean, hasMoved: boolean} | null} */
   let pressed = null;
   let pressedAt = -Infinity;
   let second = false;
@@ -60,7 +60,8 @@ export function watchPointer(plot, handlers) {
   /** @param {PointerEvent} event */
   function press(event) {
     if (event.button !== 0) return;
-    pressed = { x: event.clientX, y: event.clientY, mayDrag: event.pointerType !== "touch" && spotOf(event) !== null }; // a finger scrolls the page
+    const mayDrag = event.pointerType !== "touch" && spotOf(event) !== null; // a finger scrolls the page
+    pressed = { x: event.clientX, y: event.clientY, mayDrag, hasMoved: false };
     second = event.timeStamp - pressedAt < DOUBLE_MS;
     pressedAt = event.timeStamp;
     clearTimeout(click);
@@ -69,7 +70,7 @@ export function watchPointer(plot, handlers) {
   /** @param {PointerEvent} event */
   function release(event) {
     if (!pressed) return;
-    const still = isStill(event, pressed);
+    const still = isStill(event, pressed) && !pressed.hasMoved;
     const dragged = drag.end();
     pressed = null;
     if (event.type !== "pointerup") return handlers.released();
@@ -82,7 +83,8 @@ export function watchPointer(plot, handlers) {
   /** @param {PointerEvent} event */
   function dragTo(event) {
     const frame = handlers.surface()?.frame;
-    if (!pressed?.mayDrag || !frame || isStill(event, pressed)) return;
+    if (!pressed?.mayDrag || !frame || (isStill(event, pressed) && !pressed.hasMoved)) return;
+    pressed.hasMoved = true;
     plot.setPointerCapture(event.pointerId); // it goes on beside the plot
     drag.move(pressed.x, event.clientX, frame);
   }
