@@ -35,15 +35,14 @@ export function layoutOf(frame, palette, yaxis, more = {}) {
     height: frame.height,
     margin: { ...frame.margin, pad: 0 },
     autosize: false,
-    uirevision: `${frame.range.start}:${frame.range.stop}`,
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: FONT, size: 11, color: palette.muted },
     showlegend: false,
     hovermode: false,
     xaxis: stepAxis(frame, palette),
-    yaxis: { ...PLAIN, domain: [0, top], fixedrange: true, ticklabeloverflow: "allow", zeroline: false, gridcolor: palette.line, ...yaxis },
-    yaxis2: { ...PLAIN, domain: [top, 1], range: [0, 1], fixedrange: true, visible: false },
+    yaxis: { ...PLAIN, domain: [0, top], ticklabeloverflow: "allow", zeroline: false, gridcolor: palette.line, ...yaxis },
+    yaxis2: { ...PLAIN, domain: [top, 1], range: [0, 1], visible: false },
     ...more,
   };
 }

@@ -67,16 +67,17 @@ export function cellPixels({ z, low, high }, shades) {
   return new Uint8ClampedArray(pixels.buffer);
 }
 
-/** With its cells, as a file has them: as Plotly's heatmap, which has a scale, and the states as an image. @param {Drawing} drawing @param {HeatCells} cells @param {string} states data URL of a picture as large as the cells @returns {Drawing} */
-export function withCells({ traces, layout }, cells, states) {
+/** With its cells, as a file has them: as Plotly's heatmap, which has a scale, and the states as an image. @param {Drawing} drawing @param {HeatCells} cells @param {Frame} frame @param {string} states data URL of a picture of the plot @returns {Drawing} */
+export function withCells({ traces, layout }, cells, frame, states) {
   const { rows, columns, x0, dx, z, low, high, colours } = cells;
   const lines = Array.from({ length: rows }, (_, row) => Array.from({ length: columns }, (_each, column) => z[row * columns + column]));
   const heat = { type: "heatmap", z: lines, x0, dx, y0: 0, dy: 1, zmin: low, zmax: high, zsmooth: false, colorscale: colours, showscale: false, hoverinfo: "skip" };
-  return { traces: [heat, ...traces], layout: { ...layout, images: [statesImage(cells, states)] } };
+  return { traces: [heat, ...traces], layout: { ...layout, images: [plotImage(states, rows, frame)] } };
 }
 
-/** @param {HeatCells} cells @param {string} picture */
-function statesImage({ rows, columns, x0, dx }, picture) {
-  const place = { xref: "x", yref: "y", x: x0 - dx / 2, y: -0.5, xanchor: "left", yanchor: "top" };
-  return { source: picture, ...place, sizex: columns * dx, sizey: rows, sizing: "stretch", layer: "above" };
+/** @param {string} source @param {number} rows @param {Frame} frame */
+function plotImage(source, rows, { range }) {
+  const [start, stop] = axisRange(range);
+  const place = { xref: "x", yref: "y", x: start, y: -0.5, xanchor: "left", yanchor: "top" };
+  return { source, ...place, sizex: stop - start, sizey: rows, sizing: "stretch", layer: "above" };
 }

@@ -34,7 +34,7 @@ export const KEYS = [
   { group: "In a figure", keys: ["ArrowUp", "ArrowDown"], text: "Row by row of a heatmap" },
   { group: "In a figure", keys: ["Enter"], text: "Open what is pointed at" },
   { group: "In a figure", keys: ["Shift+Enter"], text: "Open it the other way: a layer over the steps, a rank's step" },
-  { group: "In a figure", keys: ["Escape"], text: "Point at nothing" },
+  { group: "In a figure", keys: ["Escape"], text: "Give up a drag, point at nothing" },
   { group: "In the strip of steps", keys: ["ArrowLeft", "ArrowRight"], text: "Move the window" },
   { group: "In the strip of steps", keys: ["+", "-"], text: "Make it narrower or wider" },
   { group: "In the strip of steps", keys: ["Home", "End"], text: "To the first or the newest step" },

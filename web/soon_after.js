@@ -3,14 +3,10 @@
 /** Nothing waits for what takes longer. Milliseconds. */
 const MOST_MS = 300;
 
-/** Once some work has ended, well or not, or takes long. @param {Promise<unknown>} work @returns {Promise<void>} */
+/** Once some work is done, or takes long; work that fails soon fails this too. @param {Promise<unknown>} work @returns {Promise<void>} */
 export function soonAfter(work) {
-  return new Promise((resolve) => {
+  return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, MOST_MS);
-    const ended = () => {
-      clearTimeout(timer);
-      resolve();
-    };
-    work.then(ended, ended);
+    work.then(() => resolve(), reject).finally(() => clearTimeout(timer));
   });
 }

@@ -99,30 +99,32 @@ function paintStates(pen, states, pixels, palette, ratio) {
   }
 }
 
-/** The states of cells as a data URL, to lay over a heatmap. @param {HeatCells} cells @param {{width: number, height: number}} size CSS pixels @param {Palette} palette */
-export function statesUrl({ rows, columns, states }, { width, height }, palette) {
-  const ratio = pixelRatio();
-  const { canvas, pen } = canvasOf(width * ratio, height * ratio);
-  paintStates(pen, states, { rows, columns, width: canvas.width, height: canvas.height }, palette, ratio);
+/** @typedef {{left: number, width: number, height: number}} CellsBox where they lie, in CSS pixels from the plot's left edge */
+
+/** The states of cells as a picture of the plot, as a data URL. @param {HeatCells} cells @param {CellsBox} box @param {number} plotWidth CSS pixels @param {Palette} palette */
+export function statesUrl(cells, box, plotWidth, palette) {
+  const canvas = document.createElement("canvas");
+  const { pen, pixels, ratio } = sized(canvas, cells, box, plotWidth);
+  paintStates(pen, cells.states, pixels, palette, ratio);
   return canvas.toDataURL();
 }
 
-/**
- * All that there is of cells, on a canvas that is as large as the plot.
- * @param {HTMLCanvasElement} canvas @param {HeatCells} cells
- * @param {{left: number, width: number, height: number}} box where they lie, in CSS pixels from the canvas' left edge
- * @param {number} plotWidth CSS pixels @param {Palette} palette
- */
+/** All that there is of cells, on the plot. @param {HTMLCanvasElement} canvas @param {HeatCells} cells @param {CellsBox} box @param {number} plotWidth CSS pixels @param {Palette} palette */
 export function paintHeat(canvas, cells, box, plotWidth, palette) {
-  const ratio = pixelRatio();
-  canvas.width = Math.round(plotWidth * ratio); // and it is empty
-  canvas.height = Math.round(box.height * ratio);
-  const pen = penOf(canvas);
-  const pixels = { rows: cells.rows, columns: cells.columns, width: Math.round(box.width * ratio), height: canvas.height };
-  pen.translate(Math.round(box.left * ratio), 0);
+  const { pen, pixels, ratio } = sized(canvas, cells, box, plotWidth);
   pen.imageSmoothingEnabled = false;
   pen.drawImage(valuesOf(cells), 0, 0, pixels.width, pixels.height);
   paintStates(pen, cells.states, pixels, palette, ratio);
+}
+
+/** As large as the plot, and empty: all cells, where a part of them is shown, are more than a canvas can hold. @param {HTMLCanvasElement} canvas @param {HeatCells} cells @param {CellsBox} box @param {number} plotWidth */
+function sized(canvas, { rows, columns }, box, plotWidth) {
+  const ratio = pixelRatio();
+  canvas.width = Math.round(plotWidth * ratio);
+  canvas.height = Math.round(box.height * ratio);
+  const pen = penOf(canvas);
+  pen.translate(Math.round(box.left * ratio), 0);
+  return { pen, ratio, pixels: { rows, columns, width: Math.round(box.width * ratio), height: canvas.height } };
 }
 
 /** A pixel a cell. @param {HeatCells} cells */

@@ -53,6 +53,7 @@ def test_a_long_hang_is_shown_over_the_time(tab: Tab, address: str) -> None:
     assert (band["x0"] + band["x1"]) / 2 == 300
     held = page.locator(drawn.selector("gpu-held")).evaluate("(figure) => Array.from(figure.data[2].y).slice(0, 3)")
     assert held == [50, 50, 50]
+    expect(page.get_by_test_id("figure-gpu-power")).to_have_attribute("aria-label", re.compile("Power, W over time"))
     page.get_by_test_id("figure-gpu-power").focus()
     page.keyboard.press("ArrowLeft")
     readout = page.locator(".lane", has=page.get_by_test_id("figure-gpu-power")).locator(".lane-readout")

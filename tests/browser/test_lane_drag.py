@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import STEPS, Runs
 
 SHADE = "[data-testid=figure-loss_scale] + .lane-drag"
+LOOK_AGAIN = "dispatchEvent(new PopStateEvent('popstate'))"
 
 
 def press(page: Page, figure: str, share: float) -> tuple[float, float]:
@@ -84,22 +85,85 @@ def test_a_double_click_shows_all_again_and_a_hand_that_trembles_is_no_drag(tab:
     page.wait_for_url(f"**/runs/{runs.states}")
 
 
-def test_a_drag_under_way_outlasts_new_data_and_failures(tab: Tab, runs: Runs) -> None:
+def test_a_drag_under_way_outlasts_new_data(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
-    tab.expected.append("503")
-
-    def refuse(route: Route) -> None:
-        route.fulfill(status=503, json={"code": "busy", "error": "later"})
-
-    page.route("**/figures?*", refuse)
     x, y = press(page, "loss_scale", 0.25)
     page.mouse.move(x + 100, y, steps=2)
-    with page.expect_response("**/figures?*"):
-        page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")  # what a page does when it looks again
-    expect(page.locator(".lane-message").filter(has_text="later").first).to_be_visible()
+    other, mine = (page.locator(drawn.selector(name)) for name in ("loss", "loss_scale"))
+    versions = [int(each.get_attribute("data-ready") or 0) for each in (other, mine)]
+    page.evaluate(LOOK_AGAIN)
+    expect(other).to_have_attribute("data-ready", str(versions[0] + 1))
+    expect(mine).to_have_attribute("data-ready", str(versions[1]))
+    expect(page.locator(SHADE)).to_be_visible()
     page.mouse.up()
     expect(page.locator(SHADE)).to_be_hidden()
-    page.unroute("**/figures?*", refuse)
+    page.wait_for_url(re.compile(r"\?start=50&stop=\d+$"))
+
+
+def test_a_drag_over_a_figure_that_fails_is_given_up(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    tab.expected.append("503")
+    page.route("**/figures?*", lambda route: route.fulfill(status=503, json={"code": "busy", "error": "later"}))
+    x, y = press(page, "loss_scale", 0.25)
+    page.mouse.move(x + 100, y, steps=2)
+    page.evaluate(LOOK_AGAIN)
+    expect(page.locator(".lane-message").filter(has_text="later").first).to_be_visible()
+    page.unroute("**/figures?*")
+    page.evaluate(LOOK_AGAIN)
+    expect(page.locator(".lane-message").filter(has_text="later")).to_have_count(0)
+    page.mouse.up()
+    expect(page.locator(SHADE)).to_be_hidden()
+    assert page.url.endswith(f"/runs/{runs.states}")
+
+
+def test_a_release_that_nobody_tells_of_ends_it(tab: Tab, runs: Runs) -> None:
+    """As in a menu of the system."""
+    page = tab.open(f"/runs/{runs.states}")
+    x, y = press(page, "loss_scale", 0.25)
+    page.mouse.move(x + 100, y, steps=2)
+    page.evaluate(
+        """([selector, clientX, clientY]) => document.querySelector(selector).dispatchEvent(
+          new PointerEvent("pointermove", { bubbles: true, pointerId: 1, pointerType: "mouse", clientX, clientY }))""",
+        [drawn.selector("loss_scale"), x + 150, y],
+    )
+    expect(page.locator(SHADE)).to_be_hidden()
+    page.mouse.up()
+    assert page.url.endswith(f"/runs/{runs.states}")
+
+
+def test_another_pointer_ends_no_drag(tab: Tab, runs: Runs) -> None:
+    """A hand on the screen beside a pen."""
+    page = tab.open(f"/runs/{runs.states}")
+    x, y = press(page, "loss_scale", 0.25)
+    page.mouse.move(x + 100, y, steps=2)
+    page.evaluate("() => dispatchEvent(new PointerEvent('pointerup', { pointerId: 7, pointerType: 'touch' }))")
+    expect(page.locator(SHADE)).to_be_visible()
+    assert page.url.endswith(f"/runs/{runs.states}")
+    page.mouse.up()
+    page.wait_for_url(re.compile(r"\?start=50&stop=\d+$"))
+
+
+def test_a_click_soon_after_a_drag_is_no_double_click(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}")
+    x, y = press(page, "loss_scale", 0.25)
+    page.mouse.move(x + 100, y)
+    page.mouse.up()
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_url(lambda url: "start=50" in url or "/step" in url)
+    assert "stop=" in page.url, "the click did not show all again"
+
+
+def test_escape_in_a_panel_gives_up_the_drag_and_not_the_panel(tab: Tab, runs: Runs) -> None:
+    path = f"/runs/{runs.states}/layers?rank=0&tensor=3"
+    page = tab.open(path)
+    page.locator(drawn.selector("tensor")).scroll_into_view_if_needed()
+    x, y = press(page, "tensor", 0.25)
+    page.mouse.move(x + 40, y, steps=2)
+    page.keyboard.press("Escape")
+    expect(page.locator(drawn.selector("tensor") + " + .lane-drag")).to_be_hidden()
+    page.mouse.up()
+    assert page.url.endswith(path)
 
 
 @pytest.mark.parametrize("figure", ["loss_scale", "layers"])

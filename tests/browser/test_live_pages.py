@@ -31,7 +31,7 @@ WATCH = """() => {
   const isPainted = (canvas) => {
     pen.clearRect(0, 0, 1, 1);
     pen.drawImage(canvas, 9, 9, 1, 1, 0, 0, 1, 1);
-    return canvas.checkVisibility() && pen.getImageData(0, 0, 1, 1).data[3] > 0;
+    return canvas.checkVisibility({ visibilityProperty: true }) && pen.getImageData(0, 0, 1, 1).data[3] > 0;
   };
   const look = () => {
     window.seen.frames += 1;

@@ -88,6 +88,27 @@ def test_a_png_has_the_cells_and_the_marks_of_their_states(tab: Tab, runs: Runs,
         assert count > least, (name, count)
 
 
+def test_a_picture_of_a_part_of_the_columns_is_that_part(tab: Tab, runs: Runs) -> None:
+    """A figure with an axis of its own is zoomed without asking: it has more cells than are shown."""
+    page = tab.open(f"/runs/{runs.states}/layers?axes=tensor%2Crank")
+    (left, y, *_), (right, *_) = (drawn.place(page, "ranks", column, 0) for column in (3, 4))
+    page.mouse.move(left, y)
+    page.mouse.down()
+    page.mouse.move(right, y, steps=3)
+    page.mouse.up()
+    page.wait_for_function(f"document.querySelector('{drawn.selector('ranks')}').layout.xaxis.range[0] === 2.5")
+    page.mouse.move(0, 0)
+    page.evaluate(drawn.PAINTED)
+    bad, box = drawn.colour(page, "nonfinite"), page.locator(drawn.selector("ranks")).bounding_box()
+    assert box is not None
+    shown = np.flatnonzero(drawn.near(drawn.pixels(page, "ranks"), bad, 3).any(axis=0)) - box["x"]
+    found = picture_pixels(page, save(page, "ranks", "PNG picture")[1])
+    above = found[: found.shape[0] * 2 // 3]  # the legend
+    saved = np.flatnonzero(drawn.near(above, bad, 3).any(axis=0)) / 2  # two pixels to one
+    assert shown[-1] - shown[0] > 500
+    np.testing.assert_allclose(saved[[0, -1]], shown[[0, -1]], atol=4)
+
+
 def test_an_svg_says_what_it_is_and_has_cells_states_and_names(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=0&start=100&stop=180")
     _, data = save(page, "layers", "SVG picture")

@@ -54,13 +54,13 @@ test("a scale of its own goes from low to high", () => {
 test("a file has the same cells as Plotly's heatmap, under what else is drawn, and the states above it", () => {
   const z = Float32Array.from({ length: 20 }, (_, at) => at);
   const marks = { type: "scatter" };
-  const { traces, layout } = /** @type {any} */ (withCells({ traces: [marks], layout: { width: 5 } }, { ...CELLS, z }, "data:states"));
+  const { traces, layout } = /** @type {any} */ (withCells({ traces: [marks], layout: { width: 5 } }, { ...CELLS, z }, { ...FRAME, range: { start: 12, stop: 14 } }, "data:states"));
   assert.equal(traces.length, 2);
   assert.equal(traces[1], marks);
   const { type, z: rows, zmin, zmax, x0, dx } = traces[0];
   assert.deepEqual({ type, zmin, zmax, x0, dx }, { type: "heatmap", zmin: 0, zmax: 16, x0: 10, dx: 1 });
   assert.deepEqual(rows, [[...z.slice(0, 10)], [...z.slice(10)]]);
   const [image] = layout.images;
-  assert.deepEqual([image.source, image.x, image.y, image.sizex, image.sizey], ["data:states", 9.5, -0.5, 10, 2]);
+  assert.deepEqual([image.source, image.x, image.y, image.sizex, image.sizey], ["data:states", 11.5, -0.5, 2, 2]);
   assert.equal(layout.width, 5);
 });

@@ -14,7 +14,7 @@ test("Plotly's tags and entities arrive as themselves", () => {
 
 test("no row name reaches Plotly unescaped", () => {
   const row = { label: "<b>&</b>", count: 1, tensor: 0, tensors: null, rank: null };
-  const model = { trace: { z: [[1, 2]] }, rows: [row], columns: 2, z: [1, 2], states: [0, 0], x0: 0, dx: 1, markSteps: [] };
+  const model = { rows: [row], markSteps: [] };
   assert.doesNotMatch(JSON.stringify(heatmapDrawing(model, FRAME, PALETTE)), /<b>/);
 });
 

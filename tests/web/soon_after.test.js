@@ -7,17 +7,18 @@ const turn = () => new Promise((resolve) => setImmediate(resolve));
 
 /** @param {Promise<unknown>} work */
 function watch(work) {
-  const seen = { over: false };
-  void soonAfter(work).then(() => (seen.over = true));
+  const seen = { over: false, failed: false };
+  soonAfter(work).then(() => (seen.over = true), () => (seen.failed = true));
   return seen;
 }
 
-test("it is over once the work is, well or not", async () => {
+test("it is over once the work is, and fails with it", async () => {
   const never = watch(new Promise(() => {}));
   const done = watch(Promise.resolve());
   const failed = watch(Promise.reject(new Error("no")));
   await turn();
-  assert.deepEqual([never.over, done.over, failed.over], [false, true, true]);
+  assert.deepEqual([never.over, done.over, failed.over], [false, true, false]);
+  assert.deepEqual([never.failed, done.failed, failed.failed], [false, false, true]);
 });
 
 test("nothing waits for what takes long", async () => {

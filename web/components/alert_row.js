@@ -32,6 +32,7 @@ export function createAlertRow(run, { marked, point = () => {} }) {
   /** @type {import("../types.js").Alert[]} */
   let alerts = [];
   let problem = "";
+  let isLoaded = false;
   /** @type {((width: number) => MarkAxis) | null} */
   let axisFor = null;
   /** @type {Mark[]} */
@@ -84,6 +85,7 @@ export function createAlertRow(run, { marked, point = () => {} }) {
     try {
       alerts = await notableAlerts(run, signal);
       problem = "";
+      isLoaded = true;
     } catch (error) {
       if (signal.aborted) throw error;
       alerts = [];
@@ -96,12 +98,15 @@ export function createAlertRow(run, { marked, point = () => {} }) {
     load,
     show,
     /**
-     * At first before what is `below`, which then need not move; those that are known move along with it, and the others come after it.
+     * At first beside what is `below`, which then need not move for them; later those that are known are shown at once, and asked for after it.
      * @param {(width: number) => MarkAxis} axis @param {Promise<unknown>} below @param {AbortSignal} signal
      */
     async update(axis, below, signal) {
-      if (axisFor) await soonAfter(below);
-      signal.throwIfAborted();
+      if (isLoaded) {
+        show(axis);
+        await soonAfter(below);
+        signal.throwIfAborted();
+      }
       await load(signal);
       show(axis);
     },

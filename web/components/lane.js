@@ -152,6 +152,8 @@ export class Lane {
   /** What was shown is of another view: nothing may save it or read it out. */
   drop() {
     this.model = null;
+    this.pointer.giveUp();
+    this.clear();
     this.cursor.hidden = true;
     this.readout.textContent = "";
     this.note.textContent = "";
@@ -174,12 +176,18 @@ export class Lane {
     this.say(empty ? this.spec.empty : "");
     this.heading.textContent = this.options.title?.(this.view) ?? this.spec.title;
     const range = this.zoomed ?? this.spec.axis?.(this.model) ?? this.view.range;
-    this.plot.setAttribute("aria-label", describe(this.spec, this.model, range));
+    this.plot.setAttribute("aria-label", this.label(range));
     this.menu.update(!empty);
     this.table.update();
-    if (!empty) await this.drawPlot(range);
+    if (empty) this.clear();
+    else await this.drawPlot(range);
     this.version += 1;
     this.plot.dataset.ready = String(this.version);
+  }
+
+  /** For who cannot see it. @param {import("../types.js").StepRange} range */
+  label(range) {
+    return describe(this.spec, this.model, range);
   }
 
   /** @param {import("../types.js").StepRange} range */
@@ -187,11 +195,17 @@ export class Lane {
     const colours = palette();
     this.frame = this.frameFor(this.plotHeight(this.rows().length), range);
     this.plot.style.height = `${this.frame.height}px`;
-    const cells = this.spec.cells?.(this.model, colours) ?? null;
-    this.cells.draw(cells, this.frame, colours);
+    const cells = this.spec.cells?.(this.model, colours);
+    if (cells) this.cells.draw(cells, this.frame, colours);
     Object.assign(this.plot, { cells }); // beside Plotly's `data`: what is drawn, for who looks at a page with scripts
     await draw(this.plot, this.spec.draw(this.model, this.frame, colours));
     this.mark(this.marks);
+  }
+
+  /** Of the cells, which may be many MiB. */
+  clear() {
+    this.cells.clear();
+    Object.assign(this.plot, { cells: undefined });
   }
 
   /** A hairline at each of these places of the axis. @param {readonly number[]} places */

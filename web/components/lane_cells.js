@@ -10,13 +10,16 @@ export function createLaneCells() {
   const element = /** @type {HTMLCanvasElement} */ (el("canvas", { class: "lane-cells", "aria-hidden": "true", hidden: true }));
   return {
     element,
-    /** @param {HeatCells | null} cells none: the figure is no heatmap @param {import("../figure_frame.js").Frame} frame @param {import("../theme.js").Palette} palette */
+    /** @param {HeatCells} cells @param {import("../figure_frame.js").Frame} frame @param {import("../theme.js").Palette} palette */
     draw(cells, frame, palette) {
-      element.hidden = cells === null;
-      if (!cells) return;
+      element.hidden = false;
       const { margin, band, plotWidth, plotHeight } = frame;
       Object.assign(element.style, { left: `${margin.l}px`, top: `${margin.t + band}px`, width: `${plotWidth}px`, height: `${plotHeight}px` });
       paintHeat(element, cells, cellsBox(cells, frame), plotWidth, palette);
+    },
+    clear() {
+      element.hidden = true;
+      element.width = element.height = 0;
     },
   };
 }

@@ -86,7 +86,7 @@ function wholeDrawing({ spec, model }, frame, colours) {
   const drawing = spec.draw(model, frame, colours);
   if (!spec.cells) return drawing;
   const cells = spec.cells(model, colours);
-  return withCells(drawing, cells, statesUrl(cells, cellsBox(cells, frame), colours));
+  return withCells(drawing, cells, frame, statesUrl(cells, cellsBox(cells, frame), frame.plotWidth, colours));
 }
 
 /** Only of headroom is there a limit that a cell has met. @param {import("../theme.js").Palette} colours @param {boolean} isOther */

@@ -70,7 +70,7 @@ export function createLaneGroup(ctx, entries, refetch) {
     async update(view, signal) {
       const axis = (/** @type {number} */ width) => stepAxis(view.range, width, entries[0].options?.left);
       const drawn = Promise.all(lanes.map((lane) => lane.update(view, signal)));
-      await Promise.all([drawn.then(() => alerts.show(axis)), alerts.update(axis, drawn, signal)]);
+      await Promise.all([drawn, alerts.update(axis, drawn, signal)]);
       if (pointed) hover(pointed.source, pointed.spot);
       alerts.show(axis); // a pointed-at step has moved with the lanes
     },

@@ -24,7 +24,7 @@ const DOUBLE_MS = 300;
 /** @param {HTMLElement} plot @param {PointerHandlers} handlers */
 export function watchPointer(plot, handlers) {
   const drag = createLaneDrag(plot);
-  /** `hasMoved`: it is a drag from then on, wherever it goes. @type {{x: number, y: number, mayDrag: boolean, hasMoved: boolean} | null} */
+  /** `hasMoved`: it is a drag from then on, wherever it goes. @type {{pointer: number, x: number, y: number, mayDrag: boolean, hasMoved: boolean} | null} */
   let pressed = null;
   let pressedAt = -Infinity;
   let second = false;
@@ -43,6 +43,16 @@ export function watchPointer(plot, handlers) {
     return step === null ? null : { step, row, shift: event.shiftKey || event.ctrlKey || event.metaKey };
   }
 
+  /** Between the axes, or in the band of marks above. @param {MouseEvent} event */
+  function isInside(event) {
+    const frame = handlers.surface()?.frame;
+    const y = event.clientY - plot.getBoundingClientRect().top - (frame?.margin.t ?? 0);
+    return frame !== undefined && spotOf(event) !== null && y >= 0 && y <= frame.band + frame.plotHeight;
+  }
+
+  /** Of the pointer that is pressed: a hand may rest on the screen beside a pen. @param {PointerEvent} event */
+  const isMine = (event) => pressed?.pointer === event.pointerId;
+
   /** @param {MouseEvent} event @returns {number | null} */
   function labelOf(event) {
     const surface = handlers.surface();
@@ -59,9 +69,10 @@ export function watchPointer(plot, handlers) {
 
   /** @param {PointerEvent} event */
   function press(event) {
-    if (event.button !== 0) return;
-    const mayDrag = event.pointerType !== "touch" && spotOf(event) !== null; // a finger scrolls the page
-    pressed = { x: event.clientX, y: event.clientY, mayDrag, hasMoved: false };
+    if (event.button !== 0 || (pressed && !isMine(event))) return;
+    drag.end(); // of a press whose end was not told
+    const mayDrag = event.pointerType !== "touch" && isInside(event); // a finger scrolls the page
+    pressed = { pointer: event.pointerId, x: event.clientX, y: event.clientY, mayDrag, hasMoved: false };
     second = event.timeStamp - pressedAt < DOUBLE_MS;
     pressedAt = event.timeStamp;
     clearTimeout(click);
@@ -69,8 +80,9 @@ export function watchPointer(plot, handlers) {
 
   /** @param {PointerEvent} event */
   function release(event) {
-    if (!pressed) return;
+    if (!pressed || !isMine(event)) return;
     const still = isStill(event, pressed) && !pressed.hasMoved;
+    if (pressed.hasMoved) pressedAt = -Infinity; // a click soon after it is no double click
     const dragged = drag.end();
     pressed = null;
     if (event.type !== "pointerup") return handlers.released();
@@ -83,7 +95,8 @@ export function watchPointer(plot, handlers) {
   /** @param {PointerEvent} event */
   function dragTo(event) {
     const frame = handlers.surface()?.frame;
-    if (!pressed?.mayDrag || !frame || (isStill(event, pressed) && !pressed.hasMoved)) return;
+    if (pressed && isMine(event) && !(event.buttons & 1)) giveUp(); // it was released where nobody told of it, such as in a menu
+    if (!pressed?.mayDrag || !isMine(event) || !frame || (isStill(event, pressed) && !pressed.hasMoved)) return;
     pressed.hasMoved = true;
     plot.setPointerCapture(event.pointerId); // it goes on beside the plot
     drag.move(pressed.x, event.clientX, frame);
@@ -93,6 +106,7 @@ export function watchPointer(plot, handlers) {
   function giveUp() {
     if (!pressed) return;
     pressed = null;
+    pressedAt = -Infinity;
     drag.end();
     handlers.released();
   }
@@ -109,25 +123,27 @@ export function watchPointer(plot, handlers) {
   function move(event) {
     dragTo(event);
     const at = spotOf(event);
-    plot.classList.toggle("on-label", labelOf(event) !== null);
-    plot.classList.toggle("on-plot", at !== null);
+    if (!pressed?.hasMoved) {
+      plot.classList.toggle("on-label", labelOf(event) !== null);
+      plot.classList.toggle("on-plot", isInside(event));
+    }
     point(at);
   }
 
   /** @param {KeyboardEvent} event */
   function key(event) {
+    if (event.key === "Escape" && pressed) {
+      event.stopPropagation(); // it means this drag, and no panel around it
+      event.preventDefault();
+      return giveUp();
+    }
     const surface = handlers.surface();
     if (!surface || event.altKey || event.metaKey || event.ctrlKey) return;
     if (event.key === "Enter" && spot) handlers.pick({ ...spot, shift: event.shiftKey });
-    else if (event.key === "Escape") leave();
+    else if (event.key === "Escape") point(null);
     else if (event.key.startsWith("Arrow")) point(moved(spot, event.key, surface));
     else return;
     event.preventDefault();
-  }
-
-  function leave() {
-    giveUp();
-    point(null);
   }
 
   plot.addEventListener("pointermove", move);
@@ -141,6 +157,7 @@ export function watchPointer(plot, handlers) {
   return {
     element: drag.element,
     isDown: () => pressed !== null,
+    giveUp,
     stop() {
       clearTimeout(click);
       window.removeEventListener("pointerup", release, true);

@@ -31,9 +31,8 @@ class TimeLane extends Lane {
     return clockAxis(this.origin(), this.view !== null && isOverMidnight(this.view.range, this.origin()));
   }
 
-  async render() {
-    await super.render();
-    if (this.model) this.plot.setAttribute("aria-label", `${this.spec.title} over time. Left and right arrows move by a sample, Enter opens its step.`);
+  label() {
+    return `${this.spec.title} over time. Left and right arrows move by a sample, Enter opens its step.`;
   }
 }
 
@@ -107,7 +106,7 @@ export function createTimeLanes(ctx, entries, samples, zoomed) {
     async update(view, signal) {
       const axis = (/** @type {number} */ width) => timeAxis(view.range, samples().origin_ns, width);
       const drawn = Promise.all(lanes.map((lane) => lane.update(view, signal)));
-      await Promise.all([drawn.then(() => alerts.show(axis)), alerts.update(axis, drawn, signal)]);
+      await Promise.all([drawn, alerts.update(axis, drawn, signal)]);
       alerts.show(axis); // a pointed-at second has moved with the lanes
     },
     destroy() {
