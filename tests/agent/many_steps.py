@@ -105,8 +105,8 @@ def hooks_of(model: nn.Module) -> list[int]:
 
 
 def rss_bytes() -> int:
-    """Resident memory of this process, after what is garbage is gone, and what the C library keeps of it for later: on a
-    busy machine, where batches wait, that is megabytes which nobody holds.
+    """Resident memory of this process, after what is garbage is gone, and what the C library keeps of it for later: on
+    a busy machine, where batches wait, that is megabytes which nobody holds.
     """
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):

@@ -18,7 +18,8 @@ RSS_BYTES = 8 << 20
 steps of some 30 tensors, 5 float64 each, would be 10 MiB; were objects kept for them, ten times that."""
 
 ATTACH_BYTES = 4 << 20
-"""Less than 0.1 MiB was seen, on a busy machine too. An agent's step buffer of 64 rows alone is 100 KB here: of 50 agents that are kept, 5 MB."""
+"""Less than 0.1 MiB was seen, on a busy machine too. An agent's step buffer of 64 rows alone is 100 KB here: of 50
+agents that are kept, 5 MB."""
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux' /proc")
 
