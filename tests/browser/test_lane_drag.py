@@ -26,6 +26,12 @@ def press(page: Page, figure: str, share: float) -> tuple[float, float]:
     return x, y
 
 
+def stays(page: Page, address: str) -> None:
+    """A click would lead away after 300 ms."""
+    page.wait_for_timeout(500)
+    assert page.url.endswith(address)
+
+
 def test_a_drag_shades_what_it_chooses(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     area = drawn.area(page, "loss_scale")
@@ -60,8 +66,7 @@ def test_escape_gives_a_drag_up(tab: Tab, runs: Runs) -> None:
     page.mouse.move(x + 250, y)
     expect(page.locator(SHADE)).to_be_hidden()
     page.mouse.up()
-    page.wait_for_timeout(500)  # a click would lead away after 300 ms
-    assert page.url.endswith(f"/runs/{runs.states}")
+    stays(page, f"/runs/{runs.states}")
 
 
 def test_a_drag_that_comes_back_is_neither_a_choice_nor_a_click(tab: Tab, runs: Runs) -> None:
@@ -70,8 +75,7 @@ def test_a_drag_that_comes_back_is_neither_a_choice_nor_a_click(tab: Tab, runs: 
     page.mouse.move(x + 200, y)
     page.mouse.move(x + 1, y)
     page.mouse.up()
-    page.wait_for_timeout(500)  # a click would lead away after 300 ms
-    assert page.url.endswith(f"/runs/{runs.states}")
+    stays(page, f"/runs/{runs.states}")
 
 
 def test_a_double_click_shows_all_again_and_a_hand_that_trembles_is_no_drag(tab: Tab, runs: Runs) -> None:
@@ -79,8 +83,7 @@ def test_a_double_click_shows_all_again_and_a_hand_that_trembles_is_no_drag(tab:
     x, y = press(page, "loss_scale", 0.5)
     page.mouse.move(x + 6, y)
     page.mouse.up()
-    page.wait_for_timeout(500)
-    assert page.url.endswith("?start=20&stop=90")
+    stays(page, "?start=20&stop=90")
     page.mouse.dblclick(x, y)
     page.wait_for_url(f"**/runs/{runs.states}")
 
@@ -180,5 +183,4 @@ def test_a_finger_scrolls_and_chooses_nothing(new_tab: Callable[..., Tab], runs:
         touch.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": points})
     expect(page.locator(".lane-drag:visible")).to_have_count(0)
     touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-    page.wait_for_timeout(500)
-    assert page.url.endswith(f"/runs/{runs.states}")
+    stays(page, f"/runs/{runs.states}")

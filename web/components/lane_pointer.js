@@ -95,7 +95,6 @@ export function watchPointer(plot, handlers) {
   /** @param {PointerEvent} event */
   function dragTo(event) {
     const frame = handlers.surface()?.frame;
-    if (pressed && isMine(event) && !(event.buttons & 1)) giveUp(); // it was released where nobody told of it, such as in a menu
     if (!pressed?.mayDrag || !isMine(event) || !frame || (isStill(event, pressed) && !pressed.hasMoved)) return;
     pressed.hasMoved = true;
     plot.setPointerCapture(event.pointerId); // it goes on beside the plot
@@ -121,6 +120,7 @@ export function watchPointer(plot, handlers) {
 
   /** @param {PointerEvent} event */
   function move(event) {
+    if (pressed && isMine(event) && !(event.buttons & 1)) giveUp(); // it was released where nobody told of it, such as in a menu
     dragTo(event);
     const at = spotOf(event);
     if (!pressed?.hasMoved) {
