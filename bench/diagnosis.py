@@ -35,7 +35,7 @@ from tests.faults.fault import Fault, Job
 from tests.faults.healthy import healthy, stops
 from tests.faults.ranks import launch, run_name
 from tests.faults.verdict import LEAD, lead, verdict
-from tests.server.conftest import Store
+from tests.server.store import Store
 
 from rangewatch import statistics, wire
 from rangewatch.records import Batch, Catalogue, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry

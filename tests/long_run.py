@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from rangewatch.records import Batch, Opening
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 STEPS, TENSORS = 100_000, 300
 SPIKE_STEP, SPIKE_TENSOR = 54_321, 123

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from tests.browser import hand_made_health as health
-from tests.server.conftest import Server, batch, opening
+from tests.server.process import Server
+from tests.server.records import batch, opening
 
 from rangewatch import statistics, wire
 from rangewatch.records import Batch, Catalogue, Event, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry

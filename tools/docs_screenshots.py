@@ -14,8 +14,9 @@ from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
-from tests.browser.conftest import ARGUMENTS, CHROMIUM, DRAWN, new_context
-from tests.server.conftest import Server
+from tests.browser.conftest import DRAWN, new_context
+from tests.conftest import ARGUMENTS, CHROMIUM
+from tests.server.process import Server
 from tools import docs_runs
 from tools.docs_runs import BAD_RANK, BAD_STEP, HANGS, OVERFLOWS, WAITS
 

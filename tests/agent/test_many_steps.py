@@ -11,7 +11,7 @@ import pytest
 
 from tests import forked
 from tests.agent.many_steps import STEPS
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 RSS_BYTES = 8 << 20
 """The allocator keeps what a batch took while it was encoded: 0.4 MiB were seen. Were the cells of a tensor kept, 9,000

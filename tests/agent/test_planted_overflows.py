@@ -18,7 +18,7 @@ from transformers.debug_utils import DebugUnderflowOverflow
 
 import rangewatch
 from tests.agent.planted_models import Transformer
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 Frame = tuple[str, str, str]
 Rates = dict[str, float]

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests import forked
-from tests.server.conftest import Server, opening
+from tests.server.process import Server
+from tests.server.records import opening
 from tests.server.test_commands import KNOWN, PATH, Rank
 
 

@@ -8,17 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
 
 from tests.browser import hand_made
 from tests.browser.hand_made import Runs
-from tests.server.conftest import Server
+from tests.server.process import Server
 
-CHROMIUM = "/usr/bin/chromium"
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--no-first-run",
-]  # fmt: skip
 WIDTH, HEIGHT = 1280, 900
 DRAWN = """() => {
   const main = document.querySelector("main");
@@ -27,28 +22,6 @@ DRAWN = """() => {
     (lanes.length ||
       [...main.querySelectorAll("table, .state-panel, .host-group, .alert")].some((one) => one.checkVisibility()));
 }"""
-
-
-_running: list[Playwright] = []
-
-
-@pytest.fixture(scope="session")
-def playwright() -> Iterator[Playwright]:
-    """One of a process: tests/security has this fixture as its own, and a second one beside the first is refused."""
-    if _running:
-        yield _running[0]
-        return
-    with sync_playwright() as found:
-        _running.append(found)
-        yield found
-        _running.clear()
-
-
-@pytest.fixture(scope="session")
-def browser(playwright: Playwright) -> Iterator[Browser]:
-    found = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-    yield found
-    found.close()
 
 
 def new_context(browser: Browser, **options: Any) -> BrowserContext:

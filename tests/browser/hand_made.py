@@ -12,7 +12,8 @@ import numpy as np
 from rangewatch import statistics
 from rangewatch.records import Batch, Catalogue, Event, Opening, RankInfo, TensorEntry
 from tests.browser import hand_made_health
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 LIMIT = 65_504.0  # largest finite float16
 STEPS, TENSORS, SILENT_FROM = 200, 12, 150

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from rangewatch.records import Batch, Event, Samples
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 RANKS, STEPS, BUCKETS, LATE = 4, 60, 4, 2

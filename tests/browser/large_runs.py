@@ -19,7 +19,9 @@ from rangewatch.records import Batch, Catalogue, Event, Opening, RankInfo, Sampl
 from rangewatch_server.store.writer import Busy
 from tests.browser import hand_made_health
 from tests.browser.hand_made import number
-from tests.server.conftest import Server, Store, batch, catalogue
+from tests.server.process import Server
+from tests.server.records import batch, catalogue
+from tests.server.store import Store
 
 # A server that was just started reads the newest steps rank by rank: of 1,024 ranks that takes it seconds.
 RANKS = 1_024 if os.environ.get("RANGEWATCH_SOAK") else 128

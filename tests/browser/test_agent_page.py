@@ -13,7 +13,8 @@ from playwright.sync_api import expect
 from rangewatch.records import Batch, Event, Opening, RankInfo, SeriesRows
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import LONG, MARKUP, Runs, accept, number
-from tests.server.conftest import Server, batch, catalogue
+from tests.server.process import Server
+from tests.server.records import batch, catalogue
 
 KNOWN = catalogue(3)
 STEPS = range(40)

@@ -17,7 +17,7 @@ from tests.browser.conftest import Tab
 from tests.browser.hand_made import MARKUP, Runs, accept, number
 from tests.browser.hand_made_health import KNOWN, SECOND, with_samples
 from tests.browser.test_alerts_page import overflowing
-from tests.server.conftest import batch, opening
+from tests.server.records import batch, opening
 
 ALERTS = re.compile(r"/api/v1/runs/\d+/alerts\?")
 SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 from rangewatch.records import Event
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import MARKUP, Runs, accept, number
-from tests.server.conftest import batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 STACK = "Fatal Python error: Segmentation fault\n\n" + "\n".join(MARKUP)

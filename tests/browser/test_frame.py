@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser import axe
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import INF_AT, STEPS, Runs, accept, number
-from tests.server.conftest import batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
 
 NAVIGATION = [
     "Runs", "Overview", "Layers", "Loss scale", "Collectives", "GPUs", "Hang", "Environment", "Alerts", "Agent",

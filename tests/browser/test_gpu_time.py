@@ -13,7 +13,7 @@ from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import Runs, accept, number
 from tests.browser.hand_made_health import KNOWN, SECOND, with_samples
-from tests.server.conftest import batch, opening
+from tests.server.records import batch, opening
 
 STEPS, HANG_S = 20, 580
 START_NS = 1_790_000_000 * SECOND

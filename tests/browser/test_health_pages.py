@@ -14,7 +14,8 @@ from tests.browser import drawn, hand_made_health
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import Runs, accept, number
 from tests.browser.hand_made_health import DELAY_S, KNOWN, LATE, MARK, RANKS, SECOND, STEPS, collectives, with_samples
-from tests.server.conftest import Server, batch, opening
+from tests.server.process import Server
+from tests.server.records import batch, opening
 
 SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 PIXEL = """(picture, [x, y]) => {

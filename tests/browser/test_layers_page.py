@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import INF_AT, LIMIT, SILENT_FROM, STEPS, TENSORS, Runs, amax, bits
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 LABELS = "() => [...document.querySelectorAll('.ytick text')].map((label) => label.textContent)"
 ALL_DRAWN = "(rows) => document.querySelector('.layers-main .plot')?.cells?.rows === rows"

@@ -10,7 +10,8 @@ from playwright.sync_api import CDPSession
 
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import Runs, accept, number
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 UPDATES = 120 if os.environ.get("RANGEWATCH_SOAK") else 8
 KNOWN, SIZE = catalogue(3), 2_000  # more steps than a lane has columns: what is shown grows no more

@@ -13,7 +13,8 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import drawn
 from tests.browser.conftest import Tab
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 TENSORS, FIRST, MORE, ROUNDS = 60, 100, 50, 4
 KNOWN = catalogue(TENSORS)

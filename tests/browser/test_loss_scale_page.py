@@ -13,7 +13,7 @@ from rangewatch.records import Event
 from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import Runs, accept, number
-from tests.server.conftest import batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(6, kinds=("output", "grad_output"))  # odd ones are gradients
 STEPS = 400

@@ -20,7 +20,7 @@ from tests.browser.conftest import Tab
 from tests.browser.hand_made import Runs, number
 from tests.browser.large_runs import LargeRuns
 from tests.browser.test_hostile_names import INJECTED
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
 HAND_MADE = ("states", "empty", "hostile", "partial", "health", "hung", "mismatch")

@@ -13,7 +13,8 @@ from tests import long_run
 from tests.browser import drawn, hand_made
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import Runs, accept, number
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 
 def click_cell(page: Page, figure: str, step: float, row: float) -> None:

@@ -16,7 +16,7 @@ from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import Runs, accept, number
 from tests.browser.hand_made_health import LATE
-from tests.server.conftest import batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
 
 MOST_CLICKS = 3
 THROTTLED = 1  # the rank of the hot card of `hand_made_health`

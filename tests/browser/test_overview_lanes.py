@@ -12,7 +12,7 @@ from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import MARKUP, Runs, accept, number
 from tests.browser.hand_made_health import DELAY_S, LATE, RANKS, STEPS
-from tests.server.conftest import batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
 
 ORDER = ("loss", "loss_scale", "timeline", "step_time", "phases", "waits", "gpu-cards", "logged-0", "layers")
 SCALE_BITS = (0, 1, 2, 4, 6.4, 9.6, 16)

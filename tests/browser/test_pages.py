@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import FAILURE, Runs
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 TWO_LINES = "import rangewatch\nrangewatch.attach(model, optimizer, scaler=scaler)"
 

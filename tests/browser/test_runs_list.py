@@ -14,7 +14,8 @@ from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import MARKUP, Runs, accept, number
-from tests.server.conftest import Server, batch, opening
+from tests.server.process import Server
+from tests.server.records import batch, opening
 
 KNOWN = Catalogue(statistics.ALL, (TensorEntry("a", "output", 0, "float16", (4, 8), 0, "Linear"),))
 NAMES = ["zeta", "Alpha", "beta"]

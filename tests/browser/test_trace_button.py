@@ -12,7 +12,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from rangewatch.records import Event
 from tests.browser.conftest import Tab
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 from tests.server.tokens import bearer, create
 
 KNOWN = catalogue(3)

@@ -18,10 +18,9 @@ import pytest
 
 from rangewatch.client import Client, Run, ServerError, Unavailable, colours, figures
 from rangewatch.html_report import look
-from tests.server.conftest import Server, batch, catalogue, opening, start_server
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 from tests.server.tokens import create
-
-__all__ = ["start_server"]
 
 KNOWN = catalogue(6)
 

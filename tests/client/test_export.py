@@ -18,10 +18,9 @@ from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
 from tests import forked
 from tests.browser import hand_made_health
-from tests.browser.conftest import browser, new_context, playwright
-from tests.server.conftest import Server, batch, catalogue, opening
-
-__all__ = ["browser", "playwright"]
+from tests.browser.conftest import new_context
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 MARKUP = "<img src=x onerror=alert(1)><b>bold</b>"
 KNOWN = Catalogue(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.docs.told import tell
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 
 @pytest.fixture(scope="module")

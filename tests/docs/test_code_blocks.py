@@ -20,7 +20,7 @@ from tests import forked
 from tests.docs import blocks, shell
 from tests.docs.blocks import Block
 from tests.server.certificates import made
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 RUN_BLOCKS = Path(__file__).with_name("run_blocks.py")
 RUN_HERE = [block for block in blocks.of("python") if not block.no_run and not block.is_file]

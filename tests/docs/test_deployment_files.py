@@ -16,7 +16,7 @@ import yaml
 from rangewatch.options import Options
 from tests.docs import blocks
 from tests.docs.blocks import PAGES, ROOT, Block
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 SERVICE_KEYS = {
     "build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports", "profiles",

@@ -17,7 +17,7 @@ from tests import forked
 from tests.docs import blocks
 from tests.docs.blocks import Block
 from tests.docs.shell import ASSIGNMENT
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 SCRIPTS = [block for block in blocks.of("python") if block.is_file and not block.no_run]
 PATIENCE_S = 280

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 RUN, KNOWN, STEPS = "t5-base", catalogue(6), 200
 

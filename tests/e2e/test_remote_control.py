@@ -12,7 +12,7 @@ import pytest
 from rangewatch.demo.children import free_port
 from rangewatch.options import OBSERVED_KINDS
 from tests import forked
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 STEPS = 100_000  # more than it will make: the test ends it
 

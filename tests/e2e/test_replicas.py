@@ -16,7 +16,7 @@ import pytest
 
 from tests import forked
 from tests.e2e.replica_ranks import COMPARED, DIFFERENT, PARAMETERS, RANKS, STEPS, planted
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 pytestmark = pytest.mark.timeout(1800 if os.environ.get("RANGEWATCH_SOAK") else 600)
 WORKER = Path(__file__).with_name("replica_ranks.py")

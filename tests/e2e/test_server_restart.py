@@ -18,7 +18,7 @@ from rangewatch_server.pyramid import RANGES, SERIES_PART
 from rangewatch_server.queries import Queries
 from rangewatch_server.store.engine import open_database
 from tests import forked
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 STEPS = 150
 

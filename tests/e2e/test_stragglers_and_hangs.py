@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests import forked
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 WORKER = Path(__file__).with_name("four_ranks.py")
 RANKS = 4

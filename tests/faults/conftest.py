@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 
 class Runs:

@@ -16,7 +16,7 @@ from rangewatch_server import rules
 from rangewatch_server.rules import Rule, presets
 from tests.faults.examples import ALL, Example
 from tests.rules.conftest import Recording
-from tests.server.conftest import Store
+from tests.server.store import Store
 
 PAGE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
 HEAD = """\

@@ -12,7 +12,7 @@ import numpy as np
 from rangewatch import statistics, wire
 from rangewatch.records import Batch, Catalogue, Event, Opening, RankInfo, Samples
 from tests.browser import hand_made_health as health
-from tests.server.conftest import batch, catalogue
+from tests.server.records import batch, catalogue
 
 RUN = "odd"
 KNOWN = catalogue(3)

@@ -16,7 +16,7 @@ from rangewatch_server.store import tables
 from rangewatch_server.store.checks import check_header, check_opening, check_ranges
 from tests.fuzz import template
 from tests.fuzz.bad_frames import CORPUS, frames
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 FRAMES = frames()
 NEED_THE_STORE = ("too_far_ahead", "unknown_catalogue", "unknown_run")

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 
 from tests.fuzz import odd_contents
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
 FIGURES = ("loss", "loss_scale", "step_time", "phases", "tensor", "exponents", "timeline", "layers", "ranks")

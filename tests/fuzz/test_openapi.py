@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 from rangewatch_server.app import OPENAPI_PATH, ROUTES
 from tests.browser import hand_made_health
 from tests.fuzz import template
-from tests.server.conftest import Server
+from tests.server.process import Server
 from tests.server.tokens import bearer
 
 TOKEN = "a token of this test"

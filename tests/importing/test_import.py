@@ -17,9 +17,7 @@ from rangewatch.importing import command, scalars, tensorboard, trackio
 from rangewatch.importing.scalars import ImportFailed, Scalars
 from rangewatch.importing.sending import send
 from rangewatch.transport import Transport
-from tests.server.conftest import Server, server, start_server
-
-__all__ = ["server", "start_server"]
+from tests.server.process import Server
 
 LOGS = Path(__file__).parent / "logs"
 RUNS = ["logs/first", "logs/pairs/losses_train", "logs/pairs/losses_valid", "logs/second/new_style"]

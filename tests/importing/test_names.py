@@ -13,9 +13,9 @@ import pytest
 from rangewatch.importing import command, wandb
 from tests.importing.run_files import field, row, run_file
 from tests.importing.test_import import LOGS, about, bring, project
-from tests.server.conftest import Server, server, start_server
+from tests.server.process import Server
 
-__all__ = ["project", "server", "start_server"]
+__all__ = ["project"]
 
 
 def names(base: str, top: Path) -> list[str]:

@@ -11,9 +11,7 @@ import pytest
 from rangewatch.importing import command, wandb, wandb_file
 from tests.importing.run_files import LOGS, NO_NUMBERS, field, long_run, path_of, row, run_file
 from tests.importing.test_import import about, bring, shown
-from tests.server.conftest import Server, server, start_server
-
-__all__ = ["server", "start_server"]
+from tests.server.process import Server
 
 BASE, SECOND, TRAINER = (
     "base run 20261122_150546-aaaa1111", "base run 20261122_150547-bbbb2222", "trainer 20261122_150548-cccc3333",

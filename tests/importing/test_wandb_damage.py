@@ -13,9 +13,7 @@ from rangewatch.importing import wandb, wandb_file
 from rangewatch.importing.scalars import MOST_NAMES, ImportFailed
 from tests.importing.run_files import NO_NUMBERS, chunk, field, long_run, path_of, row, row_of, run_file
 from tests.importing.test_import import about, bring
-from tests.server.conftest import Server, server, start_server
-
-__all__ = ["server", "start_server"]
+from tests.server.process import Server
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from rangewatch import statistics, wire
 from rangewatch.records import Batch, Catalogue, Event, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry
 from rangewatch_server.diagnosis import Diagnosis, diagnose
 from rangewatch_server.rules import Rule
-from tests.server.conftest import Store, open_store, sqlite_url
-
-__all__ = ["open_store", "sqlite_url"]
+from tests.server.store import Store
 
 STEPS_A_BATCH = 64
 USUAL = {"call_count": 1.0, "numel": 32.0, "amax": 1.0, "nan_count": 0.0, "inf_count": 0.0}

@@ -15,7 +15,7 @@ from rangewatch_server.diagnosis import Diagnosis, joined
 from rangewatch_server.rules import BY_NAME, Finding
 from tests.rules.conftest import Recording, tensor
 from tests.server import test_comms_api as ranks
-from tests.server.conftest import Store
+from tests.server.store import Store
 
 LAYERS = [tensor("a")]
 GIB = 2**30

@@ -16,7 +16,7 @@ from rangewatch_server import connections, ingest
 from rangewatch_server.body import Room
 from rangewatch_server.store import names
 from tests.security.conftest import Inside
-from tests.server.conftest import batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(2)
 UNPACKED = 160 << 20

@@ -16,7 +16,7 @@ import pytest
 
 from rangewatch_server import api, ingest
 from tests.security.conftest import Inside
-from tests.server.conftest import batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
 
 ROOT = Path(__file__).parents[2]
 KNOWN = catalogue(2)

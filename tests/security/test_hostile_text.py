@@ -13,7 +13,7 @@ from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
 from rangewatch_server import exports, logs, traffic
 from tests.security.conftest import Inside, logged
-from tests.server.conftest import batch, opening
+from tests.server.records import batch, opening
 from tests.server.tokens import cookie_at
 
 FORMULAS = (

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import Tab
 from tests.security.conftest import Inside
-from tests.server.conftest import catalogue, opening
+from tests.server.records import catalogue, opening
 from tests.server.tokens import cookie_at, create, revoke
 
 EVERYWHERE = "() => JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}, location.href])"

@@ -16,7 +16,8 @@ from rangewatch.wire import WireError, messages, openings
 from rangewatch_server import ingest
 from rangewatch_server.store import checks, memory
 from tests.security.conftest import Inside
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(2)
 MOST = 1 << 20

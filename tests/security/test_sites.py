@@ -9,7 +9,7 @@ import pytest
 from rangewatch_server import access
 from rangewatch_server.store.access import digest_of
 from tests.security.conftest import Inside
-from tests.server.conftest import catalogue, opening
+from tests.server.records import catalogue, opening
 
 KNOWN = catalogue(1)
 

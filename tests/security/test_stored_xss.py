@@ -13,7 +13,7 @@ from rangewatch.records import Catalogue, Event, TensorEntry
 from rangewatch_server import access
 from tests.browser.conftest import Tab
 from tests.security.conftest import Inside
-from tests.server.conftest import batch, opening
+from tests.server.records import batch, opening
 
 ATTACK = '<img src="/none" onerror="window.broken=1">'
 LINK = '<a href="https://evil.example/">link</a><b>bold</b>'

@@ -20,7 +20,8 @@ from rangewatch_server.errors import ApiError
 from rangewatch_server.rate_limits import LOGIN, Rate, RateLimit
 from rangewatch_server.settings import Settings, SettingsError, check_reach
 from rangewatch_server.store.access import AccessStore
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 from tests.server.tokens import bearer, cookie_at, create, revoke
 
 KNOWN = catalogue(2)

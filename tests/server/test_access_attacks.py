@@ -18,7 +18,7 @@ from rangewatch_server.errors import ApiError
 from rangewatch_server.rate_limits import ALL_LOGINS, LOGIN, Rate, RateLimit, counted_as
 from rangewatch_server.settings import Settings, SettingsError, check
 from rangewatch_server.store.access import AccessStore
-from tests.server.conftest import Server
+from tests.server.process import Server
 from tests.server.tokens import bearer, create
 
 

@@ -15,7 +15,7 @@ from rangewatch_server.store import access, audit_share
 from rangewatch_server.store.access import AccessStore, Record
 from rangewatch_server.store.audit_share import DROPPED_BY, fair_share
 from rangewatch_server.store.engine import open_database
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 MOST = 30
 

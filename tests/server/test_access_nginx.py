@@ -18,7 +18,8 @@ import pytest
 
 from rangewatch_server.rate_limits import LOGIN
 from tests.server.certificates import Pair, made
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 from tests.server.tokens import bearer
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")

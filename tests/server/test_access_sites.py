@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.server.conftest import Server, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import catalogue, opening
 from tests.server.tokens import bearer
 
 KNOWN = catalogue(2)

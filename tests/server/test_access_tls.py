@@ -17,7 +17,7 @@ from rangewatch_server.settings import Settings, SettingsError, check
 from rangewatch_server.tls import tls_context
 from tests import forked
 from tests.server.certificates import Pair, made
-from tests.server.conftest import catalogue, opening
+from tests.server.records import catalogue, opening
 
 KNOWN = catalogue(2)
 

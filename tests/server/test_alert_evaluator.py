@@ -16,7 +16,8 @@ from rangewatch_server.measures import Measures
 from rangewatch_server.retention.runs_delete import mark_deleted, remove_rows
 from rangewatch_server.rules import Finding
 from rangewatch_server.store import alert_rows
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(1)
 TARGET = Webhook(name="ops", url="http://192.0.2.1/", severity="warning")

@@ -19,7 +19,8 @@ import torch
 import rangewatch
 from rangewatch_server.alerts.config import ConfigError, read
 from tests import forked
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 STEPS = 40

@@ -15,7 +15,8 @@ from sqlalchemy import create_engine, text
 from rangewatch_server.store import announce as announcing
 from rangewatch_server.store.announce import ENTRIES, PAYLOAD_BYTES, Listener, announce, payloads
 from rangewatch_server.store.engine import Engines, open_database
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(2)
 Heard = queue.Queue[tuple[str, object]]

@@ -22,7 +22,9 @@ from rangewatch_server.restore import Restored, restore
 from rangewatch_server.retention.jobs import QueuedJobs
 from rangewatch_server.store import tables
 from rangewatch_server.store.command_rows import Ask
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 from tests.server.test_deletion import run_command
 
 SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))

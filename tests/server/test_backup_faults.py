@@ -32,7 +32,10 @@ from rangewatch_server.retention.runs_delete import RESTORING
 from rangewatch_server.settings import Settings
 from rangewatch_server.store import announce, tables, tiles
 from rangewatch_server.store.engine import DatabaseError
-from tests.server.conftest import Server, Store, catalogue, in_own_loop, opening
+from tests.server.own_loop import in_own_loop
+from tests.server.process import Server
+from tests.server.records import catalogue, opening
+from tests.server.store import Store
 from tests.server.test_backup import last_steps, put, send, take
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,9 @@ from rangewatch_server.store import writer as writer_module
 from rangewatch_server.store.command_rows import Ask, Withdraw
 from rangewatch_server.store.transaction import Changed
 from rangewatch_server.store.writer import Unavailable, Writer
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(3)
 PATH = "/api/v1/runs/1/commands"

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from rangewatch.records import Batch, Event, Samples
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 RANKS, STEPS, BUCKETS = 4, 20, 4

@@ -10,7 +10,9 @@ import pytest
 
 from rangewatch.records import Batch, Event, Samples
 from rangewatch_server import hang_state
-from tests.server.conftest import Server, Store, batch, opening
+from tests.server.process import Server
+from tests.server.records import batch, opening
+from tests.server.store import Store
 from tests.server.test_comms_api import KNOWN, RANKS, STEPS, collectives
 
 WORLD = {"name": "0", "hash": "a", "ranks": [0, 1]}

@@ -17,7 +17,8 @@ from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.tensor_pairs import pairs
 from rangewatch_server.headroom import State
 from rangewatch_server.store.names import tensors_of
-from tests.server.conftest import Server, batch, opening
+from tests.server.process import Server
+from tests.server.records import batch, opening
 from tests.server.test_figures import array
 
 STEPS, SHORTER = 200, 120

@@ -24,7 +24,7 @@ from rangewatch_server import connections
 from rangewatch_server.client_connections import ClientConnections
 from tests import forked
 from tests.server.certificates import Pair, made
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 PATIENCE_S = 20.0  # what is not closed by then is not closed at all

@@ -20,7 +20,8 @@ from rangewatch_server.headroom import State
 from rangewatch_server.pyramid import RANGES
 from rangewatch_server.settings import Settings
 from rangewatch_server.store import tables
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(3)
 STEPS, SPIKE = 1_100, 200  # two tiles of level 1; the spike is in tile 3 of level 0

@@ -10,7 +10,8 @@ from rangewatch.records import Event
 from rangewatch_server.deaths import MOST_DEATHS, Ended, sentence
 from rangewatch_server.store.endings import STATES, state_after
 from tests.server import test_comms_api
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 SEGFAULT = {"signal": 11, "exit_code": None, "stack": "Fatal Python error: x", "module": "a.b", "oom_kills": 0}

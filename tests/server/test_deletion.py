@@ -20,7 +20,9 @@ from rangewatch_server.retention.runs_delete import mark_deleted, unfinished
 from rangewatch_server.retention.space import give_back
 from rangewatch_server.store import tables
 from tests import forked
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 from tests.server.test_retention import RESUMED, SIZE, STEPS, TENSORS, figure, fill, jobs_of, truth
 
 __all__ = ["truth"]  # a fixture

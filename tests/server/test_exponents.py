@@ -19,7 +19,9 @@ from rangewatch.statistics import exponents
 from rangewatch_server.figures.base import Grid
 from rangewatch_server.figures.exponents import column_edges, quantile_exponents, shares_log10
 from rangewatch_server.pyramid import RANGES, Block, merge_blocks
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 from tests.server.test_figures import array
 
 KNOWN = Catalogue(statistics.ALL + exponents.ALL, catalogue(3).tensors)

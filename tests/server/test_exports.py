@@ -22,7 +22,8 @@ from sqlalchemy import create_engine, text
 from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
 from rangewatch_server.slice_api import MAX_EXPORTS
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 RANKS, TENSORS, STEPS = 2, 8, 9_000  # over 65,536 cells a rank, so that a file is of several pieces
 NAMES = ("=1+1", "+a", "-a", "@a", "'=a", 'a,"b"\nc', "\t=a", "Schicht.ü")

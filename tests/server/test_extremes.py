@@ -15,7 +15,9 @@ from rangewatch_server import command_states, overview
 from rangewatch_server.pyramid import RANGES
 from rangewatch_server.store.checks import MAX_NAME_BYTES
 from rangewatch_server.store.command_rows import Ask
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
 KNOWN = catalogue(2)

@@ -19,7 +19,9 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from tests import forked
-from tests.server.conftest import POSTGRES, Server, batch, catalogue, opening
+from tests.server.databases import POSTGRES
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 FIGURE = "/api/v1/runs/1/figures/layers"

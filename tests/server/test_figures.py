@@ -20,7 +20,8 @@ from rangewatch_server.figures.base import grid
 from rangewatch_server.figures.layers import group_label
 from rangewatch_server.headroom import State
 from tests.long_run import SPIKE_STEP, SPIKE_TENSOR, build
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 
 def array(encoded: dict[str, Any]) -> np.ndarray:

@@ -22,7 +22,8 @@ from rangewatch_server.errors import ApiError
 from rangewatch_server.figures.base import Figure
 from rangewatch_server.settings import Settings
 from rangewatch_server.store import tables
-from tests.server.conftest import batch, catalogue, in_own_loop, opening
+from tests.server.own_loop import in_own_loop
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 STEPS = 600

@@ -7,7 +7,8 @@ import numpy as np
 
 from rangewatch.records import Batch, Event, Opening, Samples
 from rangewatch_server.rules import gpu_health
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 START_NS, SECOND = 10**18, 10**9

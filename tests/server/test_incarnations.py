@@ -9,7 +9,8 @@ import numpy as np
 
 from rangewatch.records import Event
 from rangewatch_server.headroom import State
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 STEPS, BACK = 300, 100

@@ -18,7 +18,8 @@ from rangewatch import wire
 from rangewatch.records import Batch, Opening
 from rangewatch.wire.messages import MAGIC, PREFIX
 from tests import forked
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 

@@ -23,7 +23,8 @@ from rangewatch_server.queries import Queries, RunReader
 from rangewatch_server.settings import Settings
 from rangewatch_server.store import tables, tiles
 from rangewatch_server.store.engine import open_database
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
 KILLS = 200 if SOAK else 4

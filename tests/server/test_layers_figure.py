@@ -19,7 +19,8 @@ from rangewatch_server.figures.reading import held
 from rangewatch_server.figures.rows import MOST_LEVELS, modules_of, natural, worst_first
 from rangewatch_server.figures.shown import ALL
 from rangewatch_server.headroom import State
-from tests.server.conftest import Server, batch, opening
+from tests.server.process import Server
+from tests.server.records import batch, opening
 from tests.server.test_figures import array
 
 STEPS = 100

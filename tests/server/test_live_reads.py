@@ -21,7 +21,8 @@ from rangewatch import wire
 from rangewatch_server.pyramid import AMAX_STEP, NONFINITE_STEP, RANGES
 from rangewatch_server.queries import Queries, RunReader
 from rangewatch_server.store import transaction
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 TENSORS = 3
 KNOWN = catalogue(TENSORS)

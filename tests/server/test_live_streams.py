@@ -14,7 +14,9 @@ from starlette.types import Message, Receive, Scope, Send
 from rangewatch_server import live
 from rangewatch_server.live import PING, Broker
 from rangewatch_server.store.transaction import Changed
-from tests.server.conftest import Server, batch, catalogue, in_own_loop, opening
+from tests.server.own_loop import in_own_loop
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 

@@ -12,7 +12,7 @@ from rangewatch import wire
 from rangewatch.records import Batch, Catalogue, Opening, RangeRows, RankInfo, SeriesRows
 from rangewatch.statistics import ALL
 from tests.rules.loss_scales import GRAD_A, GRAD_B, GRAD_WEIGHT, LAYERS, OUTPUT_B, bad, scaled
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 KNOWN = Catalogue(ALL, tuple(LAYERS))
 A_BATCH = 256

@@ -8,7 +8,8 @@ import pytest
 
 from rangewatch.records import Event
 from tests.rules.loss_scales import scaled, told
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(2)
 PATH = "/api/v1/runs/1/loss_scale"

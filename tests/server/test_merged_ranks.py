@@ -22,7 +22,8 @@ from rangewatch_server.store import merged_catch_up, merged_ranks, tables, trans
 from rangewatch_server.store.accumulators import Accumulator, RowIndex
 from rangewatch_server.store.merged_rows import ALL_RANKS
 from rangewatch_server.store.rows import union
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(5)
 WANTED = {

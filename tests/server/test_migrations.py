@@ -17,7 +17,8 @@ from rangewatch_server import command_states
 from rangewatch_server.store.command_rows import Ask
 from rangewatch_server.store.engine import MIGRATIONS, DatabaseError, open_database
 from rangewatch_server.store.tables import access, alerting, metadata
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(3)
 

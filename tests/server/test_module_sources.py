@@ -9,7 +9,8 @@ import pytest
 
 from rangewatch import statistics
 from rangewatch.records import Catalogue, Event, TensorEntry
-from tests.server.conftest import Server, batch, opening
+from tests.server.process import Server
+from tests.server.records import batch, opening
 
 ENTRIES = (
     ("a", "output", "Linear"), ("a.weight", "weight", ""), ("b", "output", "Block"), ("c", "output", "Block"),

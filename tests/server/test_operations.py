@@ -28,7 +28,9 @@ from rangewatch_server.readiness import Facts, checks
 from rangewatch_server.settings import Settings
 from rangewatch_server.store.access import AccessStore, Session, digest_of
 from rangewatch_server.store.condition import _type_at, newest_schema, read
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(3)
 

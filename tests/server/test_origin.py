@@ -8,7 +8,8 @@ import pytest
 from rangewatch import statistics
 from rangewatch.records import KINDS, Catalogue, Statistic, TensorEntry
 from rangewatch_server import origin
-from tests.server.conftest import Server, batch, opening
+from tests.server.process import Server
+from tests.server.records import batch, opening
 
 CLOCK = Statistic("nonfinite_ns", "ns", "min", float("inf"), "When NaN or Inf was first seen in the step.")
 OLD = tuple(each for each in statistics.ALL if each.name != CLOCK.name)

@@ -6,7 +6,9 @@ from typing import Any
 
 from rangewatch.records import Event
 from rangewatch_server import overview
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(3)
 

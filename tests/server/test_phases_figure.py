@@ -10,7 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 FAST = {"data_wait_s": 0.01, "forward_s": 0.02, "backward_s": 0.05, "optimizer_s": 0.01, "other_s": 0.01}
 SLOW = FAST | {"data_wait_s": 0.5}

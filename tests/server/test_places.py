@@ -19,7 +19,9 @@ from rangewatch_server.retention.jobs import QueuedJobs
 from rangewatch_server.retention.policy import Thin
 from rangewatch_server.retention.thinning import thin
 from rangewatch_server.store import tables
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(3)
 

@@ -23,7 +23,7 @@ from rangewatch_server.headroom import State
 from rangewatch_server.pyramid import AMAX_STEP, NO_STEP, NONFINITE_STEP, RANGES, SERIES_PART, SUMMARY
 from rangewatch_server.queries import RunReader
 from rangewatch_server.settings import Settings
-from tests.server.conftest import batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
 
 SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
 TENSORS = 3  # an output, a grad_output and a grad

@@ -10,7 +10,8 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from rangewatch_server.rank_gauges import GPU_GAUGES, RANK_GAUGES
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 HOSTILE = 'a"b\\c\n{run="x"} 1'

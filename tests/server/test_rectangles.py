@@ -9,7 +9,8 @@ from rangewatch_server import rectangles
 from rangewatch_server.figures.base import Grid
 from rangewatch_server.pyramid import AMAX_STEP, NONFINITE_STEP
 from rangewatch_server.rectangles import DERIVED, Rectangle
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 TENSORS, STEPS = 6, 200
 KNOWN = catalogue(TENSORS)

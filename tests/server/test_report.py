@@ -11,7 +11,8 @@ import pytest
 from rangewatch import statistics
 from rangewatch.records import Catalogue, Event, TensorEntry
 from tests import forked
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 
 def report(server_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:

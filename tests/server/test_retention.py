@@ -25,7 +25,8 @@ from rangewatch_server.retention.prune import apply, table_of
 from rangewatch_server.retention.thinning import between, thin
 from rangewatch_server.slices import Cache
 from rangewatch_server.store import tables
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 TENSORS, STEPS, SIZE = 4, 6_000, 500
 BAD, SPIKE, RESUMED = 2_345, 1_500, 1_003  # steps; the first 1,003 were another run's

@@ -28,7 +28,8 @@ from rangewatch_server.retention.runs_delete import mark_deleted, unfinished
 from rangewatch_server.settings import Settings
 from rangewatch_server.store import tables
 from rangewatch_server.store.single import hold
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 from tests.server.test_migrations import go_back_to
 from tests.server.test_retention import NOW, facts, fill, jobs_of, level_0, thin_all, truth
 

@@ -15,7 +15,9 @@ from rangewatch import wire
 from rangewatch.records import Batch, Event, Opening, RangeRows, SeriesRows
 from rangewatch_server.pyramid import RANGES
 from rangewatch_server.store.transaction import Refused, Transaction
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(3)
 

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from tests import forked
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 from tests.server.tokens import bearer, create
 
 KNOWN = catalogue(3)

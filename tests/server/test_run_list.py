@@ -8,7 +8,9 @@ import pytest
 
 from rangewatch_server import run_list
 from rangewatch_server.queries import Queries
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(3)
 

@@ -21,7 +21,9 @@ from rangewatch_server.slices import Damage
 from rangewatch_server.store import tables
 from rangewatch_server.store.checks import check_header
 from rangewatch_server.store.samples import MAX_VALUES, SPAN_NS, Part, SamplesError, decode, encode
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(1)
 SECOND = 10**9

@@ -28,7 +28,8 @@ from rangewatch_server.samples_reader import Chunk, newest, samples
 from rangewatch_server.store import tables
 from rangewatch_server.store.engine import MIGRATIONS, open_database
 from rangewatch_server.store.samples import Part, encode
-from tests.server.conftest import Store, batch, opening
+from tests.server.records import batch, opening
+from tests.server.store import Store
 from tests.server.test_backup import put, take
 from tests.server.test_deletion import run_command
 from tests.server.test_retention import NOW, facts, jobs_of

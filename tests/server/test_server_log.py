@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 
 def test_a_server_that_says_much_is_not_held_up(start_server: Callable[..., Server]) -> None:
@@ -23,7 +23,7 @@ def test_a_server_that_says_much_is_not_held_up(start_server: Callable[..., Serv
 
 
 FAILS = """
-    from tests.server.conftest import Server
+    from tests.server.process import Server
 
     def test_it(tmp_path):
         server = Server(str(tmp_path / "a.db"), "--log-level", "debug")

@@ -14,7 +14,8 @@ from rangewatch import wire
 from rangewatch_server.queries import Queries
 from rangewatch_server.store import merged_catch_up, transaction
 from rangewatch_server.store.transaction import Answer, Transaction
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 KNOWN = catalogue(2)
 

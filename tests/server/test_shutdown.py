@@ -23,7 +23,8 @@ from rangewatch_server.settings import Settings
 from rangewatch_server.store.engine import DatabaseError
 from rangewatch_server.store.single import hold
 from tests import forked
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 from tests.server.test_operations import until
 
 KNOWN = catalogue(3)

@@ -18,7 +18,8 @@ from rangewatch_server.pyramid import AMAX_STEP, FANOUT, NO_STEP, NONFINITE_STEP
 from rangewatch_server.queries import RunReader
 from rangewatch_server.store import tables
 from rangewatch_server.store.rows import align
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 TENSORS, STEPS = 12, 1_350  # two tiles of level 1, some of level 0 after them, and steps that are in none
 KNOWN = catalogue(TENSORS)

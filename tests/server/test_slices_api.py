@@ -23,7 +23,9 @@ from rangewatch_server import app, deadline, slice_request
 from rangewatch_server.deadline import TimeLimitReached
 from rangewatch_server.headroom import State
 from rangewatch_server.settings import Settings
-from tests.server.conftest import Server, Store, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 RANKS, TENSORS, STEPS = 3, 6, 700
 RESTART = 400  # rank 1 starts anew from here, and what its first process said of later steps is not shown

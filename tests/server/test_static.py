@@ -12,7 +12,7 @@ from tools import vendor_plotly
 
 from rangewatch_server import site
 from rangewatch_server.errors import ApiError
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 
 def test_the_page_names_files_by_what_they_hold(server: Server) -> None:

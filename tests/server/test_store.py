@@ -16,7 +16,8 @@ from rangewatch.wire import WireError
 from rangewatch_server.pyramid import NO_STEP, RANGES, SERIES_PART, SUMMARY
 from rangewatch_server.store import tables
 from rangewatch_server.store.transaction import Refused
-from tests.server.conftest import Store, batch, catalogue, opening
+from tests.server.records import batch, catalogue, opening
+from tests.server.store import Store
 
 STEPS = 1_500
 TENSORS = 5

@@ -14,7 +14,8 @@ import pytest
 from rangewatch import wire
 from rangewatch_server.queries import Queries
 from rangewatch_server.store.engine import open_database
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(6)
 RANKS, BATCHES, STEPS = 4, 30, 16

@@ -14,7 +14,8 @@ import pytest
 from rangewatch.records import Samples
 from rangewatch_server import collectives_reader
 from rangewatch_server.figures import waits
-from tests.server.conftest import Server, batch, catalogue, opening
+from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(2)
 RANKS, STEPS, A_BATCH, LATE = 3, 1_000, 50, 1

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 TRAINER = Path(__file__).with_name("trainer.py")
 

@@ -20,7 +20,7 @@ from rangewatch_server.pyramid import RANGES, SERIES_PART
 from rangewatch_server.queries import Queries
 from rangewatch_server.store.engine import open_database
 from tests.agent.watcher.job import Job, ended, run_of, wait_for, watchers
-from tests.server.conftest import Server
+from tests.server.process import Server
 
 SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
 pytestmark = [
