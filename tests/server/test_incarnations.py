@@ -9,55 +9,55 @@ import numpy as np
 
 from rangewatch.records import Event
 from rangewatch_server.headroom import State
-from tests.server.process import Server
+from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
 STEPS, BACK = 300, 100
 
 
-def send(server: Server) -> None:
+def send(run: Run) -> None:
     """Two ranks; rank 1 overflows at step 250, starts again from step 100 and goes on to 200 without any."""
     for rank in range(2):
-        server.post(opening(KNOWN, rank=rank, world_size=2))
+        run.post(opening(KNOWN, rank=rank, world_size=2))
         bad = [[float(rank == 1 and step == 250) for step in range(STEPS)]] * 3
         columns = {"amax": rank + 1.0, "inf_count": bad}
-        server.post(batch(KNOWN, 0, range(STEPS), columns, rank=rank, events=(Event("failed", 1, STEPS, "first"),)))
-    server.post(opening(KNOWN, rank=1, incarnation="b", world_size=2))
-    server.post(batch(KNOWN, 0, range(BACK, 200), {"amax": 9.0}, rank=1, incarnation="b"))
+        run.post(batch(KNOWN, 0, range(STEPS), columns, rank=rank, events=(Event("failed", 1, STEPS, "first"),)))
+    run.post(opening(KNOWN, rank=1, incarnation="b", world_size=2))
+    run.post(batch(KNOWN, 0, range(BACK, 200), {"amax": 9.0}, rank=1, incarnation="b"))
 
 
-def amax(server: Server, query: str) -> list[list[float | None]]:
-    return server.get(f"/api/v1/runs/1/slice?axes=rank,step&tensor=0&statistic=amax&{query}")["values"]["amax"]
+def amax(run: Run, query: str) -> list[list[float | None]]:
+    return run.get(f"/slice?axes=rank,step&tensor=0&statistic=amax&{query}")["values"]["amax"]
 
 
-def test_both_histories_can_be_seen(server: Server) -> None:
-    send(server)
+def test_both_histories_can_be_seen(run: Run) -> None:
+    send(run)
     for query, second in (("", [2.0] * 100 + [9.0] * 100 + [None] * 100), ("incarnation=1", [2.0] * 300)):
-        assert amax(server, f"start=0&stop=300&{query}") == [[1.0] * 300, second], query
-    assert amax(server, "start=0&stop=300&incarnation=2") == amax(server, "start=0&stop=300")
-    merged = server.get("/api/v1/runs/1/slice?axes=tensor,step&statistic=inf_count&incarnation=1&start=240&stop=260")
+        assert amax(run, f"start=0&stop=300&{query}") == [[1.0] * 300, second], query
+    assert amax(run, "start=0&stop=300&incarnation=2") == amax(run, "start=0&stop=300")
+    merged = run.get("/slice?axes=tensor,step&statistic=inf_count&incarnation=1&start=240&stop=260")
     assert merged["values"]["inf_count"][0][10] == 1.0
-    step = server.get("/api/v1/runs/1/step?step=250&rank=1&incarnation=1")
-    assert step["first_nonfinite"] == 0 and not server.get("/api/v1/runs/1/step?step=250&rank=1")["observed"]
+    step = run.get("/step?step=250&rank=1&incarnation=1")
+    assert step["first_nonfinite"] == 0 and not run.get("/step?step=250&rank=1")["observed"]
 
 
-def test_every_route_of_the_run_knows_it(server: Server) -> None:
-    send(server)
-    ranks: Any = {query: server.get(f"/api/v1/runs/1{query}")["ranks"] for query in ("", "?incarnation=1")}
+def test_every_route_of_the_run_knows_it(run: Run) -> None:
+    send(run)
+    ranks: Any = {query: run.get(f"{query}")["ranks"] for query in ("", "?incarnation=1")}
     assert [each["incarnation"] for each in ranks[""]] == [1, 2]
     assert [each["incarnation"] for each in ranks["?incarnation=1"]] == [1, 1]
-    found = server.get("/api/v1/runs/1/figures/timeline?incarnation=1")
+    found = run.get("/figures/timeline?incarnation=1")
     states = found["meta"]["states"]
     shown = np.frombuffer(base64.b64decode(states["bdata"]), np.uint8).reshape(2, STEPS)
     assert np.argwhere(shown == State.INF).tolist() == [[1, 250]]
-    assert server.get("/api/v1/runs/1/locate?incarnation=1&rank=1")["step"] == 250
+    assert run.get("/locate?incarnation=1&rank=1")["step"] == 250
 
 
-def test_bad_ones_are_refused(server: Server) -> None:
-    send(server)
+def test_bad_ones_are_refused(run: Run) -> None:
+    send(run)
     for value in ("x", "-1", "1.5", "9" * 10, "²"):
-        answer = server.client.get("/api/v1/runs/1", params={"incarnation": value})
+        answer = run.ask("", params={"incarnation": value})
         assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter")
-    nothing = server.get("/api/v1/runs/1?incarnation=0")
+    nothing = run.get("?incarnation=0")
     assert nothing["ranks"] == []

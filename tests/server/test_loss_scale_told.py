@@ -8,35 +8,34 @@ import pytest
 
 from rangewatch.records import Event
 from tests.rules.loss_scales import scaled, told
-from tests.server.process import Server
+from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(2)
-PATH = "/api/v1/runs/1/loss_scale"
 
 
-def send(server: Server, *said: Event, incarnation: str = "a", first: int = 0) -> None:
+def send(run: Run, *said: Event, incarnation: str = "a", first: int = 0) -> None:
     series = scaled(20, (10,))
-    server.post(opening(KNOWN, incarnation=incarnation))
+    run.post(opening(KNOWN, incarnation=incarnation))
     sent = batch(KNOWN, 0, range(first, first + 20), incarnation=incarnation, series=series, events=said)
-    assert server.post(sent).status_code == 202
+    assert run.post(sent).status_code == 202
 
 
-def settings(server: Server) -> Any:
-    return server.get(PATH)["scalers"][0]["settings"]
+def settings(run: Run) -> Any:
+    return run.get("/loss_scale")["scalers"][0]["settings"]
 
 
-def test_the_newest_settings_of_each_scaler(server: Server) -> None:
-    send(server, told(100), told(7, series="loss_scale/1"), told(2_000, step=5))
-    assert settings(server) == {
+def test_the_newest_settings_of_each_scaler(run: Run) -> None:
+    send(run, told(100), told(7, series="loss_scale/1"), told(2_000, step=5))
+    assert settings(run) == {
         "class": "GradScaler", "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2_000.0,
     }  # fmt: skip
 
 
-def test_those_of_an_older_process_are_over(server: Server) -> None:
-    send(server, told(100))
-    send(server, incarnation="b", first=20)
-    assert settings(server) is None
+def test_those_of_an_older_process_are_over(run: Run) -> None:
+    send(run, told(100))
+    send(run, incarnation="b", first=20)
+    assert settings(run) is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_those_of_an_older_process_are_over(server: Server) -> None:
         ({"series": ["loss_scale"]}, None),
     ],
 )
-def test_odd_details_are_not_known(server: Server, data: dict[str, Any], expected: list[Any] | None) -> None:
-    send(server, Event("scaler", 1, 0, "", data))
-    found = settings(server)
+def test_odd_details_are_not_known(run: Run, data: dict[str, Any], expected: list[Any] | None) -> None:
+    send(run, Event("scaler", 1, 0, "", data))
+    found = settings(run)
     assert (None if found is None else list(found.values())) == expected
