@@ -6,6 +6,7 @@ import argparse
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,28 @@ UNITS = re.compile(
     r"\b(seconds?|steps?|days|GB|MiB|bytes|columns|rounds|ranks?|records|modules|pages|connections|processes|port|times"
     r"|over the model's|number)\b"
 )
+Typed = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture(params=COMMANDS)
-def parser(request: pytest.FixtureRequest) -> CommandParser:
+@pytest.fixture(scope="module")
+def parsers() -> dict[str, CommandParser]:
     """Of each command."""
-    return installed_parsers()[request.param]
+    return installed_parsers()
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Types words, in this process: the exit status, and what was said."""
+
+    def type_words(*words: str, name: str = SCRIPT) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [name, *words])
+        try:
+            status = __main__.main()
+        except SystemExit as ended:
+            status = ended.code
+        return (status, *capsys.readouterr())
+
+    return type_words
 
 
 def every(parser: CommandParser) -> list[argparse.Action]:
@@ -36,30 +53,30 @@ def every(parser: CommandParser) -> list[argparse.Action]:
     return shown + [each for sub in parser.subcommands().values() for each in every(sub)]
 
 
-def typed(*words: str) -> tuple[int, str, str]:
-    ended = forked.server.run(*words)
-    return ended.returncode, ended.stdout, ended.stderr
-
-
-def test_a_command_is_known_wherever_it_is_installed() -> None:
-    assert sorted(installed_parsers()) == sorted(COMMANDS)
+def test_a_command_is_known_wherever_it_is_installed(parsers: dict[str, CommandParser]) -> None:
+    assert sorted(parsers) == sorted(COMMANDS)
     assert len(COMMANDS) == sum(map(len, GROUPS.values()))
 
 
-@pytest.mark.parametrize("name", ["", "help", "--version", "sevre", *COMMANDS])
-@pytest.mark.parametrize("rest", ["--help", "--no-such-option=1"])
-def test_the_script_and_the_module_are_the_same(name: str, rest: str) -> None:
-    words = [name, rest] if name else [rest]
-    as_script, as_module = typed(SCRIPT, *words), typed("-m", "rangewatch", *words)
-    assert as_script == as_module
-    if name in COMMANDS:
-        assert as_script[0] == (0 if rest == "--help" else 2)
+def test_the_script_and_the_module_are_the_same(typed: Typed) -> None:
+    """Whatever is typed says the same by whichever name it was started."""
+    for name in ("", "help", "--version", "sevre", *COMMANDS):
+        for rest in ("--help", "--no-such-option=1"):
+            words = [name, rest] if name else [rest]
+            said = typed(*words)
+            assert said == typed(*words, name=__main__.__file__), words
+            if name in COMMANDS:
+                assert said[0] == (0 if rest == "--help" else 2), words
 
 
 @pytest.mark.parametrize("start", [[SCRIPT], [sys.executable, "-m", "rangewatch"]], ids=["script", "module"])
-def test_the_version_of_a_process_of_its_own(start: list[str]) -> None:
-    ended = subprocess.run([*start, "--version"], capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"rangewatch {__version__}\n", "")
+def test_a_process_of_its_own(start: list[str]) -> None:
+    for words, status, out, err in (
+        (["--version"], 0, f"rangewatch {__version__}\n", ""),
+        (["sevre"], 2, "", __main__._unknown("sevre")),
+    ):
+        ended = subprocess.run([*start, *words], capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (status, out, err)
 
 
 def test_help_loads_nothing_that_is_slow() -> None:
@@ -74,55 +91,57 @@ def test_no_command_loads_torch_for_its_help_but_what_needs_it_anyway() -> None:
     modules = [each.module for each in COMMANDS.values() if each.extras != "agent"]
     script = "import importlib, sys; [importlib.import_module(each).parser() for each in sys.argv[1:]]"
     script += "; print('torch' in sys.modules)"
-    command = [sys.executable, "-c", script, *modules]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = forked.server.run("-c", script, *modules)  # of a process that has a server's modules, and no torch
     assert (ended.stdout, ended.stderr) == ("False\n", "")
 
 
-def test_the_list_has_every_command_in_its_group() -> None:
-    status, said, _ = typed("-m", "rangewatch", "--help")
+def test_the_list_has_every_command_in_its_group(typed: Typed) -> None:
+    status, said, _ = typed("--help")
     assert status == 0
     for title, commands in GROUPS.items():
         block = said.split(f"\n{title}:\n")[1].split("\n\n")[0]
         assert [line.split()[0] for line in block.splitlines()] == list(commands)
         assert all(command.summary in block for command in commands.values())
+    assert typed() == (0, said, ""), "without a command there is the list"
 
 
-def test_help_of_a_command_has_all_parts(parser: CommandParser) -> None:
-    said = parser.format_help()
-    summary = COMMANDS[parser.prog.split()[1]].summary
-    assert f"\n\n{summary[0].upper()}{summary[1:]}.\n\n" in said
-    assert said.startswith(f"usage: {parser.prog} ")
-    for line, what in parser.examples.items():
-        assert line.split()[0] in ("rangewatch", "torchrun")
-        assert " ".join(f"{line} {what}".split()) in " ".join(said.split())
-    assert parser.examples
-    assert {0, 2} <= parser.statuses.keys()
-    assert "\nexamples:\n" in said and "\nexit status:\n" in said
-    assert ("\nenvironment:\n" in said) == bool(parser.environment)
+def test_help_of_a_command_has_all_parts(parsers: dict[str, CommandParser]) -> None:
+    for name, parser in parsers.items():
+        said, summary = parser.format_help(), COMMANDS[name].summary
+        assert f"\n\n{summary[0].upper()}{summary[1:]}.\n\n" in said, name
+        assert said.startswith(f"usage: rangewatch {name} ")
+        for line, what in parser.examples.items():
+            assert line.split()[0] in ("rangewatch", "torchrun"), name
+            assert " ".join(f"{line} {what}".split()) in " ".join(said.split()), name
+        assert parser.examples, name
+        assert {0, 2} <= parser.statuses.keys(), name
+        assert "\nexamples:\n" in said and "\nexit status:\n" in said, name
+        assert ("\nenvironment:\n" in said) == bool(parser.environment), name
 
 
-def test_each_option_says_what_it_is_when_it_is_not_given(parser: CommandParser) -> None:
-    for action in every(parser):
-        assert action.help, action.dest
-        if action.option_strings and action.nargs != 0 and not action.required:
-            assert "default" in parser.help_of(action), action.option_strings
+def test_each_option_says_what_it_is_when_it_is_not_given(parsers: dict[str, CommandParser]) -> None:
+    for name, parser in parsers.items():
+        for action in every(parser):
+            assert action.help, (name, action.dest)
+            if action.option_strings and action.nargs != 0 and not action.required:
+                assert "default" in parser.help_of(action), (name, action.option_strings)
 
 
-def test_each_number_has_a_unit(parser: CommandParser) -> None:
-    for action in every(parser):
-        is_number = isinstance(action.default, int | float) and not isinstance(action.default, bool)
-        if action.nargs != 0 and (is_number or action.type in (int, float)):
-            words = f"{parser.help_of(action)} {action.metavar or ''} {action.dest}".lower()
-            assert UNITS.search(words) or "GB" in str(action.help) or action.dest == "seed", action.option_strings
+def test_each_number_has_a_unit(parsers: dict[str, CommandParser]) -> None:
+    for name, parser in parsers.items():
+        for action in every(parser):
+            is_number = isinstance(action.default, int | float) and not isinstance(action.default, bool)
+            if action.nargs != 0 and (is_number or action.type in (int, float)):
+                words = f"{parser.help_of(action)} {action.metavar or ''} {action.dest}".lower()
+                has_unit = UNITS.search(words) or "GB" in str(action.help) or action.dest == "seed"
+                assert has_unit, (name, action.option_strings)
 
 
-def test_each_command_that_asks_a_server_says_which(parser: CommandParser) -> None:
-    options = {option for action in every(parser) for option in action.option_strings}
-    if "--url" in options:
-        assert "RANGEWATCH_TOKEN" in parser.environment
-        default = parser.get_default("url")
-        assert ("RANGEWATCH_URL" in parser.environment) == (default is not None)
+def test_each_command_that_asks_a_server_says_which(parsers: dict[str, CommandParser]) -> None:
+    for name, parser in parsers.items():
+        if "--url" in {option for action in every(parser) for option in action.option_strings}:
+            assert "RANGEWATCH_TOKEN" in parser.environment, name
+            assert ("RANGEWATCH_URL" in parser.environment) == (parser.get_default("url") is not None), name
 
 
 @pytest.mark.parametrize(
@@ -147,19 +166,11 @@ def test_each_command_that_asks_a_server_says_which(parser: CommandParser) -> No
         (["level", "a"], "rangewatch level: the following arguments are required: "),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_in_one_line(words: list[str], says: str) -> None:
-    status, out, err = typed("-m", "rangewatch", *words)
+def test_a_mistake_is_told_in_one_line(typed: Typed, words: list[str], says: str) -> None:
+    status, out, err = typed(*words)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert says in err
 
 
-def test_help_of_a_command_by_the_word_help() -> None:
-    assert typed("-m", "rangewatch", "help", "prune") == typed("-m", "rangewatch", "prune", "--help")
-
-
-def test_without_a_command_there_is_the_list(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["rangewatch"])
-    assert __main__.main() == 0
-    assert capsys.readouterr().out.startswith("usage: rangewatch COMMAND")
+def test_help_of_a_command_by_the_word_help(typed: Typed) -> None:
+    assert typed("help", "prune") == typed("prune", "--help")

@@ -48,6 +48,7 @@ def test_the_manual_page_has_every_option(capsys: pytest.CaptureFixture[str]) ->
     assert page.count("\n.SS ") == len(COMMANDS)
 
 
+@pytest.mark.slow  # and not everywhere: groff is no part of what the tests need
 def test_groff_has_nothing_against_the_manual_page(capsys: pytest.CaptureFixture[str]) -> None:
     if shutil.which("groff") is None:
         pytest.skip("groff is not installed")
