@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 from rangewatch import statistics
@@ -19,9 +17,9 @@ from rangewatch_server.figures.reading import held
 from rangewatch_server.figures.rows import MOST_LEVELS, modules_of, natural, worst_first
 from rangewatch_server.figures.shown import ALL
 from rangewatch_server.headroom import State
-from tests.server.process import Server
+from tests.server.plots import array, valid
+from tests.server.process import Run
 from tests.server.records import batch, opening
-from tests.server.test_figures import array
 
 STEPS = 100
 NAMES = [
@@ -57,20 +55,17 @@ def columns(rank: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def layered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(str(tmp_path_factory.mktemp("layers") / "a.db"))
+def layered(module_run: Run) -> Run:
     for rank in (0, 1):
-        assert server.post(opening(known(), rank=rank, world_size=2)).status_code == 202
-        assert server.post(batch(known(), 0, range(STEPS), columns(rank), rank=rank)).status_code == 202
-    yield server
-    server.stop()
+        assert module_run.post(opening(known(), rank=rank, world_size=2)).status_code == 202
+        assert module_run.post(batch(known(), 0, range(STEPS), columns(rank), rank=rank)).status_code == 202
+    return module_run
 
 
-def figure(server: Server, name: str, query: str) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+def figure(run: Run, name: str, query: str) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """z, states and meta; the figure is one that Plotly takes."""
-    found = server.get(f"/api/v1/runs/1/figures/{name}?{query}")
-    go.Figure(found["figure"])
-    return array(found["figure"]["data"][0]["z"]), array(found["meta"]["states"]), found["meta"]
+    found = run.get(f"/figures/{name}?{query}")
+    return array(valid(found["figure"])["data"][0]["z"]), array(found["meta"]["states"]), found["meta"]
 
 
 def labels(meta: dict[str, Any]) -> list[str]:
@@ -90,7 +85,7 @@ def labels(meta: dict[str, Any]) -> list[str]:
         ("nonfinite_count", lambda _: 0.0),
     ],
 )
-def test_each_statistic_is_the_worst_of_the_ranks(layered: Server, statistic: str, value: Any) -> None:
+def test_each_statistic_is_the_worst_of_the_ranks(layered: Run, statistic: str, value: Any) -> None:
     z, states, meta = figure(layered, "layers", f"statistic={statistic}")
     assert meta["statistic"]["name"] == statistic
     wanted = np.array([[value(tensor)] for tensor in range(len(NAMES))]) * np.ones((1, STEPS))
@@ -104,13 +99,13 @@ def test_each_statistic_is_the_worst_of_the_ranks(layered: Server, statistic: st
         assert np.isnan(z[BAD])
 
 
-def test_all_that_the_shelf_has_is_tested_and_an_unknown_one_is_refused(layered: Server) -> None:
-    answer = layered.client.get("/api/v1/runs/1/figures/layers?statistic=nope")
+def test_all_that_the_shelf_has_is_tested_and_an_unknown_one_is_refused(layered: Run) -> None:
+    answer = layered.ask("/figures/layers?statistic=nope")
     assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter")
     assert all(each.name in answer.json()["error"] for each in ALL) and len(ALL) == 8
 
 
-def test_what_is_measured_now_and_then_is_drawn_until_the_next_time(layered: Server) -> None:
+def test_what_is_measured_now_and_then_is_drawn_until_the_next_time(layered: Run) -> None:
     z, _, meta = figure(layered, "layers", "statistic=zero_fraction&rank=0")
     assert "measured every 10 steps" in meta["note"]
     assert not np.isnan(z[0]).any()
@@ -118,7 +113,7 @@ def test_what_is_measured_now_and_then_is_drawn_until_the_next_time(layered: Ser
     assert np.isnan(fine).all() and "measured" not in short["note"]
 
 
-def test_merged_columns_keep_the_worst_and_no_mean(layered: Server) -> None:
+def test_merged_columns_keep_the_worst_and_no_mean(layered: Run) -> None:
     z, _, meta = figure(layered, "layers", "statistic=zero_fraction&columns=4")
     assert meta["steps_per_column"] > 8
     assert np.nanmax(z[4]) == pytest.approx(6 / 32)
@@ -134,14 +129,14 @@ def test_merged_columns_keep_the_worst_and_no_mean(layered: Server) -> None:
         ("worst", ["m.10.ff output", "head output", "m.2.ff grad_output", "m.2.attn output", "m.2.ff output"]),
     ],
 )
-def test_rows_stand_in_the_order_asked_for(layered: Server, sort: str, wanted: list[str]) -> None:
+def test_rows_stand_in_the_order_asked_for(layered: Run, sort: str, wanted: list[str]) -> None:
     z, states, meta = figure(layered, "layers", f"sort={sort}")
     assert labels(meta) == wanted
     assert states[wanted.index("m.10.ff output"), BAD[1]] == State.INF
     assert z[wanted.index("head output"), 0] == pytest.approx(math.log2(65504) - 5, abs=1e-4)
 
 
-def test_a_closed_module_is_one_row_with_the_worst_inside(layered: Server) -> None:
+def test_a_closed_module_is_one_row_with_the_worst_inside(layered: Run) -> None:
     z, _, meta = figure(layered, "layers", "closed=m.2")
     assert [(row["label"], row["count"], row.get("module")) for row in meta["rows"]] == [
         ("m.2.*", 3, "m.2"), ("m.10.ff output", 1, None), ("head output", 1, None),
@@ -150,19 +145,19 @@ def test_a_closed_module_is_one_row_with_the_worst_inside(layered: Server) -> No
     outer, states, meta = figure(layered, "layers", "closed=m.2&closed=m&sort=worst")
     assert labels(meta) == ["m.*", "head output"]
     assert states[0, BAD[1]] == State.INF and outer.shape == (2, STEPS)
-    place = layered.get("/api/v1/runs/1/locate?module=m.2")
+    place = layered.get("/locate?module=m.2")
     assert (place["tensor"], place["rank"]) == (3, 1)
 
 
-def test_rows_that_are_no_range_list_their_tensors(layered: Server) -> None:
+def test_rows_that_are_no_range_list_their_tensors(layered: Run) -> None:
     _, _, meta = figure(layered, "layers", "sort=name&rows=2")
     assert [row["listed"] for row in meta["rows"]] == [[4, 2, 0], [3, 1]]
-    assert layered.get("/api/v1/runs/1/locate?tensor=0,2&rank=0")["tensor"] == 2
+    assert layered.get("/locate?tensor=0,2&rank=0")["tensor"] == 2
     plain = figure(layered, "layers", "rows=2")[2]
     assert all("listed" not in row for row in plain["rows"])
 
 
-def test_the_tree_has_the_worst_of_each_module(layered: Server) -> None:
+def test_the_tree_has_the_worst_of_each_module(layered: Run) -> None:
     meta = figure(layered, "layers", "tree=100")[2]
     found = {each["path"]: (each["depth"], each["count"], each["state"], each["tensor"]) for each in meta["modules"]}
     assert found == {
@@ -180,7 +175,7 @@ def test_the_tree_has_the_worst_of_each_module(layered: Server) -> None:
     assert "modules" not in figure(layered, "layers", "")[2]
 
 
-def test_steps_by_ranks_of_the_chosen_layers(layered: Server) -> None:
+def test_steps_by_ranks_of_the_chosen_layers(layered: Run) -> None:
     z, _, meta = figure(layered, "timeline", "q=m.2.*")
     assert labels(meta) == ["rank 0", "rank 1"]
     np.testing.assert_allclose(z[:, 0], [math.log2(65504) - 3, math.log2(65504) - 4], atol=1e-4)
@@ -194,7 +189,7 @@ def test_steps_by_ranks_of_the_chosen_layers(layered: Server) -> None:
     np.testing.assert_allclose(whole, every, atol=1e-4)
 
 
-def test_layers_by_ranks_at_one_step_and_over_steps(layered: Server) -> None:
+def test_layers_by_ranks_at_one_step_and_over_steps(layered: Run) -> None:
     z, states, meta = figure(layered, "ranks", "start=41&stop=42&sort=name&closed=m.2&statistic=amax&tree=9")
     assert [each["label"] for each in meta["tensors"]] == ["head output", "m.2.*", "m.10.ff output"]
     assert meta["units"] == 3
@@ -205,25 +200,19 @@ def test_layers_by_ranks_at_one_step_and_over_steps(layered: Server) -> None:
     assert figure(layered, "ranks", "")[1][0, 1] == State.INF
 
 
-@pytest.mark.parametrize(
-    "query",
-    ["sort=nope", "tree=501", "tree=-1", "q=a%20|", "closed=" + "x" * 4097, "&".join(["closed=a"] * 201)],
-)
-@pytest.mark.parametrize("name", ["layers", "ranks"])
-def test_what_cannot_be_is_refused(layered: Server, name: str, query: str) -> None:
-    answer = layered.client.get(f"/api/v1/runs/1/figures/{name}?{query}")
-    assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter"), answer.text
+REFUSED = ["sort=nope", "tree=501", "tree=-1", "q=a%20|", "closed=" + "x" * 4097, "&".join(["closed=a"] * 201)]
 
 
-@pytest.mark.parametrize("path", ["tensors?q=a|", "locate?q=a|", "locate?tensor=1,x", "slice?axes=step,tensor&q=a|"])
-def test_every_route_that_filters_refuses_a_bad_expression(layered: Server, path: str) -> None:
-    answer = layered.client.get(f"/api/v1/runs/1/{path}")
-    assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter")
+def test_what_cannot_be_is_refused(layered: Run) -> None:
+    asked = [f"figures/{name}?{query}" for name in ("layers", "ranks") for query in REFUSED]
+    for path in (*asked, "tensors?q=a|", "locate?q=a|", "locate?tensor=1,x", "slice?axes=step,tensor&q=a|"):
+        answer = layered.ask(f"/{path}")
+        assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter"), path
 
 
-def test_nothing_left_is_an_empty_figure(layered: Server) -> None:
+def test_nothing_left_is_an_empty_figure(layered: Run) -> None:
     for name in ("layers", "timeline", "ranks"):
-        answer = layered.client.get(f"/api/v1/runs/1/figures/{name}?q=no-such-name&sort=worst&closed=m&tree=9")
+        answer = layered.ask(f"/figures/{name}?q=no-such-name&sort=worst&closed=m&tree=9")
         assert answer.status_code == 200, answer.text
 
 

@@ -8,7 +8,7 @@ import pytest
 from rangewatch import statistics
 from rangewatch.records import KINDS, Catalogue, Statistic, TensorEntry
 from rangewatch_server import origin
-from tests.server.process import Server
+from tests.server.process import Run
 from tests.server.records import batch, opening
 
 CLOCK = Statistic("nonfinite_ns", "ns", "min", float("inf"), "When NaN or Inf was first seen in the step.")
@@ -75,9 +75,8 @@ def model(statistics_: tuple[Statistic, ...], kind: str = "output") -> Catalogue
     return Catalogue(statistics_, tuple(entries))
 
 
-@pytest.mark.parametrize("kind", ["output", "grad_output"])
-@pytest.mark.parametrize("has_clock", [True, False])
-def test_every_place_names_the_same(server: Server, has_clock: bool, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "has_clock"), [("output", True), ("output", False), ("grad_output", True)])
+def test_every_place_names_the_same(run: Run, has_clock: bool, kind: str) -> None:
     known = model((*OLD, CLOCK) if has_clock else OLD, kind)
     bad = np.zeros((4, 70))
     bad[[0, 2, 3], 66] = 1
@@ -85,17 +84,17 @@ def test_every_place_names_the_same(server: Server, has_clock: bool, kind: str) 
     ns[[0, 2, 3], 66] = [2_000, 1_000, 3_000]
     columns = {"call_count": np.array([[2.0], [1], [1], [1]]), "inf_count": bad}
     columns |= {"nonfinite_ns": ns} if has_clock else {}
-    server.post(opening(known))
-    server.post(batch(known, 0, range(70), columns))
+    run.post(opening(known))
+    run.post(batch(known, 0, range(70), columns))
     for start in (2, 60):  # as raw rows, then in tiles
-        run, found = server.get("/api/v1/runs/1"), server.get("/api/v1/runs/1/step?step=66")
-        assert (run["first_overflow"]["fqn"], run["first_overflow"]["step"]) == ("second", 66)
-        assert "second" in str(run["verdict"]["parts"])
-        place = server.get(f"/api/v1/runs/1/locate?start={start}")
+        whole, found = run.get(), run.get("/step?step=66")
+        assert (whole["first_overflow"]["fqn"], whole["first_overflow"]["step"]) == ("second", 66)
+        assert "second" in str(whole["verdict"]["parts"])
+        place = run.get(f"/locate?start={start}")
         assert (place["step"], place["label"]) == (66, f"second {kind}")
         assert found["frames"][found["first_nonfinite"]]["fqn"] == "second"
         assert found["frames"][2]["nonfinite_ns"] == (1_000 if has_clock else None)
         lines = found["report"].splitlines()
         assert lines[0].startswith("Detected") and lines[-2].split()[0] == "second" and "inf" in lines[-1]
         assert not any("head" in line for line in lines)
-        server.post(batch(known, 1, range(70, 140), {"call_count": columns["call_count"]}))
+        run.post(batch(known, 1, range(70, 140), {"call_count": columns["call_count"]}))

@@ -6,40 +6,40 @@ from typing import Any
 
 from rangewatch.records import Event
 from rangewatch_server import overview
-from tests.server.process import Server
+from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
 from tests.server.store import Store
 
 KNOWN = catalogue(3)
 
 
-def tell(server: Server, sequence: int, *told: tuple[str, str, dict[str, Any]], incarnation: str = "a") -> Any:
+def tell(run: Run, sequence: int, *told: tuple[str, str, dict[str, Any]], incarnation: str = "a") -> Any:
     events = tuple(Event(kind, 1, sequence, message, data) for kind, message, data in told)
-    server.post(batch(KNOWN, sequence, [sequence], incarnation=incarnation, events=events))
-    return server.get("/api/v1/runs/1")["ranks"][0]
+    run.post(batch(KNOWN, sequence, [sequence], incarnation=incarnation, events=events))
+    return run.get()["ranks"][0]
 
 
-def test_the_newest_account_stands(server: Server) -> None:
-    server.post(opening(KNOWN))
+def test_the_newest_account_stands(run: Run) -> None:
+    run.post(opening(KNOWN))
     counts = ("dropped", "", {"queue_full": 3}), ("fault", "", {"hooks": 1})
     late = {"late": "not called", "never": "not called"}
-    rank = tell(server, 0, ("not_observed", "", late), ("not_fused", "", {"cuda:0": "no triton"}), *counts)
+    rank = tell(run, 0, ("not_observed", "", late), ("not_fused", "", {"cuda:0": "no triton"}), *counts)
     assert (rank["not_observed"], rank["dropped"], rank["faults"]) == (late, {"queue_full": 3}, {"hooks": 1})
-    rank = tell(server, 1, ("not_observed", "", {"never": "not called"}), ("dropped", "", {"queue_full": 5, "x": 1}))
+    rank = tell(run, 1, ("not_observed", "", {"never": "not called"}), ("dropped", "", {"queue_full": 5, "x": 1}))
     assert (rank["not_observed"], rank["dropped"]) == ({"never": "not called"}, {"queue_full": 5, "x": 1})
     assert (rank["faults"], rank["not_fused"]) == ({"hooks": 1}, {"cuda:0": "no triton"})
-    rank = tell(server, 2, ("not_observed", "", {"never": "not called"}), ("not_observed", "", {}))
+    rank = tell(run, 2, ("not_observed", "", {"never": "not called"}), ("not_observed", "", {}))
     assert rank["not_observed"] == {}
-    server.post(opening(KNOWN, incarnation="b"))
-    assert tell(server, 0, incarnation="b")["dropped"] == {}
+    run.post(opening(KNOWN, incarnation="b"))
+    assert tell(run, 0, incarnation="b")["dropped"] == {}
 
 
-def test_an_empty_message_takes_recording_less_back(server: Server) -> None:
-    server.post(opening(KNOWN))
-    assert tell(server, 0)["level"] is None
-    assert tell(server, 1, ("level", "5 % of a step is the agent's", {}))["level"].startswith("5 %")
-    assert tell(server, 2, ("level", "", {}))["level"] is None
-    assert tell(server, 3, ("level", "again", {}))["level"] == "again"
+def test_an_empty_message_takes_recording_less_back(run: Run) -> None:
+    run.post(opening(KNOWN))
+    assert tell(run, 0)["level"] is None
+    assert tell(run, 1, ("level", "5 % of a step is the agent's", {}))["level"].startswith("5 %")
+    assert tell(run, 2, ("level", "", {}))["level"] is None
+    assert tell(run, 3, ("level", "again", {}))["level"] == "again"
 
 
 def test_only_the_newest_events_are_read(store: Store) -> None:
@@ -59,11 +59,16 @@ def test_only_the_newest_events_are_read(store: Store) -> None:
     assert [rank["dropped"] for rank in detail["ranks"]] == [{"m19": 19}] * 2
 
 
-def test_the_list_says_in_one_line_why_a_run_failed(server: Server) -> None:
-    server.post(opening(KNOWN))
-    assert server.get("/api/v1/runs")["runs"][0]["reason"] is None
-    tell(server, 0, ("failed", f"RuntimeError: the loader\n  ended {'x' * 400}", {}))
-    line = server.get("/api/v1/runs")["runs"][0]
+def line_of(run: Run) -> dict[str, Any]:
+    """The run's line in the list of all."""
+    return next(each for each in run.server.get("/api/v1/runs")["runs"] if each["id"] == run.id)
+
+
+def test_the_list_says_in_one_line_why_a_run_failed(run: Run) -> None:
+    run.post(opening(KNOWN))
+    assert line_of(run)["reason"] is None
+    tell(run, 0, ("failed", f"RuntimeError: the loader\n  ended {'x' * 400}", {}))
+    line = line_of(run)
     assert line["state"] == "failed"
     assert line["reason"].startswith("Rank 0: RuntimeError: the loader ended xxx")
     assert len(line["reason"]) == overview.MOST_REASON

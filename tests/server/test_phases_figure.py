@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
-from tests.server.process import Server
+from tests.server.plots import array, valid
+from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
 
 FAST = {"data_wait_s": 0.01, "forward_s": 0.02, "backward_s": 0.05, "optimizer_s": 0.01, "other_s": 0.01}
 SLOW = FAST | {"data_wait_s": 0.5}
 
 
-def array(encoded: dict[str, Any]) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(encoded["bdata"]), np.dtype(f"<{encoded['dtype']}"))
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Run 1: rank 0 fast, rank 1 waits for its data, rank 2 tells of no phases. Run 2: no phases at all."""
-    made = Server(str(tmp_path_factory.mktemp("phases") / "a.db"))
+def phased(module_run: Run) -> Run:
+    """Rank 0 fast, rank 1 waits for its data, rank 2 tells of no phases."""
     known = catalogue(1)
     for rank, seconds in enumerate((FAST, SLOW, {})):
-        made.post(opening(known, rank=rank, world_size=3))
-        made.post(batch(known, 0, range(1), rank=rank))  # the first step has no time
+        module_run.post(opening(known, rank=rank, world_size=3))
+        module_run.post(batch(known, 0, range(1), rank=rank))  # the first step has no time
         series = seconds | {"step_time_s": sum(seconds.values()) or 0.2}
-        made.post(batch(known, 1, range(1, 200), rank=rank, series=series))
-    made.post(opening(known, run="none"))
-    made.post(batch(known, 0, range(20), run="none", series={"step_time_s": 0.2}))
-    yield made
-    made.stop()
+        module_run.post(batch(known, 1, range(1, 200), rank=rank, series=series))
+    return module_run
 
 
-def figure(server: Server, query: str = "", run: int = 1) -> dict[str, Any]:
-    found: dict[str, Any] = server.get(f"/api/v1/runs/{run}/figures/phases?{query}")
-    go.Figure(found["figure"])  # raises on a property that Plotly does not know
+def figure(run: Run, query: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = run.get(f"/figures/phases?{query}")
+    valid(found["figure"])
     return found
 
 
@@ -52,8 +42,8 @@ def lines(found: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("columns", [1000, 7])
-def test_one_rank(server: Server, columns: int) -> None:
-    found = figure(server, f"rank=0&columns={columns}")
+def test_one_rank(phased: Run, columns: int) -> None:
+    found = figure(phased, f"rank=0&columns={columns}")
     assert list(areas(found)) == ["data wait", "forward", "backward", "optimizer", "other"]
     total = np.sum(list(areas(found).values()), axis=0)
     assert total == pytest.approx(np.full(len(total), 100.0))
@@ -64,8 +54,8 @@ def test_one_rank(server: Server, columns: int) -> None:
     assert found["meta"]["note"].startswith("rank 0; ")
 
 
-def test_the_mean_of_ranks_and_the_worst(server: Server) -> None:
-    found = figure(server, "columns=20")
+def test_the_mean_of_ranks_and_the_worst(phased: Run) -> None:
+    found = figure(phased, "columns=20")
     width = found["meta"]["columns"]
     assert areas(found)["data wait"] == pytest.approx(np.full(width, (10 + 500) / 2)), "rank 2 is in no mean"
     assert np.sum(list(areas(found).values()), axis=0) == pytest.approx(np.full(width, (100 + 590) / 2))
@@ -76,18 +66,20 @@ def test_the_mean_of_ranks_and_the_worst(server: Server) -> None:
     assert found["meta"]["note"] == f"mean of 3 ranks; each column: mean of {found['meta']['steps_per_column']} steps"
 
 
-def test_the_first_step_which_has_no_time_is_left_out(server: Server) -> None:
-    found = figure(server, "rank=0&start=0&stop=10")
+def test_the_first_step_which_has_no_time_is_left_out(phased: Run) -> None:
+    found = figure(phased, "rank=0&start=0&stop=10")
     assert array(found["figure"]["data"][0]["x"]).tolist() == list(range(1, 10))
 
 
 @pytest.mark.parametrize("query", ["start=500", "start=0&stop=1", "rank=2"])
-def test_nothing_to_show_says_so(server: Server, query: str) -> None:
-    found = figure(server, query)
+def test_nothing_to_show_says_so(phased: Run, query: str) -> None:
+    found = figure(phased, query)
     assert found["figure"]["data"] == [] and found["meta"]["empty"]
     assert found["meta"]["dominant"] is None
 
 
-def test_a_run_that_knows_no_phases(server: Server) -> None:
-    found = figure(server, run=2)
+def test_a_run_that_knows_no_phases(run: Run) -> None:
+    known = catalogue(1)
+    run.post(opening(known), batch(known, 0, range(20), series={"step_time_s": 0.2}))
+    found = figure(run)
     assert found["figure"]["data"] == [] and len(found["meta"]["unknown"]) == 6

@@ -19,7 +19,7 @@ from rangewatch_server.retention.jobs import QueuedJobs
 from rangewatch_server.retention.policy import Thin
 from rangewatch_server.retention.thinning import thin
 from rangewatch_server.store import tables
-from tests.server.process import Server
+from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
 from tests.server.store import Store
 
@@ -31,80 +31,80 @@ def merging(ship_every: int, incarnation: str = "a") -> Opening:
     return msgspec.structs.replace(given, info=msgspec.structs.replace(given.info, ship_every=ship_every))
 
 
-def observed(server: Server, steps: Sequence[int]) -> list[int]:
-    return [step for step in steps if server.get(f"/api/v1/runs/1/step?step={step}")["observed"]]
+def observed(run: Run, steps: Sequence[int]) -> list[int]:
+    return [step for step in steps if run.get(f"/step?step={step}")["observed"]]
 
 
-def test_steps_that_never_were_are_not_shown(server: Server) -> None:
-    server.post(merging(8))
-    server.post(batch(KNOWN, 0, [7, 15, 18]))  # it ended within a column
-    assert observed(server, range(30)) == list(range(19))
+def test_steps_that_never_were_are_not_shown(run: Run) -> None:
+    run.post(merging(8))
+    run.post(batch(KNOWN, 0, [7, 15, 18]))  # it ended within a column
+    assert observed(run, range(30)) == list(range(19))
 
 
-def test_of_steps_that_came_one_by_one_none_stands_for_another(server: Server) -> None:
+def test_of_steps_that_came_one_by_one_none_stands_for_another(run: Run) -> None:
     """Around NaN and Inf nothing is merged: step 11 was dropped, and 12 is not it."""
-    server.post(merging(8))
-    server.post(batch(KNOWN, 0, [7, 8, 9, 10, 12, 13, 14, 15, 23]))
-    assert observed(server, range(26)) == [step for step in range(24) if step != 11]
+    run.post(merging(8))
+    run.post(batch(KNOWN, 0, [7, 8, 9, 10, 12, 13, 14, 15, 23]))
+    assert observed(run, range(26)) == [step for step in range(24) if step != 11]
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 1), (1, 8), (8, 64)])
-def test_a_restart_may_merge_otherwise(server: Server, before: int, after: int) -> None:
+def test_a_restart_may_merge_otherwise(run: Run, before: int, after: int) -> None:
     steps = [step for step in range(64) if step % before == before - 1]
-    server.post(merging(before))
-    server.post(batch(KNOWN, 0, [step for step in steps if step not in (5, 6)]))
-    server.post(merging(after, "b"))
-    server.post(batch(KNOWN, 0, [step for step in range(64, 128) if step % after == after - 1], incarnation="b"))
+    run.post(merging(before))
+    run.post(batch(KNOWN, 0, [step for step in steps if step not in (5, 6)]))
+    run.post(merging(after, "b"))
+    run.post(batch(KNOWN, 0, [step for step in range(64, 128) if step % after == after - 1], incarnation="b"))
     dropped = [5, 6] if before == 1 else []
-    assert observed(server, [3, 5, 6, 7, 9, 66, 127, 128]) == [
+    assert observed(run, [3, 5, 6, 7, 9, 66, 127, 128]) == [
         step for step in (3, 5, 6, 7, 9, 66, 127) if step not in dropped
     ]
     for name in ("layers", "timeline"):
-        meta = server.get(f"/api/v1/runs/1/figures/{name}")["meta"]
+        meta = run.get(f"/figures/{name}")["meta"]
         assert meta["steps_per_column"] == max(before, after)
         states = np.frombuffer(base64.b64decode(meta["states"]["bdata"]), np.uint8)
         assert (states == State.VALUE).all()
 
 
-def test_steps_that_a_full_spool_merged_are_no_gap(server: Server) -> None:
+def test_steps_that_a_full_spool_merged_are_no_gap(run: Run) -> None:
     """The server was away: steps 8 to 23 of rank 0 have a row for four, as its event says."""
     merged = Event("spool_merged", 5, 23, "", {"first_step": 8, "last_step": 23, "steps_a_row": 4})
     odd = Event("spool_merged", 5, 23, "", {"first_step": 0, "last_step": "x", "steps_a_row": 10**15})
-    server.post(opening(KNOWN))
-    server.post(batch(KNOWN, 0, range(8)))
-    server.post(batch(KNOWN, 1, [11, 15, 19, 23], events=(merged, odd)))
-    server.post(batch(KNOWN, 2, [24, 25, 27]))
-    assert observed(server, range(30)) == [step for step in range(28) if step != 26]
+    run.post(opening(KNOWN))
+    run.post(batch(KNOWN, 0, range(8)))
+    run.post(batch(KNOWN, 1, [11, 15, 19, 23], events=(merged, odd)))
+    run.post(batch(KNOWN, 2, [24, 25, 27]))
+    assert observed(run, range(30)) == [step for step in range(28) if step != 26]
     for name in ("layers", "timeline"):
-        meta = server.get(f"/api/v1/runs/1/figures/{name}")["meta"]
+        meta = run.get(f"/figures/{name}")["meta"]
         states = np.frombuffer(base64.b64decode(meta["states"]["bdata"]), np.uint8)
         assert (states == State.VALUE).all(), name
-    meta = server.get("/api/v1/runs/1/figures/layers?start=24&stop=28")["meta"]
+    meta = run.get("/figures/layers?start=24&stop=28")["meta"]
     assert meta["steps_per_column"] == 1, "nothing was merged there"
 
 
-def test_the_account_of_a_step_is_the_first_sent_after_it(server: Server) -> None:
-    server.post(opening(KNOWN))
+def test_the_account_of_a_step_is_the_first_sent_after_it(run: Run) -> None:
+    run.post(opening(KNOWN))
 
     def told(step: int, *names: str) -> Event:
         return Event("other_values", step, step, "", {"blocks.0.ff": dict.fromkeys(names, "None")})
 
-    server.post(batch(KNOWN, 0, range(3), events=(told(3, "input[1]"),)))
-    server.post(batch(KNOWN, 1, range(3, 6), events=(told(6, "input[1]", "input[2]"),)))
-    server.post(batch(KNOWN, 2, range(6, 9)))
+    run.post(batch(KNOWN, 0, range(3), events=(told(3, "input[1]"),)))
+    run.post(batch(KNOWN, 1, range(3, 6), events=(told(6, "input[1]", "input[2]"),)))
+    run.post(batch(KNOWN, 2, range(6, 9)))
     for step, count in ((0, 1), (2, 1), (3, 2), (5, 2), (7, 2)):
-        assert server.get(f"/api/v1/runs/1/step?step={step}")["report"].count("None input") == count
-    server.post(opening(KNOWN, incarnation="b"))
-    server.post(batch(KNOWN, 0, range(6, 9), incarnation="b", events=(told(9, "input[1]"),)))
+        assert run.get(f"/step?step={step}")["report"].count("None input") == count
+    run.post(opening(KNOWN, incarnation="b"))
+    run.post(batch(KNOWN, 0, range(6, 9), incarnation="b", events=(told(9, "input[1]"),)))
     for step, count in ((2, 1), (5, 2), (7, 1)):
-        assert server.get(f"/api/v1/runs/1/step?step={step}")["report"].count("None input") == count
+        assert run.get(f"/step?step={step}")["report"].count("None input") == count
 
 
-def test_a_time_past_all_reason_is_still_an_answer(server: Server) -> None:
-    server.post(opening(KNOWN))
+def test_a_time_past_all_reason_is_still_an_answer(run: Run) -> None:
+    run.post(opening(KNOWN))
     assert "nonfinite_ns" in {each.name for each in KNOWN.statistics}
-    server.post(batch(KNOWN, 0, range(1), {"nonfinite_ns": 1e300, "nan_count": 1.0}))
-    assert server.get("/api/v1/runs/1/step?step=0")["frames"][0]["nonfinite_ns"] == 2**53
+    run.post(batch(KNOWN, 0, range(1), {"nonfinite_ns": 1e300, "nan_count": 1.0}))
+    assert run.get("/step?step=0")["frames"][0]["nonfinite_ns"] == 2**53
 
 
 # Thinned steps: a large magnitude, a NaN without its neighbourhood, and a NaN with it
@@ -113,9 +113,12 @@ SPIKE, LONE, KEPT = 2003, 3005, 4100
 STEPS = 8192
 
 
-@pytest.fixture(params=[1, 3])
-def thinned(request: pytest.FixtureRequest, store: Store) -> Iterator[tuple[RunReader, int]]:
+@pytest.fixture(scope="module", params=[1, 3])
+def thinned(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunReader, int]]:
     """A run kept at 8 or 512 steps a column, but around step KEPT; and that number."""
+    store = Store(f"sqlite:///{tmp_path_factory.mktemp('thinned')}/a.db")
     amax, nans = np.ones((3, STEPS)), np.zeros((3, STEPS))
     amax[1, SPIKE] = 60_000.0
     nans[2, [LONE, KEPT]] = nans[0, [LONE + 1, KEPT + 50]] = 1
@@ -126,19 +129,20 @@ def thinned(request: pytest.FixtureRequest, store: Store) -> Iterator[tuple[RunR
     _until_in_tiles(store)
     kept = frozenset((KEPT // 64 - 1, KEPT // 64, KEPT // 64 + 1))
     thin(QueuedJobs(store.writer), Thin(1, "run", STEPS - 512, request.param, kept, 0, 0))
+    store.writer.stop()
     with store.queries.read() as reader:
         run = reader.run(1)
         assert run is not None
         yield run, 8**request.param
+    store.engines.dispose()
 
 
 def _until_in_tiles(store: Store) -> None:
-    bound = time.monotonic() + 20
-    while time.monotonic() < bound:
+    for _ in range(3_000):
         with store.engines.reader.connect() as connection:
             if connection.execute(select(func.min(tables.streams.c.frontier))).scalar() >= STEPS - 512:
                 return
-        time.sleep(0.02)
+        time.sleep(0.01)
     raise AssertionError("never in tiles")
 
 

@@ -1,45 +1,51 @@
-"""`rangewatch report` against a real server."""
+"""`rangewatch report` against a real run."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+from typing import Any
 
 import numpy as np
-import pytest
 
 from rangewatch import statistics
 from rangewatch.records import Catalogue, Event, TensorEntry
 from tests import forked
-from tests.server.process import Server
+from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
 
 
-def report(server_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return forked.server.run("-m", "rangewatch", "report", "--url", server_url, *arguments, timeout=30)
+def report(run: Run, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What the command says of the run."""
+    return command(run.server.url, run.name, *arguments)
 
 
-def test_report_of_the_first_overflow(server: Server) -> None:
+def command(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return forked.server.run("-m", "rangewatch", "report", "--url", url, *arguments, timeout=60)
+
+
+def test_report_of_the_first_overflow(run: Run) -> None:
     known = catalogue(30, kinds=("output",))
     bad = np.zeros((30, 10))
     bad[25:, 7] = 1
-    server.post(opening(known, run="clean"))
-    server.post(batch(known, 0, range(5), run="clean"))
-    server.post(opening(known, run="broken"))
-    server.post(batch(known, 0, range(10), {"inf_count": bad, "full_numel": 32.0, "amin": 0.5}, run="broken"))
-    found = report(server.url, "broken")
+    run.post(opening(known))
+    run.post(batch(known, 0, range(10), {"inf_count": bad, "full_numel": 32.0, "amin": 0.5}))
+    found = report(run)
     lines = found.stdout.splitlines()
     assert found.returncode == 0
     assert lines[:4] == [
-        "Detected inf/nan during batch_number=7", "(run broken, rank 0, step 7)", "Last 21 forward frames:",
+        "Detected inf/nan during batch_number=7", f"(run {run.name}, rank 0, step 7)", "Last 21 forward frames:",
         "abs min  abs max  metadata",
     ]  # fmt: skip
     assert lines[-2:] == ["                  blocks.25.ff Linear", "5.00e-01      inf output"]
-    assert len(report(server.url, "broken", "--frames", "3").stdout.splitlines()) == 4 + 2 * 3
-    assert report(server.url, "2", "--step", "3").stdout.startswith("No inf/nan in batch_number=3")
-    assert json.loads(report(server.url, "broken", "--json").stdout)["first_nonfinite"] == 25
-    clean = report(server.url, "clean")
-    assert (clean.returncode, clean.stdout) == (1, "No NaN or Inf in run clean, steps 0 to 4.\n")
+    assert len(report(run, "--frames", "3").stdout.splitlines()) == 4 + 2 * 3
+    by_number = command(run.server.url, str(run.id), "--step", "3")
+    assert by_number.stdout.startswith("No inf/nan in batch_number=3")
+    assert json.loads(report(run, "--json").stdout)["first_nonfinite"] == 25
+    clean = Run(run.server, f"{run.name}, but clean")
+    clean.post(opening(known), batch(known, 0, range(5)))
+    found = report(clean)
+    assert (found.returncode, found.stdout) == (1, f"No NaN or Inf in run {clean.name}, steps 0 to 4.\n")
 
 
 STEP = [
@@ -50,7 +56,7 @@ STEP = [
 OTHERS = {"": {"input[1]": "None", "output[0]": "not a tensor", "output[1]": "None"}, "gone": {"input[0]": "None"}}
 
 
-def test_a_frame_has_weights_inputs_and_outputs(server: Server) -> None:
+def test_a_frame_has_weights_inputs_and_outputs(run: Run) -> None:
     entries = (
         TensorEntry(fqn, kind, index, "float32", (4,), n, module) for n, (fqn, kind, index, module) in enumerate(STEP)
     )
@@ -58,10 +64,10 @@ def test_a_frame_has_weights_inputs_and_outputs(server: Server) -> None:
     amax = np.arange(1.0, 9.0)[:, np.newaxis]
     nan = np.zeros((8, 3))
     nan[6, 1] = nan[1, 2] = 1
-    server.post(opening(known))
+    run.post(opening(known))
     full = {"amax": amax, "nan_count": nan, "full_numel": 32.0, "amin": 0.5}
     told = Event("other_values", 0, 1, "", OTHERS)
-    server.post(batch(known, 0, range(3), full, events=(told, Event("other_values", 1, 2, "", {"junk": 3}))))
+    run.post(batch(known, 0, range(3), full, events=(told, Event("other_values", 1, 2, "", {"junk": 3}))))
     forward = """\
 Last 2 forward frames:
 abs min  abs max  metadata
@@ -88,23 +94,23 @@ abs min  abs max  metadata
                   ff Linear
 5.00e-01 8.00e+00 weight reduced_grad
 """
-    head = "No inf/nan in batch_number=0\n(run run, rank 0, step 0)\n"
+    head = f"No inf/nan in batch_number=0\n(run {run.name}, rank 0, step 0)\n"
     clean = f"{head}{forward}{backward.format('7.00e+00')}{optimizer}"
-    assert report(server.url, "run", "--step", "0").stdout == clean
-    bad = f"Detected inf/nan during batch_number=1\n(run run, rank 0, step 1)\n{backward.format('     nan')}"
-    assert report(server.url, "run").stdout == bad
+    assert report(run, "--step", "0").stdout == clean
+    bad = f"Detected inf/nan during batch_number=1\n(run {run.name}, rank 0, step 1)\n{backward.format('     nan')}"
+    assert report(run).stdout == bad
     subnormal = np.zeros((8, 1))
     subnormal[3], subnormal[4] = 10, 9
     few = full | {"nan_count": 0.0, "numel": 1000.0, "full_numel": 1000.0, "subnormal_count": subnormal}
-    server.post(opening(known, run="small"))
-    server.post(batch(known, 0, range(1), few, run="small"))
-    small = report(server.url, "small", "--step", "0").stdout
+    other = Run(run.server, f"{run.name}, small")
+    other.post(opening(known), batch(known, 0, range(1), few))
+    small = report(other, "--step", "0").stdout
     assert "4.00e+00 output  (underflow: 1.0 % subnormal)\n" in small and small.count("underflow") == 1
-    in_forward = report(server.url, "run", "--step", "2").stdout
+    in_forward = report(run, "--step", "2").stdout
     assert "backward" not in in_forward and "     nan input[0]\n" in in_forward and "None" not in in_forward
 
 
-def test_each_section_has_its_own_frames(server: Server) -> None:
+def test_each_section_has_its_own_frames(run: Run) -> None:
     """Where only the weight of a module is seen it was there first; many optimizer lines hide no gradient."""
     entries = [
         TensorEntry(f"{fqn}{'.weight' if kind == 'weight' else ''}", kind, 0, "float32", (4,), n, "Linear")
@@ -116,22 +122,22 @@ def test_each_section_has_its_own_frames(server: Server) -> None:
     known = Catalogue(statistics.ALL, tuple(entries))
     inf = np.zeros((len(entries), 2))
     inf[40, 1] = 1
-    server.post(opening(known))
-    server.post(batch(known, 0, range(2), {"inf_count": inf, "full_numel": 32.0, "amin": 0.5}))
-    lines = report(server.url, "run", "--step", "0").stdout.splitlines()
+    run.post(opening(known))
+    run.post(batch(known, 0, range(2), {"inf_count": inf, "full_numel": 32.0, "amin": 0.5}))
+    lines = report(run, "--step", "0").stdout.splitlines()
     assert [line for line in lines if line.startswith(("Last", "   "))][:7] == [
         "Last 3 forward frames:", "                  shared", "                  a Linear",
         "                  (model) Linear", "Last 1 backward frames:", "                  a Linear",
         "Last 21 optimizer frames:",
     ]  # fmt: skip
-    bad = report(server.url, "run").stdout.splitlines()
+    bad = report(run).stdout.splitlines()
     assert (bad[2], bad[-2:]) == (
         "Last 21 optimizer frames:",
         ["                  m5", "5.00e-01      inf weight update"],
     )
 
 
-def test_names_forge_no_lines(server: Server) -> None:
+def test_names_forge_no_lines(served: Server) -> None:
     """Control characters, line breaks of any kind and marks that turn the text round are not printed."""
     evil = "x\n  nan output\x1b[31m\u2028\u202e\x85y"
     entries = (
@@ -140,44 +146,45 @@ def test_names_forge_no_lines(server: Server) -> None:
         TensorEntry(f"{evil}.{evil}", "grad", 0, "float32", (4,), 2, evil),
     )
     known = Catalogue(statistics.ALL, entries)
-    server.post(opening(known, run=evil))
-    server.post(batch(known, 0, range(1), run=evil))
-    text = server.get("/api/v1/runs/1/step")["report"]
+    odd = Run(served, evil)
+    odd.post(opening(known), batch(known, 0, range(1)))
+    text = odd.get("/step")["report"]
     assert len(text.splitlines()) == 3 + 5 + 4
     assert all(each.isprintable() for each in text.split("\n"))
     assert "x\N{REPLACEMENT CHARACTER}  nan output" in text
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"blocks.0.ff": {"output[x]": "None", "input": "None", "input[-5]": "None", "output[\u0664]": "None"}},
-        {"blocks.0.ff": {"input[" + "9" * 5000 + "]": "None", "weird[1]": "None", "input[1]\n": "None"}},
-        {"a": 3, "b": [1], "blocks.0.ff": None},
-        {"blocks.0.ff": {"input[0]": 1.5, "input[2]": ["None"], "input[3]": {"None": 1}, "output[1]": "x\n\x1b[31m"}},
-    ],
+ODD: tuple[dict[str, object], ...] = (
+    {"blocks.0.ff": {"output[x]": "None", "input": "None", "input[-5]": "None", "output[\u0664]": "None"}},
+    {"blocks.0.ff": {"input[" + "9" * 5000 + "]": "None", "weird[1]": "None", "input[1]\n": "None"}},
+    {"a": 3, "b": [1], "blocks.0.ff": None},
+    {"blocks.0.ff": {"input[0]": 1.5, "input[2]": ["None"], "input[3]": {"None": 1}, "output[1]": "x\n\x1b[31m"}},
 )
-def test_an_agent_may_send_anything_beside_tensors(server: Server, data: dict[str, object]) -> None:
+
+
+def test_an_agent_may_send_anything_beside_tensors(run: Run) -> None:
+    """Each as what was seen at one step, and something good after it."""
     known = catalogue(1)
-    server.post(opening(known))
+    run.post(opening(known))
     good = {"blocks.0.ff": {"input[4]": "integer tensor", "input[5]": "None"}}
-    for number, told in enumerate((data, good)):
-        server.post(batch(known, number, [number], events=(Event("other_values", 1, number + 1, "", told),)))
-    text = server.get("/api/v1/runs/1/step?step=0")["report"]
-    others = [line for line in text.splitlines() if "not a tensor" in line]
-    kept = data.get("blocks.0.ff") or {}
-    assert others == [
-        f"     not a tensor {where}" for where in ("input[0]", "input[2]", "input[3]", "output[1]") if where in kept
-    ]
-    later = server.get("/api/v1/runs/1/step?step=1")["report"]
-    assert "   integer tensor input[4]\n             None input[5]\n" in later
+    for step, told in enumerate(each for data in ODD for each in (data, good)):
+        run.post(batch(known, step, [step], events=(Event("other_values", 1, step + 1, "", told),)))
+    for number, data in enumerate(ODD):
+        text = run.get(f"/step?step={2 * number}")["report"]
+        others = [line for line in text.splitlines() if "not a tensor" in line]
+        kept: Any = data.get("blocks.0.ff") or {}
+        assert others == [
+            f"     not a tensor {where}" for where in ("input[0]", "input[2]", "input[3]", "output[1]") if where in kept
+        ], data
+        later = run.get(f"/step?step={2 * number + 1}")["report"]
+        assert "   integer tensor input[4]\n             None input[5]\n" in later, data
 
 
-def test_what_is_wrong_is_one_line(server: Server) -> None:
+def test_what_is_wrong_is_one_line(served: Server) -> None:
     for arguments, said in (
-        ((server.url, "nothing"), "no run 'nothing'"),
+        ((served.url, "nothing"), "no run 'nothing'"),
         (("http://127.0.0.1:9", "x"), "no Rangewatch server answers at http://127.0.0.1:9"),
     ):
-        found = report(*arguments)
+        found = command(*arguments)
         assert (found.returncode, len(found.stderr.splitlines())) == (2, 1)
         assert said in found.stderr

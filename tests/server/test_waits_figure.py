@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 from rangewatch.records import Samples
 from rangewatch_server import collectives_reader
 from rangewatch_server.figures import waits
-from tests.server.process import Server
+from tests.server.plots import array, valid
+from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(2)
@@ -23,11 +21,6 @@ DELAY_S = 0.030
 SECOND = 10**9
 ODD = "grad norm/é?&"
 GROUP = {"name": "0", "hash": "abc", "ranks": list(range(RANKS)), "desc": "default_pg"}
-
-
-def array(encoded: dict[str, Any]) -> np.ndarray:
-    found = np.frombuffer(base64.b64decode(encoded["bdata"]), np.dtype(f"<{encoded['dtype']}"))
-    return found.reshape([int(each) for each in encoded["shape"].split(",")]) if "shape" in encoded else found
 
 
 def collectives(rank: int, steps: np.ndarray) -> Samples:
@@ -44,25 +37,23 @@ def collectives(rank: int, steps: np.ndarray) -> Samples:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Run 1: three ranks, 1,000 steps. Run 2: no collectives."""
-    made = Server(str(tmp_path_factory.mktemp("waits") / "a.db"))
+def waiting(module_run: Run) -> Run:
+    """Three ranks, 1,000 steps."""
     for rank in range(RANKS):
-        made.post(opening(KNOWN, rank=rank, world_size=RANKS))
+        module_run.post(opening(KNOWN, rank=rank, world_size=RANKS))
         for sequence, first in enumerate(range(0, STEPS, A_BATCH)):
             steps = np.arange(first, first + A_BATCH)
             values = np.where(steps == 777, np.nan, steps * 1.0 + rank)
             sent = batch(KNOWN, sequence, steps, rank=rank, series={ODD: values, "loss": 1.0})
-            assert made.post(msgspec.structs.replace(sent, samples=(collectives(rank, steps),))).status_code == 202
-    made.post(opening(KNOWN, run="alone"))
-    made.post(batch(KNOWN, 0, range(20), run="alone"))
-    yield made
-    made.stop()
+            assert (
+                module_run.post(msgspec.structs.replace(sent, samples=(collectives(rank, steps),))).status_code == 202
+            )
+    return module_run
 
 
-def figure(server: Server, query: str = "", run: int = 1, name: str = "waits") -> dict[str, Any]:
-    found: dict[str, Any] = server.get(f"/api/v1/runs/{run}/figures/{name}?{query}")
-    go.Figure(found["figure"])  # raises on a property that Plotly does not know
+def figure(run: Run, query: str = "", name: str = "waits") -> dict[str, Any]:
+    found: dict[str, Any] = run.get(f"/figures/{name}?{query}")
+    valid(found["figure"])
     return found
 
 
@@ -70,8 +61,8 @@ def waited(found: dict[str, Any]) -> np.ndarray:
     return array(found["figure"]["data"][0]["z"])
 
 
-def test_few_steps_are_read_whole(server: Server) -> None:
-    found = figure(server, "start=450&stop=550")
+def test_few_steps_are_read_whole(waiting: Run) -> None:
+    found = figure(waiting, "start=450&stop=550")
     z, cost = waited(found), array(found["meta"]["cost_to_others_s"])
     assert found["meta"]["is_whole"] and z.shape == cost.shape == (RANKS, 100)
     late = np.arange(450, 550) >= 500
@@ -82,8 +73,8 @@ def test_few_steps_are_read_whole(server: Server) -> None:
     assert found["meta"]["note"] == "each column: one step"
 
 
-def test_merged_columns_hold_the_longest_wait(server: Server) -> None:
-    found = figure(server, "start=480&stop=520&columns=5")
+def test_merged_columns_hold_the_longest_wait(waiting: Run) -> None:
+    found = figure(waiting, "start=480&stop=520&columns=5")
     z = waited(found)
     trace = found["figure"]["data"][0]
     at = trace["x0"] + np.arange(z.shape[1]) * trace["dx"]
@@ -92,8 +83,8 @@ def test_merged_columns_hold_the_longest_wait(server: Server) -> None:
     assert found["meta"]["note"].startswith("each column: worst of")
 
 
-def test_of_a_long_run_a_step_of_each_column_is_read(server: Server) -> None:
-    found = figure(server)
+def test_of_a_long_run_a_step_of_each_column_is_read(waiting: Run) -> None:
+    found = figure(waiting)
     z, meta = waited(found), found["meta"]
     assert not meta["is_whole"] and z.shape[1] <= waits.LOOKS and "one step looked at" in meta["note"]
     assert np.isfinite(z).all()
@@ -107,23 +98,24 @@ def test_what_is_read_is_bounded() -> None:
     assert collectives_reader.MOST_STEPS == 200
 
 
-def test_a_rank_alone_and_many_merged(server: Server) -> None:
-    one = figure(server, "start=600&stop=610&rank=2")
+def test_a_rank_alone_and_many_merged(waiting: Run) -> None:
+    one = figure(waiting, "start=600&stop=610&rank=2")
     assert [row["label"] for row in one["meta"]["rows"]] == ["rank 2"]
     np.testing.assert_allclose(waited(one), DELAY_S, atol=1e-6)
-    merged = figure(server, "start=600&stop=610&rows=1")
+    merged = figure(waiting, "start=600&stop=610&rows=1")
     assert [row["label"] for row in merged["meta"]["rows"]] == ["ranks 0-2"]
     np.testing.assert_allclose(waited(merged), DELAY_S, atol=1e-6)
 
 
-def test_without_collectives_nothing_is_known(server: Server) -> None:
-    found = figure(server, run=2)
+def test_without_collectives_nothing_is_known(run: Run) -> None:
+    run.post(opening(KNOWN), batch(KNOWN, 0, range(20)))
+    found = figure(run)
     assert found["meta"]["empty"] == "no collectives were recorded"
     assert not np.isfinite(waited(found)).any()
 
 
-def test_a_series_by_its_name(server: Server) -> None:
-    answer = server.client.get("/api/v1/runs/1/figures/series", params={"q": ODD, "start": 770, "stop": 780})
+def test_a_series_by_its_name(waiting: Run) -> None:
+    answer = waiting.ask("/figures/series", params={"q": ODD, "start": 770, "stop": 780})
     found = answer.json()
     (line,) = found["figure"]["data"]
     x, y = array(line["x"]), array(line["y"])
@@ -132,7 +124,7 @@ def test_a_series_by_its_name(server: Server) -> None:
     assert found["meta"]["nonfinite_steps"] == [777] and found["meta"]["empty"] is None
 
 
-def test_a_series_that_nobody_recorded(server: Server) -> None:
-    found = figure(server, "q=lr", name="series")
+def test_a_series_that_nobody_recorded(waiting: Run) -> None:
+    found = figure(waiting, "q=lr", name="series")
     assert found["meta"]["empty"] == "no series of this name was recorded"
     assert array(found["figure"]["data"][0]["x"]).size == 0
