@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -40,9 +41,9 @@ def opening() -> Opening:
     return Opening(RankInfo(RUN, 0, 2, 0, "host", "a", NOW_NS), KNOWN)
 
 
-def batches() -> Iterator[tuple[str, Batch]]:
-    """One oddity each, with a name; their sequences go on from 0."""
-    for sequence, (name, events, samples) in enumerate(_contents()):
+def batches(each: int) -> Iterator[tuple[str, Batch]]:
+    """Of all oddities `each`-th, one in each batch, with a name; the sequences are their numbers."""
+    for sequence, (name, events, samples) in itertools.islice(enumerate(_contents()), 0, None, each):
         found = batch(KNOWN, sequence, [sequence], run=RUN, events=events, series={"loss": 1.0, "step_time_s": 0.1})
         yield name, msgspec.structs.replace(found, samples=samples)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 
 import httpx
 import msgspec
+import pytest
 
 from tests.fuzz import odd_contents
 from tests.server.process import Server
 
-SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
 FIGURES = ("loss", "loss_scale", "step_time", "phases", "tensor", "exponents", "timeline", "layers", "ranks")
 ROUTES = (
     "", "/step", "/hang", "/gpus", "/gpus/0?key=GPU-0", "/gpus/0", "/environment", "/collectives",
@@ -22,8 +22,8 @@ VALUES = (
 )  # fmt: skip
 
 
-# Of 2,843 oddities and 77 catalogues the quick run takes some: all of them are six minutes.
-STEP, CATALOGUE_STEP = (1, 1) if SOAK else (53, 5)
+# Of 2,843 oddities and 77 catalogues each so many-th is taken: all of them are six minutes.
+ALL = pytest.param(1, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])
 
 
 def failed(server: Server, run: int, routes: tuple[str, ...]) -> list[str]:
@@ -36,12 +36,11 @@ def failed(server: Server, run: int, routes: tuple[str, ...]) -> list[str]:
     return found
 
 
-def test_odd_details_and_samples(server: Server) -> None:
+@pytest.mark.parametrize("each", [311, pytest.param(53, marks=pytest.mark.slow), ALL])
+def test_odd_details_and_samples(server: Server, each: int) -> None:
     assert server.post(odd_contents.opening()).status_code == 202
     found, taken, refused = {}, 0, 0
-    for number, (name, message) in enumerate(odd_contents.batches()):
-        if number % STEP:
-            continue
+    for name, message in odd_contents.batches(each):
         answer = server.post(msgspec.structs.replace(message, settled=message.sequence))
         assert answer.status_code in (202, 400, 413, 422), (name, answer.text)
         refused += answer.status_code != 202
@@ -53,10 +52,11 @@ def test_odd_details_and_samples(server: Server) -> None:
     assert not found and taken > refused
 
 
-def test_odd_catalogues(server: Server) -> None:
+@pytest.mark.parametrize("each", [20, pytest.param(5, marks=pytest.mark.slow), ALL])
+def test_odd_catalogues(server: Server, each: int) -> None:
     found, taken = {}, 0
-    for name, *messages in list(odd_contents.openings())[::CATALOGUE_STEP]:
-        answers = [server.post(each).status_code for each in messages]
+    for name, *messages in itertools.islice(odd_contents.openings(), 0, None, each):
+        answers = [server.post(message).status_code for message in messages]
         assert set(answers) <= {202, 400, 409, 413, 422}, name
         if answers[0] == 202:
             taken += 1
