@@ -1,25 +1,36 @@
-"""Alerts over a run's life, through a real server: opened, acknowledged, silenced, resolved, sent and tried again."""
+"""Alerts over a run's life: opened, acknowledged, silenced, resolved, sent and tried again.
+
+The real application runs in this process, where looks follow one another without the pauses that spare a server.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import httpx
+import msgspec
 import numpy as np
 import pytest
-import torch
+from fastapi.testclient import TestClient
 
-import rangewatch
+from rangewatch import wire
+from rangewatch.records import Batch, Opening
+from rangewatch_server import outgoing
+from rangewatch_server.alerts import delivery, evaluator
 from rangewatch_server.alerts.config import ConfigError, read
+from rangewatch_server.app import create_app
+from rangewatch_server.settings import Settings
 from tests import forked
-from tests.server.process import Server
+from tests.server.databases import lay_tables
+from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
@@ -72,51 +83,79 @@ def receiver() -> Iterator[Callable[..., Receiver]]:
         each.close()
 
 
+class App(NamedTuple):
+    """The application, with one run of which nothing is known yet."""
+
+    client: TestClient
+
+    def post(self, *messages: Opening | Batch) -> list[dict[str, Any]]:
+        """The commands of the last reply."""
+        for message in messages:
+            answer = self.client.post("/api/v1/ingest", content=wire.encode(message))
+            assert answer.status_code == 202, answer.text
+        return answer.json()["commands"]
+
+    def overflow(self, sequence: int = 0, at: int = 30) -> None:
+        """40 steps of the run, of which everything is NaN from the step `at` on."""
+        bad = np.zeros((len(KNOWN.tensors), STEPS))
+        bad[:, at:] = 3
+        first = sequence * STEPS
+        self.post(opening(KNOWN), batch(KNOWN, sequence, range(first, first + STEPS), {"nan_count": bad}))
+
+    def get(self, path: str) -> Any:
+        answer = self.client.get(f"/api/v1/{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def alerts(self, state: str = "open") -> list[dict[str, Any]]:
+        return self.get(f"alerts?state={state}")["alerts"]
+
+    def wait_for_look(self) -> None:
+        """Until the rules were applied to all that was sent."""
+        state = self.client.app.state
+        state.writer.work(lambda _: None).result(30)  # what came before is told now
+        wait_for(lambda: state.alerts._due.get(1, 0.0) > time.monotonic() + 1.0)  # and the next look is for silence
+
+    def one_alert(self, state: str = "open") -> dict[str, Any]:
+        """Asks until there is one; the test's own time limit ends it."""
+        wait_for(lambda: self.alerts(state) != [])
+        (found,) = self.alerts(state)
+        return found
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    while not condition():  # the test's own time limit ends it
+        threading.Event().wait(0.01)
+
+
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    started: list[Server] = []
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., App]]:
+    monkeypatch.setattr(evaluator, "EVERY_S", 0.01)
+    monkeypatch.setattr(evaluator, "SHARE", 1.0)
+    monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(outgoing, "TIMEOUT_S", 60.0)
+    with contextlib.ExitStack() as stack:
 
-    def start(toml: str = "") -> Server:
-        file = tmp_path / "alerts.toml"
-        file.write_text('allow_networks = ["127.0.0.0/8"]\n' + toml)
-        started.append(Server(str(tmp_path / "rw.db"), "--alerts", str(file)))
-        return started[-1]
+        def start(toml: str = "") -> App:
+            file, settings = tmp_path / "alerts.toml", Settings(db=str(tmp_path / "a.db"))
+            file.write_text('allow_networks = ["127.0.0.0/8"]\n' + toml)
+            lay_tables(settings.database_url)
+            app = create_app(msgspec.structs.replace(settings, alerts=str(file)))
+            return App(stack.enter_context(TestClient(app, base_url="http://127.0.0.1")))
 
-    yield start
-    for each in started:
-        each.stop()
-
-
-def overflow(server: Server, sequence: int = 0, first: int = 0, at: int = 30) -> None:
-    """Steps of a run in which everything is NaN from the step `at` on."""
-    bad = np.zeros((len(KNOWN.tensors), STEPS))
-    bad[:, at:] = 3
-    assert server.post(batch(KNOWN, sequence, range(first, first + STEPS), {"nan_count": bad})).status_code == 202
-
-
-def alerts(server: Server, **query: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx.get(f"{server.url}/api/v1/alerts", params=query).json()["alerts"]
-    return found
-
-
-def wait_for(server: Server, count: int = 1, **query: Any) -> list[dict[str, Any]]:
-    """Asks until there are so many; the test's own time limit ends it."""
-    while len(found := alerts(server, **query)) < count:
-        threading.Event().wait(0.1)
-    return found
+        yield start
 
 
 def test_an_overflow_opens_one_alert_and_sends_it_once(
-    serve: Callable[..., Server], receiver: Callable[..., Receiver]
+    serve: Callable[..., App], receiver: Callable[..., Receiver]
 ) -> None:
     ours, slack = receiver(), receiver()
-    server = serve(
+    app = serve(
         f'[[webhook]]\nname = "ops"\nurl = "{ours.url}/hook?key=1"\n'
         f'[[webhook]]\nname = "chat"\nurl = "{slack.url}"\nformat = "slack"\n'
     )
-    server.post(opening(KNOWN))
-    overflow(server)
-    (alert,) = wait_for(server)
+    app.overflow()
+    alert = app.one_alert()
     assert (alert["run"], alert["resolved_ns"], alert["silenced_by"]) == ("run", None, None)
     found = alert["finding"]
     assert (found["rule"], found["severity"], found["step"], found["rank"]) == ("first_nonfinite", "critical", 30, 0)
@@ -128,160 +167,142 @@ def test_an_overflow_opens_one_alert_and_sends_it_once(
     assert sent["body"]["summary"] == found["summary"]
     assert sent["body"]["url"].endswith(f"/runs/1/alerts?key={alert['id']}")
     assert slack.got[0]["body"]["text"].startswith("*[critical] run: first nonfinite*\n")
-    overflow(server, 1, STEPS, at=0)  # more of the same is no other alert
-    again = httpx.get(f"{server.url}/api/v1/runs/1/diagnosis").json()
+    line = 'rangewatch_alerts{rule="first_nonfinite",severity="critical"} 1.0'
+    wait_for(lambda: line in app.client.get("/metrics").text)
+    app.overflow(1, at=0)  # more of the same is no other alert
+    again = app.get("runs/1/diagnosis")
     assert [each["rule"] for each in again["findings"]].count("first_nonfinite") == 1
-    assert len(alerts(server)) == 1
+    app.wait_for_look()
+    assert len(app.alerts("all")) == 1
     assert len(ours.got) == 1
 
 
 def test_an_alert_that_was_stored_before_leads_to_where_its_page_is_now(
-    serve: Callable[..., Server], tmp_path: Path
+    serve: Callable[..., App], tmp_path: Path
 ) -> None:
-    server = serve()
-    server.post(opening(KNOWN))
+    app = serve()
+    app.post(opening(KNOWN))
     stored = {
         "rule": "gpu_health", "severity": "critical", "rank": 2, "subject": "GPU-a b", "summary": "It is gone.",
         "links": [["This GPU", "/runs/9/gpus/2"]],
     }  # fmt: skip
     of_no_rule = {"rule": "left_long_ago", "severity": "info", "summary": "Gone.", "links": [["There", "/runs/1"]]}
-    with sqlite3.connect(tmp_path / "rw.db", timeout=20) as database:
+    with sqlite3.connect(tmp_path / "a.db", timeout=20) as database:
         database.executemany(
             "INSERT INTO alerts (run_id, identity, rule, severity, finding, opened_ns, resolved_ns) "
             "VALUES (1, ?, ?, 'info', ?, 1, 2)",
             [(each["rule"], each["rule"], json.dumps(each).encode()) for each in (stored, of_no_rule)],
         )
     database.close()
-    newer, older = alerts(server, state="over")
+    newer, older = app.alerts("over")
     assert newer["finding"]["links"] == of_no_rule["links"]
     assert older["finding"]["links"] == [["This GPU", "/runs/1/gpu?rank=2&key=GPU-a+b"]]
-    assert server.get(f"/api/v1/alerts/{older['id']}")["finding"]["links"] == older["finding"]["links"]
+    assert app.get(f"alerts/{older['id']}")["finding"]["links"] == older["finding"]["links"]
 
 
-def test_a_target_that_fails_is_tried_again(serve: Callable[..., Server], receiver: Callable[..., Receiver]) -> None:
+def test_a_target_that_fails_is_tried_again(serve: Callable[..., App], receiver: Callable[..., Receiver]) -> None:
     busy = receiver(503)
-    server = serve(f'[[webhook]]\nname = "ops"\nurl = "{busy.url}"\n')
-    server.post(opening(KNOWN))
-    overflow(server)
-    (alert,) = wait_for(server)
+    app = serve(f'[[webhook]]\nname = "ops"\nurl = "{busy.url}"\n')
+    app.overflow()
+    alert = app.one_alert()
     busy.came.acquire()
     busy.came.acquire()
     assert [each["body"]["alert"] for each in busy.got] == [alert["id"]] * 2
-    while True:
-        (delivery,) = httpx.get(f"{server.url}/api/v1/alerts/{alert['id']}").json()["deliveries"]
-        if delivery["done_ns"] is not None:
-            break
-    assert (delivery["attempts"], delivery["error"]) == (2, "")
+    wait_for(lambda: app.get(f"alerts/{alert['id']}")["deliveries"][0]["done_ns"] is not None)
+    (delivered,) = app.get(f"alerts/{alert['id']}")["deliveries"]
+    assert (delivered["attempts"], delivered["error"]) == (2, "")
 
 
 def test_a_target_that_does_not_answer_holds_up_no_other(
-    serve: Callable[..., Server], receiver: Callable[..., Receiver]
+    serve: Callable[..., App], receiver: Callable[..., Receiver]
 ) -> None:
     """The other gets the message before the first one, which keeps us waiting, is given up."""
-    other, given_up = receiver(), []
+    other, connected, given_up = receiver(), threading.Event(), []
     with socket.create_server(("127.0.0.1", 0)) as mute:
 
         def until_given_up() -> None:
             with mute.accept()[0] as connection:
+                connected.set()
                 while connection.recv(65_536):
-                    pass
+                    if other.came.acquire(timeout=60):  # while nobody is answered here
+                        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                        return
                 given_up.append(True)
 
         threading.Thread(target=until_given_up, daemon=True).start()
-        server = serve(
+        app = serve(
             f"[[webhook]]\nname = 'mute'\nurl = 'http://127.0.0.1:{mute.getsockname()[1]}/'\n"
             f"[[webhook]]\nname = 'other'\nurl = '{other.url}'\n"
         )
-        server.post(opening(KNOWN))
-        overflow(server)
-        assert other.came.acquire(timeout=50)
+        app.overflow()
+        alert = app.one_alert()
+        wait_for(lambda: all(each["done_ns"] for each in app.get(f"alerts/{alert['id']}")["deliveries"]))
+        assert connected.is_set()
         assert not given_up
+        assert [each["attempts"] for each in app.get(f"alerts/{alert['id']}")["deliveries"]] == [1, 1]
 
 
-def test_a_silenced_finding_is_shown_and_not_sent(
-    serve: Callable[..., Server], receiver: Callable[..., Receiver]
-) -> None:
+def test_a_silenced_finding_is_shown_and_not_sent(serve: Callable[..., App], receiver: Callable[..., Receiver]) -> None:
     ours = receiver()
-    server = serve(f'[[webhook]]\nname = "ops"\nurl = "{ours.url}"\n')
-    made = httpx.post(f"{server.url}/api/v1/silences", json={"seconds": 600, "rule": "first_nonfinite"})
+    app = serve(f'[[webhook]]\nname = "ops"\nurl = "{ours.url}"\n')
+    made = app.client.post("/api/v1/silences", json={"seconds": 600, "rule": "first_nonfinite"})
     assert made.status_code == 201
-    server.post(opening(KNOWN))
-    overflow(server)
-    (alert,) = wait_for(server)
+    app.overflow()
+    alert = app.one_alert()
     assert alert["silenced_by"] == made.json()["id"]
-    assert httpx.get(f"{server.url}/api/v1/alerts/{alert['id']}").json()["deliveries"] == []
-    assert httpx.delete(f"{server.url}/api/v1/silences/{made.json()['id']}").status_code == 200
-    assert alerts(server)[0]["silenced_by"] is None
+    assert app.get(f"alerts/{alert['id']}")["deliveries"] == []
+    assert app.client.delete(f"/api/v1/silences/{made.json()['id']}").status_code == 200
+    assert app.one_alert()["silenced_by"] is None
     assert ours.got == []
 
 
-def test_it_is_acknowledged_and_that_is_taken_back(serve: Callable[..., Server]) -> None:
-    server = serve()
-    server.post(opening(KNOWN))
-    overflow(server)
-    (alert,) = wait_for(server)
-    path = f"{server.url}/api/v1/alerts/{alert['id']}/acknowledge"
-    assert httpx.post(path).json()["acknowledged_ns"] is not None
-    assert httpx.delete(path).json()["acknowledged_ns"] is None
-
-
-def test_a_rule_that_is_off_for_the_run_resolves_its_alert(serve: Callable[..., Server]) -> None:
-    server = serve()
-    server.post(opening(KNOWN))
-    overflow(server)
-    wait_for(server)
-    path = f"{server.url}/api/v1/runs/1/thresholds"
-    set_ = httpx.put(path, json={"first_nonfinite": {"enabled": False}})
+def test_an_alert_is_acknowledged_and_ends_where_its_rule_is_off(serve: Callable[..., App]) -> None:
+    app = serve()
+    app.overflow()
+    path = f"/api/v1/alerts/{app.one_alert()['id']}/acknowledge"
+    assert app.client.post(path).json()["acknowledged_ns"] is not None
+    assert app.client.delete(path).json()["acknowledged_ns"] is None
+    path = "/api/v1/runs/1/thresholds"
+    set_ = app.client.put(path, json={"first_nonfinite": {"enabled": False}})
     assert set_.json()["in_force"] == {"first_nonfinite": {"enabled": False}}
-    (over,) = wait_for(server, state="over")
-    assert over["resolved_step"] == STEPS - 1
-    assert alerts(server) == []
-    assert httpx.put(path, json={}).json()["in_force"] == {}
-    assert len(wait_for(server)) == 1
+    assert app.one_alert("over")["resolved_step"] == STEPS - 1
+    assert app.alerts() == []
+    assert app.client.put(path, json={}).json()["in_force"] == {}
+    app.one_alert()
 
 
-def test_metrics_count_what_stands(serve: Callable[..., Server]) -> None:
-    server = serve()
-    server.post(opening(KNOWN))
-    overflow(server)
-    wait_for(server)
-    line = 'rangewatch_alerts{rule="first_nonfinite",severity="critical"} 1.0'
-    while line not in httpx.get(f"{server.url}/metrics").text:
-        threading.Event().wait(0.1)
-
-
-def test_the_test_button_says_how_it_went(serve: Callable[..., Server], receiver: Callable[..., Receiver]) -> None:
+def test_the_test_button_says_how_it_went(serve: Callable[..., App], receiver: Callable[..., Receiver]) -> None:
     ours = receiver(200, 404)
-    server = serve(f'[[webhook]]\nname = "ops"\nurl = "{ours.url}/secret"\n')
-    assert "secret" not in httpx.get(f"{server.url}/api/v1/targets").text
-    path = f"{server.url}/api/v1/targets/ops/test"
-    assert httpx.post(path).json() == {"name": "ops", "sent": True, "error": ""}
-    assert httpx.post(path).json() == {"name": "ops", "sent": False, "error": "ops answered 404"}
-    assert httpx.post(f"{server.url}/api/v1/targets/nobody/test").status_code == 404
+    app = serve(f'[[webhook]]\nname = "ops"\nurl = "{ours.url}/secret"\n')
+    assert "secret" not in app.client.get("/api/v1/targets").text
+    path = "/api/v1/targets/ops/test"
+    assert app.client.post(path).json() == {"name": "ops", "sent": True, "error": ""}
+    assert app.client.post(path).json() == {"name": "ops", "sent": False, "error": "ops answered 404"}
+    assert app.client.post("/api/v1/targets/nobody/test").status_code == 404
 
 
 BAD = [
-    ("GET", "alerts/99", None, 404),
+    ("GET", "alerts/999999", None, 404),
     ("GET", "alerts?state=no", None, 422),
-    ("POST", "alerts/99/acknowledge", None, 404),
+    ("POST", "alerts/999999/acknowledge", None, 404),
     ("POST", "silences", {"seconds": -1}, 422),
     ("POST", "silences", {"seconds": 1, "rule": "no_such"}, 422),
-    ("POST", "silences", {"seconds": 1, "run_id": 99}, 404),
+    ("POST", "silences", {"seconds": 1, "run_id": 999_999}, 404),
     ("POST", "silences", {"seconds": 1, "reason": "a\0b"}, 422),
     ("POST", "silences", {"seconds": 1, "tensor": "\0"}, 422),
-    ("DELETE", "silences/99", None, 404),
-    ("PUT", "runs/99/thresholds", {}, 404),
-    ("PUT", "runs/1/thresholds", {"no_such": {}}, 422),
-    ("PUT", "runs/1/thresholds", {"first_nonfinite": {"no_such": 1}}, 422),
-    ("PUT", "runs/1/thresholds", {"first_nonfinite": {"enabled": 1}}, 422),
+    ("DELETE", "silences/999999", None, 404),
+    ("PUT", "runs/999999/thresholds", {}, 404),
+    ("PUT", "runs/RUN/thresholds", {"no_such": {}}, 422),
+    ("PUT", "runs/RUN/thresholds", {"first_nonfinite": {"no_such": 1}}, 422),
+    ("PUT", "runs/RUN/thresholds", {"first_nonfinite": {"enabled": 1}}, 422),
 ]
 
 
-def test_bad_input_has_a_clear_answer(serve: Callable[..., Server]) -> None:
-    server = serve()
-    server.post(opening(KNOWN))
+def test_bad_input_has_a_clear_answer(run: Run) -> None:
+    run.post(opening(KNOWN))
     for method, path, body, status in BAD:
-        answer = httpx.request(method, f"{server.url}/api/v1/{path}", json=body)
+        path = path.replace("RUN", str(run.id))
+        answer = run.server.client.request(method, f"/api/v1/{path}", json=body)
         assert answer.status_code == status, (path, answer.text)
         assert answer.json()["error"]
 
@@ -313,37 +334,53 @@ def test_presets_hold_under_what_is_set(tmp_path: Path) -> None:
     assert config.given("sweep-1")["exploding_gradient"] == {"factor": 7}
 
 
-def test_the_diagnosis_goes_by_the_thresholds_in_force(serve: Callable[..., Server]) -> None:
-    server = serve()
-    server.post(opening(KNOWN))
-    overflow(server)
-    where = f"{server.url}/api/v1/runs/1"
-    assert [each["rule"] for each in httpx.get(f"{where}/diagnosis").json()["findings"]] == ["first_nonfinite"]
+def test_the_diagnosis_goes_by_the_thresholds_in_force(run: Run) -> None:
+    run.post(opening(KNOWN), batch(KNOWN, 0, range(STEPS), {"nan_count": 3.0}))
+    assert [each["rule"] for each in run.get("/diagnosis")["findings"]] == ["first_nonfinite"]
     off = {"first_nonfinite": {"enabled": False}}
-    httpx.put(f"{where}/thresholds", json=off).raise_for_status()
-    found = httpx.get(f"{where}/diagnosis").json()
+    assert run.ask("/thresholds", "PUT", json=off).status_code == 200
+    found = run.get("/diagnosis")
     assert (found["findings"], found["thresholds"]) == ([], off)
-    told = forked.server.run("-m", "rangewatch", "diagnose", "1", "--url", server.url)
+    told = forked.server.run("-m", "rangewatch", "diagnose", str(run.id), "--url", run.server.url)
     assert "thresholds of this run: first_nonfinite.enabled = False" in told.stdout, told
 
 
-def test_ranks_that_want_it_are_told_and_may_stop(serve: Callable[..., Server]) -> None:
-    """A real training that overflows, attached with `on_alert`."""
-    server = serve()
+def test_ranks_that_want_it_are_told(serve: Callable[..., App]) -> None:
+    app = serve()
+    told, not_told = (opening(KNOWN, rank=rank, world_size=2) for rank in (0, 1))
+    told = msgspec.structs.replace(told, info=msgspec.structs.replace(told.info, takes_alerts=True))
+    app.post(not_told, told)
+    app.post(batch(KNOWN, 0, range(STEPS), {"nan_count": 3.0}, rank=1))
+    wait_for(lambda: app.get("runs/1/commands")["commands"] != [])
+    (command,) = app.post(batch(KNOWN, 0, range(STEPS)))
+    assert command["kind"] == "alert"
+    said = app.one_alert()["finding"]
+    assert command["alert"] == {name: said[name] for name in command["alert"]}
+    assert (command["alert"]["rule"], command["alert"]["rank"]) == ("first_nonfinite", 1)
+    assert app.post(batch(KNOWN, 1, range(STEPS, STEPS + 1), rank=1)) == [], "it did not want to know"
+
+
+@pytest.mark.slow
+def test_a_training_is_stopped_by_an_alert(run: Run) -> None:
+    """A real one that overflows, attached with `on_alert`."""
+    import torch
+
+    import rangewatch
+
     model, got = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)), []
 
     def stop(alert: rangewatch.Alert) -> str:
         got.append(alert)
         return "stop"
 
-    with rangewatch.attach(model, run="alerted", url=server.url, ship_interval_s=0, on_alert=stop) as handle:
+    options = {"run": run.name, "url": run.server.url, "ship_interval_s": 0, "on_alert": stop}
+    with rangewatch.attach(model, **options) as handle:
         with pytest.raises(rangewatch.TrainingStopped, match="first_nonfinite"):
             while True:  # the test's own time limit ends it
                 model(torch.full((2, 4), float("nan")))
                 handle.step()
         assert handle.stats()["faults"] == {}
     assert [(each.rule, each.severity, each.rank, each.run) for each in got] == [
-        ("first_nonfinite", "critical", 0, "alerted")
+        ("first_nonfinite", "critical", 0, run.name)
     ]
-    commands = httpx.get(f"{server.url}/api/v1/runs/1/commands").json()["commands"]
-    assert [each["kind"] for each in commands] == ["alert"]
+    assert [each["kind"] for each in run.get("/commands")["commands"]] == ["alert"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from rangewatch.records import Event
 from rangewatch_server import command_states
 from rangewatch_server.store import commands as book
 from rangewatch_server.store import writer as writer_module
-from rangewatch_server.store.command_rows import Ask, Withdraw
+from rangewatch_server.store.command_rows import Ask, CommandRefused, Withdraw
 from rangewatch_server.store.transaction import Changed
 from rangewatch_server.store.writer import Unavailable, Writer
 from tests.server.process import Run, Server
@@ -29,6 +30,10 @@ TRACE = {"kind": "trace", "steps": 3, "modules": ["blocks.*"]}
 def sent(number: int) -> dict[str, Any]:
     """`TRACE` as ranks get it."""
     return {"id": number, **TRACE}
+
+
+GREATEST = ['"' * 200] * 100
+"""Patterns of modules, as JSON has them."""
 
 
 def accepted(number: int) -> dict[str, Any]:
@@ -260,20 +265,9 @@ def test_bad_commands_are_refused(run: Run) -> None:
 
 
 def test_a_command_of_the_greatest_size_is_taken(run: Run) -> None:
-    rank = Rank(run, world_size=2)
-    modules = ['"' * 200] * 100
-    first = asked(run, {"kind": "trace", "modules": modules})
-    for _ in range(19):
-        asked(run, {"kind": "trace", "modules": modules})
-    reply = run.post(rank.batch(0))
-    assert [each["modules"] for each in reply.json()["commands"]] == [modules] * 20
-    assert len(reply.content) < 1 << 20, "what an agent reads of a reply"
-    refused = run.ask("/commands", "POST", json=TRACE)
-    assert (refused.status_code, refused.json()["code"]) == (409, "too_many_commands")
-    rank.send({"id": first + 6, "state": "done"}, sequence=1)
-    assert asked(run, TRACE) == first + 20, "a rank yet to come must do without the seventh"
-    numbers = [each["id"] - first for each in Rank(run, 1).opened]
-    assert numbers == [*range(6), *range(7, 21)]
+    rank = Rank(run)
+    asked(run, {"kind": "trace", "modules": GREATEST})
+    assert [each["modules"] for each in rank.send()] == [GREATEST]
 
 
 def test_unknown_runs_and_commands(run: Run) -> None:
@@ -329,6 +323,24 @@ def heard(store: Store) -> list[Changed]:
     store.writer.work(lambda _: None).result(30)
     store.writer.on_change = told.extend
     return told
+
+
+def test_so_many_commands_fit_a_reply_and_no_more(store: Store) -> None:
+    def ask() -> int:
+        return store.writer.command(Ask(1, {"kind": "trace", "modules": GREATEST}, None, 2)).result(30)
+
+    store.send(opening(KNOWN, world_size=2))
+    assert [ask() for _ in range(20)] == [*range(1, 21)]
+    reply = waiting(store, 0)
+    assert [json.loads(each)["modules"] for each in reply] == [GREATEST] * 20
+    assert sum(map(len, reply)) < 1 << 20, "what an agent reads of a reply"
+    with pytest.raises(CommandRefused) as refused:
+        ask()
+    assert refused.value.code == "too_many_commands"
+    waiting(store, 1, {"id": 7, "state": "done"})
+    assert ask() == 21, "a rank yet to come must do without number 7"
+    second = store.send(opening(KNOWN, rank=1, world_size=2)).commands
+    assert [json.loads(bytes(each))["id"] for each in second] == [*range(1, 7), *range(8, 22)]
 
 
 def test_pages_are_told_of_commands(store: Store) -> None:
