@@ -56,13 +56,9 @@ def serving(url: str) -> Iterator[TestClient]:
     """Two ranks of 600 steps."""
     with TestClient(create_app(Settings(db=url)), base_url="http://127.0.0.1") as made:
         for rank in (0, 1):
-            sent = [opening(KNOWN, rank=rank, world_size=2)]
-            sent += [
-                batch(KNOWN, sequence, range(low, low + 100), {"amax": np.full((3, 100), low + rank + 1.0)}, rank=rank,
-                      series={"loss": np.arange(low, low + 100) / 7})
-                for sequence, low in enumerate(range(0, STEPS, 100))
-            ]  # fmt: skip
-            for each in sent:
+            amax = np.arange(STEPS) // 100 * 100 + rank + 1.0
+            whole = batch(KNOWN, 0, range(STEPS), {"amax": amax}, rank=rank, series={"loss": np.arange(STEPS) / 7})
+            for each in (opening(KNOWN, rank=rank, world_size=2), whole):
                 body = wire.encode(each)
                 made.app.state.writer.submit(wire.decode(body), body).result(30)
         yield made
@@ -83,11 +79,8 @@ def test_each_is_what_it_is_alone_in_the_order_asked_for(either: TestClient) -> 
     assert [each["number"] for each in found] == list(range(len(ASKED)))
     assert [each["answer"] for each in found] == [either.get(f"{PATH}/{asked}").json() for asked in ASKED]
     assert found[1]["answer"]["meta"]["stop"] == 200  # parameters are read
-
-
-def test_an_older_incarnation_is_asked_for_once(client: TestClient) -> None:
-    found = lines(client, "loss", path=f"{PATH}?incarnation=1")
-    assert found[0]["answer"] == client.get(f"{PATH}/loss?incarnation=1").json()
+    older = lines(either, "loss", path=f"{PATH}?incarnation=1")  # asked for once, of the whole request
+    assert older[0]["answer"] == either.get(f"{PATH}/loss?incarnation=1").json()
 
 
 REFUSED = [
@@ -126,17 +119,18 @@ def test_a_bad_request_has_a_status(client: TestClient) -> None:
     ):  # fmt: skip
         answer = client.get(PATH, params=query)
         assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter"), query
-
-
-def test_a_run_that_is_not_there_has_a_status(client: TestClient) -> None:
     answer = client.get("/api/v1/runs/99/figures?figure=loss")
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_run")
 
 
-def test_cells_of_all_together_are_bounded(client: TestClient) -> None:
+def test_all_together_are_bounded(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their cells, and in the time they take."""
     found = lines(client, *["layers?columns=2000&rows=1000"] * 6)
     assert ["answer" in each for each in found] == [True] * 4 + [False] * 2
     assert found[4]["refused"]["code"] == "too_much"
+    monkeypatch.setattr("rangewatch_server.figures_api.TOGETHER_LIMIT_S", 0.0)
+    found = lines(client, "loss", "timeline")
+    assert [each["refused"]["code"] for each in found] == ["time_limit"] * 2
 
 
 def built_by(monkeypatch: pytest.MonkeyPatch, build: Any) -> None:
@@ -166,12 +160,6 @@ def test_reads_that_take_too_long_end_nothing_but_their_figure(
     first, second, third = lines(either, "loss", "odd", "loss")
     assert (second["status"], second["refused"]["code"]) == (503, "time_limit")
     assert first["answer"] == third["answer"]
-
-
-def test_all_together_have_a_limit(either: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rangewatch_server.figures_api.TOGETHER_LIMIT_S", 0.0)
-    found = lines(either, "loss", "timeline")
-    assert [each["refused"]["code"] for each in found] == ["time_limit"] * 2
 
 
 def test_a_run_that_goes_away_meanwhile_is_said_in_what_is_left(

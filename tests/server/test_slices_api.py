@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
@@ -23,7 +21,7 @@ from rangewatch_server import app, deadline, slice_request
 from rangewatch_server.deadline import TimeLimitReached
 from rangewatch_server.headroom import State
 from rangewatch_server.settings import Settings
-from tests.server.process import Server
+from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
 from tests.server.store import Store
 
@@ -34,7 +32,7 @@ STATISTICS = {each.name: each for each in statistics.ALL if each.name != "nonfin
 UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add}
 CHECKSUMS = ("checksum_max", "checksum_min")
 FULL = ("full_numel", "amin", "zero_count", "subnormal_count", "sum_sq")
-SAME = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SAME = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def made(seed: int) -> dict[str, np.ndarray]:
@@ -61,46 +59,48 @@ def made(seed: int) -> dict[str, np.ndarray]:
     return columns
 
 
-def send(server: Server) -> dict[str, np.ndarray]:
+def send(run: Run) -> dict[str, np.ndarray]:
     """Sends the run; what is shown of it, (ranks, tensors, steps)."""
     known = catalogue(TENSORS)
     shown = [made(rank) for rank in range(RANKS)]
     ends = {0: STEPS, 1: RESTART + 50, 2: LAST_OF_RANK_2}
     for rank, end in ends.items():
-        server.post(opening(known, rank=rank, world_size=RANKS))
-        server.post(batch(known, 0, range(end), {n: v[:, :end] for n, v in shown[rank].items()}, rank=rank))
+        run.post(opening(known, rank=rank, world_size=RANKS))
+        run.post(batch(known, 0, range(end), {n: v[:, :end] for n, v in shown[rank].items()}, rank=rank))
     again = made(100)
-    server.post(opening(known, rank=1, incarnation="b", world_size=RANKS))
+    run.post(opening(known, rank=1, incarnation="b", world_size=RANKS))
     late = {name: values[:, RESTART:] for name, values in again.items()}
-    server.post(batch(known, 0, range(RESTART, STEPS), late, rank=1, incarnation="b"))
+    run.post(batch(known, 0, range(RESTART, STEPS), late, rank=1, incarnation="b"))
     for name in STATISTICS:
         shown[1][name][:, RESTART:] = again[name][:, RESTART:]
         shown[2][name][:, LAST_OF_RANK_2:] = STATISTICS[name].identity
     return {name: np.stack([each[name] for each in shown]) for name in STATISTICS}
 
 
-class Run:
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.sent = send(server)
+class Sliced:
+    """A run and what is shown of it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.sent = send(run)
 
     def get(self, **parameters: Any) -> dict[str, Any]:
         query = {name: value for name, value in parameters.items() if value is not None}
-        return self.server.get(f"/api/v1/runs/1/slice?{urlencode(query, doseq=True)}")
-
-
-@pytest.fixture
-def run(start_server: Callable[..., Server], database_url: str) -> Run:
-    """On each database; a second to start."""
-    return Run(start_server(db=database_url))
+        return self.run.get(f"/slice?{urlencode(query, doseq=True)}")
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """The same run on SQLite, once for the tests that ask nothing of the database."""
-    server = Server(str(tmp_path_factory.mktemp("slices") / "a.db"))
-    yield Run(server)
-    server.stop()
+def small(module_run: Run) -> Sliced:
+    return Sliced(module_run)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def either(request: pytest.FixtureRequest) -> Sliced:
+    """The same on each database."""
+    if request.param == "sqlite":
+        return request.getfixturevalue("small")
+    server = request.getfixturevalue("start_server")(db=request.getfixturevalue("postgres_url"))
+    return Sliced(Run(server, "on PostgreSQL"))
 
 
 def merged(values: np.ndarray, name: str, axes: tuple[int, ...]) -> np.ndarray:
@@ -132,19 +132,19 @@ def ranges(draw: st.DrawFn, size: int) -> tuple[int, int]:
 AXES = {"step,tensor": (0,), "step,rank": (1,), "rank,tensor": (2,)}
 
 
-def test_any_rectangle_is_exactly_what_was_sent(run: Run) -> None:
+def test_any_rectangle_is_exactly_what_was_sent(either: Sliced) -> None:
     @SAME
     @given(
         st.sampled_from(sorted(AXES)), ranges(RANKS), ranges(TENSORS), ranges(STEPS),
         st.lists(st.sampled_from(sorted(STATISTICS)), min_size=1, max_size=3, unique=True),
     )  # fmt: skip
     def check(axes: str, ranks: Any, tensors: Any, steps: Any, names: list[str]) -> None:
-        found = run.get(
+        found = either.get(
             axes=axes, rank=f"{ranks[0]}-{ranks[1] - 1}", tensor=f"{tensors[0]}-{tensors[1] - 1}",
             start=steps[0], stop=steps[1], statistic=names,
         )  # fmt: skip
         inside = np.s_[slice(*ranks), slice(*tensors), slice(*steps)]
-        expected = {name: merged(values[inside], name, AXES[axes]) for name, values in run.sent.items()}
+        expected = {name: merged(values[inside], name, AXES[axes]) for name, values in either.sent.items()}
         for name in names:
             assert found["values"][name] == shown(expected, name), name
         assert (np.array(found["states"]) == State.NAN).tolist() == (expected["nan_count"] > 0).tolist()
@@ -153,18 +153,18 @@ def test_any_rectangle_is_exactly_what_was_sent(run: Run) -> None:
     check()
 
 
-def test_merged_columns_are_merges_by_rule(run: Run) -> None:
+def test_merged_columns_are_merges_by_rule(either: Sliced) -> None:
     @SAME
     @given(ranges(RANKS), ranges(STEPS), st.integers(1, 60), st.sampled_from(sorted(STATISTICS)))
     def check(ranks: Any, steps: Any, columns: int, name: str) -> None:
-        found = run.get(
+        found = either.get(
             rank=f"{ranks[0]}-{ranks[1] - 1}", start=steps[0], stop=steps[1], columns=columns, statistic=name
         )
         starts = found["columns"]["steps"]
         assert starts[0] == steps[0]
         assert all(start % found["steps_per_column"] == 0 for start in starts[1:])
         assert len(starts) <= max(columns, 2)  # one column may be cut in two by a multiple of its width
-        inside = {each: values[slice(*ranks), :, slice(*steps)] for each, values in run.sent.items()}
+        inside = {each: values[slice(*ranks), :, slice(*steps)] for each, values in either.sent.items()}
         edges = np.array(starts) - steps[0]
         expected = {
             each: UFUNCS[STATISTICS[each].merge].reduceat(merged(values, each, (0,)), edges, axis=1)
@@ -175,7 +175,7 @@ def test_merged_columns_are_merges_by_rule(run: Run) -> None:
     check()
 
 
-def test_a_merged_column_has_the_step_of_its_amax(small: Run) -> None:
+def test_a_merged_column_has_the_step_of_its_amax(small: Sliced) -> None:
     for rank, columns in (("0", 20), ("0", 30), ("0", 300), ("0-1", 30), ("all", 30)):  # whole tiles' columns, and not
         found = small.get(rank=rank, columns=columns)
         ranks = slice({"0": 1, "0-1": 2, "all": RANKS}[rank])
@@ -191,20 +191,18 @@ def test_a_merged_column_has_the_step_of_its_amax(small: Run) -> None:
                 assert found["values"]["nonfinite_step"][tensor][column] == expected
 
 
-def test_derived_values_are_those_of_the_step_page(small: Run) -> None:
+def test_derived_values_are_those_of_the_step_page(small: Sliced) -> None:
     names = ["amax", "amin", "headroom_bits", "floor_room_bits", "rms", "zero_fraction", "subnormal_fraction"]
-    for step in (11, *range(0, 300, 10)):  # the full set is taken at every tenth
+    for step in (11, *range(0, 120, 10)):  # the full set is taken at every tenth
         found = small.get(axes="step,tensor", rank=1, start=step, stop=step + 1, statistic=names)
-        frames = {
-            frame["tensor"]: frame for frame in small.server.get(f"/api/v1/runs/1/step?step={step}&rank=1")["frames"]
-        }
+        frames = {frame["tensor"]: frame for frame in small.run.get(f"/step?step={step}&rank=1")["frames"]}
         assert len(frames) > 1
         for name in names:
             for row, tensor in enumerate(found["rows"]["tensors"]):
                 assert found["values"][name][row][0] == pytest.approx(frames.get(tensor, {}).get(name)), (name, step)
 
 
-def test_merged_tensors_have_the_least_headroom(small: Run) -> None:
+def test_merged_tensors_have_the_least_headroom(small: Sliced) -> None:
     each = small.get(axes="step,tensor", rank=0, statistic="headroom_bits", stop=100)["values"]["headroom_bits"]
     least = small.get(axes="step,rank", rank=0, statistic="headroom_bits", stop=100)["values"]["headroom_bits"]
     for step in range(100):
@@ -212,11 +210,11 @@ def test_merged_tensors_have_the_least_headroom(small: Run) -> None:
         assert least[0][step] == min(known)
 
 
-def test_rank_by_tensor_at_one_step_and_its_figure(small: Run) -> None:
+def test_rank_by_tensor_at_one_step_and_its_figure(small: Sliced) -> None:
     found = small.get(axes="rank,tensor", step=450, statistic="headroom_bits")
     assert found["rows"] == {"axis": "rank", "ranks": [0, 1, 2]}
     assert (found["start"], found["stop"], found["steps_per_column"], found["level"]) == (450, 451, 1, 0)
-    figure = small.server.get("/api/v1/runs/1/figures/ranks?start=450&stop=451")
+    figure = small.run.get("/figures/ranks?start=450&stop=451")
     z = np.frombuffer(base64.b64decode(figure["figure"]["data"][0]["z"]["bdata"]), "<f4").reshape(RANKS, TENSORS)
     states = np.frombuffer(base64.b64decode(figure["meta"]["states"]["bdata"]), "u1").reshape(RANKS, TENSORS)
     assert states.tolist() == found["states"]
@@ -225,13 +223,13 @@ def test_rank_by_tensor_at_one_step_and_its_figure(small: Run) -> None:
     assert drawn.sum() > 5
     assert np.array_equal(z[drawn], np.minimum(values[drawn], 16).astype(np.float32))
     assert [column["tensor"] for column in figure["meta"]["tensors"]] == found["columns"]["tensors"]
-    whole = small.server.get("/api/v1/runs/1/figures/ranks?columns=2&rows=2")["meta"]
+    whole = small.run.get("/figures/ranks?columns=2&rows=2")["meta"]
     assert [row["count"] for row in whole["rows"]] == [2, 1]
     assert whole["tensors"][0]["tensors"] == [0, 2]
     assert whole["note"] == f"each cell: worst of {STEPS} steps"
 
 
-def test_kinds_and_names_choose_tensors(small: Run) -> None:
+def test_kinds_and_names_choose_tensors(small: Sliced) -> None:
     assert small.get(kind="grad", stop=5)["rows"]["tensors"] == [2, 5]
     assert small.get(q="blocks.4", stop=5)["rows"]["labels"] == ["blocks.4.ff grad_output"]
     assert small.get(q="no such name", stop=5)["values"]["amax"] == []
@@ -240,67 +238,66 @@ def test_kinds_and_names_choose_tensors(small: Run) -> None:
     assert small.get(start=5_000)["columns"]["steps"] == []
 
 
-def test_star_is_every_statistic(small: Run) -> None:
+def test_star_is_every_statistic(small: Sliced) -> None:
     found = small.get(axes="rank,tensor", step=10, statistic="*")["values"]
     assert set(found) == {each.name for each in statistics.ALL}
 
 
-@pytest.mark.parametrize(
-    ("query", "status", "code", "says"),
-    [
-        ("axes=step", 422, "bad_parameter", "axes must be step,tensor or"),
-        ("axes=step,rank,tensor", 422, "bad_parameter", "format=csv"),
-        ("axes=rank,tensor&columns=5", 422, "bad_parameter", "columns merges steps"),
-        ("step=5", 422, "bad_parameter", "give start and stop"),
-        ("axes=rank,tensor&step=5&start=3", 422, "bad_parameter", "either step, or start and stop"),
-        ("start=-1", 422, "bad_parameter", "start:"),
-        ("columns=0", 422, "bad_parameter", "columns:"),
-        ("columns=1e3", 422, "bad_parameter", "columns:"),
-        ("statistic=median", 422, "bad_parameter", "'median' is not one of *, call_count"),
-        ("&".join(["statistic=amax"] * 401), 422, "bad_parameter", "statistic is given 401 times; at most 400"),
-        ("format=pickle", 422, "bad_parameter", "'json', 'csv', 'parquet' or 'arrow'"),
-        ("kind=nonsense", 422, "bad_parameter", "is not one of output"),
-        ("rank=x", 422, "bad_parameter", "rank must be a number, first-last or all"),
-        ("rank=0-", 422, "bad_parameter", "rank must be a number"),
-        ("rank=%C2%B2", 422, "bad_parameter", "rank must be a number"),
-        ("rank=9", 404, "unknown_rank", "no rank 9"),
-        ("rank=0-9", 404, "unknown_rank", "no rank 9"),
-        ("tensor=6", 404, "unknown_tensor", "no tensor 6"),
-        ("tensor=../../etc/passwd", 422, "bad_parameter", "tensor must be a number"),
-    ],
-)
-def test_bad_parameters_say_what_to_give(small: Run, query: str, status: int, code: str, says: str) -> None:
-    for form in ("json", "csv") if "axes=step,rank,tensor" not in query and "format" not in query else ("",):
-        answer = small.server.client.get(f"/api/v1/runs/1/slice?{query}" + (f"&format={form}" if form else ""))
-        assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
-        assert says in answer.json()["error"]
-        assert "\n" not in answer.json()["error"]
-    assert small.server.client.get("/api/v1/runs/99/slice").json()["code"] == "unknown_run"
+REFUSED = [
+    ("axes=step", 422, "bad_parameter", "axes must be step,tensor or"),
+    ("axes=step,rank,tensor", 422, "bad_parameter", "format=csv"),
+    ("axes=rank,tensor&columns=5", 422, "bad_parameter", "columns merges steps"),
+    ("step=5", 422, "bad_parameter", "give start and stop"),
+    ("axes=rank,tensor&step=5&start=3", 422, "bad_parameter", "either step, or start and stop"),
+    ("start=-1", 422, "bad_parameter", "start:"),
+    ("columns=0", 422, "bad_parameter", "columns:"),
+    ("columns=1e3", 422, "bad_parameter", "columns:"),
+    ("statistic=median", 422, "bad_parameter", "'median' is not one of *, call_count"),
+    ("&".join(["statistic=amax"] * 401), 422, "bad_parameter", "statistic is given 401 times; at most 400"),
+    ("format=pickle", 422, "bad_parameter", "'json', 'csv', 'parquet' or 'arrow'"),
+    ("kind=nonsense", 422, "bad_parameter", "is not one of output"),
+    ("rank=x", 422, "bad_parameter", "rank must be a number, first-last or all"),
+    ("rank=0-", 422, "bad_parameter", "rank must be a number"),
+    ("rank=%C2%B2", 422, "bad_parameter", "rank must be a number"),
+    ("rank=9", 404, "unknown_rank", "no rank 9"),
+    ("rank=0-9", 404, "unknown_rank", "no rank 9"),
+    ("tensor=6", 404, "unknown_tensor", "no tensor 6"),
+    ("tensor=../../etc/passwd", 422, "bad_parameter", "tensor must be a number"),
+]
 
 
-def test_a_slice_too_large_for_json_says_what_to_do(start_server: Callable[..., Server]) -> None:
-    server = start_server()
+def test_bad_parameters_say_what_to_give(small: Sliced) -> None:
+    for query, status, code, says in REFUSED:
+        for form in ("json", "csv") if "axes=step,rank,tensor" not in query and "format" not in query else ("",):
+            answer = small.run.ask(f"/slice?{query}" + (f"&format={form}" if form else ""))
+            assert (answer.status_code, answer.json()["code"]) == (status, code), query
+            assert says in answer.json()["error"]
+            assert "\n" not in answer.json()["error"]
+    assert small.run.server.client.get("/api/v1/runs/999999/slice").json()["code"] == "unknown_run"
+
+
+def test_a_slice_too_large_for_json_says_what_to_do(run: Run) -> None:
     known = catalogue(100)
-    server.post(opening(known))
-    server.post(batch(known, 0, range(slice_request.MAX_VALUES // 100 + 1)))
-    answer = server.client.get("/api/v1/runs/1/slice")
+    run.post(opening(known))
+    run.post(batch(known, 0, range(slice_request.MAX_VALUES // 100 + 1)))
+    answer = run.ask("/slice")
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
     assert "100 x 2501 cells" in answer.json()["error"]
     assert "columns=" in answer.json()["error"]
     assert "format=arrow" in answer.json()["error"]
-    assert len(server.get("/api/v1/runs/1/slice?stop=2500")["columns"]["steps"]) == 2_500
+    assert len(run.get("/slice?stop=2500")["columns"]["steps"]) == 2_500
 
 
-def test_merged_steps_of_an_agent_stand_at_their_row(start_server: Callable[..., Server]) -> None:
-    server, known = start_server(), catalogue(1)
+def test_merged_steps_of_an_agent_stand_at_their_row(run: Run) -> None:
+    known = catalogue(1)
     first = opening(known)
     info = type(first.info)(**{f: getattr(first.info, f) for f in first.info.__struct_fields__} | {"ship_every": 8})
-    server.post(type(first)(info, known))
-    server.post(batch(known, 0, np.arange(7, 80, 8), {"amax": np.arange(1.0, 11.0)[None]}))
-    found = server.get("/api/v1/runs/1/slice?start=8&stop=24")
+    run.post(type(first)(info, known))
+    run.post(batch(known, 0, np.arange(7, 80, 8), {"amax": np.arange(1.0, 11.0)[None]}))
+    found = run.get("/slice?start=8&stop=24")
     assert found["ship_every"] == 8
     assert found["values"]["amax"] == [[None] * 7 + [2.0] + [None] * 7 + [3.0]]
-    at = server.get("/api/v1/runs/1/slice?axes=rank,tensor&step=11")
+    at = run.get("/slice?axes=rank,tensor&step=11")
     assert (at["start"], at["stop"], at["values"]["amax"]) == (8, 16, [[2.0]])
 
 
@@ -313,7 +310,7 @@ LONG = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i <
 
 def test_the_time_limit_ends_a_statement_that_runs(store: Store) -> None:
     with store.engines.reader.connect() as connection:
-        with pytest.raises(TimeLimitReached) as raised, deadline.limited(connection, 0.2):
+        with pytest.raises(TimeLimitReached) as raised, deadline.limited(connection, 0.1):
             connection.execute(text("SELECT 1"))
             connection.execute(text(SLOW[connection.dialect.name]))
         connection.rollback()
@@ -325,10 +322,8 @@ def test_the_time_limit_ends_a_statement_that_runs(store: Store) -> None:
 
 def test_the_time_limit_ends_our_own_work(store: Store) -> None:
     with store.engines.reader.connect() as connection:
-        with pytest.raises(TimeLimitReached), deadline.limited(connection, 0.05):
-            for _ in range(1_000):
-                time.sleep(0.01)
-                deadline.check()
+        with pytest.raises(TimeLimitReached), deadline.limited(connection, -1.0):
+            deadline.check()
         with deadline.limited(connection, 30):
             deadline.check()
 
@@ -340,17 +335,16 @@ def test_other_errors_of_the_database_stay_what_they_are(store: Store) -> None:
         raise AssertionError("not reached")
 
 
-@pytest.mark.parametrize("path", ["slice", "slice?format=csv", "figures/layers", "step"])
 def test_requests_past_the_limit_are_answered_503(
-    database_url: str, store: Store, path: str, monkeypatch: pytest.MonkeyPatch
+    database_url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = catalogue(3)
     store.send(opening(known))
     store.send(batch(known, 0, range(100)))
     with TestClient(app.create_app(Settings(db=database_url)), base_url="http://127.0.0.1") as client:
-        assert client.get(f"/api/v1/runs/1/{path}").status_code == 200
-        monkeypatch.setattr(deadline, "READ_LIMIT_S", -1.0)
-        answer = client.get(f"/api/v1/runs/1/{path}")
-        assert (answer.status_code, answer.json()["code"]) == (503, "time_limit")
-        monkeypatch.undo()
-        assert client.get(f"/api/v1/runs/1/{path}").status_code == 200
+        for path in ("slice", "slice?format=csv", "figures/layers", "step"):
+            with monkeypatch.context() as patch:
+                patch.setattr(deadline, "READ_LIMIT_S", -1.0)
+                answer = client.get(f"/api/v1/runs/1/{path}")
+                assert (answer.status_code, answer.json()["code"]) == (503, "time_limit"), path
+            assert client.get(f"/api/v1/runs/1/{path}").status_code == 200, path
