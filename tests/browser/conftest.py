@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, ViewportSize
 
 from tests.browser import hand_made
 from tests.browser.hand_made import Runs
 from tests.server.process import Server
 
-WIDTH, HEIGHT = 1280, 900
+WIDTH, HEIGHT, TIMEOUT_MS = 1280, 900, 10_000
 DRAWN = """() => {
   const main = document.querySelector("main");
   const lanes = [...main.querySelectorAll(".plot")];
@@ -27,7 +27,7 @@ DRAWN = """() => {
 def new_context(browser: Browser, **options: Any) -> BrowserContext:
     """An incognito window."""
     found = browser.new_context(**{"viewport": {"width": WIDTH, "height": HEIGHT}, "color_scheme": "light", **options})
-    found.set_default_timeout(10_000)
+    found.set_default_timeout(TIMEOUT_MS)
     found.set_default_navigation_timeout(45_000)  # a first load compiles 200 modules, beside other tests
     return found
 
@@ -35,11 +35,11 @@ def new_context(browser: Browser, **options: Any) -> BrowserContext:
 class Tab:
     """A page that remembers what went wrong in it. `expected` holds patterns of what the test brings about itself."""
 
-    def __init__(self, context: BrowserContext, address: str, expected: list[str]) -> None:
+    def __init__(self, context: BrowserContext, address: str = "", expected: Sequence[str] = ()) -> None:
         self.context = context
         self.page: Page = context.new_page()
         self.address = address
-        self.expected = expected
+        self.expected = list(expected)
         self.problems: list[str] = []
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.problems.append(f"thrown: {error}"))
@@ -77,49 +77,45 @@ class Tab:
         return [each for each in self.problems if not any(re.search(known, each) for known in self.expected)]
 
 
-@pytest.fixture
-def new_tab(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """Opens tabs, each in a context of its own: no cookies, storage or cache of another."""
-    opened: list[Tab] = []
+class Pages:
+    """The pages of the worker's one context: a page of another context, or a new one, compiles the site's script anew.
 
-    def new(address: str, *, expected: list[str] | None = None, **options: Any) -> Tab:
-        opened.append(Tab(new_context(browser, **options), address, expected or []))
-        return opened[-1]
+    Tests take them, and give them back as they were.
+    """
 
-    yield new
-    problems = [each for tab in opened for each in tab.unexpected()]
-    for tab in opened:
-        tab.context.close()
-    assert problems == []
+    def __init__(self, browser: Browser) -> None:
+        self.context = new_context(browser)
+        self.free: list[Tab] = []
+
+    def take(self, address: str, expected: Sequence[str] = ()) -> Tab:
+        """A page that nobody uses."""
+        found = self.free.pop(0) if self.free else Tab(self.context)
+        found.address, found.expected = address, list(expected)
+        return found
+
+    def give_back(self, tab: Tab) -> list[str]:
+        """Make it as new, or close it if its server has gone. What went wrong in it."""
+        problems = tab.unexpected()
+        try:
+            tab.page.unroute_all()
+            tab.page.goto(tab.address + "/healthz")  # nothing of the pages is left, and no new process is needed
+            tab.page.evaluate("() => (localStorage.clear(), sessionStorage.clear())")
+            tab.page.emulate_media(color_scheme="light")
+            tab.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+            tab.page.set_default_timeout(TIMEOUT_MS)
+            self.free.insert(0, tab)
+        except Error:
+            tab.page.close()
+        self.context.clear_cookies()
+        self.context.clear_permissions()
+        tab.problems.clear()
+        return problems
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """A server that holds the hand-made runs."""
-    folder: Path = tmp_path_factory.mktemp("browser")
-    made = hand_made.make(folder / "runs.db")
-    yield made
-    made.server.stop()
-
-
-@pytest.fixture(scope="session")
-def shared_tab(browser: Browser, runs: Runs) -> Tab:
-    """What most tests share: a new tab compiles the drawing library anew."""
-    return Tab(new_context(browser), runs.server.url, [])
-
-
-@pytest.fixture
-def tab(shared_tab: Tab) -> Iterator[Tab]:
-    """A tab on the hand-made runs, as new."""
-    yield shared_tab
-    shared_tab.page.goto(shared_tab.address + "/healthz")  # nothing of the pages is left, and no new process is needed
-    shared_tab.page.unroute_all()
-    shared_tab.page.emulate_media(color_scheme="light")
-    shared_tab.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-    problems = shared_tab.unexpected()
-    shared_tab.problems.clear()
-    shared_tab.expected.clear()
-    assert problems == []
+def pages(browser: Browser) -> Pages:
+    """What all tests of the worker share."""
+    return Pages(browser)
 
 
 @pytest.fixture
@@ -135,6 +131,77 @@ def start_empty(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     for server in started:
         if server.process.poll() is None:
             server.stop()
+
+
+@pytest.fixture
+def new_tab(pages: Pages, browser: Browser, start_empty: Callable[..., Server]) -> Iterator[Callable[..., Tab]]:
+    """Opens tabs in the worker's context. `permissions` and `viewport` are the context's and the page's until the test
+    ends; with any other option, or with `own`, it is a context of its own: no cookies, storage or cache of another.
+    Servers that the test starts are stopped after it has left their pages.
+    """
+    shared: list[Tab] = []
+    own_ones: list[Tab] = []
+
+    def new(
+        address: str,
+        *,
+        expected: Sequence[str] = (),
+        own: bool = False,
+        permissions: Sequence[str] = (),
+        viewport: ViewportSize | None = None,
+        **options: Any,
+    ) -> Tab:
+        if own or options:
+            own_ones.append(Tab(new_context(browser, **options), address, expected))
+        else:
+            shared.append(pages.take(address, expected))
+        found = (own_ones if own or options else shared)[-1]
+        if permissions:
+            found.context.grant_permissions(permissions, origin=address)
+        if viewport:
+            found.page.set_viewport_size(viewport)
+        return found
+
+    yield new
+    problems = [each for tab in own_ones for each in tab.unexpected()]
+    for tab in own_ones:
+        tab.context.close()
+    for tab in shared:
+        problems += pages.give_back(tab)
+    assert problems == []
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """A server that holds the hand-made runs, and those of tests that need no server of their own."""
+    folder: Path = tmp_path_factory.mktemp("browser")
+    made = hand_made.make(folder / "runs.db")
+    yield made
+    made.server.stop()
+
+
+@pytest.fixture
+def tab(pages: Pages, runs: Runs) -> Iterator[Tab]:
+    """A tab on the hand-made runs, as new."""
+    found = pages.take(runs.server.url)
+    yield found
+    assert pages.give_back(found) == []
+
+
+@pytest.fixture(scope="session")
+def second_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """For `emptied` alone."""
+    found = Server(str(tmp_path_factory.mktemp("second") / "runs.db"))
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def emptied(second_server: Server) -> Server:
+    """A server that has no run, for a test of the list of all runs."""
+    for each in second_server.get("/api/v1/runs")["runs"]:
+        assert second_server.client.delete(f"/api/v1/runs/{each['id']}").status_code == 200
+    return second_server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

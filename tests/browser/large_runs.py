@@ -1,8 +1,7 @@
-"""Two runs at the edge of what one picture can hold: 10,000 layers, and 1,024 ranks (RANGEWATCH_SOAK=1; else 128)."""
+"""Runs at the edge of what one picture can hold: 10,000 layers, and 128 or 1,024 ranks."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -24,10 +23,10 @@ from tests.server.records import batch, catalogue
 from tests.server.store import Store
 
 # A server that was just started reads the newest steps rank by rank: of 1,024 ranks that takes it seconds.
-RANKS = 1_024 if os.environ.get("RANGEWATCH_SOAK") else 128
+RANKS, MORE_RANKS = 128, 1_024
 RANK_STEPS, RANKS_A_HOST = 64, 8
 LAYERS, LAYER_STEPS = 10_000, 60
-LATE, CALLS = RANKS // 2 + 5, 8  # the rank that the others wait for, and the collectives of each rank
+LATE, CALLS = 69, 8  # the rank that the others wait for, and the collectives of each rank
 PARTS = ("q", "k", "v", "o", "wi", "wo", "ln", "act", "gate", "drop")
 BAD_LAYER, BAD_STEP = 6_789, 41
 SECOND = 10**9
@@ -42,10 +41,10 @@ class LargeRuns:
     layers: int
 
 
-def make(path: Path) -> LargeRuns:
+def make(path: Path, ranks: int) -> LargeRuns:
     """Write both through the real writer, then serve them."""
     store = Store(f"sqlite:///{path}")
-    send(store, fleet())
+    send(store, fleet(ranks))
     send(store, deep())
     while store.writer.memory.backlog or store.writer.memory.unmerged:
         time.sleep(0.02)
@@ -74,29 +73,31 @@ def submit(store: Store, message: Opening | Batch) -> Future[Any]:
             time.sleep(0.01)
 
 
-def fleet() -> Iterator[Opening | Batch]:
+def fleet(ranks: int) -> Iterator[Opening | Batch]:
     """Few tensors of many ranks, with their cards, hosts, collectives and environments."""
     known, run, now_ns = catalogue(6), "many ranks", time.time_ns()
-    for rank in range(RANKS):
+    for rank in range(ranks):
         host = f"node{rank // RANKS_A_HOST:03}"
-        info = RankInfo(run, rank, RANKS, rank % RANKS_A_HOST, host, "a", now_ns, device="cuda")
+        info = RankInfo(run, rank, ranks, rank % RANKS_A_HOST, host, "a", now_ns, device="cuda")
         yield Opening(info, known)
         amax = {"amax": np.full((6, RANK_STEPS), 2.0 ** (rank % 12))}
         series = {"loss": 2.0, "loss_scale": 65_536.0, "step_time_s": 0.2, "forward_s": 0.1, "backward_s": 0.1}
         facts = {"torch": {"version": "2.13.0"}, "host": {"name": host}, "variables": {"RANK": str(rank)}}
         events = (Event("environment", now_ns, 0, "", {"facts": facts, "findings": []}),)
         yield batch(known, 0, range(RANK_STEPS), amax, run=run, rank=rank, series=series, events=events)
-        yield hand_made_health.with_samples(batch(known, 1, range(0), run=run, rank=rank), *samples(rank, host, now_ns))
+        yield hand_made_health.with_samples(
+            batch(known, 1, range(0), run=run, rank=rank), *samples(rank, ranks, host, now_ns)
+        )
 
 
-def samples(rank: int, host: str, now_ns: int) -> tuple[Samples, ...]:
+def samples(rank: int, ranks: int, host: str, now_ns: int) -> tuple[Samples, ...]:
     """Four seconds of its card, which is one of those of `hand_made_health`, its host and its collectives."""
     card = last(hand_made_health.card(rank, now_ns), 4)
     card = msgspec.structs.replace(card, about=card.about | {"host": host, "device_index": rank % RANKS_A_HOST})
     if rank % RANKS_A_HOST:
-        return card, all_reduces(rank)
+        return card, all_reduces(rank, ranks)
     of_host = last(hand_made_health.host(rank, now_ns), 4)
-    return card, all_reduces(rank), msgspec.structs.replace(of_host, about={"host": host, "cpus": 96})
+    return card, all_reduces(rank, ranks), msgspec.structs.replace(of_host, about={"host": host, "cpus": 96})
 
 
 def last(found: Samples, count: int) -> Samples:
@@ -104,7 +105,7 @@ def last(found: Samples, count: int) -> Samples:
     return msgspec.structs.replace(found, times_ns=found.times_ns[-count:], columns=columns)
 
 
-def all_reduces(rank: int) -> Samples:
+def all_reduces(rank: int, ranks: int) -> Samples:
     """One a step in the last steps; all wait 20 ms for one rank."""
     one, step = np.ones(CALLS), np.arange(RANK_STEPS - CALLS, RANK_STEPS, dtype=float)
     columns = {
@@ -112,7 +113,7 @@ def all_reduces(rank: int) -> Samples:
         "sequence": np.arange(CALLS) * 1.0, "duration_s": np.where(rank == LATE, 0.001, 0.021) * one,
         "bucket": 0 * one, "is_symmetric": one,
     }  # fmt: skip
-    group = {"name": "0", "hash": "abc", "ranks": list(range(RANKS)), "desc": "default_pg"}
+    group = {"name": "0", "hash": "abc", "ranks": list(range(ranks)), "desc": "default_pg"}
     about = {"groups": [group], "ops": ["all_reduce"], "dtypes": ["float32"], "rung": "ddp"}
     return Samples("collective", "", 10**18 + (step * SECOND / 5).astype(np.int64), columns, about)
 

@@ -85,6 +85,7 @@ def test_what_the_agent_costs_is_a_card_and_a_lane_over_steps(tab: Tab, runs: Ru
     expect(page.locator(".lane-readout")).to_have_text("step 39 · host 3 ms")
 
 
+@pytest.mark.slow
 def test_an_agent_with_nothing_to_say_is_told_as_that(tab: Tab, runs: Runs) -> None:
     attach(runs.server, "quiet", 0, (), world_size=1, costs=False)
     page = tab.open(f"/runs/{number(runs.server, 'quiet')}/agent")

@@ -122,6 +122,7 @@ def test_hover_and_focus_say_what_it_is_and_a_click_leads_to_it(tab: Tab, run: i
     page.wait_for_url(f"**{key}")
 
 
+@pytest.mark.slow
 def test_a_run_without_alerts_looks_as_before(tab: Tab, runs: Runs) -> None:
     accept(runs.server, opening(LAYER, run="unmarked"), batch(LAYER, 0, range(3), run="unmarked"))
     with tab.page.expect_response(ALERTS):
@@ -134,6 +135,7 @@ def test_a_run_without_alerts_looks_as_before(tab: Tab, runs: Runs) -> None:
     assert lanes["y"] == first["y"], "no gap where the row would be"
 
 
+@pytest.mark.slow
 def test_severity_is_told_by_shape_and_colour_and_what_is_over_is_hollow(tab: Tab, runs: Runs) -> None:
     over = {"resolved_ns": time.time_ns()}
     listed = [
@@ -155,6 +157,7 @@ def test_severity_is_told_by_shape_and_colour_and_what_is_over_is_hollow(tab: Ta
     expect(marks(page).nth(3)).to_have_accessible_name(re.compile("^Critical, over, step 100: "))
 
 
+@pytest.mark.slow
 def test_many_at_one_place_are_one_mark_with_their_number(tab: Tab, runs: Runs) -> None:
     answer_with(tab.page, [alert(each, 120 + each % 2, "info") for each in range(120)] + [alert(500, 121, "critical")])
     page = tab.open(f"/runs/{runs.states}")
@@ -170,6 +173,7 @@ def test_many_at_one_place_are_one_mark_with_their_number(tab: Tab, runs: Runs) 
     expect(counts(page)).to_have_text(["60", "61"])
 
 
+@pytest.mark.slow
 def test_arrows_lead_from_mark_to_mark(tab: Tab, runs: Runs) -> None:
     answer_with(tab.page, [alert(1, 20), alert(2, 90), alert(3, 180)])
     page = tab.open(f"/runs/{runs.states}")
@@ -182,6 +186,7 @@ def test_arrows_lead_from_mark_to_mark(tab: Tab, runs: Runs) -> None:
     expect(page.get_by_test_id("alert-tip")).to_contain_text("Warning, step 90")
 
 
+@pytest.mark.slow
 def test_out_of_the_shown_steps_is_said(tab: Tab, run: int) -> None:
     page = tab.open(f"/runs/{run}/layers?start=0&stop=20")
     row = page.get_by_test_id("alert-row")
@@ -190,6 +195,7 @@ def test_out_of_the_shown_steps_is_said(tab: Tab, run: int) -> None:
     assert page.locator(".hairlines span").count() == 0
 
 
+@pytest.mark.slow
 def test_marks_come_live_and_the_focus_stays(tab: Tab, runs: Runs) -> None:
     server, run_name, bad = runs.server, "marked live", np.zeros((1, 20))
     bad[0, 10] = 1
@@ -230,6 +236,7 @@ def test_alerts_that_cannot_be_read_leave_the_page_whole(tab: Tab, run: int) -> 
     assert drawn.bits(page, "layers").shape == (1, 40)
 
 
+@pytest.mark.slow
 def test_the_collectives_heatmap_has_them(tab: Tab, runs: Runs) -> None:
     answer_with(tab.page, [alert(1, 12, "critical"), alert(2, 40, "info", resolved_ns=1), alert(3, 400)])
     page = tab.open(f"/runs/{runs.health}/collectives")
@@ -248,6 +255,7 @@ def test_the_collectives_heatmap_has_them(tab: Tab, runs: Runs) -> None:
     assert [round(x) for x in found] == [pytest.approx(84 + width * (step + 0.5) / 60, abs=1.5) for step in (12, 40)]
 
 
+@pytest.mark.slow
 def test_over_the_time_they_stand_when_they_were_raised(tab: Tab, runs: Runs) -> None:
     start_ns = 1_790_100_000 * SECOND
     second = np.arange(600.0)
@@ -267,6 +275,7 @@ def test_over_the_time_they_stand_when_they_were_raised(tab: Tab, runs: Runs) ->
     expect(marks(page)).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_it_fits_every_width_in_both_themes(tab: Tab, runs: Runs) -> None:
     listed = [alert(each, each * 7 % 150, ("critical", "warning", "info")[each % 3]) for each in range(150)]
     answer_with(tab.page, [*listed, *(alert(900 + each, 199, "critical") for each in range(120))])

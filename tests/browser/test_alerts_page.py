@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import numpy as np
+import pytest
 from playwright.sync_api import Route, expect
 
 from rangewatch import statistics
@@ -50,6 +51,7 @@ def test_an_alert_is_seen_and_silenced(tab: Tab, runs: Runs) -> None:
         page.wait_for_function("() => document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+@pytest.mark.slow
 def test_a_rule_is_switched_off_for_the_run(tab: Tab, runs: Runs) -> None:
     run = overflowing(runs.server, "alerts off")
     page = tab.page
@@ -62,6 +64,7 @@ def test_a_rule_is_switched_off_for_the_run(tab: Tab, runs: Runs) -> None:
     expect(page.get_by_test_id("alerts-open")).not_to_be_visible()
 
 
+@pytest.mark.slow
 def test_another_tools_thresholds_fill_the_form(tab: Tab, runs: Runs) -> None:
     run = overflowing(runs.server, "alerts preset")
     page = tab.page
@@ -80,6 +83,7 @@ def test_another_tools_thresholds_fill_the_form(tab: Tab, runs: Runs) -> None:
     expect(factor).not_to_have_value("1.5")
 
 
+@pytest.mark.slow
 def test_without_alerts_it_says_so(tab: Tab, runs: Runs) -> None:
     known = Catalogue(statistics.ALL, (TensorEntry("a", "output", 0, "float32", (4, 8), 0, "Linear"),))
     accept(runs.server, opening(known, run="calm"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import drawn, hand_made
@@ -81,6 +82,7 @@ def test_another_run_is_found_by_its_name(tab: Tab, runs: Runs) -> None:
     assert "against" not in page.url
 
 
+@pytest.mark.slow
 def test_another_step_is_typed(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=0&start=20&stop=40")
     page.get_by_label("Compare with", exact=True).select_option("step")
@@ -94,6 +96,7 @@ def test_another_step_is_typed(tab: Tab, runs: Runs) -> None:
     np.testing.assert_allclose(drawn.bits(page, "comparison"), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_another_rank_is_chosen_and_back_leads_back(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=0")
     page.get_by_label("Compare with", exact=True).select_option("rank")
@@ -104,6 +107,7 @@ def test_another_rank_is_chosen_and_back_leads_back(tab: Tab, runs: Runs) -> Non
     expect(page.get_by_label("Compare with", exact=True)).to_have_value("")
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_said(tab: Tab, runs: Runs) -> None:
     tab.expected.append("404")
     page = tab.page
@@ -120,6 +124,7 @@ def test_the_scale_stands_apart_from_the_headroom_scale(tab: Tab, runs: Runs) ->
     assert heat == [-8, 8, 5]
 
 
+@pytest.mark.slow
 def test_nothing_is_wider_than_a_phone(tab: Tab, runs: Runs) -> None:
     tab.page.set_viewport_size({"width": 390, "height": 844})
     page = tab.open(f"/runs/{runs.states}/layers?rank=0&tensor=3&against=run:{runs.partial}")

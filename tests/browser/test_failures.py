@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Tab
@@ -44,6 +45,7 @@ def test_a_figure_that_fails_keeps_nothing_of_the_view_before(tab: Tab, runs: Ru
     expect(page.locator(".worst-table")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_comparison_that_fails_keeps_nothing_of_the_view_before(tab: Tab, runs: Runs) -> None:
     path = f"/runs/{runs.states}/layers?rank=0&against=run%3A{runs.partial}"
     page = tab.open(path)
@@ -61,6 +63,7 @@ def test_a_comparison_that_fails_keeps_nothing_of_the_view_before(tab: Tab, runs
     expect(comparison).to_contain_text("In this run only")
 
 
+@pytest.mark.slow
 def test_a_first_load_that_fails_is_no_empty_one(tab: Tab, runs: Runs) -> None:
     refuse(tab, r"/figures/layers\?")
     page = tab.page
@@ -100,6 +103,7 @@ def test_a_logout_that_fails_is_said(tab: Tab) -> None:
     expect(page.get_by_role("button", name="Log out")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_what_stays_the_same_keeps_its_place_when_the_page_looks_again(tab: Tab, runs: Runs) -> None:
     path = f"/runs/{runs.states}/tensor?rank=0&tensor=3"
     page = tab.open(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Literal
 
 import pytest
@@ -18,15 +17,8 @@ NAVIGATION = [
     "Runs", "Overview", "Layers", "Loss scale", "Collectives", "GPUs", "Hang", "Environment", "Alerts", "Agent",
 ]  # fmt: skip
 SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+LETTERS = "() => parseFloat(getComputedStyle(document.querySelector('main')).fontSize)"
 KNOWN = catalogue(3)
-
-
-@pytest.fixture
-def lone(runs: Runs, tab: Tab) -> Iterator[Tab]:
-    """The tab, with the reader's choices as they were before."""
-    yield tab
-    tab.page.goto(f"{runs.server.url}/healthz")
-    tab.page.evaluate("() => localStorage.clear()")
 
 
 def strip(page: Page) -> Locator:
@@ -68,13 +60,20 @@ def test_the_navigation_has_a_runs_pages_in_order(tab: Tab, runs: Runs) -> None:
     page.wait_for_url("**/collectives?rank=0&start=50&stop=150")
     tab.visit(f"/runs/{runs.states}/step?step=120&rank=0")
     expect(page.locator("#nav a[aria-current=page]")).to_have_text("Layers")
+    assert page.evaluate(LETTERS) == 14
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    assert page.evaluate(LETTERS) == 16, "as on a projector"
+    assert page.evaluate(SIDEWAYS) <= 0
     tab.visit("/")
     expect(page.locator(".nav-pages a")).to_have_count(1)
     expect(page.get_by_test_id("run-picker")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_the_open_run_its_state_and_when_it_was_seen_are_on_every_page(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.partial}")
+    expect(page.get_by_role("button", name="Later steps")).to_be_visible()
+    expect(page.get_by_role("button", name="Follow live")).to_have_count(0)  # it has ended
     picker = page.get_by_test_id("run-picker")
     for entry in ("layers", "collectives", "gpus", "hang", "environment", "alerts", "agent", "step?step=1&rank=0"):
         tab.visit(f"/runs/{runs.partial}/{entry}")
@@ -83,6 +82,7 @@ def test_the_open_run_its_state_and_when_it_was_seen_are_on_every_page(tab: Tab,
         expect(picker.get_by_test_id("last-seen")).to_have_text(re.compile(r"^last seen \d+ (s|min) ago$"))
 
 
+@pytest.mark.slow
 def test_last_seen_counts_on_without_any_news(tab: Tab, runs: Runs) -> None:
     accept(runs.server, opening(KNOWN, "ticking"), batch(KNOWN, 0, range(20), run="ticking"))
     page = tab.open(f"/runs/{number(runs.server, 'ticking')}/layers")
@@ -107,19 +107,15 @@ def test_another_run_is_found_by_typing_and_opened_on_the_same_page(tab: Tab, ru
     page.wait_for_url(f"**/runs/{runs.partial}/layers?rank=1&start=10&stop=50")
     expect(page.get_by_test_id("run-picker").get_by_role("button")).to_have_text(re.compile("partial"))
     expect(search).to_be_hidden()
-
-
-def test_enter_right_after_typing_opens_what_was_typed(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}/layers")
     page.keyboard.press("r")
     expect(page.get_by_role("option").first).to_be_visible()
-    search = page.get_by_role("combobox", name="Find a run")
-    search.fill("ARTIA")
-    search.press("Enter")
-    page.wait_for_url(f"**/runs/{runs.partial}/layers")
+    search.fill("TATE")
+    search.press("Enter")  # right after it was typed, before the list has followed
+    page.wait_for_url(f"**/runs/{runs.states}/layers?rank=1&start=10&stop=50")
     expect(search).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_arrows_choose_and_escape_leaves(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     button = page.get_by_test_id("run-picker").get_by_role("button")
@@ -145,12 +141,17 @@ def test_arrows_choose_and_escape_leaves(tab: Tab, runs: Runs) -> None:
     assert page.url.endswith(f"/runs/{runs.states}")
 
 
-@pytest.mark.parametrize("path", ["", "/layers", "/tensor?tensor=3", "/collectives", "/loss-scale"])
-def test_one_range_bar_is_on_every_page_over_steps(tab: Tab, runs: Runs, path: str) -> None:
-    page = tab.open(f"/runs/{runs.states}{path}{'&' if '?' in path else '?'}start=20&stop=60")
-    expect(page.locator(".range-bar")).to_have_count(1)
-    wait_for_steps(page, 20, 59)
-    expect(page.locator(".range-shown")).to_have_text(f"steps 20-59 (40 of {STEPS})")
+def test_one_range_bar_is_on_every_page_over_steps_and_shows_where_the_run_overflowed(tab: Tab, runs: Runs) -> None:
+    page = tab.open("/")
+    for path in ("", "/layers", "/tensor?tensor=3", "/collectives", "/loss-scale"):
+        tab.visit(f"/runs/{runs.states}{path}{'&' if '?' in path else '?'}start=20&stop=60")
+        expect(page.locator(".range-bar")).to_have_count(1)
+        wait_for_steps(page, 20, 59)
+        expect(page.locator(".range-shown")).to_have_text(f"steps 20-59 (40 of {STEPS})")
+    columns = page.locator(".brush-chart").evaluate("(chart) => chart.viewBox.baseVal.width")
+    at = [int(found) for found in re.findall(r"M(\d+) 0h1", page.locator(".brush-bad").get_attribute("d") or "")]
+    assert int(INF_AT[1] * columns / STEPS) in at
+    assert 1 <= len(at) <= 4
 
 
 def test_the_strip_is_dragged_at_its_edges_in_its_middle_and_beside(tab: Tab, runs: Runs) -> None:
@@ -184,27 +185,33 @@ EDGES = """() => {
   const plots = [...document.querySelectorAll("main .plot")].filter(isShown);
   return { strip: edges(document.querySelector(".step-brush").getBoundingClientRect()), plots: plots.map(area) };
 }"""
+ON_EDGES = f"""() => {{
+  const {{ strip, plots }} = ({EDGES})();
+  return strip[1] > strip[0] && plots.length > 0 && plots.every((each) => String(each) === String(strip));
+}}"""
 
 
 @pytest.mark.parametrize(
-    ("run", "path"),
+    ("run", "path", "widths"),
     [
-        ("states", ""), ("states", "/layers?rank=0"), ("states", "/layers?rank=0&tensor=3&against=rank%3A1"),
-        ("states", "/tensor?rank=0&tensor=3"), ("states", "/loss-scale"), ("health", "/gpu?rank=1&key=GPU-1"),
+        ("states", "/layers?rank=0&tensor=3", (1280, 390)),
+        *(pytest.param(*one, (1280, 1920, 390), marks=pytest.mark.slow) for one in (
+            ("states", ""), ("states", "/layers?rank=0"), ("states", "/layers?rank=0&tensor=3&against=rank%3A1"),
+            ("states", "/tensor?rank=0&tensor=3"), ("states", "/loss-scale"), ("health", "/gpu?rank=1&key=GPU-1"),
+        )),
     ],
 )  # fmt: skip
-def test_the_strip_has_the_edges_of_the_lanes(tab: Tab, runs: Runs, run: str, path: str) -> None:
-    for width in (1280, 1920, 390):
+def test_the_strip_has_the_edges_of_the_lanes(
+    tab: Tab, runs: Runs, run: str, path: str, widths: tuple[int, ...]
+) -> None:
+    for width in widths:
         tab.page.set_viewport_size({"width": width, "height": 900})
         tab.open(f"/runs/{getattr(runs, run)}{path}")
-        tab.page.wait_for_function(f"() => {{ const {{ strip, plots }} = ({EDGES})(); return strip[1] > strip[0]; }}")
-        tab.page.wait_for_timeout(400)  # lanes ask anew for columns once their width stays
-        found = tab.page.evaluate(EDGES)
-        assert found["plots"], width
-        assert {tuple(each) for each in found["plots"]} == {tuple(found["strip"])}, width
+        tab.page.wait_for_function(ON_EDGES)  # lanes ask anew for columns once their width stays
         assert tab.page.evaluate(SIDEWAYS) <= 0
 
 
+@pytest.mark.slow
 def test_the_strip_has_the_edges_of_the_ranks_by_steps(tab: Tab, runs: Runs) -> None:
     for width, names in ((1280, 84), (1920, 84), (390, 64)):
         tab.page.set_viewport_size({"width": width, "height": 900})
@@ -215,16 +222,7 @@ def test_the_strip_has_the_edges_of_the_ranks_by_steps(tab: Tab, runs: Runs) -> 
         assert picture["x"] + picture["width"] - box["x"] - box["width"] == pytest.approx(12, abs=0.02)
 
 
-def test_the_strip_shows_where_the_run_overflowed(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}")
-    columns = page.locator(".brush-chart").evaluate("(chart) => chart.viewBox.baseVal.width")
-    bad = page.locator(".brush-bad").get_attribute("d") or ""
-    at = [int(found) for found in re.findall(r"M(\d+) 0h1", bad)]
-    assert int(INF_AT[1] * columns / STEPS) in at
-    assert 1 <= len(at) <= 4
-
-
-def test_the_strip_is_moved_by_keys(tab: Tab, runs: Runs) -> None:
+def test_keys_move_the_strip_and_the_shown_steps_and_back_undoes_it(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?start=50&stop=150")
     strip(page).focus()
     for key, first, last in (
@@ -234,10 +232,7 @@ def test_the_strip_is_moved_by_keys(tab: Tab, runs: Runs) -> None:
         page.keyboard.press(key)
         wait_for_steps(page, first, last)
     expect(strip(page)).to_be_focused()
-
-
-def test_single_keys_move_and_zoom_and_back_undoes_it(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}?start=40&stop=80")
+    tab.open(f"/runs/{runs.states}?start=40&stop=80")
     for key, first, last in (("]", 60, 99), ("[", 40, 79), ("-", 20, 99), ("+", 40, 79)):
         page.keyboard.press(key)
         wait_for_steps(page, first, last)
@@ -273,13 +268,7 @@ def test_following_has_a_width_of_its_own_and_is_switched(tab: Tab, runs: Runs) 
     wait_for_steps(page, 40, 79)
 
 
-def test_a_run_that_has_ended_is_not_followed(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.partial}")
-    expect(page.get_by_role("button", name="Later steps")).to_be_visible()
-    expect(page.get_by_role("button", name="Follow live")).to_have_count(0)
-
-
-def test_every_key_is_listed_and_the_list_is_a_dialog(tab: Tab, runs: Runs) -> None:
+def test_every_key_is_listed_in_a_dialog_and_two_go_to_each_page(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard")
@@ -296,10 +285,17 @@ def test_every_key_is_listed_and_the_list_is_a_dialog(tab: Tab, runs: Runs) -> N
     expect(dialog).to_be_visible()
     dialog.get_by_role("button", name="Close").click()
     expect(dialog).to_be_hidden()
+    keys = page.evaluate("async () => (await import('/static/keys.js')).KEYS.filter(({ page }) => page)")
+    assert [key["text"] for key in keys] == NAVIGATION
+    for key in reversed(keys):
+        for letter in key["keys"][0].split(" "):
+            page.keyboard.press(letter)
+        expect(page.locator("#nav a[aria-current=page]")).to_have_text(re.compile(key["text"]))
 
 
-def test_single_keys_can_be_switched_off_for_good(lone: Tab, runs: Runs) -> None:
-    page = lone.open(f"/runs/{runs.states}/layers?start=40&stop=80")
+@pytest.mark.slow
+def test_single_keys_can_be_switched_off_for_good(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers?start=40&stop=80")
     page.get_by_role("button", name="Keyboard: ?").click()
     page.get_by_role("checkbox", name="Use single keys").uncheck()
     page.keyboard.press("Escape")
@@ -314,6 +310,7 @@ def test_single_keys_can_be_switched_off_for_good(lone: Tab, runs: Runs) -> None
     wait_for_steps(page, 44, 83)  # what has the focus keeps its keys
 
 
+@pytest.mark.slow
 def test_a_slash_searches_the_layers_from_any_page(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}?start=40&stop=80")
     page.keyboard.press("/")
@@ -327,16 +324,6 @@ def test_a_slash_searches_the_layers_from_any_page(tab: Tab, runs: Runs) -> None
     tab.visit("/")
     page.keyboard.press("/")
     expect(page.get_by_label("Search")).to_be_focused()
-
-
-def test_two_keys_go_to_each_page(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}")
-    keys = page.evaluate("async () => (await import('/static/keys.js')).KEYS.filter(({ page }) => page)")
-    assert [key["text"] for key in keys] == NAVIGATION
-    for key in reversed(keys):
-        for letter in key["keys"][0].split(" "):
-            page.keyboard.press(letter)
-        expect(page.locator("#nav a[aria-current=page]")).to_have_text(re.compile(key["text"]))
 
 
 def test_on_a_phone_the_navigation_is_a_bar_that_opens(tab: Tab, runs: Runs) -> None:
@@ -363,15 +350,7 @@ def test_on_a_phone_the_navigation_is_a_bar_that_opens(tab: Tab, runs: Runs) -> 
     assert page.evaluate(SIDEWAYS) <= 0
 
 
-def test_a_projector_gets_larger_letters(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}")
-    size = "() => parseFloat(getComputedStyle(document.querySelector('main')).fontSize)"
-    assert page.evaluate(size) == 14
-    page.set_viewport_size({"width": 1920, "height": 1080})
-    assert page.evaluate(size) == 16
-    assert page.evaluate(SIDEWAYS) <= 0
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_what_opens_has_nothing_grave_for_axe(
@@ -401,6 +380,7 @@ def test_a_run_that_hangs_and_alerts_that_stand_are_told_from_any_page(tab: Tab,
     expect(page.locator("#nav a[data-page=alerts] .nav-count")).to_have_text(re.compile(r"^\d+$"))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_there_leaves_the_frame_whole(tab: Tab) -> None:
     tab.expected.append("status of 404")
     page = tab.open("/runs/999/layers")

@@ -63,6 +63,7 @@ def test_a_long_hang_is_shown_over_the_time(tab: Tab, address: str) -> None:
     page.wait_for_function(NO_SIDEWAYS)  # figures follow the width
 
 
+@pytest.mark.slow
 def test_the_reader_chooses_the_axis(tab: Tab, address: str) -> None:
     page = tab.open(address)
     page.get_by_label("Axis").select_option("steps")
@@ -73,6 +74,7 @@ def test_the_reader_chooses_the_axis(tab: Tab, address: str) -> None:
     expect(page.get_by_test_id("figure-step_time")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_part_of_the_time_is_asked_for(tab: Tab, address: str) -> None:
     page = tab.open(address)
     plot = page.locator(drawn.selector("gpu-power"))

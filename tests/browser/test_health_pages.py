@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from playwright.sync_api import Page, expect
 
 from rangewatch.records import Event, Samples
@@ -79,6 +80,7 @@ def test_the_heatmap_is_hot_where_a_rank_costs_and_leads_to_the_step(tab: Tab, r
     page.wait_for_url(f"**/runs/{runs.health}/collectives")
 
 
+@pytest.mark.slow
 def test_the_timeline_tells_waiting_from_communicating(tab: Tab, runs: Runs) -> None:
     page = visit(tab, f"/runs/{runs.health}/collectives?step=1")
     picture = page.get_by_test_id("picture-step-collectives")
@@ -140,6 +142,7 @@ def test_a_hang_shows_who_is_missing_and_where_each_rank_stands(new_tab: Callabl
     expect(stacks.nth(3).locator("pre")).to_contain_text("# rank 3")
 
 
+@pytest.mark.slow
 def test_a_rank_that_has_gone_silent_is_named_though_no_collective_is_known(tab: Tab, runs: Runs) -> None:
     known = opening(KNOWN, "cut", 0, world_size=2), opening(KNOWN, "cut", 1, world_size=2)
     said = {"step": 10, "stalled_s": 12.5, "is_waiting": False, "rung": "step_level", "groups": [], "line": None}
@@ -152,6 +155,7 @@ def test_a_rank_that_has_gone_silent_is_named_though_no_collective_is_known(tab:
     expect(page.get_by_test_id("hang-ranks").locator("tbody tr").first).to_contain_text("n/a")
 
 
+@pytest.mark.slow
 def test_ranks_that_call_different_things_are_told_apart(tab: Tab, runs: Runs) -> None:
     page = visit(tab, f"/runs/{runs.mismatch}/hang")
     expect(page.get_by_test_id("verdict")).to_contain_text("Ranks do not call the same")
@@ -206,6 +210,7 @@ def test_a_card_over_the_steps(tab: Tab, runs: Runs) -> None:
     expect(page.locator(".value-list > div", has_text="Throttle reasons")).to_contain_text("hw thermal slowdown")
 
 
+@pytest.mark.slow
 def test_the_shown_steps_are_asked_for_more_finely(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.health}/gpu?rank=1&key=GPU-1&start=40&stop=45")
     assert len(values(page, "gpu-power", 1)) == 10, "two samples a step"
@@ -213,6 +218,7 @@ def test_the_shown_steps_are_asked_for_more_finely(tab: Tab, runs: Runs) -> None
     page.wait_for_function("() => document.querySelector('[data-testid=figure-gpu-power]').data[1].y.length === 120")
 
 
+@pytest.mark.slow
 def test_events_of_a_card_are_marked_and_listed(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.health}/gpu?rank=3")
     table = page.get_by_test_id("gpu-events-table")
@@ -222,6 +228,7 @@ def test_events_of_a_card_are_marked_and_listed(tab: Tab, runs: Runs) -> None:
     assert sorted(marks[0]) == [45, 50]
 
 
+@pytest.mark.slow
 def test_a_host_and_the_choice_of_card(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.health}/gpu?rank=0&key=host")
     expect(page.get_by_test_id("verdict")).to_contain_text("The host node0")
@@ -264,6 +271,7 @@ def test_the_links_are_a_matrix(tab: Tab, runs: Runs) -> None:
     expect(readout).to_contain_text("ranks 2 and 5: failed, the worker died by SIGSEGV")
 
 
+@pytest.mark.slow
 def test_phases_stand_on_the_overview_where_there_are_any(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.health}")
     expect(page.get_by_test_id("figure-phases")).to_be_visible()
@@ -275,6 +283,7 @@ def test_phases_stand_on_the_overview_where_there_are_any(tab: Tab, runs: Runs) 
     expect(page.get_by_test_id("figure-phases")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_pages_follow_the_run(tab: Tab, runs: Runs) -> None:
     server = runs.server
     accept(server, opening(KNOWN, "grows"), batch(KNOWN, 0, range(5), run="grows"))
@@ -298,6 +307,7 @@ def test_pages_follow_the_run(tab: Tab, runs: Runs) -> None:
     expect(page.get_by_test_id("gpu-tile").get_by_role("link")).to_be_focused()
 
 
+@pytest.mark.slow
 def test_no_card_is_said_with_its_reason(tab: Tab, runs: Runs) -> None:
     why = f"GPU health is not recorded: install nvidia-ml-py {MARK}"
     said = (Event("gpu", 1, 0, why, {"reason": "ImportError"}),)
@@ -306,6 +316,7 @@ def test_no_card_is_said_with_its_reason(tab: Tab, runs: Runs) -> None:
     expect(page.get_by_test_id("empty-state")).to_contain_text(f"rank 0: {why}")
 
 
+@pytest.mark.slow
 def test_a_linkcheck_of_its_own_needs_no_step(tab: Tab, runs: Runs) -> None:
     said = (Event("linkcheck", time.time_ns(), -1, "", hand_made_health.linkcheck()), Event("finished", 1, -1))
     accept(runs.server, opening(KNOWN, "links"), batch(KNOWN, 0, range(0), run="links", events=said))
@@ -335,6 +346,7 @@ def _fleet(server: Server) -> str:
     return f"/runs/{number(server, 'fleet')}/gpus"
 
 
+@pytest.mark.slow
 def test_hundreds_of_cards_at_a_glance(tab: Tab, runs: Runs) -> None:
     page = visit(tab, _fleet(runs.server))
     tiles = page.get_by_test_id("gpu-tile")
@@ -346,6 +358,7 @@ def test_hundreds_of_cards_at_a_glance(tab: Tab, runs: Runs) -> None:
     assert page.evaluate(SIDEWAYS) <= 0
 
 
+@pytest.mark.slow
 def test_a_reading_survives_new_data(tab: Tab, runs: Runs) -> None:
     server = runs.server
     accept(server, opening(KNOWN, "read"), with_samples(batch(KNOWN, 0, range(STEPS), run="read"), collectives(0)))

@@ -48,6 +48,7 @@ def test_a_drag_shades_what_it_chooses(tab: Tab, runs: Runs) -> None:
     expect(page.locator(".range-shown")).to_contain_text(re.compile("steps (99|100)-149"))
 
 
+@pytest.mark.slow
 def test_a_drag_beyond_the_plot_goes_to_its_edge(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     _, y = press(page, "loss_scale", 0.75)
@@ -69,6 +70,7 @@ def test_escape_gives_a_drag_up(tab: Tab, runs: Runs) -> None:
     stays(page, f"/runs/{runs.states}")
 
 
+@pytest.mark.slow
 def test_a_drag_that_comes_back_is_neither_a_choice_nor_a_click(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     x, y = press(page, "loss_scale", 0.25)
@@ -88,6 +90,7 @@ def test_a_double_click_shows_all_again_and_a_hand_that_trembles_is_no_drag(tab:
     page.wait_for_url(f"**/runs/{runs.states}")
 
 
+@pytest.mark.slow
 def test_a_drag_under_way_outlasts_new_data(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     x, y = press(page, "loss_scale", 0.25)
@@ -103,6 +106,7 @@ def test_a_drag_under_way_outlasts_new_data(tab: Tab, runs: Runs) -> None:
     page.wait_for_url(re.compile(r"\?start=50&stop=\d+$"))
 
 
+@pytest.mark.slow
 def test_a_drag_over_a_figure_that_fails_is_given_up(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     tab.expected.append("503")
@@ -119,6 +123,7 @@ def test_a_drag_over_a_figure_that_fails_is_given_up(tab: Tab, runs: Runs) -> No
     assert page.url.endswith(f"/runs/{runs.states}")
 
 
+@pytest.mark.slow
 def test_a_release_that_nobody_tells_of_ends_it(tab: Tab, runs: Runs) -> None:
     """As in a menu of the system."""
     page = tab.open(f"/runs/{runs.states}")
@@ -134,6 +139,7 @@ def test_a_release_that_nobody_tells_of_ends_it(tab: Tab, runs: Runs) -> None:
     assert page.url.endswith(f"/runs/{runs.states}")
 
 
+@pytest.mark.slow
 def test_another_pointer_ends_no_drag(tab: Tab, runs: Runs) -> None:
     """A hand on the screen beside a pen."""
     page = tab.open(f"/runs/{runs.states}")
@@ -146,6 +152,7 @@ def test_another_pointer_ends_no_drag(tab: Tab, runs: Runs) -> None:
     page.wait_for_url(re.compile(r"\?start=50&stop=\d+$"))
 
 
+@pytest.mark.slow
 def test_a_click_soon_after_a_drag_is_no_double_click(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     x, y = press(page, "loss_scale", 0.25)
@@ -157,6 +164,7 @@ def test_a_click_soon_after_a_drag_is_no_double_click(tab: Tab, runs: Runs) -> N
     assert "stop=" in page.url, "the click did not show all again"
 
 
+@pytest.mark.slow
 def test_escape_in_a_panel_gives_up_the_drag_and_not_the_panel(tab: Tab, runs: Runs) -> None:
     path = f"/runs/{runs.states}/layers?rank=0&tensor=3"
     page = tab.open(path)
@@ -169,6 +177,7 @@ def test_escape_in_a_panel_gives_up_the_drag_and_not_the_panel(tab: Tab, runs: R
     assert page.url.endswith(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", ["loss_scale", "layers"])
 def test_a_finger_scrolls_and_chooses_nothing(new_tab: Callable[..., Tab], runs: Runs, figure: str) -> None:
     tab = new_tab(runs.server.url, has_touch=True)

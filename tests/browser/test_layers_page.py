@@ -35,6 +35,7 @@ def wait_for_quiet(server: Server) -> None:
     raise AssertionError("the server's runs go on changing")
 
 
+@pytest.mark.slow
 def test_steps_by_ranks_shows_the_worst_of_the_chosen_layers(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?q=ff&kind=grad")
     page.get_by_label("Axes", exact=True).select_option("step,rank")
@@ -103,6 +104,7 @@ def test_the_tree_closes_modules_by_pointer_and_by_keys(tab: Tab, runs: Runs) ->
     page.wait_for_url("**/layers?tensor=1&closed=*")
 
 
+@pytest.mark.slow
 def test_rows_can_stand_worst_first(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=0&sort=worst")
     labels = page.evaluate(LABELS)
@@ -134,6 +136,7 @@ def test_where_nothing_matches_the_page_says_what_to_change(tab: Tab, runs: Runs
     expect(nothing).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_no_part_of_the_page_is_wider_than_the_window(tab: Tab, runs: Runs) -> None:
     for width in (390, 1280, 1920):
         tab.page.set_viewport_size({"width": width, "height": 900})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from tests.browser.hand_made import Runs, accept, number
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
 
-UPDATES = 120 if os.environ.get("RANGEWATCH_SOAK") else 8
 KNOWN, SIZE = catalogue(3), 2_000  # more steps than a lane has columns: what is shown grows no more
 # At most, of one update; the first ones still compile.
 KEPT = {"Nodes": 2.0, "JSEventListeners": 0.9, "JSHeapUsedSize": 100_000.0}
@@ -51,9 +49,11 @@ def held(tab: Tab, devtools: CDPSession) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["", "/layers", "/step?step=20&rank=0"])
-def test_a_live_page_holds_no_more_after_many_updates(tab: Tab, runs: Runs, page: str) -> None:
-    run = f"followed {page}"
+@pytest.mark.parametrize("updates", [8, pytest.param(120, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+def test_a_live_page_holds_no_more_after_many_updates(tab: Tab, runs: Runs, page: str, updates: int) -> None:
+    run = f"followed {page} {updates}"
     first = batch(KNOWN, 0, range(SIZE), run=run, series={"loss": 1.0, "step_time_s": 0.1})
     accept(runs.server, opening(KNOWN, run), first)
     tab.open(f"/runs/{number(runs.server, run)}{page}")
@@ -61,11 +61,11 @@ def test_a_live_page_holds_no_more_after_many_updates(tab: Tab, runs: Runs, page
     devtools.send("Performance.enable")
     follow(tab, runs.server, run, range(1, 7))
     before = held(tab, devtools)
-    follow(tab, runs.server, run, range(7, 7 + UPDATES))
+    follow(tab, runs.server, run, range(7, 7 + updates))
     after = held(tab, devtools)
     devtools.detach()
     assert {
-        name: (after[name] - before[name]) / UPDATES
+        name: (after[name] - before[name]) / updates
         for name in KEPT
-        if after[name] - before[name] > KEPT[name] * UPDATES
+        if after[name] - before[name] > KEPT[name] * updates
     } == {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,10 +14,12 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import drawn
 from tests.browser.conftest import Tab
+from tests.browser.hand_made import Runs, accept, number
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
 
 TENSORS, FIRST, MORE, ROUNDS = 60, 100, 50, 4
+NUMBERS = itertools.count(1)
 KNOWN = catalogue(TENSORS)
 LAYERS = drawn.selector("layers")
 TOP = "(figure) => document.querySelector(figure).getBoundingClientRect().top"
@@ -53,20 +56,21 @@ COLUMNS = "([figure, count]) => document.querySelector(figure).cells.columns ===
 
 
 class Live:
-    """A run on a server that can be killed and come back at its address."""
+    """A run that goes on, whose server can be killed and come back at its address."""
 
-    def __init__(self, start: Callable[..., Server]) -> None:
-        self.start, self.server, self.step, self.sequence = start, start(), 0, 0
-        self.port = str(urlsplit(self.server.url).port)
-        self.server.post(opening(KNOWN))
+    def __init__(self, server: Server, start: Callable[..., Server]) -> None:
+        self.start, self.server, self.step, self.sequence = start, server, 0, 0
+        self.port = str(urlsplit(server.url).port)
+        self.name = f"live {next(NUMBERS)}"
+        accept(server, opening(KNOWN, self.name))
+        self.path = f"/runs/{number(server, self.name)}"
 
     def send(self, steps: int) -> None:
         """The next steps of the run, each tensor with headroom of its own."""
         at = np.arange(self.step, self.step + steps)
         amax = 65_504 / 2.0 ** (2 + np.arange(TENSORS)[:, None] % 12 + 0 * at)
         series = {"loss": 2.0 + at / 100, "loss_scale": 1024.0, "step_time_s": 0.25}
-        answer = self.server.post(batch(KNOWN, self.sequence, at, {"amax": amax}, series=series))
-        assert answer.status_code == 202, answer.text
+        accept(self.server, batch(KNOWN, self.sequence, at, {"amax": amax}, run=self.name, series=series))
         self.step, self.sequence = self.step + steps, self.sequence + 1
 
     def back(self) -> None:
@@ -74,16 +78,10 @@ class Live:
 
 
 @pytest.fixture
-def live(start_empty: Callable[..., Server]) -> Iterator[Live]:
-    found = Live(start_empty)
+def live(runs: Runs, start_empty: Callable[..., Server]) -> Live:
+    found = Live(runs.server, start_empty)
     found.send(FIRST)
-    yield found
-
-
-def patient(tab: Tab) -> Tab:
-    """Each test has a server of its own, of which nothing is cached: on a busy machine that takes a while to load."""
-    tab.context.set_default_timeout(60_000)
-    return tab
+    return found
 
 
 def columns(page: Page, count: int) -> None:
@@ -104,8 +102,8 @@ def old_cells(page: Page) -> np.ndarray:
     return screen(page, {"x": round(x), "y": round(y), "width": round(width * 60), "height": round(height * 20)})
 
 
-def test_new_steps_come_into_the_same_figures(live: Live, new_tab: Callable[..., Tab]) -> None:
-    page = patient(new_tab(live.server.url)).open("/runs/1")
+def test_new_steps_come_into_the_same_figures(live: Live, tab: Tab) -> None:
+    page = tab.open(live.path)
     columns(page, FIRST)
     page.evaluate(WATCH)
     for _ in range(ROUNDS):
@@ -118,9 +116,10 @@ def test_new_steps_come_into_the_same_figures(live: Live, new_tab: Callable[...,
     np.testing.assert_allclose(drawn.bits(page, "layers")[:, -1], 2 + np.arange(TENSORS) % 12, atol=1e-4)
 
 
-def test_old_cells_keep_their_pixels_while_new_ones_come(live: Live, new_tab: Callable[..., Tab]) -> None:
+@pytest.mark.slow
+def test_old_cells_keep_their_pixels_while_new_ones_come(live: Live, tab: Tab) -> None:
     total = FIRST + ROUNDS * MORE
-    page = patient(new_tab(live.server.url)).open(f"/runs/1/layers?start=0&stop={total}")  # the axis stays as it is
+    page = tab.open(f"{live.path}/layers?start=0&stop={total}")  # the axis stays as it is
     columns(page, FIRST)
     page.evaluate(drawn.PAINTED)
     before = old_cells(page)
@@ -136,8 +135,10 @@ def test_old_cells_keep_their_pixels_while_new_ones_come(live: Live, new_tab: Ca
     assert looks >= ROUNDS
 
 
-def test_what_is_chosen_stays_chosen(live: Live, new_tab: Callable[..., Tab]) -> None:
-    page = patient(new_tab(live.server.url, viewport={"width": 1280, "height": 500})).open("/runs/1")
+@pytest.mark.slow
+def test_what_is_chosen_stays_chosen(live: Live, tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": 1280, "height": 500})
+    page = tab.open(live.path)
     figure = page.locator(LAYERS)
     figure.focus()
     for key in ("ArrowLeft", "ArrowLeft", "ArrowDown", "ArrowDown", "ArrowDown"):
@@ -169,8 +170,8 @@ def test_what_is_chosen_stays_chosen(live: Live, new_tab: Callable[..., Tab]) ->
     expect(link).to_be_focused()
 
 
-def test_typing_is_not_disturbed(live: Live, new_tab: Callable[..., Tab]) -> None:
-    page = patient(new_tab(live.server.url)).open("/runs/1/layers")
+def test_typing_is_not_disturbed_by_steps_that_come(live: Live, tab: Tab) -> None:
+    page = tab.open(f"{live.path}/layers")
     name = page.get_by_label("Part of a layer's name")
     name.press_sequentially("blocks.1")
     page.wait_for_url("**q=blocks.1*")
@@ -178,10 +179,6 @@ def test_typing_is_not_disturbed(live: Live, new_tab: Callable[..., Tab]) -> Non
     columns(page, live.step)
     expect(name).to_be_focused()
     expect(name).to_have_value("blocks.1")
-
-
-def test_a_range_is_typed_while_steps_come(live: Live, new_tab: Callable[..., Tab]) -> None:
-    page = patient(new_tab(live.server.url)).open("/runs/1/layers")
     first = page.get_by_role("spinbutton", name="First step")
     first.fill("3")
     page.get_by_role("spinbutton", name="Last step").fill("1")
@@ -191,12 +188,14 @@ def test_a_range_is_typed_while_steps_come(live: Live, new_tab: Callable[..., Ta
     page.keyboard.press("End")
     page.keyboard.type("9")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/layers?start=3&stop=20")
+    page.wait_for_url("**/layers?start=3&stop=20&q=blocks.1")
     expect(first).to_have_value("3")
 
 
-def test_a_lost_server_is_said_and_heals(live: Live, new_tab: Callable[..., Tab]) -> None:
-    page = patient(new_tab(live.server.url, expected=GONE)).open("/runs/1")
+def test_a_lost_server_is_said_and_heals(start_empty: Callable[..., Server], new_tab: Callable[..., Tab]) -> None:
+    live = Live(start_empty(), start_empty)
+    live.send(FIRST)
+    page = new_tab(live.server.url, expected=GONE).open(live.path)
     note = page.get_by_test_id("connection-lost")
     expect(note).not_to_be_visible()
     page.evaluate("window.before = document.querySelector('.plot')")
@@ -214,8 +213,9 @@ def test_a_lost_server_is_said_and_heals(live: Live, new_tab: Callable[..., Tab]
     columns(page, live.step)
 
 
-def test_a_page_that_was_hidden_catches_up(live: Live, new_tab: Callable[..., Tab]) -> None:
-    page = patient(new_tab(live.server.url)).open("/runs/1")
+@pytest.mark.slow
+def test_a_page_that_was_hidden_catches_up(live: Live, tab: Tab) -> None:
+    page = tab.open(live.path)
     page.evaluate(HIDE, True)
     live.send(MORE)
     page.evaluate(HIDE, False)

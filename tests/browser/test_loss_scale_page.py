@@ -93,6 +93,7 @@ def test_every_drop_is_listed_with_its_cause(tab: Tab, runs_of_scales: Numbers) 
     expect(page.get_by_role("heading", name="Step 150, rank 1")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_the_layers_are_ranked_by_overflows(tab: Tab, runs_of_scales: Numbers) -> None:
     page = tab.open(f"/runs/{runs_of_scales.dropped}/loss-scale")
     table = page.get_by_test_id("overflow-table")
@@ -109,6 +110,7 @@ def test_the_layers_are_ranked_by_overflows(tab: Tab, runs_of_scales: Numbers) -
     page.wait_for_url("**/tensor?tensor=0")
 
 
+@pytest.mark.slow
 def test_every_scaler_has_a_line_and_skips_are_marked(tab: Tab, runs_of_scales: Numbers) -> None:
     page = tab.open(f"/runs/{runs_of_scales.dropped}/loss-scale")
     _, skipped = page.locator(drawn.selector("loss_scale")).evaluate(
@@ -121,6 +123,7 @@ def test_every_scaler_has_a_line_and_skips_are_marked(tab: Tab, runs_of_scales: 
     expect(page.locator(drawn.selector("loss-scale-3"))).not_to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_range_narrows_all_of_it(tab: Tab, runs_of_scales: Numbers) -> None:
     page = tab.open(f"/runs/{runs_of_scales.dropped}/loss-scale?start=100&stop=200")
     assert [row[0] for row in rows(page)] == ["150"]

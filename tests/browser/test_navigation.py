@@ -56,6 +56,7 @@ def test_clicks_lead_from_timeline_to_layers_to_step_to_tensor(tab: Tab, runs: R
         page.wait_for_url(address)
 
 
+@pytest.mark.slow
 def test_choices_of_another_page_do_not_change_what_a_click_opens(tab: Tab, runs: Runs) -> None:
     carried = "rank=1&kind=grad_output&q=no+such&axes=step%2Crank"
     page = tab.open(f"/runs/{runs.states}?{carried}")
@@ -84,6 +85,7 @@ def test_an_answer_that_comes_late_does_not_move_the_page_that_is_read(tab: Tab,
     expect(page).to_have_title(re.compile("Environment"))
 
 
+@pytest.mark.slow
 def test_a_row_name_and_the_table_lead_on(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers")
     box = page.get_by_test_id("figure-layers").bounding_box()
@@ -158,23 +160,6 @@ def test_an_open_page_follows_the_run(tab: Tab, runs: Runs) -> None:
     assert page.evaluate("() => window.notReloaded")
 
 
-def test_the_page_says_that_the_server_is_away_and_heals(
-    new_tab: Callable[..., Tab], start_empty: Callable[..., Server]
-) -> None:
-    growing = start_empty()
-    path = start_growing(growing)
-    tab = new_tab(growing.url, expected=["ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_CONNECTION_RESET"])
-    page = tab.open(path)
-    growing.kill()
-    expect(page.get_by_test_id("connection-lost")).to_be_visible()
-    expect(page.get_by_test_id("connection-lost")).to_contain_text("Connection to the server lost")
-    assert drawn.bits(page, "layers").shape == (3, 20), "what was there stays"
-    again = start_empty("--port", growing.url.rsplit(":", 1)[1])
-    expect(page.get_by_test_id("connection-lost")).to_be_hidden(timeout=15_000)
-    accept(again, batch(catalogue(3), 1, range(20, 30), run="growing"))
-    wait_for_columns(page, 30)
-
-
 @pytest.fixture(scope="module")
 def long_path(runs: Runs) -> str:
     """The path of the layers of 100,000 steps."""
@@ -182,6 +167,7 @@ def long_path(runs: Runs) -> str:
     return f"/runs/{number(runs.server, 'long')}/layers"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
 def test_one_spike_in_100_000_steps_is_seen_at_full_zoom_out_and_one_click_away(
     tab: Tab, long_path: str, width: int, height: int
@@ -209,6 +195,7 @@ def test_one_spike_in_100_000_steps_is_seen_at_full_zoom_out_and_one_click_away(
     expect(first).to_be_in_viewport()
 
 
+@pytest.mark.slow
 def test_thousands_of_frames_are_listed_in_parts(tab: Tab, runs: Runs) -> None:
     known, bad = catalogue(5_000), np.zeros((5_000, 2))
     bad[3_210, 1] = 7

@@ -65,6 +65,7 @@ class Newcomer:
 def test_finds_the_first_overflow(tab: Tab, runs: Runs) -> None:
     newcomer = Newcomer(tab, runs.states)
     said = newcomer.page.get_by_test_id("verdict")
+    expect(said.locator("strong")).to_have_text("Overflow.")
     expect(said).to_contain_text("Step 120, rank 0: the output of blocks.3.ff is the first to hold Inf.")
     newcomer.click(said.get_by_role("link", name="Step frames"))
     marked = newcomer.page.get_by_role("row", name="first non-finite")
@@ -73,6 +74,7 @@ def test_finds_the_first_overflow(tab: Tab, runs: Runs) -> None:
     expect(marked).to_be_in_viewport()
 
 
+@pytest.mark.slow
 def test_finds_the_rank_that_lags(tab: Tab, runs: Runs) -> None:
     newcomer = Newcomer(tab, runs.health)
     newcomer.goes_to("Collectives")
@@ -81,6 +83,7 @@ def test_finds_the_rank_that_lags(tab: Tab, runs: Runs) -> None:
     expect(slowest).to_contain_text(f"rank {LATE}")
 
 
+@pytest.mark.slow
 def test_finds_the_gpu_that_throttles(tab: Tab, runs: Runs) -> None:
     newcomer = Newcomer(tab, runs.health)
     newcomer.goes_to("GPUs")
@@ -105,6 +108,7 @@ def driven(runs: Runs) -> int:
     return number(runs.server, "driven")
 
 
+@pytest.mark.slow
 def test_finds_the_layer_that_drives_the_loss_scale_down(tab: Tab, driven: int) -> None:
     newcomer = Newcomer(tab, driven)
     newcomer.goes_to("Loss scale")
@@ -126,6 +130,7 @@ def days(runs: Runs) -> tuple[int, int]:
     return number(runs.server, "yesterday"), number(runs.server, "today")
 
 
+@pytest.mark.slow
 def test_compares_with_yesterdays_run(tab: Tab, days: tuple[int, int]) -> None:
     yesterday, today = days
     newcomer = Newcomer(tab, today)
@@ -137,6 +142,7 @@ def test_compares_with_yesterdays_run(tab: Tab, days: tuple[int, int]) -> None:
     expect(worst).to_contain_text(re.compile(rf"blocks\.{LOST}\.ff.*2\.0 bits", re.S))
 
 
+@pytest.mark.slow
 def test_sends_a_colleague_the_view(tab: Tab, new_tab: Callable[..., Tab], runs: Runs) -> None:
     newcomer = Newcomer(tab, runs.states)
     x, y, *_ = drawn.place(newcomer.page, "timeline", 120, 0)

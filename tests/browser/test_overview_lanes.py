@@ -104,6 +104,7 @@ def test_a_step_pointed_at_is_told_on_every_lane(tab: Tab, runs: Runs) -> None:
     expect(lane(page, "gpu-cards").locator(".lane-readout")).to_contain_text("no card slowed down")
 
 
+@pytest.mark.slow
 def test_what_a_run_does_not_have_takes_no_room(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     for name in ("waits", "gpu-cards", "logged-0", "phases"):

@@ -88,6 +88,7 @@ def test_a_png_has_the_cells_and_the_marks_of_their_states(tab: Tab, runs: Runs,
         assert count > least, (name, count)
 
 
+@pytest.mark.slow
 def test_a_picture_of_a_part_of_the_columns_is_that_part(tab: Tab, runs: Runs) -> None:
     """A figure with an axis of its own is zoomed without asking: it has more cells than are shown."""
     page = tab.open(f"/runs/{runs.states}/layers?axes=tensor%2Crank")
@@ -123,6 +124,7 @@ def test_an_svg_says_what_it_is_and_has_cells_states_and_names(tab: Tab, runs: R
     assert len(images) >= 1 + 6 and all(each.startswith("data:image/png;base64,") for each in images)
 
 
+@pytest.mark.slow
 def test_an_svg_of_lines_names_them(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     _, data = save(page, "loss_scale", "SVG picture")
@@ -159,6 +161,7 @@ def test_the_servers_files_are_of_what_is_shown(tab: Tab, runs: Runs) -> None:
         assert frame["headroom_bits"].iloc[0] == pytest.approx(expected_bits(0)[tensor, step], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_lines_have_no_file_of_the_server_and_say_so(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     choices = menu(page, "loss")
@@ -211,6 +214,7 @@ def test_a_menu_is_worked_with_keys(tab: Tab, runs: Runs) -> None:
     expect(choices).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_a_canvas_is_saved_as_vectors_and_as_values(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.health}/collectives")
     root = check_svg(save(page, "cost", "SVG picture")[1])
@@ -228,6 +232,7 @@ def test_a_canvas_is_saved_as_vectors_and_as_values(tab: Tab, runs: Runs) -> Non
     assert {row["op"] for row in rows} >= {"all_reduce"} and {row["rank"] for row in rows} == set("0123")
 
 
+@pytest.mark.slow
 def test_the_links_of_ranks_as_a_table(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.health}/environment")
     menu(page, "busbw").get_by_text("Show as a table").click()
@@ -239,6 +244,7 @@ def test_the_links_of_ranks_as_a_table(tab: Tab, runs: Runs) -> None:
     check_svg(save(page, "busbw", "SVG picture")[1])
 
 
+@pytest.mark.slow
 def test_the_lanes_of_a_card_by_steps_and_by_the_clock(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.health}/gpu?rank=1&axis=steps")
     rows = rows_of(save(page, "gpu-power", "CSV of what is shown")[1])
@@ -251,6 +257,7 @@ def test_the_lanes_of_a_card_by_steps_and_by_the_clock(tab: Tab, runs: Runs) -> 
     assert "time" in shown and "slows down at" in shown and "rank 1" in shown
 
 
+@pytest.mark.slow
 def test_hostile_names_are_text_in_every_file(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.hostile}/layers")
     root = check_svg(save(page, "layers", "SVG picture")[1])
@@ -264,6 +271,7 @@ def test_hostile_names_are_text_in_every_file(tab: Tab, runs: Runs) -> None:
     assert table.locator("img, b, a").count() == 0
 
 
+@pytest.mark.slow
 def test_nothing_sticks_out_on_a_phone(new_tab: Callable[..., Tab], runs: Runs) -> None:
     tab = new_tab(runs.server.url, viewport={"width": 390, "height": 844})
     page = tab.open(f"/runs/{runs.states}")
@@ -287,6 +295,7 @@ GREY = """(canvas) => {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nan_and_inf_are_told_from_the_scale_and_from_each_other_without_colour(
     tab: Tab, runs: Runs, theme: Any

@@ -38,6 +38,7 @@ def command(page: Page) -> str:
     return shown(page).locator("pre").inner_text()
 
 
+@pytest.mark.slow
 def test_any_name_is_one_word_of_a_shell(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     asked = {"names": [*QUOTED, *BY_NUMBER], "address": "http://[::1]:8642"}
@@ -58,6 +59,7 @@ def test_what_is_typed_writes_the_report(name: str, tab: Tab, runs: Runs, tmp_pa
     assert "<html" in written.read_text()[:1_000]
 
 
+@pytest.mark.slow
 def test_it_is_worked_with_keys(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers")
     button = page.get_by_role("button", name=OPENER)
@@ -86,6 +88,7 @@ def test_it_is_copied_with_the_clipboard_or_without(is_refused: bool, tab: Tab, 
     assert page.locator("textarea[readonly]").count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_and_axe_has_nothing_grave_to_say(
@@ -103,6 +106,7 @@ def test_it_fits_and_axe_has_nothing_grave_to_say(
     assert axe.findings(page) == []
 
 
+@pytest.mark.slow
 def test_a_run_with_nothing_to_report_offers_none(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.empty}")
     expect(page.locator("h1")).to_have_text("empty")

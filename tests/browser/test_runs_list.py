@@ -22,12 +22,11 @@ NAMES = ["zeta", "Alpha", "beta"]
 
 
 @pytest.fixture
-def listed(new_tab: Callable[..., Tab], start_empty: Callable[..., Server]) -> tuple[Tab, Server]:
-    server = start_empty()
+def listed(new_tab: Callable[..., Tab], emptied: Server) -> tuple[Tab, Server]:
     for name in NAMES:
-        accept(server, opening(KNOWN, run=name))
-        accept(server, batch(KNOWN, 0, range(40), {"amax": np.linspace(1, 9, 40)}, run=name))
-    return new_tab(server.url), server
+        accept(emptied, opening(KNOWN, run=name))
+        accept(emptied, batch(KNOWN, 0, range(40), {"amax": np.linspace(1, 9, 40)}, run=name))
+    return new_tab(emptied.url), emptied
 
 
 def names(page: Page) -> list[str]:
@@ -65,7 +64,7 @@ def test_runs_are_searched_and_sorted_and_the_address_says_how(listed: tuple[Tab
     expect(page.get_by_test_id("run-row")).to_have_count(3)
 
 
-def test_a_shared_address_shows_the_same(listed: tuple[Tab, Server]) -> None:
+def test_a_shared_address_shows_the_same_and_columns_names_sort(listed: tuple[Tab, Server]) -> None:
     tab, server = listed
     say(server, "beta", archived=True)
     page = tab.open("/?sort=name&archived=all")
@@ -76,6 +75,21 @@ def test_a_shared_address_shows_the_same(listed: tuple[Tab, Server]) -> None:
     expect(page.get_by_test_id("run-row")).to_have_count(1)
     page.get_by_label("Show").select_option("")
     expect(page.get_by_test_id("run-row")).to_have_count(2)
+    say(server, "beta", archived=False)
+    tab.visit("/")
+    expect(page.locator("[data-testid=run-row] .run-name")).to_have_text(["beta", "Alpha", "zeta"])
+    expect(page.get_by_role("columnheader", name="Age")).to_have_attribute("aria-sort", "ascending")
+    by_name = page.locator(".runs-table .sort", has_text="Run")  # its role's name has the arrow too
+    by_name.click()
+    page.wait_for_url("**/?sort=name")
+    expect(page.locator("[data-testid=run-row] .run-name")).to_have_text(["Alpha", "beta", "zeta"])
+    expect(page.locator(".runs-table th").first).to_have_attribute("aria-sort", "ascending")
+    expect(by_name).to_be_focused()
+    page.get_by_role("button", name="Age").click()
+    expect(page.locator("[data-testid=run-row] .run-name")).to_have_text(["beta", "Alpha", "zeta"])
+    page.get_by_role("button", name="Age").click()
+    page.wait_for_url("**/?sort=oldest")
+    expect(page.locator("[data-testid=run-row] .run-name")).to_have_text(["zeta", "Alpha", "beta"])
 
 
 def test_a_run_is_titled_archived_and_deleted_in_its_page(listed: tuple[Tab, Server]) -> None:
@@ -108,6 +122,7 @@ def test_a_run_is_titled_archived_and_deleted_in_its_page(listed: tuple[Tab, Ser
     assert httpx.get(f"{server.url}/api/v1/runs/{run}").status_code == 404
 
 
+@pytest.mark.slow
 def test_what_is_typed_of_a_run_stays_until_it_is_saved(listed: tuple[Tab, Server]) -> None:
     tab, server = listed
     page = tab.open(f"/runs/{number(server, 'beta')}")
@@ -128,17 +143,19 @@ def test_what_is_typed_of_a_run_stays_until_it_is_saved(listed: tuple[Tab, Serve
     expect(page.locator("h1")).to_have_text("a title")
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1920])
-def test_it_fits_the_screen(listed: tuple[Tab, Server], width: int) -> None:
+@pytest.mark.slow
+def test_it_fits_the_screen(listed: tuple[Tab, Server]) -> None:
     tab, server = listed
     say(server, "zeta", tags=["x" * 60] * 1 + [f"tag {each}" for each in range(19)], title="t" * 200, note="n" * 500)
     page = tab.open("/")
-    page.set_viewport_size({"width": width, "height": 900})
     for path in ("/", f"/runs/{number(server, 'zeta')}"):
         tab.visit(path)
-        page.wait_for_function("() => document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        for width in (390, 1280, 1920):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_function("() => document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+@pytest.mark.slow
 def test_standing_alerts_are_counted(listed: tuple[Tab, Server]) -> None:
     tab, server = listed
     bad = np.zeros((1, 40))
@@ -152,23 +169,7 @@ def test_standing_alerts_are_counted(listed: tuple[Tab, Server]) -> None:
     page.wait_for_url("**/alerts")
 
 
-def test_columns_names_sort_and_keep_the_focus(listed: tuple[Tab, Server]) -> None:
-    tab, _ = listed
-    page = tab.open("/")
-    expect(page.get_by_role("columnheader", name="Age")).to_have_attribute("aria-sort", "ascending")
-    by_name = page.locator(".runs-table .sort", has_text="Run")  # its role's name has the arrow too
-    by_name.click()
-    page.wait_for_url("**/?sort=name")
-    expect(page.locator("[data-testid=run-row] .run-name")).to_have_text(["Alpha", "beta", "zeta"])
-    expect(page.locator(".runs-table th").first).to_have_attribute("aria-sort", "ascending")
-    expect(by_name).to_be_focused()
-    page.get_by_role("button", name="Age").click()
-    expect(page.locator("[data-testid=run-row] .run-name")).to_have_text(["beta", "Alpha", "zeta"])
-    page.get_by_role("button", name="Age").click()
-    page.wait_for_url("**/?sort=oldest")
-    expect(page.locator("[data-testid=run-row] .run-name")).to_have_text(["zeta", "Alpha", "beta"])
-
-
+@pytest.mark.slow
 def test_a_row_under_the_focus_is_brought_up_to_date_all_of_it(listed: tuple[Tab, Server]) -> None:
     tab, server = listed
     page = tab.open("/")
@@ -186,3 +187,5 @@ def test_a_run_that_failed_says_why_and_when_it_was_seen_last(tab: Tab, runs: Ru
     row = page.locator(f"[data-run='{runs.partial}']")
     expect(row).to_contain_text("Rank 3: RuntimeError: the data loader ended", timeout=30_000)
     expect(row).to_contain_text(" ago")
+    hung = page.locator(f"[data-run='{runs.hung}']").get_by_role("link", name=re.compile(r"^Alerts: \d+"))
+    expect(hung).to_be_visible(timeout=30_000)

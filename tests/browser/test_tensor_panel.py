@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import drawn, hand_made
@@ -52,6 +53,7 @@ def test_its_lines_are_the_magnitudes_and_the_spread_over_ranks(tab: Tab, runs: 
     np.testing.assert_allclose(median[190], bits[190], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_of_one_rank_says_so(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.hostile}/layers?tensor=0")
     expect(page.locator(PANEL)).to_contain_text("the run has one rank, so there is no spread")
@@ -79,6 +81,7 @@ def test_the_button_closes(tab: Tab, runs: Runs) -> None:
     assert "tensor=" not in page.url
 
 
+@pytest.mark.slow
 def test_a_number_that_is_no_tensors_is_said(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?tensor=99")
     expect(page.locator(PANEL)).to_contain_text("No such tensor")
@@ -86,6 +89,7 @@ def test_a_number_that_is_no_tensors_is_said(tab: Tab, runs: Runs) -> None:
     expect(page.locator(PANEL)).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_it_lies_beside_the_picture_or_below_it(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?tensor=3")
     main, panel = (page.locator(each).bounding_box() for each in (".layers-main", PANEL))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from playwright.sync_api import Route, expect
 
 from tests.browser.conftest import Tab
@@ -71,6 +72,7 @@ def test_a_page_of_a_run_that_is_known_does_not_wait_for_the_run(tab: Tab, runs:
     page.unroute_all()
 
 
+@pytest.mark.slow
 def test_a_run_that_has_gone_on_meanwhile_is_drawn_again(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=0")
     last = page.evaluate(f"fetch('/api/v1/runs/{runs.states}').then((answer) => answer.json())")["last_step"]

@@ -93,6 +93,7 @@ def test_a_trace_is_followed_until_it_is_here(live: tuple[Server, list[Agent]], 
     expect(traces(page)).to_contain_text("here.")  # the Step page has the same panel
 
 
+@pytest.mark.slow
 def test_it_is_said_when_it_has_come(live: tuple[Server, list[Agent]], new_tab: Callable[..., Tab]) -> None:
     server, (first, _) = live
     page = patient(new_tab(server.url)).open("/runs/1/step")
@@ -139,6 +140,7 @@ def test_what_cannot_be_asked_is_refused_in_words(
     assert server.get("/api/v1/runs/1/commands")["commands"] == [], "the form does not send more than 1000 steps"
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_cannot_be_traced(live: tuple[Server, list[Agent]], new_tab: Callable[..., Tab]) -> None:
     server, agents = live
     page = patient(new_tab(server.url, expected=["status of 409"])).open("/runs/1")
@@ -150,6 +152,7 @@ def test_a_run_that_has_ended_cannot_be_traced(live: tuple[Server, list[Agent]],
     expect(page.get_by_test_id("trace-panel")).not_to_be_visible()
 
 
+@pytest.mark.slow
 def test_who_may_only_look_is_told_so(
     tmp_path: Path, new_tab: Callable[..., Tab], start_empty: Callable[..., Server]
 ) -> None:
