@@ -14,6 +14,9 @@ from rangewatch.guard import Guarded
 from rangewatch.worker import Agent
 from tests.agent.ingest_double import IngestDouble, Reply, refused
 
+# Threads that share small tensors wait for each other longer than they work, where pytest's workers have all cores.
+torch.set_num_threads(1)
+
 
 @pytest.fixture
 def ingest() -> Iterator[IngestDouble]:

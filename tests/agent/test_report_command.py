@@ -17,6 +17,7 @@ import pytest
 
 from rangewatch import __main__ as command_line
 from tests import forked
+from tests.agent.command import typed
 
 EVIL = "evil\x1b[2J\x1b]0;pwn\x07\nforged \u202e\ud800"
 SHOWN = r"evil\x1b[2J\x1b]0;pwn\x07\nforged \u202e\ud800"
@@ -76,8 +77,7 @@ def service() -> Iterator[Service]:
 
 def command(url: str, *arguments: str, **environment: str) -> tuple[int, str, str]:
     """Exit status, what it wrote, and its errors."""
-    found = forked.server.run("-m", "rangewatch", *arguments, env=os.environ | {"RANGEWATCH_URL": url} | environment)
-    return found.returncode, found.stdout, found.stderr
+    return typed(*arguments, RANGEWATCH_URL=url, **environment)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,10 @@ def test_a_name_of_a_run_is_one_line(service: Service) -> None:
 def test_a_name_that_the_terminals_encoding_lacks_is_no_error(service: Service) -> None:
     service.has_run("日本")
     for encoding, shown in (("utf-8", "日本"), ("ascii", r"\u65e5\u672c")):
+        environment = os.environ | {"RANGEWATCH_URL": service.url, "PYTHONIOENCODING": encoding}
+        found = forked.server.run("-m", "rangewatch", "report", "1", env=environment)
         said = (1, f"No NaN or Inf in run {shown}, steps 0 to 9.\n", "")
-        assert command(service.url, "report", "1", PYTHONIOENCODING=encoding) == said
+        assert (found.returncode, found.stdout, found.stderr) == said
 
 
 def state(rank: int, word: str, reason: str = "") -> dict[str, Any]:
@@ -173,8 +175,10 @@ def test_ranks_have_time_to_find_a_server_that_was_away(service: Service) -> Non
     """They are not live before they have sent something to it."""
     service.has_run("run", states=[])
     service.answers["/api/v1/runs/1/commands/7"] = (503, '{"error": "starting", "code": "unavailable"}')
-    command = ["-m", "rangewatch", "trace", "run", "--url", service.url]
-    process = forked.server.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    code = "import sys; from rangewatch import ask, trace; ask.POLL_S = 0.02; sys.exit(trace.main(sys.argv[1:]))"
+    process = forked.server.start(
+        "-c", code, "run", "--url", service.url, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stderr is not None
     assert process.stderr.readline() == "starting; trying again\n"
     waiting = {"id": 7, "states": [state(0, "pending") | {"live": False}]}
