@@ -69,12 +69,12 @@ def same(run: RunReader, part: str, level: int, low: int, high: int) -> None:
 
 def settle(store: Store) -> None:
     """Wait until nothing is left to be made into tiles."""
-    for _ in range(500):
+    for _ in range(3_000):
         store.writer.work(lambda _: None).result(30)
-        time.sleep(0.02)
         memory = store.writer.memory
         if not memory.backlog and not memory.unmerged:
             return
+        time.sleep(0.01)
     raise AssertionError("tiles are never done")
 
 
@@ -110,7 +110,7 @@ class Rank:
         self.step = max(self.step, steps[-1] + 1)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_all_ranks_are_the_merge_of_every_rank(
     database_url: str, open_store: Callable[[str], Store], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +158,7 @@ def test_memory_and_tiles_hold_everything_once_the_ranks_have_passed(store: Stor
         assert reads == []  # no rank was read
 
 
-@pytest.mark.parametrize("size", [100, 462, 700])
+@pytest.mark.parametrize("size", [*(pytest.param(each, marks=pytest.mark.slow) for each in (100, 462)), 700])
 def test_ranks_that_report_one_after_another(store: Store, size: int) -> None:
     """Each later rank fills in steps that are merged already, and passes the frontier in the same message."""
     for rank in range(3):
@@ -170,7 +170,8 @@ def test_ranks_that_report_one_after_another(store: Store, size: int) -> None:
     check(Queries(store.engines.reader, 15))
 
 
-def test_nothing_is_missing_while_tiles_are_made(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [400, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_nothing_is_missing_while_tiles_are_made(store: Store, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read without a pause, all ranks never hold less than each does, whatever moves to tiles meanwhile."""
     monkeypatch.setattr(transaction, "FOLD_S", 0.002)
     queries = Queries(store.engines.reader, 15, store.writer.merged)
@@ -193,7 +194,7 @@ def test_nothing_is_missing_while_tiles_are_made(store: Store, monkeypatch: pyte
     reading.start()
     for rank in (0, 1, 2):  # each after the one before, so that its steps are read back
         for number in range(4):
-            store.send(batch(KNOWN, number, range(number * 1_000, number * 1_000 + 1_000), rank=rank))
+            store.send(batch(KNOWN, number, range(number * size, number * size + size), rank=rank))
     settle(store)
     ended.set()
     reading.join(30)
@@ -250,7 +251,7 @@ def test_late_rows_and_a_restart_in_one_transaction(store: Store) -> None:
     check(Queries(store.engines.reader, 15))
 
 
-@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize("level", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_where_merged_tiles_are_damaged_the_ranks_own_are_read(store: Store, level: int) -> None:
     draw = random.Random(level)
     for rank in range(3):

@@ -19,6 +19,7 @@ from rangewatch_server.store.transaction import Refused
 from tests.server.records import batch, catalogue, opening
 from tests.server.store import Store
 
+ON_BOTH = pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
 STEPS = 1_500
 TENSORS = 5
 WANTED = ["call_count", "numel", "amax", "nan_count", "amax_step", "nonfinite_step"]
@@ -39,7 +40,7 @@ def fill(store: Store, truth: dict[str, np.ndarray], shuffled: bool, seed: int =
     known = catalogue(TENSORS)
     for rank in range(2):
         store.send(opening(known, rank=rank, world_size=2))
-        cuts = [0, *sorted(random.choice(np.arange(1, STEPS), 60, replace=False).tolist()), STEPS]
+        cuts = [0, *sorted(random.choice(np.arange(1, STEPS), 30, replace=False).tolist()), STEPS]
         messages = [
             batch(
                 known, sequence, range(low, high), rank=rank, series={"loss": truth["loss"][rank, low:high]},
@@ -57,7 +58,10 @@ def fill(store: Store, truth: dict[str, np.ndarray], shuffled: bool, seed: int =
         assert store.send(messages[0]).contiguous == len(messages) - 1
 
 
-@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled and repeated"])
+@pytest.mark.parametrize(
+    "shuffled",
+    [pytest.param(False, id="in order", marks=pytest.mark.slow), pytest.param(True, id="shuffled and repeated")],
+)
 def test_slices_equal_numpy_at_every_level(store: Store, truth: dict[str, np.ndarray], shuffled: bool) -> None:
     fill(store, truth, shuffled)
     with store.queries.read() as reader:
@@ -103,6 +107,7 @@ def compare_loss(block, truth, start: int, stop: int) -> None:
         assert block.columns["max"][0, column] == loss.max()
 
 
+@pytest.mark.slow
 def test_any_order_ends_in_the_same_bytes(tmp_path: Path, open_store: Callable[[str], Store], truth) -> None:
     slices = []
     for number, shuffled in enumerate((False, True, True)):
@@ -116,6 +121,7 @@ def test_any_order_ends_in_the_same_bytes(tmp_path: Path, open_store: Callable[[
     assert slices[0] == slices[1] == slices[2]
 
 
+@ON_BOTH
 def test_late_rows_change_their_tiles_and_all_above(store: Store) -> None:
     """A client that goes back: steps 0..639 first, then step 5 again with a NaN, in a later sequence."""
     known = catalogue(2)
@@ -170,6 +176,7 @@ def test_everything_survives_a_new_writer(database_url: str, open_store: Callabl
             assert block.columns["call_count"].sum() == TENSORS * STEPS
 
 
+@ON_BOTH
 def test_a_jump_far_ahead_is_cheap_and_exact(store: Store) -> None:
     known = catalogue(2)
     store.send(opening(known))
@@ -212,6 +219,7 @@ def test_unknown_names_are_refused(store: Store) -> None:
     assert refused.value.code == "unknown_catalogue"
 
 
+@ON_BOTH
 def test_events_are_stored_once(store: Store) -> None:
     known = catalogue(1)
     store.send(opening(known))
