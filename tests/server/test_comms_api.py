@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rangewatch.records import Batch, Event, Samples
-from tests.server.process import Server
+from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
@@ -56,7 +56,8 @@ def host() -> Samples:
     return Samples("host", "", 10**18 + np.arange(3) * SECOND, {"step": np.arange(3.0), "load_1m": np.ones(3)}, {})
 
 
-def send(server: Server, late: int | None = 2, **samples: Any) -> None:
+def send(server: Server | Run, late: int | None = 2, **samples: Any) -> None:
+    """Twenty steps of four ranks."""
     rng = np.random.default_rng(1)
     for rank in range(RANKS):
         server.post(opening(KNOWN, rank=rank, world_size=RANKS))
@@ -73,9 +74,15 @@ def send(server: Server, late: int | None = 2, **samples: Any) -> None:
                           samples=(collectives(rank, late, rng), *more)))  # fmt: skip
 
 
-def test_the_rank_that_is_waited_for_is_named_with_what_it_does(server: Server) -> None:
-    send(server)
-    found = server.get("/api/v1/runs/1/collectives")
+@pytest.fixture(scope="module")
+def sent(module_run: Run) -> Run:
+    """Rank 2 comes late to each step."""
+    send(module_run)
+    return module_run
+
+
+def test_the_rank_that_is_waited_for_is_named_with_what_it_does(sent: Run) -> None:
+    found = sent.get("/collectives")
     assert (found["start"], found["stop"], found["ranks"]) == (0, STEPS, [0, 1, 2, 3])
     verdict = found["verdict"]
     assert (verdict["rank"], verdict["class"], verdict["where"]) == (2, "non-communication slow", "data loader")
@@ -90,34 +97,34 @@ def test_the_rank_that_is_waited_for_is_named_with_what_it_does(server: Server) 
     assert found["coverage"] == 1.0 and found["left_out"] == {}
 
 
-def test_nobody_is_named_where_nobody_is_late(server: Server) -> None:
-    send(server, late=None)
-    found = server.get("/api/v1/runs/1/collectives")
+def test_nobody_is_named_where_nobody_is_late(run: Run) -> None:
+    send(run, late=None)
+    found = run.get("/collectives")
     assert found["verdict"] is None and "Nobody stands out" in found["why_no_verdict"]
-    part = server.get("/api/v1/runs/1/collectives?start=5&stop=9")
+    part = run.get("/collectives?start=5&stop=9")
     assert part["steps"] == [5, 6, 7, 8] and part["verdict"] is None
 
 
-def test_one_step_on_all_ranks(server: Server) -> None:
-    send(server)
+def test_one_step_on_all_ranks(run: Run) -> None:
+    send(run)
     for query in ("", "?step=19"):
-        found = server.get(f"/api/v1/runs/1/collectives/step{query}")
+        found = run.get(f"/collectives/step{query}")
         assert found["step"] == 19 and [each["rank"] for each in found["ranks"]] == [0, 1, 2, 3]
     calls = found["ranks"][0]["collectives"]
     assert [call["begin_s"] for call in calls] == pytest.approx([0.0, 0.05, 0.1, 0.15])
     assert calls[0]["wait_s"] == pytest.approx(0.03, abs=0.001) and calls[1]["wait_s"] < 0.001
     assert calls[2]["parameters"] == ["layer2.weight"] and calls[2]["dtype"] == "float32"
-    bare = Samples(
-        "collective",
-        "",
-        np.array([10**18 + 10**12]),
-        {**SMALL, "bucket": np.array([7.0])},
-        {"groups": [GROUP], "ops": ["all_reduce"]},
-    )
-    server.post(Batch("run", 0, "a", 1, first_catalogue(), samples=(bare,)))  # buckets are named now and then only
-    newest = server.get("/api/v1/runs/1/collectives/step?step=900")
+    more = {"groups": [GROUP], "ops": ["all_reduce"]}  # buckets are named now and then only
+    ahead = Samples("collective", "", np.array([10**18 + 10**10]), {**SMALL, "step": np.array([20.0])}, more)
+    run.post(Batch("run", 0, "a", 1, first_catalogue(), samples=(ahead,)))
+    found = run.get("/collectives/step")
+    assert found["step"] == 19, "to which all ranks have got: they do not report at once"
+    assert all(len(each["collectives"]) == BUCKETS for each in found["ranks"])
+    bare = Samples("collective", "", np.array([10**18 + 10**12]), {**SMALL, "bucket": np.array([7.0])}, more)
+    run.post(Batch("run", 0, "a", 2, first_catalogue(), samples=(bare,)))
+    newest = run.get("/collectives/step?step=900")
     assert newest["step"] == 900 and newest["ranks"][0]["collectives"][0]["parameters"] == []
-    nothing = server.get("/api/v1/runs/1/collectives/step?step=5000")
+    nothing = run.get("/collectives/step?step=5000")
     assert nothing["step"] == 5000 and all(not each["collectives"] for each in nothing["ranks"])
 
 
@@ -131,27 +138,27 @@ def first_catalogue() -> str:
     return batch(KNOWN, 0, range(1)).catalogue
 
 
-def test_a_run_without_any(server: Server) -> None:
-    server.post(opening(KNOWN))
-    server.post(batch(KNOWN, 0, range(3)))
-    found = server.get("/api/v1/runs/1/collectives")
+def test_a_run_without_any(run: Run) -> None:
+    run.post(opening(KNOWN))
+    run.post(batch(KNOWN, 0, range(3)))
+    found = run.get("/collectives")
     assert (found["table"], found["coverage"], found["verdict"]) == ([], None, None) and found["why_no_verdict"]
-    assert server.get("/api/v1/runs/1/collectives/step")["step"] is None
-    assert server.get("/api/v1/runs/1/gpus")["gpus"] == []
-    assert server.get("/api/v1/runs/1/environment") == {"ranks": [], "odd": [], "findings": [], "linkcheck": None}
-    lanes = server.get("/api/v1/runs/1/gpus/0?key=GPU-9")
+    assert run.get("/collectives/step")["step"] is None
+    assert run.get("/gpus")["gpus"] == []
+    assert run.get("/environment") == {"ranks": [], "odd": [], "findings": [], "linkcheck": None}
+    lanes = run.get("/gpus/0?key=GPU-9")
     assert lanes["times_ns"] == [] and lanes["values"] == {}
 
 
-def test_cards_worst_first(server: Server) -> None:
+def test_cards_worst_first(run: Run) -> None:
     states = {
         "rank0": (gpu(0), host()),
         "rank1": (gpu(1, throttle_reasons=64.0), host()),
         "rank2": (gpu(2, present=0.0), host()),
         "rank3": (gpu(3, ecc_uncorrected_volatile=2.0), host()),
     }
-    send(server, **states)
-    found = server.get("/api/v1/runs/1/gpus")
+    send(run, **states)
+    found = run.get("/gpus")
     assert [(each["rank"], each["state"]) for each in found["gpus"]] == [
         (2, "gone"), (3, "alarm"), (1, "slowed"), (0, "ok"),
     ]  # fmt: skip
@@ -162,42 +169,41 @@ def test_cards_worst_first(server: Server) -> None:
     assert [each["rank"] for each in found["hosts"]] == [0, 1, 2, 3]
 
 
-def test_a_card_whose_samples_end_while_the_hosts_go_on_is_gone(server: Server) -> None:
+def test_a_card_whose_samples_end_while_the_hosts_go_on_is_gone(run: Run) -> None:
     later = Samples("host", "", np.array([10**18 + 30 * SECOND]), {"step": np.zeros(1), "load_1m": np.ones(1)}, {})
-    send(server, rank1=(gpu(1), host(), later))
-    states = {each["rank"]: each["state"] for each in server.get("/api/v1/runs/1/gpus")["gpus"]}
+    send(run, rank1=(gpu(1), host(), later))
+    states = {each["rank"]: each["state"] for each in run.get("/gpus")["gpus"]}
     assert states == {0: "ok", 1: "gone", 2: "ok", 3: "ok"}
 
 
-def test_lanes_lose_no_spike(server: Server) -> None:
-    send(server)
-    whole = server.get("/api/v1/runs/1/gpus/1?key=GPU-1")
+def test_lanes_lose_no_spike(sent: Run) -> None:
+    whole = sent.get("/gpus/1?key=GPU-1")
     assert whole["values"]["power_w"] == [400.0, 700.0, 410.0] and whole["steps"] == [0, 1, 2]
-    one = server.get("/api/v1/runs/1/gpus/1?key=GPU-1&columns=1")
+    one = sent.get("/gpus/1?key=GPU-1&columns=1")
     assert (one["values"]["power_w"], one["values"]["sm_clock_mhz"]) == ([700.0], [1200.0])
     assert one["values"]["throttle_reasons"] == [64.0]
-    assert server.get("/api/v1/runs/1/gpus/1")["values"]["load_1m"] == [1.0] * 3
-    missing = server.client.get("/api/v1/runs/1/gpus/9")
+    assert sent.get("/gpus/1")["values"]["load_1m"] == [1.0] * 3
+    missing = sent.ask("/gpus/9")
     assert (missing.status_code, missing.json()["code"]) == (404, "unknown_rank")
 
 
-def test_events_of_a_card(server: Server) -> None:
-    send(server)
+def test_events_of_a_card(run: Run) -> None:
+    send(run)
     data = {"uuid": "GPU-0", "xid": 79, "resolution": "reboot_node"}
     events = (
         Event("xid", 10**18 + SECOND, 1, "GPU-0: Xid 79, fell off the bus.", data),
         Event("gpu", 10**18 + SECOND, 1, "GPU-7: of another", {"uuid": "GPU-7"}),
     )
-    server.post(batch(KNOWN, 1, [], events=events))
-    card = next(each for each in server.get("/api/v1/runs/1/gpus")["gpus"] if each["rank"] == 0)
+    run.post(batch(KNOWN, 1, [], events=events))
+    card = next(each for each in run.get("/gpus")["gpus"] if each["rank"] == 0)
     assert (card["state"], card["why"]) == ("alarm", ["GPU-0: Xid 79, fell off the bus."])
-    assert [each["kind"] for each in server.get("/api/v1/runs/1/gpus/0?key=GPU-0")["events"]] == ["xid"]
+    assert [each["kind"] for each in run.get("/gpus/0?key=GPU-0")["events"]] == ["xid"]
 
 
-def test_environments_and_who_is_odd(server: Server) -> None:
-    send(server)
-    server.post(batch(KNOWN, 1, [], events=(Event("linkcheck", 77, 0, "", {"ok": False, "bad_ranks": [3]}),)))
-    found = server.get("/api/v1/runs/1/environment")
+def test_environments_and_who_is_odd(run: Run) -> None:
+    send(run)
+    run.post(batch(KNOWN, 1, [], events=(Event("linkcheck", 77, 0, "", {"ok": False, "bad_ranks": [3]}),)))
+    found = run.get("/environment")
     assert [each["rank"] for each in found["ranks"]] == [0, 1, 2, 3]
     assert [each["ranks"] for each in found["odd"]] == [[3]] and "NCCL_DEBUG" in str(found["odd"])
     assert found["linkcheck"] == {"ok": False, "bad_ranks": [3], "time_ns": 77}
@@ -213,18 +219,18 @@ def hostile() -> Iterator[dict[str, Any]]:
     }
 
 
-def test_facts_that_make_no_sense_break_no_page(server: Server, hostile: dict[str, Any]) -> None:
+def test_facts_that_make_no_sense_break_no_page(run: Run, hostile: dict[str, Any]) -> None:
     columns = {name: np.array([np.nan, 1e300, -5.0]) for name in ("group", "op", "sequence", "duration_s", "bytes")}
     rows = Samples("collective", "", np.array([1, 2, 3]), {"step": np.zeros(3), **columns}, hostile)
     card = Samples("gpu", "GPU-0", np.array([1]), {"recovery_action": np.array([1e300])}, {"names": 3, "host": [1]})
     said = tuple(
         Event(kind, 1, 0, "", {"facts": 3, "findings": 5, "rung": 1}) for kind in ("collectives", "environment")
     )
-    server.post(opening(KNOWN))
+    run.post(opening(KNOWN))
     first = batch(KNOWN, 0, range(3), events=said)
-    server.post(Batch(first.run, 0, first.incarnation, 0, first.catalogue, first.ranges, (), said, 0, (rows, card)))
+    run.post(Batch(first.run, 0, first.incarnation, 0, first.catalogue, first.ranges, (), said, 0, (rows, card)))
     for path in ("collectives", "collectives/step", "gpus", "gpus/0?key=GPU-0", "environment"):
-        assert server.client.get(f"/api/v1/runs/1/{path}").status_code == 200, path
+        assert run.ask(f"/{path}").status_code == 200, path
 
 
 def hung(rank: int, enqueued: int, *waiting: dict[str, Any]) -> Event:
@@ -235,36 +241,26 @@ def hung(rank: int, enqueued: int, *waiting: dict[str, Any]) -> Event:
     return Event("hang", 10**18, STEPS, "no step for 9 s", data)
 
 
-def test_a_rank_that_skipped_a_collective_is_named(server: Server) -> None:
-    send(server, late=None)
-    assert server.get("/api/v1/runs/1/hang")["hang"] is None and server.get("/api/v1/runs/1")["hang"] is None
+def test_a_rank_that_skipped_a_collective_is_named(run: Run) -> None:
+    send(run, late=None)
+    assert run.get("/hang")["hang"] is None and run.get()["hang"] is None
     waits = {"op": "all_reduce", "sequence": 80, "bytes": 4096, "dtype": "float32", "waited_s": 9.0}
     for rank in range(RANKS):
         event = hung(rank, 79) if rank == 2 else hung(rank, 80, waits)
         stacks = Event("stacks", 10**18, STEPS, "stacks of all threads", {"text": f"File train.py of rank {rank}"})
-        server.post(batch(KNOWN, 1, [], rank=rank, events=(event, stacks)))
-    wait_for(lambda: server.get("/api/v1/runs/1/hang")["hang"] is not None)
-    found = server.get("/api/v1/runs/1/hang")["hang"]
+        run.post(batch(KNOWN, 1, [], rank=rank, events=(event, stacks)))
+    wait_for(lambda: run.get("/hang")["hang"] is not None)
+    found = run.get("/hang")["hang"]
     assert found["missing"] == [2] and found["waiting"] == [0, 1, 3] and "ank 2 has not joined" in found["text"]
     assert found["groups"][0]["last_enqueued"] == {"0": 80, "1": 80, "2": 79, "3": 80}
     rank = found["ranks"][2]
     assert (rank["role"], rank["where"]["line"], rank["stacks"]) == ("missing", 42, "File train.py of rank 2")
-    assert server.get("/api/v1/runs/1")["hang"] is not None
+    assert run.get()["hang"] is not None
     for each in range(RANKS):  # it goes on
-        server.post(batch(KNOWN, 2, [], rank=each, events=(Event("hang_over", 10**18 + 1, STEPS, "", {}),)))
-    assert server.get("/api/v1/runs/1/hang")["hang"] is None
+        run.post(batch(KNOWN, 2, [], rank=each, events=(Event("hang_over", 10**18 + 1, STEPS, "", {}),)))
+    assert run.get("/hang")["hang"] is None
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():  # the test's own time limit ends it; ranks have three seconds to tell
-        time.sleep(0.1)
-
-
-def test_the_newest_step_is_one_that_all_ranks_have_got_to(server: Server) -> None:
-    """They do not report at once: rank 0 is a step ahead."""
-    send(server)
-    ahead = Samples("collective", "", np.array([10**18 + 10**10]), {**SMALL, "step": np.array([20.0])},
-                    {"groups": [GROUP], "ops": ["all_reduce"]})  # fmt: skip
-    server.post(Batch("run", 0, "a", 1, first_catalogue(), samples=(ahead,)))
-    found = server.get("/api/v1/runs/1/collectives/step")
-    assert found["step"] == 19 and all(len(each["collectives"]) == BUCKETS for each in found["ranks"])
+        time.sleep(0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from rangewatch.records import Batch, Event, Samples
 from rangewatch_server import hang_state
-from tests.server.process import Server
+from tests.server.process import Run
 from tests.server.records import batch, opening
 from tests.server.store import Store
 from tests.server.test_comms_api import KNOWN, RANKS, STEPS, collectives
@@ -30,6 +31,9 @@ HANGS: list[dict[str, Any]] = [
 ]
 
 
+BUCKETS: list[Any] = [{"9" * 5000: ["x"]}, {"\u0663": ["x"]}, [1, {"a": 1}, "s"]]
+
+
 def rows(about: dict[str, Any], rank: int = 0, **columns: Any) -> Batch:
     """Four collectives of step 2, sent with the first batch."""
     usual = {
@@ -42,71 +46,74 @@ def rows(about: dict[str, Any], rank: int = 0, **columns: Any) -> Batch:
     return Batch(first.run, rank, first.incarnation, 0, first.catalogue, first.ranges, (), (), 0, (found,))
 
 
-def test_what_is_not_known_is_null(server: Server) -> None:
+def test_what_is_not_known_is_null(run: Run) -> None:
     for rank in (0, 1, 2):
-        server.post(opening(KNOWN, rank=rank, world_size=3))
+        run.post(opening(KNOWN, rank=rank, world_size=3))
     about = {**SHARED, "groups": [{**WORLD, "ranks": [0, 1, 2]}]}
-    server.post(rows(about, 0, duration_s=np.full(4, 0.031)))
-    server.post(rows(about, 1))
-    server.post(rows(about, 2, duration_s=np.full(4, np.nan)))
-    found = server.get("/api/v1/runs/1/collectives")  # the four overlap: 30 ms are lost once
+    run.post(rows(about, 0, duration_s=np.full(4, 0.031)))
+    run.post(rows(about, 1))
+    run.post(rows(about, 2, duration_s=np.full(4, np.nan)))
+    found = run.get("/collectives")  # the four overlap: 30 ms are lost once
     assert found["cost_to_others_s"] == [[0.0], [0.03], [None]] and found["wait_s"] == [[0.03], [0.0], [None]]
     means = [(each["cost_to_others_s"], each["wait_s"]) for each in found["by_rank"]]
     assert means == [(0.0, pytest.approx(0.03)), (pytest.approx(0.03), 0.0), (None, None)]
 
 
-def test_buckets_are_named_where_only_an_earlier_batch_does(server: Server) -> None:
+def test_buckets_are_named_where_only_an_earlier_batch_does(run: Run) -> None:
     """They are told with the first rows and once a minute."""
-    server.post(opening(KNOWN))
+    run.post(opening(KNOWN))
     first = rows(SHARED | {"buckets": {"0": ["a.weight"], "3": ["b.weight"]}})
-    server.post(first)
+    run.post(first)
     late = Samples("collective", "", np.array([10**18 + 10**10]), {
         "step": np.array([700.0]), "group": np.zeros(1), "op": np.zeros(1), "dtype": np.zeros(1), "bytes": np.ones(1),
         "sequence": np.array([9.0]), "duration_s": np.ones(1), "bucket": np.array([3.0]), "is_symmetric": np.ones(1),
     }, SHARED)  # fmt: skip
-    server.post(Batch("run", 0, "a", 1, first.catalogue, samples=(late,)))
+    run.post(Batch("run", 0, "a", 1, first.catalogue, samples=(late,)))
     for query in ("", "?step=700"):
-        found = server.get(f"/api/v1/runs/1/collectives/step{query}")
+        found = run.get(f"/collectives/step{query}")
         assert [call["parameters"] for call in found["ranks"][0]["collectives"]] == [["b.weight"]], query
 
 
-def test_a_host_whose_ranks_are_late_together_is_named(server: Server) -> None:
+def test_a_host_whose_ranks_are_late_together_is_named(run: Run) -> None:
     rng = np.random.default_rng(1)
     for rank in range(RANKS):
         said = opening(KNOWN, rank=rank, world_size=RANKS)
         host = msgspec.structs.replace(said.info, host=f"node{rank // 2}")
-        server.post(msgspec.structs.replace(said, info=host))
+        run.post(msgspec.structs.replace(said, info=host))
         found = collectives(rank, 3 if rank == 2 else 2, rng)  # 2 and 3 are late both
         if rank in (2, 3):
             found.columns["duration_s"][:] = 0.001 + rng.random(len(found.times_ns)) * 1e-4
         first = batch(KNOWN, 0, range(STEPS), rank=rank, series={"step_time_s": 0.2})
-        server.post(Batch(first.run, rank, "a", 0, first.catalogue, first.ranges, first.series, (), 0, (found,)))
-    verdict = server.get("/api/v1/runs/1/collectives")["verdict"]
+        run.post(Batch(first.run, rank, "a", 0, first.catalogue, first.ranges, first.series, (), 0, (found,)))
+    verdict = run.get("/collectives")["verdict"]
     assert (verdict["rank"], verdict["host"], verdict["ranks"]) == (None, "node1", [2, 3])
     assert "for host node1, ranks 2 and 3 (" in verdict["text"]
 
 
-@pytest.mark.parametrize("buckets", [{"9" * 5000: ["x"]}, {"\u0663": ["x"]}, [1, {"a": 1}, "s"]])
-def test_buckets_that_make_no_sense_break_no_page(server: Server, buckets: Any) -> None:
+def test_buckets_that_make_no_sense_break_no_page(run: Run) -> None:
+    for rank, buckets in enumerate(BUCKETS):
+        run.post(opening(KNOWN, rank=rank, world_size=len(BUCKETS)))
+        run.post(rows(SHARED | {"buckets": buckets}, rank))
+    for path in ("/collectives", "/collectives/step", "/hang"):
+        assert run.ask(path).status_code == 200, path
+
+
+def test_a_hang_that_makes_no_sense_breaks_no_page(run: Run) -> None:
+    """One after the other: the newest is what counts."""
     for rank in (0, 1):
-        server.post(opening(KNOWN, rank=rank))
-        server.post(rows(SHARED | {"buckets": buckets}, rank))
-    for path in ("collectives", "collectives/step", "hang"):
-        assert server.client.get(f"/api/v1/runs/1/{path}").status_code == 200, path
+        run.post(opening(KNOWN, rank=rank, world_size=2))
+    for sequence, data in enumerate(HANGS):
+        for rank in (0, 1):
+            event = Event("hang", 10**18 + sequence, 3, "", data)
+            run.post(batch(KNOWN, sequence, [sequence], rank=rank, events=(event,)))
+        for path in ("/hang", ""):
+            answer = run.ask(path)
+            assert answer.status_code == 200, (data, answer.text)
 
 
-@pytest.mark.parametrize("data", HANGS)
-def test_a_hang_that_makes_no_sense_breaks_no_page(server: Server, data: dict[str, Any]) -> None:
-    for rank in (0, 1):
-        server.post(opening(KNOWN, rank=rank, world_size=2))
-        server.post(batch(KNOWN, 0, range(3), rank=rank, events=(Event("hang", 10**18, 3, "", data),)))
-    for path in ("runs/1/hang", "runs/1"):
-        answer = server.client.get(f"/api/v1/{path}")
-        assert answer.status_code == 200, answer.text
-
-
-def test_records_of_a_hang_are_those_near_the_newest_steps(store: Store) -> None:
+def test_records_of_a_hang_are_those_near_the_newest_steps(sqlite_url: str, open_store: Callable[[str], Store]) -> None:
     """A rank that was left behind long ago is no reason to read all that came since."""
+    store = open_store(sqlite_url)
     for rank in (0, 1):
         store.send(opening(KNOWN, rank=rank, world_size=2))
         store.send(rows(SHARED, rank, step=np.array([2.0, 4930.0, 4990.0, 5000.0])))

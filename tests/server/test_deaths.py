@@ -10,7 +10,7 @@ from rangewatch.records import Event
 from rangewatch_server.deaths import MOST_DEATHS, Ended, sentence
 from rangewatch_server.store.endings import STATES, state_after
 from tests.server import test_comms_api
-from tests.server.process import Server
+from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
@@ -19,12 +19,12 @@ SEGFAULT |= {"collectives": [{"op": "all_reduce", "enqueued": 957, "completed": 
 STOPPED = {"signal": 15, "exit_code": None}
 
 
-def end(server: Server, rank: int, *events: tuple[str, str, dict[str, Any]], incarnation: str = "a") -> dict[str, Any]:
+def end(run: Run, rank: int, *events: tuple[str, str, dict[str, Any]], incarnation: str = "a") -> dict[str, Any]:
     """A rank of four that ends with these events; the run then."""
-    server.post(opening(KNOWN, rank=rank, world_size=4, incarnation=incarnation))
+    run.post(opening(KNOWN, rank=rank, world_size=4, incarnation=incarnation))
     told = tuple(Event(kind, 5, 7, message, data) for kind, message, data in events)
-    server.post(batch(KNOWN, 0, [0, 1], rank=rank, incarnation=incarnation, events=told))
-    found: dict[str, Any] = server.get("/api/v1/runs/1")
+    run.post(batch(KNOWN, 0, [0, 1], rank=rank, incarnation=incarnation, events=told))
+    found: dict[str, Any] = run.get()
     return found
 
 
@@ -51,28 +51,28 @@ def test_what_a_rank_said_itself_is_not_taken_back() -> None:
     assert all(state_after(state, Event("attached", 0, 0)) == state for state in STATES)
 
 
-def test_the_sentence_names_who_died_before_who_was_stopped_for_it(server: Server) -> None:
-    end(server, 0, died("was ended by signal 15", STOPPED))
-    end(server, 1, ("failed", "RuntimeError: Connection closed by peer", {}))
-    end(server, 2, died())
-    run = end(server, 3, died("was ended by signal 15", STOPPED))
-    assert run["state"] == "died"
-    assert [rank["state"] for rank in run["ranks"]] == ["terminated", "failed", "died", "terminated"]
-    assert run["death"] == (
+def test_the_sentence_names_who_died_before_who_was_stopped_for_it(run: Run) -> None:
+    end(run, 0, died("was ended by signal 15", STOPPED))
+    end(run, 1, ("failed", "RuntimeError: Connection closed by peer", {}))
+    end(run, 2, died())
+    found = end(run, 3, died("was ended by signal 15", STOPPED))
+    assert found["state"] == "died"
+    assert [rank["state"] for rank in found["ranks"]] == ["terminated", "failed", "died", "terminated"]
+    assert found["death"] == (
         "Rank 2 died of signal 11 (SIGSEGV) in step 7. Rank 0 was ended by signal 15, and so was 1 other rank."
     )
-    first = run["deaths"][0]
+    first = found["deaths"][0]
     assert (first["rank"], first["step"], first["module"], first["phase"]) == (2, 7, "a.b", "forward")
     assert first["collectives"][0]["enqueued"] == 957 and first["stack"].startswith("Fatal")
-    line = server.get("/api/v1/runs")["runs"][0]
-    assert (line["state"], line["reason"]) == ("died", run["death"])
+    line = next(each for each in run.server.get("/api/v1/runs")["runs"] if each["id"] == run.id)
+    assert (line["state"], line["reason"]) == ("died", found["death"])
 
 
-def test_many_deaths_are_counted_not_listed(server: Server) -> None:
+def test_many_deaths_are_counted_not_listed(run: Run) -> None:
     for rank in range(4):
-        run = end(server, rank, died(f"died in its own way, {rank}"))
-    assert run["death"].endswith("Rank 2 died in its own way, 2. 1 more rank died.")
-    assert len(run["deaths"]) == 4
+        found = end(run, rank, died(f"died in its own way, {rank}"))
+    assert found["death"].endswith("Rank 2 died in its own way, 2. 1 more rank died.")
+    assert len(found["deaths"]) == 4
 
 
 def ranks_of(state: str, *messages: str) -> list[Ended]:
@@ -98,42 +98,42 @@ def test_who_died_and_who_was_stopped_are_counted_apart() -> None:
     )
 
 
-def test_a_rank_that_is_started_again_has_not_died(server: Server) -> None:
-    assert end(server, 0, died())["death"]
-    run = end(server, 0, incarnation="b")
-    assert (run["death"], run["deaths"], run["ranks"][0]["state"]) == (None, [], "live")
+def test_a_rank_that_is_started_again_has_not_died(run: Run) -> None:
+    assert end(run, 0, died())["death"]
+    found = end(run, 0, incarnation="b")
+    assert (found["death"], found["deaths"], found["ranks"][0]["state"]) == (None, [], "live")
 
 
-def test_no_death_no_sentence(server: Server) -> None:
-    run = end(server, 0, ("finished", "", {}))
-    assert (run["death"], run["deaths"], run["reason"]) == (None, [], None)
+def test_no_death_no_sentence(run: Run) -> None:
+    found = end(run, 0, ("finished", "", {}))
+    assert (found["death"], found["deaths"], found["reason"]) == (None, [], None)
 
 
-def test_hostile_data_stays_data(server: Server) -> None:
+def test_hostile_data_stays_data(run: Run) -> None:
     stack = "</pre><script>alert(1)</script>" * 2_000
     data = {"signal": [1], "exit_code": {"a": 1}, "stack": stack, "module": 7, "collectives": "x"}
-    run = end(server, 0, died("<img src=x onerror=alert(1)>", data))
-    assert run["ranks"][0]["state"] == "died"
-    assert run["deaths"][0]["stack"] == stack[: 16 << 10]
-    assert run["death"] == "Rank 0 <img src=x onerror=alert(1)>."
+    found = end(run, 0, died("<img src=x onerror=alert(1)>", data))
+    assert found["ranks"][0]["state"] == "died"
+    assert found["deaths"][0]["stack"] == stack[: 16 << 10]
+    assert found["death"] == "Rank 0 <img src=x onerror=alert(1)>."
 
 
-def test_nobody_can_be_asked_for_anything(server: Server) -> None:
-    end(server, 0, died())
-    answer = server.client.post("/api/v1/runs/1/commands", json={"kind": "trace", "steps": 1, "modules": []})
+def test_nobody_can_be_asked_for_anything(run: Run) -> None:
+    end(run, 0, died())
+    answer = run.ask("/commands", "POST", json={"kind": "trace", "steps": 1, "modules": []})
     assert answer.status_code == 409 and "died" in answer.json()["error"]
 
 
-def test_who_the_others_wait_for_is_told_with_how_it_ended(server: Server) -> None:
-    test_comms_api.send(server, late=None)
+def test_who_the_others_wait_for_is_told_with_how_it_ended(run: Run) -> None:
+    test_comms_api.send(run, late=None)
     waits = {"op": "all_reduce", "sequence": 80, "bytes": 4096, "dtype": "float32", "waited_s": 9.0}
     for rank in range(test_comms_api.RANKS):
         what, text, data = died()
         event = Event(what, 5, 7, text, data) if rank == 2 else test_comms_api.hung(rank, 80, waits)
-        server.post(batch(KNOWN, 1, [], rank=rank, events=(event,)))
-    test_comms_api.wait_for(lambda: server.get("/api/v1/runs/1/hang")["hang"])
-    run, hang = server.get("/api/v1/runs/1"), server.get("/api/v1/runs/1/hang")["hang"]
+        run.post(batch(KNOWN, 1, [], rank=rank, events=(event,)))
+    test_comms_api.wait_for(lambda: run.get("/hang")["hang"])
+    found, hang = run.get(), run.get("/hang")["hang"]
     assert (hang["culprits"], hang["silent"], hang["ranks"][2]["has_ended"]) == ([2], [], True)
     assert hang["text"].endswith("Rank 2 has ended. Rank 2 died of signal 11 (SIGSEGV) in step 7.")
-    assert run["hang"].endswith(run["death"]) and run["ranks"][2]["state"] == "died"
-    assert run["state"] == "live", "the others are still there"
+    assert found["hang"].endswith(found["death"]) and found["ranks"][2]["state"] == "died"
+    assert found["state"] == "live", "the others are still there"
