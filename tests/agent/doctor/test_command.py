@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,31 +21,54 @@ from tests import forked
 from tests.agent.doctor.planted import Planted
 
 
-def _doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "CUDA_", "OMP_"))}
-    return forked.server.run("-m", "rangewatch.doctor.command", *arguments, env=kept | variables)
+class Ended(NamedTuple):
+    status: int
+    out: str
+    err: str
 
 
-def test_a_setting_that_is_wrong_is_told_with_what_to_type() -> None:
-    ended = _doctor("--quick", NCCL_TIMEOUT="3600")
-    assert ended.returncode == 1, ended
-    what, why, do = (line for line in ended.stdout.splitlines() if line.startswith(("WARNING: NCCL", "  why", "  do")))
+Doctor = Callable[..., Ended]
+
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """The command, in this process."""
+    for name in list(os.environ):
+        if name.startswith(("NCCL_", "CUDA_", "OMP_")):
+            monkeypatch.delenv(name)
+
+    def run(*arguments: str, **variables: str) -> Ended:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        try:
+            status: Any = command.main(arguments)
+        except SystemExit as ended:  # argparse
+            status = ended.code
+        return Ended(status, *capsys.readouterr())
+
+    return run
+
+
+def test_a_setting_that_is_wrong_is_told_with_what_to_type(doctor: Doctor) -> None:
+    ended = doctor("--quick", NCCL_TIMEOUT="3600")
+    assert ended.status == 1, ended
+    what, why, do = (line for line in ended.out.splitlines() if line.startswith(("WARNING: NCCL", "  why", "  do")))
     assert what == "WARNING: NCCL_TIMEOUT=3600 has no effect: neither torch nor NCCL reads it"
     assert "10 minutes" in why
     assert "unset NCCL_TIMEOUT; init_process_group(timeout=" in do
 
 
-def test_json_is_one_document() -> None:
-    ended = _doctor("--quick", "--json", NCCL_TIMEOUT="3600", NCCL_TOPO_FILE="\x1b[31m")
-    told = json.loads(ended.stdout)
+def test_json_is_one_document(doctor: Doctor) -> None:
+    ended = doctor("--quick", "--json", NCCL_TIMEOUT="3600", NCCL_TOPO_FILE="\x1b[31m")
+    told = json.loads(ended.out)
     assert [finding["code"] for finding in told["findings"]] == ["unread_timeout"]
-    assert "\x1b" not in ended.stdout
+    assert "\x1b" not in ended.out
     assert told["facts"]["deep"] is False
-    assert ended.stderr == ""
+    assert ended.err == ""
 
 
-def test_a_terminal_is_not_obeyed() -> None:
-    assert "\x1b" not in _doctor("--quick", NCCL_TOPO_FILE="\x1b[31mred", NCCL_TIMEOUT="\x1b[2J").stdout
+def test_a_terminal_is_not_obeyed(doctor: Doctor) -> None:
+    assert "\x1b" not in doctor("--quick", NCCL_TOPO_FILE="\x1b[31mred", NCCL_TIMEOUT="\x1b[2J").out
 
 
 def test_it_needs_no_torch() -> None:
@@ -62,16 +84,16 @@ def test_it_needs_no_torch() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--nonsense"], ["--run"], ["run-1"]])
-def test_wrong_arguments(arguments: list[str]) -> None:
-    ended = _doctor(*arguments)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("rangewatch doctor: ") and ended.stderr.count("\n") == 1
+def test_wrong_arguments(doctor: Doctor, arguments: list[str]) -> None:
+    ended = doctor(*arguments)
+    assert ended.status == 2
+    assert ended.err.startswith("rangewatch doctor: ") and ended.err.count("\n") == 1
 
 
-def test_no_server() -> None:
-    ended = _doctor("--run", "t5", "--url", "http://127.0.0.1:9")
-    assert ended.returncode == 2
-    assert ended.stderr == "rangewatch doctor: no Rangewatch server answers at http://127.0.0.1:9\n"
+def test_no_server(doctor: Doctor) -> None:
+    ended = doctor("--run", "t5", "--url", "http://127.0.0.1:9")
+    assert ended.status == 2
+    assert ended.err == "rangewatch doctor: no Rangewatch server answers at http://127.0.0.1:9\n"
 
 
 def test_the_summary_names_what_is_there(planted: Planted) -> None:
@@ -115,7 +137,7 @@ def server(planted: Planted) -> Iterator[str]:
             pass
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=http.serve_forever)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{http.server_port}"
     http.shutdown()

@@ -1,4 +1,4 @@
-"""`rangewatch linkcheck` on real gloo ranks with planted faults; all of them on 8 ranks with RANGEWATCH_SOAK=1."""
+"""`rangewatch linkcheck` on real gloo ranks with planted faults; a soak has all of them on 8 ranks."""
 
 from __future__ import annotations
 
@@ -11,25 +11,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
+from rangewatch.linkcheck import command
 from rangewatch.linkcheck.command import main
 from tests.agent.ingest_double import IngestDouble
-from tests.agent.linkcheck.run_command import CODE, LAUNCHERS, Begun, Forker, Ran, finish, processes_of, start
-
-SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
-
-
-class Healthy(NamedTuple):
-    """One check of three ranks with nothing wrong: its text, its JSON, and what was posted."""
-
-    ran: Ran
-    result: dict[str, Any]
-    posted: IngestDouble
+from tests.agent.linkcheck.run_command import CODE, LAUNCHERS, Begun, Forker, finish, processes_of, start
 
 
 @pytest.fixture(scope="module")
@@ -39,121 +29,38 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
     forker.close()
 
 
-@pytest.fixture(scope="module")
-def healthy(forker: Forker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Healthy]:
-    found, server = tmp_path_factory.mktemp("healthy") / "result.json", IngestDouble()
-    ran = forker.run("--nproc", "3", "--json", str(found), "--post", server.url, "--run", "links of Tuesday")
-    yield Healthy(ran, json.loads(found.read_text()), server)
-    server.stop()
-
-
-WAITING: dict[str, list[tuple[tuple[str, ...], dict[str, str]]]] = {
-    "test_a_bad_rank_is_named[hang]": [(("--nproc", "4", "--timeout", "2", "--inject", "2:hang", "--json"), {})],
-    "test_a_rank_that_never_comes_is_named_and_the_others_are_tested": [
-        (("--json", "--join-timeout", "10"), {"RANK": rank, "WORLD_SIZE": "3"}) for rank in "02"
-    ],
-    "test_what_listens_at_the_address_and_is_no_store_is_told": [
-        (("--join-timeout", "1"), {"RANK": rank, "WORLD_SIZE": "2"}) for rank in "01"
-    ],
-    "test_a_post_that_fails_is_told_and_loses_nothing": [
-        (("--nproc", "1", "--post", "http://127.0.0.1:{port}", "--json"), {})
-    ],
-}
-"""What mostly waits, for a timeout or a try again, does so while the other tests run: commands by test."""
-
-
-class Waits(NamedTuple):
-    """Commands of one test that run, each to be waited for, and their port: free, or another's."""
-
-    port: int
-    begun: list[Begun]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def waiting(request: pytest.FixtureRequest, forker: Forker) -> Iterator[dict[str, Waits]]:
-    """By test, of those that are to run."""
-    chosen = {item.name for item in request.session.items}
-    other = IngestDouble()
-    ports = {name: other.port if "is_no_store" in name else _free_port() for name in WAITING.keys() & chosen}
-    yield {name: Waits(port, [_begin(forker, port, *each) for each in WAITING[name]]) for name, port in ports.items()}
-    other.stop()
-
-
-def _begin(forker: Forker, port: int, arguments: Sequence[str], place: dict[str, str]) -> Begun:
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if place else {}
-    return forker.begin(*(each.format(port=port) for each in arguments), **address, **place)
-
-
-class Torchrun(NamedTuple):
-    """A check of two ranks by the real torchrun, and its JSON."""
-
-    process: subprocess.Popen[str]
-    found: Path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def torchrun(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Torchrun | None]:
-    """Started with the others: it imports torch three times."""
-    if not any("torchrun" in item.name for item in request.session.items):
-        yield None
-        return
-    folder = tmp_path_factory.mktemp("torchrun")
-    (folder / "check.py").write_text(CODE)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    process = subprocess.Popen(
-        [*launch, str(folder / "check.py"), "--json", str(folder / "result.json")],
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    yield Torchrun(process, folder / "result.json")
-    process.terminate()
-    process.communicate()
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture
-def waits(request: pytest.FixtureRequest, waiting: dict[str, Waits]) -> Waits:
-    return waiting[request.node.name]
-
-
-@pytest.fixture
-def waited(waits: Waits) -> list[Ran]:
-    """How the commands of this test ended."""
-    return [each.end() for each in waits.begun]
-
-
-def test_healthy_ranks_pass_and_every_pair_is_measured(healthy: Healthy) -> None:
-    ran, result = healthy.ran, healthy.result
+def test_healthy_ranks_pass_and_all_of_it_is_told_written_and_posted(
+    forker: Forker, ingest: IngestDouble, tmp_path: Path
+) -> None:
+    found = tmp_path / "result.json"
+    ran = forker.run("--nproc", "2", "--json", str(found), "--post", ingest.url, "--run", "links of Tuesday")
+    result = json.loads(found.read_text())
     assert (ran.status, result["ok"], result["bad_ranks"], result["bad_pairs"]) == (0, True, [], []), ran.err
     assert result["slow_pairs"] == [] and result["nccl_error"] == ""
-    assert (result["world_size"], result["backend"]) == (3, "gloo")
-    assert [(pair["a"], pair["b"]) for pair in result["pairs"]] == [(0, 1), (0, 2), (1, 2)]
+    assert (result["world_size"], result["backend"]) == (2, "gloo")
+    assert [(pair["a"], pair["b"]) for pair in result["pairs"]] == [(0, 1)]
     assert all(pair["ok"] and pair["latency_s"] > 0 and pair["busbw_bytes_per_s"] > 0 for pair in result["pairs"])
-
-
-def test_the_text_has_one_ok_line_a_rank_and_both_matrices(healthy: Healthy) -> None:
-    ran = healthy.ran
     ok = [line for line in ran.out.splitlines() if "OK  rank" in line]
-    assert len(ok) == 3 and "rank 1 of 3: cpu, gloo" in ok[1]
+    assert len(ok) == 2 and "rank 1 of 2: cpu, gloo" in ok[1]
     assert "busbw of pairs in GB/s (all_reduce of 4 MiB)" in ran.out and "latency of pairs in us" in ran.out
-    assert "pairs, round 3 of 3: 1 ok" in ran.err
-    assert "all 3 ranks and all links tested are fine" in ran.out
+    assert "pairs, round 1 of 1: 1 ok" in ran.err
+    assert "all 2 ranks and all links tested are fine" in ran.out
+    (event,) = ingest.events("linkcheck")
+    assert event.data["pairs"][0]["busbw_bytes_per_s"] == result["pairs"][0]["busbw_bytes_per_s"]
+    assert event.message == "all 2 ranks and all links tested are fine"
+    assert ingest.openings[0].info.run == "links of Tuesday"
 
 
-def test_the_result_is_posted_as_an_event(healthy: Healthy) -> None:
-    (event,) = healthy.posted.events("linkcheck")
-    assert event.data["pairs"][0]["busbw_bytes_per_s"] == healthy.result["pairs"][0]["busbw_bytes_per_s"]
-    assert event.message == "all 3 ranks and all links tested are fine"
-    assert healthy.posted.openings[0].info.run == "links of Tuesday"
-
-
-def test_a_rank_that_crashes_with_every_other_takes_nobody_down(forker: Forker) -> None:
-    """The case of ranks 0-6 that work together, and 7 that works alone only; by default of fewer."""
-    last = 7 if SOAK else 3
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [3, pytest.param(7, marks=pytest.mark.soak)])
+def test_a_rank_that_crashes_with_every_other_takes_nobody_down(forker: Forker, last: int) -> None:
+    """The case of ranks 0-6 that work together, and 7 that works alone only; and of fewer."""
     ran = forker.run("--nproc", str(last + 1), "--inject", f"{last}:die", "--json")
     result = ran.result()
     assert (ran.status, result["bad_ranks"], result["bad_pairs"]) == (1, [last], [])
@@ -162,12 +69,10 @@ def test_a_rank_that_crashes_with_every_other_takes_nobody_down(forker: Forker) 
     assert f"ranks 0-{last - 1} work together" in ran.err and f"alone: {last + 1} ok" in ran.err
 
 
-@pytest.mark.parametrize("kind", ["wrong", "hang", *(["slow"] if SOAK else [])])
-def test_a_bad_rank_is_named(forker: Forker, kind: str, request: pytest.FixtureRequest) -> None:
-    if kind == "hang":
-        (ran,) = request.getfixturevalue("waited")
-    else:
-        ran = forker.run("--nproc", "4", "--timeout", "2", "--inject", f"2:{kind}", "--json")
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wrong", "hang", pytest.param("slow", marks=pytest.mark.soak)])
+def test_a_bad_rank_is_named(forker: Forker, kind: str) -> None:
+    ran = forker.run("--nproc", "4", "--timeout", "2", "--inject", f"2:{kind}", "--json")
     result = ran.result()
     assert (ran.status, result["bad_ranks"], result["bad_pairs"], result["slow_pairs"]) == (1, [2], [], [])
     assert result["ranks"][2]["fault"] == kind
@@ -183,20 +88,23 @@ def test_a_bad_rank_is_named(forker: Forker, kind: str, request: pytest.FixtureR
         assert result["subsets"][-1]["ranks"] == [0, 1, 3] and result["subsets"][-1]["ok"]
 
 
-def test_a_bad_link_is_told_from_a_bad_rank(forker: Forker) -> None:
-    ran = forker.run("--nproc", "4", "--inject", "1-3:die", "--json")
+@pytest.mark.parametrize(("kind", "said"), [("die", "died by SIGSEGV"), ("wrong", "element 21845 is 0x")])
+def test_a_bad_link_is_told_from_a_bad_rank(forker: Forker, kind: str, said: str) -> None:
+    ran = forker.run("--nproc", "3", "--inject", f"0-2:{kind}", "--json")
     result = ran.result()
-    assert (ran.status, result["bad_ranks"], result["bad_pairs"]) == (1, [], [[1, 3]])
-    assert [(pair["a"], pair["b"]) for pair in result["pairs"] if not pair["ok"]] == [(1, 3)]
+    assert (ran.status, result["bad_ranks"], result["bad_pairs"]) == (1, [], [[0, 2]])
+    (failed,) = [pair for pair in result["pairs"] if not pair["ok"]]
+    assert (failed["a"], failed["b"]) == (0, 2) and said in json.dumps(failed)
 
 
-@pytest.mark.skipif(not SOAK, reason="many subsets; RANGEWATCH_SOAK=1 runs it")
+@pytest.mark.soak
 def test_a_group_that_only_fails_together_is_narrowed_down(forker: Forker) -> None:
     ran = forker.run("--nproc", "5", "--inject", "0-2-3:die", "--json")
     result = ran.result()
     assert (ran.status, result["bad_ranks"], result["bad_pairs"], result["bad_groups"]) == (1, [], [], [[0, 2, 3]])
 
 
+@pytest.mark.slow
 def test_nccl_that_is_not_there_falls_back_to_gloo_and_says_so(forker: Forker) -> None:
     ran = forker.run("--nproc", "2", "--backend", "nccl", "--json")
     result = ran.result()
@@ -205,6 +113,7 @@ def test_nccl_that_is_not_there_falls_back_to_gloo_and_says_so(forker: Forker) -
     assert result["pairs"][0]["ok"]
 
 
+@pytest.mark.slow
 def test_ranks_find_one_another_by_slurms_variables(forker: Forker) -> None:
     # A job's number makes the port: two runs of this test beside each other must not meet, nor any other service.
     job = next(each for each in itertools.count(os.getpid()) if is_free(20_000 + each % 10_000))
@@ -225,6 +134,7 @@ def is_free(port: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_process_outlives_the_check(stop: signal.Signals) -> None:
@@ -248,9 +158,10 @@ def is_zombie(pid: int) -> bool:
         return True
 
 
-@pytest.fixture(scope="module", autouse=sys.platform == "linux")
-def killed(forker: Forker) -> Begun:
-    """A check whose rank 3 loses its supervisor at once. Nobody tells then that its worker hangs.
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_supervisor_that_is_killed_is_missing_and_named(forker: Forker) -> None:
+    """Rank 3 loses its supervisor at once. Nobody tells then that its worker hangs.
 
     The timeout of a phase is no way out: it would take ten minutes.
     """
@@ -258,12 +169,7 @@ def killed(forker: Forker) -> Begun:
     process = forker.begin("--nproc", "4", "--inject", "0-1:slow", "--timeout", "600", "--json", prelude=silent)
     process.until("backend")
     os.kill(sorted(direct_children(process.pid))[-1], signal.SIGKILL)  # forked in order: the store, then ranks 0 to 3
-    return process
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_supervisor_that_is_killed_is_missing_and_named(killed: Begun) -> None:
-    ran = killed.end()
+    ran = process.end()
     assert (ran.status, ran.result()["bad_ranks"]) == (1, [3])
     assert ran.result()["ranks"][3]["fault"] == "missing"
 
@@ -272,10 +178,17 @@ def direct_children(pid: int) -> set[int]:
     return {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 
-def test_it_runs_under_torchrun(torchrun: Torchrun) -> None:
-    ran = finish(torchrun.process)
+@pytest.mark.slow
+def test_it_runs_under_torchrun(tmp_path: Path) -> None:
+    (tmp_path / "check.py").write_text(CODE)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    process = subprocess.Popen(
+        [*launch, str(tmp_path / "check.py"), "--json", str(tmp_path / "result.json")],
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    ran = finish(process)
     assert ran.status == 0, ran.err
-    assert json.loads(torchrun.found.read_text())["world_size"] == 2
+    assert json.loads((tmp_path / "result.json").read_text())["world_size"] == 2
     assert "rank 1 of 2: cpu, gloo" in ran.out
 
 
@@ -319,6 +232,17 @@ def test_a_system_that_has_no_process_left_is_told_and_is_no_finding(
     assert "no process, socket or file is to be had: Resource temporarily" in capsys.readouterr().err
 
 
+def test_a_ctrl_c_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*arguments: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(command, "_run", interrupted)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["--nproc", "2"]) == 130
+    assert capsys.readouterr().err == "rangewatch linkcheck: interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_half_a_launcher_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in LAUNCHERS:
         monkeypatch.delenv(name, raising=False)
@@ -326,22 +250,34 @@ def test_half_a_launcher_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert main([]) == 2 and "MASTER_ADDR is not set" in capsys.readouterr().err
 
 
-def test_a_rank_that_never_comes_is_named_and_the_others_are_tested(waited: list[Ran]) -> None:
-    first, other = waited
+def launched(forker: Forker, rank: int, world_size: int, port: int, *arguments: str) -> Begun:
+    """A rank as torchrun's variables place it."""
+    place = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return forker.begin(*arguments, **place)
+
+
+@pytest.mark.slow
+def test_a_rank_that_never_comes_is_named_and_the_others_are_tested(forker: Forker) -> None:
+    port = _free_port()
+    begun = [launched(forker, rank, 3, port, "--json", "--join-timeout", "10") for rank in (0, 2)]
+    first, other = [each.end() for each in begun]
     result = first.result()
     assert (first.status, other.status, result["bad_ranks"]) == (1, 0, [1])
     assert result["ranks"][1]["fault"] == "missing" and result["all_ranks"]["ranks"] == [0, 2]
 
 
-def test_a_post_that_fails_is_told_and_loses_nothing(waited: list[Ran]) -> None:
-    (ran,) = waited
+@pytest.mark.slow
+def test_a_post_that_fails_is_told_and_loses_nothing(forker: Forker) -> None:
+    ran = forker.run("--nproc", "1", "--post", f"http://127.0.0.1:{_free_port()}", "--json")
     assert ran.status == 2 and ran.result()["ok"] and "did not take the result" in ran.err
 
 
-def test_what_listens_at_the_address_and_is_no_store_is_told(waits: Waits, waited: list[Ran]) -> None:
-    first, other = waited
+@pytest.mark.slow
+def test_what_listens_at_the_address_and_is_no_store_is_told(forker: Forker, ingest: IngestDouble) -> None:
+    begun = [launched(forker, rank, 2, ingest.port, "--join-timeout", "1") for rank in (0, 1)]
+    first, other = [each.end() for each in begun]
     assert (first.status, other.status) == (2, 2)
-    assert f"cannot listen on port {waits.port}" in first.err
+    assert f"cannot listen on port {ingest.port}" in first.err
     assert "rank 0 at 127.0.0.1" in other.err and "does not answer" in other.err
 
 
@@ -350,7 +286,7 @@ GONE = "read, write = os.pipe(); os.dup2(write, 2); os.close(read); os.close(wri
 FEW = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (16, {}))\n"
 
 
-@pytest.mark.parametrize("prelude", [CLOSED, GONE], ids=["closed", "gone"])
+@pytest.mark.parametrize("prelude", [CLOSED, pytest.param(GONE, marks=pytest.mark.slow)], ids=["closed", "gone"])
 def test_streams_that_are_closed_or_that_nobody_reads_end_no_check(
     forker: Forker, prelude: str, tmp_path: Path
 ) -> None:
@@ -367,6 +303,7 @@ def test_a_result_that_cannot_be_written_is_told_and_is_no_finding(forker: Forke
     assert "the result cannot be written: No space left on device" in ran.err
 
 
+@pytest.mark.slow
 def test_descriptors_are_taken_as_many_as_there_are(forker: Forker) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     ran = forker.run("--nproc", "4", "--rounds", "1", "--json", prelude=FEW.format(hard))
@@ -379,7 +316,7 @@ def test_without_descriptors_it_says_so_and_claims_no_finding(forker: Forker) ->
     assert "Traceback" not in ran.err
 
 
-@pytest.mark.skipif(not SOAK, reason="five minutes; RANGEWATCH_SOAK=1 runs it")
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["wrong", "slow", "hang", "die"])
 @pytest.mark.parametrize("where", ["0", "5", "7", "0-1", "2-6"])
 def test_eight_ranks_with_each_fault(forker: Forker, where: str, kind: str) -> None:
@@ -392,7 +329,7 @@ def test_eight_ranks_with_each_fault(forker: Forker, where: str, kind: str) -> N
     assert result["slow_pairs"] == (pairs if kind == "slow" else [])
 
 
-@pytest.mark.skipif(not SOAK, reason="a minute; RANGEWATCH_SOAK=1 runs it")
+@pytest.mark.soak
 @pytest.mark.parametrize("number", range(5))
 def test_eight_healthy_ranks_are_never_accused(forker: Forker, number: int) -> None:
     ran = forker.run("--nproc", "8", "--json")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
+from tests import forked
+from tests.forked.forker import TEMPLATE
 from tests.server.process import Server
 
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -27,8 +28,8 @@ class Job:
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1",
         } | environment  # fmt: skip
         self.ranks = [
-            subprocess.Popen(
-                [sys.executable, str(TRAINER), how, url, run], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            forked.rank.start(
+                TRAINER, how, url, run, stdout=PIPE, stderr=PIPE,
                 env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             )
             for rank in range(ranks)
@@ -50,7 +51,7 @@ class Job:
 
 def wait_for(condition: Callable[[], Any]) -> Any:
     while not (found := condition()):  # the test's own time limit ends it
-        time.sleep(0.05)
+        time.sleep(0.01)
     return found
 
 
@@ -72,7 +73,7 @@ def watchers(spool: Path) -> list[int]:
         words = _words(entry)
         if b"rangewatch.watcher" in words and any(word.startswith(os.fsencode(spool)) for word in words):
             parent = _parent(entry)
-            if parent != os.getpid() and os.fsencode(TRAINER) not in _words(Path(f"/proc/{parent}")):
+            if parent != os.getpid() and os.fsencode(TEMPLATE) not in _words(Path(f"/proc/{parent}")):
                 found.append(int(entry.name))
     return found
 

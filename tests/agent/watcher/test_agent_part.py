@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import os
 import socket
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -79,22 +82,42 @@ def attached(ingest: IngestDouble, **options: Any) -> tuple[nn.Module, Any, rang
     return model, optimizer, rangewatch.attach(model, optimizer, url=ingest.url, ship_interval_s=0, **options)
 
 
-def test_after_detach_nothing_of_it_is_left(ingest: IngestDouble, tmp_path: Path) -> None:
+def test_it_is_there_while_it_is_attached_and_then_nothing_of_it_is_left(ingest: IngestDouble, tmp_path: Path) -> None:
     functions = faulthandler.enable, faulthandler.disable
     model, optimizer, handle = attached(ingest, token=TOKEN)
-    wait_for(lambda: watchers(tmp_path))
+    (pid,) = wait_for(lambda: len(found := watchers(tmp_path)) == 1 and found)
+    assert_it_has_nothing_of_ours(pid, tmp_path)
     for _ in range(3):
         step(model, optimizer)
     assert descriptors()
+    child = os.fork()
+    if not child:
+        step(model, optimizer)
+        os._exit(len(descriptors()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "a forked child lets go of it"
+    step(model, optimizer)
     handle.detach()
     wait_for(lambda: not descriptors())
     assert (faulthandler.enable, faulthandler.disable) == functions
-    wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name == "rangewatch-watch"])
+    wait_for(lambda: not handle_threads())
     assert ingest.events("died") == [] and ingest.events("no_last_words") == []
-    assert sorted(ingest.tensors()["0", "output", 0]) == [0, 1, 2]
+    assert sorted(ingest.tensors()["0", "output", 0]) == [0, 1, 2, 3], "the parent is still watched, the child is not"
     assert not list(tmp_path.glob("rangewatch-*/*")), "its spool is gone"
 
 
+def assert_it_has_nothing_of_ours(pid: int, spool: Path) -> None:
+    """It is nobody's child and in no session of ours, and the token is in no argument list and no file."""
+    for name in ("cmdline", "environ"):
+        assert TOKEN.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+    assert not [path for path in spool.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    assert int(fields[1]) != os.getpid() and int(fields[3]) != os.getsid(0)
+    outputs = {str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)}
+    assert outputs == {"/dev/null"}, "a pipe to `tee` would wait for it"
+    assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.mark.slow
 def test_two_models_of_one_process_have_one_watcher_each_of_their_runs(ingest: IngestDouble, tmp_path: Path) -> None:
     first, second = attached(ingest, run="a"), attached(ingest, run="b")
     wait_for(lambda: watchers(tmp_path))
@@ -104,40 +127,6 @@ def test_two_models_of_one_process_have_one_watcher_each_of_their_runs(ingest: I
     step(second[0], second[1])
     second[2].detach()
     assert {batch.run for batch in ingest.batches} == {"a", "b"} and ingest.events("died") == []
-
-
-def test_the_token_is_in_no_argument_list_and_no_file(ingest: IngestDouble, tmp_path: Path) -> None:
-    _, _, handle = attached(ingest, token=TOKEN)
-    (pid,) = wait_for(lambda: len(found := watchers(tmp_path)) == 1 and found)
-    for name in ("cmdline", "environ"):
-        assert TOKEN.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
-    handle.detach()
-
-
-def test_the_watcher_is_nobodys_child_and_in_no_session_of_ours(ingest: IngestDouble, tmp_path: Path) -> None:
-    _, _, handle = attached(ingest)
-    (pid,) = wait_for(lambda: len(found := watchers(tmp_path)) == 1 and found)
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    assert int(fields[1]) != os.getpid() and int(fields[3]) != os.getsid(0)
-    outputs = {str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)}
-    assert outputs == {"/dev/null"}, "a pipe to `tee` would wait for it"
-    assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
-    handle.detach()
-
-
-def test_a_forked_child_lets_go_of_it_and_the_parent_is_still_watched(ingest: IngestDouble, tmp_path: Path) -> None:
-    model, optimizer, handle = attached(ingest)
-    wait_for(lambda: watchers(tmp_path))
-    step(model, optimizer)
-    child = os.fork()
-    if not child:
-        step(model, optimizer)
-        os._exit(len(descriptors()))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    step(model, optimizer)
-    handle.detach()
-    assert sorted(ingest.tensors()["0", "output", 0]) == [0, 1] and ingest.events("died") == []
 
 
 def test_without_a_spool_the_server_hears_that_nobody_watches(
@@ -177,12 +166,21 @@ def test_a_watcher_that_answers_late_is_waited_for(tmp_path: Path, monkeypatch: 
         connection, _ = listener.accept()
         with connection:
             connection.send(b"ok")
-            listener.settimeout(1)
-            with pytest.raises(TimeoutError):
-                listener.accept()
+            wait_for(lambda: not unread(connection))
+            connection.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connection.recv(1)  # it is still there
             waiting.stop()
             waiting.wait(60)
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listener.accept()  # nobody has asked for another one
     assert len(said) == 1 and "has not answered" in said[0]
+
+
+def unread(connection: socket.socket) -> int:
+    """Bytes that the other end has not taken yet."""
+    return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, b"\0" * 4), sys.byteorder)
 
 
 @pytest.mark.parametrize("what", ["frozen", "taken", "refused", "unstartable"])

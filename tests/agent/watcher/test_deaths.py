@@ -1,5 +1,5 @@
 """Real trainings that end without a word, a real watcher and a real server: what they had closed is there, and how they
-ended, within seconds. A soak kills two hundred times.
+ended. A soak kills two hundred times.
 """
 
 from __future__ import annotations
@@ -22,25 +22,11 @@ from rangewatch_server.store.engine import open_database
 from tests.agent.watcher.job import Job, ended, run_of, wait_for, watchers
 from tests.server.process import Server
 
-SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
-pytestmark = [
-    pytest.mark.skipif(not memory.IS_SUPPORTED, reason="needs Linux"),
-    pytest.mark.timeout(3600 if SOAK else 150),
-]
-TIMES = 200 if SOAK else 3
+pytestmark = pytest.mark.skipif(not memory.IS_SUPPORTED, reason="needs Linux")
 STEPS = 7  # as the trainer's END_STEP
-WITHIN_S = 10.0
 INSIDE = "in forward, inside blocks.1.attn, after blocks.1.attn.q_proj and before blocks.1.attn.out_proj"
 
 Start = Callable[..., Job]
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    found = Server(str(tmp_path / "a.db"))
-    yield found
-    if found.process.poll() is None:
-        found.stop()
 
 
 @pytest.fixture
@@ -71,23 +57,33 @@ def assert_steps_are_stored(db: Path, run: str, steps: list[int], rank: int = 0)
     engines.dispose()
 
 
-def test_killed_at_any_moment_no_closed_step_is_missing(tmp_path: Path, server: Server, start: Start) -> None:
+@pytest.mark.parametrize(
+    ("kills", "within_s"),
+    [
+        (1, 0.3),
+        pytest.param(5, 2.0, marks=pytest.mark.slow),
+        pytest.param(200, 2.0, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
+)
+def test_killed_at_any_moment_no_closed_step_is_missing(
+    tmp_path: Path, server: Server, start: Start, kills: int, within_s: float
+) -> None:
     seed = random.randrange(1 << 30)
     chance = random.Random(seed)
     print("seed", seed)
-    for number in range(TIMES):
+    for number in range(kills):
         name = f"killed-{number}"
         job = start("none", name, STEP_S=str(chance.choice([0, 0.002, 0.02])))
         assert job.ranks[0].stdout is not None
-        job.ranks[0].stdout.read(1)  # the first step is closed, some tenths of a second after attach
-        time.sleep(chance.uniform(0, 2.0))
+        job.ranks[0].stdout.readline()  # the first step is closed, some tenths of a second after attach
+        time.sleep(chance.uniform(0, within_s))
         job.ranks[0].kill()
         said = job.end()
         closed = list(range(said[-1] + 1)) if said else [0]
         run = ended(server, name, ("died",))
         # The line that says so is written after the step was closed: there may be one more, or that one's series.
         assert run["last_step"] - closed[-1] in (0, 1), (run["last_step"], closed[-1])
-        assert_steps_are_stored(tmp_path / "a.db", name, closed)
+        assert_steps_are_stored(tmp_path / "server.db", name, closed)
         death = run["deaths"][0]
         assert death["signal"] == signal.SIGKILL and death["step"] - closed[-1] in (1, 2)
         assert run["death"].startswith(f"Rank 0 died of signal 9 (SIGKILL) in step {death['step']}, ")
@@ -95,6 +91,7 @@ def test_killed_at_any_moment_no_closed_step_is_missing(tmp_path: Path, server: 
         assert death["last"] is None or death["last"]["fqn"].split(".")[0] in ("blocks", "head", "")
 
 
+@pytest.mark.slow
 def test_killed_before_the_watcher_had_a_chance(tmp_path: Path, server: Server, start: Start) -> None:
     job = start("SIGKILL", END_STEP="1", STEP_S="0")
     assert job.end() == [0]
@@ -103,9 +100,9 @@ def test_killed_before_the_watcher_had_a_chance(tmp_path: Path, server: Server, 
 
 
 def test_a_segmentation_fault_inside_a_forward(tmp_path: Path, server: Server, start: Start) -> None:
+    began_ns = time.time_ns()
     job = start("segfault")
     assert job.end() == list(range(STEPS))
-    gone_s = time.time()
     run = ended(server, "run", ("died",))
     death = run["deaths"][0]
     assert run["death"] == (
@@ -114,8 +111,8 @@ def test_a_segmentation_fault_inside_a_forward(tmp_path: Path, server: Server, s
     )
     assert "Fatal Python error: Segmentation fault" in death["stack"] and "trainer.py" in death["stack"]
     assert death["module"] == "blocks.1.attn" and death["phase"] == "forward"
-    assert death["time_ns"] / 1e9 - gone_s < WITHIN_S
-    assert_steps_are_stored(tmp_path / "a.db", "run", list(range(STEPS)))
+    assert began_ns < death["time_ns"] < time.time_ns()
+    assert_steps_are_stored(tmp_path / "server.db", "run", list(range(STEPS)))
 
 
 def line_of(text: str) -> int:
@@ -123,6 +120,7 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
+@pytest.mark.slow
 def test_a_segmentation_fault_inside_a_collective(tmp_path: Path, server: Server, start: Start) -> None:
     job = start("collective", ranks=2)
     assert job.end() == list(range(STEPS))
@@ -135,9 +133,10 @@ def test_a_segmentation_fault_inside_a_collective(tmp_path: Path, server: Server
     assert group["op"] == "all_reduce" and group["enqueued"] - group["completed"] in (0, 1)
     if group["enqueued"] > group["completed"]:
         assert f"all_reduce {group['enqueued']} enqueued, {group['completed']} completed" in run["death"]
-    assert_steps_are_stored(tmp_path / "a.db", "run", list(range(STEPS)), rank=1)
+    assert_steps_are_stored(tmp_path / "server.db", "run", list(range(STEPS)), rank=1)
 
 
+@pytest.mark.slow
 def test_other_ends_are_told_apart(tmp_path: Path, server: Server, start: Start) -> None:
     hows = ("exit", "SIGTERM", "error", "detach", "unwatched")
     jobs = {
@@ -163,21 +162,22 @@ def test_other_ends_are_told_apart(tmp_path: Path, server: Server, start: Start)
     assert len(spools) == 1, "what nobody watched is left for `rangewatch replay`, and nothing else"
 
 
+@pytest.mark.slow
 def test_the_server_away_at_the_death_and_back_later(tmp_path: Path, server: Server, start: Start) -> None:
     job = start("none", STEP_S="0.01")
     wait_for(lambda: (run := run_of(server, "run")) and run["last_step"] is not None)
     server.kill()
-    time.sleep(0.5)
     job.ranks[0].kill()
     said = job.end()
     wait_for(lambda: watchers(tmp_path))
-    again = Server(str(tmp_path / "a.db"), "--port", server.url.rpartition(":")[2])
+    again = Server(str(tmp_path / "server.db"), "--port", server.url.rpartition(":")[2])
     run = ended(again, "run", ("died",))
     assert run["last_step"] - said[-1] in (0, 1)
-    assert_steps_are_stored(tmp_path / "a.db", "run", list(range(said[-1] + 1)))
+    assert_steps_are_stored(tmp_path / "server.db", "run", list(range(said[-1] + 1)))
     again.stop()
 
 
+@pytest.mark.slow
 def test_a_job_that_is_started_again_is_no_longer_dead(tmp_path: Path, server: Server, start: Start) -> None:
     start("SIGKILL").end()
     assert ended(server, "run", ("died",))["death"]
@@ -186,6 +186,7 @@ def test_a_job_that_is_started_again_is_no_longer_dead(tmp_path: Path, server: S
     assert run["death"] is None and run["ranks"][0]["incarnation"] == 2
 
 
+@pytest.mark.slow
 def test_what_an_earlier_job_has_left_is_sent_too(tmp_path: Path, server: Server, start: Start) -> None:
     start("exit", "earlier", RANGEWATCH_WATCHER="0").end()
     (left,) = tmp_path.glob("rangewatch-*/*/*-r0-*")
@@ -195,6 +196,7 @@ def test_what_an_earlier_job_has_left_is_sent_too(tmp_path: Path, server: Server
     assert run_of(server, "earlier") is not None
 
 
+@pytest.mark.slow
 def test_a_watcher_that_is_killed_has_a_successor(tmp_path: Path, server: Server, start: Start) -> None:
     job = start("none", STEP_S="0.01")
     wait_for(lambda: run_of(server, "run"))
@@ -230,6 +232,7 @@ def control_group() -> Iterator[Path]:
     pytest.skip("no control group can be made here")
 
 
+@pytest.mark.slow
 def test_an_out_of_memory_kill(tmp_path: Path, server: Server, start: Start, control_group: Path) -> None:
     os.environ["TEST_CONTROL_GROUP"] = str(control_group)
     try:
@@ -243,4 +246,4 @@ def test_an_out_of_memory_kill(tmp_path: Path, server: Server, start: Start, con
         "Rank 0 died of signal 9 (SIGKILL), and the out-of-memory killer of its control group struck once in the "
         f"minute before, in step {STEPS}, {INSIDE}"
     )
-    assert_steps_are_stored(tmp_path / "a.db", "run", list(range(STEPS)))
+    assert_steps_are_stored(tmp_path / "server.db", "run", list(range(STEPS)))

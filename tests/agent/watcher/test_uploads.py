@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,11 @@ pytestmark = pytest.mark.skipif(not memory.IS_SUPPORTED, reason="needs Linux")
 
 
 class Played:
-    """A rank whose process is a `sleep`, and whose memory is written here."""
+    """A rank whose process is a `sleep`, and whose memory is written here; or whose process is that of the tests."""
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self.process = subprocess.Popen(["sleep", "60"])
-        pid = self.process.pid
+    def __init__(self, folder: Path, url: str, *, is_here: bool = False) -> None:
+        self.process = None if is_here else subprocess.Popen(["sleep", "60"])
+        pid = self.process.pid if self.process is not None else os.getpid()
         self.joining = Joining(
             os.fsencode(folder), Process(pid, start_ticks(pid) or 0), RankInfo("run", 0, 1, 0, "host", "a", 0), url
         )
@@ -53,8 +55,17 @@ class Played:
         self.rank = Rank(self.joining, [os.pidfd_open(pid), *map(os.dup, self.kept.descriptors)])
 
     def die(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture(autouse=True)
+def pauses_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "LOOK_S", 0.01)
+    monkeypatch.setattr(uploads, "PAUSE_S", 0.01)
+    monkeypatch.setattr(uploads, "Waiting", partial(Waiting, pause_s=0.01))
+    monkeypatch.setattr(uploads, "TURN_S", 0.05)
 
 
 @pytest.fixture
@@ -104,22 +115,30 @@ def test_on_a_full_disk_they_arrive_too(played: Played, ingest: IngestDouble, mo
     assert sorted(ingest.tensors()["layer", "output", 0]) == [0, 1, 2] and died(ingest).step == 3
 
 
-def test_a_server_that_is_away_gets_them_later(played: Played, ingest: IngestDouble) -> None:
+def test_a_server_that_is_away_gets_them_later(
+    played: Played, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[bool] = []
+
+    def counted(*arguments: Any) -> bool:
+        turns.append(upload(*arguments))
+        return turns[-1]
+
+    monkeypatch.setattr(uploads, "upload", counted)
     ingest.stop()
     played.die()
-    uploads = Uploads(lambda: False)
+    tested = Uploads(lambda: False)
     found = played.rank.ended()
     assert found is not None
-    uploads.add(found[0], None, found[1])
-    time.sleep(0.3)
-    assert not uploads.are_done
+    tested.add(found[0], None, found[1])
+    wait_for(lambda: len(turns) > 2)
+    assert not tested.are_done and not any(turns)
     ingest.start()
-    wait_for(lambda: uploads.are_done)
+    wait_for(lambda: tested.are_done)
     assert died(ingest).step == 3
 
 
-def test_out_of_patience_they_stay_for_replay(played: Played, ingest: IngestDouble, monkeypatch: Any) -> None:
-    monkeypatch.setattr("rangewatch.watcher.uploads.TURN_S", 0.1)
+def test_out_of_patience_they_stay_for_replay(played: Played, ingest: IngestDouble) -> None:
     ingest.stop()
     played.die()
     uploads = Uploads(lambda: True)
@@ -200,13 +219,30 @@ def listener() -> Iterator[socket.socket]:
         yield found
 
 
-def test_who_says_nothing_or_anything_keeps_no_rank_waiting(
-    played: Played, tmp_path: Path, ingest: IngestDouble, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def watching(tmp_path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> threading.Thread:
+    """The watcher's loop, on a thread: until all is done and `LINGER_S` is 0."""
     monkeypatch.setattr(node.signal, "signal", lambda *handler: None)
+    monkeypatch.setattr(node, "LINGER_S", 1000.0)
     watcher = node.Node(listener, tmp_path / "job")
     thread = threading.Thread(target=watcher.run, daemon=True)
     thread.start()
+    return thread
+
+
+def join(listener: socket.socket, played: Played) -> socket.socket:
+    """As a rank does; once it has been taken in."""
+    connection = connected(listener)
+    said = [msgspec.json.encode(played.joining)]
+    socket.send_fds(connection, said, [played.rank.pidfd, *played.kept.descriptors])
+    assert connection.recv(16) == b"ok"
+    return connection
+
+
+def test_who_says_nothing_or_anything_keeps_no_rank_waiting(
+    played: Played, ingest: IngestDouble, listener: socket.socket, watching: threading.Thread,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     strangers = []
     for number in range(2 * node.MOST_UNKNOWN):
         strangers.append(connected(listener))
@@ -214,15 +250,44 @@ def test_who_says_nothing_or_anything_keeps_no_rank_waiting(
             strangers[-1].send(b"\xff" * 100)
         elif number % 4 == 1:
             socket.send_fds(strangers[-1], [b"{}"], [0] * 9)
-    rank = connected(listener)
-    said = [msgspec.json.encode(played.joining)]
-    socket.send_fds(rank, said, [played.rank.pidfd, *played.kept.descriptors])
-    assert rank.recv(16) == b"ok"
+    rank = join(listener, played)
     played.die()
     wait_for(lambda: ingest.events("died"))
     for each in (*strangers, rank):
         each.close()
-    wait_for(lambda: not thread.is_alive())
+    monkeypatch.setattr(node, "LINGER_S", 0.0)
+    wait_for(lambda: not watching.is_alive())
+
+
+def test_who_parts_from_it_is_seen_though_the_process_goes_on(
+    played: Played, tmp_path: Path, ingest: IngestDouble, listener: socket.socket, watching: threading.Thread,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """One is another program by now, one has detached."""
+    detached = Played(tmp_path / "job" / "detached", ingest.url, is_here=True)
+    connections = [join(listener, each) for each in (played, detached)]
+    detached.kept.end(layout.DETACHED)
+    for each in connections:
+        each.close()
+    monkeypatch.setattr(node, "LINGER_S", 0.0)
+    wait_for(lambda: not watching.is_alive())
+    assert died(ingest).data["replaced"] and not played.rank.folder.exists()
+    assert not detached.rank.folder.exists(), "what it had left is sent"
+    detached.rank.close()
+
+
+def test_patience_ends_sooner_where_the_job_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node.signal, "signal", lambda *handler: None)
+    now_s = 100.0
+    monkeypatch.setattr(node.time, "monotonic", lambda: now_s)
+    with socket.socket() as listener:
+        watcher = node.Node(listener, tmp_path / "job")
+        now_s += node.PATIENCE_STOPPED_S + 1
+        assert not watcher._is_out_of_patience()
+        watcher._stopped(signal.SIGTERM, None)
+        assert watcher._is_out_of_patience()
+        watcher._ranks[0] = None  # type: ignore[assignment]
+        assert not watcher._is_out_of_patience(), "while a rank lives nobody is in a hurry"
 
 
 def connected(listener: socket.socket) -> socket.socket:
@@ -294,18 +359,23 @@ def test_before_its_time_a_folder_has_no_turn(
     played: Played, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: list[Folder] = []
+    looks = [0]
+    turn = Uploads._turn
+
+    def look(tested: Uploads) -> bool:
+        looks[0] += 1
+        return turn(tested)
+
+    monkeypatch.setattr(Uploads, "_turn", look)
     monkeypatch.setattr(uploads, "upload", lambda folder, *rest: turns.append(folder))
     played.die()
     found = played.rank.ended()
     assert found is not None
     tested = Uploads(lambda: bool(turns) and is_over.is_set())
     is_over = threading.Event()
-    monkeypatch.setattr(
-        uploads.Waiting, "postpone", lambda waiting, _: setattr(waiting, "due_s", time.monotonic() + 60)
-    )
+    monkeypatch.setattr(Waiting, "postpone", lambda waiting, _: setattr(waiting, "due_s", time.monotonic() + 60))
     tested.add(found[0], None)
-    wait_for(lambda: turns)
-    time.sleep(3 * uploads.PAUSE_S)
+    wait_for(lambda: looks[0] > 3)
     assert len(turns) == 1
     is_over.set()
     wait_for(lambda: tested.are_done)
