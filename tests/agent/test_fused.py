@@ -4,7 +4,6 @@ own (Triton decides at its import); and compiled for GPUs that need not be here.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +22,13 @@ from rangewatch.statistics import device, fused
 from rangewatch.statistics.fused import FORMATS, FusedReads, Layout, layout_of, table_of
 from rangewatch.statistics.fused_time import TIMED_STEPS, DeviceTime
 from rangewatch.step_buffer import POSITIONS, StepBuffer
+from tests import forked
 from tests.agent.reference import statistics_of
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 CPU = torch.device("cpu")
 DTYPES = pytest.mark.parametrize("dtype", FORMATS, ids=str)
+SLOW = pytest.mark.slow
 PATTERNS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 
@@ -36,23 +37,29 @@ class TestHere:
 
     __test__ = not IS_INTERPRETED
 
-    def test_everything_else_in_the_interpreter(self) -> None:
-        pytest.importorskip("triton")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))]
-        run = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    @pytest.mark.parametrize("tier", ["not slow", pytest.param("slow", marks=SLOW)])
+    def test_everything_else_in_the_interpreter(self, tier: str) -> None:
+        command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", tier, str(Path(__file__))]
+        run = forked.rank.run(*command, env={**os.environ, "TRITON_INTERPRET": "1"})
         assert run.returncode == 0 and " passed" in run.stdout, run.stdout + run.stderr
 
+    @SLOW
     @pytest.mark.parametrize("capability", [80, 90, 100])
     @pytest.mark.parametrize("kernel", ["measure", "measure_parts"])
     def test_bfloat16_compiles_for_each_gpu(self, kernel: str, capability: int) -> None:
         assert "ld.global.v4.b32" in compiled(kernel, torch.bfloat16, capability)  # 16 bytes a thread
 
-    @pytest.mark.parametrize("dtype", FORMATS, ids=str)
+    @pytest.mark.parametrize(
+        "dtype", [dtype if dtype is torch.float64 else pytest.param(dtype, marks=SLOW) for dtype in FORMATS], ids=str
+    )
     def test_every_dtype_compiles_and_reads_wide(self, dtype: torch.dtype) -> None:
         load = {8: "v2.b64", 4: "v4.b32", 2: "v4.b32", 1: "v2.b32"}[dtype.itemsize]
         assert f"ld.global.{load}" in compiled("measure", dtype, 90)
 
-    @pytest.mark.parametrize(("is_dense", "is_aligned"), [(True, False), (False, True), (False, False)])
+    @pytest.mark.parametrize(
+        ("is_dense", "is_aligned"),
+        [(False, False), pytest.param(True, False, marks=SLOW), pytest.param(False, True, marks=SLOW)],
+    )
     def test_odd_layouts_compile(self, is_dense: bool, is_aligned: bool) -> None:
         assert "ld.global" in compiled("measure", torch.bfloat16, 90, IS_DENSE=is_dense, IS_ALIGNED=is_aligned)
 
@@ -79,7 +86,7 @@ class TestHere:
 
     @pytest.fixture
     def launches(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-        triton = pytest.importorskip("triton")
+        import triton
         from triton.backends.compiler import GPUTarget
 
         from rangewatch.statistics import fused_kernels
@@ -132,7 +139,8 @@ class TestHere:
         assert "triton" in why_not and row["amax"] == 2.0
 
     def test_what_was_compiled_for_a_gpu_does_not_run_here(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("triton")
+        import triton  # noqa: F401 - before it is told
+
         monkeypatch.setenv("TRITON_INTERPRET", "1")  # too late: Triton has been imported
         why_not, row = read_by_reader(torch.tensor([1.0, -2.0]))
         assert why_not == "Triton's interpreter is off" and row["amax"] == 2.0
@@ -145,7 +153,7 @@ class TestHere:
         huge = table_of(batch[3:], 1 << 16, 2)
         assert huge[:, 1].sum() == (1 << 33) + 1 and huge[-1].tolist() == [(1 << 46) + (1 << 34), 1, 1, 5]
 
-    @settings(deadline=None)
+    @settings(max_examples=25)
     @given(st.data())
     def test_a_layout_has_every_element_as_often_as_the_tensor(self, data: st.DataObject) -> None:
         shown = strange(torch.arange(720), data.draw)  # each element is its own place
@@ -226,7 +234,7 @@ class Event:
 
 def compiled(kernel: str, dtype: torch.dtype, capability: int, **constants: bool) -> str:
     """PTX; raises when the kernel does not compile for this compute capability."""
-    triton = pytest.importorskip("triton")
+    import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -251,6 +259,11 @@ def strange(tensor: Tensor, draw: Callable[[Any], Any]) -> Tensor:
     if draw(st.booleans()):
         shown = shown.narrow(0, 0, 1).expand(draw(st.integers(1, 4)), *shown.shape[1:])
     return shown[..., None] if draw(st.booleans()) else shown
+
+
+def some(*quick: torch.dtype) -> list[Any]:
+    """All dtypes, of which the others are slow."""
+    return [dtype if dtype in quick else pytest.param(dtype, marks=SLOW) for dtype in FORMATS]
 
 
 def read_by_reader(*tensors: Tensor) -> tuple[str, dict[str, float]]:
@@ -278,7 +291,11 @@ class TestInterpreted:
     def reads(self) -> FusedReads:
         return FusedReads(CPU)
 
-    @pytest.mark.parametrize("dtype", [dtype for dtype in FORMATS if dtype.itemsize <= 2], ids=str)
+    @pytest.mark.parametrize(
+        "dtype",
+        [dtype if dtype.itemsize == 1 else pytest.param(dtype, marks=SLOW) for dtype in FORMATS if dtype.itemsize <= 2],
+        ids=str,
+    )
     def test_every_bit_pattern(self, reads: FusedReads, dtype: torch.dtype) -> None:
         patterns = PATTERNS[dtype.itemsize]
         info = torch.iinfo(patterns)
@@ -286,37 +303,58 @@ class TestInterpreted:
 
     @DTYPES
     def test_the_ends_of_the_range(self, reads: FusedReads, dtype: torch.dtype) -> None:
+        check(reads, special(dtype))
+
+    @SLOW
+    @DTYPES
+    def test_each_end_alone(self, reads: FusedReads, dtype: torch.dtype) -> None:
         values = special(dtype)
-        check(reads, values)
         for value in values[values.double() >= 0][1:]:
             check(reads, value)
 
     @pytest.mark.parametrize("values", [[], [float("nan")], [float("inf")]], ids=str)
-    @DTYPES
+    @pytest.mark.parametrize("dtype", some(torch.float64, torch.bfloat16), ids=str)
     def test_nothing_finite_or_nothing_but_zeros(
         self, reads: FusedReads, dtype: torch.dtype, values: list[float]
     ) -> None:
         check(reads, torch.tensor([*values, *values, 0.0, -0.0] if not values else values * 5).to(dtype))
 
-    @pytest.mark.parametrize("tiles", [0.5, 1.0, 1.01, 3.0, 9.37])
-    @DTYPES
+    @pytest.mark.parametrize(
+        "tiles", [pytest.param(tiles, marks=[] if tiles == 1.01 else SLOW) for tiles in (0.5, 1.0, 1.01, 3.0, 9.37)]
+    )
+    @pytest.mark.parametrize("dtype", some(torch.float64, torch.float16, torch.float8_e5m2), ids=str)
     def test_any_size(self, reads: FusedReads, dtype: torch.dtype, tiles: float) -> None:
         form = FORMATS[dtype]
         tensor = random(int(tiles * form.lanes * form.unroll), dtype)
         tensor[-1], tensor[-2] = 0.0, tensor[-3]
         check(reads, tensor)
 
-    def test_only_the_program_that_met_it_looks_again(self, reads: FusedReads) -> None:
-        for place in (5000, -1):
-            tensor = random(40_000, torch.float32)
-            tensor[place], tensor[17] = float("nan"), -float("inf")
-            check(reads, tensor)
+    @pytest.mark.parametrize("place", [-1, pytest.param(5000, marks=SLOW)])
+    def test_only_the_program_that_met_it_looks_again(self, reads: FusedReads, place: int) -> None:
+        tensor = random(40_000, torch.float32)
+        tensor[place], tensor[17] = float("nan"), -float("inf")
+        check(reads, tensor)
 
+    @SLOW
     @pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-30, 1e-22, 1e-10, 1e10, 1e12, 1e19, 1e30, 1e37])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
     def test_squares_at_any_scale(self, reads: FusedReads, dtype: torch.dtype, scale: float) -> None:
         check(reads, (random(9000, torch.float64) * scale).to(dtype))
 
+    @pytest.mark.parametrize("scale", [1e-30, 1e30])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_squares_of_few_at_a_scale(self, reads: FusedReads, dtype: torch.dtype, scale: float) -> None:
+        check(reads, (random(900, torch.float64) * scale).to(dtype))
+
+    def test_a_layout_of_each_kind(self, reads: FusedReads) -> None:
+        tensor = random(10 * 60, torch.bfloat16).reshape(10, 60)
+        tensor[3, 3], tensor[7, 1], tensor[9, 59], tensor[0, 5] = float("nan"), float("inf"), 0.0, 1e-40
+        permuted, gapped, repeated = tensor.t(), tensor[1:, 1::3], tensor[:1].expand(50, 60)
+        overlapping, copied = tensor.flatten().as_strided((50, 8), (3, 1)), tensor.reshape(5, 2, 60)[::2, :, ::3]
+        for shown in (permuted, gapped, repeated, overlapping, copied):
+            check(reads, shown)
+
+    @SLOW
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn], ids=str)
     def test_layouts(self, reads: FusedReads, dtype: torch.dtype) -> None:
         tensor = random(100 * 60, dtype).reshape(100, 60)
@@ -408,9 +446,19 @@ class TestInterpreted:
         check(reads, torch.ones(3))
         assert not reads._is_thin and not reads.why_not
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=6)
     @given(st.data())
     def test_any_bits_in_any_layout(self, data: st.DataObject) -> None:
+        self.any_bits(data)
+
+    @SLOW
+    @settings(max_examples=100)
+    @given(st.data())
+    def test_any_bits_in_any_layout_many_times(self, data: st.DataObject) -> None:
+        self.any_bits(data)
+
+    @staticmethod
+    def any_bits(data: st.DataObject) -> None:
         dtype = data.draw(st.sampled_from(list(FORMATS)))
         seed = data.draw(st.integers(0, 2**32 - 1))
         raw = np.random.default_rng(seed).integers(0, 256, 720 * dtype.itemsize, np.uint8)

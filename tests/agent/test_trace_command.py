@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests import forked
 from tests.agent.command import typed
 from tests.server.process import Run, Server
@@ -80,7 +78,7 @@ def test_ranks_that_do_not_do_it_are_named(run: Run) -> None:
     ranks = [Rank(run, rank, world_size=5) for rank in range(5)]
     asked_of = [word for rank in (0, 1, 2, 4) for word in ("--rank", str(rank))]
     process = start(run.server.url, "trace", str(run.id), *asked_of)
-    number = [heard(rank)["id"] for rank in ranks[:3]][0]
+    (number,) = {heard(rank)["id"] for rank in ranks[:3]}
     ranks[0].send({"id": number, "state": "done", "first_step": 4, "last_step": 4})
     for rank in (ranks[1], ranks[2]):
         rank.send({"id": number, "state": "refused", "reason": "no module is named x"})
