@@ -23,7 +23,7 @@ ALERTS = re.compile(r"/api/v1/runs/\d+/alerts\?")
 SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 INJECTED = "main img, main script, main b, main u, main iframe, [onerror], a[href^='javascript:' i]"
 LINES = "(lines) => lines.map((line) => { const box = line.getBoundingClientRect(); return box.left + box.width / 2; })"
-MARKED_PAGES = ("", "/layers", "/tensor?tensor=0")
+MARKED_PAGES = ("/layers", "/tensor?tensor=0")
 BAD_FROM = 30
 LAYER = Catalogue(statistics.ALL, (TensorEntry(MARKUP[1], "output", 0, "float16", (4, 8), 0, "Linear"),))
 FIGURES = "(plots) => plots.filter((plot) => plot.data).map((plot) => plot.dataset.testid.replace('figure-', ''))"
@@ -75,7 +75,7 @@ def run(runs: Runs) -> int:
     return overflowing(runs.server, "marked")
 
 
-@pytest.mark.parametrize("path", MARKED_PAGES)
+@pytest.mark.parametrize("path", ["", *(pytest.param(each, marks=pytest.mark.slow) for each in MARKED_PAGES)])
 def test_an_alert_stands_at_its_step_with_a_line_through_every_lane(tab: Tab, run: int, path: str) -> None:
     page = tab.open(f"/runs/{run}{path}")
     expect(marks(page)).to_have_count(1)

@@ -48,6 +48,14 @@ def test_collectives_say_who_is_waited_for(tab: Tab, runs: Runs) -> None:
     expect(table.locator("tbody tr", has_text="broadcast").first.locator("td").last).to_have_text("n/a")
     expect(page.locator(".figure-notes", has_text="Left out")).to_contain_text("broadcast (3)")
     expect(page.get_by_test_id("sources")).to_contain_text("Rank 3: hidden under CUDA graphs")
+    head = table.get_by_role("columnheader", name="Wait p50")
+    head.get_by_role("button").click()
+    expect(head).to_have_attribute("aria-sort", "descending")
+    waits = table.locator("tbody tr td:nth-child(11)").all_inner_texts()
+    assert waits[0] == "30 ms" and waits[-1] == "n/a"
+    head.get_by_role("button").click()
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    expect(table.locator("tbody tr").last).to_contain_text("n/a")
 
 
 def test_the_heatmap_is_hot_where_a_rank_costs_and_leads_to_the_step(tab: Tab, runs: Runs) -> None:
@@ -94,19 +102,6 @@ def test_the_timeline_tells_waiting_from_communicating(tab: Tab, runs: Runs) -> 
     expect(lane.locator("output")).to_contain_text("all_reduce 5 of default_pg (2 MiB float32), duration not known")
     page.keyboard.press("ArrowDown")
     expect(lane.locator("output")).to_contain_text("rank 1:")
-
-
-def test_tables_are_sorted_by_a_click(tab: Tab, runs: Runs) -> None:
-    page = visit(tab, f"/runs/{runs.health}/collectives")
-    table = page.get_by_test_id("collectives-table")
-    head = table.get_by_role("columnheader", name="Wait p50")
-    head.get_by_role("button").click()
-    expect(head).to_have_attribute("aria-sort", "descending")
-    waits = table.locator("tbody tr td:nth-child(11)").all_inner_texts()
-    assert waits[0] == "30 ms" and waits[-1] == "n/a"
-    head.get_by_role("button").click()
-    expect(head).to_have_attribute("aria-sort", "ascending")
-    expect(table.locator("tbody tr").last).to_contain_text("n/a")
 
 
 def test_hang_is_marked_only_while_there_is_one(tab: Tab, runs: Runs) -> None:
@@ -239,7 +234,7 @@ def test_a_host_and_the_choice_of_card(tab: Tab, runs: Runs) -> None:
     expect(page.get_by_test_id("figure-gpu-clocks")).to_be_visible()
 
 
-def test_environments_show_findings_odd_ranks_and_facts(tab: Tab, runs: Runs) -> None:
+def test_environments_show_findings_odd_ranks_facts_and_links(tab: Tab, runs: Runs) -> None:
     page = visit(tab, f"/runs/{runs.health}/environment")
     expect(page.get_by_test_id("verdict")).to_contain_text("2 warnings on 4 ranks")
     expect(page.get_by_test_id("odd-ranks")).to_contain_text("Rank 3 on node1: NCCL_DEBUG is INFO")
@@ -253,9 +248,6 @@ def test_environments_show_findings_odd_ranks_and_facts(tab: Tab, runs: Runs) ->
     facts.locator("[data-section=variables] summary").click()
     expect(facts.locator("tr", has_text="variables.NCCL_DEBUG")).to_contain_text("INFO on rank 3")
 
-
-def test_the_links_are_a_matrix(tab: Tab, runs: Runs) -> None:
-    page = visit(tab, f"/runs/{runs.health}/environment")
     expect(page.get_by_test_id("link-verdict")).to_contain_text("bad link 2-5; slow link 0-7")
     expect(page.get_by_test_id("link-problems")).to_contain_text(f"the worker died by SIGSEGV {MARK}")
     picture = page.get_by_test_id("picture-busbw")

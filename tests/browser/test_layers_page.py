@@ -27,7 +27,7 @@ def wait_for_quiet(server: Server) -> None:
     """Until there were no changes for longer than they are gathered: a page that begins to listen fetches everything
     again if there was one of any run, also of one that another test still sends.
     """
-    for _ in range(20):
+    for _ in range(60):
         before = server.client.get("/api/v1/runs").headers["rangewatch-changes"]
         time.sleep(0.6)
         if server.client.get("/api/v1/runs").headers["rangewatch-changes"] == before:
@@ -112,7 +112,7 @@ def test_rows_can_stand_worst_first(tab: Tab, runs: Runs) -> None:
     assert labels[2] == "blocks.0.ff output"  # it was saturated
 
 
-def test_an_expression_narrows_and_a_bad_one_is_explained_at_the_field(tab: Tab, runs: Runs) -> None:
+def test_an_expression_narrows_a_bad_one_is_explained_and_nothing_that_matches_is_said(tab: Tab, runs: Runs) -> None:
     tab.expected.append("422")
     page = tab.open(f"/runs/{runs.states}/layers")
     field = page.get_by_label("Part of a layer's name")
@@ -124,10 +124,7 @@ def test_an_expression_narrows_and_a_bad_one_is_explained_at_the_field(tab: Tab,
     field.fill("ff kind:grad")
     wait_for_rows(page, 4)
     expect(page.get_by_role("alert")).to_be_hidden()
-
-
-def test_where_nothing_matches_the_page_says_what_to_change(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}/layers?q=no-such-layer&kind=grad")
+    tab.visit(f"/runs/{runs.states}/layers?q=no-such-layer&kind=grad")
     nothing = page.get_by_test_id("nothing-matches")
     expect(nothing).to_contain_text("the name filter “no-such-layer”, the kinds grad")
     nothing.get_by_role("button", name="Clear the name filter").click()
@@ -145,6 +142,7 @@ def test_no_part_of_the_page_is_wider_than_the_window(tab: Tab, runs: Runs) -> N
             assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), (width, query)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["", "?tensor=5", "?axes=step%2Crank", "?axes=tensor%2Crank&step=3"])
 def test_the_picture_is_asked_for_once(tab: Tab, runs: Runs, query: str) -> None:
     """What stands beside it has its place from the first, or another width would ask for other columns; and what was
@@ -154,6 +152,6 @@ def test_the_picture_is_asked_for_once(tab: Tab, runs: Runs, query: str) -> None
     asked: list[str] = []
     tab.page.on("request", lambda request: asked.append(request.url))
     page = tab.open(f"/runs/{runs.states}/layers{query}")
-    page.wait_for_timeout(600)  # twice the time after which a width counts as settled
+    page.evaluate("() => new Promise((done) => setTimeout(done, 310))")  # a width counts as settled after 300 ms
     pictures = re.findall(r"(?:/figures/|figure=)(layers|timeline|ranks)\?", unquote(" ".join(asked)))
     assert len(pictures) == 1, asked

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import polars
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -48,6 +47,8 @@ PAGES = {
 
 def read(data: bytes) -> pa.Table:
     """As pyarrow reads it, which polars' own reader must read alike."""
+    import polars
+
     found = pyarrow.parquet.read_table(io.BytesIO(data))
     if found.num_columns:
         assert polars.read_parquet(io.BytesIO(data)).rows() == [tuple(row.values()) for row in found.to_pylist()]
@@ -84,7 +85,9 @@ def compare(csv_file: bytes, parquet_file: bytes) -> pa.Table:
     return found
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name", ["hostile", *(pytest.param(each, marks=pytest.mark.slow) for each in PAGES if each != "hostile")]
+)
 def test_every_figure_has_its_csv_as_parquet(name: str, tab: Tab, runs: Runs) -> None:
     run, path, expected = PAGES[name]
     page = tab.open(f"/runs/{getattr(runs, run)}{path}")
@@ -94,7 +97,12 @@ def test_every_figure_has_its_csv_as_parquet(name: str, tab: Tab, runs: Runs) ->
         first, csv_file = save(page, figure, "CSV of what is shown")
         second, parquet_file = save(page, figure, "Parquet of what is shown")
         assert second.suggested_filename == first.suggested_filename.removesuffix("csv") + "parquet"
-        assert compare(csv_file, parquet_file).num_columns > 3, figure
+        table = compare(csv_file, parquet_file)
+        assert table.num_columns > 3, figure
+        if name == "hostile":
+            found = set(table.column("row").to_pylist())
+            assert {f"{each} output" for each in MARKUP} <= found
+            assert any(LONG in each for each in found)
 
 
 def test_the_types_of_a_heatmap_are_told_and_what_is_not_known_is_null(tab: Tab, runs: Runs) -> None:
@@ -108,13 +116,6 @@ def test_the_types_of_a_heatmap_are_told_and_what_is_not_known_is_null(tab: Tab,
     assert all(row["headroom_bits"] > 0 for row in rows if row["state"] == "value")
     frame = found.to_pandas()
     assert frame["headroom_bits"].isna().sum() == frame["state"].isin(["NaN", "Inf", "not observed", "all zero"]).sum()
-
-
-def test_hostile_names_are_as_they_are(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.hostile}/layers")
-    found = set(read(save(page, "layers", "Parquet of what is shown")[1]).column("row").to_pylist())
-    assert {f"{name} output" for name in MARKUP} <= found
-    assert any(LONG in name for name in found)
 
 
 def text(chance: random.Random) -> str | None:
@@ -149,9 +150,10 @@ def made(seed: int) -> dict[str, Any]:
     return {"columns": columns, "textColumns": texts, "rows": [[column[i] for column in filled] for i in range(rows)]}
 
 
-def test_any_table_comes_back_as_it_was(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}")
-    tables = [made(seed) for seed in range(60)]
+@pytest.mark.parametrize("count", [12, pytest.param(60, marks=pytest.mark.slow)])
+def test_any_table_comes_back_as_it_was(tab: Tab, runs: Runs, count: int) -> None:
+    page = tab.open(f"/runs/{runs.empty}")
+    tables = [made(seed) for seed in range(count)]
     for table, data in zip(tables, page.evaluate(WRITE, tables), strict=True):
         found = read(base64.b64decode(data))
         assert found.column_names == table["columns"]

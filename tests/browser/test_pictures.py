@@ -12,7 +12,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-import pandas
 import pytest
 from playwright.sync_api import Download, Locator, Page, expect
 
@@ -73,10 +72,8 @@ def check_svg(data: bytes) -> ElementTree.Element:
     return root
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_png_has_the_cells_and_the_marks_of_their_states(tab: Tab, runs: Runs, theme: Any) -> None:
-    tab.page.emulate_media(color_scheme=theme)
-    page = tab.open(f"/runs/{runs.states}/layers?rank=0")
+def check_png(page: Page, runs: Runs) -> None:
+    """It has the cells, and the marks of their states."""
     download, data = save(page, "layers", "PNG picture")
     assert download.suggested_filename == f"run-{runs.states}-layers-steps-0-199-rank-0.png"
     found = picture_pixels(page, data)
@@ -86,6 +83,67 @@ def test_a_png_has_the_cells_and_the_marks_of_their_states(tab: Tab, runs: Runs,
     for name, least in (("panel", 10_000), ("nonfinite", 20), ("hatch", 50), ("h0", 100), ("h6", 100), ("ink", 50)):
         count = int(drawn.near(found, drawn.colour(page, name), 3).sum())
         assert count > least, (name, count)
+
+
+def check_svg_of_cells(page: Page) -> None:
+    """It says what it is, and has cells, states and names."""
+    root = check_svg(save(page, "layers", "SVG picture")[1])
+    title, about = root.findtext(f"{SVG}title") or "", root.findtext(f"{SVG}desc") or ""
+    assert "Headroom by layer" in title and "run states" in about and "steps 0-199" in about and "rank 0" in about
+    shown = texts(root)
+    assert title in shown and about in shown, "the title is to be seen, too"
+    for word in ("step", "saturated", "NaN", "not observed", "stale", "headroom, bits", "150"):
+        assert word in shown, word
+    images = [each.get(LINK) or each.get("href") or "" for each in root.iter(f"{SVG}image")]
+    assert len(images) >= 1 + 6 and all(each.startswith("data:image/png;base64,") for each in images)
+
+
+def check_csv(page: Page) -> None:
+    """Every cell that is shown."""
+    rows = rows_of(save(page, "layers", "CSV of what is shown")[1])
+    states, bits = hand_made.states(0), expected_bits(0)
+    assert len(rows) == states.size
+    for at, row in enumerate(rows):
+        tensor, step = divmod(at, hand_made.STEPS)
+        assert (row["first_step"], row["last_step"]) == (str(step), str(step))
+        assert row["state"] == WORDS[states[tensor, step]]
+        if np.isfinite(bits[tensor, step]):
+            assert abs(float(row["headroom_bits"]) - bits[tensor, step]) <= 1e-5
+        else:
+            assert row["headroom_bits"] == ""
+
+
+def check_table(page: Page) -> None:
+    """States in words, while it is asked for."""
+    table = lane(page, "layers").locator(".figure-table")
+    expect(table).to_be_hidden()
+    assert table.locator("*").count() == 0, "nothing of it is made before it is asked for"
+    menu(page, "layers").get_by_text("Show as a table").click()
+    expect(table).to_be_visible()
+    expect(table.locator("tbody tr")).to_have_count(hand_made.TENSORS)
+    row = table.locator("tbody tr").nth(3)
+    expect(row.locator("th[scope=row]")).to_have_count(1)
+    expect(row.locator("td").nth(0)).to_have_text("Inf")
+    expect(row.locator("td").nth(1)).to_have_text("step 120")
+    expect(table.locator("tbody tr").nth(5).locator("td").nth(2)).to_have_text("all zero")
+    expect(table.locator("caption")).to_contain_text("Headroom by layer, rank 0")
+    menu(page, "layers").get_by_text("Hide the table").click()
+    expect(table).to_be_hidden()
+    assert table.locator("*").count() == 0
+
+
+def test_a_heatmap_is_saved_as_pictures_and_values_and_read_as_a_table(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers?rank=0")
+    check_png(page, runs)
+    check_svg_of_cells(page)
+    check_csv(page)
+    check_table(page)
+
+
+@pytest.mark.slow
+def test_a_png_in_the_dark(tab: Tab, runs: Runs) -> None:
+    tab.page.emulate_media(color_scheme="dark")
+    check_png(tab.open(f"/runs/{runs.states}/layers?rank=0"), runs)
 
 
 @pytest.mark.slow
@@ -110,20 +168,6 @@ def test_a_picture_of_a_part_of_the_columns_is_that_part(tab: Tab, runs: Runs) -
     np.testing.assert_allclose(saved[[0, -1]], shown[[0, -1]], atol=4)
 
 
-def test_an_svg_says_what_it_is_and_has_cells_states_and_names(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}/layers?rank=0&start=100&stop=180")
-    _, data = save(page, "layers", "SVG picture")
-    root = check_svg(data)
-    title, about = root.findtext(f"{SVG}title") or "", root.findtext(f"{SVG}desc") or ""
-    assert "Headroom by layer" in title and "run states" in about and "steps 100-179" in about and "rank 0" in about
-    shown = texts(root)
-    assert title in shown and about in shown, "the title is to be seen, too"
-    for word in ("step", "saturated", "NaN", "not observed", "stale", "headroom, bits", "160"):
-        assert word in shown, word
-    images = [each.get(LINK) or each.get("href") or "" for each in root.iter(f"{SVG}image")]
-    assert len(images) >= 1 + 6 and all(each.startswith("data:image/png;base64,") for each in images)
-
-
 @pytest.mark.slow
 def test_an_svg_of_lines_names_them(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
@@ -132,22 +176,9 @@ def test_an_svg_of_lines_names_them(tab: Tab, runs: Runs) -> None:
     assert "loss scale" in shown and "skipped step" in shown and "run states" in shown and "steps 0-199" in shown
 
 
-def test_the_csv_of_a_heatmap_is_every_cell_that_is_shown(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}/layers?rank=0")
-    rows = rows_of(save(page, "layers", "CSV of what is shown")[1])
-    states, bits = hand_made.states(0), expected_bits(0)
-    assert len(rows) == states.size
-    for at, row in enumerate(rows):
-        tensor, step = divmod(at, hand_made.STEPS)
-        assert (row["first_step"], row["last_step"]) == (str(step), str(step))
-        assert row["state"] == WORDS[states[tensor, step]]
-        if np.isfinite(bits[tensor, step]):
-            assert float(row["headroom_bits"]) == pytest.approx(bits[tensor, step], abs=1e-5)
-        else:
-            assert row["headroom_bits"] == ""
-
-
 def test_the_servers_files_are_of_what_is_shown(tab: Tab, runs: Runs) -> None:
+    import pandas
+
     page = tab.open(f"/runs/{runs.states}/layers?rank=0&start=100&stop=140&q=0")
     frames = [
         pandas.read_csv(io.BytesIO(save(page, "layers", "CSV of every recorded value")[1])),
@@ -169,25 +200,6 @@ def test_lines_have_no_file_of_the_server_and_say_so(tab: Tab, runs: Runs) -> No
     expect(choices.locator("a")).to_have_count(0)
     rows = rows_of(save(page, "loss", "CSV of what is shown")[1])
     assert [float(row["value"]) for row in rows] == pytest.approx([2 + step / 100 for step in range(hand_made.STEPS)])
-
-
-def test_a_heatmap_as_a_table_says_states_in_words(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}/layers?rank=0")
-    table = lane(page, "layers").locator(".figure-table")
-    expect(table).to_be_hidden()
-    assert table.locator("*").count() == 0, "nothing of it is made before it is asked for"
-    menu(page, "layers").get_by_text("Show as a table").click()
-    expect(table).to_be_visible()
-    expect(table.locator("tbody tr")).to_have_count(hand_made.TENSORS)
-    row = table.locator("tbody tr").nth(3)
-    expect(row.locator("th[scope=row]")).to_have_count(1)
-    expect(row.locator("td").nth(0)).to_have_text("Inf")
-    expect(row.locator("td").nth(1)).to_have_text("step 120")
-    expect(table.locator("tbody tr").nth(5).locator("td").nth(2)).to_have_text("all zero")
-    expect(table.locator("caption")).to_contain_text("Headroom by layer, rank 0")
-    menu(page, "layers").get_by_text("Hide the table").click()
-    expect(table).to_be_hidden()
-    assert table.locator("*").count() == 0
 
 
 def test_a_menu_is_worked_with_keys(tab: Tab, runs: Runs) -> None:
