@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,10 +119,11 @@ def fill(store: Store, truth: dict[str, np.ndarray], first: int = RESUMED, ends:
 
 def idle(store: Store) -> None:
     """Until what had to wait has been made into tiles."""
-    deadline = time.monotonic() + 20
-    while min(frontiers(store)) < STEPS // 64 * 64 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert min(frontiers(store)) >= STEPS // 64 * 64
+    for _ in range(3_000):
+        if min(frontiers(store)) >= STEPS // 64 * 64:
+            return
+        time.sleep(0.01)
+    raise AssertionError("tiles are never done")
 
 
 def frontiers(store: Store) -> list[int]:
@@ -176,9 +175,12 @@ def figure(store: Store, name: str, start: int, stop: int, columns: int = 1_000)
         return figures.BY_NAME[name].build(run, params)
 
 
-def test_everything_from_the_kept_level_up_is_as_before(store: Store, truth: dict[str, np.ndarray]) -> None:
+def test_what_is_thinned_is_single_steps_that_no_event_is_near(store: Store, truth: dict[str, np.ndarray]) -> None:
+    """Everything from the kept level up is as before, and around an event every step."""
     fill(store, truth)
     before = {level: blocks(store, level, RESUMED, STEPS) for level in (1, 2, 3)}
+    low, high = BAD // 64 * 64 - 64, BAD // 64 * 64 + 128
+    steps_before, drawn_before = blocks(store, 0, low, high), figure(store, "layers", low + 3, high - 5)
     was_there = level_0(store)
     action = thin_all(store)
     assert level_0(store) == level_0(store, SUMMARY) == level_0(store, SERIES_PART)
@@ -186,36 +188,26 @@ def test_everything_from_the_kept_level_up_is_as_before(store: Store, truth: dic
     assert gone == set(range(action.step // 64)) & was_there - action.kept
     assert len(gone) > 60
     assert {level: blocks(store, level, RESUMED, STEPS) for level in (1, 2, 3)} == before
+
+    assert {BAD // 64 - 1, BAD // 64, BAD // 64 + 1, RESUMED // 64} <= action.kept
+    assert SPIKE // 64 not in action.kept
+    assert blocks(store, 0, low, high) == steps_before
+    drawn = figure(store, "layers", low + 3, high - 5)
+    assert drawn == drawn_before and drawn["meta"]["steps_per_column"] == 1
+
+    for name in ("layers", "timeline", "tensor", "loss"):
+        is_shown_in_the_columns_there_are(store, truth, name)
     thin_all(store, level=2)
     assert {level: blocks(store, level, RESUMED, STEPS) for level in (2, 3)} == {2: before[2], 3: before[3]}
 
 
-def test_around_an_event_every_step_stays(store: Store, truth: dict[str, np.ndarray]) -> None:
-    fill(store, truth)
-    low, high = BAD // 64 * 64 - 64, BAD // 64 * 64 + 128
-    before = blocks(store, 0, low, high)
-    was = figure(store, "layers", low + 3, high - 5)
-    action = thin_all(store)
-    assert {BAD // 64 - 1, BAD // 64, BAD // 64 + 1, RESUMED // 64} <= action.kept
-    assert SPIKE // 64 not in action.kept
-    assert blocks(store, 0, low, high) == before
-    found = figure(store, "layers", low + 3, high - 5)
-    assert found["meta"]["steps_per_column"] == 1
-    assert found == was
-
-
-@pytest.mark.parametrize("name", ["layers", "timeline", "tensor", "loss"])
-def test_a_thinned_range_is_shown_in_the_columns_there_are(
-    tmp_path: Path, open_store: Callable[[str], Store], truth: dict[str, np.ndarray], name: str
-) -> None:
-    store = open_store(f"sqlite:///{tmp_path}/a.db")
-    fill(store, truth)
-    thin_all(store)
+def is_shown_in_the_columns_there_are(store: Store, truth: dict[str, np.ndarray], name: str) -> None:
+    """The figure of a thinned range."""
     found = figure(store, name, SPIKE - 101, SPIKE + 102)
     meta = found["meta"]
     assert meta["steps_per_column"] == 8 and meta["start"] % 8 == 0 and meta["stop"] % 8 == 0
     assert "detail before step 5632 is kept at 8 steps a column" in meta["note"]
-    assert meta["thinned"] == {"step": 5632, "steps": 8}
+    assert meta["thinned"] == {"step": 5632, "steps": 8}, name
     if name == "layers":
         start, stop = meta["start"], meta["stop"]
         amax = truth["amax"][:, :, start:stop].max(axis=0).reshape(TENSORS, -1, 8).max(axis=2)
@@ -228,8 +220,7 @@ def test_a_thinned_range_is_shown_in_the_columns_there_are(
     assert "thinned" not in figure(store, name, 5_700, 5_900)["meta"]
 
 
-def test_what_stays_around_losses_and_skipped_steps_and_failures(tmp_path: Path, open_store: Callable) -> None:
-    store = open_store(f"sqlite:///{tmp_path}/a.db")
+def test_what_stays_around_losses_and_skipped_steps_and_failures(store: Store) -> None:
     known = catalogue(1)
     store.send(opening(known))
     loss, skipped = np.ones(STEPS), np.zeros(STEPS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,17 @@ from tests.server.test_retention_faults import wait_until
 from tests.server.test_samples import BEGAN, KNOWN, SECOND, damage, gpu, latest, read, rows_in, sampled
 
 PER_CHUNK = 2
+MOVES = ["sqlite to postgres", "postgres to sqlite"]
 
 
-@pytest.fixture
-def other_url(database_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database of the other kind."""
-    if make_url(database_url).get_backend_name() == "sqlite":
-        yield str(request.getfixturevalue("postgres_url"))
-    else:
-        yield f"sqlite:///{tmp_path / 'other.db'}"
+@pytest.fixture(params=["sqlite to sqlite", *(pytest.param(each, marks=pytest.mark.slow) for each in MOVES)])
+def urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """Of two databases: one from which runs are moved, and the other."""
+    first, second = (
+        str(request.getfixturevalue("postgres_url")) if kind == "postgres" else f"sqlite:///{tmp_path}/{number}.db"
+        for number, kind in enumerate(request.param.split(" to "))
+    )
+    return first, second
 
 
 def fill(store: Store, chunks: int, rank: int = 0, ends: bool = False, run: str = "run") -> None:
@@ -264,9 +266,8 @@ def test_a_run_of_samples_only_is_thinned_too(store: Store) -> None:
     assert rows_in(store) == 2
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_the_command_shows_them(old: Store, sqlite_url: str) -> None:
-    if old.engines.reader.dialect.name != "sqlite":
-        pytest.skip("the same command")
     shown = run_command("prune", "--db", str(make_url(sqlite_url).database), "--keep-days", "0.5", "--dry-run")
     assert shown.returncode == 0 and "samples from before" in shown.stdout, shown
     assert len(numbers(old)) == 30
@@ -284,16 +285,16 @@ def test_a_deleted_run_takes_its_samples_along(store: Store) -> None:
 
 
 def test_backups_move_them_between_databases(
-    database_url: str, other_url: str, open_store: Callable[[str], Store], tmp_path: Path
+    urls: tuple[str, str], open_store: Callable[[str], Store], tmp_path: Path
 ) -> None:
-    store, other = open_store(database_url), open_store(other_url)
+    store, other = (open_store(each) for each in urls)
     fill(other, 1, run="its own")
     for rank in range(2):
         fill(store, AT_ONCE + NEWEST, rank)
     join(store)
     store.send(sampled(AT_ONCE + NEWEST + 1, gpu(5_000)))  # beyond a gap
     before = everything(store)
-    assert put(other, take(store, database_url, tmp_path / "backup.db")).added == ["run"]
+    assert put(other, take(store, urls[0], tmp_path / "backup.db")).added == ["run"]
     assert everything(other, 2) == before
     for each in (store, other):
         assert each.send(sampled(AT_ONCE + NEWEST + 1, gpu(5_000))).duplicate
@@ -339,17 +340,19 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
 def test_samples_that_cannot_be_are_not_restored(
-    kind: str, good: Path, tmp_path: Path, open_store: Callable[[str], Store]
+    good: Path, tmp_path: Path, open_store: Callable[[str], Store]
 ) -> None:
-    with sqlite3.connect(good) as connection:
-        connection.executescript(f"PRAGMA foreign_keys=OFF; {HOSTILE[kind]}")
-    connection.close()
     other = open_store(f"sqlite:///{tmp_path}/new.db")
-    with pytest.raises(BadBackup):
-        put(other, good)
-    assert rows_in(other) == 0
+    for kind, statement in HOSTILE.items():
+        spoilt = tmp_path / f"{kind}.db"
+        spoilt.write_bytes(good.read_bytes())
+        with sqlite3.connect(spoilt) as connection:
+            connection.executescript(f"PRAGMA foreign_keys=OFF; {statement}")
+        connection.close()
+        with pytest.raises(BadBackup):
+            put(other, spoilt)
+        assert rows_in(other) == 0, kind
 
 
 def migrate(url: str, revision: str) -> None:
