@@ -5,24 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from sqlalchemy import select
 
 from rangewatch_server import deadline
 from rangewatch_server.queries import RunReader
-from rangewatch_server.store import tables
 from rangewatch_server.store.samples import SamplesError, decode
 
 MOST_RANKS = 4  # that are asked: all ranks of a model have the same buckets
 MOST_CHUNKS = 64  # of each: two minutes of a rank that sends every two seconds
-_row = tables.samples.c
 
 
 def bucket_names(run: RunReader, source: str, last_step: int) -> Any:
     """What any rank's newest process has told of its buckets last, until `last_step` or later; {} for nothing."""
     for rank in sorted(run.ranks)[:MOST_RANKS]:
-        mine = (_row.run_id == run.id) & (_row.source == source) & (_row.stream_id == run.ranks[rank].streams[-1].id)
-        until = select(_row.payload).where(mine, _row.first_step <= last_step)
-        for payload in run.connection.execute(until.order_by(_row.last_ns.desc()).limit(MOST_CHUNKS)).scalars():
+        for payload in run.payloads(rank, source, last_step, MOST_CHUNKS):
             deadline.check()
             found = _told(payload)
             if found:

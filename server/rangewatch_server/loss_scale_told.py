@@ -6,10 +6,8 @@ import math
 from typing import Any
 
 import msgspec
-from sqlalchemy import select
 
 from rangewatch_server.queries import RunReader
-from rangewatch_server.store import tables
 
 KIND = "scaler"
 MOST_EVENTS = 64
@@ -22,11 +20,8 @@ def told(run: RunReader, rank: int | None) -> dict[str, dict[str, Any]]:
     """Series -> class and settings of its scaler in the rank's last process; null for what it did not say."""
     if rank is None or not run.ranks[rank].streams:
         return {}
-    event = tables.events.c
-    mine = (event.stream_id == run.ranks[rank].streams[-1].id) & (event.kind == KIND)
-    query = select(event.data).where(mine).order_by(event.id.desc()).limit(MOST_EVENTS)
     found: dict[str, dict[str, Any]] = {}
-    for row in run.connection.execute(query):
+    for row in run.events(KIND, MOST_EVENTS, stream_id=run.ranks[rank].streams[-1].id):
         said = msgspec.json.decode(row.data)
         if isinstance(said, dict) and isinstance(said.get("series"), str):
             found.setdefault(said["series"], _settings(said))

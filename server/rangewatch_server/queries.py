@@ -22,7 +22,7 @@ from rangewatch_server.slices import Cache, Damage, RunNames, Stream, StreamSlic
 from rangewatch_server.store import run_about, tables
 from rangewatch_server.store.accumulators import UNMERGED
 from rangewatch_server.store.merged_rows import ALL_RANKS
-from rangewatch_server.store.names import load_series, load_statistics, load_tensors
+from rangewatch_server.store.names import Tensors, load_series, load_statistics, load_tensors
 from rangewatch_server.store.rows import align, union
 from rangewatch_server.store.tiles import WIDTH
 
@@ -221,18 +221,35 @@ class RunReader:
         found: RunNames | None = self.reader.cache.get(key)
         if found is None:
             tensors = load_tensors(self.connection, self.id)
-            statistics = self.statistics()
-            found = RunNames(
-                self.id, tensors, load_series(self.connection, self.id),
-                {part: pyramid.identities(part, statistics) for part in PARTS},
-                {part: pyramid.merge_rules(part, statistics) for part in PARTS},
-            )  # fmt: skip
+            found = run_names(self.id, tensors, load_series(self.connection, self.id), self.statistics())
             self.reader.cache.put(key, found, 500 * len(tensors.entries) + 1_000)
         return found
 
     def statistics(self) -> tuple[Statistic, ...]:
         """The run's statistics."""
         return load_statistics(self.connection, self.id)
+
+    def events(self, kind: str, most: int, *, before: int | None = None, stream_id: int | None = None) -> Sequence[Any]:
+        """(id, stream_id, step, kind, message, data) rows: the newest `most` events of a kind, newest first.
+
+        Of steps before `before`, and of one process, where they are given.
+        """
+        events, streams = tables.events.c, tables.streams.c
+        query = select(events.id, events.stream_id, events.step, events.kind, events.message, events.data)
+        if stream_id is None:
+            query = query.join(tables.streams, streams.id == events.stream_id).where(streams.run_id == self.id)
+        else:
+            query = query.where(events.stream_id == stream_id)
+        if before is not None:
+            query = query.where(events.step < before)
+        return self.connection.execute(query.where(events.kind == kind).order_by(events.id.desc()).limit(most)).all()
+
+    def payloads(self, rank: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
+        """Samples of a rank's newest process that begin by `last_step`, as they are stored: the newest `most`."""
+        row = tables.samples.c
+        mine = (row.run_id == self.id) & (row.source == source) & (row.stream_id == self.ranks[rank].streams[-1].id)
+        until = select(row.payload).where(mine, row.first_step <= last_step)
+        return self.connection.execute(until.order_by(row.last_ns.desc()).limit(most)).scalars()
 
     def newest_events(self, kinds: Sequence[str]) -> list[Any]:
         """(rank, kind, message, data) rows: of each rank's newest incarnation the last event of each of these kinds."""
@@ -313,8 +330,7 @@ class RunReader:
 
         Of `rows` at least, where they are given; ascending.
         """
-        names = self.names()
-        rows = few(rows, part, names)
+        rows = few(rows, part, self.names())
         pieces: list[Block] = []
         newer_from = stop
         for stream in reversed(self.ranks[rank].streams):
@@ -323,20 +339,33 @@ class RunReader:
             low, high = max(start, stream.first_step), min(newer_from, stream.last_step + 1)
             newer_from = min(newer_from, stream.first_step)
             if low < high and stream.id not in without:
-                slices = StreamSlices(self.connection, self.reader.cache, names, stream, self.damage, rows)
-                pieces = [*slices.pieces(part, level, low, high, wanted), *pieces]  # oldest first: the last value wins
+                found = self._stream_slices(stream, rows).pieces(part, level, low, high, wanted)
+                pieces = [*found, *pieces]  # oldest first: the last value wins
         return pieces
 
+    def _stream_slices(self, stream: Stream, rows: Array | None) -> StreamSlices:
+        return StreamSlices(self.connection, self.reader.cache, self.names(), stream, self.damage, rows)
+
     def _ranks(self) -> dict[int, Rank]:
-        streams = tables.streams
-        query = select(streams).where(streams.c.run_id == self.id).order_by(streams.c.rank, streams.c.ordinal)
         grouped: dict[int, list[Any]] = {}
-        for row in self.connection.execute(query):
+        for row in self._stream_rows():
             if row.rank == ALL_RANKS:
                 self._all_ranks = row
             else:
                 grouped.setdefault(row.rank, []).append(row)
         return {rank: _rank(rank, rows) for rank, rows in grouped.items()}
+
+    def _stream_rows(self) -> Iterable[Any]:
+        """Rows of `streams`, by rank and age."""
+        streams = tables.streams
+        query = select(streams).where(streams.c.run_id == self.id).order_by(streams.c.rank, streams.c.ordinal)
+        return self.connection.execute(query)
+
+
+def run_names(run_id: int, tensors: Tensors, series: dict[str, int], statistics: tuple[Statistic, ...]) -> RunNames:
+    """With every column that these statistics have."""
+    fill = {part: pyramid.identities(part, statistics) for part in PARTS}
+    return RunNames(run_id, tensors, series, fill, {part: pyramid.merge_rules(part, statistics) for part in PARTS})
 
 
 def _ship_every(row: Any) -> int:

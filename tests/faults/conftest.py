@@ -1,19 +1,24 @@
-"""One server for all the trainings, and a place to ask it."""
+"""Where the trainings' runs are, and how they are asked about."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from tests.server.process import Server
+from tests.faults.verdict import Ask
+from tests.server.process import Run, Server
+
+
+def asked(run: Run) -> Ask:
+    """What is asked of the run: its diagnosis before a step, or as it is now."""
+    return lambda stop: run.get("/diagnosis" if stop is None else f"/diagnosis?stop={stop}")
 
 
 class Runs:
-    """A server's runs, by name. `folder` holds its database."""
+    """A server of its own and its runs, by name. `folder` holds its database."""
 
     def __init__(self, folder: Path) -> None:
         self.database = str(folder / "faults.db")
@@ -24,7 +29,7 @@ class Runs:
     def url(self) -> str:
         return self.server.url
 
-    def ask(self, run: str) -> Callable[[int | None], dict[str, Any]]:
+    def ask(self, run: str) -> Ask:
         """What is asked of one run: its diagnosis before a step, or None."""
         if run not in self._numbers:  # it has just ended, so it is among the newest
             self._numbers |= {each["name"]: each["id"] for each in self.server.get("/api/v1/runs?limit=10")["runs"]}
@@ -42,9 +47,9 @@ class Runs:
         self.server = Server(self.database)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    found = Runs(tmp_path_factory.mktemp("faults"))
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    found = Runs(tmp_path)
     yield found
     found.server.stop()
 

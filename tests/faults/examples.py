@@ -12,7 +12,7 @@ import numpy as np
 
 from rangewatch.records import Event
 from tests.rules import test_joined_causes as joined
-from tests.rules.conftest import Recording, tensor
+from tests.rules.conftest import FROM_TABLES, Recording, tensor
 from tests.rules.loss_scales import GRAD_A, GRAD_B, LAYERS, bad, scaled
 from tests.server import test_comms_api as ranks
 
@@ -39,6 +39,15 @@ class Example:
     rule: str
     title: str
     write: Callable[[Recording], None]
+
+    @property
+    def name(self) -> str:
+        return f"{self.rule} {self.title}".strip()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether only a run in a store can have it."""
+        return self.rule in FROM_TABLES
 
 
 def wave(steps: int, size: float = 0.3, rows: int = 1) -> Any:
@@ -155,14 +164,14 @@ def replica(recording: Recording) -> None:
 def died(recording: Recording) -> None:
     recording.write(joined.LAYERS, 200, world_size=2)
     recording.write(joined.LAYERS, 150, rank=1, world_size=2)
-    recording.store.send(joined._more(1, joined.died(1, joined.SEGFAULT)))
+    recording.send(joined._more(1, joined.died(1, joined.SEGFAULT)))
 
 
 def memory(recording: Recording) -> None:
     devices = {"0": {"allocated_peak_bytes": 70 << 30, "reserved_bytes": 75 << 30, "total_bytes": 80 << 30}}
     recording.write(joined.LAYERS, 200)
     said = Event("failed", 1, 199, "OutOfMemoryError: CUDA out of memory", {"out_of_memory": True, "devices": devices})
-    recording.store.send(joined._more(0, said))
+    recording.send(joined._more(0, said))
 
 
 def hang(recording: Recording) -> None:
@@ -170,7 +179,7 @@ def hang(recording: Recording) -> None:
     waits = {"op": "all_reduce", "sequence": 80, "bytes": 4096, "dtype": "float32", "waited_s": 9.0}
     for rank in range(ranks.RANKS):
         event = ranks.hung(rank, 79) if rank == 2 else ranks.hung(rank, 80, waits)
-        recording.store.send(ranks.batch(ranks.KNOWN, 1, [], rank=rank, events=(event,)))
+        recording.send(ranks.batch(ranks.KNOWN, 1, [], rank=rank, events=(event,)))
 
 
 def gpu(recording: Recording) -> None:

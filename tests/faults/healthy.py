@@ -48,7 +48,7 @@ SCALERS = {"fp16": (2.0**12, 30), "fp16 search": (2.0**32, 25)}
 
 @dataclasses.dataclass(frozen=True)
 class Healthy:
-    """One of them. Its name is that of its run."""
+    """One of them."""
 
     model: str
     precision: str
@@ -59,15 +59,15 @@ class Healthy:
     def name(self) -> str:
         return f"healthy {self.model}, {self.precision}, {self.optimizer}, seed {self.seed}"
 
-    def train(self, url: str, steps: int) -> None:
-        """On this process, to its end."""
+    def train(self, url: str, steps: int, run: str = "") -> None:
+        """On this process, to its end. `run`: its run's name, where that is not its own."""
         torch.manual_seed(self.seed)
         make, data = MODELS[self.model]
         model, scaler = make(), None
         if self.precision in SCALERS:
             init_scale, interval = SCALERS[self.precision]
             scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=interval)
-        Job(url, self.name, self.seed).train(
+        Job(url, run or self.name, self.seed).train(
             model, data(self.seed), cross_entropy, steps, optimizer=OPTIMIZERS[self.optimizer](model), scaler=scaler,
             **PRECISIONS[self.precision],
         )  # fmt: skip

@@ -13,10 +13,10 @@ import msgspec
 
 from rangewatch.diagnose import finding_lines
 from rangewatch_server import rules
+from rangewatch_server.diagnosis import Diagnosis
 from rangewatch_server.rules import Rule, presets
 from tests.faults.examples import ALL, Example
-from tests.rules.conftest import Recording
-from tests.server.store import Store
+from tests.rules.conftest import Recording, Stored
 
 PAGE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
 HEAD = """\
@@ -36,24 +36,28 @@ This page is made from the rules by `python -m tests.faults.make_docs`. The repo
 def main() -> None:
     """Write it."""
     with tempfile.TemporaryDirectory() as folder:
-        reports = {each: report(each, Path(folder) / f"{number}.db") for number, each in enumerate(ALL)}
+        reports = {each: report(each, Path(folder, each.rule)) for each in ALL}
     PAGE.write_text(page(reports))
 
 
-def report(example: Example, database: Path) -> str:
+def report(example: Example, folder: Path) -> str:
     """What is printed of the first finding of the example's rule. Raises `ValueError` where there is none."""
-    store = Store(f"sqlite:///{database}")
-    try:
-        recording = Recording(store)
-        example.write(recording)
-        found = recording.diagnose()
-    finally:
-        store.close()
+    if example.is_stored:
+        folder.mkdir(exist_ok=True)
+        with Stored.opened(folder) as stored:
+            found = _diagnosis(example, stored)
+    else:
+        found = _diagnosis(example, Recording())
     finding = next((each for each in found.findings if each.rule == example.rule), None)
     if finding is None:
         raise ValueError(f"{example.rule}: nothing found, but {[each.rule for each in found.findings]}, {found.failed}")
     lines = finding_lines(json.loads(msgspec.json.encode(finding)))
     return "\n".join(each.rstrip() for each in lines)
+
+
+def _diagnosis(example: Example, recording: Recording) -> Diagnosis:
+    example.write(recording)
+    return recording.diagnose()
 
 
 def page(reports: Mapping[Example, str]) -> str:

@@ -25,8 +25,8 @@ def test_every_rule_has_a_report() -> None:
     assert {each.rule for each in ALL} == set(rules.BY_NAME)
 
 
-@pytest.mark.parametrize("example", ALL, ids=[f"{each.rule} {each.title}".strip() for each in ALL])
+@pytest.mark.parametrize("example", ALL, ids=[each.name for each in ALL])
 def test_a_report_is_what_is_said(example: Example, tmp_path: Path) -> None:
-    said = report(example, tmp_path / "a.db")
+    said = report(example, tmp_path)
     assert f"\n```text\n{said}\n```\n" in PAGE.read_text()
     assert "  why " in said

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.faults.conftest import Runs
+from tests.faults.conftest import asked
 from tests.faults.healthy import Healthy, healthy, stops
+from tests.server.process import Run
 
-SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
-STEPS = 400 if SOAK else 120
-TRAININGS = list(healthy(50 if SOAK else 6))
+STEPS, SOAK_STEPS = 120, 400
+QUICK_SEEDS = (0, 2)
+"""Of those whose steps are short."""
+
+
+def trainings() -> Iterator[Any]:
+    for each in healthy(6):
+        yield pytest.param(each, STEPS, id=each.name, marks=[] if each.seed in QUICK_SEEDS else [pytest.mark.slow])
+    for each in healthy(50):
+        marks = [pytest.mark.soak, pytest.mark.timeout(600)]
+        yield pytest.param(each, SOAK_STEPS, id=f"{each.name}, {SOAK_STEPS} steps", marks=marks)
 
 
 def test_no_two_are_alike() -> None:
@@ -20,11 +30,11 @@ def test_no_two_are_alike() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("training", TRAININGS, ids=[each.name for each in TRAININGS])
-def test_a_healthy_training_is_quiet(training: Healthy, runs: Runs) -> None:
-    training.train(runs.url, STEPS)
-    ask = runs.ask(training.name)
-    for stop in stops(STEPS):
+@pytest.mark.parametrize(("training", "steps"), list(trainings()))
+def test_a_healthy_training_is_quiet(training: Healthy, steps: int, run: Run) -> None:
+    training.train(run.server.url, steps, run.name)
+    ask = asked(run)
+    for stop in stops(steps):
         answer = ask(stop)
         assert not answer["failed"]
         loud = [each for each in answer["findings"] if each["severity"] != "info"]

@@ -1,8 +1,10 @@
-"""Runs made by hand, so that every value is known, written by the real writer and read back."""
+"""Runs made by hand, so that every value is known: in memory, and where a rule asks tables in a store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,16 @@ import pytest
 
 from rangewatch import statistics, wire
 from rangewatch.records import Batch, Catalogue, Event, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry
+from rangewatch_server import rules as shelf
 from rangewatch_server.diagnosis import Diagnosis, diagnose
+from rangewatch_server.queries import RunReader
 from rangewatch_server.rules import Rule
+from tests.rules.memory import Memory
 from tests.server.store import Store
 
 STEPS_A_BATCH = 64
+FROM_TABLES = frozenset({"gpu_health", "hang", "out_of_memory", "rank_died", "straggler"})
+"""Rules that read what no `Memory` has: samples, and how processes ended."""
 USUAL = {"call_count": 1.0, "numel": 32.0, "amax": 1.0, "nan_count": 0.0, "inf_count": 0.0}
 
 
@@ -25,10 +32,23 @@ def tensor(
 
 
 class Recording:
-    """One run in a store of its own."""
+    """One run in memory: `rules` are those that need no more."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    rules: Sequence[Rule] = tuple(each for each in shelf.ALL if each.name not in FROM_TABLES)
+    steps_a_batch: int | None = None  # all in one
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+
+    def send(self, *messages: Opening | Batch) -> None:
+        """Take what a rank tells."""
+        for message in messages:
+            self.memory.take(message)
+
+    @contextmanager
+    def run(self) -> Iterator[RunReader]:
+        """To read."""
+        yield self.memory.run()
 
     def write(
         self,
@@ -70,26 +90,60 @@ class Recording:
         cells = {name: np.broadcast_to(np.asarray(each, float), shape) for name, each in given.items()}
         lines = {name: np.broadcast_to(np.asarray(each, float), (steps,)) for name, each in (series or {}).items()}
         digest = wire.catalogue_digest(known)
-        cuts = range(0, max(steps, 1), STEPS_A_BATCH)
-        for number, low in enumerate(cuts, sequence):
-            part = slice(low, low + STEPS_A_BATCH)
+        width = self.steps_a_batch or max(steps, 1)
+        for number, low in enumerate(range(0, max(steps, 1), width), sequence):
+            part = slice(low, low + width)
             inside = [each for each in events if at[part][0] <= each.step <= at[part][-1]] if steps else list(events)
             ranges = RangeRows(at[part], np.arange(shape[0]), {name: each[:, part] for name, each in cells.items()})
             rows = tuple(SeriesRows(name, at[part], each[part]) for name, each in lines.items())
             messages.append(
                 Batch("run", rank, incarnation, number, digest, ranges if steps else None, rows, tuple(inside))
             )
-        self.store.send_all(messages)
+        self.send(*messages)
 
     def diagnose(self, *rules: Rule, stop: int | None = None, thresholds: Any = None) -> Diagnosis:
-        """The diagnosis by these rules, or by all."""
+        """The diagnosis by these rules, or by all that it has what they need for."""
+        assert set(rules) <= set(self.rules), "of a run in a store"
+        with self.run() as run:
+            return diagnose(run, stop, thresholds, rules or self.rules)
+
+
+class Stored(Recording):
+    """One run in a store of its own, written by the real writer and read back."""
+
+    rules = shelf.ALL
+    steps_a_batch = STEPS_A_BATCH
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @classmethod
+    @contextmanager
+    def opened(cls, folder: Path) -> Iterator[Stored]:
+        """In a new database in the folder."""
+        store = Store(f"sqlite:///{folder / 'rules.db'}")
+        try:
+            yield cls(store)
+        finally:
+            store.close()
+
+    def send(self, *messages: Opening | Batch) -> None:
+        self.store.send_all(messages)
+
+    @contextmanager
+    def run(self) -> Iterator[RunReader]:
         with self.store.queries.read() as reader:
             (run_id,) = reader.run_ids()
             run = reader.run(run_id)
             assert run is not None
-            return diagnose(run, stop, thresholds, *([rules] if rules else []))
+            yield run
 
 
 @pytest.fixture
-def recording(sqlite_url: str, open_store: Callable[[str], Store]) -> Iterator[Recording]:
-    yield Recording(open_store(sqlite_url))
+def recording() -> Recording:
+    return Recording()
+
+
+@pytest.fixture
+def stored(sqlite_url: str, open_store: Callable[[str], Store]) -> Stored:
+    return Stored(open_store(sqlite_url))

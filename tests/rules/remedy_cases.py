@@ -92,12 +92,12 @@ def no_gradient(recording: Recording) -> None:
 
 def host_memory(recording: Recording) -> None:
     recording.write(joined.LAYERS, 200)
-    recording.store.send(joined._more(0, joined.died(0, joined.SEGFAULT | {"signal": 9, "oom_kills": 1})))
+    recording.send(joined._more(0, joined.died(0, joined.SEGFAULT | {"signal": 9, "oom_kills": 1})))
 
 
 def killed(recording: Recording) -> None:
     recording.write(joined.LAYERS, 200)
-    recording.store.send(joined._more(0, joined.died(0, joined.SEGFAULT | {"signal": 9})))
+    recording.send(joined._more(0, joined.died(0, joined.SEGFAULT | {"signal": 9})))
 
 
 def growing_memory(recording: Recording) -> None:
@@ -105,7 +105,7 @@ def growing_memory(recording: Recording) -> None:
     used = {"memory_used_bytes": np.linspace(10, 60, 60) * joined.GIB, "present": np.ones(60)}
     recording.write(joined.LAYERS, 200)
     times = 10**18 + np.arange(60) * joined.SECOND
-    recording.store.send(joined._more(0, said, samples=(Samples("gpu", "GPU-0", times, used, {}),)))
+    recording.send(joined._more(0, said, samples=(Samples("gpu", "GPU-0", times, used, {}),)))
 
 
 def replicas(recording: Recording, ranks: int, odd: Callable[[Any, int], Any]) -> None:
@@ -124,3 +124,6 @@ ALL = (
     negative, between_masked, norm, at_first, large_batch, growth, reduction, first_step, restarted, rate, contained,
     always_nan, driven, no_gradient, host_memory, killed, growing_memory, never_alike,
 )  # fmt: skip
+
+STORED = (host_memory, killed, growing_memory)
+"""Those that only a run in a store can have."""

@@ -49,14 +49,14 @@ class TestPath:
         assert any(each.startswith(f"Ranks 0, 2 had it at step {BAD + 1}: through what ranks") for each in finding.path)
         assert f"At step {BAD + 1} all ranks held NaN or Inf, first the output of up on rank 0." in finding.path
 
-    def test_by_the_bucket_that_carried_it(self, recording: Recording) -> None:
+    def test_by_the_bucket_that_carried_it(self, stored: Recording) -> None:
         for rank in range(2):
-            recording.write(MODEL, STEPS, {"nan_count": from_step(BAD + rank)}, rank=rank, world_size=2)
+            stored.write(MODEL, STEPS, {"nan_count": from_step(BAD + rank)}, rank=rank, world_size=2)
         about = {"buckets": {"0": ["down.weight"], "3": ["up.weight", "other"]}}
         samples = Samples("collective", "", np.array([5]), {"step": np.array([0.0])}, about)
         known = wire.catalogue_digest(Catalogue(statistics.ALL, tuple(MODEL)))
-        recording.store.send(Batch("run", 0, "a", 1, known, samples=(samples,)))
-        (finding,) = recording.diagnose(RULE).findings
+        stored.send(Batch("run", 0, "a", 1, known, samples=(samples,)))
+        (finding,) = stored.diagnose(RULE).findings
         carried = "Rank 1 got it through the all_reduce of buckets 0 (down.weight), 3 (up.weight) and the update of the"
         assert any(each.startswith(carried) for each in finding.path)
 

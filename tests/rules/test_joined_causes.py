@@ -13,9 +13,8 @@ from rangewatch.records import Batch, Catalogue, Event, Samples
 from rangewatch_server import rules
 from rangewatch_server.diagnosis import Diagnosis, joined
 from rangewatch_server.rules import BY_NAME, Finding
-from tests.rules.conftest import Recording, tensor
+from tests.rules.conftest import Recording, Stored, tensor
 from tests.server import test_comms_api as ranks
-from tests.server.store import Store
 
 LAYERS = [tensor("a")]
 GIB = 2**30
@@ -25,18 +24,23 @@ MINE = tuple(BY_NAME[name] for name in NAMES)
 SEGFAULT = {"signal": 11, "exit_code": None, "stack": "Fatal Python error", "module": "a.b", "oom_kills": 0}
 
 
+@pytest.fixture
+def recording(stored: Stored) -> Stored:
+    return stored
+
+
 class Sender:
     """`send` of test_comms_api posts to a server: here straight to the store."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
 
-    def post(self, message: Any) -> None:
-        self.store.send(message)
+    def post(self, *messages: Any) -> None:
+        self.recording.send(*messages)
 
 
 def send(recording: Recording, late: int | None = 2, **samples: Any) -> None:
-    ranks.send(Sender(recording.store), late, **samples)
+    ranks.send(Sender(recording), late, **samples)
 
 
 def names(found: Diagnosis) -> list[str]:
@@ -104,7 +108,7 @@ def died(rank: int, data: dict[str, Any], step: int = 150) -> Event:
 def test_a_dead_rank_is_told_with_how_it_died(recording: Recording) -> None:
     recording.write(LAYERS, 200, world_size=2)
     recording.write(LAYERS, 150, rank=1, world_size=2)
-    recording.store.send(_more(1, died(1, SEGFAULT)))
+    recording.send(_more(1, died(1, SEGFAULT)))
     (dead,) = recording.diagnose(*MINE).findings
     assert (dead.rule, dead.rank, dead.step, dead.tensor) == ("rank_died", 1, 150, "a.b")
     assert dead.summary == "Rank 1 died of signal 11 in step 150."
@@ -114,21 +118,21 @@ def test_a_dead_rank_is_told_with_how_it_died(recording: Recording) -> None:
 def test_the_step_in_which_a_rank_died_is_the_one_after_its_last(recording: Recording) -> None:
     """One in progress, which no rank has told of; of the run as it was before, it is not told."""
     recording.write(LAYERS, 200)
-    recording.store.send(_more(0, died(0, SEGFAULT, step=200)))
+    recording.send(_more(0, died(0, SEGFAULT, step=200)))
     assert names(recording.diagnose(*MINE)) == ["rank_died"]
     assert names(recording.diagnose(*MINE, stop=150)) == []
 
 
 def test_of_the_run_as_it_was_no_later_event_counts(recording: Recording) -> None:
     recording.write(LAYERS, 200)
-    recording.store.send(_more(0, Event("failed", 1, 150, "OutOfMemoryError", {"out_of_memory": True})))
+    recording.send(_more(0, Event("failed", 1, 150, "OutOfMemoryError", {"out_of_memory": True})))
     assert names(recording.diagnose(*MINE, stop=151)) == ["out_of_memory"]
     assert names(recording.diagnose(*MINE, stop=150)) == []
 
 
 def test_who_was_stopped_from_outside_did_not_die(recording: Recording) -> None:
     recording.write(LAYERS, 200)
-    recording.store.send(_more(0, died(0, SEGFAULT | {"signal": 15})))
+    recording.send(_more(0, died(0, SEGFAULT | {"signal": 15})))
     assert names(recording.diagnose(*MINE)) == []
 
 
@@ -141,7 +145,7 @@ def test_a_kill_for_memory_is_one_finding_with_its_growth(recording: Recording) 
     recording.write(LAYERS, 200)
     used = np.linspace(10, 60, 60) * GIB
     grew = Samples("host", "", 10**18 + np.arange(60) * SECOND, {"memory_used_bytes": used}, {})
-    recording.store.send(_more(0, died(0, SEGFAULT | {"signal": 9, "oom_kills": 1}), samples=(grew,)))
+    recording.send(_more(0, died(0, SEGFAULT | {"signal": 9, "oom_kills": 1}), samples=(grew,)))
     found = recording.diagnose(*MINE)
     assert names(found) == ["out_of_memory"]
     (memory,) = found.findings
@@ -154,7 +158,7 @@ def test_a_gpu_without_room_has_its_figures(recording: Recording) -> None:
     recording.write(LAYERS, 200)
     devices = {"0": {"allocated_peak_bytes": 70 * GIB, "reserved_bytes": 75 * GIB, "total_bytes": 80 * GIB}}
     data = {"out_of_memory": True, "devices": devices}
-    recording.store.send(_more(0, Event("failed", 1, 199, "OutOfMemoryError: CUDA out of memory", data)))
+    recording.send(_more(0, Event("failed", 1, 199, "OutOfMemoryError: CUDA out of memory", data)))
     (memory,) = recording.diagnose(*MINE).findings
     assert memory.summary == "Rank 0 ran out of its GPU's memory."
     assert "GPU 0: 70.0 GiB allocated at the peak, 75.0 held of 80.0 GiB." in memory.evidence
@@ -162,7 +166,7 @@ def test_a_gpu_without_room_has_its_figures(recording: Recording) -> None:
 
 def test_another_failure_is_no_want_of_memory(recording: Recording) -> None:
     recording.write(LAYERS, 200)
-    recording.store.send(_more(0, Event("failed", 1, 199, "ValueError: x", {"devices": 3})))
+    recording.send(_more(0, Event("failed", 1, 199, "ValueError: x", {"devices": 3})))
     assert names(recording.diagnose(*MINE)) == []
 
 
@@ -190,7 +194,7 @@ def test_memory_is_judged_by_its_last_hours(recording: Recording) -> None:
     times = 10**18 + np.arange(120) * 200 * SECOND
     used = np.where(np.arange(120) < 80, 10.0, 60.0) * GIB  # more was loaded hours ago, and kept
     samples = Samples("host", "", times, {"memory_used_bytes": used}, {})
-    recording.store.send(_more(0, died(0, SEGFAULT | {"signal": 9, "oom_kills": 1}), samples=(samples,)))
+    recording.send(_more(0, died(0, SEGFAULT | {"signal": 9, "oom_kills": 1}), samples=(samples,)))
     (memory,) = recording.diagnose(*MINE).findings
     assert memory.evidence[-1] == "Memory in use had not grown: 60.0 GiB before, 60.0 GiB at the end."
 

@@ -27,8 +27,8 @@ from tests.rules.conftest import Recording
 SHELL = ("nvidia-smi", "dcgmi", "rangewatch", "dmesg", "export", "torchrun")
 """Programs that a snippet for a shell calls."""
 
-CASES = [(f"{each.rule} {each.title}".strip(), each.write) for each in examples.ALL]
-CASES += [(each.__name__, each) for each in remedy_cases.ALL]
+CASES = [(each.name, each.write, each.is_stored) for each in examples.ALL]
+CASES += [(each.__name__, each, each in remedy_cases.STORED) for each in remedy_cases.ALL]
 
 CLASSES: dict[str, Callable[[], nn.Module]] = {
     "LayerNorm": lambda: nn.LayerNorm(4), "Softmax": lambda: nn.Softmax(-1), "ReLU": nn.ReLU, "Tanh": nn.Tanh,
@@ -62,9 +62,7 @@ def model_with(names: dict[str, str]) -> nn.Module:
 
 def modules_of(recording: Recording) -> dict[str, str]:
     """Names and classes of the modules that the run has told tensors of."""
-    with recording.store.queries.read() as reader:
-        run = reader.run(reader.run_ids()[0])
-        assert run is not None
+    with recording.run() as run:
         entries = run.names().tensors.entries
     forward = {each.fqn: each.module for each in entries if each.kind in ("output", "input", "grad_output")}
     owners = {each.fqn.rpartition(".")[0]: "Linear" for each in entries if each.fqn.endswith((".weight", ".bias"))}
@@ -116,8 +114,11 @@ def remedies(recording: Recording) -> list[Remedy]:
     return [each for finding in found.findings for each in finding.remedy if each.code]
 
 
-@pytest.mark.parametrize("write", [write for _, write in CASES], ids=[name for name, _ in CASES])
-def test_it_runs_as_it_stands(write: Callable[[Recording], None], recording: Recording) -> None:
+@pytest.mark.parametrize(("write", "is_stored"), [each[1:] for each in CASES], ids=[name for name, *_ in CASES])
+def test_it_runs_as_it_stands(
+    write: Callable[[Recording], None], is_stored: bool, request: pytest.FixtureRequest
+) -> None:
+    recording: Recording = request.getfixturevalue("stored" if is_stored else "recording")
     write(recording)
     found = remedies(recording)
     assert found or write not in remedy_cases.ALL

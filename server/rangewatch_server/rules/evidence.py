@@ -13,14 +13,12 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import select
 
 from rangewatch.records import KINDS, RankInfo
 from rangewatch_server import deadline
 from rangewatch_server.loss_scale import History
 from rangewatch_server.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.queries import RunReader, last_step
-from rangewatch_server.store import tables
 from rangewatch_server.store.names import Tensors
 
 Array = NDArray[Any]
@@ -40,8 +38,6 @@ FAR_STEPS = 64
 
 MOST_EVENTS = 5_000
 """Of one kind that rules look at: their JSON is decoded for each look."""
-
-_event, _stream = tables.events.c, tables.streams.c
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -199,22 +195,15 @@ class Evidence:
 
     def _events(self, kinds: tuple[str, ...]) -> list[Event]:
         ids = {row.id: (rank, row.ordinal) for rank, each in self.run.ranks.items() for row in each.rows}
-        found = [row for kind in kinds for row in self._newest(kind) if row.stream_id in ids]
+        before = None if self.is_newest else self.stop
+        told = [row for kind in kinds for row in self.run.events(kind, MOST_EVENTS, before=before)]
         # Numbers are given as messages arrive: of one process they are in its order, of several they say nothing.
-        rows = sorted(found, key=lambda row: (row.step, ids[row.stream_id], row.id))
+        rows = sorted(
+            (row for row in told if row.stream_id in ids), key=lambda row: (row.step, ids[row.stream_id], row.id)
+        )
         return [
             Event(ids[row.stream_id][0], row.step, row.kind, row.message, msgspec.json.decode(row.data)) for row in rows
         ]
-
-    def _newest(self, kind: str) -> Sequence[Any]:
-        query = (
-            select(_event.id, _event.stream_id, _event.step, _event.kind, _event.message, _event.data)
-            .join(tables.streams, _stream.id == _event.stream_id)
-            .where(_stream.run_id == self.run.id, _event.kind == kind)
-        )
-        if not self.is_newest:
-            query = query.where(_event.step < self.stop)
-        return self.run.connection.execute(query.order_by(_event.id.desc()).limit(MOST_EVENTS)).all()
 
     def _once(self, key: Any, read: Any) -> Any:
         if key not in self._kept:
