@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 from rangewatch import statistics
@@ -17,7 +15,7 @@ from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.tensor_pairs import pairs
 from rangewatch_server.headroom import State
 from rangewatch_server.store.names import tensors_of
-from tests.server.process import Server
+from tests.server.process import Run, Server
 from tests.server.records import batch, opening
 from tests.server.test_figures import array
 
@@ -46,38 +44,43 @@ def amax(rank: int) -> np.ndarray:
     return 2.0 ** (tensor + rank + step / 100)
 
 
+class Two(NamedTuple):
+    """Of five tensors on four ranks; and of two ranks, shorter, its `embed` 8 times as large, with NaN and zeros."""
+
+    first: Run
+    second: Run
+
+    def ask(self, query: str) -> tuple[np.ndarray, dict[str, Any]]:
+        import plotly.graph_objects as go
+
+        found = self.first.get(f"/figures/comparison?{query}")
+        go.Figure(found["figure"])
+        return array(found["figure"]["data"][0]["z"]), found["meta"]
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Run 1: five tensors on four ranks; run 2: two ranks, shorter, its `embed` 8 times as large, NaN and zeros."""
-    found = Server(str(tmp_path_factory.mktemp("comparison") / "a.db"))
+def two(served: Server, module_run: Run) -> Two:
+    found = Two(module_run, Run(served, f"{module_run.name}, second"))
     for rank in range(4):
         nan, calls = np.zeros((len(NAMES), STEPS)), np.ones((len(NAMES), STEPS))
         nan[4, 50] = float(rank == 1)
         calls[2, 30:40] = float(rank != 0)
-        found.post(opening(KNOWN, "first", rank, world_size=4))
         columns = {"amax": amax(rank) * calls, "nan_count": nan, "call_count": calls}
-        found.post(batch(KNOWN, 0, range(STEPS), columns, run="first", rank=rank))
+        found.first.post(opening(KNOWN, rank=rank, world_size=4), batch(KNOWN, 0, range(STEPS), columns, rank=rank))
     for rank in range(2):
         inf, other = np.zeros((len(OTHERS), SHORTER)), np.full((len(OTHERS), SHORTER), 4.0)
         other[4], other[3, 70], inf[0, 90] = 8 * amax(rank)[0, :SHORTER], 0.0, 1
-        found.post(opening(OTHER, "second", rank, world_size=2))
-        found.post(batch(OTHER, 0, range(SHORTER), {"amax": other, "inf_count": inf}, run="second", rank=rank))
-    yield found
-    found.stop()
-
-
-def ask(server: Server, query: str) -> tuple[np.ndarray, dict[str, Any]]:
-    found = server.get(f"/api/v1/runs/1/figures/comparison?{query}")
-    go.Figure(found["figure"])
-    return array(found["figure"]["data"][0]["z"]), found["meta"]
+        columns = {"amax": other, "inf_count": inf}
+        found.second.post(opening(OTHER, rank=rank, world_size=2), batch(OTHER, 0, range(SHORTER), columns, rank=rank))
+    return found
 
 
 def labels(meta: dict[str, Any]) -> list[str]:
     return [row["label"].removesuffix(" output") for row in meta["rows"]]
 
 
-def test_ranks_differ_by_the_bits_between_their_magnitudes(server: Server) -> None:
-    z, meta = ask(server, "rank=0&against=rank:2")
+def test_ranks_differ_by_the_bits_between_their_magnitudes(two: Two) -> None:
+    z, meta = two.ask("rank=0&against=rank:2")
     assert labels(meta) == list(NAMES)
     observed = np.ones((5, STEPS), bool)
     observed[2, 30:40] = False
@@ -90,8 +93,8 @@ def test_ranks_differ_by_the_bits_between_their_magnitudes(server: Server) -> No
     assert meta["against"]["kind"] == "rank"
 
 
-def test_a_nan_on_one_side_is_no_difference_and_named(server: Server) -> None:
-    z, meta = ask(server, "rank=1&against=rank:0")
+def test_a_nan_on_one_side_is_no_difference_and_named(two: Two) -> None:
+    z, meta = two.ask("rank=1&against=rank:0")
     states, others = array(meta["states"]), array(meta["other_states"])
     assert (states[4, 50], others[4, 50]) == (State.NAN, State.VALUE)
     assert np.isnan(z[4, 50])
@@ -105,23 +108,23 @@ def test_a_nan_on_one_side_is_no_difference_and_named(server: Server) -> None:
         None,
         None,
     )
-    swapped = ask(server, "rank=0&against=rank:1")[1]
+    swapped = two.ask("rank=0&against=rank:1")[1]
     assert {loss["state"] for loss in swapped["losses"]} == {"value"}  # rank 0 has lost nothing to its NaN
 
 
-def test_a_step_is_compared_with_every_other(server: Server) -> None:
-    z, meta = ask(server, "rank=3&against=step:100")
+def test_a_step_is_compared_with_every_other(two: Two) -> None:
+    z, meta = two.ask("rank=3&against=step:100")
     assert z.shape == (5, STEPS)
     assert z[0, [0, 100, 199]] == pytest.approx([1.0, 0.0, -0.99], abs=1e-5)
     assert meta["losses"][0]["difference_bits"] == pytest.approx(-0.99, abs=1e-5)
     assert meta["losses"][0]["start"] == 199
-    two, meta = ask(server, "rank=3&start=180&stop=181&against=step:20")
+    two, meta = two.ask("rank=3&start=180&stop=181&against=step:20")
     assert two.shape == (5, 1)
     assert two == pytest.approx(-1.6, abs=1e-5)
 
 
-def test_runs_are_matched_by_name_whatever_the_order_and_dtype(server: Server) -> None:
-    z, meta = ask(server, "rank=0&against=run:2")
+def test_runs_are_matched_by_name_whatever_the_order_and_dtype(two: Two) -> None:
+    z, meta = two.ask(f"rank=0&against=run:{two.second.id}")
     assert labels(meta) == ["embed", "block.0", "block.1", "head"]
     assert meta["only_here"] == {"count": 1, "labels": ["block.2 output"]}
     assert meta["only_there"] == {"count": 1, "labels": ["adapter output"]}
@@ -133,87 +136,82 @@ def test_runs_are_matched_by_name_whatever_the_order_and_dtype(server: Server) -
     assert (others[:, SHORTER:] == State.NOT_OBSERVED).all()
     assert np.isnan(z[:, SHORTER:]).all()
     assert (others[2, 70], others[3, 90]) == (State.ZERO, State.INF)
-    assert (meta["against"]["run"], meta["against"]["last_step"], meta["last_step"]) == ("second", 119, 199)
+    assert (meta["against"]["run"], meta["against"]["last_step"], meta["last_step"]) == (two.second.name, 119, 199)
     assert (meta["matched"], meta["against"]["ranks"], meta["other_damaged_tiles"]) == (4, 1, 0)
 
 
-def test_all_ranks_are_compared_with_all_ranks(server: Server) -> None:
-    z, meta = ask(server, "against=run:2&q=embed")
+def test_all_ranks_are_compared_with_all_ranks(two: Two) -> None:
+    z, meta = two.ask(f"against=run:{two.second.id}&q=embed")
     # The least headroom of each: rank 3 here, rank 1 there.
     assert z[0, :SHORTER] == pytest.approx(3.0 + 1 - 3, abs=1e-5)
     assert meta["against"]["ranks"] == 2
 
 
-def test_the_only_rank_of_a_run_is_compared_with_the_same_rank_of_one_with_more(server: Server) -> None:
-    server.post(opening(KNOWN, "alone", 0))
-    server.post(batch(KNOWN, 0, range(STEPS), {"amax": np.full((len(NAMES), STEPS), 2.0)}, run="alone"))
-    number = next(each["id"] for each in server.get("/api/v1/runs")["runs"] if each["name"] == "alone")
+def test_the_only_rank_of_a_run_is_compared_with_the_same_rank_of_one_with_more(two: Two, run: Run) -> None:
+    amax = np.full((len(NAMES), STEPS), 2.0)
+    run.post(opening(KNOWN), batch(KNOWN, 0, range(STEPS), {"amax": amax}))
     for asked, ranks, bits in (("rank=0&", 1, 0.0), ("rank=all&", 4, 3.0), ("", 4, 3.0)):
-        found = server.get(f"/api/v1/runs/{number}/figures/comparison?{asked}against=run:1&q=embed")
+        found = run.get(f"/figures/comparison?{asked}against=run:{two.first.id}&q=embed")
         # Rank 0 of the first holds 2 at step 100, its rank 3 eight times as much: 3 bits more room here.
         assert array(found["figure"]["data"][0]["z"])[0, 100] == pytest.approx(bits, abs=1e-5)
         assert found["meta"]["against"]["ranks"] == ranks
 
 
-def test_columns_of_several_steps_compare_the_worst_of_them(server: Server) -> None:
-    z, meta = ask(server, "rank=0&against=run:2&columns=25&q=embed")
+def test_columns_of_several_steps_compare_the_worst_of_them(two: Two) -> None:
+    z, meta = two.ask(f"rank=0&against=run:{two.second.id}&columns=25&q=embed")
     assert meta["steps_per_column"] == 8
     assert z[0, : SHORTER // 8] == pytest.approx(3.0, abs=1e-5)
-    z, meta = ask(server, "rank=0&against=step:100&columns=25&q=embed")
+    z, meta = two.ask("rank=0&against=step:100&columns=25&q=embed")
     assert z[0, 0] == pytest.approx((100 - 7) / 100, abs=1e-5)  # step 7 has the least headroom of the first eight
 
 
-def test_a_row_of_several_shows_the_greatest_loss(server: Server) -> None:
-    z, meta = ask(server, "rank=0&against=run:2&rows=2")
-    whole, _ = ask(server, "rank=0&against=run:2")
+def test_a_row_of_several_shows_the_greatest_loss(two: Two) -> None:
+    z, meta = two.ask(f"rank=0&against=run:{two.second.id}&rows=2")
+    whole, _ = two.ask(f"rank=0&against=run:{two.second.id}")
     assert [row["count"] for row in meta["rows"]] == [2, 2]
     assert z[:, 10] == pytest.approx([whole[:2, 10].min(), whole[2:, 10].min()])
     assert array(meta["other_states"])[1, 90] == State.INF
     assert array(meta["bits"])[0, 10] == pytest.approx(math.log2(FLOAT16 / amax(0)[1, 10]), abs=1e-5)
 
 
-def test_losses_come_greatest_first(server: Server) -> None:
-    meta = ask(server, "rank=0&against=run:2")[1]
+def test_losses_come_greatest_first(two: Two) -> None:
+    meta = two.ask(f"rank=0&against=run:{two.second.id}")[1]
     differences = [loss["difference_bits"] for loss in meta["losses"]]
     assert differences == sorted(differences)
     first, last = meta["losses"][0], meta["losses"][-1]
     assert [(each["tensor"], each["other_tensor"]) for each in (first, last)] == [(1, 1), (0, 4)]
 
 
-@pytest.mark.parametrize(
-    ("against", "status", "code"),
-    [
-        ("rank:9", 404, "unknown_rank"),
-        ("run:99", 404, "unknown_run"),
-        ("run:999999999999999", 404, "unknown_run"),
-        ("step:5000", 404, "unknown_step"),
-        ("step:-1", 422, "bad_parameter"),
-        ("step:", 422, "bad_parameter"),
-        ("step:1e3", 422, "bad_parameter"),
-        ("run:first", 422, "bad_parameter"),
-        ("run:²", 422, "bad_parameter"),
-        ("everything", 422, "bad_parameter"),
-        ("x" * 41, 422, "bad_parameter"),
-    ],
-)
-def test_bad_comparisons_get_one_line(server: Server, against: str, status: int, code: str) -> None:
-    answer = server.client.get("/api/v1/runs/1/figures/comparison", params={"against": against})
-    assert (answer.status_code, answer.json()["code"]) == (status, code)
-    assert len(answer.json()["error"].splitlines()) == 1
+BAD = [
+    ("rank:9", 404, "unknown_rank"), ("run:999999999", 404, "unknown_run"),
+    ("run:999999999999999", 404, "unknown_run"), ("step:5000", 404, "unknown_step"),
+    ("step:-1", 422, "bad_parameter"), ("step:", 422, "bad_parameter"), ("step:1e3", 422, "bad_parameter"),
+    ("run:first", 422, "bad_parameter"), ("run:²", 422, "bad_parameter"), ("everything", 422, "bad_parameter"),
+    ("x" * 41, 422, "bad_parameter"),
+]  # fmt: skip
 
 
-def test_one_rank_needs_the_same_rank_in_the_other_run(server: Server) -> None:
-    answer = server.client.get("/api/v1/runs/1/figures/comparison?rank=3&against=run:2")
-    assert (answer.status_code, answer.json()["error"]) == (404, "run 2 has no rank 3")
+def test_bad_comparisons_get_one_line(two: Two) -> None:
+    for against, status, code in BAD:
+        answer = two.first.ask("/figures/comparison", params={"against": against})
+        assert (answer.status_code, answer.json()["code"]) == (status, code), against
+        assert len(answer.json()["error"].splitlines()) == 1, against
 
 
-def test_without_another_side_nothing_is_compared(server: Server) -> None:
-    found = server.get("/api/v1/runs/1/figures/comparison")
+def test_one_rank_needs_the_same_rank_in_the_other_run(two: Two) -> None:
+    answer = two.first.ask(f"/figures/comparison?rank=3&against=run:{two.second.id}")
+    assert (answer.status_code, answer.json()["error"]) == (404, f"run {two.second.id} has no rank 3")
+
+
+def test_without_another_side_nothing_is_compared(two: Two) -> None:
+    found = two.first.get("/figures/comparison")
     assert (found["figure"]["data"], found["meta"]["against"]) == ([], None)
 
 
-def test_percentiles_over_ranks_are_those_of_the_known_headroom(server: Server) -> None:
-    found = server.get("/api/v1/runs/1/figures/percentiles?tensor=0")
+def test_percentiles_over_ranks_are_those_of_the_known_headroom(two: Two) -> None:
+    import plotly.graph_objects as go
+
+    found = two.first.get("/figures/percentiles?tensor=0")
     go.Figure(found["figure"])
     most = math.log2(FLOAT16 / amax(0)[0, 40])
     at = {
@@ -225,20 +223,20 @@ def test_percentiles_over_ranks_are_those_of_the_known_headroom(server: Server) 
     assert (found["meta"]["ranks"], found["meta"]["observed_ranks"]) == (4, 4)
 
 
-def test_percentiles_leave_out_what_has_no_headroom(server: Server) -> None:
-    meta, lines = percentiles(server, "tensor=4")
+def test_percentiles_leave_out_what_has_no_headroom(two: Two) -> None:
+    meta, lines = percentiles(two.first, "tensor=4")
     assert meta["nonfinite_steps"] == [50.0]
     assert lines["least"][50.0] == pytest.approx(math.log2(FLOAT16 / amax(3)[4, 50]), abs=1e-5)
-    meta, lines = percentiles(server, "tensor=2")  # rank 0 was not observed in steps 30-39
+    meta, lines = percentiles(two.first, "tensor=2")  # rank 0 was not observed in steps 30-39
     assert lines["most"][35.0] == pytest.approx(math.log2(FLOAT16 / amax(1)[2, 35]), abs=1e-5)
-    meta, lines = percentiles(server, "tensor=2&rank=0")
+    meta, lines = percentiles(two.first, "tensor=2&rank=0")
     assert (meta["ranks"], 35.0 in lines["most"], 29.0 in lines["most"]) == (1, False, True)
     assert lines["least"] == lines["most"]
-    assert server.client.get("/api/v1/runs/1/figures/percentiles?tensor=77").status_code == 404
+    assert two.first.ask("/figures/percentiles?tensor=77").status_code == 404
 
 
-def percentiles(server: Server, query: str) -> tuple[dict[str, Any], dict[str, dict[float, float]]]:
-    found = server.get(f"/api/v1/runs/1/figures/percentiles?{query}")
+def percentiles(run: Run, query: str) -> tuple[dict[str, Any], dict[str, dict[float, float]]]:
+    found = run.get(f"/figures/percentiles?{query}")
     traces = found["figure"]["data"]
     return found["meta"], {each["name"]: dict(zip(array(each["x"]), array(each["y"]), strict=True)) for each in traces}
 

@@ -7,19 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
-import torch
-from torch import nn
 
-import rangewatch
 from rangewatch import statistics
 from rangewatch.records import Catalogue
 from rangewatch.statistics import exponents
 from rangewatch_server.figures.base import Grid
 from rangewatch_server.figures.exponents import column_edges, quantile_exponents, shares_log10
 from rangewatch_server.pyramid import RANGES, Block, merge_blocks
-from tests.server.process import Server
+from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
 from tests.server.store import Store
 from tests.server.test_figures import array
@@ -109,23 +105,22 @@ def test_blocks_of_which_one_lacks_a_bin() -> None:
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    server = Server(str(tmp_path_factory.mktemp("exponents") / "a.db"))
-    sent = [send(server.post, range(700), 10, (64, 333), rank) for rank in (0, 1)]
-    yield server, sent
-    server.stop()
+def drawn(module_run: Run) -> Any:
+    return module_run, [send(module_run.post, range(700), 10, (64, 333), rank) for rank in (0, 1)]
 
 
-def figure(server: Server, query: str) -> tuple[Any, Any]:
-    found = server.get(f"/api/v1/runs/1/figures/exponents?{query}")
+def figure(run: Run, query: str) -> tuple[Any, Any]:
+    import plotly.graph_objects as go
+
+    found = run.get(f"/figures/exponents?{query}")
     go.Figure(found["figure"])  # raises on a property that Plotly does not know
     return found["figure"], found["meta"]
 
 
 class TestFigure:
     def test_shares_of_each_full_set(self, drawn: Any) -> None:
-        server, sent = drawn
-        found, meta = figure(server, "tensor=0&rank=0")
+        run, sent = drawn
+        found, meta = figure(run, "tensor=0&rank=0")
         z, steps = array(found["data"][0]["z"]), array(meta["measured"]["steps"])
         assert steps.tolist() == list(range(0, 700, 10)) and meta["empty"] == ""
         counts = np.stack([sent[0][exponents.column_name(each)][0, ::10] for each in BINS])
@@ -139,16 +134,16 @@ class TestFigure:
         assert [shape["y0"] for shape in found["layout"]["shapes"]] == pytest.approx([np.log2(65504), -14, -24])
 
     def test_ranks_add_up(self, drawn: Any) -> None:
-        server, sent = drawn
-        _, meta = figure(server, "tensor=2")
+        run, sent = drawn
+        _, meta = figure(run, "tensor=2")
         counts = sum(np.stack([one[exponents.column_name(each)][2, ::10] for each in BINS]) for one in sent)
         wanted = [BINS[int(at)] for at in (np.cumsum(counts, axis=0) >= counts.sum(axis=0) / 2).argmax(axis=0)]
         assert array(meta["measured"]["median"]).tolist() == wanted
 
     @pytest.mark.parametrize("columns", [1, 7, 100])
     def test_coarse_columns_hold_every_element(self, drawn: Any, columns: int) -> None:
-        server, sent = drawn
-        found, meta = figure(server, f"tensor=0&rank=1&columns={columns}")
+        run, sent = drawn
+        found, meta = figure(run, f"tensor=0&rank=1&columns={columns}")
         steps, per = array(meta["measured"]["steps"]), meta["steps_per_column"]
         assert len(steps) == len(array(found["data"][0]["x"])) - 1
         counts = np.stack([sent[1][exponents.column_name(each)][0] for each in BINS])
@@ -166,29 +161,34 @@ class TestFigure:
         assert found["data"] == [] and "full set" in meta["empty"]
 
     def test_the_frames_of_a_step_are_as_without(self, drawn: Any) -> None:
-        frames = drawn[0].get("/api/v1/runs/1/step?step=10&rank=0")["frames"]
+        frames = drawn[0].get("/step?step=10&rank=0")["frames"]
         assert len(frames) == 3 and all(frame["full"] for frame in frames)
         assert not any(key.startswith("exponent_") for frame in frames for key in frame)
 
 
-def test_without_histograms_the_figure_says_how(server: Server) -> None:
+def test_without_histograms_the_figure_says_how(run: Run) -> None:
     known = catalogue(2)
-    server.post(opening(known))
-    server.post(batch(known, 0, range(10)))
-    found, meta = figure(server, "tensor=0")
+    run.post(opening(known), batch(known, 0, range(10)))
+    found, meta = figure(run, "tensor=0")
     assert found["data"] == [] and "attach(histograms=True)" in meta["empty"]
 
 
-def test_an_attached_model_is_drawn(server: Server) -> None:
+@pytest.mark.slow
+def test_an_attached_model_is_drawn(run: Run) -> None:
+    import torch
+    from torch import nn
+
+    import rangewatch
+
     torch.manual_seed(0)
     model = nn.Linear(16, 8).half()
     kept = []
-    with rangewatch.attach(model, url=server.url, run="trained", histograms=True, full_every=4) as handle:
+    with rangewatch.attach(model, url=run.server.url, run=run.name, histograms=True, full_every=4) as handle:
         for step in range(9):
             output = model(torch.randn(32, 16).half() * 2.0 ** (-step))
             kept.append(output.detach().double().numpy())
             handle.step()
-    found, meta = figure(server, "tensor=0&rank=0")
+    found, meta = figure(run, "tensor=0&rank=0")
     assert array(meta["measured"]["steps"]).tolist() == [0, 4, 8]
     z, lowest = array(found["data"][0]["z"]), round(found["data"][0]["y0"] - 0.5)
     for column, step in enumerate((0, 4, 8)):
