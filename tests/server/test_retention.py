@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from rangewatch.records import Event
+from rangewatch.records import Batch, Event, Opening
 from rangewatch_server import figures
 from rangewatch_server.figures.base import Params
 from rangewatch_server.pyramid import RANGES, SERIES_PART, SUMMARY
@@ -105,15 +105,15 @@ def truth() -> dict[str, np.ndarray]:
 
 def fill(store: Store, truth: dict[str, np.ndarray], first: int = RESUMED, ends: bool = True) -> None:
     known = catalogue(TENSORS)
-    for rank in range(2):
-        store.send(opening(known, rank=rank, world_size=2))
+    messages: list[Opening | Batch] = [opening(known, rank=rank, world_size=2) for rank in range(2)]
     cuts = [first, *range(first // SIZE * SIZE + SIZE, STEPS + 1, SIZE)]
     for sequence, (low, high) in enumerate(itertools.pairwise(cuts)):
         events = (Event("finished", 0, high),) if ends and high == STEPS else ()
         series = {"loss": truth["loss"][low:high]}
         for rank in range(2):
             columns = {name: truth[name][rank][:, low:high] for name in ("amax", "nan_count")}
-            store.send(batch(known, sequence, range(low, high), columns, rank=rank, series=series, events=events))
+            messages.append(batch(known, sequence, range(low, high), columns, rank=rank, series=series, events=events))
+    store.send_all(messages)
     idle(store)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 
 from rangewatch import prune as prune_command
 from rangewatch import wire
-from rangewatch.records import Event, Opening, RankInfo
+from rangewatch.records import Batch, Event, Opening, RankInfo
 from rangewatch_server import deadline, maintenance_api, maintenance_cli
 from rangewatch_server.app import create_app
 from rangewatch_server.drain import CLOSE_S
@@ -41,12 +41,12 @@ SIZE = 512
 def ended(store: Store, run: str = "run", steps: int = 4_096, first: int = 0, incarnation: str = "a") -> None:
     """A run of one rank that has said goodbye, with numbers that do not compress."""
     random = np.random.default_rng(1)
-    store.send(opening(KNOWN, run, incarnation=incarnation))
+    messages: list[Opening | Batch] = [opening(KNOWN, run, incarnation=incarnation)]
     for sequence, low in enumerate(range(first, first + steps, SIZE)):
         amax = {"amax": random.random((3, SIZE))}
-        store.send(batch(KNOWN, sequence, range(low, low + SIZE), amax, run=run, incarnation=incarnation))
+        messages.append(batch(KNOWN, sequence, range(low, low + SIZE), amax, run=run, incarnation=incarnation))
     last = batch(KNOWN, steps // SIZE, range(0), run=run, incarnation=incarnation, events=(Event("finished", 0, 0),))
-    store.send(last)
+    store.send_all([*messages, last])
 
 
 def run_ids(store: Store) -> list[int]:

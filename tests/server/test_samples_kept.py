@@ -15,7 +15,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, func, inspect, make_url, select, text, update
 
-from rangewatch.records import Event, Samples
+from rangewatch.records import Batch, Event, Opening, Samples
 from rangewatch_server.backup_file import BadBackup
 from rangewatch_server.pyramid import RANGES
 from rangewatch_server.retention.background import Retention
@@ -52,14 +52,16 @@ def urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
 
 def fill(store: Store, chunks: int, rank: int = 0, ends: bool = False, run: str = "run") -> None:
     """Two keys, chunk after chunk, with facts that grow and a column that is there now and then."""
-    store.send(opening(KNOWN, run=run, rank=rank, world_size=2))
+    messages: list[Opening | Batch] = [opening(KNOWN, run=run, rank=rank, world_size=2)]
     for sequence in range(chunks):
         at = sequence * PER_CHUNK
         about = {"names": list(range(sequence // 40))}
         other = {"now_and_then": np.arange(PER_CHUNK) * 1.0} if sequence % 50 == 7 else {}
         both = gpu(at, PER_CHUNK, about=about, **other), gpu(at, PER_CHUNK, key="GPU-b", source="host")
         events = (Event("finished", 0, at // 10),) if ends and sequence == chunks - 1 else ()
-        store.send(sampled(sequence, *both, steps=[at // 10 + sequence % 5], run=run, rank=rank, events=events))
+        steps = [at // 10 + sequence % 5]
+        messages.append(sampled(sequence, *both, steps=steps, run=run, rank=rank, events=events))
+    store.send_all(messages)
 
 
 def everything(store: Store, run_id: int = 1) -> list[Any]:
@@ -266,6 +268,7 @@ def test_a_run_of_samples_only_is_thinned_too(store: Store) -> None:
     assert rows_in(store) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_the_command_shows_them(old: Store, sqlite_url: str) -> None:
     shown = run_command("prune", "--db", str(make_url(sqlite_url).database), "--keep-days", "0.5", "--dry-run")
