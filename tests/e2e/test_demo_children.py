@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -12,28 +13,26 @@ from pathlib import Path
 
 import pytest
 
-from rangewatch.demo.children import free_port
+from rangewatch.demo import launch
+from rangewatch.demo.children import Child, ChildFailed, free_port
+from rangewatch.demo.progress import Progress
+from tests import forked
+from tests.server.process import Server
 
 WAIT_S = 60.0
-Demo = subprocess.Popen[str]
-StartDemo = Callable[[int], Demo]
+Demo = forked.Forked | subprocess.Popen[str]
+StartDemo = Callable[..., Demo]
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
-    """Its path is in the server's command line, which tells the test's own server from any other."""
-    return tmp_path / "demo.db"
-
-
-@pytest.fixture
-def start_demo(database: Path) -> Iterator[StartDemo]:
-    """Starts a demo of so many steps; whatever is still there at the end is killed."""
+def start_demo(tmp_path: Path) -> Iterator[StartDemo]:
+    """Starts a demo of so many steps, with a server of its own unless it is given one; at the end it is killed."""
     started: list[Demo] = []
 
-    def start(steps: int) -> Demo:
-        options = [f"--db={database}", f"--port={free_port()}", f"--steps={steps}"]
-        command = [sys.executable, "-m", "rangewatch", "demo", *options]
-        demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def start(steps: int, *options: str) -> Demo:
+        options = options or (f"--db={tmp_path / 'demo.db'}", f"--port={free_port()}")
+        command = ["-m", "rangewatch", "demo", f"--steps={steps}", *options]
+        demo = forked.server.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(demo)
         return demo
 
@@ -58,8 +57,17 @@ def children_of(demo: Demo) -> dict[int, str]:
     return {int(pid): args for pid, ppid, args in rows if int(ppid) == demo.pid}
 
 
+def begun(demo: Demo, count: int) -> dict[int, str]:
+    """So many children, as soon as it has them: before a rank has imported anything."""
+    give_up_s = time.monotonic() + WAIT_S
+    while len(found := children_of(demo)) < count and time.monotonic() < give_up_s:
+        time.sleep(0.05)
+    assert len(found) == count, found
+    return found
+
+
 def assert_gone(children: dict[int, str]) -> None:
-    give_up_s = time.monotonic() + 5
+    give_up_s = time.monotonic() + WAIT_S
     left = set(children)
     while left and time.monotonic() < give_up_s:
         left = {pid for pid in left if Path(f"/proc/{pid}").exists()}
@@ -67,17 +75,47 @@ def assert_gone(children: dict[int, str]) -> None:
     assert not left
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_training_leaves_no_process(start_demo: StartDemo, number: signal.Signals) -> None:
-    demo = start_demo(5000)
-    read_until(demo, "step ")
-    children = children_of(demo)
-    assert len(children) == 3
+def interrupt(demo: Demo, number: signal.Signals, children: dict[int, str]) -> None:
     demo.send_signal(number)
     assert demo.wait(WAIT_S) == 130
     assert_gone(children)
 
 
+def kill_a_rank(demo: Demo, children: dict[int, str]) -> None:
+    ranks = [pid for pid, command in children.items() if "rangewatch.demo.train" in command]
+    os.kill(ranks[1], signal.SIGKILL)
+    assert demo.wait(WAIT_S) == 1
+    assert demo.stderr is not None
+    assert "rangewatch demo: rank " in demo.stderr.read()
+    assert_gone(children)
+
+
+def test_interrupted_start_leaves_no_process(start_demo: StartDemo) -> None:
+    demo = start_demo(5000)
+    interrupt(demo, signal.SIGTERM, begun(demo, 3))
+
+
+def test_rank_that_dies_at_once_fails_the_demo(start_demo: StartDemo, served: Server) -> None:
+    demo = start_demo(5000, f"--url={served.url}")
+    kill_a_rank(demo, begun(demo, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_training_leaves_no_process(start_demo: StartDemo, number: signal.Signals) -> None:
+    demo = start_demo(5000)
+    read_until(demo, "step ")
+    interrupt(demo, number, begun(demo, 3))
+
+
+@pytest.mark.slow
+def test_rank_that_dies_fails_the_demo(start_demo: StartDemo) -> None:
+    demo = start_demo(5000)
+    read_until(demo, "step ")
+    kill_a_rank(demo, children_of(demo))
+
+
+@pytest.mark.slow
 def test_dashboard_stays_up_until_interrupted(start_demo: StartDemo) -> None:
     demo = start_demo(1)
     read_until(demo, "press Ctrl-C to stop")
@@ -88,13 +126,10 @@ def test_dashboard_stays_up_until_interrupted(start_demo: StartDemo) -> None:
     assert_gone(children)
 
 
-def test_rank_that_dies_fails_the_demo(start_demo: StartDemo) -> None:
-    demo = start_demo(5000)
-    read_until(demo, "step ")
-    children = children_of(demo)
-    ranks = [pid for pid, command in children.items() if "rangewatch.demo.train" in command]
-    os.kill(ranks[1], signal.SIGKILL)
-    assert demo.wait(WAIT_S) == 1
-    assert demo.stderr is not None
-    assert "rangewatch demo: rank " in demo.stderr.read()
-    assert_gone(children)
+def test_dashboard_that_is_killed_is_missed_unless_another_answers(tmp_path: Path, served: Server) -> None:
+    script, said = "import sys; sys.exit('no such table')", io.StringIO()
+    with Child("server", [sys.executable, "-S", "-c", script], {}, tmp_path) as server:
+        with pytest.raises(ChildFailed, match=r"server ended with status 1\n  no such table"):
+            launch._stay_up(server, f"http://127.0.0.1:{free_port()}", Progress(said))
+        launch._stay_up(server, served.url, Progress(said))
+    assert f"another answers at {served.url} and stays up" in said.getvalue()

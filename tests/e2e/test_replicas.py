@@ -1,13 +1,12 @@
 """Four real ranks of a replicated model: of a flipped bit step, rank and parameter are named; healthy ones are silent.
 
-A soak has twenty seeds.
+The runs of a test are trained one after the other by the same ranks: most of their time is the ranks' start.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -18,11 +17,9 @@ from tests import forked
 from tests.e2e.replica_ranks import COMPARED, DIFFERENT, PARAMETERS, RANKS, STEPS, planted
 from tests.server.process import Server
 
-pytestmark = pytest.mark.timeout(1800 if os.environ.get("RANGEWATCH_SOAK") else 600)
+pytestmark = pytest.mark.timeout(300)
 WORKER = Path(__file__).with_name("replica_ranks.py")
-SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
-SEEDS = range(20) if SOAK else range(1)
-ALIKE, OTHERS = (COMPARED, DIFFERENT) if SOAK else (COMPARED[:5], DIFFERENT[:2])
+SOAK = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 
 def train(url: str, *runs: str) -> None:
@@ -47,17 +44,6 @@ def train(url: str, *runs: str) -> None:
             rank.wait()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """It has all the runs: most of their time is the ranks' start."""
-    found = Server(str(tmp_path_factory.mktemp("replicas") / "a.db"))
-    try:
-        train(found.url, *(f"flip {seed}" for seed in SEEDS), *(f"{what} 1" for what in (*ALIKE, *OTHERS)))
-        yield found
-    finally:
-        found.stop()
-
-
 def number_of(server: Server, run: str) -> int:
     return next(int(each["id"]) for each in server.get("/api/v1/runs")["runs"] if each["name"] == run)
 
@@ -75,20 +61,32 @@ def parameters_read(server: Server, run: str) -> int:
     return sum(any(each) for each in found["values"]["checksum_max"])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_flipped_bit_is_named(server: Server, seed: int) -> None:
-    truth, found = planted(str(seed)), findings(server, f"flip {seed}")
-    named = [(each["rank"], each["step"], each["tensor"], each["severity"]) for each in found]
-    assert named == [(truth.rank, truth.step, truth.parameter, "critical")], (truth, found)
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 20), marks=SOAK)], ids=["one", "others"])
+def test_a_flipped_bit_is_named(served: Server, seeds: range) -> None:
+    train(served.url, *(f"flip {seed}" for seed in seeds))
+    for seed in seeds:
+        truth, found = planted(str(seed)), findings(served, f"flip {seed}")
+        named = [(each["rank"], each["step"], each["tensor"], each["severity"]) for each in found]
+        assert named == [(truth.rank, truth.step, truth.parameter, "critical")], (truth, found)
 
 
-@pytest.mark.parametrize("what", ALIKE)
-def test_healthy_replicas_are_silent(server: Server, what: str) -> None:
-    assert findings(server, f"{what} 1") == []
-    assert parameters_read(server, f"{what} 1") == len(PARAMETERS) - (2 if what == "ignored" else 0)
+@pytest.mark.parametrize(
+    "runs", [pytest.param(COMPARED[:5], marks=pytest.mark.slow), pytest.param(COMPARED[5:], marks=SOAK)],
+    ids=["some", "others"],
+)  # fmt: skip
+def test_healthy_replicas_are_silent(served: Server, runs: tuple[str, ...]) -> None:
+    train(served.url, *(f"{what} 1" for what in runs))
+    for what in runs:
+        assert findings(served, f"{what} 1") == [], what
+        assert parameters_read(served, f"{what} 1") == len(PARAMETERS) - (2 if what == "ignored" else 0), what
 
 
-@pytest.mark.parametrize("what", OTHERS)
-def test_what_need_not_be_alike_is_not_compared(server: Server, what: str) -> None:
-    assert findings(server, f"{what} 1") == []
-    assert parameters_read(server, f"{what} 1") == 0
+@pytest.mark.parametrize(
+    "runs", [pytest.param(DIFFERENT[:2], marks=pytest.mark.slow), pytest.param(DIFFERENT[2:], marks=SOAK)],
+    ids=["some", "others"],
+)  # fmt: skip
+def test_what_need_not_be_alike_is_not_compared(served: Server, runs: tuple[str, ...]) -> None:
+    train(served.url, *(f"{what} 1" for what in runs))
+    for what in runs:
+        assert findings(served, f"{what} 1") == [], what
+        assert parameters_read(served, f"{what} 1") == 0, what

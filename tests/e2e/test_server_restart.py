@@ -20,7 +20,7 @@ from rangewatch_server.store.engine import open_database
 from tests import forked
 from tests.server.process import Server
 
-STEPS = 150
+STEPS = 45
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def trained(tmp_path: Path, port: int) -> Iterator[tuple[Path, list[dict[str, An
     server = Server(str(db), "--port", str(port))
     outputs = [rank.communicate(timeout=90) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], outputs[0][1][-2000:]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while server.get("/api/v1/runs")["runs"][0]["state"] != "finished" and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(0.02)
     steps += [json.loads(line) for line in outputs[0][0].splitlines()]
     server.stop()
     yield db, steps

@@ -1,6 +1,6 @@
 """Four real ranks with real trouble planted on rank 2: who is named, and with which class, live over HTTP.
 
-A soak has them all, with agents that tell of a hang after their usual 8 s. bench/stragglers.py has twenty seeds each.
+Agents tell of a hang after `HANG_S` here, and in a soak after their usual 8 s. bench/stragglers.py has twenty seeds.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tests.server.process import Server
 
 WORKER = Path(__file__).with_name("four_ranks.py")
 RANKS = 4
-SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
+HANG_S = 1.0
 ENOUGH_STEPS = 60
-LATE = ["before backward", "backward", "data loader"]
-STOPS = ["skip", "SIGSTOP", "size", "SIGKILL"]
+SLOW = pytest.mark.slow
+SOAK = [pytest.mark.soak, pytest.mark.timeout(300)]
 
 
 class Job:
     """Four ranks of one run, started by hand as a launcher would."""
 
-    def __init__(self, url: str, trouble: str) -> None:
+    def __init__(self, url: str, trouble: str, hang_s: float | None) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         usual = os.environ | {
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1",
-        } | ({} if SOAK else {"RANGEWATCH_HANG_S": "4"})  # fmt: skip
+        } | ({"RANGEWATCH_HANG_S": str(hang_s)} if hang_s else {})  # fmt: skip
         self.processes = [
             forked.rank.start(
                 WORKER, url, trouble, stderr=subprocess.DEVNULL,
@@ -52,30 +52,28 @@ class Job:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    found = Server(str(tmp_path / "a.db"))
-    yield found
-    found.stop()
-
-
-@pytest.fixture
-def start(server: Server) -> Iterator[Callable[[str], tuple[Server, int]]]:
+def start(served: Server) -> Iterator[Callable[..., tuple[Server, int]]]:
     jobs: list[Job] = []
 
-    def begin(trouble: str) -> tuple[Server, int]:
-        known = {each["id"] for each in server.get("/api/v1/runs")["runs"]}
-        jobs.append(Job(server.url, trouble))
-        wait_for(lambda: len(server.get("/api/v1/runs")["runs"]) > len(known))
-        return server, server.get("/api/v1/runs")["runs"][0]["id"]
+    def begin(trouble: str, hang_s: float | None = HANG_S) -> tuple[Server, int]:
+        before = {each["id"] for each in served.get("/api/v1/runs")["runs"]}
+        jobs.append(Job(served.url, trouble, hang_s))
+        return served, wait_for(lambda: number_of(served, trouble, before))
 
     yield begin
     for each in jobs:
         each.end()
 
 
+def number_of(server: Server, run: str, before: set[int]) -> int | None:
+    """Of the run of that name which was not there before."""
+    listed = server.get("/api/v1/runs")["runs"]
+    return next((each["id"] for each in listed if each["name"] == run and each["id"] not in before), None)
+
+
 def wait_for(condition: Callable[[], Any]) -> Any:
     while not (found := condition()):  # the test's own time limit ends it
-        time.sleep(0.25)
+        time.sleep(0.05)
     return found
 
 
@@ -83,8 +81,14 @@ def collectives(server: Server, run: int) -> dict[str, Any]:
     return server.get(f"/api/v1/runs/{run}/collectives")
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("where", LATE if SOAK else LATE[1:])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "backward",
+        pytest.param("data loader", marks=SLOW),
+        pytest.param("before backward", marks=SOAK),
+    ],
+)
 def test_the_late_rank_is_named_and_what_it_is_late_with(start: Any, where: str) -> None:
     server, run = start(where)
     verdict = wait_for(lambda: named(collectives(server, run)))
@@ -112,7 +116,7 @@ def named(found: dict[str, Any]) -> dict[str, Any] | None:
     return found["verdict"] if steps >= ENOUGH_STEPS else None
 
 
-@pytest.mark.timeout(120)
+@SLOW
 def test_nobody_is_named_where_nothing_is_planted(start: Any) -> None:
     server, run = start("nothing")
     wait_for(lambda: len(collectives(server, run)["steps"]) >= ENOUGH_STEPS)
@@ -123,10 +127,16 @@ def test_nobody_is_named_where_nothing_is_planted(start: Any) -> None:
         time.sleep(0.5)
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("trouble", STOPS if SOAK else STOPS[:2])
-def test_who_stops_is_named_while_the_others_wait(start: Any, trouble: str) -> None:
-    server, run = start(trouble)
+@pytest.mark.parametrize(
+    ("trouble", "hang_s"),
+    [
+        ("skip", HANG_S),
+        pytest.param("SIGSTOP", HANG_S, marks=SLOW),
+        *(pytest.param(each, None, marks=SOAK) for each in ("skip", "SIGSTOP", "size", "SIGKILL")),
+    ],
+)
+def test_who_stops_is_named_while_the_others_wait(start: Any, trouble: str, hang_s: float | None) -> None:
+    server, run = start(trouble, hang_s)
     found = wait_for(lambda: told(server, run, of_all=trouble == "size"))
     assert found["culprits"] == [2], found["text"]
     assert server.get(f"/api/v1/runs/{run}")["hang"]
