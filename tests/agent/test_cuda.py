@@ -18,7 +18,7 @@ from rangewatch.step_buffer import POSITIONS, StepBuffer
 from tests.agent.ingest_double import IngestDouble
 from tests.agent.reference import KeepEverything, assert_recorded, statistics_of
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.gpu
 
 
 class Block(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
@@ -16,12 +17,17 @@ import torch
 from torch import nn
 
 import rangewatch
-from rangewatch import limits
+from rangewatch import limits, wire
 from rangewatch.batcher import Drops, Handoff, Shipment
-from rangewatch.records import Event
-from rangewatch.spool.queue import MemoryQueue, Queue
+from rangewatch.guard import Guard
+from rangewatch.options import Options
+from rangewatch.records import Batch, Event, Opening, RankInfo
+from rangewatch.sender import Sender
+from rangewatch.spool.queue import MemoryQueue
 from rangewatch.spool.record import Encoded
 from rangewatch.step_buffer import EMPTY_BLOCK, Block
+from rangewatch.tensor_names import TensorNames
+from rangewatch.transport import Outcome, Transport, _meaning
 from tests.agent.ingest_double import IngestDouble
 
 STEPS = 12
@@ -32,7 +38,19 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RANGEWATCH_SPOOL_DIR", str(tmp_path))
     for name in ("BACKOFF_FIRST_S", "BACKOFF_LAST_S", "UNAUTHORIZED_RETRY_S"):
         monkeypatch.setattr(limits, name, 0.02)
-    monkeypatch.setattr(limits, "READ_TIMEOUT_S", 3.0)
+
+
+@pytest.fixture
+def senders(monkeypatch: pytest.MonkeyPatch) -> list[Sender]:
+    """Those that the test has made."""
+    made: list[Sender] = []
+
+    def start(self: Sender, own: Callable[[Sender], None] = Sender.start) -> None:
+        made.append(self)
+        own(self)
+
+    monkeypatch.setattr(Sender, "start", start)
+    return made
 
 
 def train(url: str | None, *, between: Callable[[int], None] = lambda step: None, **options: Any) -> list[float]:
@@ -52,6 +70,11 @@ def train(url: str | None, *, between: Callable[[int], None] = lambda step: None
     if handle:
         handle.detach()
     return losses
+
+
+def sender_of(drops: Drops) -> Sender:
+    """One whose thread does not run."""
+    return Sender(Options(), RankInfo("r", 0, 1, 0, "h", "a", 1), TensorNames(), drops, Guard())
 
 
 def assert_complete(ingest: IngestDouble) -> None:
@@ -76,7 +99,10 @@ class TestTrainingIsUnchanged:
         assert_complete(ingest)
         assert warnings(caplog) == []
 
-    def test_without_any_server(self, plain: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    def test_without_any_server(
+        self, plain: list[float], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "FLUSH_TIMEOUT_AWAY_S", 0.02)
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -86,8 +112,7 @@ class TestTrainingIsUnchanged:
 
     @pytest.mark.parametrize(
         ("status", "code", "headers"),
-        [(429, "slow_down", {"Retry_After": "0"}), (503, "busy", {"Retry_After": "0"}), (500, "oops", {}),
-         (502, "", {}), (404, "not_found", {}), (302, "", {"Location": "http://127.0.0.1:1/"})],
+        [(429, "slow_down", {"Retry_After": "0"}), (500, "oops", {}), (302, "", {"Location": "http://127.0.0.1:1/"})],
     )  # fmt: skip
     def test_refusals_that_pass(
         self, ingest: IngestDouble, plain: list[float], refuse: Any, caplog: pytest.LogCaptureFixture,
@@ -113,9 +138,14 @@ class TestTrainingIsUnchanged:
         assert_complete(ingest)
 
     def test_silence(self, ingest: IngestDouble, plain: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-        ingest.script.append(lambda request: time.sleep(1.0))
-        assert train(ingest.url) == plain
-        assert_complete(ingest)
+        monkeypatch.setattr(limits, "READ_TIMEOUT_S", 0.2)
+        is_over = threading.Event()
+        ingest.script.append(lambda request: is_over.wait() and None)
+        try:
+            assert train(ingest.url, flush_timeout_s=60) == plain
+            assert_complete(ingest)
+        finally:
+            is_over.set()
 
     def test_a_huge_reply_is_not_read_to_its_end(
         self, ingest: IngestDouble, plain: list[float], monkeypatch: Any
@@ -141,16 +171,15 @@ class TestTrainingIsUnchanged:
 
 
 class TestRefusedForGood:
-    @pytest.mark.parametrize("status", [400, 413, 422])
     def test_is_dropped_counted_and_never_sent_again(
-        self, ingest: IngestDouble, plain: list[float], refuse: Any, caplog: pytest.LogCaptureFixture, status: int
+        self, ingest: IngestDouble, plain: list[float], refuse: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         refusals = iter([None, None, refuse, refuse])
         original = ingest._take
 
         def take(message: Any) -> Any:
             refusal = next(refusals, None)
-            return refusal(status, "bad")(None) if refusal else original(message)
+            return refusal(422, "bad")(None) if refusal else original(message)
 
         ingest._take = take
         assert train(ingest.url) == plain
@@ -160,29 +189,34 @@ class TestRefusedForGood:
 
     @pytest.mark.parametrize("code", ["unsupported_version", "unknown_run"])
     def test_everything(self, ingest: IngestDouble, refuse: Any, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-        """An older server, or a proxy: the thread must not spin."""
-        from rangewatch.records import Opening
-
-        monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
-        monkeypatch.setattr(limits, "BACKOFF_FIRST_S", 0.05)
-        monkeypatch.setattr(limits, "BACKOFF_LAST_S", 0.2)
-        original = ingest._take
+        """An older server, or a proxy: the thread must not spin, and waits longer from time to time."""
+        monkeypatch.setattr(limits, "HEARTBEAT_S", 0.01)
+        monkeypatch.setattr(limits, "BACKOFF_FIRST_S", 0.01)
+        monkeypatch.setattr(limits, "BACKOFF_LAST_S", 0.04)
+        original, waited_for, is_due = ingest._take, [], []
 
         def take(message: Any) -> Any:
             if code == "unknown_run":
                 return original(message) if isinstance(message, Opening) else refuse(409, code)(None)
             return refuse(400, code)(None)
 
+        def back_off(self: Sender, delay_s: float, own: Any = Sender._back_off) -> None:
+            waited_for.append(delay_s)
+            own(self, delay_s)
+
+        def attempt(self: Sender, own: Any = Sender._attempt) -> None:
+            is_due.append(time.monotonic() >= self._next_attempt_s)
+            own(self)
+
         ingest._take = take
-        requests_an_attempt = 2 * (limits.OPENINGS_A_BATCH + 1) if code == "unknown_run" else 1
-        model = nn.Linear(2, 1)
-        began_s = time.monotonic()
-        with rangewatch.attach(model, url=ingest.url):
-            time.sleep(0.8)
-            while len(ingest.requests) < 2 * requests_an_attempt:  # it goes on, for the test's time limit ends this
+        monkeypatch.setattr(Sender, "_back_off", back_off)
+        monkeypatch.setattr(Sender, "_attempt", attempt)
+        with rangewatch.attach(nn.Linear(2, 1), url=ingest.url):
+            while len(waited_for) < 4:  # it goes on, for the test's time limit ends this
                 time.sleep(0.01)
-            sent = len(ingest.requests)
-        assert sent / requests_an_attempt <= 4 + (time.monotonic() - began_s) / limits.BACKOFF_LAST_S
+        assert waited_for[:4] == [0.01, 0.02, 0.04, 0.04] and all(is_due)
+        requests_an_attempt = 2 * (limits.OPENINGS_A_BATCH + 1) if code == "unknown_run" else 1
+        assert len(ingest.requests) <= requests_an_attempt * (len(waited_for) + 1)
 
     def test_a_wrong_token_is_kept_and_explained(
         self, ingest: IngestDouble, refuse: Any, caplog: pytest.LogCaptureFixture, plain: list[float]
@@ -218,8 +252,6 @@ class TestGoneAndBack:
 
     def test_a_server_that_wants_openings_for_ever(self, ingest: IngestDouble, refuse: Any, plain: list[float]) -> None:
         original = ingest._take
-        from rangewatch.records import Batch
-
         ingest._take = lambda m: refuse(409, "unknown_run")(None) if isinstance(m, Batch) else original(m)
         assert train(ingest.url) == plain
         assert ingest.batches == []
@@ -299,11 +331,9 @@ class TestFaultsOfOurOwn:
     def test_training_does_not_notice(
         self, ingest: IngestDouble, plain: list[float], monkeypatch: pytest.MonkeyPatch, place: str, caplog: Any
     ) -> None:
-        from rangewatch import wire
         from rangewatch.batcher import Batcher
         from rangewatch.statistics import host
         from rangewatch.step_buffer import StepBuffer
-        from rangewatch.transport import Transport
 
         targets = {
             "aminmax": (host, "_aminmax"),
@@ -322,16 +352,8 @@ class TestFaultsOfOurOwn:
 
     @pytest.mark.allow_faults
     def test_a_batch_that_cannot_be_encoded_takes_no_other_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from rangewatch import wire
-        from rangewatch.guard import Guard
-        from rangewatch.options import Options
-        from rangewatch.records import Event, RankInfo
-        from rangewatch.sender import Sender
-        from rangewatch.tensor_names import TensorNames
-
-        info = RankInfo("r", 0, 1, 0, "h", "a", 1)
         drops = Drops()
-        sender = Sender(Options(), info, TensorNames(), drops, Guard())
+        sender = sender_of(drops)
         sender._queue.put(Encoded(b"innocent", 0, ""), lambda: b"")
         sender._next_attempt_s = float("inf")
         encode = wire.encode
@@ -352,11 +374,7 @@ class TestFaultsOfOurOwn:
         assert drops.counts == {"agent_fault": 1}
 
     @pytest.mark.allow_faults
-    def test_a_heartbeat_that_cannot_be_encoded_is_no_busy_loop(
-        self, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from rangewatch import wire
-
+    def test_a_heartbeat_that_cannot_be_encoded_is_no_busy_loop(self, monkeypatch: pytest.MonkeyPatch) -> None:
         calls = []
 
         def broken(message: Any) -> bytes:
@@ -364,10 +382,11 @@ class TestFaultsOfOurOwn:
             raise ZeroDivisionError("planted")
 
         monkeypatch.setattr(wire, "encode", broken)
-        monkeypatch.setattr(limits, "HEARTBEAT_S", 0.1)
-        with rangewatch.attach(nn.Linear(2, 1), url=ingest.url):
-            time.sleep(0.5)
-            assert len(calls) <= 7
+        sender = sender_of(Drops())
+        sender._last_settled_s = -float("inf")
+        assert not sender._guard.run("sender", sender._work) and len(calls) == 1
+        sender._skip()
+        assert sender._guard.run("sender", sender._work) and len(calls) == 1, "the next has its time to wait"
 
     @pytest.mark.allow_faults
     def test_a_place_that_fails_again_and_again_gives_up(
@@ -421,27 +440,35 @@ def test_slow_server_does_not_slow_the_training(ingest: IngestDouble) -> None:
     assert_complete(ingest)
 
 
+def is_heartbeat(batch: Batch) -> bool:
+    return batch.ranges is None and not (batch.series or batch.events or batch.samples)
+
+
 def test_silence_is_broken_by_empty_batches(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step may take minutes: the server hears from the rank all the same, and nothing is invented."""
+
+    def between(step: int) -> None:
+        while step == STEPS - 1 and not any(is_heartbeat(batch) for batch in ingest.batches):
+            time.sleep(0.01)  # the test's time limit ends this
+
     monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
-    losses = train(ingest.url, between=lambda step: time.sleep(0.5) if step == STEPS - 1 else None)
-    silent = [batch for batch in ingest.batches if batch.ranges is None and not batch.series and not batch.events]
-    assert len(losses) == STEPS
-    assert 1 <= len(silent) <= 12
+    assert len(train(ingest.url, between=between, collect=())) == STEPS
     assert_complete(ingest)
 
 
 @pytest.mark.parametrize("asked", [3600, 3600.0])
-def test_a_server_with_many_ranks_gets_fewer_and_larger_batches(ingest: IngestDouble, asked: float) -> None:
+def test_a_server_with_many_ranks_gets_fewer_and_larger_batches(
+    ingest: IngestDouble, senders: list[Sender], asked: float
+) -> None:
     ingest.send_every_s = asked
 
     def between(step: int) -> None:
-        """The pace is known once the first batch has been answered."""
-        while step == 0 and not ingest.batches:
-            time.sleep(0.01)
-        time.sleep(0.2 if step == 0 else 0.02)
+        """The pace is known once the first batch has been answered; then nothing of the sender's own holds any up."""
+        while not senders[0].send_every_s or senders[0].is_behind:
+            time.sleep(0.001)
 
-    train(ingest.url, between=between)
+    train(ingest.url, between=between, collect=())
+    assert senders[0].send_every_s == limits.PACE_LAST_S
     assert len(ingest.batches) < STEPS / 2  # one after the first step, the rest at the end
     assert_complete(ingest)
 
@@ -468,27 +495,52 @@ def test_while_a_batch_waits_for_its_answer_the_next_one_grows(ingest: IngestDou
     assert all(sorted(cells) == list(range(STEPS)) for cells in ingest.tensors().values())
 
 
-@pytest.mark.parametrize("asked", ["soon", None, -5, 1e400, {"s": 1}])
-def test_a_pace_that_cannot_be_read_is_the_agents_own(ingest: IngestDouble, asked: Any) -> None:
-    ingest.send_every_s = asked
+def test_a_pace_that_cannot_be_read_is_the_agents_own(ingest: IngestDouble) -> None:
+    for asked in ("soon", None, -5, 1e400, {"s": 1}):
+        text = json.dumps({"contiguous": 0, "send_every_s": asked}).encode()
+        reply = _meaning(202, None, text)
+        assert (reply.outcome, reply.send_every_s) == (Outcome.STORED, 0.0), asked
+    ingest.send_every_s = "soon"
     train(ingest.url, between=lambda step: time.sleep(0.01))
     assert len(ingest.batches) > 4
     assert_complete(ingest)
 
 
-def test_no_heartbeat_while_the_server_is_away(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_each_status_means() -> None:
+    wanted = {
+        Outcome.RETRY: (429, 503, 500, 502, 404, 302, 200), Outcome.REJECTED: (400, 409, 413, 415, 422),
+        Outcome.UNAUTHORIZED: (401, 403),
+    }  # fmt: skip
+    for outcome, statuses in wanted.items():
+        assert {_meaning(status, None, b"{}").outcome for status in statuses} == {outcome}
+    assert _meaning(409, None, b'{"code": "unknown_run"}').outcome is Outcome.NEEDS_OPENING
+    assert _meaning(202, None, b"{}").outcome is Outcome.RETRY, "it does not say what is stored"
+    seconds = [_meaning(503, given, b"").retry_after_s for given in (None, "7", " 0 ", "99999", "-1", "soon")]
+    assert seconds == [None, 7.0, 0.0, limits.RETRY_AFTER_LAST_S, None, None]
+
+
+def test_no_heartbeat_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would only queue up."""
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.02)
-    monkeypatch.setattr(limits, "BACKOFF_LAST_S", 5.0)
-    batches: list[int] = []
-    monkeypatch.setattr(Queue, "put", lambda self, *args, put=Queue.put: (batches.append(1), put(self, *args))[1])
-    train(
-        "http://127.0.0.1:9", between=lambda step: time.sleep(0.3) if step == STEPS - 1 else None, flush_timeout_s=0.2,
-        collect=(),
-    )  # fmt: skip
-    assert len(batches) <= STEPS + 2  # one a step, "attached" and "finished"
+    tries: list[bytes] = []
+    batches: list[Batch] = []
+
+    def post(self: Transport, body: bytes, own: Any = Transport.post) -> Any:
+        tries.append(body)
+        return own(self, body)
+
+    def between(step: int) -> None:
+        if step == STEPS - 1:
+            monkeypatch.setattr(limits, "HEARTBEAT_S", 0.0)
+            more = len(tries) + 3
+            while len(tries) < more:  # the test's time limit ends this
+                time.sleep(0.01)
+
+    encode = wire.encode
+    monkeypatch.setattr(Transport, "post", post)
+    monkeypatch.setattr(wire, "encode", lambda message: (batches.append(message), encode(message))[1])
+    train("http://127.0.0.1:9", between=between, flush_timeout_s=0.2, collect=())
+    batches = [each for each in batches if isinstance(each, Batch)]
+    assert batches and not any(is_heartbeat(each) for each in batches)
 
 
 def test_events_that_wait_are_bounded_and_the_newest_stay(ingest: IngestDouble) -> None:

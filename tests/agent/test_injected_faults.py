@@ -21,6 +21,7 @@ import torch
 from torch import distributed as dist
 
 import rangewatch
+from rangewatch import limits
 from rangewatch.collectors.collectives_ledger import Told
 from tests import forked
 from tests.agent.ingest_double import IngestDouble
@@ -46,6 +47,7 @@ def planted(url: str, what: str) -> dict[str, bool]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_fault_in_each_guarded_place(ingest: IngestDouble) -> None:
     found = planted(ingest.url, "each")
     assert len(found) > 40 and all(found.values()), found
@@ -57,7 +59,7 @@ def test_a_fault_in_each_guarded_place(ingest: IngestDouble) -> None:
     assert set(found) - told <= untold, sorted(set(found) - told - untold)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_faults_in_all_places_at_once(ingest: IngestDouble, when: str) -> None:
     assert planted(ingest.url, when) == {"": True, "all": True}
 
@@ -130,6 +132,7 @@ def test_a_fault_in_a_call_that_leaves_the_process(
 
     struck: list[str] = []
     monkeypatch.setenv("RANGEWATCH_WATCHER", "1")
+    monkeypatch.setattr(limits, "FLUSH_TIMEOUT_AWAY_S", 0.05)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, leaving)
         found = train(ingest.url)

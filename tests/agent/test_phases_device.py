@@ -239,7 +239,7 @@ def test_only_cuda_has_one() -> None:
     assert isinstance(of_device(torch.device("cuda", 0)), DeviceSlices)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_on_a_real_device(ingest: IngestDouble) -> None:
     model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)]).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
