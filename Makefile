@@ -9,11 +9,14 @@ AXE := .venv/node/node_modules/axe-core/axe.min.js
 AUDIT := .venv/audit/bin
 AUDIT_TOOLS := pip-audit==2.10.1 cyclonedx-bom==7.5.0
 UV := uv==0.13.9
-# Processes that run tests. What they compile is kept, since the tests start hundreds of processes that import it again.
+# Processes that run tests; one that has nothing left to do takes half of another's. What Python compiles is kept, since
+# tests start processes that import it again.
 WORKERS ?= 2
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
+IN_WORKERS := -n $(WORKERS) --dist worksteal
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
-.PHONY: install demo test test-web lint fix bench docs docs-diagnosis docs-tables docs-images soak lock vendor sbom clean
+.PHONY: install demo test test-all test-slow test-gpu test-web coverage lint fix bench docs docs-diagnosis docs-tables docs-images soak lock vendor sbom clean
 
 install: .venv/installed
 
@@ -27,8 +30,24 @@ install: .venv/installed
 demo: install  ## a server and two ranks that overflow within a minute; Ctrl-C ends it
 	$(BIN)/rangewatch demo
 
-test: install $(AXE) test-web  ## everything: unit, property, end to end on two ranks, browser
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --dist loadscope
+# The tiers of tests: CONTRIBUTING.md.
+test: install $(AXE) test-web  ## for each commit: says of every part whether it works, in under five minutes on two cores
+	$(PYTEST) $(IN_WORKERS)
+
+test-all: install $(AXE) test-web  ## all but what takes hours or a GPU
+	$(PYTEST) $(IN_WORKERS) -m 'not soak and not gpu'
+
+test-slow: install $(AXE)  ## what test-all has beyond test
+	$(PYTEST) $(IN_WORKERS) -m 'slow and not soak and not gpu'
+
+test-gpu: install  ## what needs a CUDA device
+	$(PYTEST) -m gpu
+
+coverage: install $(AXE)  ## lines that `make test` reaches, those of servers and ranks included, in .coverage
+	rm -f .coverage .coverage.*
+	PYTHONDONTWRITEBYTECODE= $(BIN)/coverage run -m pytest $(IN_WORKERS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --sort cover
 
 test-web:
 	node --test tests/web/
@@ -92,8 +111,8 @@ docs-images: install  ## docs/images/*.png: the pages over made-up runs, in Chro
 docs-diagnosis: install  ## docs/diagnosis.md from the rules, and what they say of made-up runs
 	$(BIN)/python -m tests.faults.make_docs
 
-soak: install $(AXE)  ## the long runs of the same tests
-	PYTHONDONTWRITEBYTECODE= RANGEWATCH_SOAK=1 RANGEWATCH_FUZZ_S=3600 $(BIN)/pytest --timeout 3600 tests/adoption tests/browser/test_matrix.py tests/browser/test_view_urls.py tests/fuzz tests/server tests/e2e tests/faults tests/agent/linkcheck tests/agent/watcher tests/agent/test_bad_models.py tests/agent/test_many_steps.py
+soak: install $(AXE)  ## hours: the same tests with many seeds, kills, ranks and examples
+	RANGEWATCH_FUZZ_S=3600 $(PYTEST) -m soak --timeout 3600
 
 clean:
 	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -54,8 +54,8 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         report.sections += server_log.sections()
-        if call.excinfo is not None:
-            report.sections.append(("open", _places(call.excinfo)))
+        places = _places(call.excinfo) if call.excinfo is not None else ""
+        report.sections += [("open", places)] if places else []
     return report
 
 
@@ -147,7 +147,7 @@ def empty_postgres_url(databases: Databases) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def database_url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{request.param}_url"))
 
