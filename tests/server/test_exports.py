@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import os
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,8 @@ from sqlalchemy import create_engine, text
 from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
 from rangewatch_server.slice_api import MAX_EXPORTS
-from tests.server.process import Server
+from tests import forked
+from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
 
 RANKS, TENSORS, STEPS = 2, 8, 9_000  # over 65,536 cells a rank, so that a file is of several pieces
@@ -51,36 +49,34 @@ def columns(rank: int) -> dict[str, np.ndarray]:
     }
 
 
-def send(server: Server) -> list[dict[str, np.ndarray]]:
+def send(run: Run, ranks: int = RANKS) -> list[dict[str, np.ndarray]]:
     known = Catalogue(
         statistics.ALL, tuple(TensorEntry(n, "output", i, "float16", (4, 8), i, "M") for i, n in enumerate(NAMES))
     )
-    sent = [columns(rank) for rank in range(RANKS)]
-    for rank in range(RANKS):
-        server.post(opening(known, rank=rank, world_size=RANKS))
+    sent = [columns(rank) for rank in range(ranks)]
+    for rank in range(ranks):
+        run.post(opening(known, rank=rank, world_size=ranks))
         for number, low in enumerate(range(0, STEPS, 3_000)):
             part = {name: values[:, low : low + 3_000] for name, values in sent[rank].items()}
-            assert server.post(batch(known, number, range(low, low + 3_000), part, rank=rank)).status_code == 202
+            assert run.post(batch(known, number, range(low, low + 3_000), part, rank=rank)).status_code == 202
     return sent
 
 
 @pytest.fixture(scope="module")
-def sent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, list[dict[str, np.ndarray]]]]:
-    server = Server(str(tmp_path_factory.mktemp("exports") / "a.db"))
-    yield server, send(server)
-    server.stop()
+def sent(module_run: Run) -> tuple[Run, list[dict[str, np.ndarray]]]:
+    return module_run, send(module_run)
 
 
-def get(server: Server, query: str) -> bytes:
-    answer = server.client.get(f"/api/v1/runs/1/slice?{query}")
+def get(run: Run, query: str) -> bytes:
+    answer = run.ask(f"/slice?{query}")
     assert answer.status_code == 200, answer.text
     return answer.content
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_file_holds_what_was_sent(sent: tuple[Server, Any], form: str) -> None:
-    server, values = sent
-    table = FORMATS[form](get(server, f"axes=step,rank,tensor&statistic=*&format={form}"))
+def test_a_file_holds_what_was_sent(sent: tuple[Run, Any], form: str) -> None:
+    run, values = sent
+    table = FORMATS[form](get(run, f"axes=step,rank,tensor&statistic=*&format={form}"))
     step, rank, tensor = (table[name].to_numpy() for name in ("step", "rank", "tensor"))
     for each in range(RANKS):
         at = np.nonzero((values[each]["call_count"] > 0).T)
@@ -98,11 +94,11 @@ def test_a_file_holds_what_was_sent(sent: tuple[Server, Any], form: str) -> None
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_merged_columns_in_a_file_are_those_of_json(sent: tuple[Server, Any], form: str) -> None:
-    server, _ = sent
+def test_merged_columns_in_a_file_are_those_of_json(sent: tuple[Run, Any], form: str) -> None:
+    run, _ = sent
     query = "columns=50&start=17&stop=8000&statistic=amax&statistic=nan_count"
-    table = FORMATS[form](get(server, f"{query}&format={form}"))
-    shown = server.get(f"/api/v1/runs/1/slice?{query}")
+    table = FORMATS[form](get(run, f"{query}&format={form}"))
+    shown = run.get(f"/slice?{query}")
     assert table.num_rows == TENSORS * len(shown["columns"]["steps"])
     assert table["rank"].null_count == table.num_rows
     assert sum(table["step_count"].to_pylist()) == TENSORS * (8_000 - 17)
@@ -111,57 +107,59 @@ def test_merged_columns_in_a_file_are_those_of_json(sent: tuple[Server, Any], fo
 
 
 @pytest.mark.parametrize("axes", ["step,rank", "rank,tensor"])
-def test_other_axes_in_a_file_are_those_of_json(sent: tuple[Server, Any], axes: str) -> None:
-    server, _ = sent
+def test_other_axes_in_a_file_are_those_of_json(sent: tuple[Run, Any], axes: str) -> None:
+    run, _ = sent
     query = f"axes={axes}&start=100&stop=300&statistic=amax&statistic=rms"
-    shown = server.get(f"/api/v1/runs/1/slice?{query}")
-    table = FORMATS["arrow"](get(server, f"{query}&format=arrow"))
+    shown = run.get(f"/slice?{query}")
+    table = FORMATS["arrow"](get(run, f"{query}&format=arrow"))
     for name in ("amax", "rms"):
         known = [value for row, states in zip(shown["values"][name], shown["states"], strict=True)
                  for value, state in zip(row, states, strict=True) if state != 5]  # fmt: skip
         assert table[name].to_pylist() == known
     assert table["fqn"].null_count == (table.num_rows if axes == "step,rank" else 0)
-    one = FORMATS["arrow"](get(server, "axes=step,rank&tensor=3&stop=5&format=arrow"))
+    one = FORMATS["arrow"](get(run, "axes=step,rank&tensor=3&stop=5&format=arrow"))
     assert set(one["fqn"].to_pylist()) == {NAMES[3]}
 
 
-def test_names_are_text_and_no_formula(sent: tuple[Server, Any]) -> None:
-    server, _ = sent
+def test_names_are_text_and_no_formula(sent: tuple[Run, Any]) -> None:
+    run, _ = sent
     for form in ("arrow", "parquet"):
-        table = FORMATS[form](get(server, f"rank=0&stop=1&format={form}"))
+        table = FORMATS[form](get(run, f"rank=0&stop=1&format={form}"))
         assert table["fqn"].to_pylist() == list(NAMES)
-    table = FORMATS["csv"](get(server, "rank=0&stop=1&format=csv"))
+    table = FORMATS["csv"](get(run, "rank=0&stop=1&format=csv"))
     assert table["fqn"].to_pylist() == [name if name[0] in "aS" else "'" + name for name in NAMES]
 
 
-def test_a_file_says_what_it_is(sent: tuple[Server, Any]) -> None:
-    server, _ = sent
+def test_a_file_says_what_it_is(sent: tuple[Run, Any]) -> None:
+    run, _ = sent
     kinds = {}
     for form in FORMATS:
-        answer = server.client.get(f"/api/v1/runs/1/slice?start=5&stop=20&rank=0&format={form}")
-        assert answer.headers["content-disposition"] == f'attachment; filename="rangewatch-run-1-steps-5-20.{form}"'
+        answer = run.ask(f"/slice?start=5&stop=20&rank=0&format={form}")
+        assert (
+            answer.headers["content-disposition"] == f'attachment; filename="rangewatch-run-{run.id}-steps-5-20.{form}"'
+        )
         kinds[form] = answer.headers["content-type"]
     assert kinds["csv"] == "text/csv; charset=utf-8"
-    metadata = ipc.open_stream(get(server, "start=5&stop=20&rank=0&format=arrow")).schema.metadata
-    assert (metadata[b"rangewatch.run"], metadata[b"rangewatch.start"]) == (b"run", b"5")
+    metadata = ipc.open_stream(get(run, "start=5&stop=20&rank=0&format=arrow")).schema.metadata
+    assert (metadata[b"rangewatch.run"], metadata[b"rangewatch.start"]) == (run.name.encode(), b"5")
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_export_of_nothing_is_a_file_without_rows(sent: tuple[Server, Any], form: str) -> None:
-    server, _ = sent
+def test_an_export_of_nothing_is_a_file_without_rows(sent: tuple[Run, Any], form: str) -> None:
+    run, _ = sent
     for query in ("q=no-such-name", "start=10000", "start=3&stop=4"):
-        table = FORMATS[form](get(server, f"{query}&format={form}"))
+        table = FORMATS[form](get(run, f"{query}&format={form}"))
         assert table.num_rows == 0
         assert table.column_names[:3] == ["step", "step_count", "rank"]
         assert table.column_names[-1] == "amax"
 
 
-def test_a_gap_of_a_trillion_steps_is_passed_over(start_server: Callable[..., Server]) -> None:
-    server, known = start_server(), catalogue(3)
-    server.post(opening(known))
+def test_a_gap_of_a_trillion_steps_is_passed_over(run: Run) -> None:
+    known = catalogue(3)
+    run.post(opening(known))
     for number, first in enumerate((0, 10**6, 10**12 - 50)):
-        server.post(batch(known, number, range(first, first + 50)))
-    table = FORMATS["arrow"](get(server, "format=arrow"))
+        run.post(batch(known, number, range(first, first + 50)))
+    table = FORMATS["arrow"](get(run, "format=arrow"))
     expected = [first + i for first in (0, 10**6, 10**12 - 50) for i in range(50) for _ in range(3)]
     assert table["step"].to_pylist() == expected
 
@@ -169,13 +167,13 @@ def test_a_gap_of_a_trillion_steps_is_passed_over(start_server: Callable[..., Se
 class Slow:
     """A client that asks for a whole file and reads only its beginning."""
 
-    def __init__(self, server: Server) -> None:
-        host, port = server.url.removeprefix("http://").split(":")
+    def __init__(self, run: Run) -> None:
+        host, port = run.server.url.removeprefix("http://").split(":")
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)  # before connecting: the kernel's is MiB
         self.socket.settimeout(30)
         self.socket.connect((host, int(port)))
-        path = "/api/v1/runs/1/slice?axes=step,rank,tensor&statistic=*&format=csv"
+        path = run.path("/slice?axes=step,rank,tensor&statistic=*&format=csv")
         self.socket.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         self.beginning = self.socket.recv(1_000)
 
@@ -183,12 +181,9 @@ class Slow:
         self.socket.close()
 
 
-def eventually(check: Callable[[], bool]) -> bool:
-    """Whether it comes true within 15 s."""
-    end = time.monotonic() + 15
-    while not (found := check()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return found
+def wait_for(check: Callable[[], bool]) -> None:
+    while not check():  # the test's own time limit ends it
+        time.sleep(0.01)
 
 
 def no_reader(url: str) -> bool:
@@ -207,40 +202,38 @@ def no_reader(url: str) -> bool:
         engine.dispose()
 
 
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)], indirect=True)
 def test_a_slow_client_holds_no_transaction(start_server: Callable[..., Server], database_url: str) -> None:
-    server = start_server(db=database_url)
-    send(server)
-    client = Slow(server)
+    run = Run(start_server(db=database_url), "slow")
+    send(run, 1)
+    client = Slow(run)
     assert client.beginning.startswith(b"HTTP/1.1 200")
     # Something to check the log against: a reader that began before this would keep it from being emptied.
-    server.post(opening(catalogue(2), run="other"))
-    assert eventually(lambda: no_reader(database_url))
+    run.server.post(opening(catalogue(2), run="other"))
+    wait_for(lambda: no_reader(database_url))
     client.close()
 
 
-def test_too_many_exports_wait_and_a_client_that_goes_makes_room(sent: tuple[Server, Any]) -> None:
-    server, _ = sent
-    clients = [Slow(server) for _ in range(MAX_EXPORTS)]
-    answer = server.client.get("/api/v1/runs/1/slice?format=arrow")
+def test_too_many_exports_wait_and_a_client_that_goes_makes_room(sent: tuple[Run, Any]) -> None:
+    run, _ = sent
+    clients = [Slow(run) for _ in range(MAX_EXPORTS)]
+    answer = run.ask("/slice?format=arrow")
     assert (answer.status_code, answer.json()["code"]) == (503, "too_many_exports")
     assert answer.headers["retry-after"] == "10"
-    assert server.client.get("/api/v1/runs/1/slice?stop=5").status_code == 200  # JSON is answered all the while
+    assert run.ask("/slice?stop=5").status_code == 200  # JSON is answered all the while
     for client in clients:
         client.close()
-    assert eventually(lambda: server.client.get("/api/v1/runs/1/slice?stop=5&format=arrow").status_code == 200)
+    wait_for(lambda: run.ask("/slice?stop=5&format=arrow").status_code == 200)
 
 
-def test_an_export_that_fails_is_broken_off_not_cut_short(start_server: Callable[..., Server], sqlite_url: str) -> None:
-    server = start_server(db=sqlite_url)
-    send(server)
-    path = "/api/v1/runs/1/slice?axes=step,rank,tensor&statistic=*&format=csv"
-    with pytest.raises(httpx.RemoteProtocolError), server.client.stream("GET", path) as answer:
+def test_an_export_that_fails_is_broken_off_not_cut_short(run: Run) -> None:
+    send(run, 1)
+    path = run.path("/slice?axes=step,rank,tensor&statistic=*&format=csv")
+    with pytest.raises(httpx.RemoteProtocolError), run.server.client.stream("GET", path) as answer:
         body = answer.iter_bytes(1_000)
         next(body)
-        engine = create_engine(sqlite_url)
-        with engine.begin() as connection:
-            connection.execute(text("DELETE FROM runs"))
-        engine.dispose()
+        deleted = httpx.delete(run.server.url + run.path())
+        assert deleted.status_code == 200
         for _ in body:
             pass
 
@@ -251,7 +244,7 @@ def anonymous_mib(server: Server) -> float:
     return int(status.partition("RssAnon:")[2].split()[0]) / 1_024
 
 
-@pytest.mark.skipif(not os.environ.get("RANGEWATCH_SOAK"), reason="a minute; RANGEWATCH_SOAK=1 runs it")
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("form", FORMATS)
 def test_memory_does_not_grow_with_files(start_server: Callable[..., Server], form: str) -> None:
@@ -268,7 +261,7 @@ def test_memory_does_not_grow_with_files(start_server: Callable[..., Server], fo
     assert most[2] < most[0] + 40, (before, most)
 
 
-def test_only_an_export_loads_pyarrow(tmp_path: Any) -> None:
-    code = "import sys; import rangewatch_server.serve; print('pyarrow' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+def test_only_an_export_loads_pyarrow() -> None:
+    """The program is forked from a process that has imported what a server imports."""
+    code = "import sys; print('rangewatch_server.serve' in sys.modules, 'pyarrow' in sys.modules)"
+    assert forked.server.run("-c", code).stdout.split() == ["True", "False"]

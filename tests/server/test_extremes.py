@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from rangewatch import wire
 from rangewatch.records import Catalogue, TensorEntry
 from rangewatch_server import command_states, overview
 from rangewatch_server.pyramid import RANGES
 from rangewatch_server.store.checks import MAX_NAME_BYTES
 from rangewatch_server.store.command_rows import Ask
-from tests.server.process import Server
+from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
 from tests.server.store import Store
 
-SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
 KNOWN = catalogue(2)
 HOUR_NS = 3_600 * 10**9
 TRACE = {"kind": "trace", "steps": 1, "modules": []}
+
+
+@pytest.fixture
+def store(sqlite_url: str, open_store: Callable[[str], Store]) -> Store:
+    return open_store(sqlite_url)
 
 
 class Clock:
@@ -116,55 +118,55 @@ def test_two_jobs_of_one_name_are_two_and_it_is_said(store: Store) -> None:
         assert (told["state"], told["incarnation"], told["also_live"]) == ("live", 2, 1)
 
 
-@pytest.fixture
-def served(database_url: str, start_server: Callable[..., Server]) -> Iterator[Server]:
-    return start_server(db=database_url.replace("+psycopg", ""))
-
-
-def test_ten_thousand_tensors(served: Server) -> None:
+def test_ten_thousand_tensors(run: Run) -> None:
     known = catalogue(10_000)
-    served.post(opening(known))
     amax = np.ones((10_000, 70))
     amax[7_654, 33] = 65504.0
-    assert served.post(batch(known, 0, range(70), {"amax": amax})).status_code == 202
-    assert len(served.get("/api/v1/runs/1/tensors")["tensors"]) == 10_000
-    meta = served.get("/api/v1/runs/1/figures/layers?rows=1000")["meta"]
+    assert run.post(opening(known), batch(known, 0, range(70), {"amax": amax})).status_code == 202
+    assert len(run.get("/tensors")["tensors"]) == 10_000
+    meta = run.get("/figures/layers?rows=1000")["meta"]
     assert (len(meta["rows"]), sum(row["count"] for row in meta["rows"])) == (1_000, 10_000)
-    assert [served.get("/api/v1/runs/1/locate")[key] for key in ("step", "tensor")] == [33, 7_654]
-    assert served.get("/api/v1/runs")["runs"][0]["last_step"] == 69
+    assert [run.get("/locate")[key] for key in ("step", "tensor")] == [33, 7_654]
+    assert run.get()["last_step"] == 69
 
 
 def test_names_of_4_kib(served: Server) -> None:
     """In letters of three bytes each, as long as names may be; a byte more is refused, and says so."""
     name = "界" * (MAX_NAME_BYTES // 3)
+    run = Run(served, name)
     known = Catalogue(KNOWN.statistics, (TensorEntry(name, "output", 0, "float16", (4,), 0, name),))
-    assert served.post(opening(known, run=name)).status_code == 202
-    assert served.post(batch(known, 0, range(70), run=name, series={name: 1.0})).status_code == 202
-    run = served.get("/api/v1/runs")["runs"][0]
-    assert (run["name"], run["last_step"]) == (name, 69)
-    assert served.get("/api/v1/runs/1")["series"] == [name]
-    assert served.get("/api/v1/runs/1/tensors")["tensors"][0]["fqn"] == name
-    assert served.get("/api/v1/runs/1/step?step=3")["frames"][0]["fqn"] == name
-    assert served.get("/api/v1/runs/1/figures/layers")["meta"]["rows"][0]["label"].startswith(name)
+    assert run.post(opening(known), batch(known, 0, range(70), series={name: 1.0})).status_code == 202
+    about = run.get()
+    assert (about["name"], about["last_step"], about["series"]) == (name, 69, [name])
+    assert run.get("/tensors")["tensors"][0]["fqn"] == name
+    assert run.get("/step?step=3")["frames"][0]["fqn"] == name
+    assert run.get("/figures/layers")["meta"]["rows"][0]["label"].startswith(name)
     longer = served.post(opening(KNOWN, run=name + "xxxx"))
     assert (longer.status_code, longer.json()["code"]) == (400, "bad_header")
 
 
+@pytest.mark.parametrize(
+    ("database_url", "runs"),
+    [
+        ("sqlite", 100),
+        pytest.param("sqlite", 1_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
+        pytest.param("postgres", 20, marks=pytest.mark.slow),  # which makes two partitions for each
+        pytest.param("postgres", 1_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
+    ],
+    indirect=["database_url"],
+)
 def test_a_great_many_runs_are_listed(
-    database_url: str, open_store: Callable[[str], Store], start_server: Callable[..., Server]
+    database_url: str, runs: int, open_store: Callable[[str], Store], start_server: Callable[..., Server]
 ) -> None:
-    """A thousand in a soak. PostgreSQL makes two partitions for each, so fewer there."""
-    runs = 1_000 if SOAK else 100 if database_url.startswith("sqlite") else 20
     store = open_store(database_url)
-    messages = [
-        message
-        for number in range(runs)
-        for message in (opening(KNOWN, f"run {number}"), batch(KNOWN, 0, range(4), run=f"run {number}"))
-    ]
-    for first in range(0, len(messages), 500):
-        for future in [store.writer.submit(each, wire.encode(each)) for each in messages[first : first + 500]]:
-            future.result(60)
+    store.send_all(
+        [
+            message
+            for number in range(runs)
+            for message in (opening(KNOWN, f"run {number}"), batch(KNOWN, 0, range(4), run=f"run {number}"))
+        ]
+    )
     store.close()
-    listed = start_server(db=database_url.replace("+psycopg", "")).get("/api/v1/runs")["runs"]
+    listed = start_server(db=database_url).get("/api/v1/runs")["runs"]
     assert [run["name"] for run in listed] == [f"run {number}" for number in reversed(range(runs))]
     assert {run["last_step"] for run in listed} == {3}
