@@ -19,6 +19,7 @@ LIMIT = 65_504.0  # largest finite float16
 STEPS, TENSORS, SILENT_FROM = 200, 12, 150
 VALUE, SATURATED, INF, NAN, ZERO, NOT_OBSERVED, STALE = range(7)
 SATURATED_AT, INF_AT, NAN_AT, ZERO_FROM, HIDDEN = (0, slice(40, 60)), (3, 120), (4, 130), (5, 60), (1, slice(80, 100))
+OVERFLOWS_FROM = 30
 PEAK = (11, 150)  # one hot cell among calm ones
 FAILURE = "RuntimeError: the data loader ended"
 MARKUP = (
@@ -40,6 +41,8 @@ class Runs:
     health: int
     hung: int
     mismatch: int
+    marked: int
+    alerted: int
 
 
 def bits(rank: int) -> np.ndarray:
@@ -85,6 +88,8 @@ def number(server: Server, run: str) -> int:
 def make(path: Path) -> Runs:
     """Start a server on a new database and fill it."""
     server = Server(str(path))
+    for run in ("marked", "alerted"):  # first: the rules look seconds later
+        overflow(server, run)
     _states(server)
     accept(server, opening(catalogue(2), run="empty", world_size=4))
     _hostile(server)
@@ -92,8 +97,23 @@ def make(path: Path) -> Runs:
     hand_made_health.send(server)
     _silence(path, run="states", rank=1)
     _silence(path, run="partial", rank=1)
-    names = ("states", "empty", LONG, "partial", "health", "hung", "mismatch")
+    names = ("states", "empty", LONG, "partial", "health", "hung", "mismatch", "marked", "alerted")
     return Runs(server, *(number(server, run) for run in names))
+
+
+def overflow(server: Server, run: str) -> None:
+    """A run whose only layer, with markup for a name, is Inf from step 30 on."""
+    known = Catalogue(statistics.ALL, (TensorEntry(MARKUP[0], "output", 0, "float16", (4, 8), 0, "Linear"),))
+    bad = np.zeros((1, 40))
+    bad[0, OVERFLOWS_FROM:] = 1
+    accept(server, opening(known, run=run), batch(known, 0, range(40), {"inf_count": bad}, run=run))
+
+
+def wait_for_alert(server: Server, run: int) -> int:
+    """The run's number, once an alert of it stands."""
+    while not server.get(f"/api/v1/runs/{run}/alerts")["alerts"]:
+        time.sleep(0.02)
+    return run
 
 
 def _states(server: Server) -> None:

@@ -51,7 +51,9 @@ def troubled(runs: Runs) -> int:
     return number(runs.server, "troubled")
 
 
-def test_the_worst_agents_come_first_and_equal_ones_are_one_row(tab: Tab, runs: Runs, troubled: int) -> None:
+def test_the_worst_agents_come_first_equal_ones_are_one_row_and_their_cost_is_a_lane(
+    tab: Tab, runs: Runs, troubled: int
+) -> None:
     page = tab.open(f"/runs/{troubled}/agent")
     rows = page.get_by_test_id("agent-groups").locator("tbody tr")
     expect(rows).to_have_count(4)
@@ -68,9 +70,6 @@ def test_the_worst_agents_come_first_and_equal_ones_are_one_row(tab: Tab, runs: 
     hidden = page.get_by_test_id("agent-not-observed").locator("tbody tr")
     expect(hidden).to_contain_text(re.compile(r"lm_head.*output: sparse tensor.*64 ranks: 0-63", re.S))
 
-
-def test_what_the_agent_costs_is_a_card_and_a_lane_over_steps(tab: Tab, runs: Runs, troubled: int) -> None:
-    page = tab.open(f"/runs/{troubled}/agent")
     card = page.locator(".card", has_text="Its time in a step")
     expect(card).to_contain_text("3 ms")
     expect(card).to_contain_text("3 % of the step, median of 3 measured steps")

@@ -14,9 +14,8 @@ from rangewatch import statistics
 from rangewatch.records import Catalogue, Samples, TensorEntry
 from tests.browser import drawn
 from tests.browser.conftest import Tab
-from tests.browser.hand_made import MARKUP, Runs, accept, number
+from tests.browser.hand_made import MARKUP, OVERFLOWS_FROM, Runs, accept, number, wait_for_alert
 from tests.browser.hand_made_health import KNOWN, SECOND, with_samples
-from tests.browser.test_alerts_page import overflowing
 from tests.server.records import batch, opening
 
 ALERTS = re.compile(r"/api/v1/runs/\d+/alerts\?")
@@ -24,7 +23,6 @@ SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElemen
 INJECTED = "main img, main script, main b, main u, main iframe, [onerror], a[href^='javascript:' i]"
 LINES = "(lines) => lines.map((line) => { const box = line.getBoundingClientRect(); return box.left + box.width / 2; })"
 MARKED_PAGES = ("/layers", "/tensor?tensor=0")
-BAD_FROM = 30
 LAYER = Catalogue(statistics.ALL, (TensorEntry(MARKUP[1], "output", 0, "float16", (4, 8), 0, "Linear"),))
 FIGURES = "(plots) => plots.filter((plot) => plot.data).map((plot) => plot.dataset.testid.replace('figure-', ''))"
 LOOKS = """(glyphs) => glyphs.map((glyph) => {
@@ -72,7 +70,7 @@ def middle(page: Page, mark: Locator) -> float:
 @pytest.fixture(scope="module")
 def run(runs: Runs) -> int:
     """A run whose one layer has markup for a name and is Inf from step 30 on."""
-    return overflowing(runs.server, "marked")
+    return wait_for_alert(runs.server, runs.marked)
 
 
 @pytest.mark.parametrize("path", ["", *(pytest.param(each, marks=pytest.mark.slow) for each in MARKED_PAGES)])
@@ -85,7 +83,7 @@ def test_an_alert_stands_at_its_step_with_a_line_through_every_lane(tab: Tab, ru
     names = page.locator(".plot:visible").evaluate_all(FIGURES)
     assert names
     for name in names:
-        x, *_ = drawn.place(page, name, BAD_FROM, 0)
+        x, *_ = drawn.place(page, name, OVERFLOWS_FROM, 0)
         assert abs(middle(page, mark) - x) <= 1, name
         lane = page.locator(".lane", has=page.get_by_test_id(f"figure-{name}"))
         assert lane.locator(".hairlines span").evaluate_all(LINES) == [pytest.approx(x, abs=1)], name

@@ -5,35 +5,25 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
-import numpy as np
 import pytest
 from playwright.sync_api import Route, expect
 
 from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
 from tests.browser.conftest import Tab
-from tests.browser.hand_made import MARKUP, Runs, accept, number
+from tests.browser.hand_made import MARKUP, Runs, accept, number, overflow, wait_for_alert
 from tests.server.process import Server
 from tests.server.records import batch, opening
-
-KNOWN = Catalogue(statistics.ALL, (TensorEntry(MARKUP[0], "output", 0, "float16", (4, 8), 0, "Linear"),))
 
 
 def overflowing(server: Server, name: str) -> int:
     """A run whose only layer is Inf from step 30 on, once its alert stands."""
-    bad = np.zeros((1, 40))
-    bad[0, 30:] = 1
-    accept(server, opening(KNOWN, run=name))
-    accept(server, batch(KNOWN, 0, range(40), {"inf_count": bad}, run=name))
-    run = number(server, name)
-    while not httpx.get(f"{server.url}/api/v1/runs/{run}/alerts").json()["alerts"]:
-        pass
-    return run
+    overflow(server, name)
+    return wait_for_alert(server, number(server, name))
 
 
 def test_an_alert_is_seen_and_silenced(tab: Tab, runs: Runs) -> None:
-    run = overflowing(runs.server, "alerts")
+    run = wait_for_alert(runs.server, runs.alerted)
     page = tab.page
     page.goto(f"{tab.address}/runs/{run}/alerts")
     alert = page.get_by_test_id("alerts-open").locator("[data-severity=critical]")
@@ -49,6 +39,8 @@ def test_an_alert_is_seen_and_silenced(tab: Tab, runs: Runs) -> None:
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_function("() => document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    tab.visit(f"/runs/{runs.states}/alerts?key=987654")
+    expect(page.get_by_text("There is no alert 987654 in this run, or no longer.")).to_be_visible()
 
 
 @pytest.mark.slow
@@ -76,9 +68,7 @@ def test_another_tools_thresholds_fill_the_form(tab: Tab, runs: Runs) -> None:
     expect(factor).to_have_value("1.5")
     page.get_by_role("button", name="Set for this run").click()
     expect(page.get_by_test_id("thresholds")).to_contain_text("Saved")
-    assert httpx.get(f"{runs.server.url}/api/v1/runs/{run}/thresholds").json()["run"] == {
-        "exploding_gradient": {"factor": 1.5}
-    }
+    assert runs.server.get(f"/api/v1/runs/{run}/thresholds")["run"] == {"exploding_gradient": {"factor": 1.5}}
     page.get_by_label("Use the thresholds of").select_option("")
     expect(factor).not_to_have_value("1.5")
 
@@ -93,9 +83,10 @@ def test_without_alerts_it_says_so(tab: Tab, runs: Runs) -> None:
     expect(tab.page.get_by_test_id("verdict")).to_contain_text("Nothing is wrong")
 
 
+@pytest.mark.slow
 def test_an_old_alert_that_stands_is_listed_and_older_ones_can_be_asked_for(tab: Tab, runs: Runs) -> None:
-    run = overflowing(runs.server, "alerts many")
-    one = httpx.get(f"{runs.server.url}/api/v1/runs/{run}/alerts").json()["alerts"][0]
+    run = wait_for_alert(runs.server, runs.marked)
+    one = runs.server.get(f"/api/v1/runs/{run}/alerts")["alerts"][0]
     many = [one | {"id": number, "resolved_ns": None if number == 1 else 5} for number in range(450, 0, -1)]
 
     def serve(route: Route) -> None:
@@ -125,8 +116,3 @@ def answer(many: list[dict[str, Any]], asked: dict[str, str]) -> dict[str, Any]:
     mine = [each for each in mine if each["id"] < int(asked.get("before", 10**9))]
     shown = mine[: int(asked["limit"])]
     return {"now_ns": 10**18, "alerts": shown, "next": shown[-1]["id"] if len(mine) > len(shown) else None}
-
-
-def test_an_alert_that_is_no_more_is_said_to_be_so(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}/alerts?key=987654")
-    expect(page.get_by_text("There is no alert 987654 in this run, or no longer.")).to_be_visible()

@@ -40,10 +40,10 @@ def test_two_ranks_differ_as_their_magnitudes_do(tab: Tab, runs: Runs) -> None:
     # Saturated from step 40 on: log2(65504 / 60000) bits here, and 3.5 + 59 / 400 on rank 1 in the last step of it.
     expect(rows.nth(2)).to_contain_text("3.5 bits less")
     expect(rows.nth(2)).to_contain_text("step 59")
-
-
-def test_the_readout_says_what_either_side_has(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}/layers?rank=0&against=rank:1")
+    scale = page.locator(drawn.selector("comparison")).evaluate(
+        "({ cells }) => [cells.low, cells.high, cells.colours.length]"
+    )
+    assert scale == [-8, 8, 5], "apart from the headroom scale"
     for step, row, expected in (
         (10, 0, "blocks.0.ff output: 1.0 bits less: 2.5 bits on rank 0, 3.5 bits on rank 1"),
         (120, 3, "blocks.3.ff output: Inf on rank 0, value on rank 1"),
@@ -114,14 +114,6 @@ def test_what_is_not_there_is_said(tab: Tab, runs: Runs) -> None:
     page.goto(f"{tab.address}/runs/{runs.states}/layers?against=rank:9")
     expect(page.locator(".comparison .lane-message")).to_have_text(f"run {runs.states} has no rank 9")
     expect(page.locator("[data-testid=comparison-table]")).to_be_hidden()
-
-
-def test_the_scale_stands_apart_from_the_headroom_scale(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}/layers?rank=0&against=rank:1")
-    heat = page.locator(drawn.selector("comparison")).evaluate(
-        "({ cells }) => [cells.low, cells.high, cells.colours.length]"
-    )
-    assert heat == [-8, 8, 5]
 
 
 @pytest.mark.slow

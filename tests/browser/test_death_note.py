@@ -14,7 +14,7 @@ STACK = "Fatal Python error: Segmentation fault\n\n" + "\n".join(MARKUP)
 SENTENCE = f"died of signal 11 (SIGSEGV) in step 1042, in forward, inside {MARKUP[0]}; all_reduce 957 enqueued"
 
 
-def test_a_dead_rank_is_named_and_its_stack_is_text(tab: Tab, runs: Runs) -> None:
+def test_a_dead_rank_is_named_and_its_stack_is_text_and_where_nobody_died_nothing_is_said(tab: Tab, runs: Runs) -> None:
     server = runs.server
     data = {"signal": 11, "exit_code": None, "stack": STACK}
     for rank in range(2):
@@ -36,9 +36,6 @@ def test_a_dead_rank_is_named_and_its_stack_is_text(tab: Tab, runs: Runs) -> Non
         page.set_viewport_size({"width": width, "height": 900})
         # Figures follow the width a moment later.
         page.wait_for_function("() => document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-
-
-def test_where_nobody_died_nothing_is_said(tab: Tab, runs: Runs) -> None:
-    tab.page.goto(f"{tab.address}/runs/{runs.states}")
-    expect(tab.page.get_by_test_id("verdict")).to_contain_text(" ")
-    expect(tab.page.get_by_test_id("death-note")).not_to_be_visible()
+    tab.visit(f"/runs/{runs.states}")
+    expect(page.get_by_test_id("verdict")).to_contain_text("Overflow.")
+    expect(note).not_to_be_visible()

@@ -38,9 +38,9 @@ def check_layers(page: Page, rank: int) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_layers_heatmap_draws_the_headroom_of_each_cell(tab: Tab, runs: Runs, rank: int) -> None:
-    check_layers(tab.open(f"/runs/{runs.states}/layers?rank={rank}"), rank)
+def test_the_layers_heatmap_draws_the_headroom_of_each_cell(tab: Tab, runs: Runs) -> None:
+    check_layers(tab.open(f"/runs/{runs.states}/layers?rank=0"), 0)
+    check_layers(tab.open(f"/runs/{runs.states}/layers?rank=1"), 1)
 
 
 def test_one_wrong_cell_is_noticed(tab: Tab, runs: Runs) -> None:
@@ -59,7 +59,9 @@ def test_one_wrong_cell_is_noticed(tab: Tab, runs: Runs) -> None:
         check_layers(page, 0)
 
 
-def test_the_timeline_draws_each_ranks_least_headroom(tab: Tab, runs: Runs) -> None:
+def test_the_overview_draws_each_ranks_least_headroom_and_a_loss_scale_that_falls_at_skipped_steps(
+    tab: Tab, runs: Runs
+) -> None:
     page = tab.open(f"/runs/{runs.states}")
     found = drawn.bits(page, "timeline")
     for rank in (0, 1):
@@ -68,10 +70,6 @@ def test_the_timeline_draws_each_ranks_least_headroom(tab: Tab, runs: Runs) -> N
         bad = np.isin(states, (hand_made.INF, hand_made.NAN)).any(axis=0)
         least = np.nanmin(np.where(np.isnan(expected_bits(rank)), np.inf, expected_bits(rank)), axis=0)
         np.testing.assert_allclose(found[rank], np.where(observed & ~bad, least, np.nan), atol=1e-5)
-
-
-def test_the_loss_scale_falls_where_steps_were_skipped(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}")
     stairs, skipped = page.locator(drawn.selector("loss_scale")).evaluate(
         "(figure) => figure._fullData.map(({ x, y }) => [Array.from(x), Array.from(y)])"
     )
@@ -94,7 +92,7 @@ def switch_theme(page: Page, theme: Theme) -> None:
         expect(page.locator(drawn.selector("layers"))).not_to_have_attribute("data-ready", before or "")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_a_cells_pixels_show_its_headroom_or_its_state(tab: Tab, runs: Runs, theme: Theme) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=0")
     switch_theme(page, theme)

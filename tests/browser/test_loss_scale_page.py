@@ -21,6 +21,7 @@ FORWARD, OFTEN, SELDOM = 0, 3, 1
 SKIPS = {60: (OFTEN,), 150: (OFTEN, SELDOM), 220: (FORWARD, OFTEN), 300: (SELDOM,)}
 SET_AT = 350  # the program sets it to 4
 FIRST_ROW_IS_NOT = "(step) => document.querySelector('.drops-table tbody td').innerText !== step"
+CELLS = "(rows) => rows.map((row) => [...row.querySelectorAll('td')].map((cell) => cell.innerText))"
 MARKUP = "<img src=x onerror=alert(1)>"
 
 
@@ -67,8 +68,8 @@ def runs_of_scales(runs: Runs) -> Numbers:
 
 def rows(page: Page) -> list[list[str]]:
     """The drops as they stand on the page."""
-    found = page.get_by_test_id("drops-table").locator("tbody tr").all()
-    return [[cell.inner_text() for cell in row.locator("td").all()] for row in found]
+    found: list[list[str]] = page.get_by_test_id("drops-table").locator("tbody tr").evaluate_all(CELLS)
+    return found
 
 
 def test_every_drop_is_listed_with_its_cause(tab: Tab, runs_of_scales: Numbers) -> None:
@@ -88,6 +89,8 @@ def test_every_drop_is_listed_with_its_cause(tab: Tab, runs_of_scales: Numbers) 
     expect(causes).to_contain_text("The loss scale is not to blame, and lowering it does not help. What to do: ")
     assert causes.locator("dt").count() == 3, "only those that occur are explained"
     expect(page.locator(".cards")).to_contain_text("× 2 after 100 clean steps, × 0.5 at a skip")
+    assert page.locator("main img, main script, [onerror]").count() == 0, "names stay text"
+    expect(page.locator("nav [aria-current=page]")).to_have_text(re.compile("Loss scale"))
     page.get_by_role("link", name="150", exact=True).click()
     page.wait_for_url("**/step?step=150&rank=1&tensor=1")
     expect(page.get_by_role("heading", name="Step 150, rank 1")).to_be_visible()
@@ -99,7 +102,8 @@ def test_the_layers_are_ranked_by_overflows(tab: Tab, runs_of_scales: Numbers) -
     table = page.get_by_test_id("overflow-table")
 
     def shown() -> list[list[str]]:
-        return [[cell.inner_text() for cell in row.locator("td").all()] for row in table.locator("tbody tr").all()]
+        found: list[list[str]] = table.locator("tbody tr").evaluate_all(CELLS)
+        return found
 
     often = ["blocks.3.ff grad_output", "3", "1", "4.00e3", "6.1 %", "float16", "step 220"]
     assert shown()[0] == often
@@ -163,9 +167,3 @@ def test_without_a_drop_or_a_scaler_that_is_said(tab: Tab, runs_of_scales: Numbe
     page = tab.visit(f"/runs/{runs_of_scales.none}/loss-scale")
     expect(page.get_by_test_id("empty-state")).to_contain_text("rangewatch.attach(model, optimizer, scaler=scaler)")
     expect(page.get_by_test_id("verdict")).not_to_be_visible()
-
-
-def test_names_stay_text(tab: Tab, runs_of_scales: Numbers) -> None:
-    page = tab.open(f"/runs/{runs_of_scales.dropped}/loss-scale")
-    assert page.locator("main img, main script, [onerror]").count() == 0
-    expect(page.locator("nav [aria-current=page]")).to_have_text(re.compile("Loss scale"))

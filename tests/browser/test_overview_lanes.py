@@ -41,17 +41,22 @@ def logged(runs: Runs) -> int:
     return number(runs.server, "logged")
 
 
-def test_the_lanes_stand_in_order_and_share_their_edges(tab: Tab, runs: Runs) -> None:
+def test_the_lanes_stand_in_order_share_their_edges_and_show_waits_cards_and_the_step_pointed_at(
+    tab: Tab, runs: Runs
+) -> None:
     page = tab.open(f"/runs/{runs.health}")
     shown = page.locator(".plot").evaluate_all(SHOWN)
     assert shown == [name for name in ORDER if name in shown]
     assert {"timeline", "step_time", "phases", "waits", "gpu-cards", "layers"} <= set(shown)
     edges = page.locator(".plot").evaluate_all(EDGES)
     assert len({tuple(map(round, each)) for each in edges}) == 1, edges
+    check_waits(page)
+    check_cards(page)
+    check_cursors(page)
 
 
-def test_the_waits_are_those_of_the_collectives(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.health}")
+def check_waits(page: Page) -> None:
+    """They are those of the collectives."""
     found = drawn.bits(page, "waits")
     assert found.shape == (RANKS, STEPS)
     steps = slice(2, None)  # one duration of the second step is not known
@@ -68,8 +73,8 @@ def test_the_waits_are_those_of_the_collectives(tab: Tab, runs: Runs) -> None:
     expect(readout).to_contain_text("for rank 2 most, 9")  # 30 ms of three others
 
 
-def test_the_cards_show_when_they_were_slowed_and_gone(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.health}")
+def check_cards(page: Page) -> None:
+    """They show when they were slowed and gone."""
     figure = page.locator(drawn.selector("gpu-cards"))
     names = figure.evaluate("(figure) => figure.layout.yaxis.ticktext")
     assert names == [f"rank {rank}, cuda:{rank % 2}" for rank in range(RANKS)]
@@ -92,8 +97,9 @@ def test_the_cards_show_when_they_were_slowed_and_gone(tab: Tab, runs: Runs) -> 
     )
 
 
-def test_a_step_pointed_at_is_told_on_every_lane(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.health}")
+def check_cursors(page: Page) -> None:
+    """A step that is pointed at is told on every lane."""
+    page.evaluate("() => scrollTo(0, 0)")
     x, y, *_ = drawn.place(page, "timeline", 20, 1)
     page.mouse.move(x, y)
     cursors = page.locator(".lane:not(.is-absent) .lane-cursor:not([hidden])")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import httpx
 import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
@@ -34,7 +33,7 @@ def names(page: Page) -> list[str]:
 
 
 def say(server: Server, name: str, **about: object) -> None:
-    httpx.patch(f"{server.url}/api/v1/runs/{number(server, name)}", json=about).raise_for_status()
+    server.client.patch(f"/api/v1/runs/{number(server, name)}", json=about).raise_for_status()
 
 
 def test_runs_are_searched_and_sorted_and_the_address_says_how(listed: tuple[Tab, Server]) -> None:
@@ -119,7 +118,7 @@ def test_a_run_is_titled_archived_and_deleted_in_its_page(listed: tuple[Tab, Ser
     dialog.get_by_role("button", name="Delete it for good").click()
     page.wait_for_url(re.compile(r"/$"))
     expect(page.get_by_test_id("run-row")).to_have_count(2)
-    assert httpx.get(f"{server.url}/api/v1/runs/{run}").status_code == 404
+    assert server.client.get(f"/api/v1/runs/{run}").status_code == 404
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ def lines(page: Page, figure: str) -> list[tuple[list[float], list[float]]]:
     return [(x, y) for x, y in found]
 
 
-def test_the_panel_has_the_tensors_facts(tab: Tab, runs: Runs) -> None:
+def test_the_panel_has_the_tensors_facts_its_magnitudes_and_the_spread_over_ranks(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?tensor=3&rank=0")
     expect(page.locator(f"{PANEL} h2").first).to_have_text("blocks.3.ff output")
     assert facts(page) == {
@@ -37,9 +37,6 @@ def test_the_panel_has_the_tensors_facts(tab: Tab, runs: Runs) -> None:
     expect(page.locator(PANEL)).to_contain_text("Worst: Inf at step 120, rank 0.")
     way = page.locator(PANEL).get_by_role("link", name="Open the Tensor page")
     expect(way).to_have_attribute("href", f"/runs/{runs.states}/tensor?rank=0&tensor=3")
-
-
-def test_its_lines_are_the_magnitudes_and_the_spread_over_ranks(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?tensor=0&rank=0")
     amax = hand_made.amax(0)[0]
     _, y = lines(page, "tensor")[0]
@@ -59,7 +56,7 @@ def test_a_run_of_one_rank_says_so(tab: Tab, runs: Runs) -> None:
     expect(page.locator(PANEL)).to_contain_text("the run has one rank, so there is no spread")
 
 
-def test_escape_closes_and_gives_the_focus_back(tab: Tab, runs: Runs) -> None:
+def test_escape_and_the_button_close_and_give_the_focus_back(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=0&against=rank:1")
     name = page.locator("[data-testid=comparison-table]").get_by_role("link").first
     name.focus()
@@ -71,10 +68,7 @@ def test_escape_closes_and_gives_the_focus_back(tab: Tab, runs: Runs) -> None:
     expect(page.locator(PANEL)).to_be_hidden()
     expect(name).to_be_focused()
     assert "tensor=" not in page.url
-
-
-def test_the_button_closes(tab: Tab, runs: Runs) -> None:
-    page = tab.open(f"/runs/{runs.states}/layers?rank=0&tensor=5")
+    tab.open(f"/runs/{runs.states}/layers?rank=0&tensor=5")
     page.locator(PANEL).get_by_role("button", name="Close").click()
     expect(page.locator(PANEL)).to_be_hidden()
     expect(page.locator(drawn.selector("layers"))).to_be_focused()

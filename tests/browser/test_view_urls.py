@@ -1,6 +1,6 @@
 """Whatever the view: its address, opened by somebody else or come back to, gives the same picture.
 
-Views are drawn by chance, with a seed that a failure names; RANGEWATCH_SOAK=1 draws many more.
+Views are drawn by chance, with a seed that a failure names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
@@ -23,8 +23,6 @@ from tests.browser.hand_made import Runs
 from tests.browser.test_loss_scale_page import send
 from tests.browser.view_states import differences, picture, views
 
-SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
-VIEWS = 150 if SOAK else 15
 LOAD_MS = 60_000
 # Whether a table has rows and is sorted so; null: as given.
 SORTED = """([name, said]) => {
@@ -90,19 +88,21 @@ def ordered(tab: Tab, table: str, said: str | None) -> list[str]:
     ("run", "page", "table", "usual", "column", "order"),
     [
         ("overflows", "/loss-scale", "overflow-table", "Overflowed descending", "Tensor", "tensor.up"),
-        ("states", "/layers?rank=0&against=rank%3A1", "comparison-table", None, "Layer", "layer.up"),
-        ("states", "/layers?rank=0&against=rank%3A1", "comparison-table", None, "On rank 1", "there.down"),
-        ("health", "/collectives", "collectives-table", None, "Time max", "time-max.down"),
-        ("health", "/collectives", "ranks-table", "Costs others a step descending", "Rank", "rank.down"),
-        ("health", "/gpu?rank=3&key=GPU-3", "gpu-events-table", "When descending", "Kind", "kind.up"),
-        ("hostile", "/agent", "agent-groups", None, "Ranks", "ranks.up"),
-        ("health", "/environment", "link-problems", None, "Who", "who.up"),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+            ("states", "/layers?rank=0&against=rank%3A1", "comparison-table", None, "Layer", "layer.up"),
+            ("states", "/layers?rank=0&against=rank%3A1", "comparison-table", None, "On rank 1", "there.down"),
+            ("health", "/collectives", "collectives-table", None, "Time max", "time-max.down"),
+            ("health", "/collectives", "ranks-table", "Costs others a step descending", "Rank", "rank.down"),
+            ("health", "/gpu?rank=3&key=GPU-3", "gpu-events-table", "When descending", "Kind", "kind.up"),
+            ("hostile", "/agent", "agent-groups", None, "Ranks", "ranks.up"),
+            ("health", "/environment", "link-problems", None, "Who", "who.up"),
+        )),
     ],
-)
+)  # fmt: skip
 def test_a_tables_order_is_in_its_address_and_on_the_way_back(
-    tab: Tab, still: Runs, dropping: int, run: str, page: str, table: str, usual: str | None, column: str, order: str
+    tab: Tab, runs: Runs, dropping: int, run: str, page: str, table: str, usual: str | None, column: str, order: str
 ) -> None:
-    path = f"/runs/{dropping if run == 'overflows' else getattr(still, run)}{page}"
+    path = f"/runs/{dropping if run == 'overflows' else getattr(runs, run)}{page}"
     tab.open(path)
     before = ordered(tab, table, usual)
     press(tab, table, column)
@@ -123,19 +123,9 @@ def test_a_tables_order_is_in_its_address_and_on_the_way_back(
         assert ordered(tab, table, usual) == before
 
 
-def test_an_order_needs_nothing_from_the_server(new_tab: Callable[..., Tab], tab: Tab, dropping: int) -> None:
-    away = new_tab(tab.address, expected=[".*"])
-    table, usual = "overflow-table", "Overflowed descending"
-    away.open(f"/runs/{dropping}/loss-scale")
-    rows = ordered(away, table, usual)
-    away.page.route("**/api/**", lambda route: route.abort())
-    press(away, table, "Overflowed")
-    assert ordered(away, table, "Overflowed ascending") != rows
-    away.page.go_back()
-    assert ordered(away, table, usual) == rows
-
-
-def test_the_usual_order_and_one_that_cannot_be_are_no_part_of_a_view(tab: Tab, dropping: int) -> None:
+def test_the_usual_order_and_one_that_cannot_be_are_no_part_of_a_view_and_the_server_is_not_asked(
+    tab: Tab, dropping: int
+) -> None:
     path, table, usual = f"/runs/{dropping}/loss-scale", "overflow-table", "Overflowed descending"
     tab.open(path)
     rows = ordered(tab, table, usual)
@@ -146,17 +136,27 @@ def test_the_usual_order_and_one_that_cannot_be_are_no_part_of_a_view(tab: Tab, 
     assert tab.page.url == tab.address + path
     assert ordered(tab, table, usual) == rows
     for bad in ("overflow-table.no-such.up", "overflow-table.tensor.sideways", "<b>", "overflow-table..up"):
-        tab.open(f"{path}?{urlencode({'order': bad})}")
+        tab.visit(f"{path}?{urlencode({'order': bad})}")
         assert ordered(tab, table, usual) == rows
+    tab.visit(path)
+    tab.expected.append(".*")
+    tab.page.route("**/api/**", lambda route: route.abort())
+    press(tab, table, "Overflowed")
+    assert ordered(tab, table, "Overflowed ascending") != rows, "an order needs nothing from the server"
+    tab.page.go_back()
+    assert ordered(tab, table, usual) == rows
 
 
-@pytest.mark.timeout(3600 if SOAK else 600)
+@pytest.mark.parametrize("count", [
+    pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    pytest.param(150, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+])  # fmt: skip
 def test_a_views_address_gives_the_same_picture_to_somebody_else_and_on_the_way_back(
-    tab: Tab, stranger: Tab, still: Runs
+    tab: Tab, stranger: Tab, still: Runs, count: int
 ) -> None:
     tab.open("/")
     before: tuple[str, dict[str, Any]] | None = None
-    for path in islice(views(still, random.Random(SEED)), VIEWS):
+    for path in islice(views(still, random.Random(SEED)), count):
         tab.visit(path)  # as a link within the site does
         walked = picture(tab.page)
         assert walked["address"] == path, f"seed {SEED}: the address of a view that is shown is its own"
