@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
 import rangewatch
@@ -24,10 +23,20 @@ pytestmark = [  # torch's own, from tracing non-leaf inputs and from Inductor
 ]
 
 
+SLOW = pytest.mark.slow
+
+
+def counted() -> Any:
+    """What the compiler counts: importing it takes two seconds."""
+    from torch._dynamo.utils import counters
+
+    return counters
+
+
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
-    counters.clear()
+    counted().clear()
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
@@ -131,13 +140,13 @@ def compare(
     plain, eager = copy.deepcopy(model), copy.deepcopy(model)
     with rangewatch.attach(model, url=ingest.url, run="compiled", full_every=1, **options) as handle:
         found = train(model, compile_it(model), inputs, handle.step)
-        assert not counters["graph_break"], counters["graph_break"]
-        measured_graphs = counters["stats"]["unique_graphs"]
+        assert not counted()["graph_break"], counted()["graph_break"]
+        measured_graphs = counted()["stats"]["unique_graphs"]
         assert handle.stats()["faults"] == {}
     torch._dynamo.reset()
-    counters.clear()
+    counted().clear()
     assert_same(found, train(plain, compile_it(plain), inputs))
-    assert measured_graphs == counters["stats"]["unique_graphs"], "as many graphs as without"
+    assert measured_graphs == counted()["stats"]["unique_graphs"], "as many graphs as without"
     reference, recorded = KeepEverything(eager), ingest.tensors()
     for step, value in enumerate(inputs):
         reference.clear()
@@ -159,27 +168,32 @@ class TestEverythingIsRecorded:
     def test_whole_model(self, ingest: IngestDouble) -> None:
         compare(ingest, blocks(), whole, floats())
 
+    @SLOW
     def test_block_by_block_they_share_their_graphs(self, ingest: IngestDouble) -> None:
         compare(ingest, blocks(12), by_block, floats())
 
     def test_without_autograd_tracing(self, ingest: IngestDouble) -> None:
         compare(ingest, blocks(), lambda model: whole(model, backend="eager"), floats())
 
+    @SLOW
     def test_inductor(self, ingest: IngestDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # Its cache outlives a test that was broken on purpose.
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
         compare(ingest, blocks(), lambda model: whole(model, backend="inductor"), floats(), rtol=1e-3)
 
+    @SLOW
     @pytest.mark.parametrize("backend", ["auto", "device"])
     def test_containers_and_shared_modules(self, ingest: IngestDouble, backend: str) -> None:
         tokens = [torch.arange(6).view(2, 3) + shift for shift in range(3)]
         compare(ingest, Containers(), lambda model: whole(lambda value: model(value)), tokens, backend=backend)
 
+    @SLOW
     @pytest.mark.parametrize("use_reentrant", [False, True])
     def test_checkpoints_recomputation_is_not_a_second_call(self, ingest: IngestDouble, use_reentrant: bool) -> None:
         model = Checkpointed(use_reentrant=use_reentrant)
         compare(ingest, model, lambda model: whole(model, fullgraph=not use_reentrant), floats(), ("output",))
 
+    @SLOW
     def test_only_the_kinds_asked_for(self, ingest: IngestDouble) -> None:
         for kind in ("output", "grad_output"):
             model = blocks()
@@ -189,6 +203,7 @@ class TestEverythingIsRecorded:
             assert {key[1] for key in ingest.tensors()} == {kind}
             torch._dynamo.reset()
 
+    @SLOW
     def test_two_forwards_before_their_backwards(self, ingest: IngestDouble) -> None:
         model = blocks()
         with rangewatch.attach(model, url=ingest.url) as handle:
@@ -204,18 +219,21 @@ class TestEverythingIsRecorded:
 
 
 class TestGraphs:
+    @SLOW
     def test_no_recompilation_from_step_to_step(self, ingest: IngestDouble) -> None:
         model = blocks()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with rangewatch.attach(model, optimizer, url=ingest.url, ship_interval_s=0):
             compiled = whole(model)
             train(model, compiled, floats(10), optimizer.step)
-            assert counters["stats"]["unique_graphs"] == 1
+            assert counted()["stats"]["unique_graphs"] == 1
 
+    @SLOW
     def test_dynamic_shapes(self, ingest: IngestDouble) -> None:
         inputs = [value for rows in (3, 5, 7, 9) for value in floats(1, rows)]
         compare(ingest, blocks(), lambda model: whole(model, dynamic=True), inputs)
 
+    @SLOW
     def test_after_detach_one_plain_graph(self, ingest: IngestDouble) -> None:
         model = blocks()
         plain = copy.deepcopy(model)
@@ -224,8 +242,8 @@ class TestGraphs:
             compiled = whole(plain)
             measured = train(plain, compiled, floats(), handle.step)
         assert_same(train(plain, compiled, floats()), measured)
-        assert counters["stats"]["unique_graphs"] == 2, "measured and plain"
-        assert not counters["graph_break"]
+        assert counted()["stats"]["unique_graphs"] == 2, "measured and plain"
+        assert not counted()["graph_break"]
 
     def test_a_graph_that_outlives_its_agent_reads_nothing(self, ingest: IngestDouble) -> None:
         model = blocks()
@@ -236,6 +254,7 @@ class TestGraphs:
         loss.backward()
         assert model[0].up.weight.grad is not None and ingest.tensors() == before
 
+    @SLOW
     def test_evaluation_is_kept_apart(self, ingest: IngestDouble) -> None:
         model = blocks()
         with rangewatch.attach(model, url=ingest.url) as handle:
@@ -247,11 +266,12 @@ class TestGraphs:
                     compiled(torch.full((5, 4), 1e9))
                 model.train()
                 handle.step()
-            assert counters["stats"]["unique_graphs"] == 2, "training and evaluation, as without us"
+            assert counted()["stats"]["unique_graphs"] == 2, "training and evaluation, as without us"
         cells = ingest.tensors()["0.up", "output", 0]
         assert [cell["call_count"] for cell in cells.values()] == [1, 1]
         assert all(cell["amax"] < 100 for cell in cells.values())
 
+    @SLOW
     def test_a_graph_that_breaks_anyway(self, ingest: IngestDouble) -> None:
         """The hooks that torch calls in between run as they are: they are not compiled themselves."""
 
@@ -265,14 +285,15 @@ class TestGraphs:
         plain = copy.deepcopy(model)
         with rangewatch.attach(model, url=ingest.url, full_every=1) as handle:
             found = train(model, whole(model, fullgraph=False), floats(), handle.step)
-            breaks, graphs = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
+            breaks, graphs = sum(counted()["graph_break"].values()), counted()["stats"]["unique_graphs"]
             assert handle.stats()["faults"] == {} and handle.stats()["not_observed"] == {}
         torch._dynamo.reset()
-        counters.clear()
+        counted().clear()
         assert_same(found, train(plain, whole(plain, fullgraph=False), floats()))
-        assert (breaks, graphs) == (sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"])
+        assert (breaks, graphs) == (sum(counted()["graph_break"].values()), counted()["stats"]["unique_graphs"])
         assert {cells[0]["call_count"] for cells in ingest.tensors().values()} == {1.0}
 
+    @SLOW
     def test_a_compiled_optimizer_ends_its_steps(self, ingest: IngestDouble) -> None:
         model = blocks()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -283,6 +304,7 @@ class TestGraphs:
                 step()
             assert handle.stats()["step"] == 3
 
+    @SLOW
     def test_a_whole_training_step(self, ingest: IngestDouble) -> None:
         model = blocks()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -301,6 +323,7 @@ class TestGraphs:
 
 
 class TestWhatIsNotTrained:
+    @SLOW
     def test_transforms_inside_a_compiled_region(self, ingest: IngestDouble) -> None:
         model = nn.Linear(4, 4)
         x = floats(1)[0]
@@ -309,6 +332,7 @@ class TestWhatIsNotTrained:
             assert torch.equal(whole(lambda x: torch.func.vmap(model)(x))(x), wanted[0])
             assert torch.equal(whole(lambda x: torch.func.grad(lambda x: model(x).sum())(x))(x), wanted[1])
 
+    @SLOW
     @pytest.mark.parametrize("strict", [True, False])
     def test_an_exported_program_holds_nothing_of_ours(self, ingest: IngestDouble, strict: bool) -> None:
         model = blocks()

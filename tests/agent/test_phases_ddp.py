@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,6 +20,7 @@ from tests.agent.test_distributed import launch
 ASLEEP_S = 0.5
 
 
+@pytest.mark.slow
 def test_who_waits_for_the_last_bucket_waits_in_backward(ingest: IngestDouble, tmp_path: Path) -> None:
     """DDP waits in a callback of the engine's, after all hooks: backward too, unless collectives are timed."""
     launch(ingest.url, tmp_path, "test_phases_ddp")

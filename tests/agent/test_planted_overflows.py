@@ -8,30 +8,23 @@ which has their layout. A frame here is (module, class, tensor), the tensor as t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers.debug_utils import DebugUnderflowOverflow
 
 import rangewatch
 from tests.agent.planted_models import Transformer
-from tests.server.process import Server
+from tests.server.process import Run
 
+SLOW = pytest.mark.slow
 Frame = tuple[str, str, str]
 Rates = dict[str, float]
 """Learning rates by parameter; the others do not move."""
 IDS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
 STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    started = Server(str(tmp_path_factory.mktemp("planted") / "planted.db"))
-    yield started
-    started.stop()
 
 
 def steps_of(model: Transformer, rates: Rates) -> tuple[torch.optim.Optimizer, Callable[[], None]]:
@@ -49,6 +42,8 @@ def steps_of(model: Transformer, rates: Rates) -> tuple[torch.optim.Optimizer, C
 
 def theirs(model: Transformer, rates: Rates, capsys: pytest.CaptureFixture[str]) -> tuple[int, Frame] | None:
     """The batch and the frame in which their detector ended the training; None when it let it pass."""
+    from transformers.debug_utils import DebugUnderflowOverflow  # takes seconds
+
     DebugUnderflowOverflow(model)
     _, step = steps_of(model, rates)
     capsys.readouterr()
@@ -78,17 +73,17 @@ class Ours(NamedTuple):
     told: Frame
 
 
-def ours(model: Transformer, rates: Rates, server: Server, run: str) -> tuple[Ours, ...]:
+def ours(model: Transformer, rates: Rates, run: Run) -> tuple[Ours, ...]:
     """The bad steps."""
     optimizer, step = steps_of(model, rates)
-    with rangewatch.attach(model, optimizer, url=server.url, run=run, level="frames", weight_every=1) as handle:
+    options: dict[str, Any] = {"url": run.server.url, "run": run.name, "level": "frames", "weight_every": 1}
+    with rangewatch.attach(model, optimizer, **options) as handle:
         for _ in range(STEPS):
             step()
         assert handle.stats()["faults"] == {}
-    (number,) = [each["id"] for each in server.get("/api/v1/runs")["runs"] if each["name"] == run]
-    found = [server.get(f"/api/v1/runs/{number}/step?step={step}&rank=0") for step in range(STEPS)]
+    found = [run.get(f"/step?step={step}&rank=0") for step in range(STEPS)]
     bad = tuple(as_ours(model, each) for each in found if each["first_nonfinite"] is not None)
-    first = server.get(f"/api/v1/runs/{number}")["first_overflow"]
+    first = run.get()["first_overflow"]
     assert (first["step"], first["kind"]) == (bad[0].step, bad[0].first[2].partition("[")[0])
     return bad
 
@@ -148,59 +143,59 @@ class TestBothSee:
     @pytest.mark.parametrize(
         ("plant", "frame"),
         [
-            (an_activation, ("blocks.1.up", "Linear", "output")),
+            pytest.param(an_activation, ("blocks.1.up", "Linear", "output"), marks=SLOW),
             (attention_logits, ("blocks.0.attention.o", "Linear", "input[0]")),
-            (an_embedding, ("tokens", "ScaledEmbedding", "output")),
+            pytest.param(an_embedding, ("tokens", "ScaledEmbedding", "output"), marks=SLOW),
             (a_weight, ("blocks.1.down", "Linear", "weight")),
         ],
     )
-    def test_the_same_frame(
-        self, server: Server, capsys: Any, plant: Callable[[Transformer], Rates], frame: Frame
-    ) -> None:
+    def test_the_same_frame(self, run: Run, capsys: Any, plant: Callable[[Transformer], Rates], frame: Frame) -> None:
         there, here = Transformer(), Transformer()
         assert theirs(there, plant(there), capsys) == (0, frame)
-        assert ours(here, plant(here), server, plant.__name__)[0] == (0, frame, frame)
+        assert ours(here, plant(here), run)[0] == (0, frame, frame)
 
-    def test_a_weight_that_its_update_ruined(self, server: Server, capsys: Any) -> None:
+    def test_a_weight_that_its_update_ruined(self, run: Run, capsys: Any) -> None:
         """The same frame in the same step; ours has named the update in the step before."""
         frame, update = ("blocks.1.down", "Linear", "weight"), ("blocks.1.down.weight", "Parameter", "update[0]")
         there, here = Transformer(), Transformer()
         assert theirs(there, an_update(there), capsys) == (1, frame)
-        first, second, *_ = ours(here, an_update(here), server, "an_update")
+        first, second, *_ = ours(here, an_update(here), run)
         assert (first.step, first.first) == (0, update)
         assert second == (1, frame, frame)
 
-    def test_between_two_modules(self, server: Server, capsys: Any) -> None:
+    @SLOW
+    def test_between_two_modules(self, run: Run, capsys: Any) -> None:
         """The same frame: the innermost module that takes it is the first to finish. The outermost takes it first."""
         there, here = Transformer(), Transformer()
         for model in (there, here):
             model.between_blocks = lambda x: x * torch.inf
         frame = ("blocks.1.norm", "LayerNorm", "input[0]")
         assert theirs(there, {}, capsys) == (0, frame)
-        assert ours(here, {}, server, "between_blocks")[0] == (0, ("blocks.1", "Block", "input[0]"), frame)
+        assert ours(here, {}, run)[0] == (0, ("blocks.1", "Block", "input[0]"), frame)
 
 
 class TestTheirsCannotSee:
-    def test_what_is_in_the_backward_alone(self, server: Server, capsys: Any) -> None:
+    def test_what_is_in_the_backward_alone(self, run: Run, capsys: Any) -> None:
         there, here = Transformer(), Transformer()
         frame = ("blocks.1.act", "ReLU", "grad_output[0]")
         assert theirs(there, a_gradient(there), capsys) is None
-        assert ours(here, a_gradient(here), server, "a_gradient")[0] == (0, frame, frame)
+        assert ours(here, a_gradient(here), run)[0] == (0, frame, frame)
 
-    def test_what_is_in_a_dictionary(self, server: Server, capsys: Any) -> None:
+    def test_what_is_in_a_dictionary(self, run: Run, capsys: Any) -> None:
         """Nor in the keyword that takes it: theirs is two modules late."""
         there, here = Transformer(), Transformer()
         for model in (there, here):
             model.scaled.factor = 3e38
         frame = ("scaled", "Scaled", "output")
         assert theirs(there, {}, capsys) == (0, ("head.logits", "Linear", "input[0]"))
-        assert ours(here, {}, server, "a_dictionary")[0] == (0, frame, frame)
+        assert ours(here, {}, run)[0] == (0, frame, frame)
 
-    def test_what_is_in_a_keyword(self, server: Server, capsys: Any) -> None:
+    @SLOW
+    def test_what_is_in_a_keyword(self, run: Run, capsys: Any) -> None:
         """The module that takes it by name is the first in call order; the first to finish is the same as theirs."""
         there, here = Transformer(), Transformer()
         for model in (there, here):
             model.before_head = lambda x: x * torch.inf
         frame = ("head.logits", "Linear", "input[0]")
         assert theirs(there, {}, capsys) == (0, frame)
-        assert ours(here, {}, server, "a_keyword")[0] == (0, ("head", "Head", "input[0]"), frame)
+        assert ours(here, {}, run)[0] == (0, ("head", "Head", "input[0]"), frame)
