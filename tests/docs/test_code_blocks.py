@@ -26,7 +26,6 @@ RUN_BLOCKS = Path(__file__).with_name("run_blocks.py")
 RUN_HERE = [block for block in blocks.of("python") if not block.no_run and not block.is_file]
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 PATIENCE_S = 280  # four trainers' libraries are imported
-pytestmark = pytest.mark.timeout(300)
 KNOWN = {
     "", "text", "caddyfile", "python", "console", "sh", "bash", "json", "yaml", "toml", "nginx", "dockerfile",
 }  # fmt: skip
@@ -36,23 +35,19 @@ def by_place(found: list[Block]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("block", found, ids=[block.place for block in found])
 
 
-@pytest.fixture(scope="module")
-def problems(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What went wrong in each Python block, run in the order of the pages."""
-    folder = tmp_path_factory.mktemp("blocks")
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_python_runs(server: Server, tmp_path: Path) -> None:
+    """Each Python block, in the order of the pages."""
     environment = {
-        **os.environ, "RANGEWATCH_URL": server.url, "RANGEWATCH_SPOOL_DIR": str(folder), "OMP_NUM_THREADS": "1",
+        **os.environ, "RANGEWATCH_URL": server.url, "RANGEWATCH_SPOOL_DIR": str(tmp_path), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     told = "".join(json.dumps([block.place, block.page, block.section, block.text]) + "\n" for block in RUN_HERE)
-    done = forked.rank.run(RUN_BLOCKS, cwd=folder, env=environment, typed=told, timeout=PATIENCE_S)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    done = forked.rank.run(RUN_BLOCKS, cwd=tmp_path, env=environment, typed=told, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    return dict(json.loads(line) for line in lines)
-
-
-@by_place(RUN_HERE)
-def test_python_runs(block: Block, problems: dict[str, str]) -> None:
-    assert problems[block.place] == ""
+    problems = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    assert problems.keys() == {block.place for block in RUN_HERE}
+    assert not any(problems.values()), "\n".join(f"{place}: {text}" for place, text in problems.items() if text)
 
 
 @by_place(blocks.of("python"))

@@ -59,11 +59,11 @@ def test_containers_mount_what_is_there() -> None:
             assert {mount["name"] for mount in container["volumeMounts"]} == volumes
 
 
-def test_probes_ask_what_the_server_answers(server: Server) -> None:
+def test_probes_ask_what_the_server_answers(served: Server) -> None:
     paths = {probe["path"] for _, document in DOCUMENTS for probe in _values(document, "httpGet")}
     assert paths == {"/healthz", "/readyz"}
     for path in paths:
-        assert httpx.get(server.url + path).status_code == 200
+        assert httpx.get(served.url + path).status_code == 200
 
 
 @pytest.mark.parametrize("block", blocks.of("dockerfile"), ids=lambda block: block.place)
@@ -72,17 +72,13 @@ def test_a_dockerfile_has_known_instructions(block: Block) -> None:
     assert lines[0].startswith("FROM ") and {line.split()[0] for line in lines} <= INSTRUCTIONS
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_every_variable_of_ours_is_read(path: Any) -> None:
+def test_every_variable_of_ours_is_read() -> None:
     """Options of `attach`, and what the sources name in full or, in the texts of options, without its beginning."""
-    options = {f"RANGEWATCH_{field.name.upper()}" for field in fields(Options)}
-    named = set(re.findall(r"\bRANGEWATCH_[A-Z_]*[A-Z]\b", path.read_text()))
-    assert named - {"RANGEWATCH_NAME"} <= options | _in_the_sources()
-
-
-def _in_the_sources() -> set[str]:
     files = [path for folder in ("agent", "server", "tests") for path in (ROOT / folder).rglob("*.py")]
-    return {name for path in files for name in re.findall(r"RANGEWATCH_[A-Z_]+", path.read_text())}
+    read = {name for path in files for name in re.findall(r"RANGEWATCH_[A-Z_]+", path.read_text())}
+    read |= {f"RANGEWATCH_{field.name.upper()}" for field in fields(Options)} | {"RANGEWATCH_NAME"}
+    for path in PAGES:
+        assert set(re.findall(r"\bRANGEWATCH_[A-Z_]*[A-Z]\b", path.read_text())) <= read, path.name
 
 
 def _named_volumes(service: dict[str, Any]) -> Iterator[str]:

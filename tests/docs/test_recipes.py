@@ -6,8 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,14 +23,6 @@ pytestmark = pytest.mark.timeout(300)
 # Lightning calls `training_step` of its module, whose own forward is not observed then.
 NEVER_CALLED = {"docs/recipes/lightning.md": {""}}
 Done = subprocess.CompletedProcess[str]
-
-
-@pytest.fixture(scope="module")
-def done(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Done]]]:
-    """Every recipe, two at a time."""
-    threads = ThreadPoolExecutor(2)
-    yield {block.page: threads.submit(start, block, server.url, tmp_path_factory.mktemp("recipe")) for block in SCRIPTS}
-    threads.shutdown(cancel_futures=True)
 
 
 def start(block: Block, url: str, folder: Path) -> Done:
@@ -59,9 +49,10 @@ def test_the_recipes_are_found() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", SCRIPTS, ids=[block.page for block in SCRIPTS])
-def test_a_recipe(block: Block, server: Server, done: dict[str, Future[Done]]) -> None:
-    result = done[block.page].result(PATIENCE_S)
+def test_a_recipe(block: Block, server: Server, tmp_path: Path) -> None:
+    result = start(block, server.url, tmp_path)
     assert result.returncode == 0, result.stderr
     words = " ".join(command(block))
     name = re.search(r'RANGEWATCH_RUN=(\S+)|run="([\w-]+)"', words + block.text)

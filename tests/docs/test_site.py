@@ -62,6 +62,7 @@ def pages(site: Path) -> dict[str, Assets]:
     return found
 
 
+@pytest.mark.slow
 def test_every_page_of_docs_is_built(pages: dict[str, Assets]) -> None:
     """That it is in the navigation, too, is a warning of mkdocs where it is not, and so the build's failure."""
     written = {str(path.relative_to(ROOT / "docs").with_suffix(".html")) for path in (ROOT / "docs").rglob("*.md")}
@@ -69,6 +70,7 @@ def test_every_page_of_docs_is_built(pages: dict[str, Assets]) -> None:
     assert {"ARCHITECTURE.html", "CHANGELOG.html"} <= set(pages)
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[str, Assets]) -> None:
     away = {each for assets in pages.values() for each in assets.loaded if re.match(r"(https?:)?//", each)}
     assert away == set()
@@ -76,6 +78,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[str, Assets]) 
     assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", styles)
 
 
+@pytest.mark.slow
 def test_what_is_loaded_is_there(site: Path, pages: dict[str, Assets]) -> None:
     for page, assets in pages.items():
         for each in assets.loaded:
@@ -83,6 +86,7 @@ def test_what_is_loaded_is_there(site: Path, pages: dict[str, Assets]) -> None:
                 assert (site / page).parent.joinpath(each.split("?")[0]).exists(), f"{page}: {each}"
 
 
+@pytest.mark.slow
 def test_tables_and_lists_are_drawn(pages: dict[str, Assets]) -> None:
     """Text that is still as it was written: what GitHub takes for a table and Python-Markdown does not."""
     left = {(page, text) for page, assets in pages.items() for text in assets.paragraphs if re.match(r"\||- \w", text)}
@@ -90,6 +94,7 @@ def test_tables_and_lists_are_drawn(pages: dict[str, Assets]) -> None:
     assert left | fences == set()
 
 
+@pytest.mark.slow
 def test_it_can_be_searched(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text()
     assert "loss_scale_collapse" in index and "checksum_max" in index
@@ -98,3 +103,30 @@ def test_it_can_be_searched(site: Path) -> None:
 def test_images_are_small() -> None:
     for path in (ROOT / "docs" / "images").glob("*.png"):
         assert path.stat().st_size < 200_000, path.name
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """What mkdocs would warn of, without building the site."""
+    pages = set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    written = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert pages == written | {"ARCHITECTURE.md", "CHANGELOG.md"}
+
+
+def test_links_lead_to_files_and_headings() -> None:
+    followed = 0
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)):
+            target, _, anchor = link.partition("#")
+            found = path.parent / target if target else path
+            if not re.match(r"\w+:", link) and found.name not in ("ARCHITECTURE.md", "CHANGELOG.md"):
+                assert found.exists(), f"{path.name}: {link}"
+                assert not anchor or anchor in headings(found), f"{path.name}: {link}"
+                followed += 1
+    assert followed > 50
+
+
+def headings(path: Path) -> set[str]:
+    """As GitHub makes anchors of them."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    lines = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-") for line in lines}
