@@ -1,18 +1,17 @@
 """A user's script takes up Rangewatch with two lines: it trains as before, to the bit, and its run can be looked at.
 
-Quickly, one environment with the wheel serves a plain loop and two ranks of DDP. With RANGEWATCH_SOAK=1 each of the
-five has one of its own, in which pip has installed everything.
+One environment with the wheel serves a plain loop and two ranks of DDP. In a soak each of the five has one of its own,
+in which pip has installed everything.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +23,9 @@ from tests import forked
 from tests.adoption.environments import ROOT, Environment, beside_ours, build_wheel, separate
 from tests.adoption.trainings import ALL, SCRIPTS, Training
 
-IS_SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
-TRAININGS = ALL if IS_SOAK else tuple(each for each in ALL if each.script in ("plain_loop", "ddp"))
 TRAIN_S = 110
 ARRIVE_S = 60
-pytestmark = pytest.mark.timeout(3_600 if IS_SOAK else 120)
+Train = Callable[..., subprocess.CompletedProcess[str]]
 
 
 class Place(NamedTuple):
@@ -52,38 +49,26 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Training], Place]]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def shared(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """An environment to train in, and the server that runs in it."""
-    folder = tmp_path_factory.mktemp("environments")
-    wheel = build_wheel(folder)
-    with ExitStack() as servers:
-        if IS_SOAK:
-            yield lambda training: _place(separate(folder / training.script, wheel, training.libraries), servers)
-        else:
-            shared = _place(beside_ours(folder / "shared", wheel), servers)
-            yield lambda _: shared
+    environment = beside_ours(tmp_path_factory.mktemp("environment") / "shared", wheel)
+    with serving(environment, environment.folder) as url:
+        yield Place(environment, url)
 
 
-def _place(environment: Environment, servers: ExitStack) -> Place:
-    return Place(environment, servers.enter_context(serving(environment, environment.folder)))
-
-
-@pytest.fixture(scope="module", params=TRAININGS, ids=[each.script for each in TRAININGS])
-def trained(
-    request: pytest.FixtureRequest, places: Callable[[Training], Place], tmp_path_factory: pytest.TempPathFactory
-) -> Trained:
-    """The training without the two lines, and with them."""
-    training: Training = request.param
-    (environment, url), folder = places(training), tmp_path_factory.mktemp(training.script)
+def trained(training: Training, place: Place, folder: Path, start: Train) -> Trained:
+    """The training without the two lines, begun by `start`, and with them."""
     (folder / "before.py").write_text(training.source)
     (folder / "after.py").write_text(training.taken_up())
-    start = train if IS_SOAK else train_in_forks
-    before = start(environment, training, folder / "before.py")
-    spool = {"RANGEWATCH_SPOOL_DIR": str(folder / "spool")}
-    after = train(
-        environment, training, folder / "after.py", RANGEWATCH_URL=url, RANGEWATCH_RUN=training.script, **spool
-    )
-    return Trained(training, before, after, *finished_run(url, training.script))
+    before = start(place.environment, training, folder / "before.py")
+    told = {"RANGEWATCH_URL": place.url, "RANGEWATCH_RUN": training.script, "RANGEWATCH_SPOOL_DIR": str(folder / "s")}
+    after = train(place.environment, training, folder / "after.py", **told)
+    return Trained(training, before, after, *finished_run(place.url, training.script))
 
 
 def finished_run(url: str, name: str) -> tuple[dict[str, Any], str]:
@@ -162,13 +147,13 @@ def warnings_of(done: subprocess.CompletedProcess[str]) -> list[str]:
     return sorted(re.sub(r"\S*(before|after)\.py\S*|\d+", "", line) for line in done.stderr.splitlines())
 
 
-@pytest.mark.parametrize("training", ALL, ids=[each.script for each in ALL])
-def test_two_lines_are_the_only_difference(training: Training) -> None:
-    difference = training.difference()
-    assert len(difference) == len(training.lines) == 2
-    assert [line[2:].strip() for line in difference] == list(training.lines.values())
-    assert all(line.startswith("+ ") for line in difference)
-    assert "rangewatch" not in training.source
+def test_two_lines_are_the_only_difference() -> None:
+    for training in ALL:
+        difference = training.difference()
+        assert len(difference) == len(training.lines) == 2, training.script
+        assert [line[2:].strip() for line in difference] == list(training.lines.values()), training.script
+        assert all(line.startswith("+ ") for line in difference), training.script
+        assert "rangewatch" not in training.source, training.script
 
 
 def test_the_lines_are_those_that_the_documents_give() -> None:
@@ -184,7 +169,36 @@ def test_every_script_is_one_of_the_five() -> None:
     assert len(ALL) == 5
 
 
-def test_it_trains_as_before_to_the_bit(trained: Trained) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "training", [each for each in ALL if each.script in ("plain_loop", "ddp")], ids=lambda each: each.script
+)
+def test_it_trains_as_before_and_is_shown(training: Training, shared: Place, tmp_path: Path) -> None:
+    check(trained(training, shared, tmp_path, train_in_forks))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("training", ALL, ids=[each.script for each in ALL])
+def test_so_it_does_with_nothing_but_what_pip_installs(training: Training, wheel: Path, tmp_path: Path) -> None:
+    environment = separate(tmp_path / "own", wheel, training.libraries)
+    with serving(environment, tmp_path) as url:
+        found = trained(training, Place(environment, url), tmp_path, train)
+        assert warnings_of(found.after) == warnings_of(found.before)  # of forks they are behind them
+        check(found)
+
+
+def check(trained: Trained) -> None:
+    """All that is said of a training that has taken Rangewatch up."""
+    it_trained_as_before_to_the_bit(trained)
+    nothing_was_said_on_standard_error(trained)
+    the_run_has_all_ranks_and_steps(trained)
+    every_layer_is_shown(trained)
+    each_rank_has_a_value_of_each_tensor_at_each_step(trained)
+    what_is_logged_is_shown(trained)
+
+
+def it_trained_as_before_to_the_bit(trained: Trained) -> None:
     lines = lines_of(trained.after)
     assert lines == lines_of(trained.before)
     training = trained.training
@@ -192,14 +206,12 @@ def test_it_trains_as_before_to_the_bit(trained: Trained) -> None:
     assert sum("weights " in line for line in lines) == training.ranks
 
 
-def test_nothing_is_said_on_standard_error(trained: Trained) -> None:
+def nothing_was_said_on_standard_error(trained: Trained) -> None:
     assert "rangewatch" not in trained.after.stderr.lower()
     assert "after.py" not in trained.after.stderr  # where a warning says that its cause is the script's line
-    if IS_SOAK:  # what is forked has its imports, and their warnings, behind it
-        assert warnings_of(trained.after) == warnings_of(trained.before)
 
 
-def test_the_run_has_all_ranks_and_steps(trained: Trained) -> None:
+def the_run_has_all_ranks_and_steps(trained: Trained) -> None:
     run, training = trained.run, trained.training
     assert (run["name"], run["state"]) == (training.script, "finished")
     assert (run["first_step"], run["last_step"]) == (0, training.steps - 1)
@@ -208,7 +220,7 @@ def test_the_run_has_all_ranks_and_steps(trained: Trained) -> None:
     assert run["first_overflow"] is None
 
 
-def test_every_layer_is_shown(trained: Trained) -> None:
+def every_layer_is_shown(trained: Trained) -> None:
     listed = trained.ask("/tensors")["tensors"]
     assert {(tensor["fqn"], tensor["kind"]) for tensor in listed} >= trained.training.tensors
     layers = {fqn for fqn, kind in trained.training.tensors if kind == "output"}
@@ -218,7 +230,7 @@ def test_every_layer_is_shown(trained: Trained) -> None:
     assert all(layer in labels for layer in layers)
 
 
-def test_each_rank_has_a_value_of_each_tensor_at_each_step(trained: Trained) -> None:
+def each_rank_has_a_value_of_each_tensor_at_each_step(trained: Trained) -> None:
     training = trained.training
     numbers = {each["tensor"]: (each["fqn"], each["kind"]) for each in trained.ask("/tensors")["tensors"]}
     for rank in range(training.ranks):
@@ -229,16 +241,15 @@ def test_each_rank_has_a_value_of_each_tensor_at_each_step(trained: Trained) -> 
             assert None not in rows[tensor], (rank, tensor)
 
 
-def test_what_is_logged_is_shown(trained: Trained) -> None:
+def what_is_logged_is_shown(trained: Trained) -> None:
     for name in trained.training.series:
         answer = trained.ask("/figures/loss_scale" if name == "loss_scale" else f"/figures/series?q={name}")
         assert answer["figure"]["data"], name
 
 
-def test_rangewatch_is_that_of_the_wheel(places: Callable[[Training], Place]) -> None:
-    if IS_SOAK:
-        pytest.skip("each environment has nothing but what pip installed")
-    environment = places(ALL[0]).environment
+@pytest.mark.slow
+def test_rangewatch_is_that_of_the_wheel(shared: Place) -> None:
+    environment = shared.environment
     script = "import rangewatch, rangewatch_server; print(rangewatch.__file__); print(rangewatch_server.__file__)"
     command = [environment.program("python"), "-c", script]
     said = subprocess.run(command, env=environment.variables(), capture_output=True, text=True, timeout=60, check=True)
