@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -22,13 +22,15 @@ from rangewatch_server.restore import Restored, restore
 from rangewatch_server.retention.jobs import QueuedJobs
 from rangewatch_server.store import tables
 from rangewatch_server.store.command_rows import Ask
-from tests.server.process import Server
+from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
 from tests.server.store import Store
 from tests.server.test_deletion import run_command
 
-SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
-TENSORS, SIZE, BATCHES = 5, 150, 60 if SOAK else 12
+TENSORS, SIZE = 5, 150
+BOTH = pytest.mark.parametrize(
+    "database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)], indirect=True
+)
 WANTED = {RANGES: ["call_count", "amax", "nan_count", "amax_step"], SUMMARY: ["bits"], SERIES_PART: ["sum", "count"]}
 
 
@@ -79,18 +81,20 @@ def put(store: Store, path: Path, replace: bool = False) -> Restored:
         return restore(QueuedJobs(store.writer), store.engines.reader, file, replace, lambda _: None)
 
 
+@pytest.mark.parametrize("batches", [8, pytest.param(60, marks=pytest.mark.soak)])
+@BOTH
 def test_a_backup_taken_while_messages_come_moves_to_the_other_database(
-    database_url: str, other_url: str, open_store: Callable[[str], Store], tmp_path: Path
+    database_url: str, other_url: str, batches: int, open_store: Callable[[str], Store], tmp_path: Path
 ) -> None:
     store = open_store(database_url)
     for rank in range(2):
-        send(store, "run", 0, BATCHES, rank)
+        send(store, "run", 0, batches, rank)
     send(store, "späte Läufe", 0, 1)
     store.writer.command(Ask(1, {"kind": "trace", "steps": 1}, None, 2)).result(10)
     ended = threading.Event()
 
     def go_on() -> None:
-        first = BATCHES
+        first = batches
         while not ended.is_set():
             send(store, "run", first, 1)
             first += 1
@@ -104,13 +108,13 @@ def test_a_backup_taken_while_messages_come_moves_to_the_other_database(
     ended.set()
     sending.join()
     assert found.added == ["run", "späte Läufe"] and found.skipped == []
-    last = BATCHES * SIZE  # all of this was acknowledged before the backup began
+    last = batches * SIZE  # all of this was acknowledged before the backup began
     assert everything(other, "run", last) == everything(store, "run", last)
     assert everything(other, "späte Läufe", SIZE) == everything(store, "späte Läufe", SIZE)
     with other.engines.reader.connect() as connection:
         events = connection.execute(select(tables.events).order_by(tables.events.c.id)).all()
         asked = connection.execute(select(tables.command_ranks)).all()
-    assert len([event for event in events if event.kind == "dropped"]) >= 2 * BATCHES + 2
+    assert len([event for event in events if event.kind == "dropped"]) >= 2 * batches + 2
     assert len(asked) == 2
     with sqlite3.connect(path) as reader:
         assert reader.execute("PRAGMA quick_check").fetchone() == ("ok",)
@@ -118,6 +122,7 @@ def test_a_backup_taken_while_messages_come_moves_to_the_other_database(
     reader.close()
 
 
+@BOTH
 def test_a_restored_run_goes_on(database_url: str, open_store: Callable[[str], Store], tmp_path: Path) -> None:
     store = open_store(database_url)
     send(store, "run", 0, 5)
@@ -129,6 +134,7 @@ def test_a_restored_run_goes_on(database_url: str, open_store: Callable[[str], S
     assert everything(other, "run", 10 * SIZE) == everything(store, "run", 10 * SIZE)
 
 
+@BOTH
 def test_runs_that_are_there_stay_unless_they_are_to_be_replaced(
     database_url: str, open_store: Callable[[str], Store], tmp_path: Path
 ) -> None:
@@ -152,6 +158,7 @@ def last_steps(store: Store) -> dict[str, int | None]:
         return {run.name: run.last_step for run in runs}
 
 
+@BOTH
 def test_a_run_shows_only_when_it_is_whole(database_url: str, open_store: Callable[[str], Store], tmp_path) -> None:
     store = open_store(database_url)
     send(store, "run", 0, 5)
@@ -170,12 +177,21 @@ def test_a_run_shows_only_when_it_is_whole(database_url: str, open_store: Callab
     assert last_steps(other) == {"run": 5 * SIZE - 1}
 
 
-@pytest.fixture
-def good(tmp_path: Path, open_store: Callable[[str], Store]) -> Path:
-    url = f"sqlite:///{tmp_path}/good.db"
-    store = open_store(url)
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backup of a run of five batches."""
+    folder = tmp_path_factory.mktemp("kept")
+    store = Store(f"sqlite:///{folder}/good.db")
     send(store, "run", 0, 5)
-    return take(store, url, tmp_path / "backup.db")
+    path = take(store, f"sqlite:///{folder}/good.db", folder / "backup.db")
+    store.close()
+    return path
+
+
+@pytest.fixture
+def good(kept: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copy(kept, tmp_path / "backup.db"))
 
 
 HOSTILE = {
@@ -208,31 +224,47 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_what_is_no_backup_of_ours_is_refused_and_leaves_nothing(
-    kind: str, good: Path, tmp_path: Path, open_store: Callable[[str], Store]
-) -> None:
-    with sqlite3.connect(good) as connection:
-        connection.executescript(f"PRAGMA foreign_keys=OFF; PRAGMA ignore_check_constraints=ON; {HOSTILE[kind]}")
-    connection.close()
-    other = open_store(f"sqlite:///{tmp_path}/new.db")
-    send(other, "its own", 0, 1)
-    with pytest.raises(BadBackup):
-        put(other, good)
+def refused(other: Store, path: Path) -> str:
+    """Why a backup is not taken; what is there already is left as it was."""
+    with pytest.raises(BadBackup) as raised:
+        put(other, path)
     assert last_steps(other) == {"its own": SIZE - 1}
     with other.engines.reader.connect() as connection:
-        assert connection.execute(select(tables.tiles.c.tile).where(tables.tiles.c.run_id == 2)).first() is None
+        assert connection.execute(select(tables.tiles.c.tile).where(tables.tiles.c.run_id > 1)).first() is None
+    return str(raised.value)
 
 
-@pytest.mark.parametrize("body", [b"", b"PK\3\4", b"SQLite format 3\0" + b"\0" * 200, os.urandom(5_000)])
-def test_what_is_no_sqlite_file_is_refused(body: bytes, tmp_path: Path) -> None:
+@pytest.fixture
+def other(sqlite_url: str, open_store: Callable[[str], Store]) -> Store:
+    """One that has a run of its own."""
+    store = open_store(sqlite_url)
+    send(store, "its own", 0, 1)
+    return store
+
+
+def test_what_is_no_backup_of_ours_is_refused_and_leaves_nothing(kept: Path, tmp_path: Path, other: Store) -> None:
+    for kind, script in HOSTILE.items():
+        path = Path(shutil.copy(kept, tmp_path / f"{kind}.db"))
+        with sqlite3.connect(path) as connection:
+            connection.executescript(f"PRAGMA foreign_keys=OFF; PRAGMA ignore_check_constraints=ON; {script}")
+        connection.close()
+        assert refused(other, path), kind
+        path.unlink()
+
+
+def test_what_is_no_sqlite_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    path.write_bytes(body)
-    with pytest.raises(BadBackup), open_backup(path):
-        pass
+    random = np.random.default_rng(0).bytes(5_000)
+    for body in (b"", b"PK\3\4", b"SQLite format 3\0" + b"\0" * 200, random):
+        path.write_bytes(body)
+        with pytest.raises(BadBackup), open_backup(path):
+            pass
 
 
-def test_cut_and_garbled_files_never_get_past(good: Path, tmp_path: Path, open_store: Callable[[str], Store]) -> None:
+@pytest.mark.parametrize("files", [12, pytest.param(200, marks=pytest.mark.soak)])
+def test_cut_and_garbled_files_never_get_past(
+    files: int, good: Path, tmp_path: Path, open_store: Callable[[str], Store]
+) -> None:
     """It is `BadBackup` and nothing else, unless what was changed is nothing that anybody reads."""
     other = open_store(f"sqlite:///{tmp_path}/new.db")
     put(other, good)
@@ -240,7 +272,7 @@ def test_cut_and_garbled_files_never_get_past(good: Path, tmp_path: Path, open_s
     random = np.random.default_rng(0)
     whole = good.read_bytes()
     path = tmp_path / "x.db"
-    for number in range(200 if SOAK else 12):
+    for number in range(files):
         data = bytearray(whole[: len(whole) if number % 3 else int(random.integers(100, len(whole)))])
         for at in random.integers(0, len(data), 1 + number % 30):
             data[at] = int(random.integers(256))
@@ -275,26 +307,27 @@ def test_an_older_backup_is_brought_to_this_schema(tmp_path: Path, open_store: C
 
 
 def test_the_commands_move_runs_between_servers_and_files(
-    start_server: Callable[..., Server], tmp_path: Path, open_store: Callable[[str], Store]
+    start_server: Callable[..., Server], run: Run, tmp_path: Path
 ) -> None:
-    one, two = start_server(db=str(tmp_path / "one.db")), start_server(db=str(tmp_path / "two.db"))
+    """From a server of its own to the worker's."""
+    one = Run(start_server(db=str(tmp_path / "one.db")), run.name)
     known = catalogue(3)
     one.post(opening(known))
     for sequence in range(8):
         one.post(batch(known, sequence, range(sequence * 100, sequence * 100 + 100)))
-    file = tmp_path / "backup.db"
-    made = run_command("backup", str(file), "--url", one.url)
+    file, url = tmp_path / "backup.db", run.server.url
+    made = run_command("backup", str(file), "--url", one.server.url)
     assert made.returncode == 0 and "tiles and samples verified" in made.stdout, made
-    assert run_command("backup", str(file), "--url", one.url).returncode == 2  # it is there already
-    came = run_command("restore", str(file), "--url", two.url)
+    assert run_command("backup", str(file), "--url", one.server.url).returncode == 2  # it is there already
+    came = run_command("restore", str(file), "--url", url)
     assert came.returncode == 0 and "1 runs restored" in came.stderr, came
-    path = "/api/v1/runs/1/figures/layers?start=100&stop=700&rank=0"
-    assert two.get(path) == one.get(path)
-    again = run_command("restore", str(file), "--url", two.url)
+    path = "/figures/layers?start=100&stop=700&rank=0"
+    assert run.get(path) == one.get(path)
+    again = run_command("restore", str(file), "--url", url)
     assert again.returncode == 0 and "skipped" in again.stderr, again
-    bad = run_command("restore", __file__, "--url", two.url)
+    bad = run_command("restore", __file__, "--url", url)
     assert bad.returncode == 2 and "no SQLite file" in bad.stderr, bad
-    one.stop()
+    one.server.stop()
     offline = run_command("backup", str(tmp_path / "offline.db"), "--db", str(tmp_path / "one.db"))
     assert offline.returncode == 0, offline
     come = run_command("restore", str(tmp_path / "offline.db"), "--db", str(tmp_path / "three.db"))
