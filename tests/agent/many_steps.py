@@ -1,9 +1,11 @@
-"""Loops that should leave nothing behind, each in a process of its own: `python -m tests.agent.many_steps URL LOOP`.
+"""Loops that should leave nothing behind, each in a process of its own.
+
+    python -m tests.agent.many_steps URL RUN LOOP COUNT WARM_COUNT
 
 So what is measured does not depend on what ran before. A process that has run other tests has holes in its heap, of
 megabytes whose pages come and go, and Python's own table of strings grows by 3.7 MiB at once; neither is ours.
-LOOP is `long`, `same_model` or `new_models`. Prints JSON: what is there `before` and `after`, and by how many bytes the
-process has grown in between.
+LOOP is `long`, which takes COUNT steps, or `same_model` or `new_models`, which attach COUNT times. Prints JSON: what is
+there `before` and `after`, and by how many bytes the process has grown after the first WARM_COUNT.
 """
 
 from __future__ import annotations
@@ -26,14 +28,13 @@ import rangewatch
 from rangewatch.guard import Guard
 
 M_ARENA_MAX = -8
-STEPS, WARM_STEPS = 10_000, 1_000
-ATTACHES, WARM_ATTACHES = (250, 60) if os.environ.get("RANGEWATCH_SOAK") else (110, 60)
 
 
-def main(url: str, loop: str) -> None:
+def main(url: str, run: str, loop: str, count: str, warm_count: str) -> None:
     Guard.fatal = True
     one_arena()
-    found = many_steps(url) if loop == "long" else many_attaches(url, loop == "same_model")
+    counts = int(count), int(warm_count)
+    found = many_steps(url, run, *counts) if loop == "long" else many_attaches(url, run, *counts, loop == "same_model")
     sys.stdout.write(json.dumps(found) + "\n")
 
 
@@ -52,28 +53,28 @@ def glibc(function: str, *given: int) -> None:
         getattr(ctypes.CDLL("libc.so.6"), function)(*given)
 
 
-def many_steps(url: str) -> dict[str, Any]:
+def many_steps(url: str, run: str, count: int, warm_count: int) -> dict[str, Any]:
     """`stats` is what the agent says of itself before the end."""
-    run_of(url, "warm-up", 10, 10)
+    run_of(url, f"{run}, warm-up", 10, 10)
     before = left()
-    stats, grown_bytes = run_of(url, "long", WARM_STEPS, STEPS)
+    stats, grown_bytes = run_of(url, run, warm_count, count)
     return {"before": before, "after": left(), "grown_bytes": grown_bytes, "stats": stats}
 
 
-def many_attaches(url: str, same_model: bool) -> dict[str, Any]:
+def many_attaches(url: str, run: str, count: int, warm_count: int, same_model: bool) -> dict[str, Any]:
     """What is there includes the hooks of a model."""
     model, optimizer = net()
 
     def attach(count: int) -> None:
         for _ in range(count):
             pair = (model, optimizer) if same_model else net()
-            with rangewatch.attach(*pair, url=url, run="again", level="frames") as handle:
+            with rangewatch.attach(*pair, url=url, run=run, level="frames") as handle:
                 train(*pair, handle, 2)
 
     hooks = hooks_of(model)
-    attach(WARM_ATTACHES)
+    attach(warm_count)
     before, warm_bytes = left(), rss_bytes()
-    attach(ATTACHES - WARM_ATTACHES)
+    attach(count - warm_count)
     after, grown_bytes = left(), rss_bytes() - warm_bytes
     return {"before": [before, hooks], "after": [after, hooks_of(model)], "grown_bytes": grown_bytes}
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rangewatch
+from rangewatch import limits
 from rangewatch.loss_scale import MOST_TOLD
 from rangewatch.scalers.method_watch import OwnMethod, Patch
 from tests.agent.ingest_double import IngestDouble
@@ -472,8 +473,9 @@ class TestOwnScalers:
         assert ingest.series("loss_scale") == {0: 4.0, 1: 8.0, 2: 4.0}
         assert ingest.series("found_inf") == in_steps([0.0, 1.0, 0.0])
 
-    def test_it_is_let_go_with_the_model(self, ingest: IngestDouble) -> None:
+    def test_it_is_let_go_with_the_model(self, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
         """These optimizers hold the model: whoever held them would keep both for ever."""
+        monkeypatch.setattr(limits, "LEFT_POLL_S", 0.01)
         model = line()
         optimizer = zero(model)
         agent = rangewatch.attach(model, optimizer, url=ingest.url)._agent
@@ -481,7 +483,7 @@ class TestOwnScalers:
         del model, optimizer
         gc.collect()
         assert gone() is None and agent is not None
-        while agent.observer.is_active:  # its thread looks once a second; the test's own time limit ends this
+        while agent.observer.is_active:  # its thread looks now and then; the test's own time limit ends this
             time.sleep(0.01)
 
 
@@ -570,7 +572,8 @@ class TestWrappers:
 
     def test_accelerate(self, ingest: IngestDouble) -> None:
         """Its `step` is called at each microbatch, and its scaler comes with it."""
-        accelerate = pytest.importorskip("accelerate")
+        import accelerate
+
         accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
         model, scaler = line(), grad_scaler()
         optimizer = accelerate.optimizer.AcceleratedOptimizer(sgd(model), scaler=scaler)
@@ -621,6 +624,7 @@ class TestRefused:
             rangewatch.attach(model, sgd(model), scaler=scaler)
 
 
+@pytest.mark.slow
 def test_fsdps_sharded_scaler(ingest: IngestDouble, tmp_path: Path) -> None:
     """Its `found_inf` is that of all ranks: the rank that has not overflowed shows why its step was skipped."""
     launch(ingest.url, tmp_path, "scaler_worker")
