@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -11,15 +12,20 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
 import pytest
+from fastapi import Request
 from sqlalchemy import create_engine, make_url, text
 
+from rangewatch_server import body
+from rangewatch_server.errors import ApiError
 from tests import forked
 from tests.server.databases import POSTGRES
+from tests.server.own_loop import in_own_loop
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
 
@@ -95,6 +101,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk(small_disk: Path, start_server: Callable[..., Server]) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(bytes(1 << 20))
@@ -106,6 +113,7 @@ def test_a_full_disk(small_disk: Path, start_server: Callable[..., Server]) -> N
     assert is_sound(small_disk / "a.db")
 
 
+@pytest.mark.slow
 def test_a_read_only_file_is_said_at_the_start(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     path = tmp_path / "a.db"
     server = start_server(db=str(path))
@@ -132,6 +140,7 @@ def read_only(path: Path) -> Iterator[None]:
     path.chmod(0o644)
 
 
+@pytest.mark.slow
 def test_a_postgres_that_turns_read_only(postgres_url: str, start_server: Callable[..., Server]) -> None:
     """As after a failover to a standby, or when a managed server runs out of disk."""
     server = start_server(db=plain(postgres_url))
@@ -155,6 +164,7 @@ def plain(url: str) -> str:
     return url.replace("+psycopg", "")
 
 
+@pytest.mark.slow
 def test_a_lock_held_by_another(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Callable[..., Server]
 ) -> None:
@@ -179,6 +189,7 @@ def patch_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*before, str(tmp_path)]))
 
 
+@pytest.mark.slow
 def test_a_client_that_sends_a_byte_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Callable[..., Server]
 ) -> None:
@@ -193,6 +204,23 @@ def test_a_client_that_sends_a_byte_a_second(
     assert server.post(opening(KNOWN)).status_code == 202
 
 
+def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a part of it comes. No room is kept for it."""
+    monkeypatch.setattr(body, "BODY_S", 0.01)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.001)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def read() -> None:
+        room = body.Room(10**9)
+        with pytest.raises(ApiError) as raised, room.taken() as taken:
+            await body.read_body(Request({"type": "http", "headers": []}, receive), 10**9, taken)
+        assert (raised.value.status, raised.value.code, room.left_bytes) == (408, "slow_body", 10**9)
+
+    in_own_loop(read)
+
+
 def answer_to(slow: socket.socket) -> bytes:
     """A byte now and then, until something comes back; at most 10 s."""
     for _ in range(200):
@@ -203,6 +231,7 @@ def answer_to(slow: socket.socket) -> bytes:
     return b""
 
 
+@pytest.mark.slow
 def test_a_damaged_page_of_the_database_is_no_fault_of_the_message(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:

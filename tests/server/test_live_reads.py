@@ -6,7 +6,6 @@ Each read is one transaction, held open for a while as a page's figures do: the 
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import threading
 from collections.abc import Iterator
@@ -26,8 +25,8 @@ from tests.server.store import Store
 
 TENSORS = 3
 KNOWN = catalogue(TENSORS)
-RUNS = 100 if os.environ.get("RANGEWATCH_SOAK") else 4
 READERS = 4
+SOAK = [pytest.mark.soak, pytest.mark.timeout(3_600)]
 WANTED = (["call_count"], ["call_count", "amax", AMAX_STEP, NONFINITE_STEP])
 
 
@@ -117,13 +116,14 @@ def shown(run: RunReader, rank: int, start: int, stop: int) -> int:
     return max(0, min(stop, stream.last_step + 1) - max(start, stream.first_step))
 
 
-def test_nothing_is_missed_while_tiles_are_made(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("runs", [1, pytest.param(4, marks=pytest.mark.slow), pytest.param(100, marks=SOAK)])
+def test_nothing_is_missed_while_tiles_are_made(store: Store, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     queries = Queries(store.engines.reader, live_s=15, memory=store.writer.merged)
     readers = Readers(queries)
     with ThreadPoolExecutor(READERS) as threads:
         looking = [threads.submit(readers.look, seed) for seed in range(READERS)]
         try:
-            for number in range(RUNS):
+            for number in range(runs):
                 planned, chance = load(number)
                 monkeypatch.setattr(transaction, "FOLD_S", planned.fold_s)
                 monkeypatch.setattr(transaction, "KEPT_STREAMS", chance.choice([0, 64]))

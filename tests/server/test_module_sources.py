@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rangewatch import statistics
 from rangewatch.records import Catalogue, Event, TensorEntry
-from tests.server.process import Server
+from tests.server.process import Run
 from tests.server.records import batch, opening
 
 ENTRIES = (
@@ -33,15 +32,13 @@ SECOND = {"classes": [LINEAR, of("Gate", "m.Gate", "m.py:50")], "of": {}}  # ano
 
 
 @pytest.fixture(scope="module")
-def tensors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    server = Server(str(tmp_path_factory.mktemp("sources") / "a.db"))
+def tensors(module_run: Run) -> dict[str, Any]:
     damaged: list[dict[str, Any]] = [{"classes": "none", "of": 3}, {"classes": [{"module": 1}]}]
     for rank, data in enumerate((FIRST, SECOND, FIRST, *damaged)):
-        server.post(opening(KNOWN, rank=rank, world_size=5))
-        answer = server.post(batch(KNOWN, 0, range(2), rank=rank, events=(Event("modules", 1, 0, "", data),)))
+        module_run.post(opening(KNOWN, rank=rank, world_size=5))
+        answer = module_run.post(batch(KNOWN, 0, range(2), rank=rank, events=(Event("modules", 1, 0, "", data),)))
         assert answer.status_code == 202
-    yield {each["fqn"]: each for each in server.get("/api/v1/runs/1/tensors")["tensors"]}
-    server.stop()
+    return {each["fqn"]: each for each in module_run.get("/tensors")["tensors"]}
 
 
 def test_a_module_has_its_class_and_line(tensors: dict[str, Any]) -> None:

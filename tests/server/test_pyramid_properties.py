@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,11 +24,12 @@ from rangewatch_server.queries import RunReader
 from rangewatch_server.settings import Settings
 from tests.server.records import batch, catalogue, opening
 
-SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
 TENSORS = 3  # an output, a grad_output and a grad
 KNOWN = catalogue(TENSORS)
 LEVELS = range(6)
-PHASES = set(Phase) - {Phase.explain} - (set() if SOAK else {Phase.shrink})
+# How many times as many examples: only a soak makes a failing one smaller, which takes minutes.
+SOAK = pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(7_200)])
+TIMES = pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow), SOAK])
 # Statistic -> (what healthy cells hold, what the spike holds, which column names its step).
 SPIKES = {
     "amax": (1.0, 65504.0, AMAX_STEP),
@@ -66,12 +66,11 @@ class Served:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def many(self, sqlite: int, postgres: int) -> settings:
-        """So many examples, a hundred times as many in a soak; only that makes a failing one smaller: minutes."""
-        return settings(
-            max_examples=(sqlite if self.is_sqlite else postgres) * (100 if SOAK else 1), deadline=None,
-            suppress_health_check=list(HealthCheck), phases=PHASES,
-        )  # fmt: skip
+    def many(self, examples: int, times: int) -> settings:
+        """So many on SQLite, and half as many on PostgreSQL."""
+        phases = set(Phase) - {Phase.explain} - (set() if times == 200 else {Phase.shrink})
+        most = (examples if self.is_sqlite else examples // 2) * times
+        return settings(max_examples=most, suppress_health_check=list(HealthCheck), phases=phases)
 
 
 @pytest.fixture
@@ -124,8 +123,9 @@ def spikes(draw: Callable[..., Any]) -> Spike:
     )  # fmt: skip
 
 
-def test_a_spike_anywhere_is_in_every_level_and_figure(served: Served) -> None:
-    @served.many(sqlite=10, postgres=5)
+@TIMES
+def test_a_spike_anywhere_is_in_every_level_and_figure(served: Served, times: int) -> None:
+    @served.many(6, times)
     @given(spikes())
     def holds(spike: Spike) -> None:
         run_id = served.store(list(spike.messages(f"spike {next(served.numbers)}")), spike.group)
@@ -268,8 +268,9 @@ def sent(
         first = low + span
 
 
-def test_any_order_and_repetition_gives_the_same_bytes(served: Served) -> None:
-    @served.many(sqlite=5, postgres=2)
+@TIMES
+def test_any_order_and_repetition_gives_the_same_bytes(served: Served, times: int) -> None:
+    @served.many(2, times)
     @given(histories())
     def holds(history: History) -> None:
         number = next(served.numbers)

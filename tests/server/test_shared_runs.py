@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from rangewatch import wire
 from rangewatch_server.queries import Queries
-from rangewatch_server.store import merged_catch_up, transaction
+from rangewatch_server.store import merged_catch_up, transaction, writer
 from rangewatch_server.store.transaction import Answer, Transaction
 from tests.server.records import batch, catalogue, opening
 from tests.server.store import Store
@@ -23,6 +24,7 @@ KNOWN = catalogue(2)
 @pytest.fixture
 def two(postgres_url: str, open_store: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch) -> tuple[Store, Store]:
     monkeypatch.setattr(merged_catch_up, "HOLD_S", 0.0)
+    monkeypatch.setattr(writer, "SYNC_S", 3_600.0)  # a server looks when it is told to
     return open_store(postgres_url), open_store(postgres_url)
 
 
@@ -37,9 +39,19 @@ def same(store: Store, start: int, stop: int, name: str = "call_count") -> None:
 
 
 def look(store: Store) -> None:
-    """Wait until the server has looked at what others did."""
-    store.writer.work(lambda _: None).result(30)
-    time.sleep(1.2)
+    """Let the server look at what others did, and make tiles, often enough for all that can be made."""
+    for _ in range(12):
+        store.writer._tidy_at_s = 0.0
+        store.writer.work(lambda _: None).result(30)
+        assert any(has_looked(store) or time.sleep(0.005) for _ in range(6_000))
+        if not store.writer.memory.backlog and not store.writer.memory.unmerged:
+            return
+
+
+def has_looked(store: Store) -> bool:
+    """Or has nothing to look for."""
+    memory = store.writer.memory
+    return bool(store.writer._tidy_at_s or not (memory.backlog or memory.runs_behind()))
 
 
 def test_a_rank_of_the_other_server_is_not_passed_over(two: tuple[Store, Store]) -> None:
@@ -100,11 +112,11 @@ def test_a_statistic_that_came_to_the_other_server_is_kept(two: tuple[Store, Sto
 
 def together(store: Store, messages: list[object]) -> list[Answer]:
     """All in one transaction."""
-    waits = []
-    store.writer.work(lambda _: time.sleep(0.2))
-    for message in messages:
-        body = wire.encode(message)
-        waits.append(store.writer.submit(wire.decode(body), body))
+    queued = threading.Event()
+    store.writer.work(lambda _: queued.wait(30))
+    bodies = [wire.encode(message) for message in messages]
+    waits = [store.writer.submit(wire.decode(body), body) for body in bodies]
+    queued.set()
     return [each.result(30) for each in waits]
 
 

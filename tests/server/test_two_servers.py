@@ -68,6 +68,7 @@ def wait_for(said: Callable[[], bool], what: str) -> None:
     raise AssertionError(what)
 
 
+@pytest.mark.slow
 def test_one_of_two_servers_is_killed_in_the_middle(postgres_url: str, start_server: Callable[..., Server]) -> None:
     first, second = start_server(db=postgres_url), start_server(db=postgres_url)
     senders = [
@@ -127,9 +128,9 @@ def check_values(url: str) -> None:
         engines.dispose()
 
 
-@pytest.mark.parametrize("turn", range(1))
+@pytest.mark.slow
 def test_names_given_by_two_servers_at_once_are_one_numbering(
-    postgres_url: str, start_server: Callable[..., Server], turn: int
+    postgres_url: str, start_server: Callable[..., Server]
 ) -> None:
     servers = [start_server(db=postgres_url), start_server(db=postgres_url)]
 

@@ -31,7 +31,7 @@ def values_in(value: Any) -> int:
     return 1 + sum(map(values_in, value)) if isinstance(value, list) else 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12)
 @given(st.dictionaries(WORDS, PLAIN, max_size=20))
 def test_all_values_are_counted(data: dict[str, Any]) -> None:
     details = Details()

@@ -18,7 +18,7 @@ from rangewatch.records import Batch, Event, Opening, RangeRows, Samples, Series
 from rangewatch.wire import columns, messages
 from tests.wire.samples import BATCH, GOLDEN, OPENING, SAMPLES
 
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=40)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -235,7 +235,7 @@ def test_bombs_stop_before_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> N
         wire.decode(packed(np.random.default_rng(0).bytes(1 << 20)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200), st.integers(0, len(RAW) - 1), st.binary(min_size=1, max_size=4))
 def test_any_bytes_are_decoded_or_refused(noise: bytes, position: int, patch: bytes) -> None:
     damaged = RAW[:position] + patch + RAW[position + len(patch) :]

@@ -206,7 +206,7 @@ def test_sizes_that_may_differ_are_no_desync(other: dict[str, Any]) -> None:
     assert not match({0: [chunk(0, [zero])], 1: [chunk(1, [one])]}).desyncs
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15)
 @given(st.randoms(use_true_random=False), st.integers(0, 1000))
 def test_the_order_of_chunks_does_not_matter(random: Any, seed: int) -> None:
     chunks = Training(seed % 7, ranks=4, steps=6, tensor_parallel=2).chunks(pieces=5)
@@ -218,7 +218,7 @@ def test_the_order_of_chunks_does_not_matter(random: Any, seed: int) -> None:
     assert cells(match(dict(shuffled))) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.lists(st.integers(1, 300), min_size=1, max_size=40, unique=True), min_size=1, max_size=4))
 def test_every_record_has_its_cell(sequences: list[list[int]]) -> None:
     """One process a rank, any subset of its records: each is in the row of its sequence, and nothing else is there."""

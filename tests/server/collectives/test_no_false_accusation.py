@@ -12,7 +12,8 @@ from rangewatch_server.collectives.location import PhaseSeries
 from rangewatch_server.collectives.matching import Matched, match
 from rangewatch_server.collectives.verdict import Judgement, judge
 from rangewatch_server.collectives.waits import waits_of
-from tests.server.collectives.traces import PLACES, Chunk, Training, chunk, group_about, row, seeds
+from tests.server.collectives.conftest import Seeds
+from tests.server.collectives.traces import PLACES, Chunk, Training, chunk, group_about, row
 
 PER_HOST = 4
 
@@ -49,7 +50,7 @@ def hosts_of(ranks: int) -> dict[int, str]:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("late", [(4, 5, 6, 7), (4, 6)])
-def test_late_ranks_of_one_host_are_that_hosts(place: str, late: tuple[int, ...]) -> None:
+def test_late_ranks_of_one_host_are_that_hosts(place: str, late: tuple[int, ...], seeds: Seeds) -> None:
     for seed in seeds(5):
         training = SeveralLate(seed, 8, place=place, late_rank=late)  # type: ignore[arg-type]
         matched = training.matched()
@@ -63,7 +64,7 @@ def test_late_ranks_of_one_host_are_that_hosts(place: str, late: tuple[int, ...]
         assert verdict.evidence["next_host"] == "node0" and "next_rank" not in verdict.evidence
 
 
-def test_late_ranks_of_two_hosts_are_nobodys_but_told_of() -> None:
+def test_late_ranks_of_two_hosts_are_nobodys_but_told_of(seeds: Seeds) -> None:
     for seed in seeds(8):
         training = SeveralLate(seed, 8, place="before backward", late_rank=(1, 6))  # type: ignore[arg-type]
         matched = training.matched()
@@ -74,7 +75,7 @@ def test_late_ranks_of_two_hosts_are_nobodys_but_told_of() -> None:
 
 
 @pytest.mark.parametrize("hosts", [hosts_of(8), {rank: "big" if rank else "small" for rank in range(8)}, {}])
-def test_no_host_is_named_where_nothing_is_planted(hosts: dict[int, str]) -> None:
+def test_no_host_is_named_where_nothing_is_planted(hosts: dict[int, str], seeds: Seeds) -> None:
     """The host with seven of eight ranks has the last one seven times of eight: that is chance."""
     for seed in seeds(12):
         training = SeveralLate(seed, 8, jitter=0.15, spike=0.3, steps=50, late_rank=())  # type: ignore[arg-type]
@@ -82,7 +83,7 @@ def test_no_host_is_named_where_nothing_is_planted(hosts: dict[int, str]) -> Non
         assert judge_hosts(matched, waits_of(matched), hosts, training.series()) is None, seed
 
 
-def test_a_late_rank_that_is_not_measured_is_not_slow_communication() -> None:
+def test_a_late_rank_that_is_not_measured_is_not_slow_communication(seeds: Seeds) -> None:
     """All that is known waits for it from step 35 on, and takes fifteen times as long as before."""
     for seed in seeds(5):
         training = Training(seed, steps=60, place="data loader", late_from=35)

@@ -11,7 +11,8 @@ from rangewatch_server.collectives.location import PhaseSeries
 from rangewatch_server.collectives.matching import match
 from rangewatch_server.collectives.verdict import Judgement, judge
 from rangewatch_server.collectives.waits import waits_of
-from tests.server.collectives.traces import PLACES, Chunk, Training, seeds
+from tests.server.collectives.conftest import Seeds
+from tests.server.collectives.traces import PLACES, Chunk, Training
 
 SLOW = "non-communication slow"
 
@@ -22,7 +23,7 @@ def judged(training: Training, phases: dict[int, PhaseSeries] | None = None, chu
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("exposed", "tells_async"), [(True, True), (False, True), (True, False)])
-def test_a_planted_delay_is_found_every_time(place: str, exposed: bool, tells_async: bool) -> None:
+def test_a_planted_delay_is_found_every_time(place: str, exposed: bool, tells_async: bool, seeds: Seeds) -> None:
     for seed in seeds(20):
         training = Training(seed, place=place, tells_async=tells_async)
         verdict = judged(training, training.series(exposed=exposed)).verdict
@@ -34,7 +35,7 @@ def test_a_planted_delay_is_found_every_time(place: str, exposed: bool, tells_as
 
 
 @pytest.mark.parametrize(("ranks", "tensor_parallel"), [(4, 1), (8, 2), (8, 1)])
-def test_nobody_is_named_where_nothing_is_planted(ranks: int, tensor_parallel: int) -> None:
+def test_nobody_is_named_where_nothing_is_planted(ranks: int, tensor_parallel: int, seeds: Seeds) -> None:
     for seed in seeds(20):
         training = Training(seed, ranks=ranks, tensor_parallel=tensor_parallel)
         for phases in (training.series(), None):
@@ -45,14 +46,16 @@ def test_nobody_is_named_where_nothing_is_planted(ranks: int, tensor_parallel: i
 
 @pytest.mark.parametrize(("ranks", "tensor_parallel", "count"), [(8, 1, 10), (8, 2, 10), (64, 1, 2), (64, 8, 2)])
 @pytest.mark.parametrize("place", [*PLACES, None])
-def test_with_many_ranks_and_two_groups(ranks: int, tensor_parallel: int, count: int, place: str | None) -> None:
+def test_with_many_ranks_and_two_groups(
+    ranks: int, tensor_parallel: int, count: int, place: str | None, seeds: Seeds
+) -> None:
     for seed in seeds(count):
         training = Training(seed, ranks, place=place, tensor_parallel=tensor_parallel, steps=20)
         verdict = judged(training, training.series()).verdict
         assert (verdict and (verdict.rank, verdict.where)) == (place and (2, place)), seed
 
 
-def test_noisier_hosts_do_not_make_a_verdict() -> None:
+def test_noisier_hosts_do_not_make_a_verdict(seeds: Seeds) -> None:
     for seed in seeds(60):
         training = Training(seed, jitter=0.15, spike=0.3, steps=60)
         assert judged(training, training.series()).verdict is None, seed
@@ -68,7 +71,7 @@ def without_some(chunks: dict[int, list[Chunk]], seed: int, share: float) -> dic
 
 
 @pytest.mark.parametrize("place", [*PLACES, None])
-def test_missing_records_change_nothing(place: str | None) -> None:
+def test_missing_records_change_nothing(place: str | None, seeds: Seeds) -> None:
     for seed in seeds(10):
         training = Training(seed, place=place)
         chunks = without_some(training.chunks(), seed, 0.2)
@@ -109,7 +112,7 @@ def test_a_step_of_phases_that_nobody_knows_is_no_phase() -> None:
     assert "data_wait_s" not in verdict.evidence["phase_excess_s"]
 
 
-def test_it_is_said_since_when() -> None:
+def test_it_is_said_since_when(seeds: Seeds) -> None:
     for seed in seeds(10):
         training = Training(seed, steps=60, place="before backward", late_from=33)
         verdict = judged(training, training.series()).verdict
@@ -170,7 +173,7 @@ def test_an_optimizer_or_own_communication_may_be_the_place() -> None:
         assert verdict is not None and (verdict.rank, verdict.kind, verdict.where) == (2, kind, where)
 
 
-def test_communication_that_has_become_slow_is_nobodys() -> None:
+def test_communication_that_has_become_slow_is_nobodys(seeds: Seeds) -> None:
     for seed in seeds(10):
         training = Training(seed, steps=60, slow_from=35)
         verdict = judged(training, training.series()).verdict
@@ -207,7 +210,7 @@ def test_after_a_restart_of_all_ranks(place: str | None) -> None:
     assert (judgement.verdict and judgement.verdict.rank) == (place and 2), judgement.reason
 
 
-def test_of_two_ranks_the_late_one_is_named() -> None:
+def test_of_two_ranks_the_late_one_is_named(seeds: Seeds) -> None:
     for seed in seeds(10):
         training = Training(seed, ranks=2, late_rank=1, place="inside backward")
         verdict = judged(training, training.series()).verdict
@@ -230,7 +233,7 @@ def hurried(chunks: dict[int, list[Chunk]]) -> dict[int, list[Chunk]]:
 
 
 @pytest.mark.parametrize(("late_from", "rank"), [(68, None), (0, 2)])
-def test_some_tenths_of_a_second_are_no_continuity(late_from: int, rank: int | None) -> None:
+def test_some_tenths_of_a_second_are_no_continuity(late_from: int, rank: int | None, seeds: Seeds) -> None:
     """Seen on a busy host: its scheduler kept one of four ranks from its core for 16 steps of 25 ms."""
     for seed in seeds(10):
         training = Training(seed, steps=80, place="before backward", late_from=late_from)

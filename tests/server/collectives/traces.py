@@ -6,7 +6,6 @@ Every rank has a clock of its own, hours apart from the others', so whatever com
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,11 +16,6 @@ from rangewatch_server.collectives.location import PhaseSeries
 
 PLACES = ("before backward", "inside backward", "data loader")
 BUCKETS = 5
-
-
-def seeds(count: int) -> range:
-    """So many in a soak, at most four otherwise: to make and judge a training takes 20 to 200 ms."""
-    return range(count if os.environ.get("RANGEWATCH_SOAK") else min(count, 4))
 
 
 class Chunk(msgspec.Struct):
