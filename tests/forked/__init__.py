@@ -25,5 +25,5 @@ server = Forker(
 )
 """Of programs that need no torch: the commands. Pages are made once for all servers."""
 
-rank = Forker("rangewatch.attachment", "torch.distributed")
-"""Of programs that train."""
+rank = Forker("rangewatch.attachment", "torch.distributed", "torch._dynamo")
+"""Of programs that train: torch imports its compiler for the first optimizer, which takes two seconds of each."""

@@ -13,7 +13,8 @@ import pytest
 from rangewatch.importing import command, wandb
 from tests.importing.run_files import field, row, run_file
 from tests.importing.test_import import LOGS, about, bring, project
-from tests.server.process import Server
+from tests.importing.test_import import names as server_names
+from tests.server.process import Run, Server
 
 __all__ = ["project"]
 
@@ -47,37 +48,40 @@ def test_files_in_other_folders_than_w_and_bs_have_names_of_their_own(tmp_path: 
     assert names("w", tmp_path / "first") == ["w/a"]
 
 
-def test_names_that_a_server_does_not_take(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_a_server_does_not_take(
+    served: Server, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of series: they are left out, and all else of the run and the runs after it are there."""
     items = '{"\\ud800": 1, "nul\\u0000": 2, "\\ud83d\\ude00": 3}'
     run_file(tmp_path / "run-1.wandb", row(0, nested=items, loss="1"))
     run_file(tmp_path / "run-2.wandb", row(0, loss="1"))
-    assert bring(server, str(tmp_path), "--run", "w") == 0
-    assert about(server, "w/1")["series"] == ["loss", "nested.\U0001f600"]
-    assert about(server, "w/2")["series"] == ["loss"]
-    said = "w/1: 2 values left out, of a name that is empty, too long, or has NUL or a lone surrogate\n"
+    assert bring(served, str(tmp_path), "--run", run.name) == 0
+    assert about(served, f"{run.name}/1")["series"] == ["loss", "nested.\U0001f600"]
+    assert about(served, f"{run.name}/2")["series"] == ["loss"]
+    said = f"{run.name}/1: 2 values left out, of a name that is empty, too long, or has NUL or a lone surrogate\n"
     assert capsys.readouterr().err == said
 
 
-def test_a_runs_name_is_made_one_that_a_server_takes(server: Server, tmp_path: Path) -> None:
+def test_a_runs_name_is_made_one_that_a_server_takes(served: Server, run: Run, tmp_path: Path) -> None:
     for identity, shown in (("1", b"a\0b"), ("2", "ä".encode() * 5000)):
         run_file(tmp_path / f"run-{identity}.wandb", field(17, field(8, shown)), row(0, loss="1"))
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     run_file(path / "run-3.wandb", row(0, loss="1"))
-    assert bring(server, str(tmp_path), "--run", "w") == 0
-    long, *names = sorted((each["name"] for each in server.get("/api/v1/runs")["runs"]), key=len, reverse=True)
-    assert sorted(names) == ["w/\\udcff/3", "w/a\ufffdb 1"]
-    assert long == f"w/{'ä' * 2046} 2"
+    assert bring(served, str(tmp_path), "--run", run.name) == 0
+    found = [each.removeprefix(run.name) for each in server_names(served, run.name)]
+    room_bytes = 4096 - len(f"{run.name}/ 2")
+    assert found == ["/\\udcff/3", "/a\ufffdb 1", f"/{'ä' * (room_bytes // 2)} 2"]
 
 
-def test_a_time_and_names_of_trackio_that_a_server_does_not_take(server: Server, project: Path) -> None:
+def test_a_time_and_names_of_trackio_that_a_server_does_not_take(served: Server, run: Run, project: Path) -> None:
     odd = project / os.fsdecode(b"\xff.db")
     (project / "project.db").rename(odd)
     with closing(sqlite3.connect(bytes(odd))) as connection, connection:
         connection.execute("UPDATE metrics SET timestamp = '9999-01-01T00:00:00+00:00', run_name = 'a' || char(0)")
-    assert bring(server, str(project), "--run", "w") == 0
-    names = sorted(each["name"] for each in server.get("/api/v1/runs")["runs"])
-    assert names == ["w/\\udcff/a\ufffd", "w/\\udcff/a\ufffd bbbbbbbb"]
+    assert bring(served, str(project), "--run", run.name) == 0
+    assert server_names(served, run.name) == [
+        f"{run.name}/\\udcff/a\ufffd", f"{run.name}/\\udcff/a\ufffd bbbbbbbb"
+    ]  # fmt: skip
 
 
 def test_what_follows_a_dot_in_a_folders_name_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

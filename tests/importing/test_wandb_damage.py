@@ -12,8 +12,8 @@ import pytest
 from rangewatch.importing import wandb, wandb_file
 from rangewatch.importing.scalars import MOST_NAMES, ImportFailed
 from tests.importing.run_files import NO_NUMBERS, chunk, field, long_run, path_of, row, row_of, run_file
-from tests.importing.test_import import about, bring
-from tests.server.process import Server
+from tests.importing.test_import import bring, names
+from tests.server.process import Run, Server
 
 
 @pytest.fixture
@@ -31,11 +31,11 @@ def test_a_run_that_was_killed_is_read_as_far_as_it_goes(long: Path, cut: int) -
     assert 30 <= len(found.values["loss"]) <= 60
 
 
-def test_what_is_cut_is_sent_and_said(server: Server, long: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_cut_is_sent_and_said(served: Server, run: Run, long: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long.write_bytes(long.read_bytes()[:100_000])
-    assert bring(server, str(long.parent.parent)) == 0
-    assert about(server, "w/run-1/dddd4444")["last_step"] == 29
-    assert f"w/run-1/dddd4444: {long} ends within a record, " in capsys.readouterr().err
+    assert bring(served, str(long), "--run", run.name) == 0
+    assert run.get()["last_step"] == 29
+    assert f"{run.name}: {long} ends within a record, " in capsys.readouterr().err
 
 
 def test_a_damaged_record_is_left_out_and_said(tmp_path: Path) -> None:
@@ -81,30 +81,30 @@ def test_a_record_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pyt
     assert found.remarks[0].startswith(f"{len(large)} bytes left out of ")
 
 
-@pytest.mark.parametrize("content", [b"not W&B's", b":W&", wandb_file.NAME[:-1] + b"\1", b"\0" * 40_000])
-def test_another_file_is_refused(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
-) -> None:
+def test_another_file_is_refused(served: Server, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The rest of its folder is not, and the status tells of it."""
     path = tmp_path / "run-1.wandb"
-    path.write_bytes(content)
     said = f"rangewatch import: {path} is no run file of W&B: it does not begin as one\n"
     run_file(tmp_path / "run-2.wandb", row(0, loss="1"))
-    for named, names in ((path, []), (tmp_path, ["w/2"])):
-        assert bring(server, str(named), "--run", "w") == 2
-        assert capsys.readouterr().err == said
-        assert [each["name"] for each in server.get("/api/v1/runs")["runs"]] == names
+    for content in (b"not W&B's", b":W&", wandb_file.NAME[:-1] + b"\1", b"\0" * 40_000):
+        path.write_bytes(content)
+        assert bring(served, str(path), "--run", run.name) == 2
+        assert capsys.readouterr().err == said, content
+    assert names(served, run.name) == []
+    assert bring(served, str(tmp_path), "--run", run.name) == 2
+    assert capsys.readouterr().err == said
+    assert names(served, run.name) == [f"{run.name}/2"]
 
 
 def test_a_file_that_goes_away_meanwhile_costs_no_other_run(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, _ = (run_file(tmp_path / f"run-{each}.wandb", row(0, loss="1")) for each in "12")
     files = wandb.find(tmp_path)
     gone.unlink()
     monkeypatch.setattr(wandb, "find", lambda _: files)
-    assert bring(server, str(tmp_path), "--run", "w") == 2
-    assert [each["name"] for each in server.get("/api/v1/runs")["runs"]] == ["w/2"]
+    assert bring(served, str(tmp_path), "--run", run.name) == 2
+    assert names(served, run.name) == [f"{run.name}/2"]
 
 
 def test_a_file_that_grows_while_it_is_read_is_not_damaged(tmp_path: Path) -> None:
@@ -127,15 +127,15 @@ def test_a_sound_chunk_that_is_no_message_is_refused(tmp_path: Path) -> None:
         wandb.read(run_file(tmp_path / "run-1.wandb", b"\x08\xff"))
 
 
-def test_bytes_changed_at_random_never_end_it_otherwise(long: Path) -> None:
+def test_bytes_changed_at_its_beginning_and_at_random_never_end_it_otherwise(long: Path) -> None:
     """Damage, or no run file: checksums let nothing else pass."""
     whole = path_of("aaaa1111").read_bytes()
     wanted = wandb.read(path_of("aaaa1111"))
     random = np.random.default_rng(0)
     outcomes = set()
-    for _ in range(300):
+    for number in range(80):
         content = bytearray(whole)
-        for at in random.integers(0, len(content), 3):
+        for at in (number, *random.integers(80, len(content), 3)):
             content[at] ^= random.integers(1, 256)
         long.write_bytes(content)
         try:

@@ -21,6 +21,9 @@ WAIT_MS = 500
 REPEAT_S = 60.0
 """Seconds in which the same event of the same card is counted, not told again: one bad kernel can raise thousands."""
 
+PAUSE_S = 1.0
+"""Seconds of rest after an error."""
+
 STOP_S = 2.0
 
 _NO_INSTANCE = 0xFFFFFFFF
@@ -92,7 +95,7 @@ class XidWatch:
                 if error.is_driver:
                     return  # the collector makes a new watch when the driver is back
                 if error.code != TIMEOUT:
-                    self._stop.wait(1.0)  # a lost card fails at once, each time, and the others are still to be heard
+                    self._stop.wait(PAUSE_S)  # a lost card fails at once, each time, and the others are still to be heard
                 continue
             self._tell(event)
 

@@ -88,6 +88,7 @@ def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dr
     monkeypatch.setattr(gpu, "SLOW_EVERY_S", 0.0)
     monkeypatch.setattr(gpu, "PATIENCE_S", 20.0)
     monkeypatch.setattr(xid, "WAIT_MS", 20)
+    monkeypatch.setattr(xid, "PAUSE_S", 0.01)
     return said
 
 

@@ -15,7 +15,7 @@ def _presence(samples: list[Samples]) -> dict[str, float]:
     return {each.key: row(each)["present"] for each in samples}
 
 
-@pytest.mark.parametrize("code", [15, 999, 16, 6])
+@pytest.mark.parametrize("code", [15, 999, *(pytest.param(code, marks=pytest.mark.slow) for code in (16, 6))])
 def test_lost_card(driver: Driver, collecting: Collecting, told: Told, code: int) -> None:
     collector = collecting()
     whole = row(collector.collect(0)[0])
@@ -94,7 +94,7 @@ def test_a_lost_card_is_not_asked_every_second(
     assert row(collector.collect(2)[0])["present"] == 0
 
 
-@pytest.mark.parametrize("code", [1, 9, 18])
+@pytest.mark.parametrize("code", [9, *(pytest.param(code, marks=pytest.mark.slow) for code in (1, 18))])
 def test_driver_lost_in_the_run(driver: Driver, collecting: Collecting, told: Told, code: int) -> None:
     collector = collecting()
     collector.collect(0)

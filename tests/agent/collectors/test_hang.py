@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -46,10 +45,10 @@ def oversleep(folder: Path) -> None:
 
 
 def wait_for(condition: Any) -> None:
-    for _ in range(600):
+    for _ in range(3000):
         if condition():
             return
-        time.sleep(0.1)
+        time.sleep(0.02)
 
 
 def scenario_with_marks(rank: int, folder: Path) -> dict[str, Any]:
@@ -145,12 +144,12 @@ STUCK = """
 import sys
 from pathlib import Path
 from rangewatch.collectors.stuck_timer import StuckTimer
-timer = StuckTimer(Path(sys.argv[1]), 0.3)
+timer = StuckTimer(Path(sys.argv[1]), 0.1)
 timer.start()
 assert timer.why_not == "", timer.why_not
 assert timer.wind() == ""
 def holds_the_gil():
-    sum(range(60_000_000))  # a loop in C that never lets go of it
+    sum(range(20_000_000))  # a loop in C that never lets go of it
 holds_the_gil()
 print(Path(sys.argv[1]).read_text())
 print("again", timer.wind())
@@ -169,17 +168,17 @@ def test_stacks_without_the_gil(tmp_path: Path) -> None:
 
 def test_the_users_own_timer_of_faulthandler_is_left_alone(tmp_path: Path) -> None:
     """There is one a process, and ours is none of them: both write."""
-    script = STUCK.replace("holds_the_gil()\nprint", "faulthandler.dump_traceback_later(0.3)\nholds_the_gil()\nprint")
+    script = STUCK.replace("holds_the_gil()\nprint", "faulthandler.dump_traceback_later(0.1)\nholds_the_gil()\nprint")
     script = script.replace("import sys", "import faulthandler, sys", 1)
     ran = forked.rank.run("-c", script, tmp_path / "s")
-    assert "Timeout (0:00:00.3" in ran.stderr and "in holds_the_gil" in ran.stdout and ran.returncode == 0
+    assert "Timeout (0:00:00.1" in ran.stderr and "in holds_the_gil" in ran.stdout and ran.returncode == 0
 
 
 SUSPENDED = """
 import os, signal, sys
 from pathlib import Path
 from rangewatch.collectors.stuck_timer import StuckTimer
-timer = StuckTimer(Path(sys.argv[1]), 0.3)
+timer = StuckTimer(Path(sys.argv[1]), 0.1)
 timer.start()
 os.kill(os.getpid(), signal.SIGSTOP)
 text = timer.wind()
@@ -190,10 +189,9 @@ print(timer.why_not, text)
 
 def test_a_process_that_was_suspended_is_not_stuck(tmp_path: Path) -> None:
     """To read the frames of threads that run again has ended trainings by a segmentation fault."""
-    command = [sys.executable, "-c", SUSPENDED, str(tmp_path / "s")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-    time.sleep(0.6)  # longer than the timer's
+    process = forked.rank.start("-c", SUSPENDED, tmp_path / "s", stdout=subprocess.PIPE, text=True)
+    wait_for(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    time.sleep(0.2)  # longer than the timer's
     process.send_signal(signal.SIGCONT)
     assert process.communicate(timeout=50)[0].strip() == "" and process.returncode == 0
 
@@ -201,13 +199,11 @@ def test_a_process_that_was_suspended_is_not_stuck(tmp_path: Path) -> None:
 def test_the_end_of_the_process_is_no_time_for_a_signal(tmp_path: Path) -> None:
     """The interpreter gives the signal its default back, which ends a process."""
     script = STUCK.split("assert timer.wind()")[0]
-    script += "timer._stop.set(); timer._thread.join(); timer._timer.set(0.3)\n"
+    script += "timer._stop.set(); timer._thread.join(); timer._timer.set(0.1)\n"
     script += "import atexit\n"
     script += "atexit._run_exitfuncs()\nfaulthandler = sys.modules['faulthandler']\n"
-    script += "faulthandler.unregister(timer._signal)\nsum(range(60_000_000))\nprint('alive')\n"
-    ran = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True, timeout=50
-    )
+    script += "faulthandler.unregister(timer._signal)\nsum(range(20_000_000))\nprint('alive')\n"
+    ran = forked.rank.run("-c", script, tmp_path / "s")
     assert ran.stdout == "alive\n" and ran.returncode == 0, ran.returncode
 
 

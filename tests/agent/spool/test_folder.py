@@ -153,7 +153,7 @@ for sequence in range(10**9):
 """
 
 
-@pytest.mark.parametrize("appended", [1, 400, 1500])
+@pytest.mark.parametrize("appended", [1, 400, pytest.param(1500, marks=pytest.mark.slow)])
 def test_a_killed_rank_loses_nothing_that_was_appended(tmp_path: Path, appended: int) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "spool")], stdout=subprocess.PIPE

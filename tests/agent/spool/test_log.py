@@ -125,9 +125,13 @@ def test_openings_stay_as_long_as_a_batch_needs_them(make: Any, folder: Path) ->
     assert list(Folder(folder).openings) == ["b"], "the next batch needs it, as a rule"
 
 
-@pytest.mark.parametrize("noise", [0, 160])
-def test_over_its_bound_it_merges_and_loses_no_spike(make: Any, folder: Path, lost: Counter[str], noise: int) -> None:
-    log, count, bad = make(1 << 18), 750, {1000, 2300}
+@pytest.mark.parametrize(
+    ("noise", "count"), [(160, 380), *(pytest.param(n, 750, marks=pytest.mark.slow) for n in (0, 160))]
+)
+def test_over_its_bound_it_merges_and_loses_no_spike(
+    make: Any, folder: Path, lost: Counter[str], noise: int, count: int
+) -> None:
+    log, bad = make(1 << 18), {1000, 2300}
     for sequence in range(count):
         steps = range(sequence * STEPS, (sequence + 1) * STEPS)
         log.append(encoded(sequence, steps, bad=bad, noise=noise), opening)
@@ -173,7 +177,10 @@ def test_a_batch_larger_than_a_segment(make: Any, folder: Path) -> None:
     assert left(folder) == [0, 1, 2] and drained(log) == [0, 1, 2]
 
 
-def test_merging_that_is_cut_off_by_death(make: Any, folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("changes", [8, pytest.param(24, marks=pytest.mark.slow)])
+def test_merging_that_is_cut_off_by_death(
+    make: Any, folder: Path, tmp_path: Path, monkeypatch: Any, changes: int
+) -> None:
     """The folder is copied before each change to it that merging makes: each copy has every batch once."""
     copies: list[Path] = []
 
@@ -189,7 +196,7 @@ def test_merging_that_is_cut_off_by_death(make: Any, folder: Path, tmp_path: Pat
     monkeypatch.setattr(Path, "rename", copying(Path.rename))
     monkeypatch.setattr(Path, "unlink", copying(Path.unlink))
     sequence = 1
-    while len(copies) < 24:
+    while len(copies) < changes:
         log.append(encoded(sequence, range(sequence * STEPS, (sequence + 1) * STEPS), noise=500), opening)
         sequence += 1
     monkeypatch.undo()
@@ -200,16 +207,19 @@ def test_merging_that_is_cut_off_by_death(make: Any, folder: Path, tmp_path: Pat
         assert losses == list(range(len(losses))) and len(losses) >= 1000, copy
 
 
-def test_a_segment_cut_or_damaged_anywhere_costs_what_was_there(make: Any, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_segment_cut_or_damaged_anywhere_costs_what_was_there(
+    make: Any, folder: Path, tmp_path: Path, stride: int
+) -> None:
     log = make()
     append(log, *(raw(n, 50) for n in range(6)))
     name = str(segment.names(folder)[0])
     data = (folder / name).read_bytes()
     record = len(data) // 6
-    for size in range(len(data)):
+    for size in range(0, len(data), stride):
         (folder / name).write_bytes(data[:size])
         assert left(folder) == list(range(size // record))
-    for place in range(0, len(data), 3):
+    for place in range(0, len(data), 3 * stride):
         (folder / name).write_bytes(data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :])
         assert set(range(6)) - set(left(folder)) <= {place // record}
 
@@ -288,7 +298,7 @@ def test_memory_holds_one_segment(make: Any, folder: Path, monkeypatch: Any) -> 
 
 def test_a_slow_training_with_one_step_a_batch_is_merged_too(make: Any, folder: Path, lost: Counter[str]) -> None:
     """Its rows are nearly all of a batch: pairs that share none are as large as before, and would be dropped."""
-    log, count, tensors = make(1 << 18), 400, 400
+    log, count, tensors = make(1 << 18), 160, 400
     for sequence in range(count):
         values = np.random.default_rng(sequence).random((tensors, 1))
         rows = RangeRows(np.array([sequence + 1]), np.arange(tensors), {"amax": values})
@@ -300,7 +310,7 @@ def test_a_slow_training_with_one_step_a_batch_is_merged_too(make: Any, folder: 
 
 
 def test_a_segment_that_cannot_be_read_is_no_end_of_merging(make: Any, folder: Path, lost: Counter[str]) -> None:
-    log, count = make(1 << 18), 200
+    log, count = make(1 << 18), 160
     for sequence in range(count):
         log.append(encoded(sequence, range(sequence * STEPS, (sequence + 1) * STEPS)), opening)
     gone = folder / str(segment.names(folder)[2])

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from rangewatch.spool.folder import OPENING_PREFIX, RANK_FILE, Folder
 from rangewatch.spool.home import Home
 from rangewatch.spool.upload import Tally, upload
 from rangewatch.transport import Transport
+from tests import forked
 from tests.agent.ingest_double import IngestDouble
 from tests.agent.spool.batches import DIGEST, INFO, encoded, opening, own
 
@@ -230,10 +229,10 @@ for step in range(10**9):
 def test_a_killed_training(ingest: IngestDouble, spool_dir: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """The server is away, the process is killed: with the server there again, the steps it had shipped are there."""
     ingest.stop()
-    child = subprocess.Popen([sys.executable, "-c", KILLED, ingest.url], stderr=subprocess.DEVNULL)
+    child = forked.rank.start("-c", KILLED, ingest.url, stderr=DEVNULL)
     while sum(len(list(Folder(path).batches())) for path in place.spools(spool_dir)) < 40:  # pytest's limit ends this
-        time.sleep(0.02)
-    child.send_signal(signal.SIGKILL)
+        time.sleep(0.01)
+    child.kill()
     child.wait()
     ingest.start()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # nobody else's spools
