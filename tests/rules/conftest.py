@@ -20,6 +20,11 @@ from tests.rules.memory import Memory
 from tests.server.store import Store
 
 STEPS_A_BATCH = 64
+EVERY = pytest.mark.parametrize(
+    "every", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+)
+"""Of the steps that a rule is asked at: one in so many."""
+
 FROM_TABLES = frozenset({"gpu_health", "hang", "out_of_memory", "rank_died", "straggler"})
 """Rules that read what no `Memory` has: samples, and how processes ended."""
 USUAL = {"call_count": 1.0, "numel": 32.0, "amax": 1.0, "nan_count": 0.0, "inf_count": 0.0}
@@ -147,3 +152,10 @@ def recording() -> Recording:
 @pytest.fixture
 def stored(sqlite_url: str, open_store: Callable[[str], Store]) -> Stored:
     return Stored(open_store(sqlite_url))
+
+
+@pytest.fixture(autouse=True)
+def noise_is_the_same(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever tests of its module ran before."""
+    if hasattr(request.module, "NOISE"):
+        monkeypatch.setattr(request.module, "NOISE", np.random.default_rng(3))

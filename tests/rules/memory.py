@@ -34,7 +34,7 @@ class Told:
     rank: int
     ordinal: int
     incarnation: str
-    info: bytes = b""
+    info: bytes
     state: str = OPEN
     last_seen_ns: int = 0
     contiguous: int = -1
@@ -81,8 +81,8 @@ class Memory:
     def _open(self, opening: Opening) -> None:
         info = opening.info
         ordinal = 1 + sum(rank == info.rank for rank, _ in self.streams)
-        made = Told(len(self.streams) + 1, info.rank, ordinal, info.incarnation)
-        self.streams.setdefault((info.rank, info.incarnation), made).info = msgspec.json.encode(info)
+        made = Told(len(self.streams) + 1, info.rank, ordinal, info.incarnation, msgspec.json.encode(info))
+        self.streams.setdefault((info.rank, info.incarnation), made)
         keys = [tensor_identity(each) for each in opening.catalogue.tensors]
         for key, entry in zip(keys, opening.catalogue.tensors, strict=True):
             self.entries.setdefault(key, entry)

@@ -167,11 +167,11 @@ class TestGrowth:
         grown = growing(self.STEPS, bits)
         assert grown is not None and (round(grown.bits_a_step, 3), grown.steps) == (0.4, 9)
 
-    @pytest.mark.parametrize("seed", range(20))
-    def test_noise_has_none(self, seed: int) -> None:
-        bits = np.random.default_rng(seed).normal(5.0, 0.3, 40)
-        grown = growing(self.STEPS, bits)
-        assert grown is None or grown.bits < 2.0
+    def test_noise_has_none(self) -> None:
+        for seed in range(20):
+            bits = np.random.default_rng(seed).normal(5.0, 0.3, 40)
+            grown = growing(self.STEPS, bits)
+            assert grown is None or grown.bits < 2.0, seed
 
     def test_gaps_and_too_few(self) -> None:
         bits = np.where(self.STEPS % 3 == 0, np.nan, 0.5 * self.STEPS)

@@ -9,7 +9,7 @@ import pytest
 
 from rangewatch_server.rules import loss_nonfinite, loss_plateau, loss_spike
 from rangewatch_server.rules.evidence import WINDOW
-from tests.rules.conftest import Recording, tensor
+from tests.rules.conftest import EVERY, Recording, tensor
 
 NOISE = np.random.default_rng(11)
 
@@ -73,12 +73,13 @@ def test_a_jump_that_lasts(recording: Recording) -> None:
         assert "has been high since" in found.summary
 
 
+@EVERY
 @pytest.mark.parametrize("high", [3, 12, 500], ids=["three steps", "twelve steps", "for good"])
-def test_a_jump_is_told_for_as_long_as_the_window(recording: Recording, high: int) -> None:
+def test_a_jump_is_told_for_as_long_as_the_window(recording: Recording, high: int, every: int) -> None:
     loss = 2 + NOISE.normal(0, 0.1, 600)
     loss[200 : 200 + high] += 3
     write(recording, loss)
-    for stop in [*range(203, 200 + WINDOW, 3), 200 + WINDOW]:
+    for stop in [*range(203, 200 + WINDOW, 3 * every), 200 + WINDOW]:
         assert [found.step for found in recording.diagnose(loss_spike.RULE, stop=stop).findings] == [200]
     assert recording.diagnose(loss_spike.RULE, stop=200 + WINDOW + 1).findings == ()  # what is usual now
     (found,) = recording.diagnose(loss_spike.RULE, stop=300).findings
@@ -136,9 +137,10 @@ def test_each_remedy_has_its_own_code(recording: Recording) -> None:
         "very skewed noise", "hard batches by chance",
     ],
 )  # fmt: skip
-def test_no_jump(recording: Recording, loss: np.ndarray) -> None:
+@EVERY
+def test_no_jump(recording: Recording, loss: np.ndarray, every: int) -> None:
     write(recording, loss)
-    for stop in range(20, 401, 5):
+    for stop in range(20, 401, 5 * every):
         assert recording.diagnose(loss_spike.RULE, stop=stop).findings == ()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from rangewatch.records import KINDS, Event
@@ -54,7 +54,9 @@ class Part(msgspec.Struct, frozen=True):
             columns[name] *= chance.random(shape) < 0.05
             if self.bad is not None:
                 columns[name][:, self.bad :] += 1
-        series = {name: chance.integers(0, 8, self.steps) / 4 for name in self.series}
+        series = {name: chance.integers(1, 8, self.steps) / 4 for name in self.series}
+        if "skipped_step" in series:
+            series["skipped_step"] = chance.integers(0, 2, self.steps) * 1.0
         for values in series.values():
             values[chance.random(self.steps) < 0.1] = np.nan
         step = self.first + self.steps // 2
@@ -134,18 +136,17 @@ def is_read_alike(stored: Stored, found: list[Part]) -> None:
         last = run.last_step or 0
     for stop in (None, last // 2):
         here, there = said(recording, stop), said(stored, stop)
-        assert here.failed == there.failed == {}
         assert msgspec.to_builtins(here) == msgspec.to_builtins(there)
 
 
 @pytest.mark.parametrize(
     ("examples", "most_steps"),
-    [(4, 70), pytest.param(40, 700, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
+    [(4, 70), pytest.param(30, 700, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
 )
 def test_a_run_in_memory_is_the_run_in_the_store(
     examples: int, most_steps: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    @settings(max_examples=examples)
+    @settings(max_examples=examples, phases=set(Phase) - {Phase.explain})  # that would trace every line
     @given(parts(most_steps))
     def alike(found: list[Part]) -> None:
         with Stored.opened(tmp_path_factory.mktemp("memory")) as stored:
@@ -165,5 +166,5 @@ def test_and_so_is_what_is_said_of_every_known_fault(write: Any, stored: Stored)
     for each in (recording, stored):
         write(each)
     found = said(recording)
-    assert found.findings
+    assert found.findings and not found.failed
     assert msgspec.to_builtins(found) == msgspec.to_builtins(said(stored))

@@ -7,7 +7,7 @@ import pytest
 
 from rangewatch_server.rules.presets import SAGEMAKER
 from rangewatch_server.rules.vanishing_gradient import RULE
-from tests.rules.conftest import Recording, tensor
+from tests.rules.conftest import EVERY, Recording, tensor
 
 LAYERS = [tensor(f"layers.{at}.weight", "grad", at, dtype="float32") for at in range(6)]
 NOISE = np.random.default_rng(3)
@@ -96,11 +96,12 @@ def told(recording: Recording, stop: int) -> list[str | None]:
 
 @pytest.mark.parametrize("at", [60, 150, 700], ids=["early", "later", "late"])
 @pytest.mark.parametrize("factor", [2.0**-20, 0.0], ids=["small", "zero"])
-def test_it_is_told_for_as_long_as_it_is_so(recording: Recording, at: int, factor: float) -> None:
+@EVERY
+def test_it_is_told_for_as_long_as_it_is_so(recording: Recording, at: int, factor: float, every: int) -> None:
     amax = usual(5_000)
     amax[1, at:] *= factor
     recording.write(LAYERS, 5_000, {"amax": amax})
-    for stop in [*range(at + 32, at + 600, 8), *range(at + 600, 5_001, 160), 5_000]:
+    for stop in [*range(at + 32, at + 600, 8 * every), *range(at + 600, 5_001, 160 * every), 5_000]:
         assert told(recording, stop) == ["layers.1.weight"], stop
     (found,) = recording.diagnose(RULE).findings
     assert f"It fell soon after step {(at - 1) // 8 * 8}." in found.evidence
@@ -134,21 +135,23 @@ SLOW = {
 }
 
 
+@EVERY
 @pytest.mark.parametrize("name", SLOW)
-def test_what_falls_slowly_or_was_always_small_is_quiet(recording: Recording, name: str) -> None:
+def test_what_falls_slowly_or_was_always_small_is_quiet(recording: Recording, name: str, every: int) -> None:
     amax = usual(5_000)
     amax[1] *= 2.0 ** SLOW[name]
     recording.write(LAYERS, 5_000, {"amax": amax})
-    for stop in [*range(40, 5_000, 130), 5_000]:
+    for stop in [*range(40, 5_000, 130 * every), 5_000]:
         assert told(recording, stop) == [], stop
 
 
+@EVERY
 @pytest.mark.parametrize("mean", [20, 64, 300])
-def test_an_expert_that_is_asked_now_and_then_is_quiet(recording: Recording, mean: int) -> None:
+def test_an_expert_that_is_asked_now_and_then_is_quiet(recording: Recording, mean: int, every: int) -> None:
     amax = usual(5_000)
     amax[1] *= NOISE.random(5_000) < 1 / mean
     recording.write(LAYERS, 5_000, {"amax": amax})
-    for stop in range(40, 5_001, 80):
+    for stop in range(40, 5_001, 80 * every):
         assert told(recording, stop) == [], stop
 
 
@@ -157,7 +160,7 @@ def test_the_loss_scale_is_taken_out_of_the_history_too(recording: Recording) ->
     amax = usual(1_500)
     amax[0] = np.where(np.arange(1_500) < 700, 2.0**-16, 1.0)  # is always the same once the scale is taken out
     recording.write(LAYERS, 1_500, {"amax": amax * scale}, series={"loss_scale": scale}, loss_scaled=True)
-    for stop in range(40, 1_501, 60):
+    for stop in range(40, 1_501, 120):
         assert told(recording, stop) == [], stop
 
 
@@ -165,5 +168,5 @@ def test_of_those_that_fell_together_the_same_one_is_named(recording: Recording)
     amax = usual(900)
     amax[2:5, 400:] *= 2.0**-23
     recording.write(LAYERS, 900, {"amax": amax})
-    names = [told(recording, stop) for stop in range(432, 900, 6)]
+    names = [told(recording, stop) for stop in range(432, 900, 18)]
     assert names == [["layers.2.weight"]] * len(names)
