@@ -18,7 +18,7 @@ from rangewatch import wire
 from rangewatch.records import Batch, Opening
 from rangewatch.wire.messages import MAGIC, PREFIX
 from tests import forked
-from tests.server.process import Server
+from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
@@ -84,6 +84,18 @@ def huge_constant() -> bytes:
     return packed(PREFIX.pack(MAGIC, 1, len(encoded)) + encoded + struct.pack("<qq", 0, 1) + bytes(8))
 
 
+def bad(run: str) -> dict[str, tuple[Batch | bytes, int, str]]:
+    """Messages of that run, and of others."""
+    return {
+        name: (msgspec.structs.replace(message, run=run) if has_run(message) else message, status, code)
+        for name, (message, status, code) in BAD.items()
+    }
+
+
+def has_run(message: Batch | bytes) -> bool:
+    return isinstance(message, Batch) and message.run == "run"
+
+
 BAD = {
     "not zstd": (b"hello", 400, "not_zstd"),
     "empty": (b"", 400, "not_zstd"),
@@ -113,59 +125,48 @@ BAD = {
 }
 
 
-def test_bad_input_has_its_status_and_stores_nothing(opened: Server) -> None:
-    for name, (message, status, code) in BAD.items():
-        answer = opened.post(message)
+def test_bad_input_has_its_status_and_stores_nothing(run: Run) -> None:
+    run.post(opening(KNOWN))
+    for name, (message, status, code) in bad(run.name).items():
+        answer = run.server.post(message)
         assert (answer.status_code, answer.json()["code"]) == (status, code), name
         assert 0 < len(answer.json()["error"].splitlines()) == 1, name
-        assert opened.get("/api/v1/runs")["runs"][0]["last_step"] is None, name
-    assert opened.post(batch(KNOWN, 0, range(4))).json() == {
+        assert run.get()["last_step"] is None, name
+    assert run.post(batch(KNOWN, 0, range(4))).json() == {
         "contiguous": 0,
         "duplicate": False,
         "commands": [],
         "send_every_s": 0.5,
     }
-    assert opened.get("/api/v1/runs")["runs"][0]["last_step"] == 3
+    assert run.get()["last_step"] == 3
 
 
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    server = Server(str(tmp_path_factory.mktemp("ingest") / "a.db"))
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Server:
-    server = Server(str(tmp_path / "a.db"))
-    assert server.post(opening(KNOWN)).status_code == 202
-    yield server
-    server.stop()
-
-
-def test_replayed_and_out_of_order_sequences(opened: Server) -> None:
+def test_replayed_and_out_of_order_sequences(run: Run) -> None:
+    run.post(opening(KNOWN))
     first, second, third = (batch(KNOWN, n, range(n * 4, n * 4 + 4)) for n in range(3))
-    assert opened.post(third).json() == {"contiguous": -1, "duplicate": False, "commands": [], "send_every_s": 0.5}
-    assert opened.post(first).json()["contiguous"] == 0
-    assert opened.post(third).json() == {"contiguous": 0, "duplicate": True, "commands": [], "send_every_s": 0.5}
-    assert opened.post(second).json()["contiguous"] == 2
-    assert opened.post(first).json() == {"contiguous": 2, "duplicate": True, "commands": [], "send_every_s": 0.5}
-    frames = opened.get("/api/v1/runs/1/step?step=9&rank=0")["frames"]
+    assert run.post(third).json() == {"contiguous": -1, "duplicate": False, "commands": [], "send_every_s": 0.5}
+    assert run.post(first).json()["contiguous"] == 0
+    assert run.post(third).json() == {"contiguous": 0, "duplicate": True, "commands": [], "send_every_s": 0.5}
+    assert run.post(second).json()["contiguous"] == 2
+    assert run.post(first).json() == {"contiguous": 2, "duplicate": True, "commands": [], "send_every_s": 0.5}
+    frames = run.get("/step?step=9&rank=0")["frames"]
     assert [frame["call_count"] for frame in frames] == [1, 1, 1], "stored once"
 
 
-def test_the_gap_is_bounded(opened: Server) -> None:
-    answer = opened.post(batch(KNOWN, 100_000, range(4)))
+def test_the_gap_is_bounded(run: Run) -> None:
+    run.post(opening(KNOWN))
+    answer = run.post(batch(KNOWN, 100_000, range(4)))
     assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (429, "too_far_ahead", "1")
 
 
-def test_a_slow_body_holds_up_nobody(opened: Server) -> None:
+def test_a_slow_body_holds_up_nobody(run: Run) -> None:
     """One byte and then silence: others are served meanwhile."""
-    where = urlsplit(opened.url)
+    run.post(opening(KNOWN))
+    where = urlsplit(run.server.url)
     with socket.create_connection((where.hostname, where.port)) as slow:
         slow.sendall(b"POST /api/v1/ingest HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\nx")
         # The slow body is never finished: were this one to wait for it, pytest's own limit would end the test.
-        assert opened.post(batch(KNOWN, 0, range(4))).status_code == 202
+        assert run.post(batch(KNOWN, 0, range(4))).status_code == 202
 
 
 def test_the_token_is_asked_for(start_server: Callable[..., Server]) -> None:
@@ -199,27 +200,28 @@ def test_with_a_token_any_name_will_do_unless_names_are_given(
     assert named.client.get("/api/v1/runs", headers=headers).json()["code"] == "unknown_host"
 
 
-def test_other_names_and_other_sites_are_refused(server: Server) -> None:
-    assert server.client.get("/api/v1/runs", headers={"Host": "evil.example"}).json()["code"] == "unknown_host"
-    assert server.client.get("/api/v1/runs", headers={"Host": "localhost:1"}).status_code == 200
-    foreign = server.post(opening(KNOWN), Origin="https://evil.example")
+def test_other_names_and_other_sites_are_refused(served: Server) -> None:
+    assert served.client.get("/api/v1/runs", headers={"Host": "evil.example"}).json()["code"] == "unknown_host"
+    assert served.client.get("/api/v1/runs", headers={"Host": "localhost:1"}).status_code == 200
+    foreign = served.post(opening(KNOWN), Origin="https://evil.example")
     assert (foreign.status_code, foreign.json()["code"]) == (403, "wrong_origin")
-    page = server.client.get("/")
+    page = served.client.get("/")
     assert "script-src" not in page.headers["content-security-policy"]
     assert page.headers["content-security-policy"].startswith("default-src 'self'")
 
 
-@pytest.mark.parametrize("path", ["/static/../pyproject.toml", "/static/%2e%2e/%2e%2e/etc/passwd",
-                                  "/static/..%2f..%2fetc/passwd",
-                                  "/static//etc/passwd", "/static/%252e%252e/x",
-                                  "/static/vendor/../../api"])  # fmt: skip
-def test_no_path_leaves_the_web_folder(shared_server: Server, path: str) -> None:
-    where = urlsplit(shared_server.url)
-    with socket.create_connection((where.hostname, where.port)) as plain:  # httpx would tidy the path
-        plain.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
-        answer = b"".join(iter(lambda: plain.recv(65536), b""))
-    assert b"root:" not in answer
-    assert b"[project]" not in answer
+def test_no_path_leaves_the_web_folder(served: Server) -> None:
+    where = urlsplit(served.url)
+    for path in (
+        "/static/../pyproject.toml", "/static/%2e%2e/%2e%2e/etc/passwd", "/static/..%2f..%2fetc/passwd",
+        "/static//etc/passwd", "/static/%252e%252e/x", "/static/vendor/../../api",
+    ):  # fmt: skip
+        with socket.create_connection((where.hostname, where.port)) as plain:  # httpx would tidy the path
+            plain.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+            answer = b"".join(iter(lambda connection=plain: connection.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 "), path
+        assert b"root:" not in answer, path
+        assert b"[project]" not in answer, path
 
 
 @pytest.mark.parametrize(
@@ -240,19 +242,17 @@ def test_serve_says_what_is_wrong(arguments: list[str], said: str) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_port_in_use_is_said(server: Server) -> None:
-    port = str(urlsplit(server.url).port)
+def test_a_port_in_use_is_said(served: Server) -> None:
+    port = str(urlsplit(served.url).port)
     done = forked.server.run("-m", "rangewatch", "serve", "--port", port, timeout=30)
     assert done.returncode == 2
     assert "it is in use; give another --port" in done.stderr
 
 
-def test_live_tells_that_a_run_changed(server: Server) -> None:
-    with httpx.stream("GET", f"{server.url}/api/v1/live", timeout=10) as stream:
+def test_live_tells_that_a_run_changed(run: Run) -> None:
+    with httpx.stream("GET", f"{run.server.url}/api/v1/live", timeout=60) as stream:
         lines = stream.iter_lines()
         assert next(line for line in lines if line.startswith(":")) == ": connected"
-        server.post(opening(KNOWN))
-        server.post(batch(KNOWN, 0, range(4)))
-        for line in lines:
-            if line.startswith("data:") and '"last_step":3' in line.replace(" ", ""):
-                break
+        run.post(opening(KNOWN), batch(KNOWN, 0, range(4)))
+        told = (msgspec.json.decode(line.removeprefix("data:")) for line in lines if line.startswith("data:"))
+        assert any((each["run"], each["last_step"]) == (run.id, 3) for each in told)

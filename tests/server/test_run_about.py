@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests import forked
-from tests.server.process import Server
+from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
 from tests.server.tokens import bearer, create
 
@@ -32,48 +32,55 @@ def begin(server: Server, *runs: str) -> None:
         server.post(batch(KNOWN, 0, range(4), run=run))
 
 
-def test_what_is_given_is_set_and_the_rest_stays(server: Server) -> None:
-    begin(server, "a")
-    told = patch(server, 1, title="The <b>first</b>", tags=["bf16", "sweep", "bf16"]).json()
-    assert told == {"id": 1, "title": "The <b>first</b>", "tags": ["bf16", "sweep"], "note": "", "archived": False}
-    assert patch(server, 1, note="diverged at\nstep 12", archived=True).json() == told | {
+def test_what_is_given_is_set_and_the_rest_stays(run: Run) -> None:
+    run.post(opening(KNOWN), batch(KNOWN, 0, range(4)))
+
+    def patch(**changes: Any) -> Any:
+        return run.ask(method="PATCH", json=changes).json()
+
+    told = patch(title="The <b>first</b>", tags=["bf16", "sweep", "bf16"])
+    assert told == {
+        "id": run.id, "title": "The <b>first</b>", "tags": ["bf16", "sweep"], "note": "", "archived": False,
+    }  # fmt: skip
+    assert patch(note="diverged at\nstep 12", archived=True) == told | {
         "note": "diverged at\nstep 12", "archived": True,
     }  # fmt: skip
-    run = server.get("/api/v1/runs/1")
-    assert (run["name"], run["title"], run["note"], run["archived"]) == (
-        "a", "The <b>first</b>", "diverged at\nstep 12", True,
+    found = run.get()
+    assert (found["name"], found["title"], found["note"], found["archived"]) == (
+        run.name, "The <b>first</b>", "diverged at\nstep 12", True,
     )  # fmt: skip
-    line = server.get("/api/v1/runs")["runs"][0]
+    line = next(each for each in run.server.get("/api/v1/runs")["runs"] if each["id"] == run.id)
     assert (line["title"], line["tags"], line["archived"]) == ("The <b>first</b>", ["bf16", "sweep"], True)
-    assert patch(server, 1, archived=False, title="").json()["title"] == ""
-    server.post(batch(KNOWN, 1, range(4, 8), run="a"))  # its ranks go on under their name
-    assert server.get("/api/v1/runs/1")["last_step"] == 7
+    assert patch(archived=False, title="")["title"] == ""
+    run.post(batch(KNOWN, 1, range(4, 8)))  # its ranks go on under their name
+    assert run.get()["last_step"] == 7
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b"{", "cannot be read"), (b'{"title": 3}', "title"), (b'{"colour": "red"}', "colour"),
-        (b'{"tags": [""]}', "tags"), (b'{"tags": "a"}', "tags"), (b'{"archived": 1}', "archived"),
-        (b'{"title": "a\\u0000b"}', "title"), (b'{"note": "' + b"x" * 10_001 + b'"}', "note"),
-        (b'{"tags": [' + b",".join(b'"%d"' % each for each in range(21)) + b"]}", "tags"),
-    ],
-)  # fmt: skip
-def test_bad_input_has_a_clear_answer(server: Server, body: bytes, said: str) -> None:
-    begin(server, "a")
-    answer = httpx.patch(f"{server.url}/api/v1/runs/1", content=body)
-    assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter")
-    assert said in answer.json()["error"]
-    assert server.get("/api/v1/runs/1")["title"] == ""
+REFUSED = [
+    (b"{", "cannot be read"), (b'{"title": 3}', "title"), (b'{"colour": "red"}', "colour"),
+    (b'{"tags": [""]}', "tags"), (b'{"tags": "a"}', "tags"), (b'{"archived": 1}', "archived"),
+    (b'{"title": "a\\u0000b"}', "title"), (b'{"note": "' + b"x" * 10_001 + b'"}', "note"),
+    (b'{"tags": [' + b",".join(b'"%d"' % each for each in range(21)) + b"]}", "tags"),
+]  # fmt: skip
 
 
-def test_no_such_run(server: Server) -> None:
-    begin(server, "a")
-    for number in ("7", "-1", str(2**63)):
-        assert patch(server, number, title="x").status_code == 404  # type: ignore[arg-type]
-    assert httpx.patch(f"{server.url}/api/v1/runs/1", content=b" " * 70_000).status_code == 413
-    httpx.delete(f"{server.url}/api/v1/runs/1").raise_for_status()
-    assert patch(server, 1, title="x").status_code == 404
+def test_bad_input_has_a_clear_answer(run: Run) -> None:
+    run.post(opening(KNOWN))
+    for body, said in REFUSED:
+        answer = run.ask(method="PATCH", content=body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter"), said
+        assert said in answer.json()["error"]
+    assert run.get()["title"] == ""
+    assert run.ask(method="PATCH", content=b" " * 70_000).status_code == 413
+
+
+def test_no_such_run(run: Run) -> None:
+    run.post(opening(KNOWN))
+    for number in (str(run.id + 1_000_000), "-1", str(2**63)):
+        path = f"/api/v1/runs/{number}"
+        assert run.server.client.patch(path, json={"title": "x"}).status_code == 404, number
+    run.ask(method="DELETE").raise_for_status()
+    assert run.ask(method="PATCH", json={"title": "x"}).status_code == 404
 
 
 def test_the_list_is_searched_and_sorted(server: Server) -> None:
@@ -112,6 +119,7 @@ def test_only_an_admin_may(start_server: Callable[..., Server], tmp_path: Path) 
     assert httpx.patch(where, json={"title": "x"}, headers=bearer(admin)).json()["title"] == "x"
 
 
+@pytest.mark.slow
 def test_it_is_in_a_backup(server: Server, start_server: Callable[..., Server], tmp_path: Path) -> None:
     begin(server, "a", "b")
     patch(server, 1, title="t", tags=["x"], note="n", archived=True)
