@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import ssl
 import subprocess
+import time
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from rangewatch_server.tls import tls_context
 
@@ -34,3 +38,12 @@ def made(folder: Path, name: str, names: str = "IP:127.0.0.1") -> Pair:
     )
     subprocess.run(command.split(), check=True, capture_output=True)
     return pair
+
+
+def until_it_listens(url: str) -> None:
+    """Wait for a server that says where it will be before it is there: a test's own time limit ends it."""
+    where = urlsplit(url)
+    while True:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection((where.hostname, where.port)):
+            return
+        time.sleep(0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -11,28 +12,25 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from rangewatch_server.rate_limits import LOGIN
-from tests.server.certificates import Pair, made
+from rangewatch import wire
+from rangewatch_server.rate_limits import ALL_LOGINS
+from tests.server.certificates import Pair, made, until_it_listens
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
 from tests.server.tokens import bearer
 
-NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 DOCUMENT = Path(__file__).parents[2] / "docs/security.md"
 NAME = "rangewatch.example"
 KNOWN = catalogue(2)
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-
 
 class Behind(NamedTuple):
     server: Server
-    url: str
     client: httpx.Client
 
 
@@ -62,11 +60,11 @@ def behind(start_server: Callable[..., Server], tmp_path: Path) -> Iterator[Behi
     user = "user root;\n" if os.geteuid() == 0 else ""
     file.write_text(f"{user}{text}{documented(server, pair, port)}}}\n")
     trust = ssl.create_default_context(cafile=pair.cert)
-    with subprocess.Popen([str(NGINX), "-p", str(tmp_path), "-c", str(file)]) as nginx:
+    with subprocess.Popen([NGINX, "-p", str(tmp_path), "-c", str(file)]) as nginx:
         url = f"https://127.0.0.1:{port}"
-        transport = httpx.HTTPTransport(verify=trust, retries=30)
-        with httpx.Client(base_url=url, transport=transport, headers={"Host": NAME}, timeout=30) as client:
-            yield Behind(server, url, client)
+        until_it_listens(url)
+        with httpx.Client(base_url=url, verify=trust, headers={"Host": NAME}, timeout=30) as client:
+            yield Behind(server, client)
         nginx.terminate()
 
 
@@ -77,7 +75,7 @@ def test_everything_works_behind_nginx(behind: Behind) -> None:
     assert entered.status_code == 204
     assert "; secure" in entered.headers["set-cookie"].lower()
     token = bearer("s3cret")
-    assert client.post("/api/v1/ingest", content=_encoded(), headers=token).status_code == 202
+    assert client.post("/api/v1/ingest", content=wire.encode(opening(KNOWN)), headers=token).status_code == 202
     with client.stream("GET", "/api/v1/live", headers=token) as live:
         lines = live.iter_lines()
         assert next(line for line in lines if line.startswith(":")) == ": connected"
@@ -90,19 +88,7 @@ def test_everything_works_behind_nginx(behind: Behind) -> None:
     assert restored.status_code == 200, "larger than a batch may be"
     record = client.get("/api/v1/audit?limit=1", headers=token).json()["records"][0]
     assert record["client"] == "127.0.0.1"
-
-
-def test_clients_cannot_make_up_where_they_come_from(behind: Behind) -> None:
-    """Each guess says it comes from elsewhere; nginx says whence they come."""
-    said = [
-        behind.client.post("/login", data={"token": "guess"}, headers={"X-Forwarded-For": f"203.0.113.{n}"}).status_code
-        for n in range(LOGIN.burst + 1)
-    ]
-    assert said == [401] * LOGIN.burst + [429]
-    assert urlsplit(behind.url).scheme == "https"
-
-
-def _encoded() -> bytes:
-    from rangewatch import wire
-
-    return wire.encode(opening(KNOWN))
+    # Clients cannot make up where they come from: each guess says another address, and nginx says whence they come.
+    addresses = ({"X-Forwarded-For": f"203.0.113.{number}"} for number in range(250))
+    guesses = (client.post("/login", data={"token": "guess"}, headers=each).status_code for each in addresses)
+    assert len(list(itertools.takewhile(lambda status: status == 401, guesses))) < ALL_LOGINS.burst / 2

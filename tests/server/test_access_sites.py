@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
-from tests.server.process import Server
+from tests.server.process import Run, Server
 from tests.server.records import catalogue, opening
 from tests.server.tokens import bearer
 
@@ -27,40 +26,40 @@ ELSEWHERE = [
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(served: Server, module_run: Run) -> Server:
     """One with a run; nobody is asked for a token, as on a workstation."""
-    found = Server(str(tmp_path_factory.mktemp("sites") / "a.db"))
-    assert found.post(opening(KNOWN)).status_code == 202
-    yield found
-    found.stop()
+    assert module_run.post(opening(KNOWN)).status_code == 202
+    return served
 
 
-@pytest.mark.parametrize(("method", "path"), WRITES)
-def test_nothing_is_changed_by_another_site(server: Server, method: str, path: str) -> None:
-    for headers in ELSEWHERE:
-        answer = server.client.request(method, path, headers=headers)
-        assert (answer.status_code, answer.json()["code"]) == (403, "wrong_origin"), headers
-    ours = [{}, {"Origin": server.url}, {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}]
-    for headers in ours if path in ("/login", "/no/such/route") else []:
-        assert server.client.request(method, path, headers=headers).status_code != 403, headers
-    assert [run["name"] for run in server.get("/api/v1/runs")["runs"]] == ["run"]
+def test_nothing_is_changed_by_another_site(server: Server, module_run: Run) -> None:
+    for method, path in WRITES:
+        path = path.replace("runs/1", f"runs/{module_run.id}")
+        for headers in ELSEWHERE:
+            answer = server.client.request(method, path, headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (403, "wrong_origin"), (path, headers)
+        ours = [{}, {"Origin": server.url}, {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}]
+        for headers in ours if path in ("/login", "/no/such/route") else []:
+            assert server.client.request(method, path, headers=headers).status_code != 403, (path, headers)
+    assert module_run.get()["name"] == module_run.name
 
 
-def test_another_site_may_link_here_and_fetch_nothing(server: Server) -> None:
+def test_another_site_may_link_here_and_fetch_nothing(server: Server, module_run: Run) -> None:
     def status(path: str, **headers: str) -> int:
         return server.client.get(
             path, headers={f"Sec-Fetch-{name}": value for name, value in headers.items()}
         ).status_code
 
+    run = module_run.path()
     for site in ("cross-site", "same-site"):
         assert status("/api/v1/runs", Site=site, Mode="no-cors") == 403
         assert status("/metrics", Site=site, Mode="cors") == 403
         assert status("/api/v1/backup", Site=site, Mode="navigate") == 403, "not even by a link"
-        assert status("/api/v1/runs/1", Site=site, Mode="navigate") == 200
-        assert status("/runs/1", Site=site, Mode="navigate") == 200
-    assert status("/api/v1/runs/1", Site="cross-site", Mode="navigate", Dest="document") == 200
+        assert status(run, Site=site, Mode="navigate") == 200
+        assert status(f"/runs/{module_run.id}", Site=site, Mode="navigate") == 200
+    assert status(run, Site="cross-site", Mode="navigate", Dest="document") == 200
     for dest in ("iframe", "frame", "embed", "object"):
-        assert status("/api/v1/runs/1", Site="cross-site", Mode="navigate", Dest=dest) == 403, "a link that nobody sees"
+        assert status(run, Site="cross-site", Mode="navigate", Dest=dest) == 403, "a link that nobody sees"
     assert status("/api/v1/runs", Site="same-origin", Mode="cors") == 200
 
 
@@ -74,16 +73,19 @@ def test_what_may_be_two_requests_is_none(server: Server) -> None:
     assert said.count(b"HTTP/1.1") == 1
 
 
-@pytest.mark.parametrize("host", [
+HOSTS = (
     "evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "127.0.0.1@evil.example", "", "0.0.0.0",
     "[::ffff:93.184.216.34]", "127.0.0.1:8642.evil.example", "evil@127.0.0.1",
     "127.0.0.1/evil.example", "127.0.0.1#evil.example", "a b", "[", "169.254.169.254",
-])  # fmt: skip
-def test_a_rebound_name_is_refused(server: Server, host: str) -> None:
+)  # fmt: skip
+
+
+def test_a_rebound_name_is_refused(server: Server, module_run: Run) -> None:
     """Raw, since a client's library would tidy the name."""
-    said = answered(server, f"GET /api/v1/runs HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
-    assert b" 200 " not in said.split(b"\r\n")[0], said
-    assert b'"name":"run"' not in said
+    for host in HOSTS:
+        said = answered(server, f"GET /api/v1/runs HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+        assert b" 200 " not in said.split(b"\r\n")[0], (host, said)
+        assert module_run.name.encode() not in said
 
 
 def test_two_names_are_none(server: Server) -> None:
@@ -121,18 +123,16 @@ def test_no_answer_leads_elsewhere(server: Server) -> None:
         assert b"\r\nlocation:" not in said.lower(), path
 
 
-def test_a_token_in_the_address_lets_nobody_in(tmp_path_factory: pytest.TempPathFactory) -> None:
-    server = Server(str(tmp_path_factory.mktemp("sites") / "b.db"), "--token", "s3cret-in-url", "--log-level", "debug")
-    try:
-        for query in ("token=s3cret-in-url", "access_token=s3cret-in-url", "authorization=Bearer%20s3cret-in-url"):
-            assert httpx.get(f"{server.url}/api/v1/runs?{query}").status_code == 401
-        assert httpx.get(f"{server.url}/api/v1/runs", headers=bearer("s3cret-in-url")).status_code == 200
-    finally:
-        server.process.terminate()
-        out, _ = server.process.communicate(timeout=20)
-        err = server.log.whole()
-    assert "path=/api/v1/runs" in err
-    assert "s3cret-in-url" not in out + err
+def test_a_token_in_the_address_lets_nobody_in(start_server: Callable[..., Server]) -> None:
+    server = start_server("--token", "s3cret-in-url", "--log-level", "debug")
+    for query in ("token=s3cret-in-url", "access_token=s3cret-in-url", "authorization=Bearer%20s3cret-in-url"):
+        assert server.client.get(f"/api/v1/runs?{query}").status_code == 401
+    assert server.client.get("/api/v1/runs", headers=bearer("s3cret-in-url")).status_code == 200
+    server.process.terminate()
+    out, _ = server.process.communicate(timeout=20)
+    said = server.log.whole()
+    assert "path=/api/v1/runs" in said
+    assert "s3cret-in-url" not in out + said
 
 
 def answered(server: Server, request: str) -> bytes:
