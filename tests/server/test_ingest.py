@@ -86,43 +86,41 @@ def huge_constant() -> bytes:
 
 def bad(run: str) -> dict[str, tuple[Batch | bytes, int, str]]:
     """Messages of that run, and of others."""
+    found: dict[str, tuple[Batch | bytes, int, str]] = {
+        "not zstd": (b"hello", 400, "not_zstd"),
+        "empty": (b"", 400, "not_zstd"),
+        "truncated frame": (wire.encode(batch(KNOWN, 0, range(4)))[:-9], 400, "truncated"),
+        "followed by bytes": (wire.encode(batch(KNOWN, 0, range(4))) + b"x", 400, "truncated"),
+        "truncated message": (packed(raw(batch(KNOWN, 0, range(4)))[:-5]), 400, "truncated"),
+        "not ours": (packed(b"GET / HTTP/1.1 and more"), 400, "bad_header"),
+        "header is not msgpack": (packed(PREFIX.pack(MAGIC, 1, 4) + b"\xc1\xc1\xc1\xc1"), 400, "bad_header"),
+        "wrong version": (wrong_version(), 400, "unsupported_version"),
+        "too large packed": (b"\0" * (wire.MAX_COMPRESSED_BYTES + 1), 413, "too_large"),
+        "too large unpacked": (bomb(), 413, "too_large"),
+        "lies about its size": (lying_bomb(), 400, "truncated"),
+        "constants without end": (huge_constant(), 413, "too_large"),
+        "steps fall": (with_falling_steps(), 400, "bad_header"),
+        "column of another shape": (with_short_column(), 422, "shape_mismatch"),
+        "column not in the catalogue": (renamed("no_such"), 422, "shape_mismatch"),
+        "tensor not in the catalogue": (with_tensor_past_the_end(), 422, "shape_mismatch"),
+        "NaN where a count belongs": (batch(KNOWN, 0, range(4), {"nan_count": np.nan}), 422, "invalid_value"),
+        "half a NaN": (batch(KNOWN, 0, range(4), {"nan_count": 0.5}), 422, "invalid_value"),
+        "negative count": (batch(KNOWN, 0, range(4), {"numel": -1.0}), 422, "invalid_value"),
+        "infinite amax": (batch(KNOWN, 0, range(4), {"amax": np.inf}), 422, "invalid_value"),
+        "name with NUL": (batch(KNOWN, 0, range(4), series={"a\0b": 1.0}), 400, "bad_header"),
+        "name of 5 KiB": (batch(KNOWN, 0, range(4), series={"n" * 5_000: 1.0}), 400, "bad_header"),
+        "unknown run": (batch(KNOWN, 0, range(4), run="no such run"), 409, "unknown_run"),
+        "unknown rank": (batch(KNOWN, 0, range(4), rank=7), 409, "unknown_run"),
+        "unknown catalogue": (batch(catalogue(9), 0, range(4)), 409, "unknown_catalogue"),
+    }
     return {
         name: (msgspec.structs.replace(message, run=run) if has_run(message) else message, status, code)
-        for name, (message, status, code) in BAD.items()
+        for name, (message, status, code) in found.items()
     }
 
 
 def has_run(message: Batch | bytes) -> bool:
     return isinstance(message, Batch) and message.run == "run"
-
-
-BAD = {
-    "not zstd": (b"hello", 400, "not_zstd"),
-    "empty": (b"", 400, "not_zstd"),
-    "truncated frame": (wire.encode(batch(KNOWN, 0, range(4)))[:-9], 400, "truncated"),
-    "followed by bytes": (wire.encode(batch(KNOWN, 0, range(4))) + b"x", 400, "truncated"),
-    "truncated message": (packed(raw(batch(KNOWN, 0, range(4)))[:-5]), 400, "truncated"),
-    "not ours": (packed(b"GET / HTTP/1.1 and more"), 400, "bad_header"),
-    "header is not msgpack": (packed(PREFIX.pack(MAGIC, 1, 4) + b"\xc1\xc1\xc1\xc1"), 400, "bad_header"),
-    "wrong version": (wrong_version(), 400, "unsupported_version"),
-    "too large packed": (b"\0" * (wire.MAX_COMPRESSED_BYTES + 1), 413, "too_large"),
-    "too large unpacked": (bomb(), 413, "too_large"),
-    "lies about its size": (lying_bomb(), 400, "truncated"),
-    "constants without end": (huge_constant(), 413, "too_large"),
-    "steps fall": (with_falling_steps(), 400, "bad_header"),
-    "column of another shape": (with_short_column(), 422, "shape_mismatch"),
-    "column not in the catalogue": (renamed("no_such"), 422, "shape_mismatch"),
-    "tensor not in the catalogue": (with_tensor_past_the_end(), 422, "shape_mismatch"),
-    "NaN where a count belongs": (batch(KNOWN, 0, range(4), {"nan_count": np.nan}), 422, "invalid_value"),
-    "half a NaN": (batch(KNOWN, 0, range(4), {"nan_count": 0.5}), 422, "invalid_value"),
-    "negative count": (batch(KNOWN, 0, range(4), {"numel": -1.0}), 422, "invalid_value"),
-    "infinite amax": (batch(KNOWN, 0, range(4), {"amax": np.inf}), 422, "invalid_value"),
-    "name with NUL": (batch(KNOWN, 0, range(4), series={"a\0b": 1.0}), 400, "bad_header"),
-    "name of 5 KiB": (batch(KNOWN, 0, range(4), series={"n" * 5_000: 1.0}), 400, "bad_header"),
-    "unknown run": (batch(KNOWN, 0, range(4), run="no such run"), 409, "unknown_run"),
-    "unknown rank": (batch(KNOWN, 0, range(4), rank=7), 409, "unknown_run"),
-    "unknown catalogue": (batch(catalogue(9), 0, range(4)), 409, "unknown_catalogue"),
-}
 
 
 def test_bad_input_has_its_status_and_stores_nothing(run: Run) -> None:

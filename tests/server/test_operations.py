@@ -164,6 +164,9 @@ def test_a_network_file_system_is_warned_of(tmp_path: Path) -> None:
     listed = {check.name: check for check in checks(on_nfs, True, Facts(False, True, 0), Settings())}
     assert (listed["file_system"].state, listed["schema"].state) == ("warning", "ok")
     assert "PostgreSQL" in listed["file_system"].advice
+    ill = type(condition)(schema="9999", live_runs=0, database_bytes=1, free_bytes=1, wal_bytes=0, file_system="ext4")
+    failed = [check.name for check in checks(ill, True, Facts(False, True, 0), Settings()) if check.state == "failed"]
+    assert failed == ["schema", "disk_free_bytes"]
     assert condition.file_system
 
 

@@ -28,18 +28,16 @@ from tests.server.records import batch, catalogue, opening
 from tests.server.test_operations import until
 
 KNOWN = catalogue(3)
-SOAK = bool(os.environ.get("RANGEWATCH_SOAK"))
-THREADS = 12 if SOAK else 4
 
 
 class Load:
     """Threads that post batches, a run each, until the server is gone; what it acknowledged is remembered."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, threads: int) -> None:
         self.url = server.url
-        self.acknowledged = dict.fromkeys(range(THREADS), -1)
+        self.acknowledged = dict.fromkeys(range(threads), -1)
         self.statuses: set[int] = set()
-        self.threads = [threading.Thread(target=self._post, args=(each,)) for each in range(THREADS)]
+        self.threads = [threading.Thread(target=self._post, args=(each,)) for each in range(threads)]
         for thread in self.threads:
             thread.start()
 
@@ -64,11 +62,18 @@ class Load:
             assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_under_load_loses_nothing(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "threads"),
+    [
+        (signal.SIGTERM, 2),
+        pytest.param(signal.SIGINT, 4, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 12, marks=pytest.mark.soak),
+    ],
+)
+def test_a_stop_under_load_loses_nothing(number: signal.Signals, threads: int, tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     server = Server(str(path))
-    load = Load(server)
+    load = Load(server, threads)
     with server.client.stream("GET", "/api/v1/live"):  # would keep a server that waits for it
         until(lambda: min(load.acknowledged.values()) >= 3)
         server.process.send_signal(number)
@@ -89,10 +94,11 @@ def test_a_stop_under_load_loses_nothing(number: signal.Signals, tmp_path: Path)
     for each, sequence in load.acknowledged.items():
         assert found[f"run {each}"] >= sequence
     again = Server(str(path))
-    assert len(again.get("/api/v1/runs")["runs"]) == THREADS
+    assert len(again.get("/api/v1/runs")["runs"]) == threads
     again.stop()
 
 
+@pytest.mark.slow
 def test_a_queued_message_is_committed_and_answered(tmp_path: Path) -> None:
     """A locked file holds the writer; the message that waits for it is answered after the signal, and is stored."""
     server = Server(str(tmp_path / "a.db"))
@@ -125,7 +131,7 @@ def test_while_draining_requests_are_told_to_come_back(sqlite_url: str) -> None:
     assert "rangewatch_draining 1.0" in watched.text
 
 
-@pytest.mark.skipif(not SOAK, reason="takes the whole bound, 25 s")
+@pytest.mark.soak  # takes the whole bound, 25 s
 def test_a_database_that_hangs_does_not_hold_the_process(postgres_url: str) -> None:
     server = Server(postgres_url)
     server.post(opening(KNOWN))
@@ -142,6 +148,7 @@ def test_a_database_that_hangs_does_not_hold_the_process(postgres_url: str) -> N
     assert (server.process.returncode, "gave up after 25 s" in said) == (1, True), said
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     """A request whose body never comes would hold the drain for its whole bound."""
     server = Server(str(tmp_path / "a.db"))
@@ -155,7 +162,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         server.process.terminate()
         assert server.log.wait_for("draining: ")
         server.process.terminate()
-        server.process.communicate(timeout=10)
+        server.process.communicate(timeout=60)
     server.client.close()
     said = server.log.whole()
     assert server.process.returncode == 128 + signal.SIGTERM
@@ -214,21 +221,21 @@ def test_headers_that_do_not_come_are_given_up(monkeypatch: pytest.MonkeyPatch) 
     from rangewatch_server import connections
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await asyncio.sleep(0.3)  # an answer may take longer than headers may
+        await asyncio.sleep(0.15)  # an answer may take longer than headers may
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
-    monkeypatch.setattr(connections, "HEADERS_S", 0.1)
+    monkeypatch.setattr(connections, "HEADERS_S", 0.05)
     config = uvicorn.Config(app, http=connections.BoundedConnection, port=0, lifespan="off", log_config=None)
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     with socket.create_connection(listening.getsockname()) as silent:
-        silent.settimeout(10)
+        silent.settimeout(30)
         assert silent.recv(1) == b""
     with socket.create_connection(listening.getsockname()) as slow:
-        slow.settimeout(10)
+        slow.settimeout(30)
         slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert slow.recv(65536).startswith(b"HTTP/1.1 204 ")
         slow.sendall(b"GET / HT")

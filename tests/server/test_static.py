@@ -15,28 +15,28 @@ from rangewatch_server.errors import ApiError
 from tests.server.process import Server
 
 
-def test_the_page_names_files_by_what_they_hold(server: Server) -> None:
-    page = httpx.get(server.url + "/runs/1/layers")
+def test_the_page_names_files_by_what_they_hold(served: Server) -> None:
+    page = httpx.get(served.url + "/runs/1/layers")
     assert page.headers["cache-control"] == "no-cache"
     named = re.findall(r'"(/static/[^"]+)"', page.text)
     assert len({each.split("/")[2] for each in named}) == 1
     for path in named:
-        answer = httpx.get(server.url + path)
+        answer = httpx.get(served.url + path)
         assert answer.status_code == 200 and "immutable" in answer.headers["cache-control"]
 
 
-def test_the_page_asks_for_no_module_but_the_one(server: Server) -> None:
-    scripts = re.findall(r'<script type="module" src="/static/[^/"]+/([^"]+)"', httpx.get(server.url).text)
+def test_the_page_asks_for_no_module_but_the_one(served: Server) -> None:
+    scripts = re.findall(r'<script type="module" src="/static/[^/"]+/([^"]+)"', httpx.get(served.url).text)
     assert scripts == ["app.bundle.js"]
-    answer = httpx.get(f"{server.url}/static/app.bundle.js")
+    answer = httpx.get(f"{served.url}/static/app.bundle.js")
     assert answer.headers["content-type"].startswith("text/javascript")
     assert "import {" not in answer.text
-    sources = json.loads(httpx.get(f"{server.url}/static/app.bundle.js.map").text)["sources"]
-    assert all(httpx.get(f"{server.url}/static/{name}").status_code == 200 for name in sources[::40])
+    sources = json.loads(httpx.get(f"{served.url}/static/app.bundle.js.map").text)["sources"]
+    assert all(httpx.get(f"{served.url}/static/{name}").status_code == 200 for name in sources[::40])
 
 
-def test_a_library_is_sent_as_it_is_kept(server: Server) -> None:
-    address = f"{server.url}/static/vendor/plotly-cartesian.min.js"
+def test_a_library_is_sent_as_it_is_kept(served: Server) -> None:
+    address = f"{served.url}/static/vendor/plotly-cartesian.min.js"
     zipped, plain = (httpx.get(address, headers={"accept-encoding": each}) for each in ("gzip", "identity"))
     assert zipped.content == plain.content and zipped.headers["content-encoding"] == "gzip"
     assert vendor_plotly.version_in(plain.text) == vendor_plotly.installed_version(), "make vendor"
@@ -44,11 +44,11 @@ def test_a_library_is_sent_as_it_is_kept(server: Server) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "v-0000000000000000/"])
-def test_under_another_name_it_is_asked_for_again(server: Server, prefix: str) -> None:
+def test_under_another_name_it_is_asked_for_again(served: Server, prefix: str) -> None:
     """A page that was open during an upgrade still gets its files."""
-    answer = httpx.get(f"{server.url}/static/{prefix}app.js")
+    answer = httpx.get(f"{served.url}/static/{prefix}app.js")
     assert answer.status_code == 200 and answer.headers["cache-control"] == "no-cache"
-    again = httpx.get(f"{server.url}/static/{prefix}app.js", headers={"if-none-match": answer.headers["etag"]})
+    again = httpx.get(f"{served.url}/static/{prefix}app.js", headers={"if-none-match": answer.headers["etag"]})
     assert again.status_code == 304
 
 
