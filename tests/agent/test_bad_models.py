@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +16,6 @@ import rangewatch
 from rangewatch.guard import Guarded
 from tests import forked
 from tests.agent.ingest_double import IngestDouble
-
-MODULES = 100_000 if os.environ.get("RANGEWATCH_SOAK") else 20_000
 
 
 class Shaped(nn.Module):
@@ -207,16 +204,23 @@ class TestModules:
         names = {fqn for fqn, kind, _ in ingest.tensors() if kind == "output" and fqn}
         assert names & {"0", "renamed"}, "under one name or the other, it is recorded"
 
-    @pytest.mark.timeout(300)
-    def test_very_many(self, ingest: IngestDouble) -> None:
-        model = nn.Sequential(nn.Linear(1, 1), *[nn.Identity() for _ in range(MODULES - 2)])
+    @pytest.mark.parametrize(
+        "modules",
+        [
+            2_000,
+            pytest.param(20_000, marks=pytest.mark.slow),
+            pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(300)]),
+        ],
+    )
+    def test_very_many(self, ingest: IngestDouble, modules: int) -> None:
+        model = nn.Sequential(nn.Linear(1, 1), *[nn.Identity() for _ in range(modules - 2)])
         with rangewatch.attach(model, url=ingest.url, budget_percent=100) as handle:
             for _ in range(2):
                 model(torch.ones(1, 1)).sum().backward()
                 handle.step()
             stats = handle.stats()
         assert stats["faults"] == {} and stats["not_observed"] == {} and stats["dropped"] == {}
-        assert stats["tensors"] >= MODULES
+        assert stats["tensors"] >= modules
         assert not any(module._forward_hooks for module in model.modules())
 
 

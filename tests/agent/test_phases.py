@@ -367,7 +367,7 @@ class TestCompiled:
         yield
         torch._dynamo.reset()
 
-    @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+    @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
     def test_it_is_one_graph_and_has_its_phases(self, ingest: IngestDouble, backend: str) -> None:
         model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1))
         optimizer = sgd(model)
