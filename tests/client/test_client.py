@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import pandas
-import polars
 import pytest
 
 from rangewatch.client import Client, Run, ServerError, Unavailable, colours, figures
@@ -75,6 +73,9 @@ def test_a_slice_is_arrays(run: Run) -> None:
 
 
 def test_a_slice_as_a_frame(run: Run) -> None:
+    import pandas
+    import polars
+
     found = run.slice(["amax", "inf_count"], start=100, stop=150, kind="output")
     frame = found.to_pandas("inf_count")
     assert isinstance(frame, pandas.DataFrame) and frame.index.name == "tensor" and frame.columns.name == "step"
@@ -213,6 +214,7 @@ def test_nothing_optional_is_loaded_before_it_is_asked_for(server: Server) -> No
     ]
 
 
+@pytest.mark.slow
 def test_every_block_of_the_docs_runs(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

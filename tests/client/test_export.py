@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import pandas
 import pyarrow.ipc
 import pytest
 from playwright.sync_api import Browser, Page
@@ -18,8 +17,8 @@ from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
 from tests import forked
 from tests.browser import hand_made_health
-from tests.browser.conftest import new_context
-from tests.server.process import Server
+from tests.browser.conftest import Tab, new_context
+from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
 
 MARKUP = "<img src=x onerror=alert(1)><b>bold</b>"
@@ -30,42 +29,38 @@ KNOWN = Catalogue(
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(str(tmp_path_factory.mktemp("export") / "a.db"))
+def exported(served: Server) -> Run:
+    """A run whose every name is markup."""
+    run = Run(served, f"{MARKUP} exported")
     bad = np.zeros((4, 100))
     bad[2, 60:] = 3
-    server.post(opening(KNOWN, run=MARKUP))
-    server.post(batch(KNOWN, 0, range(100), {"inf_count": bad}, run=MARKUP, series={"loss": 2.0}))
-    server.client.patch("/api/v1/runs/1", json={"title": MARKUP, "note": MARKUP, "tags": [MARKUP]}).raise_for_status()
-    server.post(opening(KNOWN, run="empty"))
-    yield server
-    server.stop()
+    run.post(opening(KNOWN), batch(KNOWN, 0, range(100), {"inf_count": bad}, series={"loss": 2.0}))
+    said = {"title": MARKUP, "note": MARKUP, "tags": [MARKUP]}
+    run.ask(method="PATCH", json=said).raise_for_status()
+    return run
 
 
 def export(server: Server, *arguments: object) -> subprocess.CompletedProcess[str]:
     return forked.server.run("-m", "rangewatch", "export", *map(str, arguments), "--url", server.url)
 
 
-def test_the_report_opens_without_a_server(exported: Server, tmp_path: Path, browser: Browser) -> None:
+def test_the_report_opens_without_a_server(exported: Run, tmp_path: Path, new_tab: Callable[..., Tab]) -> None:
     file = tmp_path / "report.html"
-    told = export(exported, 1, file)
+    told = export(exported.server, exported.id, file)
     assert told.returncode == 0, told.stderr
-    page = new_context(browser).new_page()
-    problems: list[str] = []
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("dialog", lambda dialog: problems.append("a dialog"))
-    page.on("request", lambda request: problems.append(request.url) if not request.url.startswith("file:") else None)
+    page = new_tab(exported.server.url).page
+    elsewhere: list[str] = []
+    page.on("request", lambda request: None if request.url.startswith("file:") else elsewhere.append(request.url))
     page.goto(file.as_uri())
     page.wait_for_selector(".js-plotly-plot .main-svg")
     assert page.locator(".js-plotly-plot").count() >= 3  # loss, ranks, layers
     assert page.locator("h1").inner_text() == MARKUP
     assert "Step 60, rank 0" in page.locator("section.critical h3").inner_text()
     assert page.locator("img, b, iframe, [onerror]").count() == 0
-    assert problems == []
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_function("() => document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert elsewhere == []
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +99,7 @@ def report(
     assert problems == []
 
 
+@pytest.mark.slow
 def test_the_report_tells_of_collectives_cards_environment_and_ranks(
     health: Server, tmp_path: Path, browser: Browser
 ) -> None:
@@ -125,6 +121,7 @@ def test_the_report_tells_of_collectives_cards_environment_and_ranks(
         assert page.evaluate("scrollY") > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_report_has_drops_of_the_scale_and_both_themes(
     health: Server, tmp_path: Path, browser: Browser, theme: Literal["light", "dark"]
@@ -148,16 +145,20 @@ def test_the_report_has_drops_of_the_scale_and_both_themes(
         assert colours == wanted[theme]
 
 
-def test_a_run_without_steps_is_a_report(exported: Server, tmp_path: Path) -> None:
-    told = export(exported, "empty", tmp_path / "r.html")
+def test_a_run_without_steps_is_a_report(run: Run, tmp_path: Path) -> None:
+    run.post(opening(KNOWN))
+    told = export(run.server, run.name, tmp_path / "r.html")
     assert told.returncode == 0, told.stderr
     text = (tmp_path / "r.html").read_text()
     assert "No step has been recorded yet." in text and "Nothing is wrong" in text
 
 
-def test_slices_are_files(exported: Server, tmp_path: Path) -> None:
+def test_slices_are_files(exported: Run, tmp_path: Path) -> None:
+    import pandas
+
     for name in ("a.csv", "a.parquet", "a.arrow"):
-        told = export(exported, 1, tmp_path / name, "--statistic", "amax", "--statistic", "inf_count", "--start", 50)
+        chosen = ("--statistic", "amax", "--statistic", "inf_count", "--start", 50)
+        told = export(exported.server, exported.id, tmp_path / name, *chosen)
         assert told.returncode == 0, told.stderr
     frames = [
         pandas.read_csv(tmp_path / "a.csv"), pandas.read_parquet(tmp_path / "a.parquet"),
@@ -168,23 +169,17 @@ def test_slices_are_files(exported: Server, tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.arrow", "a.csv", "a.parquet"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("1", "a.txt"), "what is 'a.txt' to be?"), (("nobody", "a.html"), "no run 'nobody'"),
-        (("1", "no/such/folder/a.csv"), "No such file"), (("1", "a.csv", "--axes", "step,colour"), "axes"),
-    ],
-)  # fmt: skip
-def test_bad_input_leaves_no_file(exported: Server, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    run, file, *rest = arguments
-    told = export(exported, run, tmp_path / file, *rest)
-    assert told.returncode == 2 and said in told.stderr, told
-    assert told.stderr.startswith("rangewatch export: ")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failure_keeps_the_file_that_was_there(exported: Server, tmp_path: Path) -> None:
-    file = tmp_path / "a.csv"
-    file.write_text("old")
-    assert export(exported, 1, file, "--statistic", "no such").returncode == 2
-    assert file.read_text() == "old"
+def test_bad_input_and_a_failure_leave_the_files_as_they_were(exported: Run, tmp_path: Path) -> None:
+    for run, file, rest, said in (
+        (exported.id, "a.txt", (), "what is 'a.txt' to be?"), ("nobody", "a.html", (), "no run 'nobody'"),
+        (exported.id, "no/such/folder/a.csv", (), "No such file"),
+        (exported.id, "a.csv", ("--axes", "step,colour"), "axes"),
+    ):  # fmt: skip
+        told = export(exported.server, run, tmp_path / file, *rest)
+        assert told.returncode == 2 and said in told.stderr.replace(f"{tmp_path}/", ""), told
+        assert told.stderr.startswith("rangewatch export: ")
+        assert list(tmp_path.iterdir()) == []
+    there = tmp_path / "a.csv"
+    there.write_text("old")
+    assert export(exported.server, exported.id, there, "--statistic", "no such").returncode == 2
+    assert there.read_text() == "old"

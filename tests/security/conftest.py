@@ -5,6 +5,7 @@ Every test here runs as it is, where the attack must fail, and weakened, where i
 
 from __future__ import annotations
 
+import itertools
 import logging
 import socket
 import threading
@@ -26,6 +27,9 @@ from rangewatch_server.connections import BoundedConnection
 from rangewatch_server.settings import Settings
 from tests.browser.conftest import new_tab, pages, start_empty  # noqa: F401 - fixtures
 from tests.server.databases import lay_tables
+from tests.server.process import Run
+
+NUMBERS = itertools.count(1)
 
 
 class Inside:
@@ -51,6 +55,11 @@ class Inside:
     def post(self, message: Opening | Batch | bytes, **headers: str) -> httpx.Response:
         body = message if isinstance(message, bytes) else wire.encode(message)
         return self.client.post("/api/v1/ingest", content=body, headers=headers)
+
+    def get(self, path: str) -> Any:
+        answer = self.client.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
     def raw(self, request: str) -> bytes:
         """The answer to bytes as they are: a client's library would tidy them."""
@@ -82,6 +91,25 @@ def inside(tmp_path: Path) -> Iterator[Callable[..., Inside]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_agent_is_left() -> None:
+    """No test here has an agent, and `shared_inside` has threads with names like an agent's."""
+
+
+@pytest.fixture(scope="session")
+def shared_inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
+    """One for all tests that want no more of it than runs of their own: `own_run`."""
+    server = Inside(Settings(db=str(tmp_path_factory.mktemp("inside") / "inside.db")))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_run(shared_inside: Inside) -> Run:
+    """A run of the test's own on the server of this process."""
+    return Run(shared_inside, f"run {next(NUMBERS)}")  # type: ignore[arg-type] # it is asked alike
 
 
 @pytest.fixture(params=[False, True], ids=["as it is", "weakened"])

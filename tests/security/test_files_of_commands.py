@@ -41,7 +41,7 @@ def test_a_backup_lands_where_it_was_told_to(weakened: bool, tmp_path: Path, mon
     if weakened:
         monkeypatch.setattr(backup, "_receive", trusting)
     server = HTTPServer(("127.0.0.1", 0), Evil)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     target = tmp_path / "mine" / "a.db"
     target.parent.mkdir()

@@ -13,6 +13,7 @@ from rangewatch import statistics
 from rangewatch.records import Catalogue, TensorEntry
 from rangewatch_server import exports, logs, traffic
 from tests.security.conftest import Inside, logged
+from tests.server.process import Run
 from tests.server.records import batch, opening
 from tests.server.tokens import cookie_at
 
@@ -23,15 +24,14 @@ FORMULAS = (
 STARTS = tuple("=+-@\t\r")
 
 
-def test_no_name_is_a_formula(inside: Callable[..., Inside], weakened: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_name_is_a_formula(own_run: Run, weakened: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if weakened:
         monkeypatch.setattr(exports, "_harmless", lambda values: values)
     entries = tuple(TensorEntry(name, "output", 0, "float16", (4,), i, "Linear") for i, name in enumerate(FORMULAS))
     known = Catalogue(statistics.ALL, entries)
-    server = inside()
     for message in (opening(known), batch(known, 0, range(2), {"amax": 0.25})):
-        assert server.post(message).status_code == 202
-    answer = server.client.get("/api/v1/runs/1/slice?format=csv&statistic=amax")
+        assert own_run.post(message).status_code == 202
+    answer = own_run.ask("/slice?format=csv&statistic=amax")
     assert answer.status_code == 200, answer.text
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert len(rows) == 2 * len(FORMULAS)

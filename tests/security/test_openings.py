@@ -16,6 +16,7 @@ from rangewatch.wire import WireError, messages, openings
 from rangewatch_server import ingest
 from rangewatch_server.store import checks, memory
 from tests.security.conftest import Inside
+from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
 from tests.server.store import Store
 
@@ -121,45 +122,41 @@ def renamed(name: str, **changed: Any) -> Opening:
     "changed", [{"merge": "sum"}, {"unit": "calls"}, {"identity": 1.0}, {"identity": float("nan")}]
 )
 def test_a_known_statistic_stays_what_it_is(
-    inside: Callable[..., Inside], weakened: bool, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+    own_run: Run, weakened: bool, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
 ) -> None:
     """Two ranks whose `amax` is merged by two rules would be one wrong number."""
     if weakened:
         monkeypatch.setattr(checks, "KNOWN", {})
-    server = inside()
-    assert server.post(opening(KNOWN)).status_code == 202
-    answer = server.post(renamed("amax", **changed))
+    assert own_run.post(opening(KNOWN)).status_code == 202
+    answer = own_run.post(renamed("amax", **changed))
     assert (answer.status_code == 202) == weakened
     if not weakened:
         assert (answer.status_code, answer.json()["code"]) == (400, "wrong_statistic")
         assert answer.json()["error"].startswith("statistic 'amax': its ")
-        assert server.post(renamed("amax", help="in other words")).status_code == 202
+        assert own_run.post(renamed("amax", help="in other words")).status_code == 202
 
 
-def test_ranks_agree_on_what_this_server_does_not_know(inside: Callable[..., Inside]) -> None:
+def test_ranks_agree_on_what_this_server_does_not_know(own_run: Run) -> None:
     """The first to name it says what it means: in a run, not in another one."""
-    server = inside()
-    assert server.post(renamed("apple_count")).status_code == 202
+    assert own_run.post(renamed("apple_count")).status_code == 202
     for changed in ({"merge": "max"}, {"unit": "pears"}, {"identity": 7.0}):
-        answer = server.post(renamed("apple_count", **changed))
+        answer = own_run.post(renamed("apple_count", **changed))
         assert (answer.status_code, answer.json()["code"]) == (400, "wrong_statistic")
-    assert server.post(renamed("apple_count", help="round")).status_code == 202
-    made = renamed("apple_count", merge="max")
-    assert (
-        server.post(msgspec.structs.replace(made, info=msgspec.structs.replace(made.info, run="b"))).status_code == 202
-    )
+    assert own_run.post(renamed("apple_count", help="round")).status_code == 202
+    another = Run(own_run.server, f"not {own_run.name}")
+    assert another.post(renamed("apple_count", merge="max")).status_code == 202
 
 
 @pytest.mark.parametrize(
     "name", ["exponent_--5", "exponent_-", "exponent_\u0665", "exponent_007", f"exponent_{'9' * 4_000}"]
 )
-def test_a_name_like_a_bins_is_none(inside: Callable[..., Inside], name: str) -> None:
+def test_a_name_like_a_bins_is_none(own_run: Run, name: str) -> None:
     """Its number was read from it: `int("--5")` was a 500 of every page of the run, from one opening."""
-    server, made = inside(), renamed(name, unit="elements")
+    made = renamed(name, unit="elements")
     for message in (made, rows_with(made, name)):
-        assert server.post(message).status_code == 202
+        assert own_run.post(message).status_code == 202
     for path in ("", "/figures/exponents?tensor=0", "/figures/layers", "/slice?statistic=*"):
-        assert server.client.get(f"/api/v1/runs/1{path}").status_code == 200, path
+        assert own_run.ask(path).status_code == 200, path
 
 
 def rows_with(made: Opening, name: str) -> Batch:

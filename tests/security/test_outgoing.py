@@ -45,7 +45,7 @@ class Listener:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,)).start()
 
     def stop(self) -> None:
         self.server.shutdown()
@@ -110,7 +110,9 @@ def test_what_is_allowed_is_sent(listen: Callable[..., Listener]) -> None:
     assert service.asked == [("/hook?a=1", f"127.0.0.1:{service.port}", b'{"x":1}')]
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    "status", [302, *(pytest.param(each, marks=pytest.mark.slow) for each in (301, 303, 307, 308))]
+)
 def test_a_redirect_is_not_followed(
     status: int, weakened: bool, listen: Callable[..., Listener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +180,7 @@ def test_a_proxy_of_the_environment_is_not_used(
 
 def test_what_never_ends_is_hung_up_on(weakened: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of the answer each moment, which no timeout between two bytes would end."""
-    monkeypatch.setattr(outgoing, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(outgoing, "TIMEOUT_S", 0.2)
     if weakened:
         monkeypatch.setattr(outgoing, "_hang_up", lambda plain: None)
         monkeypatch.setattr(http.client, "_MAXHEADERS", 1 << 30)
@@ -190,7 +192,7 @@ def test_what_never_ends_is_hung_up_on(weakened: bool, monkeypatch: pytest.Monke
         with taken:
             taken.recv(4096)
             taken.sendall(b"HTTP/1.1 200 OK\r\n")
-            while not (weakened and len(sent) == 40) and not ended.wait(0.05):
+            while not (weakened and len(sent) == 40) and not ended.wait(0.01):
                 try:
                     taken.sendall(b"X-More: 1\r\n")
                 except OSError:
@@ -215,7 +217,7 @@ def test_over_https_too(weakened: bool, monkeypatch: pytest.MonkeyPatch, tmp_pat
     """TLS takes the socket over. The handle that is hung up on must be one that it left."""
     pair = made(tmp_path, "hook")
     monkeypatch.setenv("SSL_CERT_FILE", pair.cert)
-    monkeypatch.setattr(outgoing, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(outgoing, "TIMEOUT_S", 0.2)
     if weakened:
         monkeypatch.setattr(outgoing, "_hang_up", lambda plain: None)
     listening = socket.create_server(("127.0.0.1", 0))
@@ -226,9 +228,9 @@ def test_over_https_too(weakened: bool, monkeypatch: pytest.MonkeyPatch, tmp_pat
         with pair.context().wrap_socket(taken, server_side=True) as secure:
             secure.recv(4096)
             try:
-                for part in (b"HTTP/1.1 200 OK\r\n", *[b"X"] * 40, b": 1\r\n\r\n"):
+                for part in (b"HTTP/1.1 200 OK\r\n", *[b"X"] * (40 if weakened else 10_000), b": 1\r\n\r\n"):
                     secure.sendall(part)
-                    threading.Event().wait(0.05)
+                    threading.Event().wait(0.01)
             except OSError:
                 hung_up.set()
 

@@ -9,33 +9,31 @@ import pytest
 from rangewatch_server import access
 from rangewatch_server.store.access import digest_of
 from tests.security.conftest import Inside
+from tests.server.process import Run
 from tests.server.records import catalogue, opening
 
 KNOWN = catalogue(1)
 
 
 def test_a_rebound_name_reads_nothing(
-    inside: Callable[..., Inside], weakened: bool, monkeypatch: pytest.MonkeyPatch
+    own_run: Run, shared_inside: Inside, weakened: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if weakened:
         monkeypatch.setattr(access, "is_our_host", lambda host, callers: True)
-    server = inside()
-    assert server.post(opening(KNOWN, "secret-run")).status_code == 202
-    answer = server.get_raw("/api/v1/runs", host="rebound.example")
-    assert (b"secret-run" in answer) == weakened
+    assert own_run.post(opening(KNOWN)).status_code == 202
+    answer = shared_inside.get_raw("/api/v1/runs", host="rebound.example")
+    assert (own_run.name.encode() in answer) == weakened
 
 
 @pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
 def test_another_sites_page_deletes_nothing(
-    inside: Callable[..., Inside], weakened: bool, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    own_run: Run, weakened: bool, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if weakened:
         monkeypatch.setattr(access, "_check_site", lambda *_: None)
-    server = inside()
-    assert server.post(opening(KNOWN)).status_code == 202
-    status = server.client.delete("/api/v1/runs/1", headers=headers).status_code
-    assert status == (200 if weakened else 403)
-    assert len(server.client.get("/api/v1/runs").json()["runs"]) == (0 if weakened else 1)
+    assert own_run.post(opening(KNOWN)).status_code == 202
+    assert own_run.ask(method="DELETE", headers=headers).status_code == (200 if weakened else 403)
+    assert own_run.ask().status_code == (404 if weakened else 200)
 
 
 def test_a_token_for_looking_deletes_nothing(

@@ -51,10 +51,9 @@ def test_no_path_leads_out_of_the_pages(
         assert read == []
 
 
-@pytest.mark.parametrize("made", ["../../x", "..%2f..%2fx", "1;x=2", "1%00", "1%2f..%2f2", "%31", "1 ", "0x1", "1e0"])
-def test_no_number_of_a_run_is_a_path(inside: Callable[..., Inside], made: str) -> None:
-    """Numbers are numbers: 404 or 422, and never a 5xx. `%31` is 1, decoded once, and there is no run."""
-    server = inside()
-    for path in (f"/api/v1/runs/{made}/tensors", f"/api/v1/runs/{made}", f"/api/v1/runs/1/figures/{made}"):
-        status = int(server.get_raw(path.replace(" ", "%20")).split(b" ", 2)[1])
-        assert status in (404, 422), path
+def test_no_number_of_a_run_is_a_path(shared_inside: Inside) -> None:
+    """Numbers are numbers: 404 or 422, and never a 5xx. `%39` is 9, decoded once, and there are not so many runs."""
+    for made in ("../../x", "..%2f..%2fx", "1;x=2", "1%00", "1%2f..%2f2", "%39%39%39%39", "9999 ", "0x1", "1e0"):
+        for path in (f"/api/v1/runs/{made}/tensors", f"/api/v1/runs/{made}", f"/api/v1/runs/9999/figures/{made}"):
+            status = int(shared_inside.get_raw(path.replace(" ", "%20")).split(b" ", 2)[1])
+            assert status in (404, 422), path
