@@ -156,9 +156,9 @@ def test_an_interface_past_those_that_are_told_of_is_not_missed(planted: Planted
     assert _findings(planted) == []
 
 
-@pytest.mark.parametrize("line", ['{"level": "info"}', "{'a': 1}", "{", "[1]"])
-def test_what_a_sites_start_up_files_print_is_not_torchs(planted: Planted, line: str) -> None:
-    planted.write("/packages/sitecustomize.py", f"print({line!r})\n")
+def test_what_a_sites_start_up_files_print_is_not_torchs(planted: Planted) -> None:
+    lines = ['{"level": "info"}', "{'a': 1}", "{", "[1]"]
+    planted.write("/packages/sitecustomize.py", "".join(f"print({line!r})\n" for line in lines))
     facts = environment(planted.machine, deep=True)
     assert facts["torch"]["version"] == "2.6.0+cu124"
 
@@ -225,7 +225,7 @@ def test_no_secret_is_told(planted: Planted) -> None:
 
 
 def test_an_event_is_bounded(planted: Planted) -> None:
-    planted.environ |= {f"NCCL_{number:04}": "\x01é" * 10_000 for number in range(3_000)}
+    planted.environ |= {f"NCCL_{number:04}": "\x01é" * 10_000 for number in range(1_000)}
     planted.environ["LD_LIBRARY_PATH"] = ":".join(f"/cuda/{number}/{'x' * 200}" for number in range(3_000))
     event = environment_event(planted.machine)
     assert len(json.dumps(event)) <= EVENT_BYTES

@@ -18,9 +18,11 @@ from rangewatch.linkcheck import launch, supervisor
 from rangewatch.linkcheck import store as stores
 from rangewatch.linkcheck.children import Child
 from rangewatch.linkcheck.launch import LaunchError
+from rangewatch.linkcheck.place import Place
 from rangewatch.linkcheck.store import Address
 from rangewatch.linkcheck.tasks import PHASES, Task
 from rangewatch.linkcheck.worker import Part
+from tests.agent.ingest_double import IngestDouble
 
 PART = Part(Task(0, ((0, 1),)), 0, 0, 0, Address("127.0.0.1", 1, ""), ())
 
@@ -115,3 +117,20 @@ def test_a_store_that_nobody_keeps_is_waited_for_once(free_port: int, monkeypatc
     monkeypatch.setattr(stores, "_client", lambda address, connect_s: time.sleep(2.0))  # torch tries twice
     with pytest.raises(RuntimeError, match="nobody listens there"):
         stores._connect(Address("127.0.0.1", free_port, ""), 0.1)
+
+
+def test_an_address_that_is_taken_is_told(ingest: IngestDouble) -> None:
+    with pytest.raises(LaunchError, match=rf"cannot listen on port {ingest.port} \(Address already in use"):
+        launch._host(Address("127.0.0.1", ingest.port, ""))
+
+
+def test_a_rank_whose_first_one_does_not_answer_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(address: Address, connect_s: float) -> None:
+        raise RuntimeError("connection refused\nand a stack")
+
+    monkeypatch.setattr(launch, "Store", gone)
+    assert launch.follow(Place(3, 4, 3, Address("node1", 29500, ""), False), (), 1.0) == 2
+    said = "rangewatch linkcheck: rank 3: rank 0 at node1:29500 does not answer (connection refused)\n"
+    assert capsys.readouterr().err == said

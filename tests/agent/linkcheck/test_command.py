@@ -57,8 +57,7 @@ def test_healthy_ranks_pass_and_all_of_it_is_told_written_and_posted(
     assert ingest.openings[0].info.run == "links of Tuesday"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("last", [3, pytest.param(7, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("last", [pytest.param(3, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.soak)])
 def test_a_rank_that_crashes_with_every_other_takes_nobody_down(forker: Forker, last: int) -> None:
     """The case of ranks 0-6 that work together, and 7 that works alone only; and of fewer."""
     ran = forker.run("--nproc", str(last + 1), "--inject", f"{last}:die", "--json")
@@ -69,8 +68,13 @@ def test_a_rank_that_crashes_with_every_other_takes_nobody_down(forker: Forker, 
     assert f"ranks 0-{last - 1} work together" in ran.err and f"alone: {last + 1} ok" in ran.err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["wrong", "hang", pytest.param("slow", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("wrong", "hang")),
+        pytest.param("slow", marks=pytest.mark.soak),
+    ],
+)
 def test_a_bad_rank_is_named(forker: Forker, kind: str) -> None:
     ran = forker.run("--nproc", "4", "--timeout", "2", "--inject", f"2:{kind}", "--json")
     result = ran.result()
@@ -113,12 +117,15 @@ def test_nccl_that_is_not_there_falls_back_to_gloo_and_says_so(forker: Forker) -
     assert result["pairs"][0]["ok"]
 
 
-@pytest.mark.slow
 def test_ranks_find_one_another_by_slurms_variables(forker: Forker) -> None:
     # A job's number makes the port: two runs of this test beside each other must not meet, nor any other service.
     job = next(each for each in itertools.count(os.getpid()) if is_free(20_000 + each % 10_000))
     slurm = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": str(job), "SLURM_STEP_NODELIST": "localhost"}
-    ranks = [forker.begin("--json", SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank), **slurm) for rank in range(2)]
+    at_once = "from rangewatch.linkcheck import launch; launch.EXIT_S = 0.0"
+    ranks = [
+        forker.begin("--json", prelude=at_once, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank), **slurm)
+        for rank in range(2)
+    ]
     first, other = [each.end() for each in ranks]
     assert (first.status, other.status) == (0, 0), first.err
     assert first.result()["world_size"] == 2

@@ -101,3 +101,16 @@ def test_all_together_that_passes_again_is_told_once() -> None:
     lines = list(report.verdict(result))
     assert result["is_passing_again"] and not result["ok"]
     assert len([line for line in lines if "all ranks together" in line]) == 1
+
+
+def test_a_group_that_only_fails_together_is_narrowed_down() -> None:
+    result = checked([gpu(rank) for rank in range(5)], lambda group, backend: {0, 2, 3} <= set(group))
+    assert (result["ok"], result["bad_ranks"], result["bad_pairs"]) == (False, [], [])
+    assert result["bad_groups"] == [[0, 2, 3]] and len(result["subsets"]) > 1
+    assert any("0, 2 and 3" in line or "0, 2-3" in line for line in report.verdict(result))
+
+
+def test_a_rank_that_fails_with_every_other_is_left_out_and_the_rest_is_tested_together() -> None:
+    result = checked([gpu(rank) for rank in range(4)], lambda group, backend: len(group) > 1 and 2 in group)
+    assert (result["bad_ranks"], result["bad_pairs"], result["bad_groups"]) == ([2], [], [])
+    assert result["subsets"][-1]["ranks"] == [0, 1, 3] and result["subsets"][-1]["ok"]
