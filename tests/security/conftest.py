@@ -98,9 +98,11 @@ def no_agent_is_left() -> None:
     """No test here has an agent, and `shared_inside` has threads with names like an agent's."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
-    """One for all tests that want no more of it than runs of their own: `own_run`."""
+    """One for all tests of a module that want no more of it than runs of their own: `own_run`. Gone before the tests of
+    another folder, which look for threads with such names.
+    """
     server = Inside(Settings(db=str(tmp_path_factory.mktemp("inside") / "inside.db")))
     yield server
     server.stop()
