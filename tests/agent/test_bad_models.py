@@ -103,6 +103,7 @@ class TestTensors:
             assert handle.stats()["faults"] == {}
         assert sorted(ingest.tensors()["", "output", 0]) == [0]
 
+    @pytest.mark.slow  # torch imports its references for it
     def test_a_whole_model_on_meta(self, ingest: IngestDouble) -> None:
         model = net().to("meta")
         with rangewatch.attach(model, url=ingest.url, level="frames") as handle:

@@ -341,6 +341,7 @@ class TestWhatIsNotTrained:
         assert "rangewatch" not in program.graph_module.code
         assert torch.equal(program.module()(floats(1)[0]), model(floats(1)[0]))
 
+    @SLOW
     def test_a_compiled_copy_carries_no_agent(self, ingest: IngestDouble) -> None:
         model = blocks()
         with rangewatch.attach(model, url=ingest.url) as handle:

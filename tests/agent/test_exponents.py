@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -48,6 +48,7 @@ def of_patterns(dtype: torch.dtype, seed: int, size: int = 2000) -> Tensor:
 
 class TestEqualsNumpy:
     @pytest.mark.parametrize("dtype", DTYPES + FLOAT8, ids=str)
+    @settings(max_examples=20)
     @given(seed=st.integers(0, 2**32 - 1), size=st.integers(0, 300))
     def test_any_bits(self, dtype: torch.dtype, seed: int, size: int) -> None:
         tensor = of_patterns(dtype, seed, size)
@@ -115,6 +116,7 @@ def totals(rows: RangeRows | None) -> dict[tuple[str, int], float]:
 
 
 class TestMerging:
+    @settings(max_examples=20)
     @given(st.integers(0, 1000), st.integers(1, 40), st.sampled_from([8, 64]))
     def test_any_grouping_of_steps_is_the_whole(self, seed: int, count: int, every: int) -> None:
         block = random_block(seed, range(seed, seed + count))

@@ -39,7 +39,18 @@ class TestHere:
 
     @pytest.mark.parametrize("tier", ["not slow", pytest.param("slow", marks=SLOW)])
     def test_everything_else_in_the_interpreter(self, tier: str) -> None:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", tier, str(Path(__file__))]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--noconftest",
+            "-m",
+            tier,
+            str(Path(__file__)),
+        ]
         environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
         run = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert run.returncode == 0 and " passed" in run.stdout, run.stdout + run.stderr
@@ -447,13 +458,13 @@ class TestInterpreted:
         check(reads, torch.ones(3))
         assert not reads._is_thin and not reads.why_not
 
-    @settings(max_examples=6)
+    @settings(max_examples=6, deadline=None)  # run without the tests' conftest
     @given(st.data())
     def test_any_bits_in_any_layout(self, data: st.DataObject) -> None:
         self.any_bits(data)
 
     @SLOW
-    @settings(max_examples=100)
+    @settings(max_examples=100, deadline=None)
     @given(st.data())
     def test_any_bits_in_any_layout_many_times(self, data: st.DataObject) -> None:
         self.any_bits(data)

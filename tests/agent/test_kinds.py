@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 class TestInputs:
     @pytest.mark.parametrize("backend", ["auto", "device"])
-    @pytest.mark.parametrize("is_compiled", [False, True])
+    @pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_are_read_before_the_module_changes_them(
         self, ingest: IngestDouble, backend: str, is_compiled: bool
     ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -48,6 +48,7 @@ def test_events_stay_whole_with_their_neighbours() -> None:
     assert merge_steps(block([]), 8).steps.tolist() == []
 
 
+@settings(max_examples=40)
 @given(st.lists(st.floats(0, 1e300), min_size=1, max_size=40), st.integers(0, 200), st.lists(st.integers(0, 40)))
 def test_any_grouping_equals_the_whole(values: list[float], first: int, cuts: list[int]) -> None:
     whole = merge_steps(block(values, first), 10**9)

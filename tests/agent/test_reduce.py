@@ -181,14 +181,14 @@ def _values(dtype: torch.dtype) -> st.SearchStrategy[list[float]]:
     return st.lists(st.one_of(special, st.floats(width=32)), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(st.data(), st.sampled_from(DTYPES), st.sampled_from(PATHS))
 def test_any_values_equal_numpys(data: st.DataObject, dtype: torch.dtype, path: str) -> None:
     tensor = torch.tensor(data.draw(_values(dtype)), dtype=torch.float32).to(dtype)
     assert_equal(observed(path, tensor), expected(tensor))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(st.data(), st.sampled_from(PATHS))
 def test_merging_in_any_grouping_equals_the_whole(data: st.DataObject, path: str) -> None:
     """Calls in a step, then steps grouped at random by the catalogue's own merges, against numpy over everything."""

@@ -41,12 +41,13 @@ def test_is_recorded_under_the_module_that_calls(ingest: IngestDouble, backend: 
     assert ingest.entry("0 after norm", "output").shape == (3, 4)
 
 
-def test_in_a_compiled_region_it_has_its_own_name_alone(ingest: IngestDouble) -> None:
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
+def test_in_a_compiled_region_it_has_its_own_name_alone(ingest: IngestDouble, backend: str) -> None:
     watched = model()
-    plain = torch.compile(watched, backend="aot_eager", fullgraph=True)(torch.ones(3, 4))
+    plain = torch.compile(watched, backend=backend, fullgraph=True)(torch.ones(3, 4))
     torch._dynamo.reset()
     with rangewatch.attach(watched, url=ingest.url) as handle:
-        compiled = torch.compile(watched, backend="aot_eager", fullgraph=True)
+        compiled = torch.compile(watched, backend=backend, fullgraph=True)
         for _ in range(2):
             output = compiled(torch.ones(3, 4))
             assert torch.equal(output, plain)

@@ -57,7 +57,7 @@ def train(url: str | None, *, scaler: Any = None, compiled: bool = False, **opti
     return losses
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_step_is_all_the_microbatches_of_accumulate(ingest: IngestDouble, compiled: bool) -> None:
     losses = train(ingest.url, compiled=compiled)
     for fqn, kind in (("0", "output"), ("0", "grad_output"), ("3.weight", "grad")):

@@ -23,6 +23,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """Runs a script on DeepSpeed without what it would compile, for a minute, to reduce faster on a CPU."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformers_trainer", "lightning_trainer", "accelerate_loop", "deepspeed_loop"])
 def test_example(ingest: IngestDouble, name: str) -> None:
     environment = {"RANGEWATCH_URL": ingest.url, "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}

@@ -2,76 +2,30 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from torch import Tensor
 
-from rangewatch.integrations.transformers import RangewatchCallback
 from tests.agent.ingest_double import IngestDouble
+from tests.integrations.lazily import Lazily
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the libraries' own
 
+real: Any = Lazily("tests.integrations.transformers_trainers")
 ROWS, BATCH, ACCUMULATION = 24, 2, 2
 EPOCH_STEPS = ROWS // BATCH // ACCUMULATION
 
 
-class TinyConfig(PretrainedConfig):
-    model_type = "rangewatch-tiny"
-
-
-class Tiny(PreTrainedModel):
-    """Two layers and a dropout, so that a random number drawn by anybody else would show in the losses."""
-
-    config_class = TinyConfig
-    fails_at: int | None = None
-
-    def __init__(self, config: TinyConfig) -> None:
-        super().__init__(config)
-        self.first, self.drop, self.second = nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1)
-        self.calls = 0
-        self.post_init()
-
-    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        self.calls += self.training
-        if self.calls == self.fails_at:
-            raise ArithmeticError("the data is bad")
-        prediction = self.second(self.drop(self.first(x).relu()))
-        return {"loss": (prediction - labels).pow(2).mean(), "logits": prediction}
-
-
-class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
-    def __len__(self) -> int:
-        return ROWS
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        x = torch.sin(torch.arange(4) + index)
-        return {"x": x, "labels": x.prod(0, keepdim=True) + 4}
-
-
-def trainer(folder: Path, callbacks: list[TrainerCallback], **arguments: Any) -> Trainer:
-    torch.manual_seed(0)
-    defaults = {
-        "num_train_epochs": 2, "per_device_train_batch_size": BATCH, "gradient_accumulation_steps": ACCUMULATION,
-        "learning_rate": 0.01, "logging_steps": 1, "seed": 1, "use_cpu": True, "dataloader_pin_memory": False,
-        "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "output_dir": str(folder),
-    }  # fmt: skip
-    options = TrainingArguments(**{**defaults, **arguments})
-    model = Tiny(TinyConfig())
-    return Trainer(model=model, args=options, train_dataset=Rows(), eval_dataset=Rows(), callbacks=callbacks)
-
-
-def logged(trained: Trainer, name: str) -> dict[int, float]:
+def logged(trained: Any, name: str) -> dict[int, float]:
     """What the trainer has logged, by the agent's number of the step: that of `global_step` before it."""
     return {entry["step"] - 1: entry[name] for entry in trained.state.log_history if name in entry}
 
 
 def test_steps_are_those_of_global_step_and_logs_belong_to_them(ingest: IngestDouble, tmp_path: Path) -> None:
-    trained = trainer(tmp_path, [RangewatchCallback(run="tiny", url=ingest.url)], eval_strategy="epoch")
+    trained = real.trainer(tmp_path, [real.RangewatchCallback(run="tiny", url=ingest.url)], eval_strategy="epoch")
     trained.train()
     steps = list(range(2 * EPOCH_STEPS))
     assert trained.state.global_step == len(steps)
@@ -90,7 +44,7 @@ def test_steps_are_those_of_global_step_and_logs_belong_to_them(ingest: IngestDo
 def test_logs_before_the_first_step_and_in_the_middle_of_one_move_no_others(
     ingest: IngestDouble, tmp_path: Path
 ) -> None:
-    class InTheMiddle(TrainerCallback):
+    class InTheMiddle(real.TrainerCallback):
         def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             trained.log({"twice": float(state.global_step)})
 
@@ -98,7 +52,7 @@ def test_logs_before_the_first_step_and_in_the_middle_of_one_move_no_others(
             trained.log({"twice": -1.0})
 
     evaluations = {"eval_on_start": True, "eval_strategy": "steps", "eval_steps": 1}
-    trained = trainer(tmp_path, [RangewatchCallback(url=ingest.url), InTheMiddle()], **evaluations)
+    trained = real.trainer(tmp_path, [real.RangewatchCallback(url=ingest.url), InTheMiddle()], **evaluations)
     trained.train()
     steps = list(range(2 * EPOCH_STEPS))
     assert ingest.series("twice") == {step: float(step) for step in steps}
@@ -111,8 +65,8 @@ def test_logs_before_the_first_step_and_in_the_middle_of_one_move_no_others(
 def test_training_is_the_same_to_the_last_bit_with_the_server_there_away_or_no_callback(
     ingest: IngestDouble, tmp_path: Path
 ) -> None:
-    def train(callbacks: list[TrainerCallback]) -> tuple[list[float], list[Tensor]]:
-        trained = trainer(tmp_path, callbacks, eval_strategy="epoch")
+    def train(callbacks: list[Any]) -> tuple[list[float], list[Tensor]]:
+        trained = real.trainer(tmp_path, callbacks, eval_strategy="epoch")
         trained.train()
         return list(logged(trained, "loss").values()), [each.detach() for each in trained.model.parameters()]
 
@@ -120,7 +74,7 @@ def test_training_is_the_same_to_the_last_bit_with_the_server_there_away_or_no_c
     away.stop()
     plain = train([])
     for url in (ingest.url, away.url):
-        losses, parameters = train([RangewatchCallback(url=url, full_every=1)])
+        losses, parameters = train([real.RangewatchCallback(url=url, full_every=1)])
         assert losses == plain[0]
         assert all(torch.equal(one, other) for one, other in zip(parameters, plain[1], strict=True))
     assert ingest.series("loss")
@@ -128,8 +82,8 @@ def test_training_is_the_same_to_the_last_bit_with_the_server_there_away_or_no_c
 
 def test_a_resumed_training_goes_on_with_its_numbers(ingest: IngestDouble, tmp_path: Path) -> None:
     saves = {"save_strategy": "steps", "save_steps": 4}
-    trainer(tmp_path, [RangewatchCallback(url=ingest.url, run="r")], max_steps=4, **saves).train()
-    resumed = trainer(tmp_path, [RangewatchCallback(url=ingest.url, run="r")], **saves)
+    real.trainer(tmp_path, [real.RangewatchCallback(url=ingest.url, run="r")], max_steps=4, **saves).train()
+    resumed = real.trainer(tmp_path, [real.RangewatchCallback(url=ingest.url, run="r")], **saves)
     resumed.train(resume_from_checkpoint=True)
     assert sorted(ingest.series("wall_time_s")) == list(range(resumed.state.global_step))
     assert len({opening.info.incarnation for opening in ingest.openings}) == 2
@@ -138,7 +92,7 @@ def test_a_resumed_training_goes_on_with_its_numbers(ingest: IngestDouble, tmp_p
 def test_the_loss_scaler_is_found_and_its_skipped_steps_are_counted_as_the_trainer_does(
     ingest: IngestDouble, tmp_path: Path
 ) -> None:
-    trained = trainer(tmp_path, [RangewatchCallback(url=ingest.url)], num_train_epochs=1)
+    trained = real.trainer(tmp_path, [real.RangewatchCallback(url=ingest.url)], num_train_epochs=1)
     trained.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # fp16=True refuses a CPU
     trained.accelerator.native_amp = True
     trained.train()
@@ -151,8 +105,8 @@ def test_the_loss_scaler_is_found_and_its_skipped_steps_are_counted_as_the_train
 
 def test_a_model_that_the_trainer_compiles_is_read(ingest: IngestDouble, tmp_path: Path) -> None:
     """Twice: the second training of a trainer has compiled graphs from the first."""
-    trained = trainer(
-        tmp_path, [RangewatchCallback(url=ingest.url, run="compiled")], max_steps=2,
+    trained = real.trainer(
+        tmp_path, [real.RangewatchCallback(url=ingest.url, run="compiled")], max_steps=2,
         torch_compile=True, torch_compile_backend="aot_eager",
     )  # fmt: skip
     for incarnation in (1, 2):
@@ -166,8 +120,8 @@ def test_a_model_that_the_trainer_compiles_is_read(ingest: IngestDouble, tmp_pat
 
 
 def test_an_exception_that_is_caught_fails_the_run(ingest: IngestDouble, tmp_path: Path) -> None:
-    with pytest.raises(ArithmeticError), RangewatchCallback(url=ingest.url) as callback:
-        failing = trainer(tmp_path, [callback])
+    with pytest.raises(ArithmeticError), real.RangewatchCallback(url=ingest.url) as callback:
+        failing = real.trainer(tmp_path, [callback])
         failing.model.fails_at = 5
         failing.train()
     assert [event.message for event in ingest.events("failed")] == ["ArithmeticError: the data is bad"]
@@ -175,7 +129,7 @@ def test_an_exception_that_is_caught_fails_the_run(ingest: IngestDouble, tmp_pat
 
 
 def test_training_again_after_an_exception_attaches_anew(ingest: IngestDouble, tmp_path: Path) -> None:
-    trained = trainer(tmp_path, [RangewatchCallback(url=ingest.url)], max_steps=4)
+    trained = real.trainer(tmp_path, [real.RangewatchCallback(url=ingest.url)], max_steps=4)
     trained.model.fails_at = 5
     with pytest.raises(ArithmeticError):
         trained.train()
@@ -184,41 +138,23 @@ def test_training_again_after_an_exception_attaches_anew(ingest: IngestDouble, t
 
 
 def test_values_that_are_no_numbers_are_left_out(ingest: IngestDouble, tmp_path: Path) -> None:
-    class Odd(TrainerCallback):
+    class Odd(real.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             trained.log({"text": "x", "self": 1.0, "flag": True, "one": torch.ones(1), "many": torch.ones(2)})
 
-    trained = trainer(tmp_path, [RangewatchCallback(url=ingest.url), Odd()], max_steps=1)
+    trained = real.trainer(tmp_path, [real.RangewatchCallback(url=ingest.url), Odd()], max_steps=1)
     trained.train()
     assert ingest.series("one") == {0: 1.0} and ingest.series("flag") == {0: 1.0}
     assert not ingest.series("many") and not ingest.series("text")
 
 
-@pytest.mark.parametrize("options", [{"start_step": 3}, {"optimizer": None}, {"colour": "red"}])
-def test_unknown_options_are_refused_at_once(options: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=next(iter(options))):
-        RangewatchCallback(**options)
-
-
-def test_a_wrong_value_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="full_every"):
-        RangewatchCallback(full_every=0)
-
-
 def test_two_callbacks_are_refused(ingest: IngestDouble, tmp_path: Path) -> None:
-    first, second = RangewatchCallback(url=ingest.url), RangewatchCallback(url=ingest.url)
+    first, second = real.RangewatchCallback(url=ingest.url), real.RangewatchCallback(url=ingest.url)
     with first, pytest.raises(ValueError, match="attached already"):
-        trainer(tmp_path, [first, second]).train()
+        real.trainer(tmp_path, [first, second]).train()
 
 
 def test_disabled_by_the_environment(ingest: IngestDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANGEWATCH_ENABLED", "0")
-    trainer(tmp_path, [RangewatchCallback(url=ingest.url)], max_steps=1).train()
+    real.trainer(tmp_path, [real.RangewatchCallback(url=ingest.url)], max_steps=1).train()
     assert not ingest.requests
-
-
-def test_without_transformers_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    monkeypatch.delitem(sys.modules, "rangewatch.integrations.transformers")
-    with pytest.raises(ImportError, match="pip install transformers"):
-        import rangewatch.integrations.transformers  # noqa: F401
