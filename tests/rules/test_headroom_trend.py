@@ -35,6 +35,9 @@ GROWTH = {
     "staircase": np.r_[flat(8, 100, 0.05), 8 + np.floor(np.arange(1, 180) / 20) + NOISE.normal(0, 0.05, 179)],
     "with spikes": np.r_[flat(8, 100), rise(8, 0.1, 90, 0.1) + 1.5 * (np.arange(90) % 10 == 9)],
 }
+LONG = ("slow, over 200 steps", "staircase")
+"""To ask at each of their steps takes seconds."""
+
 STEPS = np.arange(400)
 CALM = {
     "noise": 12 + NOISE.normal(0, 0.7, 400),
@@ -78,8 +81,11 @@ def test_growth_is_told_five_steps_ahead(recording: Recording, name: str) -> Non
     assert found.facts["earliest_steps"] <= found.facts["about_steps"] <= found.facts["latest_steps"]
 
 
-@EVERY
-@pytest.mark.parametrize("name", GROWTH)
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [(name, 5 if name in LONG else 1) for name in GROWTH]
+    + [pytest.param(name, 1, marks=pytest.mark.slow) for name in LONG],
+)
 def test_once_told_it_is_told_until_the_overflow(recording: Recording, name: str, every: int) -> None:
     overflow = write(recording, GROWTH[name])
     assert overflow is not None
