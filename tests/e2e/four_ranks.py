@@ -3,7 +3,8 @@
     four_ranks.py URL TROUBLE [SEED...]
 
 With seeds there is a run of `STEPS` steps for each, in which every rank is late now and then by chance; without, one
-run that goes on until it is killed. A rank that stops prints when, in seconds since the epoch.
+run that goes on until it is killed. A rank that stops prints when, in seconds since the epoch. TROUBLE may be two,
+"backward, skip": late until it stops, at `LATE_STOP_AT`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LATE_S = 0.03
 STEPS = 80
 NOISE_S = 0.001  # mean of what each rank is late by in a step, exponentially distributed
 WIDTH, DEPTH = 64, 4
-STOP_AT = 30  # the step at which a rank stops
+STOP_AT, LATE_STOP_AT = 30, 70  # the step at which a rank stops
 
 
 class Rows(Dataset):  # type: ignore[type-arg]
@@ -80,9 +81,9 @@ def main(url: str, trouble: str, *seeds: str) -> None:
 
 
 def train(url: str, trouble: str, seed: str) -> None:
-    rank = dist.get_rank()
-    mine, chance = trouble if rank == 2 else "", random.Random(f"{seed}/{rank}")
-    model = DistributedDataParallel(Model(mine == "backward"), bucket_cap_mb=0.02)
+    rank, troubles = dist.get_rank(), trouble.split(", ")
+    mine, chance = troubles if rank == 2 else [], random.Random(f"{seed}/{rank}")
+    model = DistributedDataParallel(Model("backward" in mine), bucket_cap_mb=0.02)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     run = f"{trouble} {seed}".strip()
     with rangewatch.attach(model, optimizer, url=url, run=run, ship_interval_s=0.2):
@@ -90,12 +91,13 @@ def train(url: str, trouble: str, seed: str) -> None:
             if seed:
                 time.sleep(chance.expovariate(1 / NOISE_S))
             loss = model(values).square().mean()
-            if mine == "before backward":
+            if "before backward" in mine:
                 time.sleep(LATE_S)
             loss.backward()
-            stop(mine, step)
-            if trouble in HANGS:
-                dist.all_reduce(torch.ones(4 if mine == "size" and step == STOP_AT else 8))
+            if step == (LATE_STOP_AT if len(troubles) > 1 else STOP_AT) and mine:
+                stop(mine[-1])
+            if troubles[-1] in HANGS:
+                dist.all_reduce(torch.ones(4 if "size" in mine and step == STOP_AT else 8))
             optimizer.step()
             optimizer.zero_grad()
 
@@ -103,18 +105,17 @@ def train(url: str, trouble: str, seed: str) -> None:
 HANGS = ("skip", "size", "SIGSTOP", "SIGKILL")
 
 
-def batches(mine: str) -> Iterator[torch.Tensor]:
-    yield from DataLoader(Rows(LATE_S if mine == "data loader" else 0.0), batch_size=8)
+def batches(mine: list[str]) -> Iterator[torch.Tensor]:
+    yield from DataLoader(Rows(LATE_S if "data loader" in mine else 0.0), batch_size=8)
 
 
-def stop(mine: str, step: int) -> None:
-    if step != STOP_AT or not mine:
-        return
+def stop(trouble: str) -> None:
+    """In the way that this trouble is; does nothing where a rank is only late."""
     print(time.time(), flush=True)
-    if mine == "skip":
+    if trouble == "skip":
         wait_elsewhere()
-    elif mine in ("SIGSTOP", "SIGKILL"):
-        os.kill(os.getpid(), getattr(signal, mine))
+    elif trouble in ("SIGSTOP", "SIGKILL"):
+        os.kill(os.getpid(), getattr(signal, trouble))
 
 
 def wait_elsewhere() -> None:

@@ -20,7 +20,7 @@ from rangewatch_server.store.engine import open_database
 from tests import forked
 from tests.server.process import Server
 
-STEPS = 45
+STEPS = 24
 
 
 @pytest.fixture

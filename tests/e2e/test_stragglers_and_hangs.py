@@ -20,7 +20,7 @@ from tests.server.process import Server
 
 WORKER = Path(__file__).with_name("four_ranks.py")
 RANKS = 4
-HANG_S = 1.0
+HANG_S = 2.0
 ENOUGH_STEPS = 60
 SLOW = pytest.mark.slow
 SOAK = [pytest.mark.soak, pytest.mark.timeout(300)]
@@ -81,16 +81,21 @@ def collectives(server: Server, run: int) -> dict[str, Any]:
     return server.get(f"/api/v1/runs/{run}/collectives")
 
 
+def test_who_is_late_is_named_and_then_who_stops(start: Any) -> None:
+    server, run = start("backward, skip")
+    late_is_named(server, run, "backward")
+    stopped_is_named(server, run, "skip")
+
+
 @pytest.mark.parametrize(
-    "where",
-    [
-        "backward",
-        pytest.param("data loader", marks=SLOW),
-        pytest.param("before backward", marks=SOAK),
-    ],
-)
+    "where", [pytest.param("data loader", marks=SLOW), pytest.param("backward", marks=SOAK),
+              pytest.param("before backward", marks=SOAK)],
+)  # fmt: skip
 def test_the_late_rank_is_named_and_what_it_is_late_with(start: Any, where: str) -> None:
-    server, run = start(where)
+    late_is_named(*start(where), where)
+
+
+def late_is_named(server: Server, run: int, where: str) -> None:
     verdict = wait_for(lambda: named(collectives(server, run)))
     assert verdict["rank"] == 2 and verdict["class"] == "non-communication slow", verdict
     wanted = {"before backward": {"before backward", "forward"}, "backward": {"inside backward"}}
@@ -130,13 +135,15 @@ def test_nobody_is_named_where_nothing_is_planted(start: Any) -> None:
 @pytest.mark.parametrize(
     ("trouble", "hang_s"),
     [
-        ("skip", HANG_S),
         pytest.param("SIGSTOP", HANG_S, marks=SLOW),
         *(pytest.param(each, None, marks=SOAK) for each in ("skip", "SIGSTOP", "size", "SIGKILL")),
     ],
 )
 def test_who_stops_is_named_while_the_others_wait(start: Any, trouble: str, hang_s: float | None) -> None:
-    server, run = start(trouble, hang_s)
+    stopped_is_named(*start(trouble, hang_s), trouble)
+
+
+def stopped_is_named(server: Server, run: int, trouble: str) -> None:
     found = wait_for(lambda: told(server, run, of_all=trouble == "size"))
     assert found["culprits"] == [2], found["text"]
     assert server.get(f"/api/v1/runs/{run}")["hang"]
