@@ -12,6 +12,7 @@ from tests.browser.hand_made import Runs, accept, number
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
 
+PAGES = ("", "/layers", "/step?step=20&rank=0")
 KNOWN, SIZE = catalogue(3), 2_000  # more steps than a lane has columns: what is shown grows no more
 # At most, of one update; the first ones still compile.
 KEPT = {"Nodes": 2.0, "JSEventListeners": 0.9, "JSHeapUsedSize": 100_000.0}
@@ -49,9 +50,13 @@ def held(tab: Tab, devtools: CDPSession) -> dict[str, float]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", ["", "/layers", "/step?step=20&rank=0"])
-@pytest.mark.parametrize("updates", [8, pytest.param(120, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize(
+    ("page", "updates"),
+    [
+        pytest.param("/layers", 8, marks=pytest.mark.slow),
+        *(pytest.param(page, 120, marks=[pytest.mark.soak, pytest.mark.timeout(600)]) for page in PAGES),
+    ],
+)
 def test_a_live_page_holds_no_more_after_many_updates(tab: Tab, runs: Runs, page: str, updates: int) -> None:
     run = f"followed {page} {updates}"
     first = batch(KNOWN, 0, range(SIZE), run=run, series={"loss": 1.0, "step_time_s": 0.1})
