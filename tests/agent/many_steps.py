@@ -120,7 +120,10 @@ def rss_bytes() -> int:
 
 
 def left() -> list[Any]:
-    """Objects of ours by class, open files, threads of Python and of the process."""
+    """Objects of ours by class, open files, threads of Python and of the process. Threads that are about to end do."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("rangewatch-"):
+            thread.join(30)
     gc.collect()
     ours = [type(each) for each in gc.get_objects() if str(type(each).__module__).startswith("rangewatch.")]
     files, tasks = (sum(1 for _ in Path(f"/proc/self/{folder}").iterdir()) for folder in ("fd", "task"))
