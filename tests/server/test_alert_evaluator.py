@@ -1,7 +1,8 @@
-"""Looks at a run, one by one, on both databases: what opens, what changes, what is over; two servers open one alert."""
+"""Looks at a run, one by one: what opens, what changes, what is over; two servers open one alert."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,16 @@ class Rules:
             return [(each.target, each.what) for each in waiting]
 
 
+BOTH = pytest.mark.parametrize(
+    "database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)], indirect=True
+)
+
+
+@pytest.fixture
+def store(sqlite_url: str, open_store: Callable[[str], Store]) -> Store:
+    return open_store(sqlite_url)
+
+
 @pytest.fixture
 def rules(store: Store, monkeypatch: pytest.MonkeyPatch) -> Rules:
     return Rules(store, monkeypatch)
@@ -87,7 +98,11 @@ def test_what_a_rule_that_failed_found_before_is_not_over(rules: Rules) -> None:
     assert rules.rows(is_open=True) == []
 
 
-def test_two_servers_open_one_alert_and_a_later_one_knows_it(rules: Rules) -> None:
+@BOTH
+def test_two_servers_open_one_alert_and_a_later_one_knows_it(
+    database_url: str, open_store: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = Rules(open_store(database_url), monkeypatch)
     one, other = rules.server(), rules.server()
     rules.findings = []
     one.look(1)
@@ -131,7 +146,11 @@ def test_less_than_a_target_wants_is_not_sent(rules: Rules) -> None:
     assert rules.sent() == []
 
 
-def test_a_deleted_run_leaves_no_alert(rules: Rules) -> None:
+@BOTH
+def test_a_deleted_run_leaves_no_alert(
+    database_url: str, open_store: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = Rules(open_store(database_url), monkeypatch)
     server = rules.server()
     server.look(1)
     server.jobs(lambda connection: mark_deleted(connection, 1), forgets=True)
