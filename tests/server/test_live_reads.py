@@ -116,14 +116,23 @@ def shown(run: RunReader, rank: int, start: int, stop: int) -> int:
     return max(0, min(stop, stream.last_step + 1) - max(start, stream.first_step))
 
 
-@pytest.mark.parametrize("runs", [1, pytest.param(4, marks=pytest.mark.slow), pytest.param(100, marks=SOAK)])
-def test_nothing_is_missed_while_tiles_are_made(store: Store, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("database_url", "runs"),
+    [
+        ("sqlite", range(4, 5)),
+        pytest.param("sqlite", range(4), marks=pytest.mark.slow),
+        pytest.param("postgres", range(4, 5), marks=pytest.mark.slow),
+        *(pytest.param(each, range(100), marks=SOAK) for each in ("sqlite", "postgres")),
+    ],
+    indirect=["database_url"],
+)
+def test_nothing_is_missed_while_tiles_are_made(store: Store, runs: range, monkeypatch: pytest.MonkeyPatch) -> None:
     queries = Queries(store.engines.reader, live_s=15, memory=store.writer.merged)
     readers = Readers(queries)
     with ThreadPoolExecutor(READERS) as threads:
         looking = [threads.submit(readers.look, seed) for seed in range(READERS)]
         try:
-            for number in range(runs):
+            for number in runs:
                 planned, chance = load(number)
                 monkeypatch.setattr(transaction, "FOLD_S", planned.fold_s)
                 monkeypatch.setattr(transaction, "KEPT_STREAMS", chance.choice([0, 64]))
