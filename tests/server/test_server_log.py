@@ -25,9 +25,7 @@ def test_a_server_that_says_much_is_not_held_up(start_server: Callable[..., Serv
 
 
 FAILS = """
-    import pytest
-
-from tests.server.process import Server
+    from tests.server.process import Server
 
     def test_it(tmp_path):
         server = Server(str(tmp_path / "a.db"), "--log-level", "debug")
