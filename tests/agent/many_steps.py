@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,9 @@ def glibc(function: str, *given: int) -> None:
 def many_steps(url: str, run: str, count: int, warm_count: int) -> dict[str, Any]:
     """`stats` is what the agent says of itself before the end."""
     run_of(url, f"{run}, warm-up", 10, 10)
-    before = left()
+    before = settled()
     stats, grown_bytes = run_of(url, run, warm_count, count)
-    return {"before": before, "after": left(), "grown_bytes": grown_bytes, "stats": stats}
+    return {"before": before, "after": settled(before), "grown_bytes": grown_bytes, "stats": stats}
 
 
 def many_attaches(url: str, run: str, count: int, warm_count: int, same_model: bool) -> dict[str, Any]:
@@ -73,9 +74,9 @@ def many_attaches(url: str, run: str, count: int, warm_count: int, same_model: b
 
     hooks = hooks_of(model)
     attach(warm_count)
-    before, warm_bytes = left(), rss_bytes()
+    before, warm_bytes = settled(), rss_bytes()
     attach(count - warm_count)
-    after, grown_bytes = left(), rss_bytes() - warm_bytes
+    after, grown_bytes = settled(before), rss_bytes() - warm_bytes
     return {"before": [before, hooks], "after": [after, hooks_of(model)], "grown_bytes": grown_bytes}
 
 
@@ -119,11 +120,19 @@ def rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def settled(wanted: list[Any] | None = None) -> list[Any]:
+    """What is left once that is `wanted`, or stays the same for a while: threads that are about to end do so first."""
+    seen = [left()]
+    while seen[-1] != wanted and len(seen) < 300:
+        if wanted is None and seen[-5:] == [seen[-1]] * 5:
+            break
+        time.sleep(0.02)
+        seen.append(left())
+    return seen[-1]
+
+
 def left() -> list[Any]:
-    """Objects of ours by class, open files, threads of Python and of the process. Threads that are about to end do."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("rangewatch-"):
-            thread.join(30)
+    """Objects of ours by class, open files, threads of Python and of the process."""
     gc.collect()
     ours = [type(each) for each in gc.get_objects() if str(type(each).__module__).startswith("rangewatch.")]
     files, tasks = (sum(1 for _ in Path(f"/proc/self/{folder}").iterdir()) for folder in ("fd", "task"))

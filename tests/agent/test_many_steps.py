@@ -46,7 +46,7 @@ def test_a_loop_of_many_steps(run: Run, steps: int, warm_steps: int) -> None:
         pytest.param(250, 60, ATTACH_BYTES, marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
     ],
 )
-@pytest.mark.parametrize("loop", ["same_model", "new_models"])
+@pytest.mark.parametrize("loop", ["new_models", pytest.param("same_model", marks=pytest.mark.slow)])
 def test_attached_and_detached_again_and_again(
     run: Run, loop: str, count: int, warm_count: int, most_bytes: int
 ) -> None:
