@@ -15,6 +15,7 @@ from sqlalchemy import make_url
 from starlette.datastructures import Headers
 
 from rangewatch import wire
+from rangewatch_server import app as application
 from rangewatch_server import audit_cli, callers, login, serve, token_cli
 from rangewatch_server.access import needed_role
 from rangewatch_server.app import create_app
@@ -278,6 +279,13 @@ def test_logins_are_limited(start_server: Callable[..., Server]) -> None:
         assert (limited.status_code, limited.json()["code"]) == (429, "too_often")
         assert 0 < int(limited.headers["retry-after"]) <= 60
     assert server.client.get("/api/v1/runs", headers=bearer("s3cret")).status_code == 200, "others go on"
+
+
+def test_changes_are_limited_and_reads_are_not(app: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "CHANGES", Rate(2, 0.001))
+    client = app()
+    assert [client.delete("/api/v1/runs/9").status_code for _ in range(3)] == [404, 404, 429]
+    assert client.get("/api/v1/runs").status_code == 200
 
 
 def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,12 @@ class App(NamedTuple):
         return found
 
 
+def wanting(rank: int = 0) -> Opening:
+    """Of a rank that was attached with `on_alert`; it is one of two."""
+    found = opening(KNOWN, rank=rank, world_size=2)
+    return msgspec.structs.replace(found, info=msgspec.structs.replace(found.info, takes_alerts=True))
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():  # the test's own time limit ends it
         threading.Event().wait(0.01)
@@ -247,8 +253,10 @@ def test_a_silenced_finding_is_shown_and_not_sent(serve: Callable[..., App], rec
     app = serve(f'[[webhook]]\nname = "ops"\nurl = "{ours.url}"\n')
     made = app.client.post("/api/v1/silences", json={"seconds": 600, "rule": "first_nonfinite"})
     assert made.status_code == 201
-    app.overflow()
+    app.post(wanting(), batch(KNOWN, 0, range(STEPS), {"nan_count": 3.0}))
     alert = app.one_alert()
+    app.wait_for_look()
+    assert app.get("runs/1/commands")["commands"] == [], "nor are its ranks told"
     assert alert["silenced_by"] == made.json()["id"]
     assert app.get(f"alerts/{alert['id']}")["deliveries"] == []
     assert app.client.delete(f"/api/v1/silences/{made.json()['id']}").status_code == 200
@@ -347,9 +355,7 @@ def test_the_diagnosis_goes_by_the_thresholds_in_force(run: Run) -> None:
 
 def test_ranks_that_want_it_are_told(serve: Callable[..., App]) -> None:
     app = serve()
-    told, not_told = (opening(KNOWN, rank=rank, world_size=2) for rank in (0, 1))
-    told = msgspec.structs.replace(told, info=msgspec.structs.replace(told.info, takes_alerts=True))
-    app.post(not_told, told)
+    app.post(opening(KNOWN, rank=1, world_size=2), wanting())
     app.post(batch(KNOWN, 0, range(STEPS), {"nan_count": 3.0}, rank=1))
     wait_for(lambda: app.get("runs/1/commands")["commands"] != [])
     (command,) = app.post(batch(KNOWN, 0, range(STEPS)))
