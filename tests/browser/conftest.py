@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, ViewportSize
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, ViewportSize, expect
 
 from tests.browser import hand_made
 from tests.browser.hand_made import Runs
 from tests.server.process import Server
 
-WIDTH, HEIGHT, TIMEOUT_MS = 1280, 900, 10_000
+WIDTH, HEIGHT = 1280, 900
+TIMEOUT_MS = 30_000  # the patience of a test beside many others, and no promise of the pages
+expect.set_options(timeout=TIMEOUT_MS)
 DRAWN = """() => {
   const main = document.querySelector("main");
   const lanes = [...main.querySelectorAll(".plot")];
