@@ -90,6 +90,13 @@ def kill_a_rank(demo: Demo, children: dict[int, str]) -> None:
     assert_gone(children)
 
 
+def test_a_child_is_asked_to_end_before_it_is_killed(tmp_path: Path) -> None:
+    script = "trap 'echo asked; exit' TERM; echo ready; while :; do sleep 0.01; done"
+    with Child("rank 0", ["bash", "-c", script], {}, tmp_path, read=True) as child:
+        assert child.stdout.readline() == b"ready\n"
+    assert child.stdout.read() == b"asked\n"
+
+
 def test_interrupted_start_leaves_no_process(start_demo: StartDemo) -> None:
     demo = start_demo(5000)
     interrupt(demo, signal.SIGTERM, begun(demo, 3))
