@@ -215,7 +215,7 @@ def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     async def read() -> None:
         room = body.Room(10**9)
         with pytest.raises(ApiError) as raised, room.taken() as taken:
-            await body.read_body(Request({"type": "http", "headers": []}, receive), 10**9, taken)
+            await body.read_body(Request({"type": "http", "headers": []}, receive), 2_000, taken)
         assert (raised.value.status, raised.value.code, room.left_bytes) == (408, "slow_body", 10**9)
 
     in_own_loop(read)
