@@ -16,12 +16,6 @@ from tests.browser.hand_made import Runs, accept, number
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
 
-# A page looks by itself each 10 s, too; from now on only when the server tells it to.
-ONLY_WHEN_TOLD = """() => {
-  const real = setTimeout;
-  window.setTimeout = (done, ms, ...more) => real(done, ms === 10_000 ? 2 ** 31 - 1 : ms, ...more);
-}"""
-
 
 def click_cell(page: Page, figure: str, step: float, row: float) -> None:
     page.get_by_test_id(f"figure-{figure}").scroll_into_view_if_needed()
@@ -31,8 +25,9 @@ def click_cell(page: Page, figure: str, step: float, row: float) -> None:
 
 
 def wait_for_columns(page: Page, columns: int) -> None:
+    """Sooner than a page looks by itself, without being told."""
     drawn_columns = "document.querySelector('.plot').cells.columns"
-    page.wait_for_function(f"() => {drawn_columns} == {columns}")
+    page.wait_for_function(f"() => {drawn_columns} == {columns}", timeout=7_000)
 
 
 def wait_for_rows(page: Page, rows: int) -> None:
@@ -145,7 +140,6 @@ def test_an_open_page_follows_the_run(tab: Tab, runs: Runs) -> None:
     page = tab.open(start_growing(growing))
     expect(page.get_by_test_id("following")).to_be_visible()
     page.evaluate("() => (window.notReloaded = true)")
-    page.evaluate(ONLY_WHEN_TOLD)
     known = catalogue(3)
     accept(growing, batch(known, 1, range(20, 60), {"amax": hand_made.LIMIT / 2}, run="growing"))
     wait_for_columns(page, 60)
