@@ -6,6 +6,7 @@ want only a run of their own, `run`), a browser with one context, and PostgreSQL
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
@@ -44,6 +45,12 @@ hypothesis.settings.register_profile("rangewatch", deadline=None, print_blob=Tru
 hypothesis.settings.load_profile("rangewatch")
 
 _numbers = itertools.count(1)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: a test that lets garbage be collected need not look through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,12 +16,6 @@ from tests.agent.ingest_double import IngestDouble, Reply, refused
 
 # Threads that share small tensors wait for each other longer than they work, where pytest's workers have all cores.
 torch.set_num_threads(1)
-
-
-def pytest_collection_finish() -> None:
-    """What is imported by now stays: a test that lets garbage be collected need not look through all of it."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture

@@ -346,7 +346,7 @@ def test_on_a_phone_the_navigation_is_a_bar_that_opens(tab: Tab, runs: Runs) -> 
     page.wait_for_url("**/alerts")
     expect(alerts).to_be_hidden()
     page.get_by_test_id("run-picker").get_by_role("button").click()
-    expect(page.get_by_role("option").first).to_be_in_viewport()
+    expect(page.get_by_role("listbox", name="Runs")).to_be_in_viewport()
     assert page.evaluate(SIDEWAYS) <= 0
 
 

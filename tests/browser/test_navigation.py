@@ -25,9 +25,7 @@ def click_cell(page: Page, figure: str, step: float, row: float) -> None:
 
 
 def wait_for_columns(page: Page, columns: int) -> None:
-    """Sooner than a page looks by itself, without being told."""
-    drawn_columns = "document.querySelector('.plot').cells.columns"
-    page.wait_for_function(f"() => {drawn_columns} == {columns}", timeout=7_000)
+    page.wait_for_function(f"() => document.querySelector('.plot').cells.columns == {columns}")
 
 
 def wait_for_rows(page: Page, rows: int) -> None:

@@ -85,9 +85,8 @@ def compare(csv_file: bytes, parquet_file: bytes) -> pa.Table:
     return found
 
 
-@pytest.mark.parametrize(
-    "name", ["hostile", *(pytest.param(each, marks=pytest.mark.slow) for each in PAGES if each != "hostile")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
 def test_every_figure_has_its_csv_as_parquet(name: str, tab: Tab, runs: Runs) -> None:
     run, path, expected = PAGES[name]
     page = tab.open(f"/runs/{getattr(runs, run)}{path}")
@@ -105,6 +104,7 @@ def test_every_figure_has_its_csv_as_parquet(name: str, tab: Tab, runs: Runs) ->
             assert any(LONG in each for each in found)
 
 
+@pytest.mark.slow
 def test_the_types_of_a_heatmap_are_told_and_what_is_not_known_is_null(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=0")
     found = read(save(page, "layers", "Parquet of what is shown")[1])
@@ -166,6 +166,7 @@ def failure(page: Page, name: str) -> Locator:
     return lane(page, name).locator(".figure-said")
 
 
+@pytest.mark.slow
 def test_what_writes_it_is_fetched_when_it_is_asked_for(tab: Tab, runs: Runs) -> None:
     """And where it cannot be fetched the menu says so, and tries again when asked again."""
     asked: list[str] = []

@@ -73,7 +73,7 @@ def test_it_is_worked_with_keys(tab: Tab, runs: Runs) -> None:
     expect(button).to_be_focused()
 
 
-@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("is_refused", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_it_is_copied_with_the_clipboard_or_without(is_refused: bool, tab: Tab, runs: Runs) -> None:
     """Without https there is no clipboard, and beside a dialog nothing can be selected."""
     page = tab.open(f"/runs/{runs.states}")

@@ -35,7 +35,7 @@ QUICK = (
 """The shortest training of each class."""
 
 TOGETHER = (
-    (("one_of_two_ranks_overflows",), ()),
+    (("one_of_two_ranks_overflows",), (pytest.mark.slow,)),
     (("weight_of_one_of_two_ranks_is_nan",), (pytest.mark.slow,)),
     (tuple(each.name for each in cases.ALL if each.ranks == 4), (pytest.mark.soak,)),
 )

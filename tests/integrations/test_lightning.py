@@ -88,10 +88,11 @@ def test_with_several_optimizers_a_step_is_one_of_each_also_when_resumed(ingest:
     assert sorted(ingest.series("wall_time_s")) == list(range(2 * ROWS // BATCH))
 
 
-@pytest.mark.parametrize("configured", [None, [], [real.elsewhere()]], ids=["none", "empty", "elsewhere"])
+@pytest.mark.parametrize("optimizers", ["none", "empty", "elsewhere"])
 def test_without_an_optimizer_of_the_modules_a_step_is_a_batch(
-    ingest: IngestDouble, tmp_path: Path, configured: Any
+    ingest: IngestDouble, tmp_path: Path, optimizers: str
 ) -> None:
+    configured = {"none": None, "empty": [], "elsewhere": [real.elsewhere()]}[optimizers]
     """Lightning puts an optimizer without parameters in for None. None of these is any reason to fail the fit."""
     manual = {"accumulate_grad_batches": 1, "max_epochs": 1}
     plain, module = real.OwnOptimizer(configured), real.OwnOptimizer(configured)

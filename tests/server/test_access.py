@@ -72,7 +72,7 @@ REQUESTS = [
     ("GET", "/metrics", LOOKED),
     ("POST", "/api/v1/runs/1/commands", CHANGED),
     ("DELETE", "/api/v1/runs/1/commands/99", CHANGED),
-    ("DELETE", "/api/v1/runs/99", CHANGED),
+    ("DELETE", "/api/v1/runs/999999999", CHANGED),
     ("GET", "/api/v1/prune", CHANGED),
     ("POST", "/api/v1/prune", CHANGED),
     ("GET", "/api/v1/backup", CHANGED),
@@ -318,11 +318,11 @@ def test_the_servers_own_token_and_its_sessions(app: Callable[..., TestClient]) 
 def test_what_an_admin_does_is_recorded(secured: Secured, capsys: pytest.CaptureFixture[str]) -> None:
     asked = secured.ask("POST", "/api/v1/runs/1/commands", "admin", json=TRACE)
     assert asked.status_code == 201
-    assert secured.ask("DELETE", "/api/v1/runs/98", "admin").status_code == 404
+    assert secured.ask("DELETE", "/api/v1/runs/999999998", "admin").status_code == 404
     refused = secured.ask("POST", "/api/v1/runs/1/commands", "view", json=TRACE)
     assert refused.status_code == 403
     deleted, trace = secured.ask("GET", "/api/v1/audit?limit=2", "admin").json()["records"]
-    assert (deleted["what"], deleted["status"], deleted["who"]) == ("DELETE /api/v1/runs/98", 404, "the-admin")
+    assert (deleted["what"], deleted["status"], deleted["who"]) == ("DELETE /api/v1/runs/999999998", 404, "the-admin")
     assert trace["what"] == "POST /api/v1/runs/1/commands"
     assert (trace["status"], trace["who"], trace["client"]) == (201, "the-admin", "127.0.0.1")
     assert '"kind":"trace","steps":3' in trace["detail"]

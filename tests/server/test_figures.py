@@ -119,7 +119,7 @@ def test_first_overflow_and_verdict(small: Run) -> None:
 
 
 BAD = [
-    ("/api/v1/runs/99", 404, "unknown_run"),
+    ("/api/v1/runs/999999999", 404, "unknown_run"),
     ("/api/v1/runs/99999999999999999999999", 404, "unknown_run"),
     ("/api/v1/runs/abc", 422, "bad_parameter"),
     ("step?rank=9", 404, "unknown_rank"),
