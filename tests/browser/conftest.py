@@ -93,6 +93,7 @@ class Pages:
         """A page that nobody uses."""
         found = self.free.pop(0) if self.free else Tab(self.context)
         found.address, found.expected = address, list(expected)
+        found.page.bring_to_front()  # a page behind another draws nothing until it is asked for a picture
         return found
 
     def give_back(self, tab: Tab) -> list[str]:

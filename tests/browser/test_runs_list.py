@@ -186,5 +186,11 @@ def test_a_run_that_failed_says_why_and_when_it_was_seen_last(tab: Tab, runs: Ru
     row = page.locator(f"[data-run='{runs.partial}']")
     expect(row).to_contain_text("Rank 3: RuntimeError: the data loader ended", timeout=30_000)
     expect(row).to_contain_text(" ago")
+
+
+@pytest.mark.slow
+def test_open_alerts_are_counted(tab: Tab, runs: Runs) -> None:
+    """Once the rules have looked."""
+    page = tab.open("/")
     hung = page.locator(f"[data-run='{runs.hung}']").get_by_role("link", name=re.compile(r"^Alerts: \d+"))
     expect(hung).to_be_visible(timeout=30_000)

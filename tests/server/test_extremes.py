@@ -148,7 +148,7 @@ def test_names_of_4_kib(served: Server) -> None:
 @pytest.mark.parametrize(
     ("database_url", "runs"),
     [
-        ("sqlite", 100),
+        pytest.param("sqlite", 100, marks=pytest.mark.slow),
         pytest.param("sqlite", 1_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
         pytest.param("postgres", 20, marks=pytest.mark.slow),  # which makes two partitions for each
         pytest.param("postgres", 1_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
