@@ -51,6 +51,7 @@ def troubled(runs: Runs) -> int:
     return number(runs.server, "troubled")
 
 
+@pytest.mark.slow
 def test_the_worst_agents_come_first_equal_ones_are_one_row_and_their_cost_is_a_lane(
     tab: Tab, runs: Runs, troubled: int
 ) -> None:

@@ -216,6 +216,7 @@ def test_marks_come_live_and_the_focus_stays(tab: Tab, runs: Runs) -> None:
     expect(page.get_by_test_id("alert-tip").locator("p")).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_alerts_that_cannot_be_read_leave_the_page_whole(tab: Tab, run: int) -> None:
     tab.expected.append("status of 500")
     page = tab.open(f"/runs/{run}")

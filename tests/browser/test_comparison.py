@@ -57,6 +57,7 @@ def test_two_ranks_differ_as_their_magnitudes_do(tab: Tab, runs: Runs) -> None:
         expect(page.locator(".comparison .lane-readout")).to_have_text(f"step {step} · {expected}")
 
 
+@pytest.mark.slow
 def test_another_run_is_found_by_its_name(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=0")
     assert page.locator(drawn.selector("comparison")).count() == 0

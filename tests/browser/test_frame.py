@@ -92,6 +92,7 @@ def test_last_seen_counts_on_without_any_news(tab: Tab, runs: Runs) -> None:
     assert int(seen.inner_text().split()[2]) > before
 
 
+@pytest.mark.slow
 def test_another_run_is_found_by_typing_and_opened_on_the_same_page(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=1&tensor=3&step=5&start=10&stop=50")
     page.keyboard.press("r")
@@ -154,6 +155,7 @@ def test_one_range_bar_is_on_every_page_over_steps_and_shows_where_the_run_overf
     assert 1 <= len(at) <= 4
 
 
+@pytest.mark.slow
 def test_the_strip_is_dragged_at_its_edges_in_its_middle_and_beside(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers")
     assert shown(page) == (0, STEPS - 1)
@@ -245,6 +247,7 @@ def test_keys_move_the_strip_and_the_shown_steps_and_back_undoes_it(tab: Tab, ru
     wait_for_steps(page, 60, 99)
 
 
+@pytest.mark.slow
 def test_following_has_a_width_of_its_own_and_is_switched(tab: Tab, runs: Runs) -> None:
     accept(runs.server, opening(KNOWN, "followed"), batch(KNOWN, 0, range(60), run="followed"))
     path = f"/runs/{number(runs.server, 'followed')}/layers"
@@ -268,6 +271,7 @@ def test_following_has_a_width_of_its_own_and_is_switched(tab: Tab, runs: Runs) 
     wait_for_steps(page, 40, 79)
 
 
+@pytest.mark.slow
 def test_every_key_is_listed_in_a_dialog_and_two_go_to_each_page(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     page.keyboard.press("?")

@@ -79,6 +79,7 @@ def test_another_statistic_is_drawn_on_its_own_scale(tab: Tab, runs: Runs) -> No
     expect(first).to_contain_text(f"{LIMIT / 2 ** bits(1)[0, 0]:.2e}".replace("e+0", "e"))
 
 
+@pytest.mark.slow
 def test_the_tree_closes_modules_by_pointer_and_by_keys(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers")
     root = page.get_by_role("treeitem").first

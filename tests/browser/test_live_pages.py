@@ -170,6 +170,7 @@ def test_what_is_chosen_stays_chosen(live: Live, tab: Tab) -> None:
     expect(link).to_be_focused()
 
 
+@pytest.mark.slow
 def test_typing_is_not_disturbed_by_steps_that_come(live: Live, tab: Tab) -> None:
     page = tab.open(f"{live.path}/layers")
     name = page.get_by_label("Part of a layer's name")

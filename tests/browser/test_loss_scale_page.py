@@ -141,6 +141,7 @@ def test_a_range_narrows_all_of_it(tab: Tab, runs_of_scales: Numbers) -> None:
     page.wait_for_url("**/step?step=150&*start=100&stop=200")
 
 
+@pytest.mark.slow
 def test_drops_come_in_pages(tab: Tab, runs_of_scales: Numbers) -> None:
     page = tab.open(f"/runs/{runs_of_scales.many}/loss-scale")
     seen = [row[0] for row in rows(page)]

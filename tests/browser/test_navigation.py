@@ -67,6 +67,7 @@ def test_choices_of_another_page_do_not_change_what_a_click_opens(tab: Tab, runs
     page.wait_for_url("**/layers?rank=0&start=70&stop=171")
 
 
+@pytest.mark.slow
 def test_an_answer_that_comes_late_does_not_move_the_page_that_is_read(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}")
     held: list[Route] = []

@@ -47,6 +47,7 @@ def test_any_name_is_one_word_of_a_shell(tab: Tab, runs: Runs) -> None:
     assert found == [["rangewatch", "export", name, *rest] for name in (*QUOTED, *["7"] * len(BY_NUMBER))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hostile", pytest.param("states", marks=pytest.mark.slow)])
 def test_what_is_typed_writes_the_report(name: str, tab: Tab, runs: Runs, tmp_path: Path) -> None:
     page = tab.open(f"/runs/{getattr(runs, name)}")

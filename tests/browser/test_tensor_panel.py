@@ -56,6 +56,7 @@ def test_a_run_of_one_rank_says_so(tab: Tab, runs: Runs) -> None:
     expect(page.locator(PANEL)).to_contain_text("the run has one rank, so there is no spread")
 
 
+@pytest.mark.slow
 def test_escape_and_the_button_close_and_give_the_focus_back(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?rank=0&against=rank:1")
     name = page.locator("[data-testid=comparison-table]").get_by_role("link").first

@@ -38,6 +38,7 @@ def test_one_lane_that_is_refused_says_so_and_the_others_are_drawn(tab: Tab, run
     expect(page.get_by_test_id(TIMELINE)).to_have_attribute("data-ready", re.compile(r"\d"))
 
 
+@pytest.mark.slow
 def test_an_answer_that_breaks_off_or_is_no_answer_is_said(tab: Tab, runs: Runs) -> None:
     def cut(route: Route) -> None:
         answer = route.fetch()

@@ -113,6 +113,7 @@ def test_it_is_said_when_it_has_come(traced: tuple[Run, list[Agent]], tab: Tab) 
     expect(page.locator("#said")).to_have_text("The trace is here: step 1, rank 0.")
 
 
+@pytest.mark.slow
 def test_a_trace_is_taken_back_with_the_keyboard(traced: tuple[Run, list[Agent]], tab: Tab) -> None:
     run, _ = traced
     page = tab.open(f"/runs/{run.id}")
@@ -132,6 +133,7 @@ def test_a_trace_is_taken_back_with_the_keyboard(traced: tuple[Run, list[Agent]]
     assert {each["state"] for each in run.get(f"/commands/{asked(run)}")["states"]} == {"withdrawn"}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_asked_is_refused_in_words(traced: tuple[Run, list[Agent]], tab: Tab) -> None:
     run, _ = traced
     tab.expected.append("status of 4(04|09)")

@@ -123,6 +123,7 @@ def test_a_tables_order_is_in_its_address_and_on_the_way_back(
         assert ordered(tab, table, usual) == before
 
 
+@pytest.mark.slow
 def test_the_usual_order_and_one_that_cannot_be_are_no_part_of_a_view_and_the_server_is_not_asked(
     tab: Tab, dropping: int
 ) -> None:

@@ -44,6 +44,7 @@ def export(server: Server, *arguments: object) -> subprocess.CompletedProcess[st
     return forked.server.run("-m", "rangewatch", "export", *map(str, arguments), "--url", server.url)
 
 
+@pytest.mark.slow
 def test_the_report_opens_without_a_server(exported: Run, tmp_path: Path, new_tab: Callable[..., Tab]) -> None:
     file = tmp_path / "report.html"
     told = export(exported.server, exported.id, file)

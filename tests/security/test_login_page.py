@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Tab
@@ -14,6 +15,7 @@ from tests.server.tokens import cookie_at, create, revoke
 EVERYWHERE = "() => JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}, location.href])"
 
 
+@pytest.mark.slow
 def test_in_and_out(inside: Callable[..., Inside], new_tab: Callable[..., Tab]) -> None:
     server = inside()
     assert server.post(opening(catalogue(1), "the-run")).status_code == 202

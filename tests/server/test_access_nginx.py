@@ -68,6 +68,7 @@ def behind(start_server: Callable[..., Server], tmp_path: Path) -> Iterator[Behi
         nginx.terminate()
 
 
+@pytest.mark.slow
 def test_everything_works_behind_nginx(behind: Behind) -> None:
     client = behind.client
     ours = {"Origin": f"https://{NAME}", "Sec-Fetch-Site": "same-origin"}

@@ -227,6 +227,7 @@ def test_too_many_exports_wait_and_a_client_that_goes_makes_room(sent: tuple[Run
     wait_for(lambda: run.ask("/slice?stop=5&format=arrow").status_code == 200)
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_is_broken_off_not_cut_short(run: Run) -> None:
     send(run)  # more than connections hold of it
     path = run.path("/slice?axes=step,rank,tensor&statistic=*&format=csv")

@@ -75,6 +75,7 @@ def is_sound(path: Path) -> bool:
         return connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     """A quota, as the limit on the size of a process's files; it is lifted while the server runs."""
     server = start_server(db=str(tmp_path / "a.db"))

@@ -95,7 +95,8 @@ class XidWatch:
                 if error.is_driver:
                     return  # the collector makes a new watch when the driver is back
                 if error.code != TIMEOUT:
-                    self._stop.wait(PAUSE_S)  # a lost card fails at once, each time, and the others are still to be heard
+                    # A lost card fails at once, each time, and the others are still to be heard.
+                    self._stop.wait(PAUSE_S)
                 continue
             self._tell(event)
 

@@ -267,6 +267,7 @@ time.sleep(2)
 """
 
 
+@pytest.mark.slow
 def test_a_process_may_end_with_collectives_under_way(tmp_path: Path) -> None:
     """gloo calls back when the peer has gone: without an interpreter that would be an abort."""
     commands = [["-c", UNDER_WAY, rank, tmp_path / "store"] for rank in range(2)]

@@ -138,6 +138,7 @@ def test_a_segmentation_fault_inside_a_collective(tmp_path: Path, server: Server
     assert_steps_are_stored(tmp_path / "server.db", "run", list(range(STEPS)), rank=1)
 
 
+@pytest.mark.slow
 def test_other_ends_are_told_apart(tmp_path: Path, server: Server, start: Start) -> None:
     hows = ("exit", "SIGTERM", "error", "detach", "unwatched")
     jobs = {
