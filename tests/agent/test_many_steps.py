@@ -38,6 +38,7 @@ def test_a_loop_of_many_steps(run: Run, steps: int, warm_steps: int) -> None:
     assert found["grown_bytes"] < RSS_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "warm_count", "most_bytes"),
     [

@@ -49,7 +49,8 @@ class Tab:
         self.page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
+        asked_by_itself = message.location.get("url", "").endswith("/favicon.ico")  # by the browser, beside /healthz
+        if message.type in ("error", "warning") and not asked_by_itself:
             self.problems.append(f"console: {message.text} ({message.location.get('url')})")
 
     def _request(self, request: Request) -> None:

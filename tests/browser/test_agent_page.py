@@ -104,6 +104,7 @@ def test_an_agent_with_nothing_to_say_is_told_as_that(tab: Tab, runs: Runs) -> N
     expect(page.get_by_test_id("no-cost")).to_contain_text("No step has arrived")
 
 
+@pytest.mark.slow
 def test_names_on_the_agent_page_stay_text(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.hostile}/agent")
     expect(page.get_by_test_id("agent-not-observed")).to_contain_text(MARKUP[0])

@@ -224,6 +224,7 @@ def test_the_strip_has_the_edges_of_the_ranks_by_steps(tab: Tab, runs: Runs) -> 
         assert picture["x"] + picture["width"] - box["x"] - box["width"] == pytest.approx(12, abs=0.02)
 
 
+@pytest.mark.slow
 def test_keys_move_the_strip_and_the_shown_steps_and_back_undoes_it(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?start=50&stop=150")
     strip(page).focus()

@@ -104,6 +104,7 @@ def test_the_timeline_tells_waiting_from_communicating(tab: Tab, runs: Runs) -> 
     expect(lane.locator("output")).to_contain_text("rank 1:")
 
 
+@pytest.mark.slow
 def test_hang_is_marked_only_while_there_is_one(tab: Tab, runs: Runs) -> None:
     page = visit(tab, f"/runs/{runs.states}")
     expect(page.locator("#nav a[data-page=collectives]")).to_be_visible()

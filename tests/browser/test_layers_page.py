@@ -113,6 +113,7 @@ def test_rows_can_stand_worst_first(tab: Tab, runs: Runs) -> None:
     assert labels[2] == "blocks.0.ff output"  # it was saturated
 
 
+@pytest.mark.slow
 def test_an_expression_narrows_a_bad_one_is_explained_and_nothing_that_matches_is_said(tab: Tab, runs: Runs) -> None:
     tab.expected.append("422")
     page = tab.open(f"/runs/{runs.states}/layers")

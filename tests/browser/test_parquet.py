@@ -150,6 +150,7 @@ def made(seed: int) -> dict[str, Any]:
     return {"columns": columns, "textColumns": texts, "rows": [[column[i] for column in filled] for i in range(rows)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [12, pytest.param(60, marks=pytest.mark.slow)])
 def test_any_table_comes_back_as_it_was(tab: Tab, runs: Runs, count: int) -> None:
     page = tab.open(f"/runs/{runs.empty}")

@@ -76,6 +76,7 @@ def traces(page: Page) -> Locator:
     return page.get_by_test_id("trace")
 
 
+@pytest.mark.slow
 def test_a_trace_is_followed_until_it_is_here(traced: tuple[Run, list[Agent]], tab: Tab) -> None:
     run, (first, second) = traced
     page = tab.open(f"/runs/{run.id}")

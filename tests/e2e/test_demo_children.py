@@ -97,6 +97,7 @@ def test_a_child_is_asked_to_end_before_it_is_killed(tmp_path: Path) -> None:
     assert child.stdout.read() == b"asked\n"
 
 
+@pytest.mark.slow
 def test_interrupted_start_leaves_no_process(start_demo: StartDemo) -> None:
     demo = start_demo(5000)
     interrupt(demo, signal.SIGTERM, begun(demo, 3))

@@ -61,6 +61,7 @@ def parameters_read(server: Server, run: str) -> int:
     return sum(any(each) for each in found["values"]["checksum_max"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 20), marks=SOAK)], ids=["one", "others"])
 def test_a_flipped_bit_is_named(served: Server, seeds: range) -> None:
     train(served.url, *(f"flip {seed}" for seed in seeds))

@@ -65,6 +65,7 @@ def trained(tmp_path: Path, port: int) -> Iterator[tuple[Path, list[dict[str, An
     yield db, steps
 
 
+@pytest.mark.slow
 def test_no_step_is_missing_and_none_is_doubled(trained: tuple[Path, list[dict[str, Any]]]) -> None:
     db, steps = trained
     assert [step["step"] for step in steps] == list(range(STEPS)), "training went on while the server was away"

@@ -24,6 +24,7 @@ def test_modules_are_found_where_python_finds_them(tmp_path: Path, arguments: tu
     assert json.loads(forked.server.run(*arguments, "more", cwd=tmp_path).stdout) == json.loads(started)
 
 
+@pytest.mark.slow
 def test_what_is_only_in_the_repository_is_not_there(tmp_path: Path) -> None:
     """Nor is it there for having been imported already."""
     for name in ("tests", "bench", "tools", "examples", "forker"):

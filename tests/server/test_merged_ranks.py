@@ -158,6 +158,7 @@ def test_memory_and_tiles_hold_everything_once_the_ranks_have_passed(store: Stor
         assert reads == []  # no rank was read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [*(pytest.param(each, marks=pytest.mark.slow) for each in (100, 462)), 700])
 def test_ranks_that_report_one_after_another(store: Store, size: int) -> None:
     """Each later rank fills in steps that are merged already, and passes the frontier in the same message."""
@@ -170,6 +171,7 @@ def test_ranks_that_report_one_after_another(store: Store, size: int) -> None:
     check(Queries(store.engines.reader, 15))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [400, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_nothing_is_missing_while_tiles_are_made(store: Store, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read without a pause, all ranks never hold less than each does, whatever moves to tiles meanwhile."""

@@ -21,6 +21,7 @@ def test_few_ranks_send_as_they_like(few: dict[int, StreamState]) -> None:
     assert Pace(few).send_every_s(3) == LEAST_S
 
 
+@pytest.mark.slow
 def test_many_ranks_share_the_requests_and_spread_out() -> None:
     many = Pace(streams(1_024))
     asked = [many.send_every_s(rank) for rank in range(1_024)]

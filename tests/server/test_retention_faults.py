@@ -208,6 +208,7 @@ def test_a_coarse_mark_is_not_carried_to_later_steps() -> None:
     assert by_size[0].step < 65_536 - 8_192
 
 
+@pytest.mark.slow
 def test_a_process_that_resumes_in_thinned_steps_keeps_its_own(store: Store, truth: dict[str, np.ndarray]) -> None:
     fill(store, truth)
     thin_all(store, level=2)

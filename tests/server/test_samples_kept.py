@@ -287,6 +287,7 @@ def test_a_deleted_run_takes_its_samples_along(store: Store) -> None:
             assert "samples_run_1" not in inspect(connection).get_table_names()
 
 
+@pytest.mark.slow
 def test_backups_move_them_between_databases(
     urls: tuple[str, str], open_store: Callable[[str], Store], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.server.process import Server
 
 
+@pytest.mark.slow
 def test_a_server_that_says_much_is_not_held_up(start_server: Callable[..., Server]) -> None:
     """Over the 64 KiB that a pipe holds: it stopped in the middle of a line, and so did its test."""
     server = start_server("--log-level", "debug")

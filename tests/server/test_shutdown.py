@@ -62,6 +62,7 @@ class Load:
             assert not thread.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "threads"),
     [

@@ -117,6 +117,7 @@ def test_nccl_that_is_not_there_falls_back_to_gloo_and_says_so(forker: Forker) -
     assert result["pairs"][0]["ok"]
 
 
+@pytest.mark.slow
 def test_ranks_find_one_another_by_slurms_variables(forker: Forker) -> None:
     # A job's number makes the port: two runs of this test beside each other must not meet, nor any other service.
     job = next(each for each in itertools.count(os.getpid()) if is_free(20_000 + each % 10_000))
