@@ -7,6 +7,7 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -207,7 +208,8 @@ def test_what_never_ends_is_hung_up_on(weakened: bool, monkeypatch: pytest.Monke
         assert post(url, b"", {}, LOOPBACK) == 200
         assert len(sent) == 40
     else:
-        assert post(url, b"", {}, LOOPBACK) == 200  # it ends, though the answer does not
+        with suppress(OutgoingError):  # it ends, though the answer does not: read as far as it came, or reset
+            assert post(url, b"", {}, LOOPBACK) == 200
     ended.set()
     thread.join()
     listening.close()
