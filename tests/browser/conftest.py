@@ -123,22 +123,7 @@ def pages(browser: Browser) -> Pages:
 
 
 @pytest.fixture
-def start_empty(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Starts servers of their own for a test: `start(*arguments, db=...)`."""
-    started: list[Server] = []
-
-    def start(*arguments: str, db: str = "own.db") -> Server:
-        started.append(Server(str(tmp_path / db), *arguments))
-        return started[-1]
-
-    yield start
-    for server in started:
-        if server.process.poll() is None:
-            server.stop()
-
-
-@pytest.fixture
-def new_tab(pages: Pages, browser: Browser, start_empty: Callable[..., Server]) -> Iterator[Callable[..., Tab]]:
+def new_tab(pages: Pages, browser: Browser, start_server: Callable[..., Server]) -> Iterator[Callable[..., Tab]]:
     """Opens tabs in the worker's context. `permissions` and `viewport` are the context's and the page's until the test
     ends; with any other option, or with `own`, it is a context of its own: no cookies, storage or cache of another.
     Servers that the test starts are stopped after it has left their pages.

@@ -78,8 +78,8 @@ class Live:
 
 
 @pytest.fixture
-def live(runs: Runs, start_empty: Callable[..., Server]) -> Live:
-    found = Live(runs.server, start_empty)
+def live(runs: Runs, start_server: Callable[..., Server]) -> Live:
+    found = Live(runs.server, start_server)
     found.send(FIRST)
     return found
 
@@ -193,8 +193,8 @@ def test_typing_is_not_disturbed_by_steps_that_come(live: Live, tab: Tab) -> Non
     expect(first).to_have_value("3")
 
 
-def test_a_lost_server_is_said_and_heals(start_empty: Callable[..., Server], new_tab: Callable[..., Tab]) -> None:
-    live = Live(start_empty(), start_empty)
+def test_a_lost_server_is_said_and_heals(start_server: Callable[..., Server], new_tab: Callable[..., Tab]) -> None:
+    live = Live(start_server(), start_server)
     live.send(FIRST)
     page = new_tab(live.server.url, expected=GONE).open(live.path)
     note = page.get_by_test_id("connection-lost")

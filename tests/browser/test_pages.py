@@ -80,8 +80,8 @@ def test_what_does_not_exist_is_said_with_a_way_back(tab: Tab) -> None:
         expect(page.get_by_test_id("runs-table")).to_be_visible()
 
 
-def test_a_token_is_asked_for_once(new_tab: Callable[..., Tab], start_empty: Callable[..., Server]) -> None:
-    server = start_empty("--token", "right")
+def test_a_token_is_asked_for_once(new_tab: Callable[..., Tab], start_server: Callable[..., Server]) -> None:
+    server = start_server("--token", "right")
     tab = new_tab(server.url, expected=["status of 401"])
     page = tab.open("/")
     expect(page.get_by_test_id("error-state")).to_contain_text("asks for a token")

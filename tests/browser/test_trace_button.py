@@ -166,11 +166,11 @@ def test_a_run_that_has_ended_cannot_be_traced(traced: tuple[Run, list[Agent]], 
 
 @pytest.mark.slow
 def test_who_may_only_look_is_told_so(
-    tmp_path: Path, new_tab: Callable[..., Tab], start_empty: Callable[..., Server]
+    tmp_path: Path, new_tab: Callable[..., Tab], start_server: Callable[..., Server]
 ) -> None:
-    db = str(tmp_path / "own.db")
+    db = str(tmp_path / "server.db")
     sender, viewer = create(db, "agents", "ingest"), create(db, "ana", "view")
-    server = start_empty()
+    server = start_server()
     Agent(server, "run", 0, sender).send()
     page = new_tab(server.url, expected=["status of 401"]).open("/")
     page.get_by_label("Token").fill(viewer)

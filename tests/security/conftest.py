@@ -25,7 +25,7 @@ from rangewatch.records import Batch, Opening
 from rangewatch_server.app import create_app
 from rangewatch_server.connections import BoundedConnection
 from rangewatch_server.settings import Settings
-from tests.browser.conftest import new_tab, pages, start_empty  # noqa: F401 - fixtures
+from tests.browser.conftest import new_tab, pages  # noqa: F401 - fixtures
 from tests.server.databases import lay_tables
 from tests.server.process import Run
 
