@@ -28,9 +28,9 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rangewatch.collectors import collectives
-from rangewatch.collectors.flight_recorder import FlightRecorder
-from rangewatch.records import RankInfo
+from rangewatch.collectors.collectives import collector as collectives
+from rangewatch.collectors.collectives.flight_recorder import FlightRecorder
+from rangewatch.wire.records import RankInfo
 
 RUNGS = ("plain", "hooks", "wrapped")
 BUCKETS_MB = (25, 1)

@@ -35,11 +35,11 @@ from tests.faults.fault import Fault, Job
 from tests.faults.healthy import healthy, stops
 from tests.faults.ranks import launch, run_name
 from tests.faults.verdict import LEAD, lead, verdict
-from tests.server.store import Store
+from tests.server.opened_store import Store
 
 from rangewatch import statistics, wire
-from rangewatch.records import Batch, Catalogue, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry
-from rangewatch_server.diagnosis import diagnose
+from rangewatch.wire.records import Batch, Catalogue, RangeRows, RankInfo, SeriesRows, StreamHeader, TensorEntry
+from rangewatch_server.rules.diagnosis import diagnose
 
 STEPS, TENSORS, RANKS, LOOKS = 512, 300, 8, 5
 
@@ -160,7 +160,7 @@ def _write(store: Store) -> None:
     known, steps = Catalogue(statistics.ALL, tuple(entries)), np.arange(STEPS)
     usual = {"call_count": 1.0, "numel": 32.0, "nan_count": 0.0, "inf_count": 0.0}
     for rank in range(RANKS):
-        store.send(Opening(RankInfo("cost", rank, RANKS, rank, "host", "a", 1_000), known))
+        store.send(StreamHeader(RankInfo("cost", rank, RANKS, rank, "host", "a", 1_000), known))
         amax = np.random.default_rng(rank).lognormal(0, 0.3, (TENSORS, STEPS))
         columns = {name: np.full(amax.shape, value) for name, value in usual.items()} | {"amax": amax}
         ranges = RangeRows(steps, np.arange(TENSORS), columns)

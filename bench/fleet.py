@@ -51,8 +51,8 @@ def main() -> int:
     result = summary(counts, samples, stored_bytes)
     print_summary(result)
     if pages is not None:
-        told = pages.newest
-        print(f"{told['open']} of {options.pages} live pages left open, {told['cut']} cut, {told['events']:,} events")
+        live = pages.newest
+        print(f"{live['open']} of {options.pages} live pages left open, {live['cut']} cut, {live['events']:,} events")
     if options.find_limit:
         print_limit(counts, options)
     shown = {name: value if math.isfinite(value) else None for name, value in result.items()}
@@ -182,12 +182,12 @@ def print_limit(counts: list[dict[str, Any]], options: argparse.Namespace) -> No
     """Each stage, and the last that kept up."""
     kept = 0.0
     for steps_per_s, stage in itertools.groupby(counts, key=lambda each: each["steps_per_s"]):
-        told = list(stage)
-        latencies_ms = np.concatenate([each["latencies_ms"] for each in told])
+        reported = list(stage)
+        latencies_ms = np.concatenate([each["latencies_ms"] for each in reported])
         p99_ms = np.percentile(latencies_ms, 99) if len(latencies_ms) else math.inf
-        is_behind = any(each["is_behind"] for each in told)
+        is_behind = any(each["is_behind"] for each in reported)
         kept = kept if is_behind else steps_per_s
-        oldest_s, late_s = (max(each[name] for each in told) for name in ("oldest_s", "late_s"))
+        oldest_s, late_s = (max(each[name] for each in reported) for name in ("oldest_s", "late_s"))
         line = f"  {steps_per_s:6.2f} steps/s: p99 {p99_ms:7.0f} ms, oldest {oldest_s:5.1f} s, load late {late_s:.2f} s"
         print(line + (", behind" if is_behind else ""))
     values = kept * options.ranks * options.tensors * values_a_step(options.full_every)

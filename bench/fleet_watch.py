@@ -56,8 +56,8 @@ class Watch(threading.Thread):
                 now, now_s = self._cpu_s(), time.perf_counter()
                 server, load = ((new - old) / (now_s - before_s) for new, old in zip(now, before, strict=True))
                 before, before_s = now, now_s
-                page_ms, rss, told = self._page_ms(), self.server.rss_bytes(), self._get("/metrics") or ""
-                sample = (now_s - began_s, page_ms, rss, server, load, _first(QUEUE, told), _first(RULES, told))
+                page_ms, rss, reported = self._page_ms(), self.server.rss_bytes(), self._get("/metrics") or ""
+                sample = (now_s - began_s, page_ms, rss, server, load, _first(QUEUE, reported), _first(RULES, reported))
                 self.samples.append(Sample(*sample))
 
     def stop(self) -> None:
@@ -82,8 +82,8 @@ class Watch(threading.Thread):
         return answer.data.decode("utf-8", "replace") if answer.status == 200 else None
 
 
-def _first(metric: re.Pattern[str], told: str) -> float:
-    found = metric.search(told)
+def _first(metric: re.Pattern[str], reported: str) -> float:
+    found = metric.search(reported)
     return float(found[1]) if found else float("nan")
 
 

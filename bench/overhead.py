@@ -34,7 +34,7 @@ import torch
 from overhead_lanes import Lane, Setting
 from overhead_models import WORKLOADS
 from overhead_variants import VARIANTS, NotInstalled, end_wandb
-from rangewatch.demo.children import free_port, start_server
+from rangewatch.commands.demo.children import free_port, start_server
 
 COMPILED_COPIES = 2 * len(VARIANTS)
 """Torch's limit of compilations of one function, which each variant's copy of the model takes part of."""

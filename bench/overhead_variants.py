@@ -17,8 +17,8 @@ from torch import nn
 from transformers.debug_utils import DebugUnderflowOverflow
 
 import rangewatch
-from rangewatch.containers import leaves
-from rangewatch.options import Options
+from rangewatch.core.options import Options
+from rangewatch.recording.containers import leaves
 
 AfterStep = Callable[[int], None]
 """Called at the end of each step, inside the time that is measured, with the step's number."""

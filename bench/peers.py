@@ -97,11 +97,11 @@ def together(python: Path, name: str, folder: Path, seconds: float, processes: i
     for each, (_, errors) in zip(started, outputs, strict=True):
         if each.returncode:
             raise subprocess.CalledProcessError(each.returncode, name, stderr=errors)
-    told = [json.loads(output.splitlines()[-1]) for output, _ in outputs]
-    values = sum(each["values"] for each in told)
+    reported = [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+    values = sum(each["values"] for each in reported)
     stored = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
     return {
-        "processes": processes, "values_per_s": sum(each["values"] / each["seconds"] for each in told),
+        "processes": processes, "values_per_s": sum(each["values"] / each["seconds"] for each in reported),
         "bytes_per_value": stored / values,
     }  # fmt: skip
 

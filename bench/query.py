@@ -28,7 +28,7 @@ import numpy as np
 import urllib3
 
 from query_build import kept
-from rangewatch_server.queries import Queries
+from rangewatch_server.query.reader import Queries
 from rangewatch_server.store.engine import open_database
 from server_process import Server
 

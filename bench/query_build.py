@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rangewatch.wire import decode, encode
+from rangewatch_server.ingest.writer import Busy, Writer
 from rangewatch_server.store.engine import open_database
-from rangewatch_server.store.writer import Busy, Writer
 from traffic import Rank, values_a_step
 
 BATCH_STEPS = 64  # what an agent ships at once when steps are fast

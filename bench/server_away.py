@@ -110,7 +110,7 @@ def toggle(server: Server | None, db: Path, port: int) -> Server | None:
 def start_ranks(url: str, steps: int) -> list[subprocess.Popen]:
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RANGEWATCH_URL": url}
     shared |= {"RANGEWATCH_RUN": "away", "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "rangewatch.demo.train", "--steps", str(steps)]
+    command = [sys.executable, "-m", "rangewatch.commands.demo.train", "--steps", str(steps)]
     return [
         subprocess.Popen(
             command, env={**os.environ, **shared, "RANK": str(rank)}, text=True,

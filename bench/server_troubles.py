@@ -90,7 +90,7 @@ def _watched(
         time.sleep(0.05)
     dropped = handle.stats()["dropped"]
     handle.detach()
-    found = server.told(run)
+    found = server.reported(run)
     assert found["finished"], "the end did not arrive"
     row["refused"] += dropped.get("server_rejected", 0)
     row["missing"] += 0 if dropped.get("server_rejected") else steps - int(found["calls"])

@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch import limits, wire
-from rangewatch.records import Batch, RangeRows, RankInfo, SeriesRows
-from rangewatch.spool.log import Log
-from rangewatch.spool.record import Encoded
+from rangewatch import wire
+from rangewatch.core import limits
+from rangewatch.delivery.spool.log import Log
+from rangewatch.delivery.spool.record import Encoded
+from rangewatch.wire.records import Batch, RangeRows, RankInfo, SeriesRows
 
 TENSORS, STEPS = 600, 8
 INFO = RankInfo("spool", 0, 1, 0, "host", "incarnation", 1)

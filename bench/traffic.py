@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch import wire
-from rangewatch.records import Batch, Opening, RangeRows, RankInfo, SeriesRows
+from rangewatch.wire.records import Batch, RangeRows, RankInfo, SeriesRows, StreamHeader
 from traffic_table import PERIOD, table
 
 Array = NDArray[Any]
@@ -44,7 +44,7 @@ class Rank:
 
     def opening(self) -> bytes:
         """The first message."""
-        return wire.encode(Opening(self.info, self.table.known))
+        return wire.encode(StreamHeader(self.info, self.table.known))
 
     def batch(self, steps: int) -> bytes:
         """The next `steps` steps."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch import statistics
-from rangewatch.records import Catalogue, TensorEntry
+from rangewatch.wire.records import Catalogue, TensorEntry
 
 Array = NDArray[Any]
 

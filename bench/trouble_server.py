@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from rangewatch import wire
-from rangewatch.records import Batch, Opening
+from rangewatch.wire.records import Batch, StreamHeader
 
 MODES = ("there", "away", "slow", "500", "429", "413", "garbage", "closing")
 
@@ -35,7 +35,7 @@ class TroubleServer:
         """Be in this trouble from the next request on."""
         self._asked(f"mode {name}")
 
-    def told(self, run: str) -> dict[str, Any]:
+    def reported(self, run: str) -> dict[str, Any]:
         """Steps whose time is stored, calls of the first tensor and highest sequences of a run."""
         return self._asked(f"told {run}")
 
@@ -131,7 +131,7 @@ class _Ingest:
 
     def _stored(self, body: bytes) -> tuple[int, dict[str, Any]]:
         message = wire.decode(body)
-        if isinstance(message, Opening):
+        if isinstance(message, StreamHeader):
             self._opened.add(message.info.incarnation)
         elif message.incarnation not in self._opened:
             return 409, {"error": "not opened", "code": "unknown_run"}

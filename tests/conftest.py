@@ -20,11 +20,11 @@ import pytest
 from playwright.sync_api import Browser, Playwright, sync_playwright
 from sqlalchemy.exc import OperationalError
 
-from rangewatch.guard import Guard
+from rangewatch.core.guard import Guard
 from tests.server import server_log
 from tests.server.databases import POSTGRES, Databases
+from tests.server.opened_store import Store
 from tests.server.process import Run, Server
-from tests.server.store import Store
 
 os.environ.setdefault("RANGEWATCH_WATCHER", "0")  # a process more for each attach; its own tests switch it on
 
@@ -98,7 +98,7 @@ def no_agent_is_left(guard_is_fatal: None) -> Iterator[None]:
     for thread in threads:
         thread.join(5)
     assert [thread.name for thread in threads if thread.is_alive()] == []
-    loss_scale = sys.modules.get("rangewatch.loss_scale")
+    loss_scale = sys.modules.get("rangewatch.steps.loss_scale")
     assert loss_scale is None or not loss_scale.Patch.installed
 
 

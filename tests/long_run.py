@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from rangewatch.records import Batch, Opening
+from rangewatch.wire.records import Batch, StreamHeader
+from tests.server.opened_store import Store
 from tests.server.records import batch, catalogue, opening
-from tests.server.store import Store
 
 STEPS, TENSORS = 100_000, 300
 SPIKE_STEP, SPIKE_TENSOR = 54_321, 123
 SIZE = 4_000  # steps a batch
 
 
-def messages(run: str = "run") -> Iterator[Opening | Batch]:
+def messages(run: str = "run") -> Iterator[StreamHeader | Batch]:
     """What the run's only rank sends."""
     known = catalogue(TENSORS)
     yield opening(known, run)

@@ -34,10 +34,10 @@ def main() -> int:
     except (ValueError, KeyError):
         lines = done.stderr.strip().splitlines() or ["pip-audit said nothing"]
         return skipped(lines[-1][:200])
-    return told(found)
+    return reported(found)
 
 
-def told(found: list[dict[str, Any]]) -> int:
+def reported(found: list[dict[str, Any]]) -> int:
     """Say what was found. A package that the service does not know is `skip_reason`, as all are without network."""
     asked = [each for each in found if "skip_reason" not in each]
     if not asked:

@@ -19,7 +19,7 @@ from tests.server.process import Server
 from tests.server.records import batch, opening
 
 from rangewatch import statistics, wire
-from rangewatch.records import Batch, Catalogue, Event, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry
+from rangewatch.wire.records import Batch, Catalogue, Event, RangeRows, RankInfo, SeriesRows, StreamHeader, TensorEntry
 
 Array = NDArray[Any]
 RANKS, STEPS, BLOCKS = 8, 400, 6
@@ -79,9 +79,9 @@ def _catalogue() -> Catalogue:
     return Catalogue(statistics.ALL, (*outputs, *backward))
 
 
-def _opening(known: Catalogue, rank: int) -> Opening:
+def _opening(known: Catalogue, rank: int) -> StreamHeader:
     host = f"node{rank // 4}"
-    return Opening(RankInfo(OVERFLOWS, rank, RANKS, rank % 4, host, "a", time.time_ns() - 10**11), known)
+    return StreamHeader(RankInfo(OVERFLOWS, rank, RANKS, rank % 4, host, "a", time.time_ns() - 10**11), known)
 
 
 def _batch(known: Catalogue, rank: int) -> Batch:
@@ -171,6 +171,6 @@ def _without_marks(value: Any) -> Any:
     return [_without_marks(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _accept(server: Server, *messages: Opening | Batch) -> None:
+def _accept(server: Server, *messages: StreamHeader | Batch) -> None:
     for message in messages:
         health.accept(server, message)

@@ -12,9 +12,9 @@ from tools.docs_text import table
 
 from rangewatch import statistics
 from rangewatch.collectors import ALL as COLLECTORS
-from rangewatch.records import KINDS, Statistic
 from rangewatch.statistics import exponents
 from rangewatch.statistics.dtype_limits import LIMITS
+from rangewatch.wire.records import KINDS, Statistic
 from rangewatch_server.figures import ALL as FIGURES
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -76,13 +76,13 @@ def collectors_page() -> str:
     if set(COLLECTOR_WORDS) != set(COLLECTORS):
         raise ValueError("tools/docs_events.py must have the words of each collector")
     collected = table(("name", "what", "more"), ((f"`{n}`", *COLLECTOR_WORDS[n]) for n in COLLECTORS))
-    told = table(("kind", "when"), ((f"`{kind}`", words) for kind, words in EVENT_WORDS.items()))
+    reported = table(("kind", "when"), ((f"`{kind}`", words) for kind, words in EVENT_WORDS.items()))
     figures = table(("name", "title", "what it shows"), ((f"`{f.name}`", f.title, f.help) for f in FIGURES))
     names = ", ".join(f"`{kind}`" for kind in KINDS)
     kinds = f"Kinds of tensors: {names}; see [options.md](options.md#what-is-recorded).\n"
     parts = [
         COLLECTORS_HEAD, "## Collectors", collected,
-        "## Events", "Each has its time, its step, a message and details.\n", told,
+        "## Events", "Each has its time, its step, a message and details.\n", reported,
         "## Figures", "What is drawn, by the names of `GET /api/v1/runs/{id}/figures/{name}` ([api.md](api.md)).\n",
         figures, kinds,
     ]  # fmt: skip

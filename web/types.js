@@ -1,4 +1,4 @@
-// The shapes of the server's answers and of what pages hand to each other. docs/api.md is the contract.
+// The types of the server's answers and of what pages hand to each other. docs/api.md is the contract.
 
 /** @typedef {"live" | "finished" | "failed" | "died" | "terminated" | "stale" | "empty"} RunState */
 /** @typedef {{bits: number | null, state: string, step: number, rank: number, tensor: number, label: string}} LeastHeadroom */

@@ -8,28 +8,30 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from rangewatch.attachment import Handle as Handle
-    from rangewatch.attachment import attach as attach
-    from rangewatch.attachment import detach as detach
-    from rangewatch.guard import TrainingStopped as TrainingStopped
-    from rangewatch.on_alert import Alert as Alert
-    from rangewatch.stop import NumericOverflow as NumericOverflow
-    from rangewatch.watched_values import detect_overflow as detect_overflow
+from rangewatch.core.version import VERSION
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from rangewatch.api.attachment import Handle as Handle
+    from rangewatch.api.attachment import attach as attach
+    from rangewatch.api.attachment import detach as detach
+    from rangewatch.api.on_alert import Alert as Alert
+    from rangewatch.api.stop import NumericOverflow as NumericOverflow
+    from rangewatch.core.guard import TrainingStopped as TrainingStopped
+    from rangewatch.hooks.watched_values import detect_overflow as detect_overflow
+
+__version__ = VERSION
 __all__ = [
     "Alert", "Handle", "NumericOverflow", "TrainingStopped", "__version__", "attach", "detach", "detect_overflow",
 ]  # fmt: skip
 
 _HOMES = {
-    "Alert": "on_alert",
-    "Handle": "attachment",
-    "NumericOverflow": "stop",
-    "TrainingStopped": "guard",
-    "attach": "attachment",
-    "detach": "attachment",
-    "detect_overflow": "watched_values",
+    "Alert": "api.on_alert",
+    "Handle": "api.attachment",
+    "NumericOverflow": "api.stop",
+    "TrainingStopped": "core.guard",
+    "attach": "api.attachment",
+    "detach": "api.attachment",
+    "detect_overflow": "hooks.watched_values",
 }
 
 

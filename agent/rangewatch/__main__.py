@@ -8,8 +8,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from rangewatch import __version__
-from rangewatch.command_line.table import COMMANDS, GROUPS
+from rangewatch.core.commands import COMMANDS, GROUPS
+from rangewatch.core.version import VERSION
 
 _HELP = ("-h", "--help", "help")
 
@@ -23,7 +23,7 @@ def main() -> int:
         sys.stdout.write(_usage())
         return 0
     if arguments[0] in ("-V", "--version"):
-        sys.stdout.write(f"rangewatch {__version__}\n")
+        sys.stdout.write(f"rangewatch {VERSION}\n")
         return 0
     if arguments[0] not in COMMANDS:
         sys.stderr.write(_unknown(arguments[0]))

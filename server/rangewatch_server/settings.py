@@ -12,7 +12,7 @@ from platformdirs import user_data_path
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from rangewatch_server.logs import FORMATS, LEVELS
+from rangewatch_server.core.logs import FORMATS, LEVELS
 from rangewatch_server.store.engine import SYNCS, DatabaseError
 
 DEFAULT_HOST = "127.0.0.1"

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rangewatch.demo.api import get_json
-from rangewatch.demo.children import free_port
+from rangewatch.commands.demo.account import get_json
+from rangewatch.commands.demo.children import free_port
 from tests import forked
 from tests.adoption.environments import ROOT, Environment, beside_ours, build_wheel, separate
 from tests.adoption.trainings import ALL, SCRIPTS, Training
@@ -66,8 +66,12 @@ def trained(training: Training, place: Place, folder: Path, start: Train) -> Tra
     (folder / "before.py").write_text(training.source)
     (folder / "after.py").write_text(training.taken_up())
     before = start(place.environment, training, folder / "before.py")
-    told = {"RANGEWATCH_URL": place.url, "RANGEWATCH_RUN": training.script, "RANGEWATCH_SPOOL_DIR": str(folder / "s")}
-    after = train(place.environment, training, folder / "after.py", **told)
+    reported = {
+        "RANGEWATCH_URL": place.url,
+        "RANGEWATCH_RUN": training.script,
+        "RANGEWATCH_SPOOL_DIR": str(folder / "s"),
+    }
+    after = train(place.environment, training, folder / "after.py", **reported)
     return Trained(training, before, after, *finished_run(place.url, training.script))
 
 

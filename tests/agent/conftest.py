@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from rangewatch import attachment
-from rangewatch.guard import Guarded
-from rangewatch.worker import Agent
+from rangewatch.api import attachment
+from rangewatch.api.agent import Agent
+from rangewatch.core.guard import Guarded
 from tests.agent.ingest_double import IngestDouble, Reply, refused
 
 # Threads that share small tensors wait for each other longer than they work, where pytest's workers have all cores.

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from rangewatch import statistics, wire
-from rangewatch.records import Batch, Event, Opening, TensorEntry
+from rangewatch.wire.records import Batch, Event, StreamHeader, TensorEntry
 
 IDENTITIES = {statistic.name: statistic.identity for statistic in statistics.ALL}
 Reply = tuple[int, dict[str, str], bytes]
@@ -23,7 +23,7 @@ class IngestDouble:
 
     def __init__(self) -> None:
         self.script: deque[Callable[[BaseHTTPRequestHandler], Reply | None]] = deque()
-        self.openings: list[Opening] = []
+        self.openings: list[StreamHeader] = []
         self.batches: list[Batch] = []
         self.requests: list[dict[str, str]] = []
         self.duplicates = 0
@@ -137,8 +137,8 @@ class IngestDouble:
         request.end_headers()
         request.wfile.write(text)
 
-    def _take(self, message: Opening | Batch) -> Reply:
-        if isinstance(message, Opening):
+    def _take(self, message: StreamHeader | Batch) -> Reply:
+        if isinstance(message, StreamHeader):
             info = message.info
             self._runs.add((info.run, info.rank, info.incarnation))
             self.catalogues[wire.catalogue_digest(message.catalogue)] = message.catalogue.tensors

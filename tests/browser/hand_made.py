@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rangewatch import statistics
-from rangewatch.records import Batch, Catalogue, Event, Opening, RankInfo, TensorEntry
+from rangewatch.wire.records import Batch, Catalogue, Event, RankInfo, StreamHeader, TensorEntry
 from tests.browser import hand_made_health
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
@@ -72,7 +72,7 @@ def states(rank: int) -> np.ndarray:
     return found
 
 
-def accept(server: Server, *messages: Opening | Batch) -> None:
+def accept(server: Server, *messages: StreamHeader | Batch) -> None:
     """Post messages, each of which must be taken."""
     for message in messages:
         answer = server.post(message)
@@ -143,14 +143,14 @@ def _hostile(server: Server) -> None:
     tensors = tuple(TensorEntry(name, "output", 0, "float16", (4,), i, name) for i, name in enumerate(names))
     known = Catalogue(statistics.ALL, tensors)
     info = RankInfo(LONG, 0, 1, 0, MARKUP[0], "a", time.time_ns(), device=MARKUP[1])
-    told = dict.fromkeys(MARKUP, "<u>why</u>")
+    reported = dict.fromkeys(MARKUP, "<u>why</u>")
     events = (
-        Event("not_observed", 1, 0, MARKUP[0], told), Event("fault", 1, 0, MARKUP[1], {MARKUP[3]: 1}),
+        Event("not_observed", 1, 0, MARKUP[0], reported), Event("fault", 1, 0, MARKUP[1], {MARKUP[3]: 1}),
         Event("dropped", 1, 0, MARKUP[2], {MARKUP[4]: 2}), Event("failed", 1, 0, MARKUP[0]),
     )  # fmt: skip
     series = {"loss": 1.0, MARKUP[0]: 1.0}
     sent = batch(known, 0, range(30), {"inf_count": np.eye(len(names), 30)}, run=LONG, series=series, events=events)
-    accept(server, Opening(info, known), sent)
+    accept(server, StreamHeader(info, known), sent)
 
 
 def _partial(server: Server) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rangewatch.records import Batch, Event, Samples
+from rangewatch.wire.records import Batch, Event, Samples
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
 

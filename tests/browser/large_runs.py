@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 
 from rangewatch import statistics, wire
-from rangewatch.records import Batch, Catalogue, Event, Opening, RankInfo, Samples, TensorEntry
-from rangewatch_server.store.writer import Busy
+from rangewatch.wire.records import Batch, Catalogue, Event, RankInfo, Samples, StreamHeader, TensorEntry
+from rangewatch_server.ingest.writer import Busy
 from tests.browser import hand_made_health
 from tests.browser.hand_made import number
+from tests.server.opened_store import Store
 from tests.server.process import Server
 from tests.server.records import batch, catalogue
-from tests.server.store import Store
 
 # A server that was just started reads the newest steps rank by rank: of 1,024 ranks that takes it seconds.
 RANKS, MORE_RANKS = 128, 1_024
@@ -53,7 +53,7 @@ def make(path: Path, ranks: int) -> LargeRuns:
     return LargeRuns(server, number(server, "many ranks"), number(server, "10,000 layers"))
 
 
-def send(store: Store, messages: Iterator[Opening | Batch]) -> None:
+def send(store: Store, messages: Iterator[StreamHeader | Batch]) -> None:
     """As fast as the writer takes them: many are committed at once."""
     waiting: deque[Future[Any]] = deque()
     for message in messages:
@@ -64,7 +64,7 @@ def send(store: Store, messages: Iterator[Opening | Batch]) -> None:
         future.result(60)
 
 
-def submit(store: Store, message: Opening | Batch) -> Future[Any]:
+def submit(store: Store, message: StreamHeader | Batch) -> Future[Any]:
     body = wire.encode(message)
     while True:
         try:
@@ -73,13 +73,13 @@ def submit(store: Store, message: Opening | Batch) -> Future[Any]:
             time.sleep(0.01)
 
 
-def fleet(ranks: int) -> Iterator[Opening | Batch]:
+def fleet(ranks: int) -> Iterator[StreamHeader | Batch]:
     """Few tensors of many ranks, with their cards, hosts, collectives and environments."""
     known, run, now_ns = catalogue(6), "many ranks", time.time_ns()
     for rank in range(ranks):
         host = f"node{rank // RANKS_A_HOST:03}"
         info = RankInfo(run, rank, ranks, rank % RANKS_A_HOST, host, "a", now_ns, device="cuda")
-        yield Opening(info, known)
+        yield StreamHeader(info, known)
         amax = {"amax": np.full((6, RANK_STEPS), 2.0 ** (rank % 12))}
         series = {"loss": 2.0, "loss_scale": 65_536.0, "step_time_s": 0.2, "forward_s": 0.1, "backward_s": 0.1}
         facts = {"torch": {"version": "2.13.0"}, "host": {"name": host}, "variables": {"RANK": str(rank)}}
@@ -118,13 +118,13 @@ def all_reduces(rank: int, ranks: int) -> Samples:
     return Samples("collective", "", 10**18 + (step * SECOND / 5).astype(np.int64), columns, about)
 
 
-def deep() -> Iterator[Opening | Batch]:
+def deep() -> Iterator[StreamHeader | Batch]:
     """Many layers of two ranks, healthy but for one Inf."""
     run, known = "10,000 layers", Catalogue(statistics.ALL, tuple(layer(i) for i in range(LAYERS)))
     bad = np.zeros((LAYERS, LAYER_STEPS))
     bad[BAD_LAYER, BAD_STEP] = 1
     for rank in range(2):
-        yield Opening(RankInfo(run, rank, 2, rank, "node000", "a", time.time_ns()), known)
+        yield StreamHeader(RankInfo(run, rank, 2, rank, "node000", "a", time.time_ns()), known)
         columns = {
             "inf_count": bad * rank,
             "amax": 2.0 ** (np.arange(LAYERS) % 9)[:, None] + np.zeros((1, LAYER_STEPS)),

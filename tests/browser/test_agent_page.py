@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from rangewatch.records import Batch, Event, Opening, RankInfo, SeriesRows
+from rangewatch.wire.records import Batch, Event, RankInfo, SeriesRows, StreamHeader
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import LONG, MARKUP, Runs, accept, number
 from tests.server.process import Server
@@ -33,7 +33,7 @@ def attach(server: Server, run: str, rank: int, events: tuple[Event, ...], *, wo
     if costs:
         cost = SeriesRows("agent_time_s", MEASURED, np.array(COST_S))
         sent = msgspec.structs.replace(sent, series=(*sent.series, cost))
-    accept(server, Opening(info, KNOWN), sent)
+    accept(server, StreamHeader(info, KNOWN), sent)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from rangewatch import statistics
-from rangewatch.records import Catalogue, Samples, TensorEntry
+from rangewatch.wire.records import Catalogue, Samples, TensorEntry
 from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import MARKUP, OVERFLOWS_FROM, Runs, accept, number, wait_for_alert

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from rangewatch import statistics
-from rangewatch.records import Catalogue, TensorEntry
+from rangewatch.wire.records import Catalogue, TensorEntry
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import MARKUP, Runs, accept, number, overflow, wait_for_alert
 from tests.server.process import Server

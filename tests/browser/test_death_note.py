@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from rangewatch.records import Event
+from rangewatch.wire.records import Event
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import MARKUP, Runs, accept, number
 from tests.server.records import batch, catalogue, opening
@@ -19,8 +19,8 @@ def test_a_dead_rank_is_named_and_its_stack_is_text_and_where_nobody_died_nothin
     data = {"signal": 11, "exit_code": None, "stack": STACK}
     for rank in range(2):
         accept(server, opening(KNOWN, run="died", rank=rank, world_size=2))
-        told = (Event("died", 1, 1042, SENTENCE, data),) if rank else ()
-        accept(server, batch(KNOWN, 0, [0, 1], run="died", rank=rank, events=told))
+        reported = (Event("died", 1, 1042, SENTENCE, data),) if rank else ()
+        accept(server, batch(KNOWN, 0, [0, 1], run="died", rank=rank, events=reported))
     run = number(server, "died")
     page = tab.page
     page.goto(f"{tab.address}/runs/{run}")

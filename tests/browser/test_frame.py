@@ -277,7 +277,7 @@ def test_every_key_is_listed_in_a_dialog_and_two_go_to_each_page(tab: Tab, runs:
     page = tab.open(f"/runs/{runs.states}")
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard")
-    texts = page.evaluate("async () => (await import('/static/keys.js')).KEYS.map(({ text }) => text)")
+    texts = page.evaluate("async () => (await import('/static/widgets/keys.js')).KEYS.map(({ text }) => text)")
     assert len(texts) > 20
     for text in texts:
         expect(dialog.get_by_text(text, exact=True).first).to_be_visible()
@@ -290,7 +290,7 @@ def test_every_key_is_listed_in_a_dialog_and_two_go_to_each_page(tab: Tab, runs:
     expect(dialog).to_be_visible()
     dialog.get_by_role("button", name="Close").click()
     expect(dialog).to_be_hidden()
-    keys = page.evaluate("async () => (await import('/static/keys.js')).KEYS.filter(({ page }) => page)")
+    keys = page.evaluate("async () => (await import('/static/widgets/keys.js')).KEYS.filter(({ page }) => page)")
     assert [key["text"] for key in keys] == NAVIGATION
     for key in reversed(keys):
         for letter in key["keys"][0].split(" "):

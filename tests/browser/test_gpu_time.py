@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from rangewatch.records import Event, Samples
+from rangewatch.wire.records import Event, Samples
 from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import Runs, accept, number

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from rangewatch.records import Event
+from rangewatch.wire.records import Event
 from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import Runs, accept, number
@@ -38,7 +38,7 @@ class Numbers:
 def send(runs: Runs, name: str, series: dict[str, np.ndarray], bad: dict[int, tuple[int, ...]] | None = None) -> int:
     """A run of two ranks; on rank 1 the tensors of `bad` hold Inf at those steps."""
     settings = {"class": MARKUP, "growth_interval": 100, "growth_factor": 2.0, "backoff_factor": 0.5}
-    told = (Event("scaler", 1, 0, "", {"series": "loss_scale", **settings}),)
+    reported = (Event("scaler", 1, 0, "", {"series": "loss_scale", **settings}),)
     steps = range(len(next(iter(series.values()))))
     for rank in range(2):
         counts = np.zeros((6, len(steps)))
@@ -46,7 +46,7 @@ def send(runs: Runs, name: str, series: dict[str, np.ndarray], bad: dict[int, tu
             counts[list(tensors), step] = 3 * rank
         accept(runs.server, opening(KNOWN, name, rank, world_size=2))
         columns = {"inf_count": counts, "amax": 1000.0 * (1 + np.arange(6.0))[:, None]}
-        accept(runs.server, batch(KNOWN, 0, steps, columns, run=name, rank=rank, series=series, events=told))
+        accept(runs.server, batch(KNOWN, 0, steps, columns, run=name, rank=rank, series=series, events=reported))
     return number(runs.server, name)
 
 

@@ -23,7 +23,7 @@ Kind = Callable[[random.Random], str | float | None]
 
 CALCULATED = tuple("=+-@\t\r\n'")  # what a text begins with that has a ' before it in CSV
 WRITE = """async (tables) => {
-  const { parquetParts } = await import("/static/parquet/file.js");
+  const { parquetParts } = await import("/static/charts/saving/parquet.js");
   const text = (blob) => new Promise((done) => {
     const reader = new FileReader();
     reader.onload = () => done(reader.result.split(",")[1] ?? "");
@@ -77,11 +77,11 @@ def compare(csv_file: bytes, parquet_file: bytes) -> pa.Table:
     assert found.column_names == lines[0] and found.num_rows == len(lines) - 1
     for place, field in enumerate(found.schema):
         column = found.column(place).to_pylist()
-        told: list[Any] = [line[place] for line in lines[1:]]
+        reported: list[Any] = [line[place] for line in lines[1:]]
         assert field.type in (pa.string(), pa.float64()), field
         if field.type == pa.float64():
-            told = [float(each) if each else "" for each in told]
-        assert [in_csv(each) for each in column] == told, field.name
+            reported = [float(each) if each else "" for each in reported]
+        assert [in_csv(each) for each in column] == reported, field.name
     return found
 
 
@@ -172,13 +172,13 @@ def test_what_writes_it_is_fetched_when_it_is_asked_for(tab: Tab, runs: Runs) ->
     """And where it cannot be fetched the menu says so, and tries again when asked again."""
     asked: list[str] = []
     tab.page.on("request", lambda request: asked.append(request.url))
-    tab.expected.append("parquet/file.js|ERR_FAILED")
+    tab.expected.append("saving/parquet.js|ERR_FAILED")
     page = tab.open(f"/runs/{runs.states}")
-    assert asked and not [url for url in asked if "/parquet/" in url]
-    page.route("**/parquet/*.js", lambda route: route.abort())
+    assert asked and not [url for url in asked if "/parquet.js" in url]
+    page.route("**/saving/parquet.js", lambda route: route.abort())
     menu(page, "loss").get_by_text("Parquet of what is shown").click()
     expect(failure(page, "loss")).to_contain_text("Not saved:")
-    page.unroute("**/parquet/*.js")
+    page.unroute("**/saving/parquet.js")
     download, _ = save(page, "loss", "Parquet of what is shown")
     assert SAFE.fullmatch(download.suggested_filename) and Path(download.path()).stat().st_size > 1_000
-    assert {url.rsplit("/", 1)[-1] for url in asked if "/parquet/" in url} == {"file.js", "columns.js", "thrift.js"}
+    assert [url for url in asked if "/parquet.js" in url]

@@ -41,9 +41,9 @@ def menu(page: Page, name: str) -> Locator:
 
 def save(page: Page, name: str, what: str) -> tuple[Download, bytes]:
     """Choose from the menu; what comes is a file with a name of safe characters."""
-    with page.expect_download() as told:
+    with page.expect_download() as reported:
         menu(page, name).get_by_text(what, exact=True).click()
-    download = told.value
+    download = reported.value
     assert SAFE.fullmatch(download.suggested_filename), download.suggested_filename
     return download, Path(download.path()).read_bytes()
 

@@ -19,7 +19,7 @@ from tests.browser.hand_made import LONG, MARKUP, Runs
 
 OPENER = re.compile("Report as one file")
 COMMANDS = """async ({ names, address }) => {
-  const { reportCommand } = await import("/static/report_command.js");
+  const { reportCommand } = await import("/static/widgets/run_page.js");
   return names.map((name) => reportCommand({ id: 7, name }, address));
 }"""
 QUOTED = (

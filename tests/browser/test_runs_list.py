@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from rangewatch import statistics
-from rangewatch.records import Catalogue, TensorEntry
+from rangewatch.wire.records import Catalogue, TensorEntry
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import MARKUP, Runs, accept, number
 from tests.server.process import Server

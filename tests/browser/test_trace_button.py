@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from rangewatch.records import Event
+from rangewatch.wire.records import Event
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import Runs
 from tests.server.process import Run, Server

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.told import tell
+from tests.docs.reported import emit
 from tests.server.process import Server
 
 
@@ -14,6 +14,6 @@ from tests.server.process import Server
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """With the run that the examples read."""
     found = Server(str(tmp_path_factory.mktemp("docs") / "a.db"))
-    tell(found)
+    emit(found)
     yield found
     found.stop()

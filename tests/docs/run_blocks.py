@@ -1,6 +1,6 @@
 """`python run_blocks.py` runs the Python blocks of the docs in one process, each page with names of its own, and prints
 what became of each as JSON. Each is a line of its input, as JSON: where it is, its page, its section and its text.
-RANGEWATCH_URL is a server that has the run of `tests.docs.told`. Only what users have can be imported here.
+RANGEWATCH_URL is a server that has the run of `tests.docs.reported`. Only what users have can be imported here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from rangewatch import attachment
+from rangewatch.api import attachment
 
 Names = dict[str, Any]
 ADDRESS = "http://127.0.0.1:8642"

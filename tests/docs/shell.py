@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from rangewatch.command_line.table import COMMANDS
+from rangewatch.core.commands import COMMANDS
 from tests.docs.blocks import ROOT, Block
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")

@@ -42,8 +42,8 @@ def test_python_runs(server: Server, tmp_path: Path) -> None:
     environment = {
         **os.environ, "RANGEWATCH_URL": server.url, "RANGEWATCH_SPOOL_DIR": str(tmp_path), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    told = "".join(json.dumps([block.place, block.page, block.section, block.text]) + "\n" for block in RUN_HERE)
-    done = forked.rank.run(RUN_BLOCKS, cwd=tmp_path, env=environment, typed=told, timeout=PATIENCE_S)
+    reported = "".join(json.dumps([block.place, block.page, block.section, block.text]) + "\n" for block in RUN_HERE)
+    done = forked.rank.run(RUN_BLOCKS, cwd=tmp_path, env=environment, typed=reported, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     problems = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
     assert problems.keys() == {block.place for block in RUN_HERE}

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from rangewatch.options import Options
+from rangewatch.core.options import Options
 from tests.docs import blocks
 from tests.docs.blocks import PAGES, ROOT, Block
 from tests.server.process import Server

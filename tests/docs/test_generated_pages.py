@@ -10,7 +10,7 @@ from tools.docs_tables import PAGES
 
 from tests.docs.blocks import ROOT
 
-TELLS = ("Event", "add_event", "_tell", "_told", "told", "tell")
+TELLS = ("Event", "add_event", "_emit", "emit", "_emit_event", "_reported", "reported")
 """Who is given an event's kind first."""
 OTHERWISE = {
     "fault", "dropped", "not_observed", "not_fused", "other_values", "no_last_words", "spool_merged", "linkcheck",
@@ -25,13 +25,13 @@ def test_a_page_is_what_is_made() -> None:
 
 def test_every_kind_of_event_is_told_of() -> None:
     sources = {path: path.read_text() for path in (ROOT / "agent").rglob("*.py")}
-    told = {
+    reported = {
         kind for path, text in sources.items()
-        if path.name != "scene.py"  # whose parts have kinds too
+        if path.name != "shared_state.py"  # whose parts have kinds too
         for kind in _kinds(text)
     }  # fmt: skip
-    assert len(told) > 15
-    assert told | OTHERWISE == set(EVENT_WORDS)
+    assert len(reported) > 15
+    assert reported | OTHERWISE == set(EVENT_WORDS)
     assert all(f'"{kind}"' in "".join(sources.values()) for kind in OTHERWISE)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rangewatch.demo.children import free_port
+from rangewatch.commands.demo.children import free_port
 from tests import forked
 from tests.docs import blocks
 from tests.docs.blocks import Block

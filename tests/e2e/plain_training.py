@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rangewatch.demo.train import StepReport, TrainOptions, train
+from rangewatch.commands.demo.train import StepReport, TrainOptions, train
 
 
 class FirstBad:

@@ -88,16 +88,16 @@ def train(url: str, what: str, seed: str) -> None:
         bare._ddp_params_and_buffers_to_ignore = ["seldom.weight", "seldom.bias"]
         with torch.no_grad():
             bare.seldom.weight += dist.get_rank()
-    told: dict[str, Any] = {"run": f"{what} {seed}", "replica_every": 1, "ship_every": 8 if what == "merged" else 1}
+    reported: dict[str, Any] = {"run": f"{what} {seed}", "replica_every": 1, "ship_every": 8 if what == "merged" else 1}
     if what == "on a device" or (flip and int(seed) % 2):
-        told["backend"] = "device"
+        reported["backend"] = "device"
     model, inner = wrapped(bare, what), bare if what == "inner model" else None
     for start in (0, STEPS // 2) if what == "restart" else (0,):
         torch.manual_seed(1000 * int(seed) + dist.get_rank())
         optimizer = torch.optim.AdamW(model.parameters(), 0.01)
         kept = rangewatch.attach(
             inner or model, optimizer, url=url, start_step=start, replicated=what == "not wrapped",
-            kinds=["grad", "reduced_grad"], **told,
+            kinds=["grad", "reduced_grad"], **reported,
         )  # fmt: skip
         with kept:
             steps(model, optimizer, what, start, flip)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from rangewatch.demo import launch
-from rangewatch.demo.children import Child, ChildFailed, free_port
-from rangewatch.demo.progress import Progress
+from rangewatch.commands.demo import launch
+from rangewatch.commands.demo.account import Progress
+from rangewatch.commands.demo.children import Child, ChildFailed, free_port
 from tests import forked
 from tests.server.process import Server
 
@@ -82,7 +82,7 @@ def interrupt(demo: Demo, number: signal.Signals, children: dict[int, str]) -> N
 
 
 def kill_a_rank(demo: Demo, children: dict[int, str]) -> None:
-    ranks = [pid for pid, command in children.items() if "rangewatch.demo.train" in command]
+    ranks = [pid for pid, command in children.items() if "rangewatch.commands.demo.train" in command]
     os.kill(ranks[1], signal.SIGKILL)
     assert demo.wait(WAIT_S) == 1
     assert demo.stderr is not None

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rangewatch.demo import launch
-from rangewatch.demo.children import free_port
+from rangewatch.commands.demo import launch
+from rangewatch.commands.demo.children import free_port
 from tests import forked
 from tests.server.process import Run
 
@@ -62,9 +62,9 @@ def test_named_overflow_is_the_one_that_plain_hooks_find(run: Run, tmp_path: Pat
     named = demo["first_overflow"]
     assert named == {"step": step, "rank": named["rank"], "tensor": module, "kind": "output"}
     assert named["rank"] in ranks
-    told = {"url": run.server.url, "run": run.name, "ranks": RANKS, "steps": STEPS}
-    assert demo.keys() == told.keys() | {"loss_scale_first", "loss_scale_last", "first_overflow"}
-    assert demo.items() >= told.items(), "the documented object"
+    reported = {"url": run.server.url, "run": run.name, "ranks": RANKS, "steps": STEPS}
+    assert demo.keys() == reported.keys() | {"loss_scale_first", "loss_scale_last", "first_overflow"}
+    assert demo.items() >= reported.items(), "the documented object"
 
     first = run.get()["first_overflow"]
     assert (first["step"], first["fqn"], first["rank"]) == (step, module, named["rank"])

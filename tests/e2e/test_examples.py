@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rangewatch.demo.children import free_port
+from rangewatch.commands.demo.children import free_port
 from tests import forked
 from tests.server.process import Run
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rangewatch.demo.children import free_port
-from rangewatch.options import OBSERVED_KINDS
+from rangewatch.commands.demo.children import free_port
+from rangewatch.core.options import OBSERVED_KINDS
 from tests import forked
 from tests.server.process import Run
 
@@ -22,7 +22,7 @@ def live(run: Run) -> Iterator[Run]:
     """Of two ranks, and goes on for as long as the test."""
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     shared |= {"RANGEWATCH_URL": run.server.url, "RANGEWATCH_RUN": run.name, "RANGEWATCH_SHIP_INTERVAL_S": "0.1"}
-    command = ["-m", "rangewatch.demo.train", "--steps", str(STEPS)]
+    command = ["-m", "rangewatch.commands.demo.train", "--steps", str(STEPS)]
     ranks = [
         forked.rank.start(
             *command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch_server.pyramid import RANGES, SERIES_PART
-from rangewatch_server.queries import Queries
+from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART
+from rangewatch_server.query.reader import Queries
 from rangewatch_server.store.engine import open_database
 from tests import forked
 from tests.server.process import Server
@@ -34,7 +34,7 @@ def start_ranks(url: str, run: str) -> list[forked.Forked]:
         master = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": master}
     shared |= {"RANGEWATCH_URL": url, "RANGEWATCH_RUN": run, "RANGEWATCH_SHIP_INTERVAL_S": "0.2"}
-    command = ["-m", "rangewatch.demo.train", "--steps", str(STEPS)]
+    command = ["-m", "rangewatch.commands.demo.train", "--steps", str(STEPS)]
     return [
         forked.rank.start(
             *command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},

@@ -103,7 +103,7 @@ def late_is_named(server: Server, run: int, where: str) -> None:
     assert verdict["text"] and verdict["cost_s"] > 0.01
 
 
-def told(server: Server, run: int, *, of_all: bool) -> dict[str, Any] | None:
+def reported(server: Server, run: int, *, of_all: bool) -> dict[str, Any] | None:
     """The finding; of those who called different things most are known once all have told, a second or two later."""
     found = server.get(f"/api/v1/runs/{run}/hang")["hang"]
     is_whole = found and (not of_all or sum(len(side["ranks"]) for side in found["mismatch"]) == RANKS)
@@ -112,7 +112,7 @@ def told(server: Server, run: int, *, of_all: bool) -> dict[str, Any] | None:
 
 def of_rank_2(server: Server, run: int, key: str) -> dict[str, Any] | None:
     """What is known of it once `key` is."""
-    found = told(server, run, of_all=False)
+    found = reported(server, run, of_all=False)
     return found["ranks"][2] if found and found["ranks"][2][key] else None
 
 
@@ -144,7 +144,7 @@ def test_who_stops_is_named_while_the_others_wait(start: Any, trouble: str, hang
 
 
 def stopped_is_named(server: Server, run: int, trouble: str) -> None:
-    found = wait_for(lambda: told(server, run, of_all=trouble == "size"))
+    found = wait_for(lambda: reported(server, run, of_all=trouble == "size"))
     assert found["culprits"] == [2], found["text"]
     assert server.get(f"/api/v1/runs/{run}")["hang"]
     if trouble == "skip":

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch.records import Event
-from tests.rules import test_joined_causes as joined
-from tests.rules.conftest import FROM_TABLES, Recording, tensor
-from tests.rules.loss_scales import GRAD_A, GRAD_B, LAYERS, bad, scaled
-from tests.server import test_comms_api as ranks
+from rangewatch.wire.records import Event
+from tests.server.routes import test_comms_api as ranks
+from tests.server.rules import test_joined_causes as joined
+from tests.server.rules.conftest import FROM_TABLES, Recording, tensor
+from tests.server.rules.loss_scales import GRAD_A, GRAD_B, LAYERS, bad, scaled
 
 STEPS, BAD = 90, 80
 MODEL = [
@@ -67,9 +67,9 @@ def nonfinite(recording: Recording, at: int, model: Any = MODEL, what: str = "na
     counts[at:, BAD:] = 1
     columns = {what: counts} | more.pop("columns", {})
     first = model[at]
-    told = {"fqn": first.fqn, "kind": first.kind, "index": 0, "inputs": [facts("input[0]")], "weights": []}
-    told |= {"model_inputs": [facts("x")]} | more.pop("told", {})
-    events = [Event("nonfinite", 1, BAD, "", told)]
+    reported = {"fqn": first.fqn, "kind": first.kind, "index": 0, "inputs": [facts("input[0]")], "weights": []}
+    reported |= {"model_inputs": [facts("x")]} | more.pop("reported", {})
+    events = [Event("nonfinite", 1, BAD, "", reported)]
     recording.write(model, STEPS, columns, events=events, **more)
 
 
@@ -78,37 +78,37 @@ def overflow(recording: Recording) -> None:
     amax[UP, : BAD + 1] = 6.27e4 / 2.0 ** (0.4 * np.arange(BAD, -1, -1.0).clip(max=20))
     nonfinite(
         recording, GATE, what="inf_count", columns={"amax": amax},
-        told={"inputs": [facts("input[0]", 6.27e4)]},
+        reported={"inputs": [facts("input[0]", 6.27e4)]},
     )  # fmt: skip
 
 
 def batch(recording: Recording) -> None:
     spoiled = facts("x", nan=3)
-    nonfinite(recording, UP, told={"inputs": [spoiled | {"name": "input[0]"}], "model_inputs": [spoiled]})
+    nonfinite(recording, UP, reported={"inputs": [spoiled | {"name": "input[0]"}], "model_inputs": [spoiled]})
 
 
 def adam(recording: Recording) -> None:
     state = [facts("exp_avg_sq", 1e-4, zero_count=5)]
     optimizer = {"class": "Adam", "parameter": "blocks.2.ff.up.weight", "lr": 1e-3, "eps": 1e-8, "state": state}
-    nonfinite(recording, UP, told={"weights": [facts("blocks.2.ff.up.weight", nan=5)], "optimizer": optimizer})
+    nonfinite(recording, UP, reported={"weights": [facts("blocks.2.ff.up.weight", nan=5)], "optimizer": optimizer})
 
 
 def loaded(recording: Recording) -> None:
-    told = {"weights": [facts("blocks.2.ff.up.weight", nan=1)]}
-    nonfinite(recording, UP, told=told)
+    reported = {"weights": [facts("blocks.2.ff.up.weight", nan=1)]}
+    nonfinite(recording, UP, reported=reported)
 
 
 def masked(recording: Recording) -> None:
     row = facts("input[0]", inf=9, negative_inf_count=9, masked_rows=1)
-    nonfinite(recording, 1, ATTENTION, told={"inputs": [row]})
+    nonfinite(recording, 1, ATTENTION, reported={"inputs": [row]})
 
 
 def zero(recording: Recording) -> None:
-    nonfinite(recording, GATE, what="inf_count", told={"inputs": [facts("input[0]", zero_count=4)]})
+    nonfinite(recording, GATE, what="inf_count", reported={"inputs": [facts("input[0]", zero_count=4)]})
 
 
 def between(recording: Recording) -> None:
-    nonfinite(recording, DOWN, told={"inputs": [facts("input[0]", nan=2)]})
+    nonfinite(recording, DOWN, reported={"inputs": [facts("input[0]", nan=2)]})
 
 
 def backward(recording: Recording) -> None:

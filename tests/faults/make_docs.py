@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from rangewatch.diagnose import finding_lines
+from rangewatch.commands.diagnose import finding_lines
 from rangewatch_server import rules
-from rangewatch_server.diagnosis import Diagnosis
 from rangewatch_server.rules import Rule, presets
+from rangewatch_server.rules.diagnosis import Diagnosis
 from tests.faults.examples import ALL, Example
-from tests.rules.conftest import Recording, Stored
+from tests.server.rules.conftest import Recording, Stored
 
 PAGE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
 HEAD = """\

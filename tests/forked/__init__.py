@@ -17,13 +17,13 @@ from tests.forked.process import Forked
 __all__ = ["Forked", "Forker", "rank", "server"]
 
 server = Forker(
-    "rangewatch_server.serve",
+    "rangewatch_server.http.serve",
     "psycopg",
     "uvicorn.lifespan.on",
     "anyio._backends._asyncio",
-    "rangewatch_server.site:prepare",
+    "rangewatch_server.http.static:prepare",
 )
 """Of programs that need no torch: the commands. Pages are made once for all servers."""
 
-rank = Forker("rangewatch.attachment", "torch.distributed", "torch._dynamo")
+rank = Forker("rangewatch.api.attachment", "torch.distributed", "torch._dynamo")
 """Of programs that train: torch imports its compiler for the first optimizer, which takes two seconds of each."""

@@ -26,27 +26,27 @@ class Forked:
         errors: str | None = None, env: Mapping[str, str] | None = None, cwd: Path | str | None = None,
     ) -> None:  # fmt: skip
         self.args, self.returncode = [str(each) for each in arguments], None
-        told, tell = os.pipe()
+        reported, emit = os.pipe()
         ends = [_ends(number, wanted) for number, wanted in enumerate((stdin, stdout, stderr))]
         program = {"arguments": self.args, "environment": dict(env or os.environ), "folder": str(cwd or Path.cwd())}
-        start(program, [tell, *(each.theirs for each in ends)])
-        for descriptor in (tell, *(each.theirs for each in ends if each.is_opened)):
+        start(program, [emit, *(each.theirs for each in ends)])
+        for descriptor in (emit, *(each.theirs for each in ends if each.is_opened)):
             os.close(descriptor)
         streams = [each.ours and os.fdopen(each.ours, each.mode + "b" * (not text), errors=errors) for each in ends]
         self.stdin, self.stdout, self.stderr = streams
-        self._told = os.fdopen(told)
-        self.pid = int(self._told.readline())
+        self._reported = os.fdopen(reported)
+        self.pid = int(self._reported.readline())
         self._readers: list[Reader] = []
 
     def poll(self) -> int | None:
         """Its status once it has ended, as `subprocess` counts it."""
-        if self.returncode is None and _has_said(self._told, 0):
-            self.returncode = int(self._told.readline())
+        if self.returncode is None and _has_said(self._reported, 0):
+            self.returncode = int(self._reported.readline())
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Its status. Raises `subprocess.TimeoutExpired`."""
-        if self.returncode is None and not _has_said(self._told, timeout):
+        if self.returncode is None and not _has_said(self._reported, timeout):
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         found = self.poll()
         assert found is not None

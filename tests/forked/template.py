@@ -40,18 +40,18 @@ def wait_for_program(asked: socket.socket) -> dict[str, Any]:
             os.close(descriptor)
 
 
-def _keep(told: int, *streams: int) -> None:
+def _keep(reported: int, *streams: int) -> None:
     """Returns in the program's process, with its three streams in place."""
     program = os.fork()
     if program:
         for descriptor in (0, 1, 2, *streams):  # a pipe ends when nobody has it
             os.close(descriptor)
-        os.write(told, b"%d\n" % program)
-        os.write(told, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
+        os.write(reported, b"%d\n" % program)
+        os.write(reported, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
         os._exit(0)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
-    for descriptor in (told, *streams):
+    for descriptor in (reported, *streams):
         os.close(descriptor)
 
 

@@ -29,12 +29,12 @@ with atheris.instrument_imports(include=["rangewatch.wire", "rangewatch_server.s
 import msgspec
 import zstandard
 
-from rangewatch.records import Batch, Opening
 from rangewatch.wire import messages
-from rangewatch_server.errors import STATUS_OF_CODE
+from rangewatch.wire.records import Batch, StreamHeader
+from rangewatch_server.core.errors import STATUS_OF_CODE
+from tests.agent.wire.samples import GOLDEN
 from tests.fuzz import template
 from tests.fuzz.bad_frames import CORPUS
-from tests.wire.samples import GOLDEN
 
 RSS_MIB = 1_024  # measured: 176; a constant that stands for 2^25 values is 256 MiB when it is sent again
 MOST_BYTES = 1 << 16  # of an input: what is large is in the corpus of bad frames, and slow to change at random
@@ -66,8 +66,8 @@ def one_input(data: bytes) -> None:
         _is_fit(error)
 
 
-def _check(message: Opening | Batch) -> None:
-    if isinstance(message, Opening):
+def _check(message: StreamHeader | Batch) -> None:
+    if isinstance(message, StreamHeader):
         checks.check_opening(message)
         return
     checks.check_header(message)

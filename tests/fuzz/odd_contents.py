@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from rangewatch import statistics, wire
-from rangewatch.records import Batch, Catalogue, Event, Opening, RankInfo, Samples
+from rangewatch.wire.records import Batch, Catalogue, Event, RankInfo, Samples, StreamHeader
 from tests.browser import hand_made_health as health
 from tests.server.records import batch, catalogue
 
@@ -36,9 +36,9 @@ USUAL = {
 }  # fmt: skip
 
 
-def opening() -> Opening:
+def opening() -> StreamHeader:
     """Of the run that all this is sent to."""
-    return Opening(RankInfo(RUN, 0, 2, 0, "host", "a", NOW_NS), KNOWN)
+    return StreamHeader(RankInfo(RUN, 0, 2, 0, "host", "a", NOW_NS), KNOWN)
 
 
 def batches(each: int) -> Iterator[tuple[str, Batch]]:
@@ -80,7 +80,7 @@ def _changed(value: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"{key}.{path}", value | {key: [other, *kept[1:]] if isinstance(kept, list) else other}
 
 
-def openings() -> Iterator[tuple[str, Opening, Batch, Batch]]:
+def openings() -> Iterator[tuple[str, StreamHeader, Batch, Batch]]:
     """Catalogues that say something else of known statistics, or too little, each a run of its own, with an odd
     batch and a usual one."""
     known = statistics.ALL
@@ -105,7 +105,7 @@ def openings() -> Iterator[tuple[str, Opening, Batch, Batch]]:
         yield _run(f"with {name}", (*known, msgspec.structs.replace(known[2], name=name)))
 
 
-def _run(name: str, chosen: tuple[Any, ...]) -> tuple[str, Opening, Batch, Batch]:
+def _run(name: str, chosen: tuple[Any, ...]) -> tuple[str, StreamHeader, Batch, Batch]:
     made = Catalogue(chosen, KNOWN.tensors + KNOWN.tensors[:1])
     names, digest = {each.name for each in chosen}, wire.catalogue_digest(made)
 
@@ -119,4 +119,4 @@ def _run(name: str, chosen: tuple[Any, ...]) -> tuple[str, Opening, Batch, Batch
 
     odd = {each.name: np.inf for each in chosen if each.merge != "max"}
     info = RankInfo(name, 0, 1, 0, "host", "a", NOW_NS)
-    return name, Opening(info, made), rows(1, odd), rows(0, {})
+    return name, StreamHeader(info, made), rows(1, odd), rows(0, {})

@@ -13,16 +13,16 @@ import numpy as np
 import zstandard
 
 from rangewatch import wire
-from rangewatch.records import (
+from rangewatch.wire.records import (
     Batch,
     Catalogue,
     Event,
-    Opening,
     RangeRows,
     RankInfo,
     Samples,
     SeriesRows,
     Statistic,
+    StreamHeader,
     TensorEntry,
 )
 
@@ -36,7 +36,7 @@ STATISTICS = (
 TENSORS = tuple(TensorEntry(f"blocks.{n}", "output", 0, "float16", (4, 8), n, "Linear") for n in range(3))
 CATALOGUE = Catalogue(STATISTICS, TENSORS)
 INFO = RankInfo(RUN, 0, 1, 0, "host", INCARNATION, 1_790_000_000_000_000_000, versions={"torch": "2.13.0"})
-OPENING = Opening(INFO, CATALOGUE)
+OPENING = StreamHeader(INFO, CATALOGUE)
 
 
 def good_batch(sequence: int) -> Batch:

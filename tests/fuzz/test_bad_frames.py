@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import create_engine, func, select
 
 from rangewatch import wire
-from rangewatch.records import Opening
-from rangewatch_server.errors import STATUS_OF_CODE
+from rangewatch.wire.records import StreamHeader
+from rangewatch_server.core.errors import STATUS_OF_CODE
 from rangewatch_server.store import tables
 from rangewatch_server.store.checks import check_header, check_opening, check_ranges
 from tests.fuzz import template
@@ -50,7 +50,7 @@ def test_each_is_refused_for_its_own_reason() -> None:
 def taken(found: bytes) -> None:
     """What the server does with a body before anything of it is stored."""
     message = wire.decode(found)
-    if isinstance(message, Opening):
+    if isinstance(message, StreamHeader):
         check_opening(message)
         return
     check_header(message)

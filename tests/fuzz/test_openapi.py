@@ -15,7 +15,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 
-from rangewatch_server.app import OPENAPI_PATH, ROUTES
+from rangewatch_server.http.app import OPENAPI_PATH, ROUTES
 from tests.browser import hand_made_health
 from tests.fuzz import template
 from tests.server.process import Server
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 TOKEN = "a token of this test"
 RUNS = range(1, 5)
-LEFT_OUT = {"GET /api/v1/live": "its answer never ends; tests/server/test_live_reads.py and the browser have it"}
+LEFT_OUT = {"GET /api/v1/live": "its answer never ends; tests/server/query/test_live_reads.py and the browser have it"}
 # These change or remove runs: to a server that others do not read from.
 DESTROYS = ("DELETE /api/v1/runs/{run_id}", "POST /api/v1/prune", "PUT /api/v1/restore")
 HEADERS = {"authorization", "host", "origin", "cookie", "content-length", "sec-fetch-site"}  # access tests have them
-MAX_ADDRESS = 60_000  # longer heads are refused before there is a route, as text; tests/server/test_connections.py
+MAX_ADDRESS = 60_000  # longer heads are refused before there is a route, as text; tests/server/http/test_connections.py
 
 
 EXAMPLES = pytest.mark.parametrize("examples", [

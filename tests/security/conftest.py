@@ -21,9 +21,9 @@ import pytest
 import uvicorn
 
 from rangewatch import wire
-from rangewatch.records import Batch, Opening
-from rangewatch_server.app import create_app
-from rangewatch_server.connections import BoundedConnection
+from rangewatch.wire.records import Batch, StreamHeader
+from rangewatch_server.http.app import create_app
+from rangewatch_server.http.connections import BoundedConnection
 from rangewatch_server.settings import Settings
 from tests.browser.conftest import new_tab, pages  # noqa: F401 - fixtures
 from tests.server.databases import lay_tables
@@ -52,7 +52,7 @@ class Inside:
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = httpx.Client(base_url=self.url, timeout=30)
 
-    def post(self, message: Opening | Batch | bytes, **headers: str) -> httpx.Response:
+    def post(self, message: StreamHeader | Batch | bytes, **headers: str) -> httpx.Response:
         body = message if isinstance(message, bytes) else wire.encode(message)
         return self.client.post("/api/v1/ingest", content=body, headers=headers)
 

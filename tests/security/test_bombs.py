@@ -12,8 +12,9 @@ import zstandard
 
 from rangewatch import wire
 from rangewatch.wire import WireError, messages
-from rangewatch_server import connections, ingest
-from rangewatch_server.body import Room
+from rangewatch_server.access.body import Room
+from rangewatch_server.http import connections
+from rangewatch_server.routes import ingest
 from rangewatch_server.store import names
 from tests.security.conftest import Inside
 from tests.server.records import batch, catalogue, opening

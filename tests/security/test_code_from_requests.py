@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch_server import api, ingest
+from rangewatch_server.routes import ingest, runs
 from tests.security.conftest import Inside
 from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
@@ -46,7 +46,7 @@ def test_a_pickle_is_bytes_that_are_no_message(
 
 def test_a_filter_is_text(own_run: Run, weakened: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if weakened:
-        monkeypatch.setattr(api, "chosen", lambda tensors, kinds, q: np.array([eval(q)] if q else []))
+        monkeypatch.setattr(runs, "chosen", lambda tensors, kinds, q: np.array([eval(q)] if q else []))
     for message in (opening(KNOWN), batch(KNOWN, 0, range(4))):
         assert own_run.post(message).status_code == 202
     code = f"__import__('os').mkdir({str(tmp_path / 'made')!r}) or 0"
@@ -57,7 +57,7 @@ def test_a_filter_is_text(own_run: Run, weakened: bool, tmp_path: Path, monkeypa
 def test_an_archive_is_no_backup(
     inside: Callable[..., Inside], weakened: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rangewatch_server import maintenance_api
+    from rangewatch_server.routes import maintenance
 
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as file:
@@ -71,8 +71,8 @@ def test_an_archive_is_no_backup(
         raise OSError("that was all")
 
     if weakened:
-        monkeypatch.setattr(maintenance_api, "open_backup", extract)
-        monkeypatch.setattr(maintenance_api, "_folder", lambda url: _Kept(tmp_path / "kept"))
+        monkeypatch.setattr(maintenance, "open_backup", extract)
+        monkeypatch.setattr(maintenance, "_folder", lambda url: _Kept(tmp_path / "kept"))
     server = inside()
     lines = server.client.put("/api/v1/restore", content=archive.getvalue()).text
     assert ("bad_backup" in lines) != weakened

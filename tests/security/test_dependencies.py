@@ -62,5 +62,5 @@ def test_the_lock_has_all_that_the_server_asks_for() -> None:
 def test_the_audit_fails_for_what_is_known_only(
     found: list[dict[str, Any]], status: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert audit_dependencies.told(found) == status
+    assert audit_dependencies.reported(found) == status
     assert says in capsys.readouterr().out

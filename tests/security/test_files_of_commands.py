@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rangewatch import backup
-from rangewatch.maintenance import opened
+from rangewatch.commands.maintenance import backup
+from rangewatch.commands.maintenance.requests import opened
 
 
 class Evil(BaseHTTPRequestHandler):

@@ -10,8 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from rangewatch import statistics
-from rangewatch.records import Catalogue, TensorEntry
-from rangewatch_server import exports, logs, traffic
+from rangewatch.wire.records import Catalogue, TensorEntry
+from rangewatch_server.core import logs
+from rangewatch_server.exports import files
+from rangewatch_server.http import traffic
 from tests.security.conftest import Inside, logged
 from tests.server.process import Run
 from tests.server.records import batch, opening
@@ -26,7 +28,7 @@ STARTS = tuple("=+-@\t\r")
 
 def test_no_name_is_a_formula(own_run: Run, weakened: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if weakened:
-        monkeypatch.setattr(exports, "_harmless", lambda values: values)
+        monkeypatch.setattr(files, "_harmless", lambda values: values)
     entries = tuple(TensorEntry(name, "output", 0, "float16", (4,), i, "Linear") for i, name in enumerate(FORMULAS))
     known = Catalogue(statistics.ALL, entries)
     for message in (opening(known), batch(known, 0, range(2), {"amax": 0.25})):

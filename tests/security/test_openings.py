@@ -11,14 +11,15 @@ import pytest
 import zstandard
 
 from rangewatch import statistics, wire
-from rangewatch.records import Batch, Catalogue, Opening, Statistic, TensorEntry
 from rangewatch.wire import WireError, messages, openings
-from rangewatch_server import ingest
-from rangewatch_server.store import checks, memory
+from rangewatch.wire.records import Batch, Catalogue, Statistic, StreamHeader, TensorEntry
+from rangewatch_server.ingest import memory
+from rangewatch_server.routes import ingest
+from rangewatch_server.store import checks
 from tests.security.conftest import Inside
+from tests.server.opened_store import Store
 from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
-from tests.server.store import Store
 
 KNOWN = catalogue(2)
 MOST = 1 << 20
@@ -111,7 +112,7 @@ def test_names_of_many_runs_are_not_all_remembered(
         assert store.send(batch(KNOWN, 0, range(4), run=f"run {number}")).contiguous == 0, "read back when it speaks"
 
 
-def renamed(name: str, **changed: Any) -> Opening:
+def renamed(name: str, **changed: Any) -> StreamHeader:
     """With one statistic otherwise, or one more."""
     chosen = {each.name: each for each in statistics.ALL}
     chosen[name] = msgspec.structs.replace(chosen.get(name, Statistic(name, "apples", "sum", 0.0, "")), **changed)
@@ -159,7 +160,7 @@ def test_a_name_like_a_bins_is_none(own_run: Run, name: str) -> None:
         assert own_run.ask(path).status_code == 200, path
 
 
-def rows_with(made: Opening, name: str) -> Batch:
+def rows_with(made: StreamHeader, name: str) -> Batch:
     """Rows of a rank with values of that statistic."""
     found = batch(KNOWN, 0, range(70), {name: 3.0}, rank=made.info.rank)
     return msgspec.structs.replace(found, catalogue=wire.catalogue_digest(made.catalogue))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import urllib3
 
-from rangewatch_server import outgoing
-from rangewatch_server.outgoing import OutgoingError, may_reach, parse, post
+from rangewatch_server.alerts import safe_http
+from rangewatch_server.alerts.safe_http import SafeHttpError, may_reach, parse, post
 from tests.server.certificates import made
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
@@ -78,12 +78,12 @@ def test_no_address_of_ours_is_reached(
 ) -> None:
     """Weakened, the loopback ones of them reach a service of this machine."""
     reached: list[object] = []
-    monkeypatch.setattr(outgoing, "_exchange", lambda target, address, *_: reached.append(address) or 200)
+    monkeypatch.setattr(safe_http, "_exchange", lambda target, address, *_: reached.append(address) or 200)
     if weakened:
-        monkeypatch.setattr(outgoing, "may_reach", lambda address, allowed: True)
+        monkeypatch.setattr(safe_http, "may_reach", lambda address, allowed: True)
     try:
         post(f"http://{host}:8642/api/v1/prune", b"{}", {})
-    except OutgoingError as refused:
+    except SafeHttpError as refused:
         assert "\n" not in str(refused)
     assert bool(reached) == weakened
 
@@ -100,7 +100,7 @@ def test_public_addresses_are_reached(address: str) -> None:
     "http://ex\u00e4mple.com/", "http://[::1/", "javascript:alert(1)", "http://example.com/\x00",
 ])  # fmt: skip
 def test_what_is_no_webhook(url: str) -> None:
-    with pytest.raises(OutgoingError) as refused:
+    with pytest.raises(SafeHttpError) as refused:
         parse(url)
     assert "hunter2" not in str(refused.value)
 
@@ -120,13 +120,13 @@ def test_a_redirect_is_not_followed(
     inner = listen()
     outer = listen(status, Location=f"http://127.0.0.1:{inner.port}/latest/meta-data/")
 
-    def follows(target: outgoing.Target, address: object, body: bytes, headers: dict[str, str]) -> int:
+    def follows(target: safe_http.Target, address: object, body: bytes, headers: dict[str, str]) -> int:
         return urllib3.request(
             "POST", f"http://{address}:{target.port}{target.path}", body=body, headers=headers
         ).status
 
     if weakened:
-        monkeypatch.setattr(outgoing, "_exchange", follows)
+        monkeypatch.setattr(safe_http, "_exchange", follows)
     assert post(f"http://127.0.0.1:{outer.port}/", b"{}", {}, LOOPBACK) == (200 if weakened else status)
     assert len(outer.asked) == 1
     assert bool(inner.asked) == weakened
@@ -152,12 +152,12 @@ def test_a_name_that_changes_its_mind_is_asked_once(
     monkeypatch.setattr(socket, "create_connection", connect)
     if weakened:
         monkeypatch.setattr(
-            outgoing, "_connect", lambda target, address: socket.create_connection((target.host, target.port), 5)
+            safe_http, "_connect", lambda target, address: socket.create_connection((target.host, target.port), 5)
         )
     if weakened:
         assert post(f"http://rebind.example:{inner.port}/", b"{}", {}) == 200
     else:
-        with pytest.raises(OutgoingError, match=r"^rebind\.example did not answer: Connection refused$"):
+        with pytest.raises(SafeHttpError, match=r"^rebind\.example did not answer: Connection refused$"):
             post(f"http://rebind.example:{inner.port}/", b"{}", {})
     assert bool(inner.asked) == weakened
 
@@ -165,7 +165,7 @@ def test_a_name_that_changes_its_mind_is_asked_once(
 def test_one_private_address_among_public_ones_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 80)) for each in (PUBLIC, "10.0.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    with pytest.raises(OutgoingError, match=r"10\.0\.0\.1, which is not public"):
+    with pytest.raises(SafeHttpError, match=r"10\.0\.0\.1, which is not public"):
         post("http://mixed.example/", b"", {})
 
 
@@ -181,9 +181,9 @@ def test_a_proxy_of_the_environment_is_not_used(
 
 def test_what_never_ends_is_hung_up_on(weakened: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of the answer each moment, which no timeout between two bytes would end."""
-    monkeypatch.setattr(outgoing, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(safe_http, "TIMEOUT_S", 0.2)
     if weakened:
-        monkeypatch.setattr(outgoing, "_hang_up", lambda plain: None)
+        monkeypatch.setattr(safe_http, "_hang_up", lambda plain: None)
         monkeypatch.setattr(http.client, "_MAXHEADERS", 1 << 30)
     listening = socket.create_server(("127.0.0.1", 0))
     sent, ended = [], threading.Event()
@@ -208,7 +208,7 @@ def test_what_never_ends_is_hung_up_on(weakened: bool, monkeypatch: pytest.Monke
         assert post(url, b"", {}, LOOPBACK) == 200
         assert len(sent) == 40
     else:
-        with suppress(OutgoingError):  # it ends, though the answer does not: read as far as it came, or reset
+        with suppress(SafeHttpError):  # it ends, though the answer does not: read as far as it came, or reset
             assert post(url, b"", {}, LOOPBACK) == 200
     ended.set()
     thread.join()
@@ -219,9 +219,9 @@ def test_over_https_too(weakened: bool, monkeypatch: pytest.MonkeyPatch, tmp_pat
     """TLS takes the socket over. The handle that is hung up on must be one that it left."""
     pair = made(tmp_path, "hook")
     monkeypatch.setenv("SSL_CERT_FILE", pair.cert)
-    monkeypatch.setattr(outgoing, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(safe_http, "TIMEOUT_S", 0.2)
     if weakened:
-        monkeypatch.setattr(outgoing, "_hang_up", lambda plain: None)
+        monkeypatch.setattr(safe_http, "_hang_up", lambda plain: None)
     listening = socket.create_server(("127.0.0.1", 0))
     hung_up = threading.Event()
 

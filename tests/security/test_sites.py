@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rangewatch_server import access
+from rangewatch_server.access import access
 from rangewatch_server.store.access import digest_of
 from tests.security.conftest import Inside
 from tests.server.process import Run
@@ -19,7 +19,7 @@ def test_a_rebound_name_reads_nothing(
     own_run: Run, shared_inside: Inside, weakened: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if weakened:
-        monkeypatch.setattr(access, "is_our_host", lambda host, callers: True)
+        monkeypatch.setattr(access, "is_our_host", lambda host, principals: True)
     assert own_run.post(opening(KNOWN)).status_code == 202
     answer = shared_inside.get_raw("/api/v1/runs", host="rebound.example")
     assert (own_run.name.encode() in answer) == weakened
@@ -43,9 +43,9 @@ def test_a_token_for_looking_deletes_nothing(
     if weakened:
         monkeypatch.setattr(access, "needed_role", lambda method, path: "view" if path.startswith("/api/") else None)
     server = inside(token="all-of-it")
-    callers = server.app.state.callers
-    callers.store.create("viewer", digest_of("looks"), ["view"])
-    callers.load()
+    principals = server.app.state.principals
+    principals.store.create("viewer", digest_of("looks"), ["view"])
+    principals.load()
     looks = {"Authorization": "Bearer looks"}
     status = server.client.delete("/api/v1/runs/1", headers=looks).status_code
     assert (status != 403) == weakened

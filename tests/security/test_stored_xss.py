@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Page, Route
 
 from rangewatch import statistics
-from rangewatch.records import Catalogue, Event, TensorEntry
-from rangewatch_server import access
+from rangewatch.wire.records import Catalogue, Event, TensorEntry
+from rangewatch_server.access import access
 from tests.browser.conftest import Tab
 from tests.security.conftest import Inside
 from tests.server.records import batch, opening

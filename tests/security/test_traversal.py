@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from rangewatch_server import site
-from rangewatch_server.errors import ApiError
+from rangewatch_server.core.errors import ApiError
+from rangewatch_server.http import static
 from tests.security.conftest import Inside
 
 SECRET = b"the-secret-beside-the-pages"
@@ -21,12 +21,12 @@ UP = (
 )  # fmt: skip
 
 
-def naive(_: site.Site, path: str) -> site.Asset:
+def naive(_: static.Site, path: str) -> static.Asset:
     """What there would be if nothing were listed: any path below the folder, decoded once more."""
-    found = site.web_dir() / unquote(path)
+    found = static.web_dir() / unquote(path)
     if "\0" in str(found) or not found.is_file():
         raise ApiError(404, "not_found", "no such file")
-    asset = site._asset(found)
+    asset = static._asset(found)
     assert asset is not None
     return asset
 
@@ -38,10 +38,10 @@ def test_no_path_leads_out_of_the_pages(
     pages.mkdir()
     (pages / "index.html").write_text("the shell")
     (tmp_path / "secret.txt").write_bytes(SECRET)
-    monkeypatch.setattr(site, "web_dir", lambda: pages)
-    site._site_at.cache_clear()
+    monkeypatch.setattr(static, "web_dir", lambda: pages)
+    static._site_at.cache_clear()
     if weakened:
-        monkeypatch.setattr(site.Site, "named", naive)
+        monkeypatch.setattr(static.Site, "named", naive)
     server = inside()
     answers = {path: server.get_raw(f"/static/{path}") for path in UP}
     read = [path for path, answer in answers.items() if SECRET in answer or b"root:" in answer]

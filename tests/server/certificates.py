@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from rangewatch_server.tls import tls_context
+from rangewatch_server.http.tls import tls_context
 
 
 class Pair(NamedTuple):

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from rangewatch import wire
-from rangewatch.records import Batch, Opening
+from rangewatch.wire.records import Batch, StreamHeader
 from rangewatch_server.settings import Settings
 from tests import forked
 from tests.server.databases import lay_tables
@@ -41,7 +41,7 @@ class Server:
                 time.sleep(0.02)
         raise AssertionError(f"server did not answer: {self.log.text()}")
 
-    def post(self, message: Opening | Batch | bytes, **headers: str) -> httpx.Response:
+    def post(self, message: StreamHeader | Batch | bytes, **headers: str) -> httpx.Response:
         body = message if isinstance(message, bytes) else wire.encode(message)
         return self.client.post("/api/v1/ingest", content=body, headers=headers)
 
@@ -70,7 +70,7 @@ class Run:
         self.server, self.name = server, name
         self._id: int | None = None
 
-    def post(self, *messages: Opening | Batch) -> httpx.Response:
+    def post(self, *messages: StreamHeader | Batch) -> httpx.Response:
         """Send messages as this run's, whatever run they were made for: the last one's answer."""
         assert messages
         for message in messages:
@@ -99,7 +99,7 @@ class Run:
         return self.server.client.request(method, self.path(below), **options)
 
 
-def _named(message: Opening | Batch, run: str) -> Opening | Batch:
-    if isinstance(message, Opening):
+def _named(message: StreamHeader | Batch, run: str) -> StreamHeader | Batch:
+    if isinstance(message, StreamHeader):
         return msgspec.structs.replace(message, info=msgspec.structs.replace(message.info, run=run))
     return msgspec.structs.replace(message, run=run)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rangewatch import statistics, wire
-from rangewatch.records import Batch, Catalogue, Event, Opening, RangeRows, RankInfo, SeriesRows, TensorEntry
+from rangewatch.wire.records import Batch, Catalogue, Event, RangeRows, RankInfo, SeriesRows, StreamHeader, TensorEntry
 
 WHOLE = ("call_count", "numel", "amax", "nan_count", "inf_count")
 
@@ -22,8 +22,10 @@ def catalogue(
     return Catalogue(statistics.ALL, tuple(entries))
 
 
-def opening(known: Catalogue, run: str = "run", rank: int = 0, incarnation: str = "a", world_size: int = 1) -> Opening:
-    return Opening(RankInfo(run, rank, world_size, rank, "host", incarnation, time.time_ns()), known)
+def opening(
+    known: Catalogue, run: str = "run", rank: int = 0, incarnation: str = "a", world_size: int = 1
+) -> StreamHeader:
+    return StreamHeader(RankInfo(run, rank, world_size, rank, "host", incarnation, time.time_ns()), known)
 
 
 def batch(

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-from rangewatch_server import token_cli
-from rangewatch_server.callers import cookie_name
+from rangewatch_server.access import token_cli
+from rangewatch_server.access.principals import cookie_name
 
 
 def create(db: str, name: str, *roles: str) -> str:

@@ -1,7 +1,9 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { costAnswer, usualCost } from "../../web/agent_cost.js";
-import { accounts, agentGroups, agentVerdict, ranksText, totals, whyDropped } from "../../web/agent_words.js";
+
+import { costAnswer, usualCost } from "../../web/pages/agent/agent.js";
+import { accounts, agentGroups, agentVerdict, ranksText, totals, whyDropped } from "../../web/pages/agent/agent_text.js";
 
 /** @param {number} rank @param {Partial<import("../../web/types.js").RankInfo>} [said] @returns {import("../../web/types.js").RankInfo} */
 const agent = (rank, said = {}) => ({

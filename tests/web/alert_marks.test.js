@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { columnAxis, markName, marksOf, placed, stepAxis, timeAxis } from "../../web/alert_marks.js";
+
+import { columnAxis, markName, marksOf, placed, stepAxis, timeAxis } from "../../web/charts/alerts/alert_marks.js";
 
 const SECOND = 1e9;
 const WIDTH = 1000; // the axis begins at 172 and ends 12 before: 816 pixels
@@ -10,7 +12,7 @@ const alert = (/** @type {number} */ id, /** @type {number | null} */ step, /** 
 });
 const OVER = { resolved_ns: 5 };
 const axis = (/** @type {number} */ start = 0, /** @type {number} */ stop = 816) => stepAxis({ start, stop }, WIDTH);
-const ids = (/** @type {import("../../web/alert_marks.js").Mark[]} */ marks) => marks.map(({ alerts }) => alerts.map(({ id }) => id));
+const ids = (/** @type {import("../../web/charts/alerts/alert_marks.js").Mark[]} */ marks) => marks.map(({ alerts }) => alerts.map(({ id }) => id));
 
 test("a mark stands where its step's cell is, within the shown steps", () => {
   const [mark, ...others] = marksOf([alert(1, 99), alert(2, 100), alert(3, 199), alert(4, 200)], axis(100, 200));

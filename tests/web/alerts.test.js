@@ -2,11 +2,9 @@
 
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
-import { alertOf, alertPages, notableAlerts } from "../../web/alert_pages.js";
-import { facts, places } from "../../web/components/alert_card.js";
-import { silenceWords } from "../../web/components/alert_targets.js";
-import { verdictOf } from "../../web/pages/alerts.js";
-import { createTensorList } from "../../web/tensor_list.js";
+
+import { alertOf, alertPages, createTensorList, notableAlerts } from "../../web/api/queries.js";
+import { alertDetails, places, silenceWords, verdictOf } from "../../web/pages/alerts/alerts.js";
 
 const MOST = 200;
 const original = globalThis.fetch;
@@ -82,8 +80,8 @@ test("a card leads to its step and wherever the rule says", () => {
 });
 
 test("since when an alert stands, and for how long it has been over", () => {
-  assert.deepEqual(facts(alert, 300e9), ["gpu health", "opened 5 min ago"]);
-  assert.deepEqual(facts({ ...alert, resolved_ns: 120e9, resolved_step: 40 }, 300e9), ["gpu health", "opened 5 min ago", "over for 3 min, step 40"]);
+  assert.deepEqual(alertDetails(alert, 300e9), ["gpu health", "opened 5 min ago"]);
+  assert.deepEqual(alertDetails({ ...alert, resolved_ns: 120e9, resolved_step: 40 }, 300e9), ["gpu health", "opened 5 min ago", "over for 3 min, step 40"]);
 });
 
 test("a silence reads as one sentence, whatever it lacks", () => {

@@ -1,9 +1,11 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { boxOf, movedSpot, pooled, spotAt, worse } from "../../web/cell_grid.js";
-import { colourAt, share } from "../../web/colour_scale.js";
 
-const grid = (/** @type {import("../../web/cell_grid.js").Cell[][]} */ cells) => ({
+import { boxOf, movedSpot, pooled, spotAt, worse } from "../../web/charts/cells/cell_grid.js";
+import { colourAt, share } from "../../web/charts/theme.js";
+
+const grid = (/** @type {import("../../web/charts/cells/cell_grid.js").Cell[][]} */ cells) => ({
   rows: cells.map((_, i) => `row ${i}`),
   columns: (cells[0] ?? []).map((_, i) => `column ${i}`),
   cell: (/** @type {number} */ row, /** @type {number} */ column) => cells[row][column],

@@ -1,8 +1,10 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { barAt, callText, movedCall, ticks, timelineOf } from "../../web/call_timeline.js";
-import { costGrid, costText, leftOutLine, sourceLines, waitCards, waitVerdict, whyNone } from "../../web/collectives_words.js";
-import { sorted } from "../../web/components/sorted_table.js";
+
+import { barAt, callText, movedCall, ticks, timelineOf } from "../../web/pages/collectives/call_timeline.js";
+import { costGrid, costText, leftOutLine, sourceLines, waitCards, waitVerdict, whyNone } from "../../web/pages/collectives/collectives.js";
+import { sorted } from "../../web/widgets/sorted_table.js";
 
 /** @type {any} */
 const ANSWER = {

@@ -78,7 +78,7 @@ export const THEMES = /** @type {const} */ (["light", "dark"]);
 
 /** The colours of style.css by name, of one theme. @param {"light" | "dark"} theme @returns {Record<string, string>} */
 export function tokens(theme) {
-  const css = readFileSync(new URL("../../web/style.css", import.meta.url), "utf8");
+  const css = readFileSync(new URL("../../web/styles/style.css", import.meta.url), "utf8");
   const found = css.matchAll(/--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)/g);
   return Object.fromEntries(Array.from(found, ([, name, light, dark]) => [name, theme === "light" ? light : dark]));
 }

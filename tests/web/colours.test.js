@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { THEMES, VISION, contrast, difference, lab, tokens } from "./colour_vision.js";
 
 const WEB = new URL("../../web/", import.meta.url);
-const CSS = ["style.css", ...readdirSync(new URL("styles/", WEB)).map((name) => `styles/${name}`)].map((name) => readFileSync(new URL(name, WEB), "utf8")).join("\n").replace(/\/\*[\s\S]*?\*\//g, "");
+const CSS = readdirSync(new URL("styles/", WEB)).map((name) => `styles/${name}`).map((name) => readFileSync(new URL(name, WEB), "utf8")).join("\n").replace(/\/\*[\s\S]*?\*\//g, "");
 
 /** What text stands on. `select` lies under rows and entries that are pointed at or chosen. */
 const GROUNDS = ["bg", "panel", "select"];

@@ -3,10 +3,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { comparisonReadout, difference, differenceText, hindrance, notesOf, parseAgainst, readComparison, sidesOf, worstRow } from "../../web/components/comparison_model.js";
-import { PERCENTILES, band, percentileTitle } from "../../web/components/percentile_lane.js";
-import { alertsOn } from "../../web/components/tensor_facts.js";
-import { STATE } from "../../web/headroom.js";
+import { STATE } from "../../web/charts/headroom.js";
+import { comparisonReadout, difference, differenceText, hindrance, notesOf, parseAgainst, readComparison, sidesOf, worstRow } from "../../web/pages/layers/comparison_model.js";
+import { PERCENTILES, band, percentileTitle } from "../../web/pages/layers/tensor_panel.js";
+import { alertsOn } from "../../web/widgets/tensor_details.js";
 
 /** @param {Float32Array | Uint8Array} values */
 function typed(values) {

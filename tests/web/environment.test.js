@@ -1,7 +1,9 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { environmentVerdict, factSections, flatFacts, mergedFindings, whose } from "../../web/environment_words.js";
-import { linkGrid, linkNote, linkProblems, linkText, linkVerdict } from "../../web/linkcheck_words.js";
+
+import { detailSections, environmentVerdict, flatDetails, mergedFindings, whose } from "../../web/pages/environment/environment.js";
+import { linkGrid, linkNote, linkProblems, linkText, linkVerdict } from "../../web/pages/environment/link_matrix.js";
 
 const finding = (/** @type {string} */ severity, what = "w") => ({ code: "c", severity, what, why: "", do: "", where: "" });
 const rank = (/** @type {number} */ number, facts = {}, /** @type {any[]} */ findings = []) => ({ rank: number, host: "h", facts, findings });
@@ -31,11 +33,11 @@ test("nothing wrong is said with what was looked at; nobody heard is not clean",
 });
 
 test("facts: what ranks have in common stands once, what differs comes first with who", () => {
-  const [torch] = factSections([rank(0, { torch: { version: "2.13", cuda: "13.0" } }), rank(1, { torch: { version: "2.13", cuda: "12.8" } }), rank(2, { torch: { version: "2.13", cuda: "13.0" } })]);
+  const [torch] = detailSections([rank(0, { torch: { version: "2.13", cuda: "13.0" } }), rank(1, { torch: { version: "2.13", cuda: "12.8" } }), rank(2, { torch: { version: "2.13", cuda: "13.0" } })]);
   assert.deepEqual([torch.name, torch.differing], ["torch", 1]);
   assert.deepEqual(torch.facts[0], { key: "torch.cuda", values: [{ text: "13.0", ranks: [0, 2] }, { text: "12.8", ranks: [1] }] });
   assert.equal(torch.facts[1].values[0].ranks.length, 3);
-  assert.deepEqual(flatFacts({ a: null, b: [], c: [{ d: 1 }], e: { f: 0 } }), [["a", "n/a"], ["b", "none"], ["c", '{"d":1}'], ["e.f", "0"]]);
+  assert.deepEqual(flatDetails({ a: null, b: [], c: [{ d: 1 }], e: { f: 0 } }), [["a", "n/a"], ["b", "none"], ["c", '{"d":1}'], ["e.f", "0"]]);
   assert.equal(whose([0, 1], 2), "all ranks");
   assert.equal(whose([1], 2), "rank 1");
 });

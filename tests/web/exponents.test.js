@@ -1,8 +1,9 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { exponentDrawing, EXPONENTS } from "../../web/components/exponent_lane.js";
-import { measuredAt, percent, power, readExponents, words } from "../../web/components/exponents_model.js";
-import { frameOf } from "../../web/figure_frame.js";
+
+import { EXPONENTS, exponentDrawing, measuredAt, percent, power, readExponents, words } from "../../web/charts/exponents.js";
+import { frameOf } from "../../web/charts/frame.js";
 
 const spec = (/** @type {string} */ dtype, /** @type {any} */ array, /** @type {string} */ shape = "") =>
   ({ dtype, bdata: Buffer.from(array.buffer).toString("base64"), ...(shape && { shape }) });

@@ -2,10 +2,11 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ApiError } from "../../web/api.js";
-import { isOfRun } from "../../web/components/error_state.js";
-import { isEmpty } from "../../web/components/layers_picture.js";
-import { keysOf } from "../../web/components/sorted_table.js";
+
+import { ApiError } from "../../web/api/fetch.js";
+import { isEmpty } from "../../web/pages/layers/layers.js";
+import { isOfRun } from "../../web/widgets/error_state.js";
+import { keysOf } from "../../web/widgets/sorted_table.js";
 
 test("only what is said of the run means that there is none", () => {
   assert.equal(isOfRun(new ApiError(404, "unknown_run", "there is no run 9")), true);

@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { createFigureBatch } from "../../web/figure_batch.js";
+
+import { createFigureBatch } from "../../web/api/client.js";
 
 /** Batches of a server that answers with the text it was asked for. */
 function recorded({ fails = null } = {}) {

@@ -1,12 +1,12 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { everyValue, fileName } from "../../web/figure_files.js";
-import { pictureDrawing, pictureFrame } from "../../web/figure_picture.js";
-import { frameOf } from "../../web/figure_frame.js";
-import { plainLines } from "../../web/line_drawing.js";
-import { readLines } from "../../web/lines_model.js";
-import { dataBytes, dataText } from "../../web/save_file.js";
-import { SvgPen, withTitle, xmlText } from "../../web/svg_pen.js";
+
+import { frameOf } from "../../web/charts/frame.js";
+import { plainLines, readLines } from "../../web/charts/lines.js";
+import { dataBytes, dataText, everyValue, fileName } from "../../web/charts/saving/files.js";
+import { pictureDrawing, pictureFrame } from "../../web/charts/saving/lane_files.js";
+import { SvgPen, withTitle, xmlText } from "../../web/charts/saving/svg_pen.js";
 
 test("files of the server: the figure's own range, rank, kinds and filter", () => {
   const [csv, parquet] = everyValue(3, "layers", { start: 10, stop: 20, rank: 2, kind: ["grad", "output"], q: "a&b", rows: 400, columns: 900 });

@@ -1,15 +1,15 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { callRows, callSummary } from "../../web/call_rows.js";
-import { timelineOf } from "../../web/call_timeline.js";
-import { gridRows, gridSummary } from "../../web/cell_grid_rows.js";
-import { readExponents } from "../../web/components/exponents_model.js";
-import { csvLines } from "../../web/csv.js";
-import { STEPS, clockAxis } from "../../web/figure_axis.js";
-import { rowsOf } from "../../web/figure_rows.js";
-import { MOST_ROWS, summaryOf } from "../../web/figure_summary.js";
-import { readHeatmap } from "../../web/heatmap_model.js";
-import { readLines } from "../../web/lines_model.js";
+
+import { STEPS, clockAxis } from "../../web/charts/axis.js";
+import { gridRows, gridSummary } from "../../web/charts/cells/cell_heatmap.js";
+import { readExponents } from "../../web/charts/exponents.js";
+import { readHeatmap } from "../../web/charts/heatmap.js";
+import { readLines } from "../../web/charts/lines.js";
+import { csvLines } from "../../web/charts/saving/files.js";
+import { MOST_ROWS, rowsOf, summaryOf } from "../../web/charts/saving/rows.js";
+import { callRows, callSummary, timelineOf } from "../../web/pages/collectives/call_timeline.js";
 
 const row = (/** @type {string} */ label) => ({ label, count: 1, tensor: 0, tensors: null, rank: null });
 const heat = (/** @type {number[]} */ z, /** @type {number[]} */ states, /** @type {string[]} */ names, dx = 1) =>
@@ -138,7 +138,7 @@ const grid = (/** @type {number} */ size) => ({
   columns: Array.from({ length: size }, (_, i) => (1000 + i).toLocaleString("en-US")),
   cell: (/** @type {number} */ a, /** @type {number} */ b) => (a === b ? /** @type {const} */ ("blank") : b === 0 ? null : b === 1 ? /** @type {const} */ ("bad") : a + b),
 });
-const say = (/** @type {any} */ _, /** @type {import("../../web/cell_grid.js").Spot} */ { row, column }) => `${row} to ${column}`;
+const say = (/** @type {any} */ _, /** @type {import("../../web/charts/cells/cell_grid.js").Spot} */ { row, column }) => `${row} to ${column}`;
 
 test("a grid of cells: all of them in a file, and in a table while they are few", () => {
   const data = gridRows(grid(3), say, WORDS);

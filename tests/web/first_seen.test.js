@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { createFirstSeen, oldest } from "../../web/first_seen.js";
+
+import { createFirstSeen, oldest } from "../../web/api/fetch.js";
 
 test("the oldest count of one server stands for all answers", () => {
   assert.equal(oldest(["a.12"]), "a.12");

@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import * as format from "../../web/format.js";
+
+import * as format from "../../web/format/numbers.js";
 
 test("scales are powers of two where they are", () => {
   assert.equal(format.scale(65536), "2¹⁶");

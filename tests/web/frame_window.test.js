@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { WINDOW, kept, matching, windowAround, withEarlier, withLater } from "../../web/frame_window.js";
+
+import { WINDOW, kept, matching, windowAround, withEarlier, withLater } from "../../web/pages/step/frames_table.js";
 
 test("a window holds the frame pointed at, with some before it", () => {
   assert.deepEqual(windowAround(5000, -1), { from: 0, to: WINDOW });

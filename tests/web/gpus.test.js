@@ -1,12 +1,12 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { eventModel, throttleModel } from "../../web/components/gpu_bands.js";
-import { clockText, clockTicks, isOverMidnight } from "../../web/clock_ticks.js";
-import { eventTime } from "../../web/components/gpu_facts.js";
-import { clockAxis } from "../../web/figure_axis.js";
-import { bitBands, column, fact, isLongInOneStep, lineFigure, onTime, places, rangeOf, stepsOf, sum, timeShare, timesOf } from "../../web/gpu_series.js";
-import { bitNames, byHost, glanceFacts, gpuVerdict, hostLine, named, noteLines } from "../../web/gpu_words.js";
-import { choose, spanOf, timesPatch } from "../../web/pages/gpu.js";
+
+import { clockAxis, clockText, clockTicks, isOverMidnight } from "../../web/charts/axis.js";
+import { choose, eventTime, spanOf, timesPatch } from "../../web/pages/gpu/gpu.js";
+import { eventModel, throttleModel } from "../../web/widgets/gpu/gpu_lanes.js";
+import { bitBands, column, fact, isLongInOneStep, lineFigure, onTime, places, rangeOf, stepsOf, sum, timeShare, timesOf } from "../../web/widgets/gpu/gpu_series.js";
+import { bitNames, byHost, glanceDetails, gpuVerdict, hostLine, named, noteLines } from "../../web/widgets/gpu/gpu_text.js";
 
 /** @param {Partial<import("../../web/types.js").Gpu>} more */
 const gpu = (more) => ({ rank: 0, key: `GPU-${more.rank ?? 0}`, name: "H100", host: "a", device_index: 0, state: /** @type {const} */ ("ok"), why: [], time_ns: 1, step: 1, values: {}, about: {}, ...more });
@@ -34,7 +34,7 @@ test("hosts stand in the order of their worst card, and those without a card at 
 });
 
 test("a value that is not supported is n/a and has no bar", () => {
-  const facts = glanceFacts(gpu({ values: { power_w: 350, power_limit_w: 700, utilization_gpu_percent: null } }));
+  const facts = glanceDetails(gpu({ values: { power_w: 350, power_limit_w: 700, utilization_gpu_percent: null } }));
   assert.deepEqual(facts.map(({ text, share }) => [text, share]), [["n/a", null], ["350 W", 0.5], ["n/a", null], ["n/a", null]]);
   assert.match(hostLine({ rank: 0, host: "a", time_ns: 1, values: { load_1m: 0 }, about: {} }), /CPU n\/a, load 0\.0, memory n\/a/);
 });

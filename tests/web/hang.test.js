@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { gpuLine, groupCaption, hangCards, hangVerdict, oddRanks, rankOrder, rankState, sequenceRows, whereText } from "../../web/hang_words.js";
+
+import { gpuLine, groupCaption, hangCards, hangVerdict, oddRanks, rankOrder, rankState, sequenceRows, whereText } from "../../web/pages/hang/hang.js";
 
 /** @type {import("../../web/types.js").HangGroup} */
 const GROUP = { group: "default_pg", ranks: [0, 1, 2, 3], op: "all_reduce", bytes: 1048576, dtype: "float32", sequence: 41, last_enqueued: { 0: 41, 1: 41, 2: 40, 3: null }, last_completed: { 0: 40, 1: 40, 2: 40, 3: null }, missing: [2] };

@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { cellPixels, cellsBox, heatCells, shadesOf, withCells } from "../../web/heat_cells.js";
-import { SCALE_BITS } from "../../web/headroom.js";
+import { SCALE_BITS } from "../../web/charts/headroom.js";
+import { cellPixels, cellsBox, heatCells, shadesOf, withCells } from "../../web/charts/heatmap.js";
 
 const PALETTE = /** @type {any} */ ({ headroom: SCALE_BITS.map((bits) => `rgb(${bits * 10}, 0, ${255 - bits * 10})`) });
 const FRAME = /** @type {any} */ ({ plotWidth: 100, plotHeight: 40, range: { start: 10, stop: 20 } });

@@ -17,9 +17,9 @@ test("text never becomes markup", () => {
 });
 
 test("one file fetches, one listens, one draws", () => {
-  assert.deepEqual(filesWith(/\bfetch\(/), ["api.js"]);
-  assert.deepEqual(filesWith(/new EventSource/), ["live.js"]);
-  assert.deepEqual(filesWith(/\.Plotly\b/), ["plot.js"]);
+  assert.deepEqual(filesWith(/\bfetch\(/), ["api/fetch.js"]);
+  assert.deepEqual(filesWith(/new EventSource/), ["api/live.js"]);
+  assert.deepEqual(filesWith(/\.Plotly\b/), ["charts/plotly.js"]);
 });
 
 test("the shell has no inline script, which the server's policy would refuse", () => {

@@ -1,8 +1,10 @@
+
 import assert from "node:assert/strict";
+import { readFileSync, readdirSync } from "node:fs";
 import { test } from "node:test";
-import { KEYS, keyFor, keyOf } from "../../web/keys.js";
-import { readdirSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
+
+import { KEYS, keyFor, keyOf } from "../../web/widgets/keys.js";
 
 const PAGES = fileURLToPath(new URL("../../web/pages/", import.meta.url));
 
@@ -24,7 +26,7 @@ test("a letter that begins a pair is no key by itself", () => {
 });
 
 test("every page that has an entry can be gone to", () => {
-  const listed = readdirSync(PAGES).filter((name) => !["index.js", "step.js", "tensor.js", "gpu.js"].includes(name));
-  const ids = listed.map((name) => /\bid: "([\w-]+)"/.exec(readFileSync(PAGES + name, "utf8"))?.[1]);
+  const listed = readdirSync(PAGES).filter((name) => !["index.js", "step", "tensor", "gpu"].includes(name));
+  const ids = listed.map((name) => /\bid: "([\w-]+)"/.exec(readFileSync(`${PAGES}${name}/${name}.js`, "utf8"))?.[1]);
   assert.deepEqual(ids.filter((id) => !KEYS.some(({ page }) => page === id)), []);
 });

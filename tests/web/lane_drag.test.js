@@ -1,7 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { draggedAxis } from "../../web/components/lane_drag.js";
+import { draggedAxis } from "../../web/charts/lanes/lane_pointer.js";
 
 const FRAME = { plotWidth: 100, range: { start: 10, stop: 20 } };
 

@@ -2,8 +2,9 @@
 
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, mock, test } from "node:test";
-import { createNavigator, shownState } from "../../web/components/lane_navigation.js";
-import { formatState, parseState } from "../../web/url_state.js";
+
+import { formatState, parseState } from "../../web/api/url_state.js";
+import { createNavigator, shownState } from "../../web/charts/lanes/lane_navigation.js";
 
 /** As the page Layers leaves it. */
 const CARRIED = "?rank=3&tensor=9&start=5&stop=90&kind=grad&q=ff&statistic=zero_fraction&axes=step%2Crank";

@@ -1,18 +1,20 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { tensorsOf } from "../../web/components/lane_navigation.js";
-import { cellOf, cellText, readHeatmap, worstRows } from "../../web/heatmap_model.js";
-import { keyLeads, outermost, toggled, visibleItems } from "../../web/module_tree_model.js";
-import { choiceOf, choicesOf, ticksOf, valueText, worstWords } from "../../web/statistics.js";
 
-/** @param {string} path @param {Partial<import("../../web/module_tree_model.js").Module>} [more] */
+import { cellOf, cellText, readHeatmap, worstRows } from "../../web/charts/heatmap.js";
+import { tensorsOf } from "../../web/charts/lanes/lane_navigation.js";
+import { choiceOf, choicesOf, ticksOf, valueText, worstWords } from "../../web/charts/statistics.js";
+import { keyLeads, outermost, toggled, visibleItems } from "../../web/pages/layers/module_tree.js";
+
+/** @param {string} path @param {Partial<import("../../web/pages/layers/module_tree.js").Module>} [more] */
 const module = (path, more = {}) => ({ path, depth: path.split(".").length - 1, count: 2, tensor: null, state: "value", worst: 5, has_children: false, hidden_children: 0, ...more });
 
 const TREE = [
   module("a", { count: 6, has_children: true }), module("a.10", { worst: 3 }), module("a.10.ff", { count: 1, tensor: 7 }),
   module("a.2", { worst: 4, state: "inf" }), module("b", { worst: 1 }),
 ];
-const names = (/** @type {import("../../web/module_tree_model.js").Item[]} */ items) => items.map((item) => item.path);
+const names = (/** @type {import("../../web/pages/layers/module_tree.js").Item[]} */ items) => items.map((item) => item.path);
 
 test("nothing inside a closed module is seen, and names are those within it", () => {
   assert.deepEqual(names(visibleItems(TREE, "", [])), ["a", "a.10", "a.10.ff", "a.2", "b"]);

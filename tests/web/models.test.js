@@ -1,11 +1,13 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { heatOf, plotlyScale } from "../../web/headroom.js";
-import { cellOf, cellText, columnAt, columnSteps, readHeatmap, worstRows } from "../../web/heatmap_model.js";
-import { broken, cadenceNote, mergedSteps, nearLimits, octaves, powerTicks, readLines, valueAt } from "../../web/lines_model.js";
-import { magnitudeSpan } from "../../web/magnitude_span.js";
-import { extremes } from "../../web/tensor_extremes.js";
-import { decode } from "../../web/typed_array.js";
+
+import { heatOf, plotlyScale } from "../../web/charts/headroom.js";
+import { cellOf, cellText, columnAt, columnSteps, readHeatmap, worstRows } from "../../web/charts/heatmap.js";
+import { broken, cadenceNote, mergedSteps, nearLimits, octaves, powerTicks, readLines, valueAt } from "../../web/charts/lines.js";
+import { decode } from "../../web/format/typed_array.js";
+import { magnitudeSpan } from "../../web/pages/step/frames_table.js";
+import { extremes } from "../../web/pages/tensor/tensor.js";
 
 const base64 = (/** @type {ArrayBufferView} */ array) => Buffer.from(array.buffer).toString("base64");
 const spec = (/** @type {string} */ dtype, /** @type {any} */ array) => ({ dtype, bdata: base64(array) });

@@ -1,7 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { cardRow, CARDS } from "../../web/components/cards_lane.js";
-import { asBits, readWaits, WAITS } from "../../web/components/waits_lane.js";
+
+import { CARDS, WAITS, asBits, cardRow, readWaits } from "../../web/pages/overview/overview_lanes.js";
 
 const NO = NaN;
 const waits = () => readWaits(/** @type {any} */ ({

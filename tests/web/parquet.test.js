@@ -2,9 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { numberColumn, runs, textColumn } from "../../web/parquet/columns.js";
-import { parquetParts } from "../../web/parquet/file.js";
-import { i32, i64, list, struct, text, varint } from "../../web/parquet/thrift.js";
+
+import { i32, i64, list, numberColumn, parquetParts, runs, struct, text, textColumn, varint } from "../../web/charts/saving/parquet.js";
 
 /** @param {readonly (string | number | null)[]} values @param {ReturnType<typeof numberColumn>} column */
 function encoded(values, column) {

@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { PHASES, loaderNote, readPhases } from "../../web/components/phase_lane.js";
+
+import { PHASES, loaderNote, readPhases } from "../../web/pages/overview/overview_lanes.js";
 
 /** @param {object[]} data @param {object} [meta] */
 const answer = (data, meta = {}) => readPhases(/** @type {any} */ ({ figure: { data, layout: {} }, meta: { steps_per_column: 1, ...meta } }));

@@ -1,9 +1,10 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { heatmapDrawing } from "../../web/figure_drawing.js";
-import { frameOf } from "../../web/figure_frame.js";
-import { tensorLines } from "../../web/line_drawing.js";
-import { escapePlotText } from "../../web/plot_text.js";
+
+import { escapePlotText, heatmapDrawing } from "../../web/charts/drawing.js";
+import { frameOf } from "../../web/charts/frame.js";
+import { tensorLines } from "../../web/charts/lines.js";
 
 const PALETTE = /** @type {any} */ ({ headroom: ["0", "1", "2", "3", "4", "5", "6"] });
 const FRAME = frameOf(1000, 100, { start: 0, stop: 2 });

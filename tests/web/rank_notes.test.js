@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { rankNotes } from "../../web/rank_notes.js";
+
+import { rankNotes } from "../../web/widgets/run_page.js";
 
 const SECOND = 1e9;
 const rank = (/** @type {number} */ number, /** @type {object} */ more = {}) => /** @type {any} */ ({

@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, mock, test } from "node:test";
-import { createRefresher } from "../../web/refresher.js";
+
+import { createRefresher } from "../../web/api/live.js";
 
 /** One load, as the test ends it. @type {(() => void)[]} */
 let loads = [];

@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { quoted, reportCommand } from "../../web/report_command.js";
+
+import { quoted, reportCommand } from "../../web/widgets/run_page.js";
 
 const HERE = "http://127.0.0.1:8642";
 const command = (/** @type {string} */ name) => reportCommand({ id: 7, name }, HERE);

@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buildPath, findPage, matchPath } from "../../web/router.js";
+
+import { buildPath, findPage, matchPath } from "../../web/shell/router.js";
 
 const PAGES = [{ path: "/" }, { path: "/runs/{id}" }, { path: "/runs/{id}/step" }];
 

@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { createDraft } from "../../web/components/run_about.js";
+
+import { createDraft } from "../../web/pages/overview/overview.js";
 
 const field = () => /** @type {any} */ ({ value: "" });
 /** @param {unknown} focused */

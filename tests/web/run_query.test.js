@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { seenText } from "../../web/components/runs_table.js";
-import { asked, nextSort, pages, parseRunQuery, runsPath, sortedBy } from "../../web/run_query.js";
+import { asked, nextSort, pages, parseRunQuery, runsPath, sortedBy } from "../../web/api/run_query.js";
+import { seenText } from "../../web/pages/runs/runs.js";
 
 test("an address is read and written alike", () => {
   for (const path of ["/", "/?q=a%26b&sort=name&archived=only&offset=100", "/?before=7", "/?archived=all"]) {

@@ -1,7 +1,9 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { stateFor, switchedPath } from "../../web/run_switch.js";
-import { formatState, parseState } from "../../web/url_state.js";
+
+import { formatState, parseState } from "../../web/api/url_state.js";
+import { stateFor, switchedPath } from "../../web/shell/router.js";
 
 const OTHER = { id: 7, world_size: 4, first_step: 0, last_step: 999 };
 

@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { LEAST_PIXELS, labelledRows, spanBox, stateSpans, thinned } from "../../web/state_geometry.js";
+
+import { LEAST_PIXELS, labelledRows, spanBox, stateSpans, thinned } from "../../web/charts/cells/state_geometry.js";
 
 test("neighbours of one state become one span, plain values none", () => {
   assert.deepEqual(stateSpans([0, 3, 3, 2, 0, 3, 3, 3], 2, 4), [

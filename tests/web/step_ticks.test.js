@@ -1,8 +1,10 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { frameOf, pixelOf } from "../../web/figure_frame.js";
-import { count } from "../../web/format.js";
-import { labels, stepTicks } from "../../web/step_ticks.js";
+
+import { labels, stepTicks } from "../../web/charts/axis.js";
+import { frameOf, pixelOf } from "../../web/charts/frame.js";
+import { count } from "../../web/format/numbers.js";
 
 /** @param {number} start @param {number} stop @param {number} [width] */
 const frame = (start, stop, width = 1000) => frameOf(width, 80, { start, stop });

@@ -1,7 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { draggedWindow, followPatch, gripAt, panPatch, panned, patchOf, windowOf, zoomPatch, zoomed } from "../../web/step_window.js";
-import { changedState, parseState, shownRange } from "../../web/url_state.js";
+
+import { changedState, draggedWindow, followPatch, gripAt, panPatch, panned, parseState, patchOf, shownRange, windowOf, zoomPatch, zoomed } from "../../web/api/url_state.js";
 
 const RUN = { first_step: 100, last_step: 1099 };
 const WHOLE = { start: 100, stop: 1100 };

@@ -1,6 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { eachLine } from "../../web/text_lines.js";
+
+import { eachLine } from "../../web/api/fetch.js";
 
 /** @param {string} text @param {number[]} cuts places in bytes */
 function bodyOf(text, cuts) {

@@ -1,7 +1,8 @@
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { columnKey, orderOf, withOrder } from "../../web/table_order.js";
-import { changedState, formatState, onward, parseState, runPath, shownRange } from "../../web/url_state.js";
+
+import { changedState, columnKey, formatState, onward, orderOf, parseState, runPath, shownRange, withOrder } from "../../web/api/url_state.js";
 
 test("a view survives the trip through the URL", () => {
   const view = { start: 0, stop: 500, last: null, from: 1_700_000_000_000, to: 1_700_000_060_000, rank: 5, step: 360, tensor: 41, kinds: ["output", "grad"], q: "ff & <b>", key: "GPU-1 2", axis: "time",

@@ -1,18 +1,18 @@
-// The one list of pages. A new page is a file here and a line below.
+// The list of all pages. A new page is a folder here and a line below.
 
-import agent from "./agent.js";
-import alerts from "./alerts.js";
-import collectives from "./collectives.js";
-import environment from "./environment.js";
-import gpu from "./gpu.js";
-import gpus from "./gpus.js";
-import hang from "./hang.js";
-import layers from "./layers.js";
-import lossScale from "./loss_scale.js";
-import overview from "./overview.js";
-import runs from "./runs.js";
-import step from "./step.js";
-import tensor from "./tensor.js";
+import agent from "./agent/agent.js";
+import alerts from "./alerts/alerts.js";
+import collectives from "./collectives/collectives.js";
+import environment from "./environment/environment.js";
+import gpu from "./gpu/gpu.js";
+import gpus from "./gpus/gpus.js";
+import hang from "./hang/hang.js";
+import layers from "./layers/layers.js";
+import lossScale from "./loss_scale/loss_scale.js";
+import overview from "./overview/overview.js";
+import runs from "./runs/runs.js";
+import step from "./step/step.js";
+import tensor from "./tensor/tensor.js";
 
 /** A place within a page: it is come to by a click on a cell or a name. @param {import("../types.js").Page} page @param {string} under */
 const within = (page, under) => ({ ...page, under, isListed: () => false });

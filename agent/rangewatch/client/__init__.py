@@ -12,7 +12,7 @@ docs/client.md tells more; docs/api.md what the answers hold.
 """
 
 from rangewatch.client.runs import Client, Run
+from rangewatch.client.server_api import ServerError, Unavailable
 from rangewatch.client.slices import Slice
-from rangewatch.server_api import ServerError, Unavailable
 
 __all__ = ["Client", "Run", "ServerError", "Slice", "Unavailable"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-# The same as in web/style.css, which a test holds them to.
+# The same as in web/styles/style.css, which a test holds them to.
 HEADROOM_BITS = (0.0, 1.0, 2.0, 4.0, 6.4, 9.6, 16.0)
 HEADROOM = ("#7a0403", "#c22403", "#f66b19", "#fdb863", "#f3e2c0", "#d9e6ee", "#a9c7dd")
 NONFINITE = "#e6007a"

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 
-from rangewatch.server_api import Refusal, Unavailable, authorization, checked, default_url, error_of
+from rangewatch.client.server_api import Refusal, Unavailable, authorization, checked, default_url, error_of
 
 TIMEOUT_S = 60.0
 PIECE_BYTES = 1 << 16

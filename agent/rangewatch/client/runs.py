@@ -8,8 +8,8 @@ from typing import Any
 
 from rangewatch.client import figures, optional, slices
 from rangewatch.client.connection import Connection, Query
+from rangewatch.client.server_api import ServerError
 from rangewatch.client.slices import Slice
-from rangewatch.server_api import ServerError
 
 Json = dict[str, Any]
 Where = str | int | float | Sequence[str] | None

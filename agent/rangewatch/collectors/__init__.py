@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from rangewatch.collectors.base import Collector
-from rangewatch.collectors.collectives import Collectives
+from rangewatch.collectors.collectives.collector import Collectives
 from rangewatch.collectors.environment import EnvironmentCollector
-from rangewatch.collectors.gpu import GpuCollector
+from rangewatch.collectors.gpu.collector import GpuCollector
 from rangewatch.collectors.host import HostCollector
-from rangewatch.guard import Guard
-from rangewatch.options import Options
-from rangewatch.records import RankInfo
+from rangewatch.core.guard import Guard
+from rangewatch.core.options import Options
+from rangewatch.wire.records import RankInfo
 
 Make = Callable[[Options, RankInfo], Collector]
 

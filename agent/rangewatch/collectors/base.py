@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rangewatch.records import Samples
+from rangewatch.wire.records import Samples
 
-Told = Callable[[str, str, dict[str, Any]], None]
+Emit = Callable[[str, str, dict[str, Any]], None]
 """(event kind, message, data): ships an event of the open step. From any thread."""
 
 
@@ -20,7 +20,7 @@ class Collector(Protocol):
 
     name: str
 
-    def start(self, told: Told) -> None:
+    def start(self, emit: Emit) -> None:
         """Look what there is; what is not available, and why, is told once."""
 
     def collect(self, step: int) -> Sequence[Samples]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rangewatch.collectors.base import Told
-from rangewatch.doctor.event import environment_event
-from rangewatch.options import Options
-from rangewatch.records import RankInfo, Samples
+from rangewatch.checks.doctor.event import environment_event
+from rangewatch.collectors.base import Emit
+from rangewatch.core.options import Options
+from rangewatch.wire.records import RankInfo, Samples
 
 
 class EnvironmentCollector:
@@ -18,9 +18,9 @@ class EnvironmentCollector:
     def __init__(self, options: Options, info: RankInfo) -> None:
         pass
 
-    def start(self, told: Told) -> None:
+    def start(self, emit: Emit) -> None:
         """Some milliseconds: no process is started, and nothing of CUDA."""
-        told("environment", "the environment of this rank", environment_event())
+        emit("environment", "the environment of this rank", environment_event())
 
     def collect(self, step: int) -> Sequence[Samples]:
         """It does not change."""

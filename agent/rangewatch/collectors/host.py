@@ -1,26 +1,141 @@
-"""The host's health: a row a second, from /proc, /sys and the file systems themselves."""
+"""The host's health: a row a second, from /proc, /sys and the file systems themselves.
+
+Numbers of this host and this process out of /proc and /sys. Where those are not (macOS, Windows) all is NaN.
+
+Each function opens its file anew and answers NaN for what it cannot read: a container may hide any of them.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rangewatch import control_groups
-from rangewatch.collectors import host_proc
-from rangewatch.collectors.answering import Answering
-from rangewatch.collectors.base import Told
-from rangewatch.collectors.gpu_fast import Differences
-from rangewatch.collectors.host_proc import Row
-from rangewatch.options import Options
-from rangewatch.records import RankInfo, Samples
+from rangewatch.collectors.base import Emit
+from rangewatch.collectors.blocking_call import BlockingCall
+from rangewatch.collectors.gpu.readings import Differences
+from rangewatch.core import control_groups
+from rangewatch.core.options import Options
+from rangewatch.wire.records import RankInfo, Samples
+
+Row = dict[str, float]
+
+_IDLE, _IOWAIT, _GUEST = 3, 4, 8
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+_RECEIVED, _SENT = 0, 8
+_PORT_COUNTERS = {"received": "port_rcv_data", "sent": "port_xmit_data"}
+"""In words of four bytes."""
+
+_PAIR = re.compile(r"(\w+):\s+(\d+)(?: kB)?")
+
+
+def cpu_ticks(proc: Path) -> Row:
+    """Ticks since boot over all CPUs: `total`, `busy` and `iowait`. Guests' are in user time already."""
+    for line in _lines(proc / "stat"):
+        ticks = _numbers(line.split()[1:])
+        if line.startswith("cpu ") and len(ticks) > _IOWAIT:
+            total = math.fsum(ticks[:_GUEST])
+            return {"total": total, "busy": total - ticks[_IDLE] - ticks[_IOWAIT], "iowait": ticks[_IOWAIT]}
+    return dict.fromkeys(("total", "busy", "iowait"), math.nan)
+
+
+def memory(proc: Path) -> Row:
+    """Memory and swap of the host, in bytes. What is available is the kernel's own estimate, caches counted."""
+    found = dict(_pairs(_lines(proc / "meminfo")))
+    get = {name: found.get(name, math.nan) * 1024 for name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")}
+    return {
+        "memory_total_bytes": get["MemTotal"],
+        "memory_available_bytes": get["MemAvailable"],
+        "memory_used_bytes": get["MemTotal"] - get["MemAvailable"],
+        "swap_used_bytes": get["SwapTotal"] - get["SwapFree"],
+    }
+
+
+def swapped_bytes(proc: Path) -> Row:
+    """Bytes swapped in and out since boot."""
+    found = dict(_pairs(line.replace(" ", ": ", 1) for line in _lines(proc / "vmstat")))
+    page = float(os.sysconf("SC_PAGE_SIZE")) if found else math.nan
+    return {"in": found.get("pswpin", math.nan) * page, "out": found.get("pswpout", math.nan) * page}
+
+
+def load(proc: Path) -> float:
+    """Processes that run or want to, averaged over a minute."""
+    for line in _lines(proc / "loadavg"):
+        return next(iter(_numbers(line.split()[:1])), math.nan)
+    return math.nan
+
+
+def network_bytes(proc: Path, sys: Path) -> dict[str, Row]:
+    """Bytes received and sent since boot, by interface.
+
+    Where there are real ones only they are told: bonds, bridges and containers' ends would count a byte twice.
+    """
+    found = {}
+    for line in _lines(proc / "net/dev"):
+        name, _, counters = line.partition(":")
+        values = _numbers(counters.split())
+        if len(values) > _SENT and name.strip() != "lo":
+            found[name.strip()] = {"received": values[_RECEIVED], "sent": values[_SENT]}
+    real = {name: each for name, each in found.items() if (sys / "class/net" / name / "device").exists()}
+    return real or found
+
+
+def infiniband_bytes(sys: Path) -> dict[str, Row]:
+    """Bytes received and sent by InfiniBand and RoCE port, which no network interface counts: NCCL's traffic."""
+    return {
+        str(port): {way: _number(port / "counters" / counter) * 4 for way, counter in _PORT_COUNTERS.items()}
+        for port in (sys / "class/infiniband").glob("*/ports/*")
+    }
+
+
+def process(proc: Path) -> Row:
+    """Memory and open files of this process."""
+    found = dict(_pairs(line.replace("\t", " ") for line in _lines(proc / "self/status")))
+    try:
+        files = float(len(os.listdir(proc / "self/fd")))  # noqa: PTH208 - names only, no Path for each of thousands
+    except OSError:
+        files = math.nan
+    return {"process_rss_bytes": found.get("VmRSS", math.nan) * 1024, "process_open_files": files}
+
+
+def memory_limit(proc: Path, sys: Path) -> Row:
+    """Memory and limit in bytes of the tightest control group that this process is in: a container's."""
+    used, limit = control_groups.memory(proc, sys)
+    return {"container_memory_used_bytes": used, "container_memory_limit_bytes": limit}
+
+
+def _number(path: Path) -> float:
+    for line in _lines(path):
+        return next(iter(_numbers([line.strip()])), math.nan)
+    return math.nan
+
+
+def _numbers(words: list[str]) -> list[float]:
+    """Nothing where a word is no number: "max" is a limit that there is not."""
+    return [float(each) for each in words] if all(_NUMBER.fullmatch(each) for each in words) else []
+
+
+def _pairs(lines: Iterable[str]) -> Iterable[tuple[str, float]]:
+    for line in lines:
+        match = _PAIR.match(line)
+        if match:
+            yield match[1], float(match[2])
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
 
 DISK_EVERY_S = 10.0
 """Seconds between two questions to the file systems: on a network each is a request to a server."""
@@ -46,7 +161,7 @@ class HostCollector:
     ) -> None:
         self._proc, self._sys = proc, sys
         self._differences = Differences()
-        self._disks: Answering[Row] = Answering("rangewatch-disks")
+        self._disks: BlockingCall[Row] = BlockingCall("rangewatch-disks")
         self._places = places()
         self._room: Row = self._unknown_room()
         self._asking = Path()
@@ -55,11 +170,11 @@ class HostCollector:
         self._is_silence_told = False
         self._time_ns = 0
         self._about: dict[str, Any] = {}
-        self._told: Told | None = None
+        self._emit_event: Emit | None = None
 
-    def start(self, told: Told) -> None:
+    def start(self, emit: Emit) -> None:
         """Nothing to probe: what this system does not have is n/a."""
-        self._told = told
+        self._emit_event = emit
         quota = control_groups.cpus(self._proc, self._sys)
         self._about = {
             "host": socket.gethostname(),
@@ -76,14 +191,14 @@ class HostCollector:
         row = {
             "step": float(step),
             **self._cpu(),
-            "load_1m": host_proc.load(self._proc),
-            **host_proc.memory(self._proc),
-            **host_proc.memory_limit(self._proc, self._sys),
-            **self._rates("swap", ("in", "out"), {"": host_proc.swapped_bytes(self._proc)}),
-            **self._rates("network", _WAYS, host_proc.network_bytes(self._proc, self._sys)),
-            **self._rates("infiniband", _WAYS, host_proc.infiniband_bytes(self._sys)),
+            "load_1m": load(self._proc),
+            **memory(self._proc),
+            **memory_limit(self._proc, self._sys),
+            **self._rates("swap", ("in", "out"), {"": swapped_bytes(self._proc)}),
+            **self._rates("network", _WAYS, network_bytes(self._proc, self._sys)),
+            **self._rates("infiniband", _WAYS, infiniband_bytes(self._sys)),
             **self._disk_room(),
-            **host_proc.process(self._proc),
+            **process(self._proc),
         }
         columns = {name: np.array([value]) for name, value in row.items()}
         return [Samples("host", "", np.array([self._time_ns], dtype=np.int64), columns, self._about)]
@@ -93,9 +208,7 @@ class HostCollector:
         self._disks.stop(STOP_S)
 
     def _cpu(self) -> Row:
-        ticks = {
-            name: self._differences.of(f"cpu {name}", each) for name, each in host_proc.cpu_ticks(self._proc).items()
-        }
+        ticks = {name: self._differences.of(f"cpu {name}", each) for name, each in cpu_ticks(self._proc).items()}
         spent_s = self._differences.rate("process", time.monotonic_ns(), time.process_time())
         return {
             "cpu_percent": _share(ticks["busy"], ticks["total"]),
@@ -125,14 +238,14 @@ class HostCollector:
             self._is_silence_told = False
         except TimeoutError:
             self._room = self._unknown_room()
-            self._tell_silence(now_s - self._asked_s)
+            self._emit_silence(now_s - self._asked_s)
         return self._room
 
-    def _tell_silence(self, silent_s: float) -> None:
-        if silent_s >= SILENCE_S and not self._is_silence_told and self._told is not None:
+    def _emit_silence(self, silent_s: float) -> None:
+        if silent_s >= SILENCE_S and not self._is_silence_told and self._emit_event is not None:
             self._is_silence_told = True
             text = f"the file system of {self._asking} has not answered for {silent_s:.0f} s: a hung network mount?"
-            self._told("host", text, {"path": str(self._asking), "silent_s": silent_s})
+            self._emit_event("host", text, {"path": str(self._asking), "silent_s": silent_s})
 
     def _look_at_disks(self) -> Row:
         """On their own thread."""

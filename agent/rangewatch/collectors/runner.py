@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch import limits
-from rangewatch.batcher import Drops
-from rangewatch.collectors.base import Collector, Told
-from rangewatch.guard import Guard
-from rangewatch.records import Samples
+from rangewatch.collectors.base import Collector, Emit
+from rangewatch.core import limits
+from rangewatch.core.guard import Guard
+from rangewatch.delivery.batcher import Drops
+from rangewatch.wire.records import Samples
 
 THREAD = "rangewatch-collectors"
 
@@ -22,9 +22,9 @@ THREAD = "rangewatch-collectors"
 class Runner:
     """Everything but `start`, `take` and `stop` runs on its own thread."""
 
-    def __init__(self, collectors: Sequence[Collector], guard: Guard, drops: Drops, told: Told) -> None:
+    def __init__(self, collectors: Sequence[Collector], guard: Guard, drops: Drops, emit: Emit) -> None:
         self.collectors = tuple(collectors)
-        self._collectors, self._guard, self._drops, self._told = list(collectors), guard, drops, told
+        self._collectors, self._guard, self._drops, self._emit_event = list(collectors), guard, drops, emit
         self._pending: list[Samples] = []
         self._rows = 0
         self._taken_s = time.monotonic()
@@ -64,7 +64,7 @@ class Runner:
 
     def _run(self) -> None:
         for each in list(self._collectors):
-            if not self._call(each, partial(each.start, self._told)):
+            if not self._call(each, partial(each.start, self._emit_event)):
                 self._leave_alone(each)
         due_s = time.monotonic()
         while not self._stop.wait(max(due_s - time.monotonic(), 0.0)):

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-import rangewatch.attachment
-from rangewatch.attachment import Handle
+from rangewatch.api import attachment
+from rangewatch.api.attachment import Handle
 from rangewatch.integrations.trainer_run import uncompiled
 
 
@@ -18,4 +18,4 @@ def attach(model: nn.Module, optimizer: Any, **options: Any) -> Handle:
     the optimizer's own: with `accelerator.accumulate` the microbatches in between are part of it. The loss scaler is
     the accelerator's, found in the optimizer. `options` are those of `rangewatch.attach`, which says what it raises.
     """
-    return rangewatch.attachment.attach(uncompiled(model), optimizer, **options)
+    return attachment.attach(uncompiled(model), optimizer, **options)

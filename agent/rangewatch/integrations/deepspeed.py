@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import rangewatch.attachment
-from rangewatch.attachment import Handle
+from rangewatch.api import attachment
+from rangewatch.api.attachment import Handle
 
 _NEEDED = ("module", "optimizer", "global_steps")
 
@@ -23,4 +23,4 @@ def attach(engine: Any, **options: Any) -> Handle:
     options = {"start_step": engine.global_steps, **options}
     # With torch's autocast to fp16 and no ZeRO the engine itself holds the scaler.
     scaler = getattr(engine, "torch_autocast_z0_gradscaler", None)
-    return rangewatch.attachment.attach(engine.module, engine.optimizer, scaler=scaler, **options)
+    return attachment.attach(engine.module, engine.optimizer, scaler=scaler, **options)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from rangewatch.attachment import Handle
+from rangewatch.api.attachment import Handle
 from rangewatch.integrations.trainer_run import TrainerRun, optimizers_of
 
 try:

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rangewatch.attachment import Handle, attach
-from rangewatch.options import Options, resolve
-from rangewatch.step_ends import check_optimizers
+from rangewatch.api.attachment import Handle, attach
+from rangewatch.core.options import Options, resolve
+from rangewatch.steps.ends import check_optimizers
 
 _OPTIONS = {field.name for field in dataclasses.fields(Options)} - {"start_step"}  # the trainer knows its step
 

@@ -12,7 +12,7 @@ holds the identities, and `call_count == 0` then says "not observed".
 
 from __future__ import annotations
 
-from rangewatch.records import Statistic
+from rangewatch.wire.records import Statistic
 
 CALL_COUNT = Statistic(
     "call_count", "calls", "sum", 0.0, "How many times the tensor was observed; 0 means it was not observed."

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from rangewatch import limits
+from rangewatch.core import limits
 from rangewatch.statistics.reduce import distinct
 
 MAX_COLUMNS = ("amax",)

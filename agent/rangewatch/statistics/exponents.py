@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.records import Statistic
+from rangewatch.wire.records import Statistic
 
 Array = NDArray[Any]
 Counts = NDArray[np.int64]

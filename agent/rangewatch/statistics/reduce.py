@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rangewatch.limits import BLOCK_ELEMENTS
+from rangewatch.core.limits import BLOCK_ELEMENTS
 from rangewatch.statistics import exponents
 
 _INFINITY = math.inf

@@ -1,4 +1,4 @@
-"""The wire format: `Opening` and `Batch` records to bytes and back. No torch, no I/O; see docs/wire.md."""
+"""The wire format: `StreamHeader` and `Batch` records to bytes and back. No torch, no I/O; see docs/wire.md."""
 
 from rangewatch.wire.columns import Column, pack, unpack
 from rangewatch.wire.errors import WireError

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import msgspec
 import zstandard
 
-from rangewatch.records import Batch, Catalogue, Event, FloatArray, Opening, RangeRows, Samples, SeriesRows
 from rangewatch.wire.columns import Column, pack, unpack
 from rangewatch.wire.details import Details
 from rangewatch.wire.errors import WireError
-from rangewatch.wire.openings import PackedOpening, unpack_opening
+from rangewatch.wire.openings import PackedStreamHeader, unpack_opening
+from rangewatch.wire.records import Batch, Catalogue, Event, FloatArray, RangeRows, Samples, SeriesRows, StreamHeader
 
 VERSION = 2  # 2: samples; a message without any is written as version 1, which older servers read
 MAGIC = b"RWCH"
@@ -91,15 +91,15 @@ class _BatchHeader(msgspec.Struct, frozen=True, tag_field="message", tag="batch"
     samples: Annotated[tuple[_SamplesHeader, ...], _at_most(MAX_SAMPLES)] = ()
 
 
-class _OpeningHeader(msgspec.Struct, frozen=True, tag_field="message", tag="opening"):
-    opening: Opening
+class _StreamHeader(msgspec.Struct, frozen=True, tag_field="message", tag="opening"):
+    opening: StreamHeader
 
 
-class _PackedOpeningHeader(msgspec.Struct, frozen=True, tag_field="message", tag="opening"):
-    opening: PackedOpening
+class _PackedStreamHeader(msgspec.Struct, frozen=True, tag_field="message", tag="opening"):
+    opening: PackedStreamHeader
 
 
-_HEADER = msgspec.msgpack.Decoder(_BatchHeader | _PackedOpeningHeader)
+_HEADER = msgspec.msgpack.Decoder(_BatchHeader | _PackedStreamHeader)
 
 
 def catalogue_digest(catalogue: Catalogue) -> str:
@@ -107,18 +107,18 @@ def catalogue_digest(catalogue: Catalogue) -> str:
     return hashlib.blake2b(msgspec.msgpack.encode(catalogue), digest_size=16).hexdigest()
 
 
-def encode(message: Opening | Batch) -> bytes:
+def encode(message: StreamHeader | Batch) -> bytes:
     """One message as the body of a `POST /api/v1/ingest`."""
     blocks: list[bytes] = []
-    header: _BatchHeader | _OpeningHeader
-    header = _OpeningHeader(message) if isinstance(message, Opening) else _batch_header(message, blocks)
+    header: _BatchHeader | _StreamHeader
+    header = _StreamHeader(message) if isinstance(message, StreamHeader) else _batch_header(message, blocks)
     encoded = msgspec.msgpack.encode(header)
     version = VERSION if isinstance(message, Batch) and message.samples else 1
     raw = b"".join((PREFIX.pack(MAGIC, version, len(encoded)), encoded, *blocks))
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(raw)
 
 
-def decode(body: bytes) -> Opening | Batch:
+def decode(body: bytes) -> StreamHeader | Batch:
     """The message in `body`. Raises `WireError`, whose `code` is one of: `not_zstd`, `truncated`, `too_large`,
     `unsupported_version`, `bad_header`, `shape_mismatch`.
     """
@@ -135,7 +135,7 @@ def decode(body: bytes) -> Opening | Batch:
     header = _decode_header(raw[PREFIX.size : PREFIX.size + header_bytes])
     blocks = _Blocks(raw[PREFIX.size + header_bytes :])
     if isinstance(header, _BatchHeader):
-        message: Opening | Batch = _batch(header, blocks)
+        message: StreamHeader | Batch = _batch(header, blocks)
     else:
         message = unpack_opening(header.opening, header_bytes)
     blocks.finish()
@@ -160,7 +160,7 @@ def _decompress(body: bytes) -> bytes:
         raise WireError("truncated", "zstd frame is cut short, damaged or followed by other bytes") from None
 
 
-def _decode_header(encoded: memoryview) -> _BatchHeader | _PackedOpeningHeader:
+def _decode_header(encoded: memoryview) -> _BatchHeader | _PackedStreamHeader:
     try:
         return _HEADER.decode(encoded)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

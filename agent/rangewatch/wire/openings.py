@@ -11,17 +11,17 @@ from typing import Annotated
 
 import msgspec
 
-from rangewatch.records import (
+from rangewatch.wire.errors import WireError
+from rangewatch.wire.records import (
     MAX_DIMS,
     MAX_STATISTICS,
     MAX_TENSORS,
     Catalogue,
-    Opening,
     RankInfo,
     Statistic,
+    StreamHeader,
     TensorEntry,
 )
-from rangewatch.wire.errors import WireError
 
 # 10,000 layers with 3 kinds are 4 MiB; 200,000 tensors, which is most, with names of 80 characters 30 MiB. Text with
 # one emoji has 4 bytes a character in memory, so this is 128 MiB at most.
@@ -48,14 +48,14 @@ class _Catalogue(msgspec.Struct, frozen=True):
     tensors: Annotated[tuple[_Tensor, ...], msgspec.Meta(max_length=MAX_TENSORS)]
 
 
-class PackedOpening(msgspec.Struct, frozen=True):
-    """An `Opening` as it is decoded first."""
+class PackedStreamHeader(msgspec.Struct, frozen=True):
+    """An `StreamHeader` as it is decoded first."""
 
     info: RankInfo
     catalogue: _Catalogue
 
 
-def unpack_opening(packed: PackedOpening, header_bytes: int) -> Opening:
+def unpack_opening(packed: PackedStreamHeader, header_bytes: int) -> StreamHeader:
     """The opening. Raises `WireError`: `too_large`, or `bad_header` for a shape that is none."""
     if header_bytes > MAX_OPENING_BYTES:
         raise WireError("too_large", f"an opening has {header_bytes} bytes; at most {MAX_OPENING_BYTES} are taken")
@@ -66,7 +66,7 @@ def unpack_opening(packed: PackedOpening, header_bytes: int) -> Opening:
         TensorEntry(each.fqn, each.kind, each.index, each.dtype, _shape(each.shape), each.call_index, each.module)
         for each in tensors
     )
-    return Opening(packed.info, Catalogue(packed.catalogue.statistics, entries))
+    return StreamHeader(packed.info, Catalogue(packed.catalogue.statistics, entries))
 
 
 def _shape(packed: msgspec.Raw) -> tuple[int, ...]:

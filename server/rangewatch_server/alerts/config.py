@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from rangewatch_server import rules
-from rangewatch_server.outgoing import Network, OutgoingError, parse
+from rangewatch_server.alerts.safe_http import Network, SafeHttpError, parse
 from rangewatch_server.rules import presets
 
 MAX_BYTES = 1 << 20
@@ -150,7 +150,7 @@ def _part_problems(part: Config | Run) -> Iterator[str]:
 def _webhook_problems(hook: Webhook) -> Iterator[str]:
     try:
         parse(hook.url)
-    except OutgoingError as error:
+    except SafeHttpError as error:
         yield str(error)
     for name, value in hook.headers.items():
         if not (HEADER.fullmatch(name) and value.isascii() and value.isprintable()):

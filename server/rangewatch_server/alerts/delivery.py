@@ -20,17 +20,16 @@ from typing import Any
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from rangewatch_server import outgoing
-from rangewatch_server.alerts import message
+from rangewatch_server.alerts import message, safe_http
 from rangewatch_server.alerts.config import Config, Email, Webhook
 from rangewatch_server.alerts.message import Notice
-from rangewatch_server.measures import Measures
-from rangewatch_server.outgoing import OutgoingError, Target
-from rangewatch_server.queries import Queries
-from rangewatch_server.retention.jobs import QueuedJobs, Stopped
+from rangewatch_server.alerts.safe_http import SafeHttpError, Target
+from rangewatch_server.core.metrics import Metrics
+from rangewatch_server.ingest.writer import Writer
+from rangewatch_server.maintenance.jobs import QueuedJobs, Stopped
+from rangewatch_server.query.reader import Queries
 from rangewatch_server.rules import Finding
-from rangewatch_server.store import alert_rows
-from rangewatch_server.store.writer import Writer
+from rangewatch_server.store import alerts
 
 logger = logging.getLogger("rangewatch.server")
 
@@ -51,8 +50,8 @@ GONE_S = 86_400.0
 class Delivery:
     """`address`: where people open this server, when the file does not say."""
 
-    def __init__(self, queries: Queries, writer: Writer, config: Config, address: str, measures: Measures) -> None:
-        self.queries, self.config, self.measures = queries, config, measures
+    def __init__(self, queries: Queries, writer: Writer, config: Config, address: str, metrics: Metrics) -> None:
+        self.queries, self.config, self.metrics = queries, config, metrics
         self.page_url = (config.page_url or address).rstrip("/")
         self.jobs = QueuedJobs(writer, lambda: self.has_ended)
         self._ended = threading.Event()
@@ -83,7 +82,7 @@ class Delivery:
             line.wake.set()
 
     def send(self, target: Webhook | Email, notice: Notice) -> None:
-        """Send one now. Raises `OutgoingError`."""
+        """Send one now. Raises `SafeHttpError`."""
         if isinstance(target, Email):
             _mail(target, message.as_email(notice, target), self.config)
         else:
@@ -133,8 +132,8 @@ class _Line:
         name = None if self._target is None else self._target.name
         with self._all.queries.read() as reader:
             until_ns = time.time_ns() - int(GONE_S * 1e9 if name is None else 0)
-            due = alert_rows.waiting(reader.connection, until_ns, AT_ONCE, name, known)
-            rows = {row.id: alert_rows.one(reader.connection, row.alert_id) for row in due}
+            due = alerts.waiting(reader.connection, until_ns, AT_ONCE, name, known)
+            rows = {row.id: alerts.one(reader.connection, row.alert_id) for row in due}
         for each in due:
             if self._all.has_ended:
                 break
@@ -144,7 +143,7 @@ class _Line:
 
     def _is_ours(self, due: Any) -> bool:
         until_ns = time.time_ns() + int(CLAIM_S * 1e9)
-        return self._all.jobs(lambda connection: alert_rows.claimed(connection, due.id, due.next_ns, until_ns))
+        return self._all.jobs(lambda connection: alerts.claimed(connection, due.id, due.next_ns, until_ns))
 
     def _try(self, due: Any, row: Any) -> None:
         if self._target is None or row is None:
@@ -153,14 +152,14 @@ class _Line:
             return
         try:
             self._all.send(self._target, self._all.notice(due, row))
-        except OutgoingError as error:
+        except SafeHttpError as error:
             self._failed(due, str(error))
         else:
             self._done(due.id, "")
 
     def _done(self, delivery_id: int, error: str) -> None:
-        self._all.measures.alert_sent("given_up" if error else "sent")
-        self._all.jobs(lambda connection: alert_rows.delivered(connection, delivery_id, time.time_ns(), error))
+        self._all.metrics.alert_sent("given_up" if error else "sent")
+        self._all.jobs(lambda connection: alerts.delivered(connection, delivery_id, time.time_ns(), error))
 
     def _failed(self, due: Any, error: str) -> None:
         attempts = due.attempts + 1
@@ -168,11 +167,11 @@ class _Line:
             logger.error("an alert was not sent to %s after %d attempts: %s", due.target, attempts, error)
             self._done(due.id, error)
             return
-        self._all.measures.alert_sent("failed")
+        self._all.metrics.alert_sent("failed")
         pause_s = min(FIRST_PAUSE_S * 2 ** (attempts - 1), MOST_PAUSE_S)
         next_ns = time.time_ns() + int(pause_s * 1e9)
         logger.warning("an alert was not sent to %s: %s; again in %.0f s", due.target, error, pause_s)
-        self._all.jobs(lambda connection: alert_rows.postponed(connection, due.id, next_ns, error))
+        self._all.jobs(lambda connection: alerts.postponed(connection, due.id, next_ns, error))
         again = threading.Timer(pause_s, self.wake.set)
         again.daemon = True
         again.start()
@@ -181,26 +180,26 @@ class _Line:
 def _post(target: Webhook, notice: Notice, config: Config) -> None:
     body = message.as_slack(notice) if target.format == "slack" else message.as_json(notice)
     headers = {"Content-Type": "application/json", "User-Agent": "Rangewatch", **target.headers}
-    status = outgoing.post(target.url, body, headers, config.networks)
+    status = safe_http.post(target.url, body, headers, config.networks)
     if not 200 <= status < 300:
-        raise OutgoingError(f"{target.name} answered {status}")
+        raise SafeHttpError(f"{target.name} answered {status}")
 
 
 def _mail(target: Email, letter: EmailMessage, config: Config) -> None:
-    """Raises `OutgoingError`. The address is looked at as a webhook's is."""
+    """Raises `SafeHttpError`. The address is looked at as a webhook's is."""
     password = os.environ.get(target.password_env, "") if target.password_env else ""
     if target.user and not password:
-        raise OutgoingError(f"the environment variable {target.password_env or 'password_env'} holds no password")
-    address = outgoing.resolve(Target("smtp", target.host, target.port, ""), config.networks)
+        raise SafeHttpError(f"the environment variable {target.password_env or 'password_env'} holds no password")
+    address = safe_http.resolve(Target("smtp", target.host, target.port, ""), config.networks)
     try:
         with _connected(target, str(address)) as server:
             if target.user:
                 server.login(target.user, password)
             server.send_message(letter)
     except smtplib.SMTPResponseException as error:
-        raise OutgoingError(f"{target.host} refused the message with code {error.smtp_code}") from None
+        raise SafeHttpError(f"{target.host} refused the message with code {error.smtp_code}") from None
     except (OSError, smtplib.SMTPException, ValueError) as error:
-        raise OutgoingError(f"{target.host} took no message: {type(error).__name__}") from None
+        raise SafeHttpError(f"{target.host} took no message: {type(error).__name__}") from None
 
 
 def _connected(target: Email, address: str) -> smtplib.SMTP:

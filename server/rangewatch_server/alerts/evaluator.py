@@ -21,18 +21,18 @@ from rangewatch_server.alerts import lifecycle
 from rangewatch_server.alerts.config import Config, RuleTable, merge
 from rangewatch_server.alerts.lifecycle import Change, Open
 from rangewatch_server.alerts.silences import Silence, silenced
-from rangewatch_server.deadline import TimeLimitReached, limited
-from rangewatch_server.diagnosis import Diagnosis, diagnose
-from rangewatch_server.measures import Measures
-from rangewatch_server.queries import Queries, Rank, RunReader
-from rangewatch_server.retention.jobs import QueuedJobs, Stopped
+from rangewatch_server.core.deadline import TimeLimitReached, limited
+from rangewatch_server.core.metrics import Metrics
+from rangewatch_server.ingest.commands import Ask, CommandRefused
+from rangewatch_server.ingest.transaction import Changed, Refused
+from rangewatch_server.ingest.writer import Busy, Unavailable, Writer
+from rangewatch_server.maintenance.jobs import QueuedJobs, Stopped
+from rangewatch_server.query.reader import Queries, Rank, RunReader
 from rangewatch_server.rules import Finding
+from rangewatch_server.rules.diagnosis import Diagnosis, diagnose
 from rangewatch_server.rules.rule import SEVERITIES
-from rangewatch_server.store import alert_rows
-from rangewatch_server.store.alert_rows import NewAlert
-from rangewatch_server.store.command_rows import Ask, CommandRefused
-from rangewatch_server.store.transaction import Changed, Refused
-from rangewatch_server.store.writer import Busy, Unavailable, Writer
+from rangewatch_server.store import alerts
+from rangewatch_server.store.alerts import NewAlert
 
 logger = logging.getLogger("rangewatch.server")
 
@@ -57,9 +57,9 @@ class Evaluator:
     """`changed` is called with what was committed."""
 
     def __init__(
-        self, queries: Queries, writer: Writer, config: Config, measures: Measures, wake_delivery: Callable[[], None],
+        self, queries: Queries, writer: Writer, config: Config, metrics: Metrics, wake_delivery: Callable[[], None],
     ) -> None:  # fmt: skip
-        self.queries, self.config, self.measures = queries, config, measures
+        self.queries, self.config, self.metrics = queries, config, metrics
         self.jobs = QueuedJobs(writer, self._has_ended)
         self.wake_delivery = wake_delivery
         self.spent_s = 0.0
@@ -148,13 +148,13 @@ class Evaluator:
             is_live = any(run.is_live(rank) for rank in run.ranks.values())
             takers = tuple(number for number, rank in sorted(run.ranks.items()) if _takes_alerts(run, rank))
             size = max((rank.info.world_size for rank in run.ranks.values()), default=0)
-            quiet = [Silence(**row._mapping) for row in alert_rows.silences(run.connection, run.now_ns)]
+            quiet = [Silence(**row._mapping) for row in alerts.silences(run.connection, run.now_ns)]
         self._runs[run_id], mine.is_live = mine, is_live
         change = mine.changed(found.findings, found.failed)
         if not change.is_nothing:
-            told = self._write(run_id, mine, change, quiet, found.stop - 1)
-            for each in told if takers else ():
-                self._tell_ranks(Ask(run_id, _command(each), takers, size))
+            reported = self._write(run_id, mine, change, quiet, found.stop - 1)
+            for each in reported if takers else ():
+                self._emit_to_ranks(Ask(run_id, _command(each), takers, size))
         self._count()
         if any(each.missing for each in mine.standing.values()):
             self._look_in(run_id, EVERY_S)
@@ -167,13 +167,13 @@ class Evaluator:
     def _count(self) -> None:
         """Alerts of live runs, for /metrics: of one that has ended nobody can do anything."""
         live = [alert.finding for run in self._runs.values() if run.is_live for alert in run.standing.values()]
-        self.measures.open_alerts(Counter((found.rule, found.severity) for found in live))
+        self.metrics.open_alerts(Counter((found.rule, found.severity) for found in live))
 
     def _write(self, run_id: int, mine: _Run, change: Change, quiet: Sequence[Silence], step: int) -> list[Finding]:
         """Findings that have opened now and are not silenced."""
         now_ns = time.time_ns()
-        told = [(key, found, silenced(quiet, run_id, found, now_ns) is None) for key, found in change.opened]
-        opened = self.jobs(lambda connection: self._rows(connection, run_id, change, told, now_ns, step))
+        reported = [(key, found, silenced(quiet, run_id, found, now_ns) is None) for key, found in change.opened]
+        opened = self.jobs(lambda connection: self._rows(connection, run_id, change, reported, now_ns, step))
         for key, found, alert_id in opened:
             mine.standing[key] = Open(alert_id, found)
         if len(opened) < len(change.opened):  # another server has opened some: its rows are read at the next look
@@ -182,9 +182,9 @@ class Evaluator:
         mine.rewritten(change.changed)
         self.wake_delivery()
         new = {key for key, _, _ in opened}
-        return [found for key, found, is_told in told if is_told and key in new]
+        return [found for key, found, is_reported in reported if is_reported and key in new]
 
-    def _tell_ranks(self, ask: Ask) -> None:
+    def _emit_to_ranks(self, ask: Ask) -> None:
         """Those that were attached with `on_alert`. One that is too busy to be told is told by the page alone."""
         try:
             self.jobs.writer.command(ask).result()
@@ -192,23 +192,23 @@ class Evaluator:
             logger.warning("the ranks of run %d are not told of an alert: %s", ask.run_id, error)
 
     def _rows(
-        self, connection: Connection, run_id: int, change: Change, told: Sequence[tuple[str, Finding, bool]],
+        self, connection: Connection, run_id: int, change: Change, reported: Sequence[tuple[str, Finding, bool]],
         now_ns: int, step: int,
     ) -> list[tuple[str, Finding, int]]:  # fmt: skip
         """What is written, in one transaction: an alert is never there without what is to be sent of it."""
         opened: list[tuple[str, Finding, int]] = []
-        for key, found, is_told in told:
-            alert_id = alert_rows.open_alert(connection, run_id, _row(key, found), now_ns)
+        for key, found, is_reported in reported:
+            alert_id = alerts.open_alert(connection, run_id, _row(key, found), now_ns)
             if alert_id is not None:
                 opened.append((key, found, alert_id))
-                targets = self._targets(found) if is_told else []
-                alert_rows.deliver(connection, alert_id, targets, "opened", now_ns)
+                targets = self._targets(found) if is_reported else []
+                alerts.deliver(connection, alert_id, targets, "opened", now_ns)
         for alert_id, found in change.changed:
-            alert_rows.change_alert(connection, alert_id, _row(lifecycle.identity(found), found))
-        for alert_id in alert_rows.resolve(connection, change.resolved, now_ns, step):
-            alert_rows.deliver_end(connection, alert_id, self._ends(), now_ns)
+            alerts.change_alert(connection, alert_id, _row(lifecycle.identity(found), found))
+        for alert_id in alerts.resolve(connection, change.resolved, now_ns, step):
+            alerts.deliver_end(connection, alert_id, self._ends(), now_ns)
         if change.resolved:
-            alert_rows.trim(connection, run_id)
+            alerts.trim(connection, run_id)
         return opened
 
     def _targets(self, found: Finding) -> list[str]:
@@ -266,7 +266,7 @@ def _command(found: Finding) -> dict[str, Any]:
 
 def _known(run: RunReader) -> _Run:
     """The run's open alerts, as a server before this one, or beside it, left them."""
-    rows = alert_rows.standing(run.connection, run.id)
+    rows = alerts.standing(run.connection, run.id)
     return _Run({row.identity: Open(row.id, msgspec.json.decode(row.finding, type=Finding)) for row in rows})
 
 
@@ -277,7 +277,7 @@ def _row(key: str, found: Finding) -> NewAlert:
 def thresholds_of(run: RunReader, config: Config) -> dict[str, RuleTable]:
     """What the file says for the run, and over it what was set in the page."""
     found = config.given(run.name)
-    given = alert_rows.thresholds(run.connection, run.id)
+    given = alerts.thresholds(run.connection, run.id)
     if given is not None:
         merge(found, msgspec.json.decode(given, type=dict[str, RuleTable]))
     return found

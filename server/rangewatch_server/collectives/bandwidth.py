@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 
 from rangewatch_server.collectives.matching import Block, Matched
-from rangewatch_server.collectives.ops import busbw_factor, parts_of_size
-from rangewatch_server.collectives.records import Array, Group
+from rangewatch_server.collectives.records import Array, Group, busbw_factor, parts_of_size
 
 
 class Speed(msgspec.Struct, frozen=True):

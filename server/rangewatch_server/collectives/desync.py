@@ -57,12 +57,12 @@ _Called = tuple[int, int, float]
 
 
 def _sides(sequence: int, runs: Mapping[int, Records]) -> list[tuple[_Called, list[int]]]:
-    callers: defaultdict[_Called, list[int]] = defaultdict(list)
+    ranks_by_call: defaultdict[_Called, list[int]] = defaultdict(list)
     for rank, run in runs.items():
         at = int(np.searchsorted(run.sequence, sequence))
         if at < len(run) and run.sequence[at] == sequence:
-            callers[int(run.op[at]), int(run.dtype[at]), float(run.bytes[at])].append(rank)
-    return sorted(callers.items(), key=lambda side: (-len(side[1]), side[1]))
+            ranks_by_call[int(run.op[at]), int(run.dtype[at]), float(run.bytes[at])].append(rank)
+    return sorted(ranks_by_call.items(), key=lambda side: (-len(side[1]), side[1]))
 
 
 def _desync(block: Block, place: int, called: list[tuple[_Called, list[int]]], names: Names, following: int) -> Desync:
@@ -79,9 +79,9 @@ def _desync(block: Block, place: int, called: list[tuple[_Called, list[int]]], n
 
 def mismatch(sides: tuple[Side, ...], group: Group, sequence: int, where: Mapping[int, str] | None = None) -> str:
     """Who called what, the odd ones first. `where`: rank -> line of code."""
-    told = []
+    reported = []
     for side in reversed(sides):
         places = sorted({where[rank] for rank in side.ranks if rank in where}) if where else []
         at = f" at {', '.join(places[:2])}" if places else ""
-        told.append(f"{named(side.ranks)} called {side.op} of {sized(side.bytes, side.dtype)}{at}")
-    return f"At collective {sequence} of group {group.title} {'; '.join(told)}."
+        reported.append(f"{named(side.ranks)} called {side.op} of {sized(side.bytes, side.dtype)}{at}")
+    return f"At collective {sequence} of group {group.title} {'; '.join(reported)}."

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.records import TensorEntry
-from rangewatch_server.pyramid import FANOUT
+from rangewatch.wire.records import TensorEntry
+from rangewatch_server.numerics.pyramid import FANOUT
 
 if TYPE_CHECKING:
-    from rangewatch_server.queries import RunReader
+    from rangewatch_server.query.reader import RunReader
 
 Array = NDArray[Any]
 

@@ -1,30 +1,142 @@
-"""Tensor by step: how many bits of headroom more, or less, than at another step, on another rank or in another run."""
+"""Tensor by step: how many bits of headroom more, or less, than at another step, on another rank or in another run.
+
+What a figure is compared with: another step, rank or run, looked up in the store. No reads of values.
+
+Which tensor of one run is which of another: by name, kind and index, and never by guess. Pure.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from rangewatch_server import deadline
-from rangewatch_server.figures import against, reading
-from rangewatch_server.figures.against import Against
+from rangewatch_server.core import deadline
+from rangewatch_server.core.errors import ApiError
+from rangewatch_server.figures import reading
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label, layout, typed
 from rangewatch_server.figures.differences import Compared, Loss, compare, has_headroom, is_nonfinite, losses
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.layers import chosen
 from rangewatch_server.figures.rows import Unit, grouped, row, row_edges
 from rangewatch_server.figures.shown import HEADROOM
-from rangewatch_server.figures.tensor_pairs import Pairs, pairs
-from rangewatch_server.headroom import STATE_NAMES
+from rangewatch_server.numerics.headroom import STATE_NAMES
 from rangewatch_server.store.names import Tensors
 
 if TYPE_CHECKING:
-    from rangewatch_server.queries import RunReader
+    from rangewatch_server.figures.base import Params
+    from rangewatch_server.query.reader import RunReader
+
+
+PATTERN = re.compile(r"(step|rank|run):(\d{1,15})", re.ASCII)
+
+
+class Against(msgspec.Struct, frozen=True):
+    """The other side of a comparison."""
+
+    kind: str
+    number: int
+    run: RunReader
+    """That of the other side: the same one, but for `run:N`."""
+    ranks: tuple[int, ...]
+    step: int | None = None
+    """The one step that all columns are compared with; None: each with its own."""
+
+    def facts(self) -> dict[str, Any]:
+        """As `meta.against` of docs/api.md."""
+        return {
+            "kind": self.kind, "number": self.number, "run": self.run.name, "ranks": len(self.ranks),
+            "first_step": self.run.first_step, "last_step": self.run.last_step,
+        }  # fmt: skip
+
+
+def resolve(run: RunReader, params: Params) -> Against | None:
+    """The other side, or None where none is asked for. Raises `ApiError` for what cannot be, or is not there."""
+    if not params.against:
+        return None
+    found = PATTERN.fullmatch(params.against)
+    if found is None:
+        raise ApiError(422, "bad_parameter", "against must be step:N, rank:N or run:N")
+    return {"step": _step, "rank": _rank, "run": _run}[found[1]](run, params, int(found[2]))
+
+
+def _step(run: RunReader, params: Params, step: int) -> Against:
+    first, last = run.first_step, run.last_step
+    if first is None or last is None or not first <= step <= last:
+        raise ApiError(404, "unknown_step", f"run {run.id} has no step {step}")
+    return Against("step", step, run, params.ranks, step)
+
+
+def _rank(run: RunReader, params: Params, rank: int) -> Against:
+    if rank not in run.ranks:
+        raise ApiError(404, "unknown_rank", f"run {run.id} has no rank {rank}")
+    return Against("rank", rank, run, (rank,))
+
+
+def _run(run: RunReader, params: Params, number: int) -> Against:
+    """All ranks with all ranks, and one with the same one."""
+    other = run.reader.run(number)
+    if other is None:
+        raise ApiError(404, "unknown_run", f"there is no run {number}")
+    if params.all_ranks:
+        return Against("run", number, other, tuple(sorted(other.ranks)))
+    for rank in params.ranks:
+        if rank not in other.ranks:
+            raise ApiError(404, "unknown_rank", f"run {number} has no rank {rank}")
+    return Against("run", number, other, params.ranks)
+
 
 Array = NDArray[Any]
+
+Name = tuple[str, str, int]
+
+
+class Pairs(msgspec.Struct, frozen=True):
+    """`here[i]` and `there[i]` are ordinals of the same tensor in two runs; the others are of one only."""
+
+    here: Array
+    there: Array
+    only_here: list[int]
+    only_there: list[int]
+
+
+def pairs(here: Tensors, order: Array, there: Tensors, other_order: Array) -> Pairs:
+    """Pairs in the order of `order`. Of a name that has several dtypes, those of one dtype belong together."""
+    others = _by_name(there, other_order)
+    found: dict[int, int] = {}
+    for name, mine in _by_name(here, order).items():
+        found |= _same(mine, others.get(name, {}))
+    matched = [int(each) for each in order if int(each) in found]
+    taken = set(found.values())
+    return Pairs(
+        np.array(matched, np.int64),
+        np.array([found[each] for each in matched], np.int64),
+        [int(each) for each in order if int(each) not in found],
+        [int(each) for each in other_order if int(each) not in taken],
+    )
+
+
+def _by_name(tensors: Tensors, order: Array) -> dict[Name, dict[str, int]]:
+    """(fqn, kind, index) -> dtype -> ordinal."""
+    found: dict[Name, dict[str, int]] = defaultdict(dict)
+    for ordinal in order.tolist():
+        entry = tensors.entries[ordinal]
+        found[entry.fqn, entry.kind, entry.index][entry.dtype] = ordinal
+    return found
+
+
+def _same(here: dict[str, int], there: dict[str, int]) -> dict[int, int]:
+    """Two of one dtype; and of what is left one with one, as a run in bfloat16 is compared with one in float16."""
+    found = {ordinal: there[dtype] for dtype, ordinal in here.items() if dtype in there}
+    left = [ordinal for dtype, ordinal in here.items() if dtype not in there]
+    others = [ordinal for dtype, ordinal in there.items() if dtype not in here]
+    return found | (dict(zip(left, others, strict=True)) if len(left) == len(others) == 1 else {})
+
 
 SCALE_BITS = 8.0  # to either side; fixed, never stretched to the data, so that two comparisons compare by eye
 LIGHT = ((0.0, "#c22403"), (0.25, "#fdb863"), (0.5, "#e3e6e8"), (0.75, "#7fb0d8"), (1.0, "#0b62a8"))
@@ -35,7 +147,7 @@ MOST_CELLS = 1 << 24  # of a side: 64 MiB, and some more of each while they are 
 
 def build(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `comparison` of docs/api.md; without another side an empty one."""
-    other = against.resolve(run, params)
+    other = resolve(run, params)
     if other is None:
         return _figure(grid_of(run, params), _nothing(), []) | {"meta": grid_of(run, params).meta() | {"against": None}}
     found, tensors = _paired(run, params, other), run.names().tensors

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch_server import headroom
 from rangewatch_server.figures.heatmap import Cells
-from rangewatch_server.headroom import State
+from rangewatch_server.numerics import headroom
+from rangewatch_server.numerics.headroom import State
 
 Array = NDArray[Any]
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.records import TensorEntry
 from rangewatch.statistics.dtype_limits import DtypeLimits
 from rangewatch.statistics.exponents import exponent_of
+from rangewatch.wire.records import TensorEntry
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label, layout, typed
 from rangewatch_server.figures.lines import to_grid
-from rangewatch_server.headroom import limits_of
-from rangewatch_server.pyramid import RANGES
+from rangewatch_server.numerics.headroom import limits_of
+from rangewatch_server.numerics.pyramid import RANGES
 
 if TYPE_CHECKING:
-    from rangewatch_server.queries import RunReader
+    from rangewatch_server.query.reader import RunReader
 
 Array = NDArray[Any]
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch_server import headroom
 from rangewatch_server.figures.base import Grid, layout, typed
 from rangewatch_server.figures.shown import HEADROOM, Shown
-from rangewatch_server.headroom import STATE_NAMES, State
+from rangewatch_server.numerics import headroom
+from rangewatch_server.numerics.headroom import STATE_NAMES, State
 
 Array = NDArray[Any]
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label, layout, typed
-from rangewatch_server.headroom import limits_of
-from rangewatch_server.pyramid import RANGES, SERIES_PART, Block
+from rangewatch_server.numerics.headroom import limits_of
+from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART, Block
 
 if TYPE_CHECKING:
-    from rangewatch_server.queries import RunReader
+    from rangewatch_server.query.reader import RunReader
 
 Array = NDArray[Any]
 

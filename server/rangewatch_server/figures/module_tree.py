@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.records import TensorEntry
+from rangewatch.wire.records import TensorEntry
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.rows import modules_of, scores
 from rangewatch_server.figures.shown import Shown
-from rangewatch_server.headroom import BY_SEVERITY, SEVERITY, STATE_NAMES
+from rangewatch_server.numerics.headroom import BY_SEVERITY, SEVERITY, STATE_NAMES
 
 Array = NDArray[Any]
 
@@ -32,7 +32,7 @@ def tree(entries: Sequence[TensorEntry], order: Array, cells: Cells, shown: Show
     nodes = kept(shortened(_grown(entries, order)), most)
     severity = SEVERITY[cells.state].max(axis=1, initial=0)
     worst = np.fmin.reduce(scores(cells), axis=1, initial=np.nan)
-    return [_told(node, order, severity, worst, shown, {each.path for each in nodes}) for node in nodes]
+    return [_reported(node, order, severity, worst, shown, {each.path for each in nodes}) for node in nodes]
 
 
 def _grown(entries: Sequence[TensorEntry], order: Array) -> list[Node]:
@@ -89,7 +89,9 @@ def _in_order(nodes: list[Node], chosen: set[str]) -> list[Node]:
     return found
 
 
-def _told(node: Node, order: Array, severity: Array, worst: Array, shown: Shown, listed: set[str]) -> dict[str, Any]:
+def _reported(
+    node: Node, order: Array, severity: Array, worst: Array, shown: Shown, listed: set[str]
+) -> dict[str, Any]:
     value = float(np.fmin.reduce(worst[node.places]))
     return {
         "path": node.path, "depth": node.depth, "count": len(node.places),

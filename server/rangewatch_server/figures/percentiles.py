@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch_server import deadline
+from rangewatch_server.core import deadline
 from rangewatch_server.figures import reading
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label, layout, typed
 from rangewatch_server.figures.differences import has_headroom, is_nonfinite
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.shown import HEADROOM
-from rangewatch_server.headroom import State
+from rangewatch_server.numerics.headroom import State
 
 if TYPE_CHECKING:
-    from rangewatch_server.queries import RunReader
+    from rangewatch_server.query.reader import RunReader
 
 Array = NDArray[Any]
 

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from rangewatch_server import deadline
+from rangewatch_server.core import deadline
 from rangewatch_server.figures import reading
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of
 from rangewatch_server.figures.heatmap import Cells, heatmap
@@ -16,10 +16,10 @@ from rangewatch_server.figures.layers import arranged, chosen, row_edges
 from rangewatch_server.figures.module_tree import tree
 from rangewatch_server.figures.rows import grouped, rank_row, row
 from rangewatch_server.figures.shown import Shown, named
-from rangewatch_server.headroom import State
+from rangewatch_server.numerics.headroom import State
 
 if TYPE_CHECKING:
-    from rangewatch_server.queries import RunReader
+    from rangewatch_server.query.reader import RunReader
 
 Array = NDArray[Any]
 

@@ -9,16 +9,16 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from rangewatch_server import deadline
+from rangewatch_server.core import deadline
 from rangewatch_server.figures.base import Grid
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.shown import CELL, HEADROOM, Shown, score_and_state
-from rangewatch_server.headroom import State
-from rangewatch_server.pyramid import FANOUT, RANGES, Block
+from rangewatch_server.numerics.headroom import State
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, Block
 from rangewatch_server.store.names import Tensors
 
 if TYPE_CHECKING:
-    from rangewatch_server.queries import RunReader
+    from rangewatch_server.query.reader import RunReader
 
 Array = NDArray[Any]
 

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.records import KINDS, TensorEntry
+from rangewatch.wire.records import KINDS, TensorEntry
 from rangewatch_server.figures.base import label
 from rangewatch_server.figures.heatmap import Cells
-from rangewatch_server.headroom import SEVERITY, State
+from rangewatch_server.numerics.headroom import SEVERITY, State
 
 Array = NDArray[Any]
 

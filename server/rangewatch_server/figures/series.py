@@ -8,7 +8,7 @@ from rangewatch_server.figures.base import Figure, Params
 from rangewatch_server.figures.lines import logged
 
 if TYPE_CHECKING:
-    from rangewatch_server.queries import RunReader
+    from rangewatch_server.query.reader import RunReader
 
 
 def build(run: RunReader, params: Params) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch_server.errors import ApiError
-from rangewatch_server.headroom import State, headroom_bits, limits_of, states
-from rangewatch_server.pyramid import Block
+from rangewatch_server.core.errors import ApiError
+from rangewatch_server.numerics.headroom import State, headroom_bits, limits_of, states
+from rangewatch_server.numerics.pyramid import Block
 from rangewatch_server.store.names import Tensors
 
 Array = NDArray[Any]

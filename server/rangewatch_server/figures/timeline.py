@@ -8,19 +8,19 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from rangewatch.records import KINDS
-from rangewatch_server import deadline
+from rangewatch.wire.records import KINDS
+from rangewatch_server.core import deadline
 from rangewatch_server.figures import reading
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of
 from rangewatch_server.figures.heatmap import Cells, heatmap
 from rangewatch_server.figures.layers import chosen, row_edges
 from rangewatch_server.figures.rows import rank_row
 from rangewatch_server.figures.shown import HEADROOM, Shown, named
-from rangewatch_server.headroom import SATURATED_BITS, State
-from rangewatch_server.pyramid import Block
+from rangewatch_server.numerics.headroom import SATURATED_BITS, State
+from rangewatch_server.numerics.pyramid import Block
 
 if TYPE_CHECKING:
-    from rangewatch_server.queries import RunReader
+    from rangewatch_server.query.reader import RunReader
 
 Array = NDArray[Any]
 

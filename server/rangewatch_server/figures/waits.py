@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch_server import collectives_reader as reader
-from rangewatch_server import deadline
+from rangewatch_server.collectives import reader as reader
 from rangewatch_server.collectives.matching import match
 from rangewatch_server.collectives.waits import Waits, waits_of
+from rangewatch_server.core import deadline
 from rangewatch_server.figures.base import Figure, Grid, Params, grid, layout, typed
 from rangewatch_server.figures.rows import rank_row, row_edges
 
 if TYPE_CHECKING:
-    from rangewatch_server.queries import RunReader
+    from rangewatch_server.query.reader import RunReader
 
 Array = NDArray[Any]
 
@@ -35,7 +35,7 @@ MOST_LAYERS = 2
 
 def build(run: RunReader, params: Params) -> dict[str, Any]:
     """The figure `waits` of docs/api.md."""
-    low, high = reader.looked_at(run, params.start, params.stop)
+    low, high = reader.searched_range(run, params.start, params.stop)
     is_whole = low == params.start or params.stop - params.start <= reader.MOST_STEPS
     cut = grid(params.start, params.stop, params.columns if is_whole else _looks(len(params.ranks)))
     cells = np.full((MOST_LAYERS, len(params.ranks), cut.width), np.nan)

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.records import KINDS, RankInfo
-from rangewatch_server import deadline
-from rangewatch_server.loss_scale import History
-from rangewatch_server.pyramid import FANOUT, RANGES, SERIES_PART, level_for
-from rangewatch_server.queries import RunReader, last_step
+from rangewatch.wire.records import KINDS, RankInfo
+from rangewatch_server.core import deadline
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
+from rangewatch_server.query.reader import RunReader, last_step
+from rangewatch_server.rules.loss_scale.history import History
 from rangewatch_server.store.names import Tensors
 
 Array = NDArray[Any]
@@ -161,7 +161,7 @@ class Evidence:
         return name in self.run.names().series
 
     @cached_property
-    def told_stop(self) -> int:
+    def reported_stop(self) -> int:
         """Behind the last step that every rank has told, those left behind too: what comes later is of later steps."""
         ends = [last_step(self.run.ranks[rank]) for rank in self.ranks]
         return min((self.start if end is None else min(end + 1, self.stop) for end in ends), default=self.start)
@@ -196,10 +196,10 @@ class Evidence:
     def _events(self, kinds: tuple[str, ...]) -> list[Event]:
         ids = {row.id: (rank, row.ordinal) for rank, each in self.run.ranks.items() for row in each.rows}
         before = None if self.is_newest else self.stop
-        told = [row for kind in kinds for row in self.run.events(kind, MOST_EVENTS, before=before)]
+        reported = [row for kind in kinds for row in self.run.events(kind, MOST_EVENTS, before=before)]
         # Numbers are given as messages arrive: of one process they are in its order, of several they say nothing.
         rows = sorted(
-            (row for row in told if row.stream_id in ids), key=lambda row: (row.step, ids[row.stream_id], row.id)
+            (row for row in reported if row.stream_id in ids), key=lambda row: (row.step, ids[row.stream_id], row.id)
         )
         return [
             Event(ids[row.stream_id][0], row.step, row.kind, row.message, msgspec.json.decode(row.data)) for row in rows

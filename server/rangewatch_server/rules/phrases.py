@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rangewatch.records import TensorEntry
+from rangewatch.wire.records import TensorEntry
 
 _KINDS = {
     "output": "the output of {}",

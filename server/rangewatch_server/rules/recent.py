@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.records import KINDS
-from rangewatch_server.pyramid import FANOUT, RANGES
+from rangewatch.wire.records import KINDS
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES
 from rangewatch_server.rules.evidence import BACKWARD, WINDOW, Evidence
 
 Array = NDArray[Any]

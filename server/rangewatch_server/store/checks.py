@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.records import KINDS, Batch, Catalogue, Event, Opening, RangeRows, Samples, Statistic
 from rangewatch.statistics import ALL, exponents, is_count
 from rangewatch.wire import WireError
+from rangewatch.wire.records import KINDS, Batch, Catalogue, Event, RangeRows, Samples, Statistic, StreamHeader
 from rangewatch_server.store.samples import STEP, spans
 from rangewatch_server.store.tiles import WIDTH
 
@@ -37,7 +37,7 @@ NEEDED = ("call_count", "amax", "nan_count", "inf_count")
 KNOWN = {each.name: each for each in (*ALL, *exponents.ALL)}
 
 
-def check_opening(opening: Opening) -> None:
+def check_opening(opening: StreamHeader) -> None:
     """Names, numbers and statistics of an opening."""
     info = opening.info
     _names([info.run, info.host, info.incarnation, info.device, *info.versions, *info.versions.values()])

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, func, insert, select
 
 from rangewatch import wire
-from rangewatch.records import KINDS, Batch, Catalogue, Opening, RankInfo, Statistic, TensorEntry
 from rangewatch.wire import WireError
-from rangewatch_server import pyramid
-from rangewatch_server.headroom import max_finite_log2
-from rangewatch_server.pyramid import PARTS
+from rangewatch.wire.records import KINDS, Batch, Catalogue, RankInfo, Statistic, StreamHeader, TensorEntry
+from rangewatch_server.numerics import pyramid
+from rangewatch_server.numerics.headroom import max_finite_log2
+from rangewatch_server.numerics.pyramid import PARTS
 from rangewatch_server.store import tables
 from rangewatch_server.store.checks import KNOWN, check_ranges, check_statistics
 from rangewatch_server.store.rows import Raw, raw_ranges, raw_series
@@ -236,7 +236,7 @@ class Names:
         ranges = raw_ranges(batch, known.ordinals, known.catalogue.statistics)
         return [*([ranges] if ranges else []), *raw_series(batch, series)]
 
-    def open_catalogue(self, connection: Connection, run_id: int, opening: Opening) -> KnownCatalogue:
+    def open_catalogue(self, connection: Connection, run_id: int, opening: StreamHeader) -> KnownCatalogue:
         """Store a catalogue and give its new tensors their ordinals. Raises `WireError`."""
         digest = wire.catalogue_digest(opening.catalogue)
         found = self.catalogue(connection, run_id, digest)

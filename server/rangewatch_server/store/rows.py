@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.records import Batch, SeriesRows, Statistic
 from rangewatch.statistics.exponents import exponent_of
-from rangewatch_server.pyramid import RANGES, SERIES_PART, Block
+from rangewatch.wire.records import Batch, SeriesRows, Statistic
+from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART, Block
 
 Array = NDArray[Any]
 

@@ -20,8 +20,8 @@ import zstandard
 from numpy.typing import NDArray
 from sqlalchemy import insert
 
-from rangewatch.records import Batch, Samples
 from rangewatch.wire import MAX_DECOMPRESSED_BYTES, Column, WireError, pack, unpack
+from rangewatch.wire.records import Batch, Samples
 from rangewatch_server.store import tables
 
 Array = NDArray[Any]

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from rangewatch.collectors import gpu, xid
-from rangewatch.collectors.gpu import GpuCollector
-from rangewatch.options import Options
-from rangewatch.records import RankInfo, Samples
+from rangewatch.collectors.gpu import collector as gpu
+from rangewatch.collectors.gpu import xid
+from rangewatch.collectors.gpu.collector import GpuCollector
+from rangewatch.core.options import Options
+from rangewatch.wire.records import RankInfo, Samples
 
 TESTDATA = Path(__file__).parents[2] / "testdata" / "nvml"
 
@@ -28,7 +29,7 @@ def info(device: str = "NVIDIA H100 80GB HBM3", local_rank: int = 0) -> RankInfo
     return RankInfo("run", local_rank, 8, local_rank, "host", "incarnation", 0, device=device)
 
 
-class Told:
+class Reported:
     """Remembers events."""
 
     def __init__(self) -> None:
@@ -93,21 +94,21 @@ def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dr
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def reported() -> Reported:
+    return Reported()
 
 
 Collecting = Callable[..., GpuCollector]
 
 
 @pytest.fixture
-def collecting(told: Told) -> Iterator[Collecting]:
+def collecting(reported: Reported) -> Iterator[Collecting]:
     """Makes a started collector, which is stopped after the test."""
     started: list[GpuCollector] = []
 
     def start(rank: RankInfo | None = None, **environment: str) -> GpuCollector:
         collector = GpuCollector(Options(), rank or info(), environment)
-        collector.start(told)
+        collector.start(reported)
         started.append(collector)
         return collector
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from rangewatch.collectors.collectives import Collectives
-from rangewatch.guard import Guard
-from rangewatch.records import RankInfo, Samples
+from rangewatch.collectors.collectives.collector import Collectives
+from rangewatch.core.guard import Guard
+from rangewatch.wire.records import RankInfo, Samples
 from tests import forked
 
 Rank = Callable[[int, Path], Any]

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from rangewatch.guard import Guard
+from rangewatch.core.guard import Guard
 from tests.agent.collectors.ranks import Watched, run_ranks
 
 RANKS, SLOW, STEPS, GROUPS = 3, 2, 4, 8
@@ -44,7 +44,7 @@ def scenario(rank: int, folder: Path) -> dict[str, Any]:
     found["events"] = watched.events
     watched.stop()
     dist.all_reduce(torch.ones(3))
-    found["after the end"] = len(watched.collector.ledger.take())
+    found["after the end"] = len(watched.collector.recorder.take())
     return found
 
 
@@ -105,7 +105,7 @@ def new_groups(rank: int, watched: Watched) -> int:
             dist.destroy_process_group(group)
     del group
     watched.collect()
-    return len(watched.collector.ledger.groups.all())
+    return len(watched.collector.recorder.groups.all())
 
 
 def every_kind(rank: int, watched: Watched) -> torch.Tensor:
@@ -142,7 +142,7 @@ def errors_of_the_user(rank: int, watched: Watched | None = None) -> list[str]:
 def faults_of_ours(rank: int, watched: Watched) -> list[float]:
     """From here on nothing is recorded, and the results are right."""
     Guard.fatal = False
-    watched.collector.ledger.groups.of = None  # type: ignore[assignment]
+    watched.collector.recorder.groups.of = None  # type: ignore[assignment]
     results = []
     for _ in range(10):
         values = torch.ones(3)

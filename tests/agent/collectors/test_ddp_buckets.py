@@ -12,11 +12,10 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 from torch.nn.parallel import DistributedDataParallel
 
-from rangewatch.collectors.collectives_ledger import Record
-from rangewatch.collectors.collectives_ops import ALL_REDUCE
-from rangewatch.collectors.ddp_buckets import Bucket, DdpBuckets
-from rangewatch.collectors.process_groups import Group
-from rangewatch.guard import Guard
+from rangewatch.collectors.collectives.ddp_buckets import Bucket, DdpBuckets
+from rangewatch.collectors.collectives.ops import ALL_REDUCE
+from rangewatch.collectors.collectives.process_groups import Group, Record
+from rangewatch.core.guard import Guard
 
 
 @pytest.fixture

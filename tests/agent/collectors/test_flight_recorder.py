@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from rangewatch.collectors import collectives_ledger, collectives_wrapped
-from rangewatch.collectors.collectives import Collectives
-from rangewatch.collectors.collectives_joined import RecorderJoin
-from rangewatch.collectors.collectives_ledger import ENDED, ISSUED, Ledger, Record
-from rangewatch.collectors.collectives_ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-from rangewatch.collectors.flight_recorder import FlightRecorder
-from rangewatch.collectors.process_groups import Group
-from rangewatch.guard import Guard
-from rangewatch.records import RankInfo
+from rangewatch.collectors.collectives import recorder as collectives_ledger
+from rangewatch.collectors.collectives import wrapped
+from rangewatch.collectors.collectives.collector import Collectives
+from rangewatch.collectors.collectives.flight_recorder import FlightRecorder, RecorderJoin
+from rangewatch.collectors.collectives.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from rangewatch.collectors.collectives.process_groups import Group
+from rangewatch.collectors.collectives.recorder import ENDED, ISSUED, CollectiveRecorder, Record
+from rangewatch.core.guard import Guard
+from rangewatch.wire.records import RankInfo
 from tests.agent.collectors.ranks import rows_of
 
 CAPTURED = {
@@ -63,13 +63,13 @@ def alone() -> Iterator[None]:
 
 
 def test_the_real_one(alone: None) -> None:
-    recorder = FlightRecorder()
+    flight = FlightRecorder()
     if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
         pytest.skip("this torch's flight recorder has no gloo")
-    recorder.read()
+    flight.read()
     dist.all_reduce(torch.ones(3, 5, dtype=torch.float16))
     dist.all_gather([torch.zeros(8)], torch.ones(8))
-    entries = [each for each in recorder.read() if each.enqueued_ns]
+    entries = [each for each in flight.read() if each.enqueued_ns]
     assert [(each.kind, each.bytes, each.dtype) for each in entries] == [
         (ALL_REDUCE, 30, "float16"),
         (ALL_GATHER, 32, "float32"),
@@ -77,10 +77,10 @@ def test_the_real_one(alone: None) -> None:
     assert [each.sequence for each in entries] == [1, 2] and {each.group for each in entries} == {"0"}
     assert all(math.isnan(each.duration_s) for each in entries), "gloo's are not timed"
     for _ in range(100):  # told of by gloo's own thread
-        if recorder.status().get("0", {}).get("last_completed_collective") == 2:
+        if flight.status().get("0", {}).get("last_completed_collective") == 2:
             break
         time.sleep(0.05)
-    assert recorder.status()["0"]["last_enqueued_collective"] == 2
+    assert flight.status()["0"]["last_enqueued_collective"] == 2
 
 
 def test_an_entry_of_nccl() -> None:
@@ -93,26 +93,26 @@ def test_an_entry_of_nccl() -> None:
 
 def test_only_what_is_new_or_was_running() -> None:
     double = NcclDouble()
-    recorder = FlightRecorder(double)
+    flight = FlightRecorder(double)
     double.add()
     double.add(state="started", retired=False, duration_ms=None)
-    assert [each.has_ended for each in recorder.read()] == [True, False]
+    assert [each.has_ended for each in flight.read()] == [True, False]
     double.add()
     double.rows[1] = {**double.rows[1], "state": "completed", "duration_ms": 2.0}
-    assert [(each.record_id, each.has_ended) for each in recorder.read()] == [(1, True), (2, True)]
-    assert recorder.read() == []
+    assert [(each.record_id, each.has_ended) for each in flight.read()] == [(1, True), (2, True)]
+    assert flight.read() == []
 
 
 def test_overwritten_entries_are_counted_and_a_reset_is_none() -> None:
     double = NcclDouble()
-    recorder = FlightRecorder(double)
+    flight = FlightRecorder(double)
     double.add()
-    recorder.read()
+    flight.read()
     double.rows = [{**CAPTURED, "record_id": 40}]
-    recorder.read()
-    assert recorder.overwritten == 39
+    flight.read()
+    assert flight.overwritten == 39
     double.rows = [{**CAPTURED, "record_id": 0}]
-    assert len(recorder.read()) == 1 and recorder.overwritten == 39
+    assert len(flight.read()) == 1 and flight.overwritten == 39
 
 
 def test_odd_entries_are_left_out() -> None:
@@ -128,8 +128,8 @@ def test_odd_entries_are_left_out() -> None:
 
 
 def test_without_a_flight_recorder() -> None:
-    recorder = FlightRecorder(SimpleNamespace())
-    assert not recorder.is_there and recorder.read() == [] and recorder.status() == {}
+    flight = FlightRecorder(SimpleNamespace())
+    assert not flight.is_there and flight.read() == [] and flight.status() == {}
 
 
 def called(group: Group, sequence: int) -> Record:
@@ -142,13 +142,13 @@ def called(group: Group, sequence: int) -> Record:
 
 
 def test_nccl_durations_come_from_it() -> None:
-    double, ledger = NcclDouble(), Ledger(Guard())
+    double, recorder = NcclDouble(), CollectiveRecorder(Guard())
     group = Group("0", [0, 1], "default_pg", "cuda", "nccl", 0)
     records = [called(group, sequence) for sequence in (1, 2, 3)]
     double.add()
     double.add(duration_ms=None)
     double.add(state="started", retired=False, duration_ms=None)
-    join = RecorderJoin(ledger, FlightRecorder(double))
+    join = RecorderJoin(recorder, FlightRecorder(double))
     assert not group.has_futures and not group.knows_ends
     join.close(records)
     assert [each.state for each in records] == [ENDED, ENDED, ISSUED]
@@ -162,8 +162,8 @@ def test_nccl_durations_come_from_it() -> None:
 
 
 def test_gloo_alone_never_dumps() -> None:
-    double, ledger = NcclDouble(), Ledger(Guard())
-    join = RecorderJoin(ledger, FlightRecorder(double))
+    double, recorder = NcclDouble(), CollectiveRecorder(Guard())
+    join = RecorderJoin(recorder, FlightRecorder(double))
     join.close([called(Group("0", [0], "", "cpu", "gloo", 0), 1)])
     assert double.dumps == 0
 
@@ -174,12 +174,12 @@ def test_the_rung_of_the_flight_recorder_alone(alone: None, monkeypatch: pytest.
         pytest.skip("this torch's flight recorder has no gloo")
 
     def refused() -> None:
-        raise collectives_wrapped.NotWrapped("another kernel is there")
+        raise wrapped.NotWrapped("another kernel is there")
 
-    monkeypatch.setattr("rangewatch.collectors.collectives.wrap", refused)
-    monkeypatch.setattr("rangewatch.collectors.collectives.are_supported", lambda: False)
+    monkeypatch.setattr("rangewatch.collectors.collectives.collector.wrap", refused)
+    monkeypatch.setattr("rangewatch.collectors.collectives.collector.are_supported", lambda: False)
     collector = Collectives(None, RankInfo("run", 0, 1, 0, "host", "0", 0), hang_s=1000)  # type: ignore[arg-type]
-    collector._join.recorder.read()
+    collector._join.flight.read()
     events: list[Any] = []
     collector.start(lambda *event: events.append(event))
     assert events[0][2]["rung"] == "flight_recorder" and "another kernel" in events[0][1]
@@ -195,13 +195,13 @@ def test_the_rung_of_the_flight_recorder_alone(alone: None, monkeypatch: pytest.
     assert (row["op"], row["bytes"], row["step"], row["group"]["ranks"]) == ("all_reduce", 12.0, 5.0, [0])
     assert math.isnan(row["duration_s"])
     collector.stop()
-    assert collectives_ledger.Told.ledger is None
+    assert collectives_ledger.ActiveRecorder.recorder is None
 
 
 def test_each_entry_is_one_record_whatever_its_sequence() -> None:
     """A send that is under way when it is read, beside a collective of the same number; then both have ended."""
     double = NcclDouble()
-    join = RecorderJoin(Ledger(Guard()), FlightRecorder(double))
+    join = RecorderJoin(CollectiveRecorder(Guard()), FlightRecorder(double))
     double.add(state="started", retired=False, duration_ms=None)
     double.add(profiling_name="nccl:send 0->1", is_p2p=True, p2p_seq_id=1, state="started", retired=False)
     first = join.records(0)
@@ -220,7 +220,7 @@ def test_coalesced_collectives_share_a_sequence_and_all_end() -> None:
     records = [called(group, 1), called(group, 1)]
     double.add(duration_ms=2.0)
     double.add(duration_ms=4.0, collective_seq_id=1)
-    RecorderJoin(Ledger(Guard()), FlightRecorder(double)).close(records)
+    RecorderJoin(CollectiveRecorder(Guard()), FlightRecorder(double)).close(records)
     assert [(each.state, each.duration_s) for each in records] == [(ENDED, 0.002), (ENDED, 0.004)]
 
 
@@ -231,7 +231,7 @@ def test_a_hang_is_not_waiting_for_what_has_ended_without_a_word() -> None:
     record.kind = REDUCE_SCATTER
     group.silent.add(REDUCE_SCATTER)
     double.add(profiling_name="gloo:all_reduce", duration_ms=None, state="scheduled")  # as it is told
-    join = RecorderJoin(Ledger(Guard()), FlightRecorder(double))
+    join = RecorderJoin(CollectiveRecorder(Guard()), FlightRecorder(double))
     join.close([record])
     assert double.dumps == 0 and record.is_open
     join.close([record], now=True)

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 import torch
 
-from rangewatch.collectors import gpu_devices
-from rangewatch.collectors.gpu import GpuCollector
+from rangewatch.collectors.gpu import devices
+from rangewatch.collectors.gpu.collector import GpuCollector
 from rangewatch.collectors.host import HostCollector
-from rangewatch.options import Options
+from rangewatch.core.options import Options
 from tests import forked
-from tests.agent.collectors.conftest import H100, SECOND_H100, Collecting, Driver, Told, info, row
+from tests.agent.collectors.conftest import H100, SECOND_H100, Collecting, Driver, Reported, info, row
 
 
 def test_values_and_units(driver: Driver, collecting: Collecting) -> None:
@@ -92,7 +92,7 @@ def test_violation_times_are_differences(driver: Driver, collecting: Collecting)
     assert math.isnan(row(collector.collect(2)[0])["violation_power_ns"])
 
 
-def test_not_supported_is_never_zero(driver: Driver, collecting: Collecting, told: Told) -> None:
+def test_not_supported_is_never_zero(driver: Driver, collecting: Collecting, reported: Reported) -> None:
     driver.load("geforce")
     found = row(collecting().collect(0)[0])
     assert found["memory_used_bytes"] == 20401094656
@@ -101,13 +101,13 @@ def test_not_supported_is_never_zero(driver: Driver, collecting: Collecting, tol
     missing = ["temperature_memory_c", "violation_power_ns", "ecc_corrected_volatile", "remapped_rows_pending"]
     missing += ["retired_pages_pending", "nvlink_links", "nvlink_replay_errors", "fabric_state", "recovery_action"]
     assert all(math.isnan(found[name]) for name in missing)
-    assert told.of("gpu_lost") == []
+    assert reported.of("gpu_lost") == []
 
 
 @pytest.mark.parametrize("code", [3, 999, *(pytest.param(code, marks=pytest.mark.slow) for code in (4, 13))])
 @pytest.mark.parametrize("name", ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues", "nvmlDeviceGetRemappedRows"])
 def test_one_function_that_fails_hides_nothing_else(
-    driver: Driver, collecting: Collecting, told: Told, name: str, code: int
+    driver: Driver, collecting: Collecting, reported: Reported, name: str, code: int
 ) -> None:
     whole = row(collecting().collect(0)[0])
     driver.say(f"0 {name} !{code}")
@@ -118,10 +118,10 @@ def test_one_function_that_fails_hides_nothing_else(
     lost = {key for key in known if math.isnan(found[key])}
     assert name == "nvmlDeviceGetFieldValues" or 0 < len(lost) <= 4
     assert {key: found[key] for key in known - lost} == {key: whole[key] for key in known - lost}
-    assert told.of("gpu_lost") == []
+    assert reported.of("gpu_lost") == []
 
 
-def test_mig_instance(driver: Driver, collecting: Collecting, told: Told) -> None:
+def test_mig_instance(driver: Driver, collecting: Collecting, reported: Reported) -> None:
     driver.load("h100_mig")
     uuid = "MIG-c0ffee00-0000-4000-8000-0000000000c0"
     collector = collecting(CUDA_VISIBLE_DEVICES=uuid)
@@ -133,7 +133,7 @@ def test_mig_instance(driver: Driver, collecting: Collecting, told: Told) -> Non
     assert (found["present"], found["memory_used_bytes"]) == (1, 3384803328)
     assert math.isnan(found["power_w"]) and math.isnan(found["utilization_gpu_percent"])
     driver.say("0 event 8 43 2", "0 event 8 94 1")  # somebody else's instance, and ours
-    assert [data["xid"] for _, data in told.wait_for("xid")] == [94]
+    assert [data["xid"] for _, data in reported.wait_for("xid")] == [94]
 
 
 def test_a_number_on_a_cut_up_card_is_its_first_instance(driver: Driver, collecting: Collecting) -> None:
@@ -165,19 +165,19 @@ def test_card_by_the_launcher(
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "GPU-", "GPU-00000000", "0,1", "gpu0"])
-def test_no_card_is_guessed(driver: Driver, collecting: Collecting, told: Told, visible: str) -> None:
+def test_no_card_is_guessed(driver: Driver, collecting: Collecting, reported: Reported, visible: str) -> None:
     driver.load("h100_pair")
     collector = collecting(info(local_rank=2), CUDA_VISIBLE_DEVICES=visible)
     assert [*collector.collect(0), *collector.collect(1)] == []
-    ((message, _),) = told.of("gpu")
+    ((message, _),) = reported.of("gpu")
     assert "CUDA_VISIBLE_DEVICES" in message
 
 
-def test_cards_of_two_kinds_wait_for_cuda(driver: Driver, collecting: Collecting, told: Told) -> None:
+def test_cards_of_two_kinds_wait_for_cuda(driver: Driver, collecting: Collecting, reported: Reported) -> None:
     driver.load("h100_pair")
     driver.say("1 nvmlDeviceGetName NVIDIA L4")
     assert collecting().collect(0) == []
-    assert "waiting for CUDA" in told.of("gpu")[0][0]
+    assert "waiting for CUDA" in reported.of("gpu")[0][0]
     assert [each.key for each in collecting(CUDA_DEVICE_ORDER="PCI_BUS_ID").collect(0)] == [H100]
 
 
@@ -198,7 +198,7 @@ class RunningCuda:
 
 
 def test_torch_corrects_the_launcher(
-    driver: Driver, collecting: Collecting, monkeypatch: pytest.MonkeyPatch, told: Told
+    driver: Driver, collecting: Collecting, monkeypatch: pytest.MonkeyPatch, reported: Reported
 ) -> None:
     driver.load("h100_pair")
     collector = collecting()
@@ -206,21 +206,21 @@ def test_torch_corrects_the_launcher(
     uuids = [H100.removeprefix("GPU-"), SECOND_H100.removeprefix("GPU-")]
     # CUDA's number 1 is NVML's 1 here, but a stray tensor is on 0, which is not this rank's.
     running = RunningCuda([2 << 20, 40 << 30], uuid=uuids)
-    monkeypatch.setattr(gpu_devices, "cuda", lambda: running)
+    monkeypatch.setattr(devices, "cuda", lambda: running)
     last, samples = collector.collect(1)
     assert (last.key, samples.key) == (H100, SECOND_H100)
     assert (samples.about["mapped_by"], samples.about["device_index"]) == ("torch", 1)
     running.memory = [30 << 30, 40 << 30]  # a model over two cards
     assert [each.key for each in collector.collect(2)] == [H100, SECOND_H100]
-    assert told.of("gpu_lost") == []
+    assert reported.of("gpu_lost") == []
 
 
 def test_old_torch_tells_the_bus(driver: Driver, collecting: Collecting, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.load("h100_pair")
     places = {"pci_domain_id": [0, 0], "pci_bus_id": [0x43, 0x1B], "pci_device_id": [0, 0]}
-    monkeypatch.setattr(gpu_devices, "cuda", lambda: RunningCuda([1 << 30, 0], **places))
+    monkeypatch.setattr(devices, "cuda", lambda: RunningCuda([1 << 30, 0], **places))
     assert [each.key for each in collecting().collect(0)] == [SECOND_H100]
-    monkeypatch.setattr(gpu_devices, "cuda", lambda: RunningCuda([1 << 30, 0]))  # neither
+    monkeypatch.setattr(devices, "cuda", lambda: RunningCuda([1 << 30, 0]))  # neither
     assert [each.key for each in collecting().collect(0)] == [H100]
 
 
@@ -229,40 +229,40 @@ def test_cuda_is_never_started(driver: Driver, collecting: Collecting) -> None:
     assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
-def test_training_on_a_cpu_opens_no_driver(driver: Driver, collecting: Collecting, told: Told) -> None:
+def test_training_on_a_cpu_opens_no_driver(driver: Driver, collecting: Collecting, reported: Reported) -> None:
     assert collecting(info("cpu")).collect(0) == ()
-    assert told.events == []
+    assert reported.events == []
     assert len(collecting(info("cpu"), CUDA_VISIBLE_DEVICES=H100).collect(0)) == 1
 
 
-def test_processes_by_name_and_by_number(driver: Driver, collecting: Collecting, told: Told) -> None:
+def test_processes_by_name_and_by_number(driver: Driver, collecting: Collecting, reported: Reported) -> None:
     hidden = 4_000_000  # above the highest process id
     driver.say(f"0 nvmlDeviceGetComputeRunningProcesses {os.getpid()} 1000 {os.getppid()} 500 {hidden} 20")
     found = row(collecting().collect(0)[0])
     assert (found["processes"], found["processes_hidden"], found["processes_memory_bytes"]) == (3, 1, 1520)
-    ((message, data),) = told.of("gpu")
+    ((message, data),) = reported.of("gpu")
     assert "shared" in message
     assert [each["pid"] for each in data["processes"]] == [os.getppid()]
 
 
 def test_ids_of_another_namespace_name_nobody(
-    driver: Driver, collecting: Collecting, told: Told, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, collecting: Collecting, reported: Reported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rangewatch.collectors.gpu_processes._HOST_NAMESPACE", "pid:[1]")
+    monkeypatch.setattr("rangewatch.collectors.gpu.readings._HOST_NAMESPACE", "pid:[1]")
     driver.say("0 nvmlDeviceGetComputeRunningProcesses 1 1000 2 500")  # of the host; here 1 is somebody else
     found = row(collecting().collect(0)[0])
     assert (found["processes"], found["processes_hidden"]) == (2, 2)
-    assert told.events == []
+    assert reported.events == []
 
 
-def test_changes_of_slow_readings_are_told(driver: Driver, collecting: Collecting, told: Told) -> None:
+def test_changes_of_slow_readings_are_told(driver: Driver, collecting: Collecting, reported: Reported) -> None:
     collector = collecting()
     collector.collect(0)
     driver.say("0 nvmlDeviceGetNvLinkState(3) 0", "0 nvmlDeviceGetNvLinkErrorCounter(5,2) 9", "0 field(230) 1 4")
     driver.say("0 nvmlDeviceGetTotalEccErrors(1,0) 2", "0 nvmlDeviceGetRemappedRows 0 1 1 0")
     found = row(collector.collect(1)[0])
     assert (found["nvlink_active_links"], found["nvlink_05_errors"], found["nvlink_crc_flit_errors"]) == (17, 9, 9)
-    text = "\n".join(message for message, _ in told.of("gpu"))
+    text = "\n".join(message for message, _ in reported.of("gpu"))
     for part in (
         "NVLink 3 went down",
         "9 errors on NVLink 5",
@@ -271,28 +271,28 @@ def test_changes_of_slow_readings_are_told(driver: Driver, collecting: Collectin
         "row remapping",
     ):
         assert part in text
-    assert len(told.events) == 5
+    assert len(reported.events) == 5
     collector.collect(2)
-    assert len(told.events) == 5
+    assert len(reported.events) == 5
 
 
-def test_package_not_installed(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_not_installed(reported: Reported, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     collector = GpuCollector(None, info(), {})  # type: ignore[arg-type]
-    collector.start(told)
+    collector.start(reported)
     assert [collector.collect(0), collector.collect(1)] == [(), ()]
     collector.stop()
-    ((kind, message, _),) = told.events
+    ((kind, message, _),) = reported.events
     assert kind == "gpu"
     assert "nvidia-ml-py" in message
 
 
 _IN_A_PROCESS = """
 import json
-from rangewatch.collectors.gpu import GpuCollector
+from rangewatch.collectors.gpu.collector import GpuCollector
 from rangewatch.collectors.host import HostCollector
-from rangewatch.options import Options
-from rangewatch.records import RankInfo
+from rangewatch.core.options import Options
+from rangewatch.wire.records import RankInfo
 events = []
 collector = GpuCollector(None, RankInfo("run", 0, 1, 0, "host", "i", 0, device="cuda"))
 collector.start(lambda *event: events.append(event))

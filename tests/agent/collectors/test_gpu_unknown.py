@@ -6,25 +6,25 @@ import math
 
 import pytest
 
-from rangewatch.collectors import gpu_devices
-from tests.agent.collectors.conftest import H100, SECOND_H100, Collecting, Driver, Told, row
+from rangewatch.collectors.gpu import devices
+from tests.agent.collectors.conftest import H100, SECOND_H100, Collecting, Driver, Reported, row
 from tests.agent.collectors.test_gpu import RunningCuda
 
 UUIDS = [H100.removeprefix("GPU-"), SECOND_H100.removeprefix("GPU-")]
 
 
-def test_a_link_that_cannot_be_read_is_not_down(driver: Driver, collecting: Collecting, told: Told) -> None:
+def test_a_link_that_cannot_be_read_is_not_down(driver: Driver, collecting: Collecting, reported: Reported) -> None:
     collector = collecting()
     whole = row(collector.collect(0)[0])
     driver.say("0 nvmlDeviceGetNvLinkState(5) !999")
     found = row(collector.collect(1)[0])
-    assert told.events == []
+    assert reported.events == []
     assert math.isnan(found["nvlink_active_mask"]) and math.isnan(found["nvlink_active_links"])
     assert (found["nvlink_links"], found["nvlink_17_errors"]) == (18, 0)
     assert set(found) == set(whole)
     driver.say("0 nvmlDeviceGetNvLinkState(5) 0")
     collector.collect(2)
-    assert ["NVLink 5 went down" in message for message, _ in told.of("gpu")] == [True]
+    assert ["NVLink 5 went down" in message for message, _ in reported.of("gpu")] == [True]
 
 
 def test_links_without_a_count_end_where_none_answers(driver: Driver, collecting: Collecting) -> None:
@@ -33,14 +33,14 @@ def test_links_without_a_count_end_where_none_answers(driver: Driver, collecting
     assert (found["nvlink_links"], found["nvlink_active_mask"]) == (4, 0xF)
 
 
-def test_growth_over_a_reading_that_failed_is_told(driver: Driver, collecting: Collecting, told: Told) -> None:
+def test_growth_over_a_reading_that_failed_is_told(driver: Driver, collecting: Collecting, reported: Reported) -> None:
     collector = collecting()
     collector.collect(0)
     driver.say("0 nvmlDeviceGetTotalEccErrors(1,0) !999")
     assert math.isnan(row(collector.collect(1)[0])["ecc_uncorrected_volatile"])
     driver.say("0 nvmlDeviceGetTotalEccErrors(1,0) 2")
     collector.collect(2)
-    ((message, _),) = told.of("gpu")
+    ((message, _),) = reported.of("gpu")
     assert "(0 -> 2)" in message
 
 
@@ -49,7 +49,7 @@ def test_what_torch_said_outlasts_memory_given_back(
 ) -> None:
     driver.load("h100_pair")
     running = RunningCuda([0, 1 << 30], uuid=UUIDS)
-    monkeypatch.setattr(gpu_devices, "cuda", lambda: running)
+    monkeypatch.setattr(devices, "cuda", lambda: running)
     collector = collecting()
     for memory in ([0, 1 << 30], [0, 0], [0, 1 << 30]):
         running.memory = memory
@@ -57,13 +57,13 @@ def test_what_torch_said_outlasts_memory_given_back(
 
 
 def test_a_guess_that_was_wrong_says_goodbye(
-    driver: Driver, collecting: Collecting, monkeypatch: pytest.MonkeyPatch, told: Told
+    driver: Driver, collecting: Collecting, monkeypatch: pytest.MonkeyPatch, reported: Reported
 ) -> None:
     driver.load("h100_pair")
     collector = collecting()
     (guess,) = collector.collect(0)
     running = RunningCuda([0, 1 << 30], uuid=UUIDS)
-    monkeypatch.setattr(gpu_devices, "cuda", lambda: running)
+    monkeypatch.setattr(devices, "cuda", lambda: running)
     last, own = collector.collect(1)
     assert (guess.key, last.key, own.key) == (H100, H100, SECOND_H100)
     values = row(last)
@@ -71,7 +71,7 @@ def test_a_guess_that_was_wrong_says_goodbye(
     assert all(math.isnan(value) for value in values.values())
     assert set(values) | {"step"} == set(row(guess))
     assert [each.key for each in collector.collect(2)] == [SECOND_H100]
-    assert told.events == []
+    assert reported.events == []
 
 
 def test_an_allocator_without_statistics(
@@ -84,6 +84,6 @@ def test_an_allocator_without_statistics(
 
     running = RunningCuda([0, 1 << 30], uuid=UUIDS)
     running.memory_reserved = refuses  # type: ignore[method-assign]
-    monkeypatch.setattr(gpu_devices, "cuda", lambda: running)
+    monkeypatch.setattr(devices, "cuda", lambda: running)
     (samples,) = collecting().collect(0)
     assert (samples.key, samples.about["mapped_by"]) == (H100, "order of devices")

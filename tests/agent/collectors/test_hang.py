@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from rangewatch.collectors import stacks
-from rangewatch.collectors.hang import FIRST_STEPS_S, LEAST_S, STEPS, HangWatch
-from rangewatch.collectors.stuck_timer import StuckTimer
+from rangewatch.collectors.collectives import hang
+from rangewatch.collectors.collectives.hang import FIRST_STEPS_S, LEAST_S, STEPS, HangWatch
+from rangewatch.collectors.collectives.stuck_timer import StuckTimer
 from tests import forked
 from tests.agent.collectors.ranks import Watched, run_ranks
 
@@ -68,13 +68,13 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_ranks(scenario_with_marks, RANKS, tmp_path_factory.mktemp("hang"))
 
 
-def told(found: dict[str, Any], kind: str) -> tuple[str, dict[str, Any]]:
+def reported(found: dict[str, Any], kind: str) -> tuple[str, dict[str, Any]]:
     return next((message, data) for each, message, data in found["events"] if each == kind)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_those_who_wait_say_for_what(ranks: list[dict[str, Any]], rank: int) -> None:
-    message, data = told(ranks[rank], "hang")
+    message, data = reported(ranks[rank], "hang")
     group = data["groups"][0]
     waiting = group["waiting"][0]
     sequence = 2 * SKIPPED + 2
@@ -86,11 +86,11 @@ def test_those_who_wait_say_for_what(ranks: list[dict[str, Any]], rank: int) -> 
     assert data["step"] == SKIPPED and data["is_waiting"]
     assert f"all_reduce {sequence} of group '0' (48 bytes of float64)" in message
     assert data["line"]["function"] == "scenario" and data["line"]["file"] == __file__
-    assert "all_reduce" in told(ranks[rank], "stacks")[1]["text"]
+    assert "all_reduce" in reported(ranks[rank], "stacks")[1]["text"]
 
 
 def test_the_missing_one_says_where_it_is(ranks: list[dict[str, Any]]) -> None:
-    message, data = told(ranks[MISSING], "hang")
+    message, data = reported(ranks[MISSING], "hang")
     assert not data["is_waiting"] and data["groups"][0]["waiting"] == []
     assert data["groups"][0]["enqueued"] == data["groups"][0]["completed"] == 2 * SKIPPED + 1
     assert "in no collective" in message
@@ -143,7 +143,7 @@ def test_the_first_step_may_compile() -> None:
 STUCK = """
 import sys
 from pathlib import Path
-from rangewatch.collectors.stuck_timer import StuckTimer
+from rangewatch.collectors.collectives.stuck_timer import StuckTimer
 timer = StuckTimer(Path(sys.argv[1]), 0.1)
 timer.start()
 assert timer.why_not == "", timer.why_not
@@ -177,7 +177,7 @@ def test_the_users_own_timer_of_faulthandler_is_left_alone(tmp_path: Path) -> No
 SUSPENDED = """
 import os, signal, sys
 from pathlib import Path
-from rangewatch.collectors.stuck_timer import StuckTimer
+from rangewatch.collectors.collectives.stuck_timer import StuckTimer
 timer = StuckTimer(Path(sys.argv[1]), 0.1)
 timer.start()
 os.kill(os.getpid(), signal.SIGSTOP)
@@ -217,7 +217,7 @@ def test_stacks_of_other_ranks_are_found(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     (tmp_path / "run-rank3.txt").symlink_to(tmp_path / "other-rank1.txt")
     os.utime(tmp_path / "other-rank1.txt", (0, 0))
-    found = stacks.written_by_others(tmp_path, "run-rank", tmp_path / "run-rank0.txt", 60.0)
+    found = hang.written_by_others(tmp_path, "run-rank", tmp_path / "run-rank0.txt", 60.0)
     assert found == {"run-rank1.txt": "stuck"}
     timer = StuckTimer(tmp_path / "run-rank5.txt", 1000.0)
     timer.start()

@@ -13,17 +13,18 @@ from typing import Any
 
 import pytest
 
-from rangewatch.collectors import host, host_proc
+from rangewatch.collectors import host
+from rangewatch.collectors import host as host_proc
 from rangewatch.collectors.host import HostCollector
-from rangewatch.options import Options
-from tests.agent.collectors.conftest import Told, info, row
+from rangewatch.core.options import Options
+from tests.agent.collectors.conftest import Reported, info, row
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 
 
-def _collector(told: Told, **roots: Path) -> HostCollector:
+def _collector(reported: Reported, **roots: Path) -> HostCollector:
     collector = HostCollector(Options(), info(), **roots)
-    collector.start(told)
+    collector.start(reported)
     return collector
 
 
@@ -35,9 +36,9 @@ def _write(root: Path, **files: str) -> None:
 
 
 @linux
-def test_this_host(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_host(reported: Reported, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "PATIENCE_S", 20.0)
-    collector = _collector(told)
+    collector = _collector(reported)
     collector.collect(3)
     (samples,) = collector.collect(4)
     found = row(samples)
@@ -58,11 +59,11 @@ def test_open_files_are_counted(tmp_path: Path) -> None:
     assert host_proc.process(tmp_path) == {"process_rss_bytes": 2048 * 1024, "process_open_files": 2}
 
 
-def test_rates_and_shares(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_and_shares(reported: Reported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock_ns = iter(range(0, 10**12, 10**9))
     tick = [0]
     monkeypatch.setattr("rangewatch.collectors.host.time.monotonic_ns", lambda: tick[0])
-    collector = _collector(told, proc=tmp_path / "proc", sys=tmp_path / "sys")
+    collector = _collector(reported, proc=tmp_path / "proc", sys=tmp_path / "sys")
     for seconds in (0, 2):
         tick[0] = next(clock_ns) * 2
         _write(
@@ -104,38 +105,40 @@ def test_the_tightest_limit_of_a_container(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "cpu\n", "nonsense\x00\n", "cpu  a b c\n"])
-def test_unreadable_files_are_not_a_fault(told: Told, tmp_path: Path, text: str) -> None:
+def test_unreadable_files_are_not_a_fault(reported: Reported, tmp_path: Path, text: str) -> None:
     _write(tmp_path, **dict.fromkeys(("stat", "meminfo", "vmstat", "loadavg", "net__dev", "self__status"), text))
-    collector = _collector(told, proc=tmp_path, sys=tmp_path)
+    collector = _collector(reported, proc=tmp_path, sys=tmp_path)
     for _ in range(2):
         assert math.isnan(row(collector.collect(0)[0])["cpu_percent"])
     collector.stop()
 
 
-def test_without_proc(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proc(reported: Reported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "PATIENCE_S", 20.0)
-    collector = _collector(told, proc=tmp_path / "none", sys=tmp_path / "none")
+    collector = _collector(reported, proc=tmp_path / "none", sys=tmp_path / "none")
     found = row(collector.collect(1)[0])
     collector.stop()
     known = {name for name, value in found.items() if not math.isnan(value)}
     assert {"step", "disk_cwd_free_bytes"} <= known <= {name for name in found if name.startswith(("step", "disk"))}
-    assert told.events == []
+    assert reported.events == []
 
 
-def test_a_removed_working_directory(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_working_directory(reported: Reported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    collector = _collector(told)
+    collector = _collector(reported)
     collector.collect(0)
     collector.stop()
 
 
-def test_a_hung_file_system_holds_nothing_up(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_file_system_holds_nothing_up(
+    reported: Reported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(host, "DISK_EVERY_S", 0.0)
     monkeypatch.setattr(host, "PATIENCE_S", 20.0)
-    collector = _collector(told)
+    collector = _collector(reported)
     assert row(collector.collect(0)[0])["disk_cwd_free_bytes"] > 0
     is_back = threading.Event()
     real = shutil.disk_usage
@@ -151,7 +154,7 @@ def test_a_hung_file_system_holds_nothing_up(told: Told, tmp_path: Path, monkeyp
     rows = [row(collector.collect(step)[0]) for step in range(3)]
     assert all(math.isnan(each["disk_cwd_free_bytes"]) for each in rows)
     assert all(each["memory_total_bytes"] > 0 for each in rows)
-    ((message, data),) = told.of("host")
+    ((message, data),) = reported.of("host")
     assert data["path"] == "/dev/shm"
     assert "has not answered" in message
     is_back.set()
@@ -164,11 +167,11 @@ def test_a_hung_file_system_holds_nothing_up(told: Told, tmp_path: Path, monkeyp
 
 
 def test_a_device_that_comes_is_no_spike_and_one_that_starts_again_hides_none(
-    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reported: Reported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = [0]
     monkeypatch.setattr("rangewatch.collectors.host.time.monotonic_ns", lambda: second[0] * 10**9)
-    collector = _collector(told, proc=tmp_path, sys=tmp_path)
+    collector = _collector(reported, proc=tmp_path, sys=tmp_path)
     received: dict[str, list[int | None]] = {"eth0": [1000, 2000, 50], "eth1": [None, 9 * 10**12, 9 * 10**12 + 500]}
     rates = []
     for second[0] in range(3):
@@ -181,8 +184,8 @@ def test_a_device_that_comes_is_no_spike_and_one_that_starts_again_hides_none(
     assert rates[1:] == [1000, 500]
 
 
-def test_what_is_known_of_devices_that_have_gone_is_forgotten(told: Told, tmp_path: Path) -> None:
-    collector = _collector(told, proc=tmp_path, sys=tmp_path)
+def test_what_is_known_of_devices_that_have_gone_is_forgotten(reported: Reported, tmp_path: Path) -> None:
+    collector = _collector(reported, proc=tmp_path, sys=tmp_path)
     for number in range(50):
         _write(tmp_path, net__dev=f"veth{number}: 1 0 0 0 0 0 0 0 7 0\n")
         collector.collect(0)
@@ -196,11 +199,11 @@ def test_a_file_system_that_does_not_say_its_size(tmp_path: Path, monkeypatch: p
     assert all(math.isnan(value) for value in host._room(tmp_path))
 
 
-def test_the_quota_of_a_container_is_a_fact(told: Told, tmp_path: Path) -> None:
+def test_the_quota_of_a_container_is_a_fact(reported: Reported, tmp_path: Path) -> None:
     _write(tmp_path / "proc", self__cgroup="0::/\n")
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("150000 100000\n")
-    collector = _collector(told, proc=tmp_path / "proc", sys=tmp_path / "sys")
+    collector = _collector(reported, proc=tmp_path / "proc", sys=tmp_path / "sys")
     (samples,) = collector.collect(0)
     collector.stop()
     assert samples.about["cpu_quota"] == 1.5

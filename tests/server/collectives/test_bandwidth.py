@@ -9,7 +9,7 @@ import pytest
 
 from rangewatch_server.collectives.bandwidth import Speed, size_class, speeds
 from rangewatch_server.collectives.matching import match
-from rangewatch_server.collectives.ops import busbw_factor, kind_of
+from rangewatch_server.collectives.records import busbw_factor, kind_of
 from tests.server.collectives.traces import chunk, group_about, row
 
 
@@ -52,6 +52,7 @@ def test_waiting_is_not_counted_as_transfer() -> None:
     (speed,) = table([[0.5] * 100, [0.5] * 100, [0.01] * 99 + [0.02], [0.5] * 100], bytes=1e6)
     assert speed.duration_p50_s == pytest.approx(0.01) and speed.duration_max_s == pytest.approx(0.02)
     assert speed.algbw == pytest.approx(1e8) and speed.busbw == pytest.approx(1.5e8)
+    assert speed.wait_p99_s == pytest.approx(0.49, rel=1e-3)
     assert speed.wait_p50_s == pytest.approx(0.49) and speed.count == speed.timed_count == 100
     assert speed.bytes == pytest.approx(1e8)
 

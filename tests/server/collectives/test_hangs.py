@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rangewatch_server.collectives.hang_facts import Call, RankFacts, is_in_data_loader, recent_calls
+from rangewatch_server.collectives.hang_evidence import Call, RankEvidence, is_in_data_loader, recent_calls
 from rangewatch_server.collectives.hangs import HangFinding, hang
 from rangewatch_server.collectives.matching import match
 from rangewatch_server.collectives.records import group_key
@@ -34,7 +34,9 @@ def call(sequence: int, waited_s: float = 9.0, **other: Any) -> dict[str, Any]:
     return said | {"enqueued_ns": 5, "step": 7, "bucket": -1} | other
 
 
-def told(*groups: tuple[dict[str, Any], int, list[dict[str, Any]]], line: Any = TRAIN, stalled_s: float = 8.5) -> Any:
+def reported(
+    *groups: tuple[dict[str, Any], int, list[dict[str, Any]]], line: Any = TRAIN, stalled_s: float = 8.5
+) -> Any:
     """Data of an event of kind `hang`: (group, last one that ended, those that have not)."""
     said = [
         {
@@ -49,16 +51,16 @@ def told(*groups: tuple[dict[str, Any], int, list[dict[str, Any]]], line: Any = 
     return {"step": 7, "stalled_s": stalled_s, "is_waiting": True, "rung": "hooks", "groups": said, "line": line}
 
 
-def facts(rank: int, hang: Any = None, age_s: float = 1.0, **other: Any) -> RankFacts:
+def facts(rank: int, hang: Any = None, age_s: float = 1.0, **other: Any) -> RankEvidence:
     at = {"last_seen_ns": NOW - int(age_s * SECOND), "last_step": 7, "hang_seen_ns": NOW - SECOND if hang else None}
-    return RankFacts(rank=rank, hang=hang, **(at | other))
+    return RankEvidence(rank=rank, hang=hang, **(at | other))
 
 
-def waiting(*ranks: int, sequence: int = 17) -> list[RankFacts]:
-    return [facts(rank, told((WORLD, sequence - 1, [call(sequence)]))) for rank in ranks]
+def waiting(*ranks: int, sequence: int = 17) -> list[RankEvidence]:
+    return [facts(rank, reported((WORLD, sequence - 1, [call(sequence)]))) for rank in ranks]
 
 
-def found(ranks: list[RankFacts], **other: Any) -> HangFinding:
+def found(ranks: list[RankEvidence], **other: Any) -> HangFinding:
     finding = hang(NOW, ranks, **other)
     assert finding is not None
     return finding
@@ -66,7 +68,7 @@ def found(ranks: list[RankFacts], **other: Any) -> HangFinding:
 
 def test_a_rank_elsewhere_in_its_code() -> None:
     """It has ended 16 and not called 17; its agent tells where it is."""
-    elsewhere = told((WORLD, 16, []), line={"file": "C:\\me\\train.py", "line": 77, "function": "save"})
+    elsewhere = reported((WORLD, 16, []), line={"file": "C:\\me\\train.py", "line": 77, "function": "save"})
     finding = found([*waiting(0, 1, 3), facts(2, elsewhere)])
     assert (finding.kind, finding.cause) == ("non-communication hang", "absent")
     assert (finding.culprits, finding.missing, finding.waiting) == ((2,), (2,), (0, 1, 3))
@@ -102,7 +104,7 @@ def test_a_rank_that_has_ended_left_the_others_waiting() -> None:
 
 
 def test_a_data_loader_that_gives_nothing() -> None:
-    finding = found([*waiting(0, 1, 3), facts(2, told((WORLD, 16, [])), stacks=LOADER)])
+    finding = found([*waiting(0, 1, 3), facts(2, reported((WORLD, 16, [])), stacks=LOADER)])
     assert (finding.kind, finding.cause, finding.culprits) == ("non-communication hang", "data loader", (2,))
     assert "The data loader of rank 2 gives nothing. Rank 2 is at train.py:41 in train." in finding.sentence
 
@@ -131,7 +133,7 @@ def test_all_in_the_same_collective_is_the_communication() -> None:
 )
 def test_another_call_at_one_sequence_is_the_finding(other: dict[str, Any], words: str) -> None:
     line = TRAIN | {"line": 99, "function": "oops"}
-    odd = facts(2, told((WORLD, 16, [call(17, **other)]), line=line))
+    odd = facts(2, reported((WORLD, 16, [call(17, **other)]), line=line))
     finding = found([*waiting(0, 1, 3), odd])
     assert (finding.kind, finding.cause, finding.culprits) == ("non-communication hang", "mismatch", (2,))
     assert words in finding.sentence
@@ -141,7 +143,7 @@ def test_another_call_at_one_sequence_is_the_finding(other: dict[str, Any], word
 
 def test_a_mismatch_of_two_names_nobody_while_others_may_tell() -> None:
     """Who is odd is for most ranks of the group to say."""
-    ranks = [*waiting(1), facts(2, told((WORLD, 16, [call(17, bytes=16.0)])))]
+    ranks = [*waiting(1), facts(2, reported((WORLD, 16, [call(17, bytes=16.0)])))]
     finding = hang(NOW, [*ranks, facts(0), facts(3)])
     assert finding is not None and (finding.cause, finding.culprits) == ("mismatch", ())
     finding = hang(NOW, [*ranks, *waiting(0), facts(3)])
@@ -154,7 +156,7 @@ def test_a_smaller_call_that_has_ended_is_a_mismatch_too() -> None:
     """Rank 2 was through with it, since gloo does not look at sizes, and is in the next one."""
     odd = facts(
         2,
-        told((WORLD, 17, [call(18)])),
+        reported((WORLD, 17, [call(18)])),
         calls=recent_calls([chunk(2, [row(n, group=WORLD, bytes=8.0) for n in range(1, 18)])]),
     )
     finding = found([*waiting(0, 1, 3), odd])
@@ -163,7 +165,7 @@ def test_a_smaller_call_that_has_ended_is_a_mismatch_too() -> None:
 
 def test_of_two_ranks_that_differ_both_are_named() -> None:
     pair = group_about("0", (0, 1))
-    ranks = [facts(rank, told((pair, 4, [call(5, bytes=100 + rank)]))) for rank in (0, 1)]
+    ranks = [facts(rank, reported((pair, 4, [call(5, bytes=100 + rank)]))) for rank in (0, 1)]
     finding = found(ranks)
     assert (finding.cause, finding.culprits) == ("mismatch", (0, 1))
 
@@ -174,7 +176,7 @@ def test_a_mismatch_in_the_records_before_the_hang() -> None:
     for n, each in enumerate(rows[2][3:], 14):
         each["bytes"] = n * 8.0
     desyncs = match({rank: [chunk(rank, mine)] for rank, mine in rows.items()}).desyncs
-    finding = found([*waiting(0, 1, 3), facts(2, told((WORLD, 16, [])))], desyncs=desyncs)
+    finding = found([*waiting(0, 1, 3), facts(2, reported((WORLD, 16, [])))], desyncs=desyncs)
     assert (finding.cause, finding.culprits, finding.sequence) == ("mismatch", (2,), 13)
     older = [row | {"step": 2} for row in rows[0]], [row | {"step": 2} for row in rows[2]]
     long_ago = match({0: [chunk(0, older[0])], 2: [chunk(2, older[1])]}).desyncs
@@ -182,7 +184,7 @@ def test_a_mismatch_in_the_records_before_the_hang() -> None:
 
 
 def test_sizes_that_may_differ_are_no_mismatch() -> None:
-    ranks = [facts(rank, told((WORLD, 4, [call(5, op="all_to_all", bytes=100 + rank)]))) for rank in range(4)]
+    ranks = [facts(rank, reported((WORLD, 4, [call(5, op="all_to_all", bytes=100 + rank)]))) for rank in range(4)]
     assert found(ranks).cause == "communication"
 
 
@@ -194,10 +196,10 @@ def test_who_waits_elsewhere_is_missing_but_not_to_blame() -> None:
     """Rank 2 is absent: 3 waits for it in their tensor parallel group, and 1 for 3 in the data parallel one."""
     tensor, data = two_groups()
     ranks = [
-        facts(0, told((tensor[0], 40, []), (data[0], 4, [call(5)]))),
-        facts(1, told((tensor[0], 40, []), (data[1], 4, [call(5)]))),
-        facts(2, told((tensor[1], 40, []), (data[0], 4, []))),
-        facts(3, told((tensor[1], 40, [call(41)]), (data[1], 4, []))),
+        facts(0, reported((tensor[0], 40, []), (data[0], 4, [call(5)]))),
+        facts(1, reported((tensor[0], 40, []), (data[1], 4, [call(5)]))),
+        facts(2, reported((tensor[1], 40, []), (data[0], 4, []))),
+        facts(3, reported((tensor[1], 40, [call(41)]), (data[1], 4, []))),
     ]
     finding = found(ranks)
     assert (finding.cause, finding.culprits, finding.waiting) == ("absent", (2,), (0, 1, 3))
@@ -207,7 +209,7 @@ def test_who_waits_elsewhere_is_missing_but_not_to_blame() -> None:
 def test_ranks_that_wait_for_each_other_call_in_another_order() -> None:
     tensor, data = two_groups()
     pair = [tensor[0], data[0] | {"ranks": [0, 1]}]
-    ranks = [facts(0, told((pair[0], 4, [call(5)]), (pair[1], 4, []))), facts(1, told((pair[1], 4, [call(5)])))]
+    ranks = [facts(0, reported((pair[0], 4, [call(5)]), (pair[1], 4, []))), facts(1, reported((pair[1], 4, [call(5)])))]
     finding = found(ranks)
     assert (finding.cause, finding.culprits) == ("order", (0, 1))
     assert finding.sentence.startswith("Ranks wait for each other in different groups for 9.5 s: ")
@@ -215,10 +217,10 @@ def test_ranks_that_wait_for_each_other_call_in_another_order() -> None:
 
 def test_asynchronous_collectives_wait_at_the_first_that_somebody_lacks() -> None:
     several = [call(n) for n in (17, 18, 19)]
-    ranks = [facts(rank, told((WORLD, 16, several))) for rank in (0, 1, 3)]
-    finding = found([*ranks, facts(2, told((WORLD, 16, [])))])
+    ranks = [facts(rank, reported((WORLD, 16, several))) for rank in (0, 1, 3)]
+    finding = found([*ranks, facts(2, reported((WORLD, 16, [])))])
     assert (finding.sequence, finding.culprits) == (17, (2,))
-    ahead = [facts(0, told((WORLD, 17, [call(18)]))), *waiting(1, 3), facts(2, told((WORLD, 17, [])))]
+    ahead = [facts(0, reported((WORLD, 17, [call(18)]))), *waiting(1, 3), facts(2, reported((WORLD, 17, [])))]
     finding = found(ahead)
     assert (finding.sequence, finding.culprits) == (18, (2,))
 
@@ -233,7 +235,7 @@ def test_a_rank_that_is_about_to_tell_is_not_missing_yet() -> None:
 
 def test_ranks_that_never_told_are_taken_by_their_records() -> None:
     world = group_about("0", range(4))
-    others = [facts(rank, told((world, 16, [call(17)])), hang_seen_ns=NOW - 5 * SECOND) for rank in (0, 1)]
+    others = [facts(rank, reported((world, 16, [call(17)])), hang_seen_ns=NOW - 5 * SECOND) for rank in (0, 1)]
     calls = recent_calls([chunk(2, [row(n, group=world) for n in range(1, 20)])])
     assert [each.sequence for each in calls[group_key(world)]] == list(range(4, 20))
     finding = found([*others, facts(2, calls=calls), facts(3)])
@@ -241,10 +243,10 @@ def test_ranks_that_never_told_are_taken_by_their_records() -> None:
 
 
 def test_nobody_in_a_collective() -> None:
-    ranks = [facts(rank, told((WORLD, 16, []))) for rank in range(4)]
+    ranks = [facts(rank, reported((WORLD, 16, []))) for rank in range(4)]
     finding = found(ranks)
     assert (finding.cause, finding.culprits, finding.group) == ("busy", (), None)
-    loading = [*ranks[:3], facts(3, told((WORLD, 16, [])), stacks=LOADER)]
+    loading = [*ranks[:3], facts(3, reported((WORLD, 16, [])), stacks=LOADER)]
     finding = found(loading)
     assert (finding.cause, finding.culprits) == ("data loader", (3,))
     alone = found([facts(0, {"stalled_s": 30.0, "groups": []}, stacks=LOADER)])
@@ -270,7 +272,7 @@ def test_a_killed_rank_whose_others_have_ended() -> None:
         [*(facts(rank) for rank in range(3)), facts(3, age_s=30)],  # the others go on: it is not waited for
     ],
 )
-def test_no_hang(ranks: list[RankFacts]) -> None:
+def test_no_hang(ranks: list[RankEvidence]) -> None:
     assert hang(NOW, ranks) is None
 
 
@@ -291,7 +293,7 @@ def test_evidence_in_another_form_is_no_evidence(data: dict[str, Any]) -> None:
 
 def test_a_thousand_ranks() -> None:
     world = group_about("0", range(1024))
-    ranks = [facts(rank, told((world, 16, [call(17)]))) for rank in range(1024) if rank != 700]
+    ranks = [facts(rank, reported((world, 16, [call(17)]))) for rank in range(1024) if rank != 700]
     finding = found([*ranks, facts(700, age_s=12)])
     assert finding.culprits == (700,) and len(finding.ranks) == 1024
     assert "in which ranks 0-699 and 701-1023 wait" in finding.sentence
@@ -301,7 +303,7 @@ def test_a_host_with_another_clock_changes_nothing() -> None:
     """Times of an agent's own are in no decision: only how long ago the server heard of it."""
     an_hour = 3600 * SECOND
     ranks = [
-        facts(rank, told((WORLD, 16, [call(17, enqueued_ns=NOW + rank * an_hour)] if rank != 2 else [])))
+        facts(rank, reported((WORLD, 16, [call(17, enqueued_ns=NOW + rank * an_hour)] if rank != 2 else [])))
         for rank in range(4)
     ]
     assert found(ranks).culprits == (2,)

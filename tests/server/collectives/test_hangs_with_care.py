@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rangewatch_server.collectives.hang_facts import recent_calls
+from rangewatch_server.collectives.hang_evidence import recent_calls
 from rangewatch_server.collectives.hangs import hang
 from rangewatch_server.collectives.records import group_key
-from tests.server.collectives.test_hangs import NOW, SECOND, WORLD, call, facts, found, told, two_groups, waiting
+from tests.server.collectives.test_hangs import NOW, SECOND, WORLD, call, facts, found, reported, two_groups, waiting
 from tests.server.collectives.traces import chunk, row
 
 
@@ -23,21 +23,21 @@ def without_ends(data: dict[str, Any]) -> dict[str, Any]:
 
 def test_who_is_missing_is_named_where_nobody_tells_of_ends() -> None:
     """Each rank tells the last that it called, which on rank 2 is over."""
-    ranks = [facts(rank, without_ends(told((WORLD, 16, [call(17)])))) for rank in (0, 1, 3)]
-    finding = found([*ranks, facts(2, without_ends(told((WORLD, 15, [call(16)]))))])
+    ranks = [facts(rank, without_ends(reported((WORLD, 16, [call(17)])))) for rank in (0, 1, 3)]
+    finding = found([*ranks, facts(2, without_ends(reported((WORLD, 15, [call(16)]))))])
     assert (finding.cause, finding.culprits, finding.sequence) == ("absent", (2,), 17)
     assert "still in" not in finding.sentence
     assert {each.rank: each.completed for each in finding.ranks} == dict.fromkeys(range(4))
 
 
 def test_an_evaluation_is_not_the_communication_where_nobody_tells_of_ends() -> None:
-    finding = found([facts(rank, without_ends(told((WORLD, 16, [call(17)])))) for rank in range(4)])
+    finding = found([facts(rank, without_ends(reported((WORLD, 16, [call(17)])))) for rank in range(4)])
     assert (finding.cause, finding.culprits) == ("busy", ())
     assert "(collective 17) of group data parallel" in finding.sentence and "an evaluation" in finding.sentence
 
 
 def test_a_rank_that_is_stuck_in_what_is_over_for_the_others() -> None:
-    finding = found([*waiting(0, 1, 3), facts(2, told((WORLD, 15, [call(16)])))])
+    finding = found([*waiting(0, 1, 3), facts(2, reported((WORLD, 15, [call(16)])))])
     assert (finding.cause, finding.culprits, finding.sequence) == ("absent", (2,), 17)
     assert "Rank 2 is still in all_reduce of 4 MiB float32 (collective 16)" in finding.sentence
 
@@ -46,10 +46,10 @@ def test_a_dead_link_of_a_small_group_is_not_another_order() -> None:
     """Ranks 2 and 3 are both in their collective, which does not end; 0 and 1 wait for them in other groups."""
     tensor, data = two_groups()
     ranks = [
-        facts(0, told((tensor[0], 40, []), (data[0], 4, [call(5)]))),
-        facts(1, told((tensor[0], 40, []), (data[1], 4, [call(5)]))),
-        facts(2, told((tensor[1], 40, [call(41)]), (data[0], 4, []))),
-        facts(3, told((tensor[1], 40, [call(41)]), (data[1], 4, []))),
+        facts(0, reported((tensor[0], 40, []), (data[0], 4, [call(5)]))),
+        facts(1, reported((tensor[0], 40, []), (data[1], 4, [call(5)]))),
+        facts(2, reported((tensor[1], 40, [call(41)]), (data[0], 4, []))),
+        facts(3, reported((tensor[1], 40, [call(41)]), (data[1], 4, []))),
     ]
     finding = found(ranks)
     assert (finding.cause, finding.culprits) == ("communication", ())
@@ -67,7 +67,7 @@ def test_calls_of_the_process_before_are_not_this_ones() -> None:
 
 def test_a_rank_that_the_others_went_on_without_is_not_what_they_wait_for() -> None:
     """The run was made smaller two hours ago, and evaluates."""
-    elsewhere = [facts(rank, told((WORLD | {"ranks": [0, 1, 2]}, 16, []))) for rank in (0, 1, 2)]
+    elsewhere = [facts(rank, reported((WORLD | {"ranks": [0, 1, 2]}, 16, []))) for rank in (0, 1, 2)]
     left = facts(3, age_s=7200, last_step=3)
     finding = found([*elsewhere, left])
     assert (finding.cause, finding.culprits) == ("busy", ())
@@ -80,7 +80,7 @@ def test_a_rank_that_the_others_went_on_without_is_not_what_they_wait_for() -> N
 
 def test_ranks_whose_patience_ends_later_are_not_missing() -> None:
     """Ten of its own longest steps each: 100 s on rank 0, 106 s on the others."""
-    first = facts(0, told((WORLD, 16, [call(17, 101.0)]), stalled_s=100.0), hang_seen_ns=NOW - 4 * SECOND)
+    first = facts(0, reported((WORLD, 16, [call(17, 101.0)]), stalled_s=100.0), hang_seen_ns=NOW - 4 * SECOND)
     ranks = [first, *(facts(rank) for rank in (1, 2, 3))]
     assert hang(NOW, ranks) is None
     alive = msgspec.structs.replace(first, last_seen_ns=NOW + 21 * SECOND)
@@ -104,7 +104,7 @@ def test_a_run_that_was_killed_after_it_hung_is_told_as_it_was() -> None:
 
 @pytest.mark.parametrize("stalled_s", [1e308, -1e308, "long", None, True])
 def test_a_time_that_cannot_be_is_none(stalled_s: Any) -> None:
-    data = told((WORLD, 16, [call(17, waited_s=stalled_s)])) | {"stalled_s": stalled_s}
+    data = reported((WORLD, 16, [call(17, waited_s=stalled_s)])) | {"stalled_s": stalled_s}
     assert 0 <= found([facts(rank, data) for rank in range(4)]).since_s <= 2
 
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rangewatch_server.collectives.generations import MAX_GENERATIONS
-from rangewatch_server.collectives.matching import Block, Matched, match
+from rangewatch_server.collectives.matching import MAX_GENERATIONS, Block, Matched, match
 from tests.server.collectives.traces import Chunk, Training, chunk, group_about, row
 
 
@@ -190,6 +189,16 @@ def test_another_size_at_one_sequence_is_a_desync_of_the_odd_rank() -> None:
     assert block.is_desync.tolist() == [False, False, True, False, True]
     assert block.bytes[2] == 1024.0 and matched.ops[block.op[4]] == "all_reduce"  # most ranks', not the first one's
     assert not block.is_measured[[2, 4]].any()
+
+
+def test_a_rank_without_that_collective_is_on_no_side_of_a_desync() -> None:
+    group = group_about("0", (0, 1, 2, 3))
+    by_rank = {rank: [row(n, group=group) for n in range(1, 6)] for rank in range(4)}
+    by_rank[0][2]["bytes"] = 8.0
+    del by_rank[2][2]  # its record was lost
+    del by_rank[3][2:]  # it has not come that far
+    (desync,) = match({rank: [chunk(rank, rows)] for rank, rows in by_rank.items()}).desyncs
+    assert [(side.bytes, side.ranks) for side in desync.sides] == [(8.0, (0,)), (1024.0, (1,))]
 
 
 def test_of_two_that_differ_neither_is_the_odd_one() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch_server.collectives.host_verdict import judge_hosts
 from rangewatch_server.collectives.location import PhaseSeries
 from rangewatch_server.collectives.matching import Matched, match
-from rangewatch_server.collectives.verdict import Judgement, judge
+from rangewatch_server.collectives.straggler import Judgement, judge
+from rangewatch_server.collectives.straggling_host import judge_hosts
 from rangewatch_server.collectives.waits import waits_of
 from tests.server.collectives.conftest import Seeds
 from tests.server.collectives.traces import PLACES, Chunk, Training, chunk, group_about, row

@@ -9,7 +9,7 @@ import pytest
 
 from rangewatch_server.collectives.location import PhaseSeries
 from rangewatch_server.collectives.matching import match
-from rangewatch_server.collectives.verdict import Judgement, judge
+from rangewatch_server.collectives.straggler import Judgement, judge
 from rangewatch_server.collectives.waits import waits_of
 from tests.server.collectives.conftest import Seeds
 from tests.server.collectives.traces import PLACES, Chunk, Training

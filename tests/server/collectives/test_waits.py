@@ -62,8 +62,8 @@ def test_what_overlaps_cannot_have_blocked() -> None:
     assert waits.wait_s[0, 0] == pytest.approx(0.03)
     assert waits.blocks[0].lost_s[0].max() == pytest.approx(0.03)
     assert waits.blocked_s[0, 0] == pytest.approx(0.03)
-    told = measured([[0.031, 0.031, 0.031], [0.001, 0.001, 0.001]], times_s, is_async=0)
-    assert told.wait_s[0, 0] == pytest.approx(0.09)  # on a device: the host runs ahead of it
+    reported = measured([[0.031, 0.031, 0.031], [0.001, 0.001, 0.001]], times_s, is_async=0)
+    assert reported.wait_s[0, 0] == pytest.approx(0.09)  # on a device: the host runs ahead of it
 
 
 def test_a_wait_that_ended_before_the_step_did_blocked_nobody() -> None:

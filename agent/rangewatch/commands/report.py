@@ -1,0 +1,75 @@
+"""`rangewatch report RUN`: the classic text report of a step, from a running server. Needs no torch and no store."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TypedDict
+from urllib.parse import urlencode
+
+from rangewatch.client.server_api import ServerError, add_arguments, find_run, get, write_line
+from rangewatch.core.command_parser import ERROR, SERVER_ENVIRONMENT, CommandParser, command_parser
+
+
+class _Step(TypedDict):
+    observed: bool
+    rank: int | None
+
+
+class Step(_Step, total=False):
+    """What is read of GET /api/v1/runs/{id}/step (docs/api.md). There is no `report` where the run has no step."""
+
+    report: str
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the report; 0 when it found a NaN or Inf or the step was named, 1 when there is none, 2 for an error."""
+    options = parser().parse_args(argv)
+    try:
+        return _report(options)
+    except ServerError as error:
+        write_line(sys.stderr, f"rangewatch report: {error}")
+        return 2
+
+
+def parser() -> CommandParser:
+    """What the command takes."""
+    made = command_parser(
+        "report",
+        "Print the frames of one rank and step in call order, up to the first NaN or Inf. Without --step: the run's "
+        "first overflow.",
+        examples={
+            "rangewatch report my-run": "where it overflowed first",
+            "rangewatch report my-run --step 120 --rank 3 --frames 50": "this step of this rank, further back",
+        },
+        statuses={0: "it found a NaN or Inf, or the step was named", 1: "the run has no overflow"} | ERROR,
+        environment=SERVER_ENVIRONMENT,
+    )
+    add_arguments(made)
+    add = made.add_argument
+    add("--step", type=int, help="this step, overflow or not (default: where it overflowed first)")
+    add("--rank", type=int, help="this rank (default: where it overflowed first, else the lowest)")
+    add("--frames", type=int, default=21, help="how many modules to go back (default: %(default)s)")
+    add("--json", action="store_true", help="print what the server says of the step, as JSON")
+    return made
+
+
+def _report(options: argparse.Namespace) -> int:
+    run = find_run(options.url, options.run)
+    first = run["first_overflow"]
+    if options.step is None and first is None:
+        steps = f"steps {run['first_step']} to {run['last_step']}"
+        write_line(sys.stdout, f"No NaN or Inf in run {run['name']}, {steps}.")
+        return 1
+    step = options.step if first is None or options.step is not None else first["step"]
+    rank = options.rank if options.rank is not None else first["rank"] if first else None
+    query = {"step": step, "report_frames": options.frames} | ({} if rank is None else {"rank": rank})
+    found = get(options.url, f"/api/v1/runs/{run['id']}/step?{urlencode(query)}", Step)
+    if not found["observed"]:
+        raise ServerError(f"nothing is stored for step {step} of rank {found['rank']}")
+    as_json = json.dumps(found).replace("\x7f", "\\u007f")  # DEL is the one control character that `dumps` leaves
+    for line in [as_json] if options.json else found.get("report", "").split("\n"):
+        write_line(sys.stdout, line)
+    return 0

@@ -1,0 +1,196 @@
+"""Every size, interval and deadline of the agent that is not an option, with its unit and the reason for it."""
+
+from __future__ import annotations
+
+BUFFER_STEPS = 64
+"""Steps the step buffer holds before it must ship: at 100 steps a second that is still more than half a second."""
+
+BUFFER_BYTES = 16 << 20
+"""Bytes of step buffer. Huge catalogues get fewer steps: 100,000 tensors x 10 statistics is 8 MB a step.
+
+A block of this size also stays far below the wire's 64 MiB per message."""
+
+HANDOFF_BYTES = 64 << 20
+"""Bytes of blocks that wait for the worker thread to encode them: four full buffers, which it empties at once."""
+
+QUEUE_BYTES = 256 << 20
+"""Default bytes of encoded batches kept while the server is away: some hours of a 300-module model."""
+
+NONFINITE_FULL_EVERY = 20
+"""Steps between two full sets caused by a NaN or Inf: a run that stays NaN must not pay for one at every step."""
+
+NONFINITE_TOLD = 32
+"""Times that a process looks around where NaN or Inf began: each is a pass over a module's parameters."""
+
+NONFINITE_TOLD_IN_SPELL = 3
+"""Of them while it lasts: weights that turn bad by it take more modules along, step by step, which tells no more."""
+
+CONTEXT_TENSORS = 64
+"""Inputs, and parameters, of one module that are looked at then."""
+
+CONTEXT_ELEMENTS = 1 << 25
+"""Elements that are read for it: some tenths of a second on a CPU. A parameter's count a sixteenth each."""
+
+BLOCK_ELEMENTS = 1 << 17
+"""Elements reduced at a time by passes with temporaries: 128 Ki float32 and a float64 copy fit a 2 MiB L2 cache."""
+
+SEEN_TENSORS = 200_000
+"""Tensors of one step that are known again when another module shows them; a loop that never steps must not gather."""
+
+FLATTEN_DEPTH = 8
+"""Nesting of containers that is looked into for tensors; a self-containing list must end somewhere."""
+
+FLATTEN_TENSORS = 256
+"""Tensors of one module's output that are recorded; a cache of 10,000 past keys is not what anybody wants to read."""
+
+OTHER_VALUES = 32
+"""Values of one module that are no tensors and are told of."""
+
+ACCOUNT_NAMES = 1000
+"""Names sent in one event of what was dropped, failed or not observed; 100,000 would be a batch of 10 MB."""
+
+MESSAGE_CHARACTERS = 1000
+"""Longest message of an event: the text of some exceptions is a whole tensor."""
+
+FAULTS_TO_DETACH = 5
+"""Faults after which a place gives up: often enough to see that it is no accident, few enough to cost nothing."""
+
+LOG_INTERVAL_S = 60.0
+"""Least seconds between two log lines of one place."""
+
+CONNECT_TIMEOUT_S = 2.0
+"""Seconds for a TCP (and TLS) connection."""
+
+READ_TIMEOUT_S = 10.0
+"""Seconds without a byte of the reply. Ingest is one short transaction: ten seconds is a server in trouble."""
+
+REPLY_TIMEOUT_S = 20.0
+"""Seconds for the whole of a reply, so that a server that sends a byte at a time cannot hold the thread."""
+
+SEND_TIMEOUT_S = 60.0
+"""Seconds for the whole of a request: the largest, 16 MiB, needs 280 kB/s. Less would send it again and again."""
+
+REPLY_BYTES = 1 << 20
+"""Bytes of a reply that are read: commands of a later version have room, a wrong server's page has not."""
+
+BACKOFF_FIRST_S = 0.25
+BACKOFF_LAST_S = 15.0
+"""Seconds before the first and at most before any later retry; doubled each time, with jitter so that ranks spread."""
+
+RETRY_AFTER_LAST_S = 60.0
+"""Longest `Retry-After` that is obeyed, in seconds."""
+
+UNAUTHORIZED_RETRY_S = 15.0
+"""Seconds between retries with a refused token: a server restarted with the right one takes the data then."""
+
+EVENTS_A_BATCH = 500
+"""Events that wait for the next batch; then the oldest goes. The wire takes 1,000, and the sender adds some."""
+
+OPENINGS_A_BATCH = 3
+"""Times that an `StreamHeader` is sent again for one batch before the server counts as rejecting it."""
+
+FLUSH_TIMEOUT_S = 5.0
+"""Seconds that the end of a run waits for what is queued when the server answers."""
+
+FLUSH_TIMEOUT_AWAY_S = 1.0
+"""The same when the last attempt did not reach the server."""
+
+HEARTBEAT_S = 5.0
+"""Seconds without a batch after which an empty one is sent: a step may take minutes, and 15 s of silence is "stale"."""
+
+PACE_LAST_S = 10.0
+"""Most seconds between two batches that a server may ask for: at 15 s of silence a rank counts as stale."""
+
+DEVICE_POLL_S = 0.005
+"""Seconds between looks at a device copy that is not complete yet; a copy takes tens of microseconds."""
+
+DEVICE_SCALARS = 32
+"""Series values a step that may live on a device (loss scale, found_inf and the user's tensors)."""
+
+NAME_CHARACTERS = 200
+"""Longest name of a run or a series."""
+
+CALL_INDEX_GAP = 1024
+"""Call indices between two tensors of the first step, for those that show later. The server's column holds 2^31:
+200,000 tensors are 2^28."""
+
+CONTAINER_VISITS = 10_000
+"""Objects of one module's output that are looked at in search of tensors: some milliseconds. A million plain numbers
+in a list would be a second."""
+
+DEVICE_BLOCK_ELEMENTS = 1 << 24
+"""Elements of a tensor on an accelerator that are reduced at a time: its temporaries are some 30 bytes an element, so
+half a GB where a whole logits tensor would take nine times its own size."""
+
+COLLECT_EVERY_S = 1.0
+"""Seconds between two looks at the collectors: NVML's own counters are averaged over up to a second."""
+
+SAMPLES_EVERY_S = 2.0
+"""Seconds that samples wait for the training thread to ship them with a batch; then they go on their own."""
+
+SAMPLE_ROWS = 20_000
+"""Rows of samples that wait: at 100 collectives a step and ten steps a second, twenty seconds."""
+
+COLLECTOR_STOP_S = 2.0
+"""Seconds that the end waits for the collectors' thread, which may be inside a driver that does not answer."""
+
+LEFT_POLL_S = 1.0
+"""Seconds between looks whether the model is gone: the garbage collector, which knows, may take no lock to say so."""
+
+COST_EVERY = 17
+"""Steps between two whose cost is measured. A prime, so that it falls on no cadence of the user's or of ours."""
+
+COST_STEPS = 8
+"""Measured steps whose median is held against the budget: one slow step says nothing."""
+
+COST_S = 10.0
+"""Seconds at a level before it may be lowered: the first steps compile, allocate and warm up caches."""
+
+COMMANDS = 100
+"""Commands of the server that wait for the next step, and ids that are known again."""
+
+TRACE_STEPS = 1000
+"""Steps of one trace in full: it may cost several times the step, and must end."""
+
+FROZEN_A_STEP = 500
+"""Frozen parameters that are looked at after each step, at 0.08 us each; more of them are looked at when shipping."""
+
+LOOK_FACTOR = 200
+"""Times as long as a look at the model's structure took is waited before the next: half a percent. Torch's hooks tell
+of most changes, but sharding and `ModuleList.insert` write to a module's dictionaries."""
+
+GRADIENTS_AT_ONCE = 64
+"""Gradients that are read together: few enough that what they hold, were somebody to let go of them, is little."""
+
+SPOOL_BYTES = 256 << 20
+"""Default bytes of a rank's spool: as much as the queue in memory had, times 8 ranks 2 GiB of a node's disk."""
+
+SPOOL_SEGMENT_BYTES = 4 << 20
+"""Bytes of one segment file of a spool. It is freed, merged and read as a whole: read, it is memory."""
+
+SPOOL_SEGMENTS = 16
+"""Least number of segments that a spool's bound is cut into: a small spool has smaller segments."""
+
+SPOOL_RETRY_S = 60.0
+"""Seconds after a disk fault before the spool is tried again: a full disk does not get empty in a second."""
+
+SPOOL_MERGED_VALUES = 6 << 20
+"""Values of one batch that merging may make, 48 MiB of float64: the wire takes 64 MiB."""
+
+LAST_WRITE_S = 0.5
+"""Seconds beyond the flush timeout in which what was not sent is written to the spool: milliseconds, as a rule."""
+
+REPLICA_LOOKS = 20
+"""Forwards in which it is looked for what replicates the model: it may be wrapped some time after it is attached."""
+
+REPLICA_LOOK_EVERY = 100
+"""Least steps between two looks at a replicated model's parameters: milliseconds for thousands of modules."""
+
+MODULE_CLASSES = 500
+"""Classes of modules whose source is told: each is some 150 bytes, and a model of thousands of modules has dozens."""
+
+MODULES_TOLD = 2_000
+"""Modules of which is told which class they are of, where several classes have one name."""
+
+MODULE_SOURCE_BYTES = 256 << 10
+"""Bytes of either of them: the wire takes 1 MiB of details in one event."""

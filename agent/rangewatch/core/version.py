@@ -1,0 +1,3 @@
+"""The version, which agent, wire and server share."""
+
+VERSION = "0.1.0"

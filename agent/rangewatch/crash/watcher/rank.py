@@ -1,0 +1,214 @@
+"""One rank of the node as the watcher sees it: what it has handed over, and what is done when it is gone.
+
+How often the out-of-memory killer has struck in a process's control group, of version 1 or 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from pathlib import Path
+
+from rangewatch.crash.joining import DESCRIPTORS, Joining
+from rangewatch.crash.watcher import death_report
+from rangewatch.crash.watcher.death_report import Ending
+from rangewatch.crash.watcher.recovery import NO_NAMES, CrashRecord, Position
+from rangewatch.crash.watcher.uploads import Last, last_batches
+from rangewatch.delivery.spool import process
+from rangewatch.delivery.spool.folder import Folder, Owner, SpoolError, write_owner
+from rangewatch.recording.memory import anonymous_file, layout
+from rangewatch.recording.memory.shared_state import STEPS_FILE
+from rangewatch.wire.records import Event
+
+_MOUNT = Path("/sys/fs/cgroup")
+
+
+LATELY_S = 60.0
+"""Seconds before a death in which a strike has to do with it: a large process takes some to be gone."""
+
+
+class OomKills:
+    """Of the group that a process is in. `look` is cheap: call it now and then."""
+
+    def __init__(self, pid: int, proc: Path = Path("/proc"), mount: Path = _MOUNT) -> None:
+        self._files = _files(proc / str(pid) / "cgroup", mount)
+        self._counts = deque([(time.monotonic(), self._count())])
+
+    def look(self) -> None:
+        """Remember how many there are now."""
+        now_s = time.monotonic()
+        self._counts.append((now_s, self._count()))
+        while len(self._counts) > 1 and self._counts[1][0] < now_s - LATELY_S:
+            self._counts.popleft()
+
+    def lately(self) -> int:
+        """Strikes in the last `LATELY_S`, give or take the time between looks; 0 where nobody counts them."""
+        self.look()
+        return max(self._counts[-1][1] - self._counts[0][1], 0)
+
+    def _count(self) -> int:
+        return max((_oom_kills(path) for path in self._files), default=0)
+
+
+def _files(cgroup: Path, mount: Path) -> list[Path]:
+    """Where the strikes are counted, those in groups below included (version 2)."""
+    found = []
+    for line in _lines(cgroup):
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        group = path.lstrip("/")
+        if not controllers:
+            # In a container only the root of what is mounted may be there.
+            found += [root / group / "memory.events" for root in (mount, mount / "unified")] + [mount / "memory.events"]
+        elif "memory" in controllers.split(","):
+            found += [mount / "memory" / group / "memory.oom_control", mount / "memory" / "memory.oom_control"]
+    return [next((each for each in found if each.is_file()), Path())] if found else []
+
+
+def _oom_kills(path: Path) -> int:
+    counts = dict(line.split(maxsplit=1) for line in _lines(path) if " " in line)
+    text = counts.get("oom_kill", "0").strip()
+    return int(text) if text.isdecimal() else 0
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+CLAIM_S = 3.0
+"""Seconds that a folder's lock is waited for: children that the rank forked may hold it until they see it gone."""
+
+SAID_ALL = (layout.DETACHED, layout.FAILED)
+"""Goodbyes after which nothing is left to be told."""
+
+TRIES = 3
+"""Times that it begins anew when its folder goes away meanwhile."""
+
+
+class Rank:
+    """`descriptors` are the rank's, see `DESCRIPTORS`; they are closed by `close`."""
+
+    def __init__(self, joining: Joining, descriptors: list[int]) -> None:
+        self.joining, self._descriptors = joining, descriptors
+        self.pidfd = descriptors[0]
+        self._oom_kills = OomKills(joining.process.pid)
+
+    @property
+    def folder(self) -> Path:
+        """Its spool."""
+        return Path(os.fsdecode(self.joining.folder))
+
+    def look(self) -> None:
+        """Now and then while it lives."""
+        self._oom_kills.look()
+
+    def has_left(self) -> bool:
+        """Whether its agent has ended while the process may go on: the spool is nobody's then, and its end no death."""
+        left = self._left()
+        return left is not None and left.closed in SAID_ALL
+
+    def is_replaced(self) -> bool:
+        """Whether the process goes on as another program (`exec`), with nothing of its agent in it."""
+        owner = self.joining.process
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{owner.pid}/maps").read_bytes()  # empty while a process ends
+            is_other = bool(maps) and STEPS_FILE.encode() not in maps
+            return is_other and process.start_ticks(owner.pid) == owner.start_ticks
+        return False
+
+    def ended(self, ending: Ending | None = None) -> tuple[Folder, list[Last]] | None:
+        """After its death: its spool with its last batches in it, and what the disk did not take of them.
+
+        Claimed, unless `rangewatch replay` has had it for `CLAIM_S`: both may send it, and it is stored once.
+
+        `ending`: where it is known already.
+
+        None when there is nothing to send. Raises `OSError` where there is no spool, and none can be made.
+        """
+        stack = self._stack()
+        ending = ending or self._ending(stack)
+        left = self._left()
+        event = self._event(ending, left, stack)
+        for _ in range(TRIES):
+            folder = self._folder(creates=event is not None)
+            if folder is None:
+                return None
+            _claim(folder)
+            made = self._last_batches(folder, left, event)
+            try:
+                for batch, opening in made:
+                    folder.append(batch, None if folder.opening(batch.catalogue) is not None else opening)
+            except FileNotFoundError:  # somebody else has sent and removed it meanwhile (`rangewatch replay`)
+                folder.release()
+            except OSError:  # such as a full disk: one that was taken is sent twice, to no harm
+                return folder, made
+            else:
+                return folder, []
+        return None
+
+    def _last_batches(self, folder: Folder, left: CrashRecord | None, event: Event | None) -> list[Last]:
+        used = max(folder.next_sequence, 0 if left is None else left.next_sequence)
+        last = (event,) if event is not None else ()
+        made = []
+        if left is not None:
+            with contextlib.suppress(Exception):  # whatever is wrong with its memory, how it ended is known
+                events = left.events(used) + last
+                made = last_batches(folder.info, left.names, left.blocks(used), events, used, self.joining.allow_inf)
+        return made or last_batches(folder.info, NO_NAMES, [], last, used)
+
+    def close(self) -> None:
+        """Let go of what it had handed over."""
+        for descriptor in self._descriptors:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self._descriptors = []
+
+    def _left(self) -> CrashRecord | None:
+        with contextlib.suppress(Exception):  # whatever is wrong with its memory
+            return CrashRecord(self._descriptors[1:4])
+        return None
+
+    def _stack(self) -> str:
+        if len(self._descriptors) < DESCRIPTORS:
+            return ""
+        return anonymous_file.read_all(self._descriptors[4], 1 << 20).decode("utf-8", "replace")
+
+    def _ending(self, stack: str) -> Ending:
+        owner = self.joining.process
+        found = death_report.of_process(self.pidfd, owner.pid, owner.start_ticks)
+        return found if found.is_known else death_report.from_stack(stack)
+
+    def _event(self, ending: Ending, left: CrashRecord | None, stack: str) -> Event | None:
+        """None for one that had said goodbye, and did as it said."""
+        closed = layout.OPEN if left is None else left.closed
+        if closed in SAID_ALL:
+            return None
+        if closed == layout.AT_EXIT and not ending.signal and not ending.exit_code:
+            return None
+        position: Position | None = None
+        with contextlib.suppress(Exception):
+            position = None if left is None else left.position()
+        tensors = () if left is None else left.names.tensors
+        return death_report.died(ending, position, tensors, self._oom_kills.lately(), stack, time.time_ns())
+
+    def _folder(self, *, creates: bool) -> Folder | None:
+        """Its spool; made anew where it was removed, everything being sent, and there is more to say."""
+        try:
+            return Folder(self.folder)
+        except (SpoolError, OSError):
+            if not creates:
+                return None
+        joining = self.joining
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_owner(self.folder, Owner(1, joining.info, joining.url, joining.process))
+        return Folder(self.folder)
+
+
+def _claim(folder: Folder) -> None:
+    until_s = time.monotonic() + CLAIM_S
+    while not folder.claim() and time.monotonic() < until_s:
+        time.sleep(0.02)

@@ -1,0 +1,84 @@
+"""One batch as a record of a segment file, found again whatever is damaged around it.
+
+    magic 8s | header CRC32 u32 | body CRC32 u32 | body bytes u32 | whole steps u32 | batches u32 | tensor count u32 |
+    sequence u64 | catalogue digest 32s | state u8 | 3 bytes | whole steps i64 each | body          (little-endian)
+
+The header's checksum covers what lies between it and the state, the body's what follows the header. The state alone is
+written in place, one byte, when the batch need not be sent any more. Its two values differ in all bits, so that a
+damaged one is neither, and the batch is sent again rather than lost: the server knows its sequence.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MAGIC = b"\xa5RWSP1\r\n"
+HEADER = struct.Struct("<8sIIIIIIQ32sB3x")
+_CHECKED = slice(12, HEADER.size - 4)
+STATE_OFFSET = HEADER.size - 4
+HELD, FREED = 0xA5, 0x5A
+
+
+class Encoded(NamedTuple):
+    """A batch as bytes, with the size and the digest of the catalogue it belongs to.
+
+    `whole`: steps that are never merged with others, beside those with NaN or Inf. `batches`: how many it was made of.
+    """
+
+    body: bytes
+    tensor_count: int
+    catalogue: str
+    sequence: int = 0
+    whole: tuple[int, ...] = ()
+    batches: int = 1
+
+
+class StoredBatches(NamedTuple):
+    """A sound record at `offset` of a segment. `is_held`: it has not been acknowledged."""
+
+    offset: int
+    batch: Encoded
+    is_held: bool
+
+
+def pack(batch: Encoded) -> bytes:
+    """The record of a batch."""
+    rest = struct.pack(f"<{len(batch.whole)}q", *batch.whole) + batch.body
+    header = bytearray(
+        HEADER.pack(
+            MAGIC, 0, zlib.crc32(rest), len(batch.body), len(batch.whole), batch.batches, batch.tensor_count,
+            batch.sequence, batch.catalogue.encode("ascii"), HELD,
+        )
+    )  # fmt: skip
+    struct.pack_into("<I", header, 8, zlib.crc32(header[_CHECKED]))
+    return bytes(header) + rest
+
+
+def scan(data: bytes) -> Iterator[StoredBatches]:
+    """The sound records of a segment, in order. What is torn or damaged is passed over, up to the next magic."""
+    position = data.find(MAGIC)
+    while position >= 0:
+        found = _read(data, position)
+        if found is None:
+            position = data.find(MAGIC, position + 1)
+        else:
+            yield found[0]
+            position = data.find(MAGIC, found[1])
+
+
+def _read(data: bytes, offset: int) -> tuple[StoredBatches, int] | None:
+    header = data[offset : offset + HEADER.size]
+    if len(header) < HEADER.size or zlib.crc32(header[_CHECKED]) != int.from_bytes(header[8:12], "little"):
+        return None
+    _, _, crc, body_bytes, wholes, batches, tensor_count, sequence, catalogue, state = HEADER.unpack(header)
+    middle = offset + HEADER.size + 8 * wholes
+    end = middle + body_bytes
+    if end > len(data) or zlib.crc32(memoryview(data)[offset + HEADER.size : end]) != crc:
+        return None
+    whole = struct.unpack_from(f"<{wholes}q", data, offset + HEADER.size)
+    digest = catalogue.rstrip(b"\0").decode("ascii", "replace")
+    batch = Encoded(data[middle:end], tensor_count, digest, sequence, whole, batches)
+    return StoredBatches(offset, batch, state != FREED), end

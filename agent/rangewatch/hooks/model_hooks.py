@@ -1,0 +1,312 @@
+"""The hooks on a model's modules and parameters: puts them there, says what each records, and takes them away.
+
+Modules that are added after attach are hooked when their parent gets them, and named anew when the step ends.
+
+What torch holds of ours on each module: one forward hook and one pre-hook, the same objects everywhere, and the
+module's own part.
+
+The compiler guards on a hook's identity and on its key. Were they each module's own, equal blocks could not share a
+graph, and a model compiled block by block would meet torch's limit of recompilations at the eighth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import nn
+from torch.nn.modules import module as nn_module
+from torch.utils.hooks import RemovableHandle
+
+from rangewatch.core import limits
+from rangewatch.core.guard import Guard, Guarded
+from rangewatch.core.selection import Selection
+from rangewatch.delivery.sender import THREAD as SENDER
+from rangewatch.hooks.compiled import CompiledReads, run_eagerly
+from rangewatch.hooks.module_hook import OutputHook
+from rangewatch.hooks.parameter_hooks import ParameterHooks
+from rangewatch.hooks.watched_values import WatchedValues
+from rangewatch.recording.cost import TimedHook
+from rangewatch.recording.observer import Observer
+from rangewatch.recording.tensor_names import clean_modules
+
+_KEY = -8642
+"""Our key among a module's hooks. Torch counts its own up from 0."""
+
+_OUTPUT, _INPUT = "_range_reads", "_range_input_reads"
+"""The attributes by which a module has its own part; not ones for `state_dict`, and inert in a copy or a pickle."""
+
+_is_compiling = torch.compiler.is_dynamo_compiling
+_is_grad_enabled = torch.is_grad_enabled
+
+
+class ModuleReads(TimedHook):
+    """One module's part: what is called in eager mode, `(module, value)`, and what the compiler traces."""
+
+    __slots__ = ("compiled", "observer")
+
+    def __init__(
+        self, guard: Guard, place: str, body: Callable[..., Any], compiled: CompiledReads, observer: Observer
+    ) -> None:
+        super().__init__(guard, place, body, observer.cost)
+        self.compiled, self.observer = compiled, observer
+
+
+class ForwardHook(Guarded):
+    """The hook. It changes nothing and returns None."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any) -> None:
+        module, _, output = args
+        _pass_on(module, getattr(module, _OUTPUT, None), output)
+
+
+class ForwardPreHook(Guarded):
+    """The pre-hook, which sees positional and keyword arguments."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any) -> None:
+        module, *arguments = args
+        _pass_on(module, getattr(module, _INPUT, None), arguments)
+
+
+def _pass_on(module: nn.Module, reads: ModuleReads | None, value: Any) -> None:
+    if reads is None:
+        return
+    if _is_compiling():
+        if module.training or _is_grad_enabled():
+            reads.compiled.trace(value)
+        return
+    if reads.cost.is_on:
+        reads(module, value)
+        return
+    try:
+        reads.body(module, value)
+    except Exception as error:  # noqa: BLE001 - the guard's own clause again: calling it costs 0.2 us a module
+        reads.fault(error)
+
+
+run_eagerly(ForwardHook.__call__)
+run_eagerly(ForwardPreHook.__call__)
+_forward_hook = ForwardHook(Guard(), "forward", lambda *args: None)
+_forward_pre_hook = ForwardPreHook(Guard(), "forward", lambda *args: None)
+
+
+def is_watched(module: nn.Module, but: Observer | None = None) -> bool:
+    """Whether an active agent other than `but` reads it already, and not one that a fork has left behind."""
+    reads = [module.__dict__.get(attribute) for attribute in (_OUTPUT, _INPUT)]
+    found = [each.observer for each in reads if isinstance(each, ModuleReads)]
+    return any(observer.is_active and observer is not but for observer in found)
+
+
+def add(module: nn.Module, reads: ModuleReads) -> Callable[[], None]:
+    """Read the outputs of `module`, which has one such hook; returns what undoes it."""
+    module.__dict__[_OUTPUT] = reads
+    module._forward_hooks[_KEY] = _forward_hook
+    return functools.partial(_remove, ref(module), _OUTPUT, reads)
+
+
+def add_input(module: nn.Module, reads: ModuleReads) -> Callable[[], None]:
+    """The same for its inputs."""
+    module.__dict__[_INPUT] = reads
+    module._forward_pre_hooks[_KEY] = _forward_pre_hook
+    module._forward_pre_hooks_with_kwargs[_KEY] = True
+    return functools.partial(_remove, ref(module), _INPUT, reads)
+
+
+def _remove(reference: ref[nn.Module], attribute: str, reads: ModuleReads) -> None:
+    module = reference()
+    if module is None or module.__dict__.get(attribute) is not reads:
+        return
+    del module.__dict__[attribute]
+    if attribute == _OUTPUT:
+        module._forward_hooks.pop(_KEY, None)
+    else:
+        module._forward_pre_hooks.pop(_KEY, None)
+        module._forward_pre_hooks_with_kwargs.pop(_KEY, None)
+
+
+Wanted = Callable[[str], Collection[str]]
+_OUTPUTS = {"output", "grad_output"}
+
+
+class ModelHooks:
+    """`wanted(fqn)` says which kinds are recorded of a module or parameter; `record` is called when it says otherwise.
+
+    A hook is added when it is wanted for the first time, and stays until `remove`: what is compiled has guards on it.
+    """
+
+    def __init__(self, observer: Observer, guard: Guard, model: nn.Module, selection: Selection, wanted: Wanted):
+        self._observer, self._guard, self._model, self._selection = observer, guard, ref(model), selection
+        self._wanted = wanted
+        self._outputs: dict[nn.Module, OutputHook] | Any = WeakKeyDictionary()
+        self._inputs: dict[nn.Module, OutputHook] | Any = WeakKeyDictionary()
+        self._undo: list[Callable[[], None]] = []
+        self.fqns: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+        self._is_stale = False
+        self._values = WatchedValues(observer, guard, self.fqns, wanted)
+        for fqn, module in clean_modules(model).items():
+            self._add(fqn, module)
+        self._parameters = ParameterHooks(observer, guard, model, selection, wanted)
+        observer.before_shipping = self._parameters.hook_trainable
+        self._structure = _structure(model)
+        self._look_next_s = float("-inf")
+        _watch_registrations(self)
+
+    def record(self) -> None:
+        """Ask anew what is wanted of each. Call it between steps."""
+        for module, fqn in list(self.fqns.items()):
+            self._record(fqn, module)
+        self._parameters.record(self._wanted)
+        self._values.record()
+
+    def end_step(self) -> None:
+        """Between steps: modules may have been added, moved or taken away since the last."""
+        if self._parameters.has_few_frozen():
+            self._parameters.hook_trainable()
+        if self._is_stale or time.monotonic() >= self._look_next_s:
+            self.look()
+
+    def look(self) -> None:
+        """Hook and name anew what is another than at the last look."""
+        model = self._model()
+        if model is None:
+            return
+        began_s = time.monotonic()
+        was, self._structure = self._structure, _structure(model)
+        now_s, self._is_stale = time.monotonic(), False
+        self._look_next_s = now_s + limits.LOOK_FACTOR * (now_s - began_s)
+        if self._structure == was:
+            return
+        for fqn, module in clean_modules(model).items():
+            if module not in self.fqns:
+                self._add(fqn, module)
+            elif self.fqns[module] != fqn:
+                self._rename(fqn, module)
+        self._parameters.look(model)
+
+    def remove(self) -> None:
+        """Take all hooks away."""
+        _forget_registrations(self)
+        for undo in self._undo:
+            undo()
+        for hook in list(self._outputs.values()):
+            for handle in hook.leaf_handles:
+                handle.remove()
+        self._parameters.remove()
+        self._values.remove()
+
+    def _add(self, fqn: str, module: nn.Module) -> None:
+        self.fqns[module] = fqn
+        if self._selection.has(fqn):
+            self._record(fqn, module)
+
+    def _record(self, fqn: str, module: nn.Module) -> None:
+        kinds = self._wanted(fqn) if self._selection.has(fqn) else ()
+        if module not in self._outputs and not _OUTPUTS.isdisjoint(kinds) and self._can_hook(fqn, module):
+            self._outputs[module] = hook = OutputHook(self._observer, self._guard, fqn, module)
+            self._undo.append(add(module, self._reads(fqn, hook)))
+            self._ask_whether_called(fqn, module, hook)
+        if module not in self._inputs and "input" in kinds and self._can_hook(fqn, module):
+            if module in self._outputs and self._outputs[module].is_compiled:
+                self._observer.note_not_observed(fqn, "input: compiled before it was asked for")
+            self._inputs[module] = hook = OutputHook(self._observer, self._guard, fqn, module, "input")
+            self._undo.append(add_input(module, self._reads(fqn, hook)))
+            if module not in self._outputs:
+                self._ask_whether_called(fqn, module, hook)
+        for hooks in (self._outputs, self._inputs):
+            if module in hooks:
+                hooks[module].record(kinds)
+
+    def _can_hook(self, fqn: str, module: nn.Module) -> bool:
+        if isinstance(module, torch.jit.ScriptModule):  # runs no Python hook of ours
+            self._observer.note_not_observed(fqn, "a ScriptModule")
+            return False
+        if is_watched(module, but=self._observer):
+            self._observer.note_not_observed(fqn, "watched for another attached model")
+            return False
+        return True
+
+    def _ask_whether_called(self, fqn: str, module: nn.Module, hook: OutputHook) -> None:
+        if type(module).forward is not nn.Module.forward:  # ModuleList and its like are never called
+            self._observer.uncalled[fqn], self._observer.evaluated[fqn] = hook.has_run, hook.has_run_in_evaluation
+
+    def _reads(self, fqn: str, hook: OutputHook) -> ModuleReads:
+        place, guard, cost = f"{hook.kind} of {fqn}", self._guard, self._observer.cost
+        gradient = None
+        if hook.kind == "output":
+            gradient = TimedHook(guard, f"grad_output of {fqn}", hook.read_compiled_gradient, cost)
+        compiled = CompiledReads(TimedHook(guard, place, hook.read_compiled, cost), gradient)
+        return ModuleReads(guard, place, hook.read, compiled, self._observer)
+
+    def _rename(self, fqn: str, module: nn.Module) -> None:
+        self.fqns[module] = fqn
+        for hooks in (self._outputs, self._inputs):
+            if module in hooks:
+                hooks[module].rename(fqn)
+
+    def module_added(self, parent: nn.Module, name: str, module: nn.Module | None) -> None:
+        """Hook what is in `module` at once, by the name it has as far as can be seen."""
+        if parent not in self.fqns or not self._observer.is_active:
+            return
+        self._is_stale = True
+        if module is not None:
+            for inner, each in clean_modules(module).items():
+                if each not in self.fqns:
+                    self._add(".".join(part for part in (self.fqns[parent], name, inner) if part), each)
+
+    def parameter_added(self, parent: nn.Module) -> None:
+        """It is looked at when the step ends."""
+        self._is_stale = self._is_stale or parent in self.fqns
+
+
+def _structure(model: nn.Module) -> int:
+    """Another number when modules or parameters are others, or elsewhere."""
+    modules = list(model.modules())
+    return hash((*map(id, modules), *(id(each) for module in modules for each in module._parameters.values())))
+
+
+_watching: tuple[ModelHooks, ...] = ()
+"""Replaced and never changed: torch calls from any thread that builds a module."""
+_registrations: list[RemovableHandle] = []
+
+
+def _watch_registrations(hooks: ModelHooks) -> None:
+    """Tell `hooks` of modules and parameters that any module of the process gets, by one hook of torch's for all."""
+    global _watching
+    _watching = (*_watching, hooks)
+    if not _registrations:
+        guard = Guard()
+        added = Guarded(guard, "a module was added", _module_added)
+        _registrations.append(nn_module.register_module_module_registration_hook(added))
+        added = Guarded(guard, "a parameter was added", _parameter_added)
+        _registrations.append(nn_module.register_module_parameter_registration_hook(added))
+
+
+def _forget_registrations(hooks: ModelHooks) -> None:
+    global _watching
+    _watching = tuple(each for each in _watching if each is not hooks)
+    # Not by the sender's thread: the user's may be going through torch's dictionary of hooks.
+    if not _watching and threading.current_thread().name != SENDER:
+        while _registrations:
+            _registrations.pop().remove()
+
+
+def _module_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
+    with contextlib.suppress(TypeError):  # a module may be unhashable; ours is not
+        for hooks in _watching:
+            hooks.module_added(parent, name, module)
+
+
+def _parameter_added(parent: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+    with contextlib.suppress(TypeError):
+        for hooks in _watching:
+            hooks.parameter_added(parent)

@@ -1,0 +1,176 @@
+"""Reads checksums of what all ranks must hold alike, for the server to compare: no collective, and no waiting.
+
+When the step's first update is about to be made, which is the same point on every rank: a value that differs has not
+yet spread to the others as NaN, which would make all alike again. Each parameter has its turn once in `every` steps, by
+the step's number alone, so that all ranks read the same ones though one of them was started anew.
+
+Which parameters every rank must hold alike, bit for bit, whenever an optimizer is about to update them.
+
+Those that DistributedDataParallel wraps: it starts with the first rank's, and all ranks add the same to them. Not those
+that it was told to ignore, nor frozen ones, which anything may change; nor shards; nor any of a model whose ranks go
+their own ways for some steps. Better none than one that may differ for a good reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple
+from weakref import WeakSet, ref
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from rangewatch.core import limits
+from rangewatch.recording.observer import Observer, why_unobservable
+from rangewatch.recording.tensor_names import TensorNames, clean_parameters
+
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
+_NOT_REDUCING = {"noop_hook", "post_localSGD_hook"}
+_SHARDING = {"FullyShardedDataParallel", "FSDPModule"}
+
+
+class Replicated:
+    """Those of one model. `is_reported`: the user says that all of them are, by whatever means."""
+
+    def __init__(self, model: nn.Module, *, is_reported: bool) -> None:
+        self._model, self._is_reported = ref(model), is_reported
+        self._wrappers: WeakSet[DistributedDataParallel] = WeakSet()
+
+    @property
+    def is_found(self) -> bool:
+        """Whether it is known how the model is replicated."""
+        return self._is_reported or bool(self._wrappers)
+
+    def look(self) -> None:
+        """Find what wraps the model, or parts of it. Inside a forward: a wrapper may be beyond the model."""
+        model, active = self._model(), getattr(DistributedDataParallel, "_active_ddp_module", None)
+        if model is not None:
+            inside = (module for module in model.modules() if isinstance(module, DistributedDataParallel))
+            self._wrappers.update(inside)
+            if active is not None and any(module is model for module in active.modules()):
+                self._wrappers.add(active)
+
+    def parameters(self) -> Iterator[tuple[str, nn.Parameter, ref[DistributedDataParallel] | None]]:
+        """They, by clean name and with what wraps them, now: in an order that is the same on all ranks."""
+        model = self._model()
+        if model is None or any(_is_sharding(module) for module in model.modules()):
+            return
+        wrapped = {id(each): ref(wrapper) for wrapper in self._wrappers for each in _not_ignored(wrapper)}
+        for fqn, parameter in clean_parameters(model):
+            if (self._is_reported or id(parameter) in wrapped) and parameter.requires_grad and is_whole(parameter):
+                yield fqn, parameter, wrapped.get(id(parameter))
+
+    def are_alike(self, wrapper: ref[DistributedDataParallel] | None) -> bool:
+        """Whether all ranks hold alike what is wrapped so, at this moment."""
+        if not dist.is_initialized() or dist.get_world_size() < 2:
+            return False
+        found = None if wrapper is None else wrapper()
+        return self._is_reported or (found is not None and not why_not(found))
+
+
+def why_not(wrapper: DistributedDataParallel) -> str:
+    """Why ranks need not be alike in what `wrapper` wraps, at the update of this step; "" where they must be."""
+    if dist.get_world_size(wrapper.process_group) != dist.get_world_size():
+        return "its process group has not all ranks"
+    if wrapper._join_config.enable:
+        return "join() lets ranks take unlike numbers of steps"
+    if not wrapper.require_backward_grad_sync:
+        return "the update is made inside no_sync()"
+    if not all(_reduces(hook) for hook, _ in getattr(wrapper, "_comm_hooks", ())):
+        return "its communication hook is not one of torch's that reduce"
+    return ""
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Whether the tensor is all of a parameter, and is there: no shard of a DTensor, FSDP or Megatron."""
+    is_part = hasattr(tensor, "to_local") or hasattr(tensor, "_is_flat_param")
+    return not (is_part or getattr(tensor, "tensor_model_parallel", False) or why_unobservable(tensor))
+
+
+def _not_ignored(wrapper: DistributedDataParallel) -> Iterable[nn.Parameter]:
+    ignored = wrapper.parameters_to_ignore
+    return [each for name, each in wrapper.module.named_parameters() if name not in ignored]
+
+
+def _reduces(hook: Any) -> bool:
+    while hasattr(hook, "func"):  # functools.partial
+        hook = hook.func
+    return getattr(hook, "__module__", "").startswith(_HOOKS) and getattr(hook, "__name__", "") not in _NOT_REDUCING
+
+
+def _is_sharding(module: nn.Module) -> bool:
+    return any(base.__name__ in _SHARDING for base in type(module).__mro__)
+
+
+class Turn(NamedTuple):
+    """A parameter that is read in one of each `every` steps, and what wraps it."""
+
+    fqn: str
+    parameter: ref[nn.Parameter]
+    wrapper: ref[Any] | None
+
+
+class ReplicaReads:
+    """Called around each step. `every`: see `Options.replica_every`; `in_forward`: see `Agent`."""
+
+    def __init__(
+        self, observer: Observer, names: TensorNames, replicated: Replicated, every: int,
+        in_forward: list[Callable[[], None]],
+    ) -> None:  # fmt: skip
+        self._observer, self._names, self._replicated, self._every = observer, names, replicated, every
+        self._turns: dict[int, list[Turn]] = {}
+        self._step: int | None = None
+        """The open step, until it has been read."""
+        self._look_at: int | None = None
+        self._looks = 0
+        self._in_forward = in_forward
+
+    def begin_step(self, step: int) -> None:
+        """`step` is open: look in its forward for what wraps the model, unless that is known."""
+        self._step = step
+        is_wanted = not self._replicated.is_found and self._looks < limits.REPLICA_LOOKS
+        if is_wanted and self._look_for_wrapper not in self._in_forward:
+            self._in_forward.append(self._look_for_wrapper)
+
+    def read_now(self) -> None:
+        """An optimizer is about to update the parameters, or the step to be closed: read those whose turn it is."""
+        step, self._step = self._step, None
+        if step is None or not self._replicated.is_found:
+            return
+        if self._look_at is None or step >= self._look_at:
+            self._look()
+            self._look_at = step + max(self._every, limits.REPLICA_LOOK_EVERY)
+        due = self._turns.get(step % self._every)
+        if due:
+            self._observer.read_checksums(self._numbered(due))
+
+    def _look(self) -> None:
+        """Give each parameter its turn: every step has about as many bytes to read."""
+        found = list(self._replicated.parameters())
+        total = sum(parameter.nbytes for _, parameter, _ in found)
+        self._turns, before = {}, 0
+        for fqn, parameter, wrapper in found:
+            turns = self._turns.setdefault(self._every * before // max(total, 1), [])
+            turns.append(Turn(fqn, ref(parameter), wrapper))
+            before += parameter.nbytes
+
+    def _numbered(self, turns: Collection[Turn]) -> Iterator[tuple[int, Tensor]]:
+        """What is to be read now, each with the number of the row that takes it."""
+        alike = {wrapper: self._replicated.are_alike(wrapper) for wrapper in {each.wrapper for each in turns}}
+        for turn in turns:
+            parameter = turn.parameter()
+            if parameter is None or not alike[turn.wrapper]:
+                continue
+            # The parameter's own goes into the row of its `grad`: not every run has one of kind `weight`.
+            for kind, tensor in (("grad", parameter), ("reduced_grad", parameter.grad)):
+                if tensor is not None and is_whole(tensor):
+                    number = self._names.find(turn.fqn, kind, 0, str(tensor.dtype).removeprefix("torch."))
+                    if number is not None and tensor.numel():
+                        yield number, tensor.detach()
+
+    def _look_for_wrapper(self) -> None:
+        """Once a step."""
+        self._in_forward.remove(self._look_for_wrapper)
+        self._looks += 1
+        self._replicated.look()

@@ -1,0 +1,219 @@
+"""The preallocated rows of the steps that have not been shipped: one row of statistics a step, one column a tensor.
+
+The training thread alone writes here (and the autograd engine's threads, while it waits). The worker gets copies.
+
+Merges the rows of several steps into one, by each statistic's own rule: `ship_every`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch import statistics
+from rangewatch.core import limits
+from rangewatch.recording.memory.shared_state import SharedState
+from rangewatch.statistics import exponents
+from rangewatch.statistics.exponents import Counts, Histograms
+from rangewatch.wire.records import FloatArray, RangeRows, SeriesRows
+
+POSITIONS = {statistic.name: position for position, statistic in enumerate(statistics.ALL)}
+IDENTITIES = {statistic.name: statistic.identity for statistic in statistics.ALL}
+_IDENTITIES = np.array(list(IDENTITIES.values()))
+
+_ALWAYS_SENT = ("call_count", "numel", "amax")
+"""Columns that say that the rows were measured, be they constant (which costs nothing) or even their identity."""
+
+
+class StepRow:
+    """The statistics of the open step, a double a tensor in each. Plain arrays: a write costs a third of numpy's."""
+
+    def __init__(self) -> None:
+        self.columns = {name: array("d") for name in IDENTITIES}
+        self.call_count, self.numel = self.columns["call_count"], self.columns["numel"]
+        self.amax = self.columns["amax"]
+        self.nan_count, self.inf_count = self.columns["nan_count"], self.columns["inf_count"]
+        self.nonfinite_ns = self.columns["nonfinite_ns"]
+        self.full_numel, self.amin = self.columns["full_numel"], self.columns["amin"]
+        self.zero_count, self.subnormal_count = self.columns["zero_count"], self.columns["subnormal_count"]
+        self.sum_sq = self.columns["sum_sq"]
+        self.exponents: dict[int, Counts] = {}
+        """Tensor number -> (exponents.BINS,), of those that have a histogram: few steps have any."""
+
+    def __len__(self) -> int:
+        return len(self.call_count)
+
+    def grow(self) -> None:
+        """Make room for one more tensor."""
+        for name, column in self.columns.items():
+            column.append(IDENTITIES[name])
+
+    def set_checksum(self, number: int, value: float) -> None:
+        """Keep a checksum, of which there is one a step."""
+        self.columns["checksum_max"][number] = self.columns["checksum_min"][number] = value
+
+    def add_exponents(self, number: int, counts: Counts) -> None:
+        """Merge a histogram, which several tensors may share."""
+        known = self.exponents.get(number)
+        self.exponents[number] = counts if known is None else known + counts
+
+
+class Block(NamedTuple):
+    """Closed steps on their way to the worker. `rows`: (statistics, steps, tensors) float64, in the order of `ALL`."""
+
+    steps: NDArray[np.int64]
+    rows: FloatArray
+    series: dict[str, dict[int, float]]
+    traced: frozenset[int] = frozenset()
+    """Steps that were recorded in full because somebody asked for them."""
+    histograms: Mapping[int, Histograms] = {}
+    """By step, of the steps that have any."""
+    number: int = 0
+    """Of the blocks of this process, see `crash_state.kept_steps`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, give or take the series."""
+        histogram_bytes = sum(each.counts.nbytes for each in self.histograms.values())
+        return self.rows.nbytes + histogram_bytes + 1000 + 200 * sum(map(len, self.series.values()))
+
+
+EMPTY_BLOCK = Block(np.zeros(0, np.int64), np.zeros((len(IDENTITIES), 0, 0)), {})
+
+
+class StepBuffer:
+    """Rows of up to `limits.BUFFER_STEPS` closed steps, which are in `shared_state`, and the open one in `row`."""
+
+    def __init__(self, shared_state: SharedState | None = None) -> None:
+        self.row = StepRow()
+        self.steps: list[int] = []
+        self.series: dict[str, dict[int, float]] = {}
+        self._shared_state = SharedState(is_shared=False) if shared_state is None else shared_state
+        self._rows = self._shared_state.steps
+        self._traced: set[int] = set()
+        self._histograms: dict[int, Histograms] = {}
+        self._exponents: set[int] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """No further step fits, or the histograms would be a batch of more than `limits.BUFFER_BYTES` with it."""
+        if self.steps and len(self.steps) >= self._rows.slots:
+            return True
+        # Whole numbers of 4 bytes, see `exponents.columns`.
+        cells = len(self._exponents) * len(self.row) * (len(self.steps) + 1)
+        return 4 * cells > limits.BUFFER_BYTES
+
+    def is_observed(self) -> bool:
+        """Whether the open step holds anything."""
+        return bool(np.frombuffer(self.row.call_count).any()) if len(self.row) else False
+
+    def close(self, step: int, *, is_traced: bool = False) -> None:
+        """Move the open row into its slot and start an empty one. Call `take` first when `is_full`."""
+        if is_traced:
+            self._traced.add(step)
+        count = len(self.row)
+        self._reserve(count)
+        columns = self.row.columns
+        self._rows.close(step, columns.values(), count, is_traced=is_traced)
+        for name, column in columns.items():
+            column[:] = array("d", [IDENTITIES[name]]) * count
+        self.steps.append(step)
+        if self.row.exponents:
+            self._keep_histograms(step)
+
+    def set_series(self, name: str, step: int, value: float) -> None:
+        """Keep a value of a series; the last one of a step counts."""
+        self.series.setdefault(name, {})[step] = value
+        self._shared_state.series(name, step, value)
+
+    def take(self) -> Block:
+        """Copy out what is closed, with the series so far, and empty the buffer."""
+        rows = self._rows.copy(len(self.row), _IDENTITIES)
+        number = self._rows.next_block()
+        steps = np.array(self.steps, np.int64)
+        block = Block(steps, rows, self.series, frozenset(self._traced), self._histograms, number)
+        self.steps, self.series, self._traced = [], {}, set()
+        self._histograms, self._exponents = {}, set()
+        return block
+
+    def _keep_histograms(self, step: int) -> None:
+        found = self._histograms[step] = exponents.collect(self.row.exponents)
+        self._exponents.update(found.exponents.tolist())
+        self.row.exponents.clear()
+
+    def _reserve(self, count: int) -> None:
+        """Slots for `count` tensors; those in use keep their rows. New ones while a model shows its tensors only."""
+        if count <= self._rows.capacity and self._rows.slots:
+            return
+        capacity = max(64, count + count // 8)
+        slot_bytes = capacity * len(IDENTITIES) * 8
+        slots = max(1, len(self.steps) + 1, min(limits.BUFFER_STEPS, limits.BUFFER_BYTES // slot_bytes))
+        self._rows.reserve(slots, capacity)
+
+
+def range_rows(block: Block) -> RangeRows | None:
+    """The rows as they travel: tensors observed, columns that differ from their identity; None if nothing was."""
+    observed = np.flatnonzero(block.rows[POSITIONS["call_count"]].any(axis=0))
+    if not observed.size:
+        return None
+    columns: dict[str, FloatArray] = {}
+    for values, (name, identity) in zip(block.rows, IDENTITIES.items(), strict=True):
+        if name in _ALWAYS_SENT or not (values == identity).all():
+            columns[name] = np.ascontiguousarray(values[:, observed].T)
+    columns |= exponents.columns(block.histograms, block.steps.tolist(), observed)
+    return RangeRows(block.steps, observed.astype(np.int64), columns)
+
+
+def series_rows(series: dict[str, dict[int, float]]) -> tuple[SeriesRows, ...]:
+    """Series as they travel, steps ascending."""
+    return tuple(_series_rows(name, values) for name, values in series.items() if values)
+
+
+def _series_rows(name: str, values: dict[int, float]) -> SeriesRows:
+    steps = sorted(values)
+    return SeriesRows(name, np.array(steps, np.int64), np.array([values[step] for step in steps], np.float64))
+
+
+def add_skipped_steps(series: dict[str, dict[int, float]]) -> None:
+    """`skipped_step` follows from `found_inf`, here and not at the step's end: that may come from a device."""
+    if "found_inf" in series:
+        series["skipped_step"] = {step: float(value > 0) for step, value in series["found_inf"].items()}
+
+
+_RULES = {"max": np.maximum, "min": np.minimum, "sum": np.add}
+
+
+def merge_steps(block: Block, every: int) -> Block:
+    """Rows of the same `step // every` become one, under the last of these steps.
+
+    Steps with a NaN or Inf in any tensor, traced ones, and those that would be merged with either stay as they are. So
+    do the series.
+    """
+    if every == 1 or len(block.steps) < 2:
+        return block
+    starts = _starts(block, every)
+    rows = np.empty((block.rows.shape[0], len(starts), block.rows.shape[2]))
+    for statistic in statistics.ALL:
+        position = POSITIONS[statistic.name]
+        rows[position] = _RULES[statistic.merge].reduceat(block.rows[position], starts, axis=0)
+    last = np.append(starts[1:], len(block.steps)) - 1
+    return Block(block.steps[last], rows, block.series, block.traced, _merge_histograms(block, starts))
+
+
+def _merge_histograms(block: Block, starts: NDArray[np.intp]) -> dict[int, Histograms]:
+    groups = [group.tolist() for group in np.split(block.steps, starts[1:])]
+    found = {group[-1]: [block.histograms[step] for step in group if step in block.histograms] for group in groups}
+    return {last: exponents.merge(histograms) for last, histograms in found.items() if histograms}
+
+
+def _starts(block: Block, every: int) -> NDArray[np.intp]:
+    """Where each new row begins."""
+    group = block.steps // every
+    bad = (block.rows[POSITIONS["nan_count"]] + block.rows[POSITIONS["inf_count"]]).any(axis=1)
+    is_whole = np.isin(group, np.unique(group[bad | np.isin(block.steps, list(block.traced))]))
+    is_new = np.append(True, group[1:] != group[:-1])
+    return np.flatnonzero(is_new | is_whole)

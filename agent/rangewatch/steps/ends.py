@@ -1,0 +1,92 @@
+"""Where a step ends: hooks on the optimizers and on the loss scalers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from rangewatch.core.guard import Guarded
+from rangewatch.hooks.compiled import CompiledCall
+from rangewatch.steps.boundary import StepBoundary, is_inner
+from rangewatch.steps.loss_scale import LossScaling, scalers_of
+from rangewatch.steps.recorder import StepRecorder
+from rangewatch.steps.scalers import GRAD_SCALER
+from rangewatch.steps.scalers.kind import has_method
+from rangewatch.steps.scalers.method_watch import Watch
+from rangewatch.steps.scalers.wrapped import runs_hooks, stepping, wrapped_in
+
+
+def add_step_ends(agent: StepRecorder, optimizers: list[Any], scaler: Any, undo: contextlib.ExitStack) -> None:
+    """End the agent's step when the optimizers or the scalers say so; `undo` gets what takes the hooks away.
+
+    `scaler` None: those that the optimizers bring along. An optimizer inside one that settles its step itself, as
+    DeepSpeed's do, has no say: it steps several times a step, or not at all.
+    """
+    found = scalers_of(scaler, optimizers)
+    settled = {id(each) for kind, one in found if kind.method == "step" for each in wrapped_in(one)}
+    outer = [each for each in optimizers if not settled & {id(inner) for inner in wrapped_in(each)}]
+    known = frozenset(id(inner) for each in outer for inner in wrapped_in(each))
+    boundary = StepBoundary(agent.close_step, len(outer))
+    undo.callback(LossScaling(agent, found, boundary, known, is_alone=not outer).remove)
+    for position, optimizer in enumerate(outer):
+        ended = CompiledCall(agent.guard, "step", partial(_stepped, boundary, position))
+        watch_step(optimizer, None, ended, undo)
+
+
+def _stepped(boundary: StepBoundary, position: int, *args: Any) -> None:
+    if not is_inner(args):
+        boundary.optimizer_stepped(position)
+
+
+def watch_step(optimizer: Any, before: Guarded | None, after: Guarded, undo: contextlib.ExitStack) -> None:
+    """Call `before` and `after` around each step of `optimizer` or of what it wraps; `undo` gets what ends that.
+
+    They are torch's own hooks where torch calls them. Any other object's `step` is watched, see `method_watch`.
+    """
+    target = stepping(optimizer)
+    if not runs_hooks(target):
+        undo.callback(Watch(target, "step", before or _nothing, after).remove)
+        return
+    if before is not None:
+        undo.callback(target.register_step_pre_hook(before).remove)
+    undo.callback(target.register_step_post_hook(after).remove)
+
+
+def as_list(optimizer: Any) -> list[Any]:
+    """One optimizer, several or none."""
+    if optimizer is None:
+        return []
+    return list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+
+
+def check_optimizers(optimizers: list[Any], model: nn.Module) -> None:
+    """Raise `TypeError` or `ValueError` for what cannot be the optimizers of `model`.
+
+    One that wraps another may hold copies of the model's parameters in float32: those are not looked for.
+    """
+    own = {id(parameter) for parameter in model.parameters()}
+    for optimizer in optimizers:
+        _check_type(optimizer)
+        if not runs_hooks(optimizer):
+            continue
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if not any(id(parameter) in own for parameter in parameters):
+            raise ValueError("rangewatch.attach: the optimizer has none of the model's parameters")
+
+
+def _check_type(optimizer: Any) -> None:
+    name = type(optimizer).__name__
+    if has_method(optimizer, "get_last_lr"):
+        raise TypeError(f"rangewatch.attach: {name} is a learning rate scheduler: pass its optimizer")
+    if GRAD_SCALER.fits(optimizer):
+        raise TypeError(f"rangewatch.attach: {name} is a loss scaler: pass it as `scaler`")
+    if stepping(optimizer) is None:
+        raise TypeError(f"rangewatch.attach: {name} is not a torch.optim.Optimizer, and has no method step")
+
+
+def _nothing(*args: Any) -> None:
+    pass

@@ -1,0 +1,157 @@
+"""Records what the loss was multiplied by in each step and whether the step was skipped, and says when a step ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from rangewatch.core.guard import Guarded
+from rangewatch.steps import scalers
+from rangewatch.steps.boundary import StepBoundary
+from rangewatch.steps.recorder import StepRecorder
+from rangewatch.steps.scalers.grad_scaler import either
+from rangewatch.steps.scalers.kind import Values
+from rangewatch.steps.scalers.method_watch import Patch, Watch
+
+MOST_EMITTED = 32
+"""Times that a scaler's settings are told of in a process: once, and again when they have changed."""
+
+
+def check_scaler(scaler: Any) -> None:
+    """Raise `TypeError` when `scaler` is neither like a scaler of `scalers.ALL` nor a list of such."""
+    scalers.given(scaler)
+
+
+def scalers_of(scaler: Any, optimizers: Sequence[Any]) -> list[scalers.MatchedScaler]:
+    """The scalers that the user gave; where none was given, those that the optimizers bring along."""
+    return scalers.of_optimizers(optimizers) if scaler is None else scalers.given(scaler)
+
+
+def is_loss_scaled(scaler: Any, optimizers: Sequence[Any]) -> bool:
+    """Whether the gradients are multiplied by a loss scale: not by a disabled scaler, nor by one fixed at 1.0."""
+    return any(each.kind.is_scaling(each.scaler) for each in scalers_of(scaler, optimizers))
+
+
+class LossScaling:
+    """The scalers of one model. `loss_scale` is the first one's, `loss_scale/1` the second's and so on, as given.
+
+    `found_inf` is of the step: 1.0 if any of them found one. `boundary` is told the number of each that has settled a
+    step. `optimizers`: ids of those that the scalers may serve. `is_alone`: nothing else ends steps, so that a disabled
+    scaler must.
+    """
+
+    def __init__(
+        self,
+        agent: StepRecorder,
+        found: Sequence[scalers.MatchedScaler],
+        boundary: StepBoundary,
+        optimizers: frozenset[int],
+        *,
+        is_alone: bool,
+    ) -> None:
+        self.agent, self.boundary, self.is_alone = agent, boundary, is_alone
+        self._found_inf: tuple[int, Tensor | float] = (-1, 0.0)
+        first = optimizers if len(found) == 1 else frozenset[int]()
+        self.watched = [WatchedScaler(self, number, each, first) for number, each in enumerate(found)]
+
+    def record(self, number: int, values: Values) -> None:
+        """Record what scaler `number` says of the open step; nothing where that one is closed already."""
+        if number not in self.boundary.awaited:
+            return
+        named: dict[str, Any] = {}
+        if "loss_scale" in values:
+            named[_series(number)] = values["loss_scale"]
+        if "found_inf" in values:
+            named["found_inf"] = self._any(values["found_inf"])
+        self.agent.record(named)
+
+    def emit(self, number: int, scaler: Any, settings: dict[str, float]) -> None:
+        """Say how scaler `number` changes its scale."""
+        if self.agent.observer.is_active:
+            about = {"series": _series(number), "class": type(scaler).__name__}
+            self.agent.add_event("scaler", data=about | settings)
+
+    def remove(self) -> None:
+        """Stop watching."""
+        for each in self.watched:
+            each.remove()
+
+    def _any(self, found_inf: Tensor | float) -> Tensor | float:
+        if len(self.watched) < 2:
+            return found_inf
+        step, before = self._found_inf
+        value = either(before, found_inf) if step == self.agent.step else found_inf
+        self._found_inf = self.agent.step, value  # one element, kept until another scaler of the step has spoken
+        return value
+
+
+def _series(number: int) -> str:
+    return f"loss_scale/{number}" if number else "loss_scale"
+
+
+class WatchedScaler:
+    """One of the scalers, or another that has taken its place.
+
+    Nobody tells us of a new GradScaler made in the middle of a run. It is known by the optimizers that it steps, which
+    are the old one's, when it is updated; so a step that it skips is closed as well. Where one cannot be known so (its
+    class has an `update` of its own), `StepBoundary` waits no longer for the old one when an optimizer steps twice.
+    """
+
+    def __init__(
+        self, scaling: LossScaling, number: int, found: scalers.MatchedScaler, optimizers: frozenset[int]
+    ) -> None:
+        self.number, self._scaling, self._kind = number, scaling, found.kind
+        self._optimizers, self._ends = optimizers, True
+        self._settings: dict[str, float] = {}
+        self._reported = 0
+        if scaling.is_alone or found.kind.is_enabled(found.scaler):
+            scaling.boundary.awaited.add(number)
+        self._meet = Guarded(scaling.agent.guard, "scaler", self._take_over)
+        self._watch = self._begin(found.scaler)
+        self._patch: Patch | None = self._watch.patch
+        if self._patch is not None:
+            self._patch.strangers.append(self._meet)
+
+    def remove(self) -> None:
+        """Stop watching."""
+        if self._patch is not None and self._meet in self._patch.strangers:
+            self._patch.strangers.remove(self._meet)
+        self._watch.remove()
+        if self._patch is not None:
+            self._patch.restore_if_unused()
+
+    def _begin(self, scaler: Any) -> Watch:
+        guard = self._scaling.agent.guard
+        before, after = Guarded(guard, "scaler", self._before), Guarded(guard, "scaler", self._after)
+        end = Guarded(guard, "step", self._end)  # it must go on where reading has given up
+
+        def settled(scaler: Any, result: Any) -> None:
+            after(scaler, result)
+            end()
+
+        return Watch(scaler, self._kind.method, before, settled)
+
+    def _before(self, scaler: Any, arguments: tuple[Any, ...]) -> None:
+        kind = self._kind
+        self._ends = (self._scaling.is_alone or kind.is_enabled(scaler)) and kind.is_due(scaler)
+        self._optimizers = kind.optimizers(scaler) or self._optimizers
+        settings = kind.settings(scaler)
+        if settings != self._settings and self._reported < MOST_EMITTED:
+            self._settings, self._reported = settings, self._reported + 1
+            self._scaling.emit(self.number, scaler, settings)
+        self._scaling.record(self.number, kind.before(scaler, arguments))
+
+    def _after(self, scaler: Any, result: Any) -> None:
+        self._scaling.record(self.number, self._kind.after(scaler, result))
+
+    def _end(self) -> None:
+        ends, self._ends = self._ends, True
+        if ends:
+            self._scaling.boundary.scaler_updated(self.number)
+
+    def _take_over(self, other: Any) -> None:
+        if self._kind.fits(other) and self._optimizers & self._kind.optimizers(other):
+            old, self._watch = self._watch, self._begin(other)
+            old.remove()

@@ -1,5 +1,0 @@
-"""The watcher: one small process a node and job that sees ranks die, and sends what they could not any more.
-
-It holds what each rank's `last_words` memory and its pidfd are, so that nothing of either is lost with the process. It
-imports no torch, and nothing of it runs in the process that trains.
-"""

@@ -1,0 +1,274 @@
+"""Whether the server lives (/healthz), whether it can work (/readyz), and how much it does (/metrics).
+
+The first two need no token, so that a load balancer may ask; what /readyz found is told only to who may read runs.
+
+The checks of /readyz: what was found, whether that is enough, and what to do about it. Pure.
+
+One blocking question at a time, in a thread of its own: whoever asks waits no longer than he says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+
+from rangewatch.core.version import VERSION
+from rangewatch_server.access.access import may_read
+from rangewatch_server.core.errors import ApiError, answers
+from rangewatch_server.core.metrics import Metrics
+from rangewatch_server.ingest.writer import QUEUE_MESSAGES, Writer
+from rangewatch_server.settings import Settings
+from rangewatch_server.store import condition
+from rangewatch_server.store.condition import NETWORK_FILE_SYSTEMS, Condition, has_wal_reset_bug, newest_schema
+from rangewatch_server.store.engine import Engines, first_line
+
+OK, WARNING, FAILED = "ok", "warning", "failed"
+LARGE_WAL_BYTES = 256 << 20  # it is folded back at 16 MiB: sixteen times that means that a reader holds on to it
+WAL_RESET_NOTE = (
+    "SQLite before 3.51.3 can lose pages when one connection writes while another resets the WAL. Here one connection "
+    "does both, so it does not happen; open the file from other programs read-only"
+)
+
+# By what the database says of a write that failed, SQLite or PostgreSQL; the first that fits.
+WRITE_ADVICE = {
+    "lock": "another program holds a lock on the database (a shell, a backup, a migration): end it",
+    "full": "make room on the disk, or prune old runs",
+    "space left": "make room on the disk, or prune old runs",
+    "readonly": "the file or its disk is read-only: see its owner, its mode and the mount",
+    "read-only": "the database takes no writes: see whether it is a standby",
+    "connect": "see whether the database runs and can be reached",
+}
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One line of /readyz. `advice` is empty when there is nothing to do."""
+
+    name: str
+    state: str
+    value: str | int | None = None
+    advice: str = ""
+
+
+class Readings(msgspec.Struct, frozen=True):
+    """What needs no database to know."""
+
+    draining: bool
+    writer_is_alive: bool
+    queued: int
+
+
+def live_facts(writer: Writer, *, draining: bool) -> Readings:
+    """As it is now."""
+    return Readings(draining, writer.is_alive, writer.queued)
+
+
+def checks(
+    found: Condition | Exception | None, written: bool | Exception | None, facts: Readings, settings: Settings
+) -> list[Check]:
+    """All of them. None for `found` and `written`: no answer in time."""
+    listed = [_draining(facts), _written(written, facts), _queue(facts)]
+    if isinstance(found, Condition):
+        listed += [_schema(found), *_file_checks(found, settings)]
+    else:
+        said = "no answer in time" if found is None else first_line(found)
+        listed.append(Check("database", FAILED, said, "see whether the database runs and can be reached"))
+    return listed
+
+
+def _draining(facts: Readings) -> Check:
+    if facts.draining:
+        return Check("draining", FAILED, "yes", "the server is stopping; send to another, or wait for the restart")
+    return Check("draining", OK, "no")
+
+
+def _written(written: bool | Exception | None, facts: Readings) -> Check:
+    if not facts.writer_is_alive:
+        return Check("write", FAILED, "the writer has ended", "restart the server; its log says why")
+    if written is None:
+        advice = "the database is locked, its disk does not answer, or the queue is long: see the log and the queue"
+        return Check("write", FAILED, "no answer in time", advice)
+    if isinstance(written, Exception):
+        said = first_line(written)
+        return Check("write", FAILED, said, _write_advice(said))
+    return Check("write", OK, "works")
+
+
+def _queue(facts: Readings) -> Check:
+    value = f"{facts.queued} of {QUEUE_MESSAGES} messages"
+    if facts.queued >= QUEUE_MESSAGES:
+        return Check("queue", FAILED, value, "the writer does not keep up: agents get 429 and wait; see commit seconds")
+    return Check("queue", OK, value)
+
+
+def _schema(found: Condition) -> Check:
+    if found.schema != newest_schema():
+        advice = f"this program wants {newest_schema()}: another version has migrated the database; run that one"
+        return Check("schema", FAILED, found.schema, advice)
+    return Check("schema", OK, found.schema)
+
+
+def _file_checks(found: Condition, settings: Settings) -> Iterator[Check]:
+    """Those of a SQLite file."""
+    if found.free_bytes is None:
+        return
+    note = WAL_RESET_NOTE if has_wal_reset_bug() else ""
+    yield Check("sqlite", WARNING if note else OK, sqlite3.sqlite_version, note)
+    yield _room(found.free_bytes, settings.least_free_bytes)
+    wal = found.wal_bytes or 0
+    advice = "a reader holds on to it: another program that has the file open?" if wal > LARGE_WAL_BYTES else ""
+    yield Check("wal_bytes", WARNING if advice else OK, wal, advice)
+    advice = network_advice(found.file_system)
+    yield Check("file_system", WARNING if advice else OK, found.file_system, advice)
+
+
+def _room(free: int, least: int) -> Check:
+    if free < least:
+        advice = f"under {least} bytes (--min-free-mib): make room, or prune old runs, before commits fail"
+        return Check("disk_free_bytes", FAILED, free, advice)
+    return Check("disk_free_bytes", OK, free)
+
+
+def network_advice(kind: str | None) -> str:
+    """What to say of a SQLite file on a file system of that type; empty when it is none of a network."""
+    if kind not in NETWORK_FILE_SYSTEMS:
+        return ""
+    return (
+        f"{kind} is a network file system: SQLite's write-ahead log needs memory that only one host has, and locks "
+        "that may not hold there. Put the file on a local disk, or use PostgreSQL"
+    )
+
+
+def _write_advice(said: str) -> str:
+    found = next((advice for sign, advice in WRITE_ADVICE.items() if sign in said.lower()), "see the log, and the disk")
+    return f"{found}; agents keep and resend"
+
+
+Found = TypeVar("Found")
+
+
+class BlockingCheck(Generic[Found]):
+    """Asked from the event loop only. An answer is kept for `keep_s`; a question that hangs costs one thread, ever."""
+
+    def __init__(self, name: str, ask: Callable[[], Found], keep_s: float) -> None:
+        self._name = f"rangewatch-{name}"
+        self._ask = ask
+        self._keep_s = keep_s
+        self._asked: Future[Found | Exception] | None = None
+        self._answered_s = 0.0
+
+    async def within(self, seconds: float) -> Found | Exception | None:
+        """The answer, or the error of it; None when there is none yet."""
+        if self._asked is None or (self._asked.done() and time.monotonic() - self._answered_s > self._keep_s):
+            self._asked = Future()
+            threading.Thread(target=self._run, args=(self._asked,), name=self._name, daemon=True).start()
+        asked = self._asked
+        await asyncio.wait([asyncio.wrap_future(asked)], timeout=seconds)
+        return asked.result() if asked.done() else None
+
+    def _run(self, asked: Future[Found | Exception]) -> None:
+        try:
+            found: Found | Exception = self._ask()
+        except Exception as error:  # noqa: BLE001 - the answer: whoever asked says what it means
+            found = error
+        self._answered_s = time.monotonic()
+        asked.set_result(found)
+
+
+router = APIRouter()
+
+WAIT_S = 1.5  # for the database and the writer, so that /readyz answers within 2 s whatever hangs
+KEEP_S = 2.0  # what was found is told again for so long: anybody may ask, and each answer costs a write
+
+
+class Health:
+    """What the routes ask; one an application, in `app.state.health`."""
+
+    def __init__(self, engines: Engines, writer: Writer, settings: Settings, metrics: Metrics) -> None:
+        self.settings = settings
+        self.writer = writer
+        self.metrics = metrics
+        self.condition: BlockingCheck[Condition] = BlockingCheck(
+            "condition", lambda: condition.read(engines.reader, settings.live_s), KEEP_S
+        )
+        self.write: BlockingCheck[bool] = BlockingCheck("write", self._write, KEEP_S)
+        metrics.describe(database=engines.writer.dialect.name)
+        watch = metrics.watch
+        watch("rangewatch_queue_messages", "Messages waiting for the writer.", lambda: writer.queued)
+        watch("rangewatch_queue_limit_messages", "Messages that may wait; then agents get 429.", lambda: QUEUE_MESSAGES)
+        watch("rangewatch_unfolded_batches", "Batches in memory not all in tiles.", lambda: _unfolded(writer))
+        watch("rangewatch_fold_backlog_streams", "Streams waiting for tiles.", lambda: len(writer.memory.backlog))
+
+    async def checks(self, *, draining: bool) -> list[Check]:
+        """Everything /readyz looks at, within `WAIT_S`."""
+        found, written = await asyncio.gather(self.condition.within(WAIT_S), self._written())
+        facts = live_facts(self.writer, draining=draining)
+        return checks(found, written, facts, self.settings)
+
+    async def scrape(self) -> bytes:
+        """The text of /metrics; sizes are the last known ones when the database does not answer in time."""
+        found = await self.condition.within(WAIT_S)
+        if isinstance(found, Condition):
+            note = self.metrics.note
+            note("rangewatch_database_bytes", "Size of the database.", found.database_bytes)
+            note("rangewatch_wal_bytes", "Size of SQLite's write-ahead log.", found.wal_bytes)
+            note("rangewatch_disk_free_bytes", "Room where the SQLite file is.", found.free_bytes)
+            note("rangewatch_live_runs", "Runs that sent something lately.", found.live_runs)
+        return self.metrics.text()
+
+    async def _written(self) -> bool | Exception | None:
+        """Whether a write works: a commit just did, or a write of nothing new does. None: no answer in time."""
+        if self.metrics.has_committed_within(KEEP_S):
+            return True
+        if not self.writer.is_alive:
+            return False
+        return await self.write.within(WAIT_S)
+
+    def _write(self) -> bool:
+        self.writer.work(condition.touch).result()
+        return True
+
+
+@router.get("/healthz")
+async def healthz(request: Request) -> Response:
+    """Whether the process answers and takes messages."""
+    if not request.app.state.writer.is_alive:
+        raise ApiError(503, "not_writing", "the writer has ended; restart the server")
+    return _answer({"status": "ok", "version": VERSION})
+
+
+@router.get("/readyz", responses=answers(503, "Not ready.", "application/json"))
+async def readyz(request: Request) -> Response:
+    """200 or 503; with each check, its value and what to do for who may read runs."""
+    health: Health = request.app.state.health
+    found = await health.checks(draining=request.app.state.draining)
+    ready = all(check.state != FAILED for check in found)
+    said: dict[str, Any] = {"status": "ready" if ready else "not ready"}
+    if may_read(request.headers, request.app.state.principals):
+        said |= {"version": VERSION, "checks": found}
+    return _answer(said, 200 if ready else 503)
+
+
+@router.get("/metrics", responses=answers(200, "Prometheus' text format.", "text/plain"))
+async def metrics(request: Request) -> Response:
+    """Prometheus' text format."""
+    health: Health = request.app.state.health
+    return Response(await health.scrape(), media_type=CONTENT_TYPE_PLAIN_0_0_4, headers={"cache-control": "no-store"})
+
+
+def _unfolded(writer: Writer) -> int:
+    return sum(len(stream.pending) for stream in list(writer.memory.streams.values()))
+
+
+def _answer(value: Any, status: int = 200) -> Response:
+    return Response(
+        msgspec.json.encode(value), status, media_type="application/json", headers={"cache-control": "no-store"}
+    )

@@ -1,0 +1,204 @@
+"""What the writer remembers between transactions. All of it can be read back: `forget` after a rollback."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, Engine, func, select
+
+from rangewatch.wire import WireError, decode
+from rangewatch_server.ingest.commands import Commands
+from rangewatch_server.ingest.merged_ranks import MergedRun
+from rangewatch_server.ingest.ownership import Ownership
+from rangewatch_server.ingest.pace import Pace
+from rangewatch_server.ingest.stream import StreamState
+from rangewatch_server.store import tables
+from rangewatch_server.store.names import Names
+
+logger = logging.getLogger("rangewatch.server")
+
+CACHED_STREAMS = 4_096  # states in memory; others are read back when they speak again
+CACHED_RUNS = 64  # merged ranks in memory
+MERGED_BYTES = 512 << 20  # of all runs' merged ranks that wait for tiles, but the one that is spoken of
+NAMES_BYTES = 1 << 30  # of all runs' names, about, but those that are spoken of: 20 runs of 30,000 tensors
+SYNC_S = 1.0  # how often the owner of a run looks at what other servers have stored of it
+RECENT_S = 60.0  # after which it looks no more, until somebody speaks of the run
+
+Key = tuple[int, int, str]
+"""(run, rank, incarnation)"""
+
+
+class Memory:
+    """Names, commands, streams and merged ranks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.is_shared = engine.dialect.name != "sqlite"
+        """Whether other servers may write to the same database."""
+        self.names = Names()
+        self.commands = Commands()
+        self.ownership = Ownership(engine)
+        self.streams: dict[Key, StreamState] = {}
+        self.local: set[int] = set()
+        """Streams whose messages came to this server last, as far as it knows."""
+        self.merged: dict[int, MergedRun] = {}
+        self.backlog: dict[int, Key] = {}
+        """Streams with complete spans that are not in tiles yet, oldest first."""
+        self.unmerged: set[int] = set()
+        """Runs whose merged ranks are behind."""
+        self._touched_s: dict[int, float] = {}
+        """When a run was last spoken of, or changed by another server."""
+        self._turn = 0
+        self.pace = Pace(self.streams)
+
+    def forget(self) -> None:
+        """Drop all that was read or changed: after a rollback it may never have been stored. What waits, waits on."""
+        self.names.forget()
+        self.commands.forget()
+        self.streams.clear()
+        self.local.clear()
+        self.unmerged |= set(self.merged)
+        self.merged = {}
+
+    def load_backlog(self, connection: Connection) -> None:
+        """Streams with steps that may wait for tiles: nobody may ever speak of them again."""
+        streams, batches = tables.streams.c, tables.batches.c
+        waiting = select(batches.sequence).where(
+            batches.run_id == streams.run_id, batches.stream_id == streams.id, batches.sequence <= streams.contiguous
+        )
+        found = select(streams.id, streams.run_id, streams.rank, streams.incarnation).where(waiting.exists())
+        self.backlog |= {row.id: (row.run_id, row.rank, row.incarnation) for row in connection.execute(found)}
+
+    def stream(self, connection: Connection, key: Key, keep: Iterable[int]) -> StreamState | None:
+        """A stream's state, read back if need be; `keep`: streams of this transaction, which must stay."""
+        found = self.streams.pop(key, None)
+        if found is None:
+            found = self._load(connection, key)
+            if found is None:
+                return None
+            self._evict(set(keep))
+        self.streams[key] = found  # at the end: the least recently used come first
+        return found
+
+    def _evict(self, keep: set[int]) -> None:
+        """Make room for one more stream; those of this transaction are not in the database yet and stay."""
+        while len(self.streams) >= CACHED_STREAMS:
+            idle = next((key for key, stream in self.streams.items() if stream.id not in keep), None)
+            if idle is None:
+                return
+            del self.streams[idle]
+
+    def _load(self, connection: Connection, key: Key) -> StreamState | None:
+        streams, batches = tables.streams, tables.batches
+        run_id, rank, incarnation = key
+        mine = (streams.c.run_id == run_id) & (streams.c.rank == rank) & (streams.c.incarnation == incarnation)
+        row = connection.execute(select(streams).where(mine)).first()
+        if row is None:
+            return None
+        values = {name: row._mapping[name] for name in StreamState.__struct_fields__ if name in row._mapping}
+        state = StreamState(**values)
+        query = (
+            select(batches.c.sequence, batches.c.body)
+            .where(batches.c.run_id == run_id, batches.c.stream_id == row.id)
+            .order_by(batches.c.sequence)
+        )
+        for sequence, body in connection.execute(query).all():
+            try:
+                batch: Any = decode(body)
+                raws = self.names.raws(connection, run_id, batch)
+            except WireError as error:  # damaged where it lies: the rest of the stream goes on
+                logger.error("run %d, stream %d: stored batch %d is damaged: %s", run_id, row.id, sequence, error)
+                continue
+            state.restore(sequence, body, raws, batch)
+        return state
+
+    def begin(self, connection: Connection, keys: Iterable[Key], runs: Iterable[int]) -> None:
+        """At the start of a transaction on these streams and runs: make what is remembered of them true.
+
+        Several servers: each run is locked until the transaction ends, in one order for all; what another server has
+        changed meanwhile is forgotten, and read again when it is needed.
+        """
+        found = set(keys)
+        known = {run for run, _, _ in found} | set(runs)
+        now_s = time.monotonic()
+        self._touched_s |= dict.fromkeys((run for run, _, _ in found), now_s)
+        self._make_room(known)
+        if not self.is_shared or not known:
+            return
+        for run_id in sorted(known):
+            connection.execute(select(func.pg_advisory_xact_lock(run_id)))
+        deleted = self.names.forget_deleted(connection, known)
+        for key in [key for key in self.streams if key[0] in deleted]:
+            del self.streams[key]
+        self._drop_changed(connection, found)
+        for run_id in sorted(known & set(self.merged)):
+            if self._sync(connection, run_id, [key for key in found if key[0] == run_id]):
+                self._touched_s[run_id] = now_s
+
+    def _make_room(self, known: set[int]) -> None:
+        """Runs that nobody speaks of go from memory, the oldest first; what they waited for is read back."""
+        while (
+            len(self.merged) > CACHED_RUNS
+            or self._merged_bytes() > MERGED_BYTES
+            or (len(self.merged) > 1 and self.names.nbytes > NAMES_BYTES)
+        ):
+            idle = min(set(self.merged) - known, key=lambda run: self._touched_s.get(run, 0.0), default=None)
+            if idle is None:
+                return
+            del self.merged[idle]
+            self._touched_s.pop(idle, None)
+            self.unmerged.discard(idle)
+            self.names.forget_run(idle)
+            self.ownership.release(idle)
+
+    def _merged_bytes(self) -> int:
+        return sum(each.accumulators.nbytes for each in self.merged.values()) if len(self.merged) > 1 else 0
+
+    def _drop_changed(self, connection: Connection, keys: set[Key]) -> None:
+        cached = {self.streams[key].id: key for key in keys if key in self.streams}
+        columns = tables.streams.c
+        query = select(columns.id, columns.version).where(columns.id.in_(sorted(cached)))
+        versions = {row.id: row.version for row in connection.execute(query)} if cached else {}
+        for stream_id, key in cached.items():
+            if versions.get(stream_id) != self.streams[key].version:
+                del self.streams[key]
+                self.local.discard(stream_id)
+
+    def _sync(self, connection: Connection, run_id: int, keys: list[Key]) -> bool:
+        versions = {found.id: found.version for key in keys if (found := self.stream(connection, key, ())) is not None}
+        return self.merged[run_id].sync(connection, versions, is_owner=self.ownership.owns(run_id))
+
+    def runs_behind(self) -> set[int]:
+        """Runs whose merged ranks have work left: their own, or tiles that other servers may have made."""
+        if not self.is_shared:
+            return self.unmerged
+        since_s = time.monotonic() - RECENT_S
+        return self.unmerged | {run for run, at_s in self._touched_s.items() if at_s > since_s and run in self.merged}
+
+    def in_turn(self, runs: set[int]) -> list[int]:
+        """The runs in an order that begins with another one each time."""
+        ordered = sorted(runs)
+        self._turn += 1
+        start = self._turn % len(ordered) if ordered else 0
+        return ordered[start:] + ordered[:start]
+
+    def merged_run(self, connection: Connection, run_id: int) -> MergedRun:
+        """The run's merged ranks."""
+        found = self.merged.get(run_id)
+        if found is None:
+            found = self.merged[run_id] = MergedRun(
+                connection, self.names, run_id, is_owner=self.ownership.owns(run_id)
+            )
+        return found
+
+    def reread(self, connection: Connection, key: Key, stream_id: int, keep: Iterable[int]) -> StreamState | None:
+        """The state of a stream that this transaction is not about, as it is stored now."""
+        cached = self.streams.get(key)
+        if self.is_shared and cached is not None:
+            query = select(tables.streams.c.version).where(tables.streams.c.id == stream_id)
+            if connection.execute(query).scalar() != cached.version:  # another server has had messages of it
+                del self.streams[key]
+                self.local.discard(stream_id)
+        return self.stream(connection, key, keep)

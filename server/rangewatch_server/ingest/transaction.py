@@ -1,0 +1,322 @@
+"""One group of messages inside one transaction: what is stored of them, and what tiles are made on the way.
+
+What a message would change is checked before its first statement. Tiles are made within a time: a thousand ranks
+pass the end of a span together, and their acknowledgements must not wait for all of its tiles. What is not made yet is
+read from the batches meanwhile, and made in the transactions that follow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, bindparam, delete, insert, update
+
+from rangewatch.wire import WireError, decode
+from rangewatch.wire.records import Batch, StreamHeader
+from rangewatch_server.ingest import merged_ranks
+from rangewatch_server.ingest.commands import NO_COMMANDS, Ask, CommandRefused, Withdraw, acknowledgement
+from rangewatch_server.ingest.fold import Folder
+from rangewatch_server.ingest.memory import Key, Memory
+from rangewatch_server.ingest.merged_ranks import ReadRows, Sibling
+from rangewatch_server.ingest.stream import INSERT_TILE, SUMMARY_FIELDS, StreamState, StreamTiles
+from rangewatch_server.store import samples, tables
+from rangewatch_server.store.rows import Raw, clip
+
+FOLD_S = 0.1  # for tiles in one transaction; a tile of 600 tensors takes about 8 ms
+KEPT_STREAMS = 64  # with more of them rows are not kept decoded: 1,024 ranks of 600 tensors would hold 3 GiB
+MAX_AHEAD = 4_096  # batches kept beyond a gap in the sequence
+
+# Built once: making a statement costs as much as running it.
+_batch = tables.batches.c
+INSERT_EVENT = insert(tables.events)
+INSERT_BATCH = insert(tables.batches)
+DELETE_BATCH = delete(tables.batches).where(
+    _batch.run_id == bindparam("run"), _batch.stream_id == bindparam("stream"), _batch.sequence == bindparam("number")
+)
+UPDATE_STREAM = (
+    update(tables.streams)
+    .where(tables.streams.c.id == bindparam("b_id"))
+    .values({name: bindparam(name) for name in SUMMARY_FIELDS})
+)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What an agent is told: the highest sequence up to which everything is stored (-1 for none), and what to do.
+
+    `commands` are JSON objects as they stand.
+    """
+
+    contiguous: int
+    duplicate: bool = False
+    commands: tuple[msgspec.Raw, ...] = NO_COMMANDS
+    send_every_s: float = 0.0
+    """Least seconds between two batches of a rank, so that a crowd of ranks sends fewer and larger ones."""
+
+
+class Refused(Exception):
+    """The message cannot be taken now or ever; `code` says why (docs/wire.md)."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A run got something new: sent to live pages."""
+
+    run: int
+    last_step: int | None
+
+
+class Transaction:
+    """One group's work. `messages` are all that `take` will be given, so that their streams can be locked in order."""
+
+    def __init__(self, connection: Connection, memory: Memory, messages: Sequence[Any], *, folds: bool = True) -> None:
+        self.connection = connection
+        self.folds = folds
+        """Whether tiles are made; without, messages are only stored: when making tiles has failed."""
+        self.memory = memory
+        self.names, self.commands = memory.names, memory.commands
+        self.touched: dict[int, StreamState] = {}
+        self.folding: int | None = None
+        """The stream whose tiles are being made."""
+        self.done: list[int] = []
+        """Streams that need not wait for tiles any more."""
+        self.sample_rows: list[dict[str, Any]] = []
+        """What the messages' samples are in their table: stored with their batches."""
+        self.commanded: set[int] = set()
+        """Runs that were asked something."""
+        self.recommanded: set[int] = set()
+        """Runs whose commands another server should read anew."""
+        self.commands.load(connection)
+        opened = [self.names.run(connection, each.info.run) for each in messages if isinstance(each, StreamHeader)]
+        memory.begin(connection, filter(None, map(self._key, messages)), filter(None, opened))
+        self._restart_clock()
+
+    def _key(self, message: Any) -> Key | None:
+        if not isinstance(message, Batch):
+            return None
+        run_id = self.names.run(self.connection, message.run)
+        return None if run_id is None else (run_id, message.rank, message.incarnation)
+
+    def take(self, message: StreamHeader | Batch | Ask | Withdraw, body: bytes) -> Answer | int | Exception:
+        """Apply one message; an answer, or the error that concerns this message only."""
+        try:
+            if isinstance(message, StreamHeader):
+                with self.connection.begin_nested():  # refused in the middle, it leaves no run behind
+                    return self._opening(message)
+            if isinstance(message, Batch):
+                return self._batch(message, body)
+            return self._command(message)
+        except (Refused, CommandRefused, WireError) as error:
+            if isinstance(message, StreamHeader):
+                self.names.forget()
+            return error
+
+    def _opening(self, opening: StreamHeader) -> Answer:
+        self.names.lock(self.connection, opening.info.run)
+        run_id = self.names.open_run(self.connection, opening.info.run)
+        self.names.open_catalogue(self.connection, run_id, opening)
+        self.names.open_stream(self.connection, run_id, opening.info)
+        stream = self._stream((run_id, opening.info.rank, opening.info.incarnation))
+        assert stream is not None
+        stream.last_seen_ns = time.time_ns()
+        stream.folder = None  # the catalogue may have grown
+        self._touch(stream)
+        self.memory.merged_run(self.connection, run_id).opened(self.connection, stream)
+        self.memory.pace.opened(run_id, opening.info.world_size)
+        if stream.state == "open":
+            self.commands.opened(self.connection, run_id, stream.rank, stream.id)
+        return self._reply(stream)
+
+    def _command(self, asked: Ask | Withdraw) -> int:
+        self.commanded.add(asked.run_id)
+        self.recommanded.add(asked.run_id)
+        if isinstance(asked, Ask):
+            return self.commands.ask(self.connection, asked)
+        return self.commands.withdraw(self.connection, asked)
+
+    def _reply(self, stream: StreamState, *, duplicate: bool = False) -> Answer:
+        commands = self.commands.waiting(stream.run_id, stream.id)
+        return Answer(stream.contiguous, duplicate, commands, self.memory.pace.send_every_s(stream.rank))
+
+    def _batch(self, batch: Batch, body: bytes) -> Answer:
+        run_id = self.names.run(self.connection, batch.run)
+        stream = None if run_id is None else self._stream((run_id, batch.rank, batch.incarnation))
+        if run_id is None or stream is None:
+            raise Refused(
+                "unknown_run", f"run {batch.run[:80]!r}, rank {batch.rank} has not been opened; send its opening"
+            )
+        if stream.has(batch.sequence):
+            return self._reply(stream, duplicate=True)
+        if batch.sequence > max(stream.contiguous, batch.settled) + MAX_AHEAD:
+            raise Refused(
+                "too_far_ahead", f"sequence {batch.sequence} is far past {stream.contiguous}; send the gap first"
+            )
+        raws = self.names.raws(self.connection, run_id, batch)
+        sample_rows = samples.rows_of(run_id, stream.id, batch)
+        counted = stream.add(batch, raws, body, self.names.tensors(self.connection, run_id), time.time_ns())
+        self._touch(stream)
+        self._merge(stream, counted)
+        self._events(stream, batch)
+        self.sample_rows += sample_rows
+        return self._reply(stream)
+
+    def _merge(self, stream: StreamState, counted: list[Raw]) -> None:
+        merged = self.memory.merged_run(self.connection, stream.run_id)
+        if stream.id not in merged.siblings:
+            merged.opened(self.connection, stream)
+        merged.counted(self.connection, stream, counted, is_kept=self.folds)
+
+    def _events(self, stream: StreamState, batch: Batch) -> None:
+        rows = [
+            {"stream_id": stream.id, "time_ns": event.time_ns, "step": event.step, "kind": event.kind,
+             "message": event.message, "data": msgspec.json.encode(event.data)}
+            for event in batch.events
+        ]  # fmt: skip
+        self._execute(INSERT_EVENT, rows)
+        self.commands.acknowledge(self.connection, stream.run_id, stream.id, batch.events)
+        if any(acknowledgement(event) is not None for event in batch.events):
+            self.recommanded.add(stream.run_id)
+
+    def _stream(self, key: Key) -> StreamState | None:
+        return self.memory.stream(self.connection, key, self.touched)
+
+    def _touch(self, stream: StreamState) -> None:
+        self.touched[stream.id] = stream
+        self.memory.local.add(stream.id)
+
+    def finish(self) -> None:
+        """Make tiles of what is complete, then write what changed."""
+        for stream in self.touched.values():
+            if stream.state != "open":
+                self.commands.ended(self.connection, stream.run_id, stream.id)
+        self._store({stream.run_id for stream in self.touched.values()}, list(self.touched))
+
+    def drain_backlog(self) -> None:
+        """Make tiles that had to wait, of streams and of merged ranks, without any message."""
+        backlog, runs = self.memory.backlog, self.memory.runs_behind()
+        self.memory.begin(self.connection, backlog.values(), runs)
+        self._restart_clock()  # whatever the locks cost: something must be done each time
+        self._store(runs, list(backlog))
+
+    def _restart_clock(self) -> None:
+        self.deadline_s = time.perf_counter() + FOLD_S
+
+    def _store(self, runs: set[int], foldable: list[int]) -> None:
+        """A few statements, each for all streams at once."""
+        tile_rows: list[dict[str, Any]] = []
+        folded = self._fold_all(foldable, tile_rows) if self.folds else []
+        self._execute(INSERT_TILE, tile_rows)
+        self._execute(DELETE_BATCH, folded)
+        self._execute(INSERT_BATCH, [row for stream in self.touched.values() for row in stream.unstored()])
+        self._execute(samples.INSERT_SAMPLES, self.sample_rows)
+        for stream in self.touched.values():
+            stream.version += 1
+        self._execute(UPDATE_STREAM, [stream.values() for stream in self.touched.values()])
+        for stream in self.touched.values():
+            self.memory.merged_run(self.connection, stream.run_id).stored(stream)
+        if self.folds:
+            self._merge_runs(runs)
+
+    def _execute(self, statement: Any, rows: list[dict[str, Any]]) -> None:
+        if rows:
+            self.connection.execute(statement, rows)
+
+    def _fold_all(self, stream_ids: list[int], tile_rows: list[dict[str, Any]]) -> list[dict[str, int]]:
+        """Tiles of these streams while there is time, the others wait; the batches that nobody needs any more.
+
+        Late rows never wait: a stream that is read back takes what lies below its frontier for folded.
+        """
+        backlog = self.memory.backlog
+        folded: list[dict[str, int]] = []
+        for stream_id in stream_ids:
+            stream = self.touched.get(stream_id)
+            is_late = stream is not None and stream.is_late()
+            if self.done and not is_late and time.perf_counter() >= self.deadline_s:
+                if stream is not None and stream.is_foldable():
+                    backlog.setdefault(stream_id, (stream.run_id, stream.rank, stream.incarnation))
+                continue
+            self.folding = stream_id
+            stream = stream or self._stream(backlog[stream_id])
+            if stream is not None and stream.is_foldable():
+                self.touched[stream_id] = stream
+                done = self._fold(stream, tile_rows)
+                folded += [{"run": stream.run_id, "stream": stream.id, "number": each} for each in done]
+            self.done.append(stream_id)
+        return folded
+
+    def _fold(self, stream: StreamState, tile_rows: list[dict[str, Any]]) -> list[int]:
+        """Make tiles of what is complete; the stored batches that nobody needs any more are returned."""
+        foldable = stream.foldable()
+        if foldable == stream.frontier and not stream.is_late():
+            return stream.folded_to(foldable)
+        if stream.folder is None:
+            tensors = self.names.tensors(self.connection, stream.run_id)
+            stream.folder = Folder(tensors, self.names.statistics(self.connection, stream.run_id))
+        stream.rewrites += stream.is_late()
+        raws = stream.waiting_rows(self._read(stream))
+        stream.folder.fold(self._tiles(stream, tile_rows), raws, stream.frontier, foldable)
+        return stream.folded_to(foldable)
+
+    def _read(self, stream: StreamState) -> Callable[[bytes], list[Raw]]:
+        return lambda body: self.names.raws(self.connection, stream.run_id, _batch_of(body))
+
+    def _tiles(self, stream: StreamState, rows: list[dict[str, Any]]) -> StreamTiles:
+        return StreamTiles(self.connection, stream.run_id, stream.id, rows)
+
+    def _merge_runs(self, runs: set[int]) -> None:
+        for place, run_id in enumerate(self.memory.in_turn(runs)):
+            merged = self.memory.merged_run(self.connection, run_id)
+            is_behind = False
+            if not place:
+                self._restart_clock()  # whatever looking took: at least one run gets on
+            if merged.is_owner:
+                is_behind = merged.finish(self.connection, self.deadline_s, self._reader(run_id), self._is_local)
+            (self.memory.unmerged.add if is_behind else self.memory.unmerged.discard)(run_id)
+
+    def _is_local(self, stream_id: int) -> bool:
+        return not self.memory.is_shared or stream_id in self.memory.local
+
+    def _reader(self, run_id: int) -> ReadRows:
+        def rows(sibling: Sibling, start: int, stop: int) -> list[Raw]:
+            """Counted rows of a stream over [start, stop), from tiles and from what is not in tiles yet."""
+            key = (run_id, sibling.rank, sibling.incarnation)
+            stream = self.touched.get(sibling.id) or self.memory.reread(self.connection, key, sibling.id, self.touched)
+            if stream is None:
+                return []
+            stored = merged_ranks.stored_rows(self._tiles(stream, []), start, min(stop, stream.frontier))
+            waiting = (clip(raw, start, stop) for raw in stream.waiting_rows(self._read(stream)))
+            return [raw for raw in (*stored, *waiting) if len(raw.steps)]
+
+        return rows
+
+    def committed(self) -> None:
+        """The transaction is done: memory may let go of what it stored."""
+        for stream_id in self.done:
+            self.memory.backlog.pop(stream_id, None)
+        for merged in self.memory.merged.values():
+            merged.committed()
+        for stream in self.touched.values():
+            if len(self.memory.streams) > KEPT_STREAMS:
+                stream.let_go()
+            if stream.state != "open" and stream.id not in self.memory.backlog and not stream.pending:
+                # A rank that said goodbye speaks no more: its rows need no memory.
+                self.memory.streams.pop((stream.run_id, stream.rank, stream.incarnation), None)
+
+    def changes(self) -> list[Changed]:
+        """Which runs got something, with their last step."""
+        last: dict[int, int | None] = {}
+        for stream in self.touched.values():
+            steps = [step for step in (last.get(stream.run_id), stream.last_step) if step is not None]
+            last[stream.run_id] = max(steps, default=None)
+        return [Changed(run, step) for run, step in last.items()]
+
+
+def _batch_of(body: bytes) -> Batch:
+    batch = decode(body)
+    assert isinstance(batch, Batch), "only batches wait"
+    return batch

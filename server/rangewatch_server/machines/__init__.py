@@ -1,0 +1,1 @@
+"""What machines and processes are like, from samples and events: cards, environments, deaths of ranks."""

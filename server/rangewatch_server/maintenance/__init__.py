@@ -1,0 +1,1 @@
+"""What is done to stored runs: retention, deletion, backup and restore, as short jobs in the writer's thread."""

@@ -1,0 +1,1 @@
+"""Rules on activations: growth toward a dtype's limit, saturation, dead units, attention logits."""

@@ -1,0 +1,163 @@
+"""Gradients so small that their dtype holds them with few bits or as zero: the loss scale is too low, or missing.
+
+That some elements are zero or subnormal says little: behind a ReLU half of them are zero, and behind a softmax most are
+tiny and do not matter. So a tensor underflows where most of its non-zero elements are subnormal and its root mean
+square, zeros included, is below the smallest normal number as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch.wire.records import KINDS
+from rangewatch_server.numerics.headroom import limits_of
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES
+from rangewatch_server.rules.evidence import BACKWARD, Evidence
+from rangewatch_server.rules.loss_scale import settings as remedies
+from rangewatch_server.rules.loss_scale.causes import device_of, scale
+from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+
+LEVEL = 1
+"""Columns of 8 steps: a full set lies in one of them, whatever its step."""
+
+STEPS = 1_024
+"""Steps before the last in which full sets are looked for: ten of them where they are 100 steps apart."""
+
+NEWEST = 3
+"""Columns with a full set that are judged together: one batch says little."""
+
+NARROW = 1e-30
+"""A dtype whose smallest normal number is less has the range of float32: nothing underflows that matters."""
+
+FULL_SET = ("full_numel", "zero_count", "subnormal_count", "sum_sq", "nan_count", "inf_count")
+
+
+class Underflow(msgspec.Struct, frozen=True):
+    """Gradients that have a full set: `tensors` of them, `lost` are those that underflow, the worst first.
+
+    Of the newest full sets, (len(tensors),): `subnormal` share of the non-zero elements, `zero` share of all, `rms`.
+    `since`, `step`: steps of the oldest of these full sets and of the newest, to within 8. `before`: the largest of
+    the `lost` tensors' subnormal shares in the oldest full set of the last `STEPS` steps.
+    """
+
+    tensors: NDArray[np.int64]
+    lost: NDArray[np.int64]
+    subnormal: NDArray[np.float64]
+    zero: NDArray[np.float64]
+    rms: NDArray[np.float64]
+    since: int
+    step: int
+    before: float
+    before_step: int
+
+
+def measure(evidence: Evidence, share: float) -> Underflow | None:
+    """What underflows in the newest full sets; None where no gradient of a narrow dtype has one."""
+    entries = evidence.tensors.entries
+    kinds = [KINDS.index(kind) for kind in BACKWARD]
+    normal = np.array([limits_of(entry.dtype).smallest_normal for entry in entries])
+    rows = np.flatnonzero(np.isin(evidence.tensors.kind_rows, kinds) & (normal > NARROW))
+    names = evidence.run.names().fill[RANGES]
+    start = max(evidence.start, evidence.whole_stop - STEPS)
+    if not len(rows) or start >= evidence.whole_stop or any(name not in names for name in FULL_SET):
+        return None
+    block = evidence.run.slice(RANGES, evidence.ranks, LEVEL, start, evidence.whole_stop, FULL_SET, rows)
+    columns = {name: np.asarray(block.columns[name], np.float64) for name in FULL_SET}
+    full = np.flatnonzero((columns["full_numel"] > 0).any(axis=0))
+    if not len(full):
+        return None
+    newest = _shares(columns, full[-NEWEST:])
+    oldest = _shares(columns, full[:1])
+    subnormal, zero, rms = newest
+    lost = np.flatnonzero((subnormal >= share) & (rms < normal[rows]))
+    lost = lost[np.argsort(-subnormal[lost], kind="stable")]
+    first, last, start = (int((block.first + at) * FANOUT**LEVEL) for at in (full[-NEWEST:][0], full[-1], full[0]))
+    before = float(oldest[0][lost].max(initial=0.0))
+    return Underflow(rows, rows[lost], subnormal[lost], zero[lost], rms[lost], first, last, before, start)
+
+
+def _shares(
+    columns: dict[str, NDArray[np.float64]], at: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    numel, zeros, subnormal, sum_sq, *bad = (columns[name][:, at].sum(axis=1) for name in FULL_SET)
+    finite = np.maximum(numel - sum(bad), 1.0)
+    with np.errstate(invalid="ignore"):
+        rms = np.sqrt(sum_sq / finite)
+    return subnormal / np.maximum(finite - zeros, 1.0), zeros / np.maximum(numel, 1.0), rms
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding, of the run's gradients together."""
+    found = measure(evidence, limits["subnormal_share"])
+    if found is None or len(found.lost) < max(1.0, limits["tensor_share"] * len(found.tensors)):
+        return
+    worst = evidence.tensors.entries[int(found.lost[0])]
+    missing = "" if evidence.is_loss_scaled else ", and the loss is not scaled"
+    yield Finding(
+        step=found.step, tensor=worst.fqn, kind=worst.kind, subject="run",
+        summary=f"Step {found.step}: {len(found.lost)} of {len(found.tensors)} gradients in {worst.dtype} underflow, "
+        f"{the(worst)} most: {found.subnormal[0]:.0%} of its non-zero elements are subnormal{missing}.",
+        evidence=tuple(_evidence(evidence, found)),
+        remedy=tuple(_remedies(evidence, found)),
+        facts={
+            "tensors": len(found.tensors), "underflowing": len(found.lost),
+            "subnormal_fraction": float(found.subnormal[0]), "zero_fraction": float(found.zero[0]),
+            "rms": float(found.rms[0]),
+        },
+    )  # fmt: skip
+
+
+def _evidence(evidence: Evidence, found: Underflow) -> Iterator[str]:
+    entries = evidence.tensors.entries
+    normal = limits_of(entries[int(found.lost[0])].dtype).smallest_normal
+    yield f"Measured at steps {found.since} to {found.step}; a subnormal number has lost bits, below {normal:.2g}."
+    for row, subnormal, zero, rms in zip(found.lost[:4], found.subnormal, found.zero, found.rms, strict=False):
+        name = the(entries[int(row)])
+        yield (
+            f"{name[:1].upper()}{name[1:]}: {subnormal:.0%} of the non-zero elements subnormal, {zero:.0%} zero, "
+            f"root mean square {rms:.2g}."
+        )
+    if found.before < found.subnormal[0] / 2 and found.before_step < found.since:
+        yield f"It rises: at step {found.before_step} at most {found.before:.0%} of them were subnormal."
+    yield _scale(evidence)
+
+
+def _scale(evidence: Evidence) -> str:
+    history = evidence.loss_scales
+    last = history.last(history.scalers[0]) if history.scalers else None
+    if last is not None:
+        return f"The loss scale is {scale(last)}."
+    return "A loss scaler is in use." if evidence.is_loss_scaled else "No loss scaler is known to Rangewatch."
+
+
+def _remedies(evidence: Evidence, found: Underflow) -> Iterator[Remedy]:
+    device = device_of(evidence)
+    normal = limits_of(evidence.tensors.entries[int(found.lost[0])].dtype).smallest_normal
+    because = f"root mean square {found.rms[0]:.2g}, smallest normal number {normal:.2g}"
+    if not evidence.is_loss_scaled:
+        text = "Scale the loss, and give Rangewatch the scaler: attach(model, optimizer, scaler=scaler)."
+        yield remedies.scaler(text, device, 2**16, 2_000, because)
+    else:
+        text = "Let the loss scale grow: a higher first scale, and a growth interval that the run reaches."
+        yield remedies.scaler(text, device, 2**16, 2_000, because)
+    yield remedies.bf16(device, "bfloat16 has the range of float32")
+
+
+RULE = Rule(
+    name="gradient_underflow",
+    title="Gradients underflow",
+    severity="warning",
+    explanation="Most elements of these gradients are so small that their dtype keeps few bits of them, or none: what "
+    "becomes zero is not learned. The loss scale is there to lift them; it is too low, or missing.",
+    check=check,
+    thresholds=(
+        Threshold("subnormal_share", 0.5, "of the non-zero elements", "From here on a gradient underflows."),
+        Threshold("tensor_share", 0.1, "of the gradients", "So many of a run's gradients must."),
+    ),
+    explains=("underflow_rising",),
+)

@@ -1,0 +1,319 @@
+"""Early warning: a layer's gradients have become far smaller than they were, while the others' have not.
+
+Gradients that fell at some time of the run, quickly, and have been low ever since. Read from the pyramid's columns.
+
+A column of 8 steps, 64, 512 and so on holds the largest magnitude of its steps. The levels are looked at one after the
+other until one covers the run: how long ago it was does not matter, and a fall is quick within one column of its level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART
+from rangewatch_server.rules.evidence import WINDOW, Evidence
+from rangewatch_server.rules.phrases import listed, place, the
+from rangewatch_server.rules.recent import FEW_RANKS, Array, Recent, odd_rank, recent, tensors_of, unscaled
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+
+COLUMNS = 512
+"""Of each level, the last ones: 4,096 steps of the finest."""
+
+FEWEST, BEFORE = 4, 8
+"""Columns before a fall, and the one it is in, whose median tells how high it was: at least, and at most."""
+
+MOST = 16
+"""Gradients that are looked at closely: those that are the furthest below what they once were."""
+
+CHANCE = 1e-6
+"""That as many low columns follow each other by chance, going by their share before: some gradients are often 0."""
+
+ZERO_BITS = -200.0
+"""What an all-zero gradient counts as: below every number of float32."""
+
+
+class Fall(msgspec.Struct, frozen=True):
+    """Of the gradient at `place`: `bits` beyond what the others fell by, in or behind the column that begins at
+    `step`."""
+
+    place: int
+    bits: float
+    step: int
+
+
+def falls(evidence: Evidence, tensors: Array, now: Array, least: float) -> Iterator[Fall]:
+    """Those of `tensors` (t,) that fell by `least` bits or more. `now`: (t,) bits that none of their last is above."""
+    reported: set[int] = set()
+    for pieces in _passes(evidence):
+        read = [_heights(evidence, tensors, *piece) for piece in pieces]
+        steps, bits = (np.concatenate(each, axis=-1) for each in zip(*read, strict=True))
+        for column in _candidates(bits, now, least):
+            if column not in reported and (fall := _fall_at(bits, now, column, least)) is not None:
+                reported.add(column)
+                yield Fall(column, fall[0], max(evidence.start, int(steps[fall[1]])))
+
+
+def _passes(evidence: Evidence) -> Iterator[list[tuple[int, int, int]]]:
+    """Columns to look at together, as (level, start, stop): the last ones of each level, from the finest on; and of all
+    of the run, its beginning in finer columns than the rest: a fall at step 100 of a million is quick in those only."""
+    level, stop = 0, evidence.whole_stop
+    while True:
+        level += 1
+        size = FANOUT**level
+        start = (-(-stop // size) - COLUMNS) * size
+        if start <= evidence.start:
+            break
+        yield [(level, start, stop)]
+    thinned = evidence.run.thinned(list(evidence.ranks), evidence.start, stop)
+    finest = 1 if thinned is None else min(level, int(np.log2(thinned.per)) // int(np.log2(FANOUT)))
+    levels, fine = range(finest, level + 1), COLUMNS // FANOUT
+    ends = [(evidence.start // FANOUT**each + fine) * FANOUT**each for each in levels[1:]]
+    pieces = zip(levels, [evidence.start, *ends], [*ends, stop], strict=True)
+    yield [(each, low, min(high, stop)) for each, low, high in pieces if low < stop]
+
+
+def _heights(evidence: Evidence, tensors: Array, level: int, start: int, stop: int) -> tuple[Array, Array]:
+    """(n,) first steps, and (t, n) log2 of the largest magnitude in each column, the loss scale taken out; NaN: not
+    observed.
+
+    Of a scale that changed within a column the largest counts: the column is then lower than it was, not higher.
+    """
+    found = evidence.run.slice(RANGES, list(evidence.ranks), level, start, stop, ("call_count", "amax"), tensors)
+    calls, amax = (np.asarray(found.columns[name], np.float64) for name in ("call_count", "amax"))
+    steps = (found.first + np.arange(calls.shape[1])) * FANOUT**level
+    with np.errstate(divide="ignore"):
+        bits = np.where(calls > 0, np.where(amax > 0, np.log2(amax), ZERO_BITS), np.nan)
+    names = evidence.run.names()
+    if not evidence.is_loss_scaled or "loss_scale" not in names.series:
+        return steps, bits
+    row = np.array([names.series["loss_scale"]])
+    scale = evidence.run.slice(SERIES_PART, list(evidence.ranks), level, start, stop, ("max",), row).columns["max"][0]
+    shift = np.log2(scale, out=np.full(len(scale), np.nan), where=np.isfinite(scale) & (scale > 0))
+    return steps, np.where(bits == ZERO_BITS, bits, bits - shift)
+
+
+def _candidates(bits: Array, now: Array, least: float) -> list[int]:
+    """Places of gradients that are so far below a column of theirs."""
+    highest = np.where(np.isfinite(bits), bits, -np.inf).max(axis=1, initial=-np.inf)
+    could = np.flatnonzero(np.isfinite(now) & (highest - now >= least))
+    return could[np.argsort(now[could] - highest[could], kind="stable")][:MOST].tolist()
+
+
+def _fall_at(bits: Array, now: Array, place: int, least: float) -> tuple[float, int] | None:
+    """By how much it fell where it fell the most, less the median of what all fell by; and that column. None: it has
+    not, or it may come back."""
+    there = np.flatnonzero(np.isfinite(bits[place]))
+    row = bits[place][there]
+    if len(row) < FEWEST:
+        return None
+    smooth = _without_spikes(row)
+    windows = np.lib.stride_tricks.sliding_window_view(np.r_[np.full(BEFORE - 1, np.nan), smooth], BEFORE)
+    heights = np.minimum(smooth, _medians(windows))
+    drops = heights - np.maximum(np.append(np.maximum.accumulate(smooth[:0:-1])[::-1], -np.inf), now[place])
+    at = int(drops[FEWEST - 1 :].argmax()) + FEWEST - 1
+    column = int(there[at])
+    others = _medians(bits[:, max(0, column - BEFORE + 1) : column + 1]) - now
+    fell = float(drops[at] - max(0.0, float(np.median(others[np.isfinite(others)]))))
+    share_low = (np.count_nonzero(row[:at] <= heights[at] - least) + 0.5) / (at + 1)
+    return (fell, column) if fell >= least and share_low ** (len(row) - 1 - at) <= CHANCE else None
+
+
+def _without_spikes(row: Array) -> Array:
+    """Each the median of itself and its two neighbours: a spike of one column goes, an edge stays where it is."""
+    wide = np.pad(row, 1, mode="edge")
+    return np.median(np.stack([wide[:-2], wide[1:-1], wide[2:]]), axis=0)
+
+
+def _medians(values: Array) -> Array:
+    """(t,) medians of those of (t, n) that are not NaN; NaN where there is none."""
+    count = np.isfinite(values).sum(axis=1)
+    ordered, row, last = np.sort(values, axis=1), np.arange(len(values)), values.shape[1] - 1
+    lower, upper = ordered[row, np.maximum(count - 1, 0) // 2], ordered[row, np.minimum(count // 2, last)]
+    return (lower + upper) / 2
+
+
+LASTING = 32
+"""Last points that must all be low."""
+
+HISTORY = 32
+"""Points before them that tell what is usual."""
+
+FEWEST_OTHERS = 3
+"""Gradients of other parameters to compare with."""
+
+ALIKE_BITS = 4.0
+"""Of those that fell by as much but for this, the first is named: by which one the most changes from step to step."""
+
+MEASURED = 3
+"""Times that the full set must have been measured for the absolute limit."""
+
+
+class Vanished(msgspec.Struct, frozen=True):
+    """A gradient that has: `fall` in bits, below what `against` says; `since`: about the step, where it is known."""
+
+    tensor: int
+    fall: float
+    against: str
+    since: int | None = None
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding: the gradient that fell the most."""
+    tensors = tensors_of(evidence, "grad")
+    found = recent(evidence)
+    if not len(tensors) or not found.bits.size:
+        return
+    bits = np.where(found.zero[tensors], ZERO_BITS, unscaled(evidence, found)[tensors])
+    vanished = [
+        *_below_history(bits, limits["history_bits"], tensors),
+        *_since_long(evidence, bits, limits["history_bits"], tensors),
+        *_below_others(evidence, bits, limits["others_bits"], tensors),
+        *_below_limit(evidence, limits["least_rms"], tensors),
+    ]
+    if vanished:
+        yield _finding(evidence, *_first(vanished), found)
+
+
+def _first(vanished: list[Vanished]) -> tuple[Vanished, list[Vanished]]:
+    """The one that is named, and the others: one of each tensor."""
+    most: dict[int, Vanished] = {}
+    for each in sorted(vanished, key=lambda each: (each.since is not None, each.fall)):
+        most[each.tensor] = each
+    largest = max(each.fall for each in most.values())
+    order = sorted(most.values(), key=lambda each: (each.fall < largest - ALIKE_BITS, each.tensor))
+    return order[0], order[1:]
+
+
+def _below_history(bits: Array, least: float, tensors: Array) -> Iterable[Vanished]:
+    """By how much each fell below its own history, less what all fell by: in a training that converges all do."""
+    if bits.shape[1] < HISTORY + LASTING:
+        return
+    falls = np.array([_fall(row) for row in bits])
+    known = np.isfinite(falls)
+    if known.sum() <= FEWEST_OTHERS:
+        return
+    usual = max(0.0, float(np.median(falls[known])))
+    for at in np.flatnonzero(known & (np.nan_to_num(falls) - usual >= least)):
+        yield Vanished(int(tensors[at]), float(falls[at] - usual), "its own history")
+
+
+def _fall(row: Array) -> float:
+    """Bits from the median of the history down to the largest of the last points; NaN: not known."""
+    there = row[np.isfinite(row)]
+    if len(there) < HISTORY + LASTING:
+        return np.nan
+    return float(np.median(there[:-LASTING]) - there[-LASTING:].max())
+
+
+def _since_long(evidence: Evidence, bits: Array, least: float, tensors: Array) -> Iterable[Vanished]:
+    """Those that fell so long ago that what was before is no history any more, or not most of it."""
+    if bits.shape[1] < HISTORY + LASTING or len(tensors) <= FEWEST_OTHERS:
+        return
+    known = np.isfinite(bits).sum(axis=1) >= LASTING
+    now = np.full(len(bits), np.nan)
+    for at in np.flatnonzero(known):
+        now[at] = bits[at][np.isfinite(bits[at])][-LASTING:].max()
+    for fall in falls(evidence, tensors, now, least):
+        yield Vanished(int(tensors[fall.place]), fall.bits, "its own history", fall.step)
+
+
+def _below_others(evidence: Evidence, bits: Array, least: float, tensors: Array) -> Iterable[Vanished]:
+    """Weights (not biases: those before a normalisation have none) far below the other weights, in the whole window."""
+    is_weight = np.array([len(evidence.tensors.entries[int(each)].shape) > 1 for each in tensors], bool)
+    lasting = np.isfinite(bits).sum(axis=1) >= 2 * LASTING
+    among = np.flatnonzero(is_weight & lasting)
+    if len(among) <= FEWEST_OTHERS:
+        return
+    highest = np.array([np.nanmax(row) for row in bits[among]])
+    usual = float(np.median([np.median(row[np.isfinite(row)]) for row in bits[among]]))
+    for at in np.flatnonzero((usual - highest >= least) & (highest > ZERO_BITS)):
+        yield Vanished(int(tensors[among[at]]), float(usual - highest[at]), "the other weights' gradients")
+
+
+def _below_limit(evidence: Evidence, least_rms: float, tensors: Array) -> Iterable[Vanished]:
+    """An absolute limit, for presets: off by default."""
+    if least_rms <= 0:
+        return
+    # Ranks are not kept merged of squares: a run of many has its first looked at.
+    rank = None if len(evidence.ranks) <= FEW_RANKS else evidence.ranks[0]
+    window = evidence.window(("full_numel", "sum_sq"), WINDOW, rank=rank)
+    if "sum_sq" not in window.columns:
+        return
+    scale = evidence.series("loss_scale", window.start, window.stop) if evidence.is_loss_scaled else 1.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rms = np.sqrt(window.columns["sum_sq"][tensors] / window.columns["full_numel"][tensors]) / scale
+    for at, row in enumerate(rms):
+        last = row[np.isfinite(row)][-MEASURED:]
+        if len(last) == MEASURED and last.max() < least_rms:
+            yield Vanished(
+                int(tensors[at]), float(np.log2(least_rms / max(last.max(), 1e-60))), "the limit that was set"
+            )
+
+
+def _finding(evidence: Evidence, first: Vanished, others: list[Vanished], found: Recent) -> Finding:
+    entry = evidence.tensors.entries[first.tensor]
+    step = int(found.steps[np.flatnonzero(found.observed[first.tensor])[-1]])
+    rank, ranks = odd_rank(evidence, first.tensor, step, -1)
+    where = place(step, rank)
+    is_zero = bool(found.zero[first.tensor][found.observed[first.tensor]][-LASTING:].all())
+    text = (
+        "is zero in every element"
+        if is_zero
+        else f"has vanished: it is {2.0**first.fall:.2g} times below {first.against}"
+    )
+    return Finding(
+        rank=rank, step=step, tensor=entry.fqn, kind=entry.kind, subject="vanishing",
+        summary=f"{where}: {the(entry)} {text}.",
+        evidence=tuple(_evidence(evidence, first, others, found, ranks)),
+        remedy=tuple(_remedies()),
+        facts={"fall_bits": first.fall, "against": first.against, "all_zero": is_zero},
+    )  # fmt: skip
+
+
+def _evidence(evidence: Evidence, first: Vanished, others: list[Vanished], found: Recent, ranks: str) -> Iterator[str]:
+    row = unscaled(evidence, found)[first.tensor]
+    there = row[np.isfinite(row)]
+    count = int(found.observed[first.tensor].sum())
+    if len(there):
+        yield f"Its largest magnitude was {2.0 ** there[-1]:.3g} when it last was not 0, of {count} steps looked at."
+    if first.since is not None:
+        yield f"It fell soon after step {first.since}."
+    zeros = int(found.zero[first.tensor].sum())
+    if zeros:
+        yield f"In {zeros} of these steps all of its elements were 0."
+    if ranks:
+        yield ranks
+    if others:
+        yield f"{len(others)} more: {listed([evidence.tensors.entries[each.tensor] for each in others])}."
+
+
+def _remedies() -> Iterator[Remedy]:
+    because = "it rests on the size of the gradients alone; look at the modules between this one and the loss"
+    yield Remedy(
+        "See whether an activation behind it is dead or saturated, or a tensor is detached from the graph.", "", because
+    )
+    yield Remedy(
+        "Residual connections, normalisation, and an initialisation that fits the activation keep gradients alike.",
+        "for module in model.modules():\n"
+        "    if isinstance(module, torch.nn.Linear):\n"
+        "        torch.nn.init.kaiming_normal_(module.weight, nonlinearity='relu')",
+        because,
+    )
+
+
+RULE = Rule(
+    name="vanishing_gradient",
+    title="Gradients vanish",
+    severity="warning",
+    explanation="The gradients of a parameter have become far smaller than they were, or than the other layers' are, "
+    "and stay so: that layer does not learn any more. In a training that converges all fall alike, which is not told.",
+    check=check,
+    thresholds=(
+        Threshold("history_bits", 10.0, "bits", "How far below its own history, beyond what the others fell by."),
+        Threshold("others_bits", 20.0, "bits", "How far below the other weights' gradients, in all of the window."),
+        Threshold("least_rms", 0.0, "magnitude", "Root mean square below which one has vanished; 0: any is fine."),
+    ),
+)  # fmt: skip

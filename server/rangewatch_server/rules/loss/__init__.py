@@ -1,0 +1,1 @@
+"""Rules on the loss as it was logged: spikes and plateaus."""

@@ -1,0 +1,249 @@
+"""The loss scale falls at nearly every step, lies below what is of use, or cannot fall any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss_scale import settings as remedies
+from rangewatch_server.rules.loss_scale.causes import Blame, blame, device_of, module_of, scale, sentences
+from rangewatch_server.rules.loss_scale.history import MOST_RECENT, Change, History
+from rangewatch_server.rules.loss_scale.settings import settings, way_back
+from rangewatch_server.rules.nonfinite.code import FIND_BACKWARD
+from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+
+NEAR = 2
+"""Skipped steps that are so many apart belong together: one clean step between them is none."""
+
+LATELY = 32
+"""Steps before the last in which a skip means that it goes on."""
+
+STUCK = 4
+"""Skipped steps in a row that leave the scale as it is: more than the hysteresis of any known scaler."""
+
+
+LEAST_SCALE = 128.0
+"""Below this scale gradients under 5e-7 have lost bits in float16."""
+
+NAN_BITS = 6
+"""Halvings after which a gradient that overflowed would have been finite somewhere, or Inf."""
+
+
+class Burst(msgspec.Struct, frozen=True):
+    """Skipped steps one after the other, with the scale at the first and after the last.
+
+    `drops`: the newest of them, as a rule all; `first` and `count` are of all.
+    """
+
+    drops: tuple[Change, ...]
+    first: int
+    count: int
+    before: float
+    after: float
+    is_start: bool
+    """It began with the first steps of a process: the scaler's search for a scale."""
+    stuck: int
+    """How many of its last steps left the scale as it was."""
+
+    @property
+    def last(self) -> int:
+        return self.drops[-1].step
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether most steps of it were skipped."""
+        return self.count > 1 and 2 * self.count >= self.last - self.first + 1
+
+    @property
+    def bits(self) -> float:
+        """Halvings."""
+        return float(np.log2(self.before / self.after)) if self.after > 0 else float("inf")
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding a scaler."""
+    history = evidence.loss_scales
+    for scaler in history.scalers:
+        found = bursts(history, scaler)
+        collapse = next((each for each in reversed(found) if _is_collapse(evidence, each, limits)), None)
+        if collapse is None:
+            collapse = _too_low(history, scaler, found, limits["least_scale"])
+        if collapse is not None and not _has_recovered(history, scaler, collapse, limits["least_scale"]):
+            yield _finding(evidence, scaler, collapse, limits["least_scale"])
+
+
+def bursts(history: History, scaler: str) -> list[Burst]:
+    """Groups of skipped steps among the newest changes, in order."""
+    groups: list[list[Change]] = []
+    for each in history.recent:
+        if not each.skipped or each.of(scaler).before is None or (each.fell and not each.of(scaler).fell):
+            continue
+        if groups and each.step - groups[-1][-1].step <= NEAR:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return [_burst(history, scaler, group) for group in groups]
+
+
+def _burst(history: History, scaler: str, group: Sequence[Change]) -> Burst:
+    oldest, last = group[0].step, group[-1].of(scaler)
+    first, before = oldest, group[0].of(scaler).before
+    if len(history.recent) == MOST_RECENT and group[0] is history.recent[0]:
+        taken = history.last_taken(oldest)
+        first = history.start if taken is None else taken + 1
+        reported = history.columns(0, first, oldest + 1).high[scaler]
+        before = float(reported[~np.isnan(reported)][0])
+    after = last.before if last.after is None else last.after
+    is_start = any(begin <= first <= begin + NEAR for begin in history.begins)
+    count = len(group) + oldest - first
+    return Burst(tuple(group), first, count, before or 0.0, after or 0.0, is_start, _stuck(scaler, group))
+
+
+def _stuck(scaler: str, group: Sequence[Change]) -> int:
+    found = 0
+    for each in reversed(group):
+        if each.of(scaler).after not in (each.of(scaler).before, None):
+            break
+        found += 1
+    return found
+
+
+def _is_collapse(evidence: Evidence, burst: Burst, limits: Thresholds) -> bool:
+    if burst.stuck >= STUCK:
+        return True
+    if burst.count < limits["skipped_in_a_row"]:
+        return False
+    if burst.after < limits["least_scale"] <= burst.before:
+        return True
+    if burst.is_start:  # a high first scale takes many halvings; but none mends the forward pass
+        return blame(evidence, burst.drops).what == "forward"
+    return burst.bits >= limits["skipped_in_a_row"] / 2
+
+
+def _too_low(history: History, scaler: str, found: Sequence[Burst], least: float) -> Burst | None:
+    """The skips since the scale last grew, where they brought it below `least` and it still is."""
+    last = history.last(scaler)
+    crossed = [at for at, each in enumerate(found) if each.after < least <= each.before]
+    if last is None or last >= least or not crossed:
+        return None
+    cross = found[crossed[-1]]
+    grew = max((each.step for each in history.recent if each.step < cross.first and each.of(scaler).grew), default=-1)
+    begin = max((each for each in history.begins if each <= cross.first), default=0)
+    all_of = [each for each in found if each.first > max(grew, begin - 1)]
+    drops = tuple(drop for each in all_of for drop in each.drops)
+    count = sum(each.count for each in all_of)
+    return Burst(drops, all_of[0].first, count, all_of[0].before, all_of[-1].after, all_of[0].is_start, 0)
+
+
+def _has_recovered(history: History, scaler: str, burst: Burst, least: float) -> bool:
+    """Whether it has grown again since, to what is of use."""
+    last = history.last(scaler)
+    grew = any(each.step > burst.last and each.of(scaler).grew for each in history.recent)
+    return grew and last is not None and last >= least
+
+
+def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Finding:
+    found = blame(evidence, burst.drops)
+    goes_on = burst.last >= evidence.loss_scales.stop - LATELY
+    rank = "" if found.rank is None else f", rank {found.rank}"
+    return Finding(
+        severity="critical" if goes_on and (burst.is_dense or burst.stuck >= STUCK) else "warning",
+        rank=found.rank, step=burst.first, subject=scaler,
+        tensor=None if found.entry is None else found.entry.fqn,
+        kind=None if found.entry is None else found.entry.kind,
+        summary=f"Step {burst.first}{rank}: {_what(burst, goes_on)}; {_why(found, burst)}.",
+        evidence=(
+            *_evidence(evidence, burst, found, least),
+            *way_back(settings(evidence, scaler), burst.before, burst.after),
+        ),
+        remedy=tuple(_remedies(evidence, found, burst)),
+        facts={
+            "scaler": scaler, "scale_before": burst.before, "scale_after": burst.after, "cause": found.what,
+            "skipped_steps": burst.count, "last_skipped_step": burst.last,
+        },
+    )  # fmt: skip
+
+
+def _what(burst: Burst, goes_on: bool) -> str:
+    if burst.stuck >= STUCK:
+        return f"{burst.stuck} steps are skipped and the loss scale stays at {scale(burst.after)}, its minimum or fixed"
+    fall = f"the loss scale {'collapses' if burst.is_dense else 'falls'} from {scale(burst.before)} to "
+    steps = f", {burst.count} of {burst.last - burst.first + 1} steps skipped" if burst.count > 1 else ""
+    return fall + scale(burst.after) + steps + ("" if goes_on else f" until step {burst.last}")
+
+
+def _why(found: Blame, burst: Burst) -> str:
+    if found.entry is None:
+        return "what overflows was not recorded"
+    first = f"{the(found.entry)} holds {found.held} first"
+    if found.what == "forward":
+        return f"{first}, in the forward pass, which no scale mends"
+    if _stays_nan(found, burst):
+        return f"{first}, which a smaller scale does not mend"
+    return first
+
+
+def _stays_nan(found: Blame, burst: Burst) -> bool:
+    """Whether a gradient was NaN, and never Inf, however small the scale became: that is no overflow."""
+    return found.what == "gradient" and found.only_nan and burst.bits >= NAN_BITS
+
+
+def _evidence(evidence: Evidence, burst: Burst, found: Blame, least: float) -> Iterator[str]:
+    steps = f"steps {burst.first} to {burst.last}" if burst.count > 1 else f"step {burst.first}"
+    yield (
+        f"Skipped in {steps}: {burst.count}; the loss scale was {scale(burst.before)} at the first and "
+        f"{scale(burst.after)} after the last."
+    )
+    if burst.first > evidence.loss_scales.start and burst.is_start:
+        yield "A process began with them."
+    yield from sentences(evidence, found)
+    if found.what == "forward":
+        yield "The loss scale multiplies gradients only: it falls, and what is wrong stays."
+    if _stays_nan(found, burst):
+        yield "It held NaN and no Inf at each scale: that is not an overflow of the scaled gradient."
+    if burst.after < least:
+        yield f"Below a scale of {scale(least)} small gradients are lost in float16."
+
+
+def _remedies(evidence: Evidence, found: Blame, burst: Burst) -> Iterator[Remedy]:
+    device = device_of(evidence)
+    if found.entry is None:
+        text = "Record what the optimizer gets too, to see who overflows: attach(..., level='frames')."
+        yield Remedy(text, "", "no recorded tensor was NaN or Inf at the skipped steps")
+        return
+    module, first = module_of(found.entry), f"{the(found.entry)} is the first to be {found.held}"
+    if found.entry.kind == "weight":
+        yield Remedy("Go back to a checkpoint from before that step: the weights hold it already.", "", first)
+        return
+    stays_nan = _stays_nan(found, burst)
+    if stays_nan:
+        text = f"Look for a root, norm, logarithm or division of 0 behind {module or 'the model'}, and add an epsilon."
+        yield Remedy(text, FIND_BACKWARD, first)
+    if found.what == "forward" and found.only_nan:
+        yield remedies.check_weights(module, f"{first}, and never Inf: its weights or its input may be NaN already")
+    if found.what != "reduction":
+        yield remedies.float32(module, f"{first}, in {found.entry.dtype}")
+    if found.what == "gradient" and not stays_nan:
+        yield remedies.clip("it holds back weights that grow; what overflows already it does not mend")
+    if found.entry.dtype == "float16" or found.what == "reduction":
+        yield remedies.bf16(device, "bfloat16 has the range of float32")
+
+
+RULE = Rule(
+    name="loss_scale_collapse",
+    title="Loss scale collapses",
+    severity="critical",
+    explanation="Step after step is skipped, and the loss scale halved each time: the weights are not updated. It is "
+    "not the search at the start, which ends at a scale that fits. Where the forward pass holds NaN or Inf the scale "
+    "is not to blame, and no scale mends it. A scale that has become small loses small gradients.",
+    check=check,
+    thresholds=(
+        Threshold("skipped_in_a_row", 8, "steps", "So many skipped steps in a row are no search any more."),
+        Threshold("least_scale", LEAST_SCALE, "", "Below this scale small gradients are lost in float16."),
+    ),
+    explains=("gradient_underflow", "underflow_rising", "unchanged_weights"),
+)

@@ -1,0 +1,293 @@
+"""What is known around one first NaN or Inf: what the agent saw at that moment, and what was recorded before.
+
+One step of one rank, as the search for the first NaN or Inf looks at it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch.wire.records import KINDS
+from rangewatch_server.numerics import origin
+from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART
+from rangewatch_server.rules.evidence import BACKWARD, OPTIMIZER, Evidence
+from rangewatch_server.rules.nonfinite.details import Context, TensorDetails
+from rangewatch_server.rules.recent import rows_of
+from rangewatch_server.rules.trend import Growth, growing
+
+Array = NDArray[Any]
+
+_COLUMNS = (*origin.COLUMNS, "numel", "amax")
+
+
+class Bad(msgspec.Struct, frozen=True):
+    """One rank's first bad tensor of a step."""
+
+    step: int
+    rank: int
+    tensor: int
+    call_index: int
+    nan_count: int
+    inf_count: int
+    numel: int
+
+
+class StepView:
+    """The tensors of a rank at a step; `columns[name]`: (t,), in the order of `Evidence.tensors`.
+
+    `without`: (t,) bool, tensors that count as finite.
+    """
+
+    def __init__(self, evidence: Evidence, rank: int, step: int, without: Array | None = None) -> None:
+        self.evidence, self.rank, self.step = evidence, rank, step
+        self.entries = evidence.tensors.entries
+        wanted = [name for name in _COLUMNS if name in evidence.run.names().fill[RANGES]]
+        block = evidence.run.slice(RANGES, [rank], 0, step, step + 1, wanted, np.arange(len(self.entries)))
+        self.columns = {name: np.array(values[:, 0], np.float64) for name, values in block.columns.items()}
+        if without is not None:
+            for name in ("nan_count", "inf_count"):
+                self.columns[name][without] = 0.0
+
+    @cached_property
+    def is_bad(self) -> Array:
+        """(t,) bool: it held NaN or Inf."""
+        return (self.columns["nan_count"] > 0) | (self.columns["inf_count"] > 0)
+
+    def is_of(self, *kinds: str) -> Array:
+        """(t,) bool: it was observed, and is of one of these kinds."""
+        wanted = np.isin(self.evidence.tensors.kind_rows, [KINDS.index(kind) for kind in kinds])
+        return wanted & (self.columns["call_count"] > 0)
+
+    def in_order(self, chosen: Array) -> list[int]:
+        """Ordinals of the chosen, (t,) bool, in call order."""
+        found = np.flatnonzero(chosen)
+        return [int(each) for each in found[np.argsort(self.evidence.tensors.position[found], kind="stable")]]
+
+    def first(self) -> Bad | None:
+        """The tensor that held NaN or Inf first; None when all are finite."""
+        tensors = self.evidence.tensors
+        at = origin.first_bad(self.columns, tensors.call_index, tensors.kind_rows)
+        if at is None:
+            return None
+        counts = (int(self.columns[name][at]) for name in ("nan_count", "inf_count", "numel"))
+        return Bad(self.step, self.rank, at, int(tensors.call_index[at]), *counts)
+
+    def before(self, tensor: int, *kinds: str) -> list[int]:
+        """Finite tensors of these kinds that come before this one in call order."""
+        position = self.evidence.tensors.position
+        return self.in_order(self.is_of(*kinds) & ~self.is_bad & (position < position[tensor]))
+
+    def find(self, fqn: str, kind: str) -> list[int]:
+        """Those of this module or parameter and kind that were observed."""
+        return [each for each in self.in_order(self.is_of(kind)) if self.entries[each].fqn == fqn]
+
+    def amax(self, tensor: int) -> float:
+        """Its largest finite magnitude."""
+        return float(self.columns["amax"][tensor])
+
+    def loss(self) -> float | None:
+        """The loss that was logged for the step, NaN and Inf too; None where none was."""
+        if not self.evidence.has_series("loss"):
+            return None
+        run = self.evidence.run
+        rows = np.array([run.names().series["loss"]])
+        found = run.slice(SERIES_PART, [self.rank], 0, self.step, self.step + 1, ("count", "last"), rows)
+        return float(found.columns["last"][0, 0]) if found.columns["count"][0, 0] > 0 else None
+
+    def is_contained(self) -> bool:
+        """Whether it held Inf alone, and neither its gradients nor its loss took it over, as with masks."""
+        loss = self.loss()
+        is_in_gradients = (self.is_of(*BACKWARD, *OPTIMIZER) & self.is_bad).any()
+        is_seen = self.is_of(*BACKWARD).any()
+        return bool(is_seen and not self.columns["nan_count"].any() and not is_in_gradients) and (
+            loss is None or bool(np.isfinite(loss))
+        )
+
+
+HISTORY = 64
+"""Steps before the first bad one that are looked at."""
+
+
+class Case:
+    """One rank's first bad tensor of a step, with what is known around it. `view`: that step of that rank."""
+
+    def __init__(self, evidence: Evidence, bad: Bad, view: StepView) -> None:
+        self.evidence, self.bad, self.view = evidence, bad, view
+        self.entry = evidence.tensors.entries[bad.tensor]
+
+    @cached_property
+    def context(self) -> Context | None:
+        """What the agent told of this very tensor; None where it told nothing that can be read."""
+        mine = self.entry.fqn, self.entry.kind, self.entry.index
+        for event in self.evidence.events("nonfinite"):
+            if (event.rank, event.step) == (self.bad.rank, self.bad.step):
+                try:
+                    found = msgspec.convert(event.data, Context)
+                except msgspec.ValidationError:
+                    continue
+                if (found.fqn, found.kind, found.index) == mine:
+                    return found
+        return None
+
+    @cached_property
+    def inputs(self) -> tuple[TensorDetails, ...] | None:
+        """The module's floating-point inputs; None where they are not known."""
+        reported = self.context.inputs if self.context is not None else None
+        return reported if reported is not None else self._rows(self.entry.fqn, "input")
+
+    @cached_property
+    def model_inputs(self) -> tuple[TensorDetails, ...] | None:
+        """The model's own; empty where it takes none, such as token ids."""
+        reported = self.context.model_inputs if self.context is not None else None
+        return reported if reported is not None else self._rows("", "input")
+
+    @cached_property
+    def weights(self) -> tuple[TensorDetails, ...] | None:
+        """The parameters of the module, as its forward used them; None where they are not known."""
+        reported = self.context.weights if self.context is not None else None
+        if reported is not None:
+            return reported
+        return self._weights_of(self.view)
+
+    @property
+    def bad_weights(self) -> tuple[TensorDetails, ...]:
+        """Those of them that held NaN or Inf."""
+        return tuple(each for each in self.weights or () if each.is_bad)
+
+    @property
+    def bad_inputs(self) -> tuple[TensorDetails, ...]:
+        """The same of the inputs."""
+        return tuple(each for each in self.inputs or () if each.is_bad)
+
+    @property
+    def bad_model_inputs(self) -> tuple[TensorDetails, ...]:
+        """The same of the model's; without masks, where -Inf is meant."""
+        return tuple(each for each in self.model_inputs or () if each.is_bad and not each.is_mask)
+
+    @property
+    def large_input(self) -> TensorDetails | None:
+        """The finite input with the least headroom."""
+        finite = [each for each in self.inputs or () if not each.is_bad and each.amax > 0]
+        return min(finite, key=lambda each: each.headroom, default=None)
+
+    @cached_property
+    def previous(self) -> int | None:
+        """The output that comes before it in call order and is finite."""
+        found = self.view.before(self.bad.tensor, "output")
+        return found[-1] if found else None
+
+    def maker(self, facts: TensorDetails) -> int | None:
+        """The output, the first in call order, whose largest magnitude is that of a later module's input."""
+        outputs = self.view.before(self.bad.tensor, "output")
+        return next((each for each in outputs if facts.amax > 0 and self.view.amax(each) == facts.amax), None)
+
+    @cached_property
+    def growth(self) -> Growth | None:
+        """Of the tensor itself in the steps before."""
+        return self.growth_of(self.bad.tensor)
+
+    def growth_of(self, tensor: int) -> Growth | None:
+        """How a tensor grew until the step before."""
+        return growing(self._steps, self._bits[tensor])
+
+    @cached_property
+    def gradient_growth(self) -> Growth | None:
+        """How the largest gradient of a parameter grew, the loss scale taken out."""
+        return self._growth_of_kind("grad")
+
+    @cached_property
+    def output_growth(self) -> Growth | None:
+        """How the largest output grew."""
+        return self._growth_of_kind("output")
+
+    @property
+    def largest_output_before(self) -> float | None:
+        """Largest magnitude of any output in the last step before; None where none was observed."""
+        rows = np.isin(self.evidence.tensors.kind_rows, rows_of(("output",)))
+        largest = np.fmax.reduce(self._bits[rows], axis=0, initial=-np.inf)
+        known = largest[np.isfinite(largest)]
+        return float(2.0 ** known[-1]) if len(known) else None
+
+    def amax_before(self, tensor: int) -> float | None:
+        """Largest magnitude of a tensor in the last step before in which it was observed."""
+        known = self._bits[tensor][np.isfinite(self._bits[tensor])]
+        return float(2.0 ** known[-1]) if len(known) else None
+
+    def is_first_step(self) -> bool:
+        """Whether nothing was recorded of this rank's process before."""
+        return self.bad.step == self.process_start or not np.isfinite(self._bits).any()
+
+    @cached_property
+    def process_start(self) -> int:
+        """First step of the process whose record of this step is shown."""
+        return int(self._process.first_step)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it was so at the first step of a process that went on from another one's."""
+        return self.is_restart and self.bad.step == self.process_start
+
+    @property
+    def is_restart(self) -> bool:
+        """Whether that process went on from another one's, as from a checkpoint."""
+        return self._process.ordinal > 1 or self.process_start > 0
+
+    @cached_property
+    def _process(self) -> Any:
+        """Its row of `streams`."""
+        rows = self.evidence.run.ranks[self.bad.rank].visible()
+        return next(row for row, _ in rows if row.first_step <= self.bad.step)
+
+    @cached_property
+    def _steps(self) -> np.ndarray:
+        return self.evidence.window((), HISTORY, self.bad.step, self.bad.rank).steps
+
+    @cached_property
+    def _bits(self) -> np.ndarray:
+        """(t, n) log2 of the largest magnitudes, NaN where there is none."""
+        wanted = ("call_count", "amax", "nan_count", "inf_count")
+        columns = self.evidence.window(wanted, HISTORY, self.bad.step, self.bad.rank).columns
+        is_clean = (columns["call_count"] > 0) & (columns["nan_count"] + columns["inf_count"] == 0)
+        with np.errstate(divide="ignore"):
+            return np.where(is_clean & (columns["amax"] > 0), np.log2(columns["amax"]), np.nan)
+
+    def _growth_of_kind(self, kind: str) -> Growth | None:
+        rows = np.isin(self.evidence.tensors.kind_rows, rows_of((kind,)))
+        if not rows.any() or not len(self._steps):
+            return None
+        bits = np.where(np.isnan(self._bits[rows]), -np.inf, self._bits[rows]).max(axis=0)
+        if kind == "grad" and self.evidence.is_loss_scaled:
+            start, stop = int(self._steps[0]), int(self._steps[-1]) + 1
+            with np.errstate(invalid="ignore", divide="ignore"):
+                bits = bits - np.log2(self.evidence.series("loss_scale", start, stop, self.bad.rank))
+        return growing(self._steps, bits)
+
+    def _rows(self, fqn: str, kind: str) -> tuple[TensorDetails, ...] | None:
+        found = self.view.find(fqn, kind)
+        return tuple(self._facts(self.view, each, f"input[{self.view.entries[each].index}]") for each in found) or None
+
+    def _weights_of(self, view: StepView) -> tuple[TensorDetails, ...] | None:
+        prefix = f"{self.entry.fqn}." if self.entry.fqn else ""
+        rows = [each for each in view.in_order(view.is_of("weight")) if view.entries[each].fqn.startswith(prefix)]
+        return tuple(self._facts(view, each, view.entries[each].fqn) for each in rows) or None
+
+    @property
+    def step_of_finite_weights(self) -> int | None:
+        """A later step before which all weights of this rank were looked at, and finite: so they had been until then.
+
+        None where they were not, or nobody looked.
+        """
+        stop = min(self.bad.step + 2 * HISTORY, self.evidence.stop)
+        found = self.evidence.series("weights_finite", self.bad.step + 1, stop, self.bad.rank)
+        known = np.flatnonzero(np.isfinite(found))
+        return self.bad.step + 1 + int(known[0]) if len(known) and found[known[0]] > 0 else None
+
+    def _facts(self, view: StepView, tensor: int, name: str) -> TensorDetails:
+        entry, columns = view.entries[tensor], view.columns
+        counts = (int(columns[each][tensor]) for each in ("nan_count", "inf_count"))
+        return TensorDetails(name, entry.dtype, int(columns["numel"][tensor]), view.amax(tensor), *counts)

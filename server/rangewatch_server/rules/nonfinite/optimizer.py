@@ -1,0 +1,88 @@
+"""What the optimizer's settings and state tell of a weight that turned NaN or Inf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from rangewatch_server.numerics.headroom import limits_of
+from rangewatch_server.rules.nonfinite.case import Case
+from rangewatch_server.rules.nonfinite.details import Context, Optimizer
+from rangewatch_server.rules.nonfinite.text import NEAR_BITS, counts, headroom
+
+_SQUARES = ("exp_avg_sq", "square_avg", "sum", "v")
+"""Names of the squared gradients in the state of torch's optimizers, whose root is divided by."""
+
+
+def optimizer_of(case: Case, parameter: str) -> Optimizer | None:
+    """The optimizer of the parameter, as the agent saw it at this step or the next; None where it did not."""
+    for event in case.evidence.events("nonfinite"):
+        if event.rank == case.bad.rank and 0 <= event.step - case.bad.step <= 1:
+            try:
+                found = msgspec.convert(event.data, Context).optimizer
+            except msgspec.ValidationError:
+                continue
+            if found is not None and found.parameter == parameter:
+                return found
+    return None
+
+
+def optimizer_fault(case: Case, parameter: str) -> str:
+    """What it did: "eps" (a division by zero), "state" (its state is not finite), "growth" (outputs or gradients grew
+    before); "written": not the optimizer, whose update must have been finite; "" where none of these is shown.
+    """
+    optimizer = optimizer_of(case, parameter)
+    if optimizer is not None and _divides_by_zero(optimizer):
+        return "eps"
+    if optimizer is not None and any(each.is_bad for each in optimizer.state):
+        return "state"
+    if _has_grown(case):
+        return "growth"
+    return "written" if optimizer is not None and _is_innocent(optimizer) else ""
+
+
+def optimizer_sentences(case: Case, parameter: str) -> Iterator[str]:
+    """The evidence for that."""
+    optimizer = optimizer_of(case, parameter)
+    if optimizer is None:
+        return
+    settings = {"lr": optimizer.lr, "eps": optimizer.eps}
+    reported = ", ".join(f"{name} {value:g}" for name, value in settings.items() if value is not None)
+    yield f"The optimizer is {optimizer.name} with {reported}." if reported else f"The optimizer is {optimizer.name}."
+    if _divides_by_zero(optimizer):
+        squares = next(each for each in optimizer.state if each.name in _SQUARES)
+        word = "is 0" if optimizer.eps == 0 else f"is 0 in {squares.dtype}"
+        yield (
+            f"eps {word}, and {squares.zero_count} of {squares.numel} elements of its {squares.name} are 0: "
+            "its update divides 0 by 0 there."
+        )
+    bad = [each for each in optimizer.state if each.is_bad]
+    if bad:
+        yield f"Its {bad[0].name} for this weight held {counts(bad[0])}."
+    elif optimizer.state and not _divides_by_zero(optimizer):
+        so = ", and so was its update: something else wrote to the weight" if _is_innocent(optimizer) else ""
+        yield f"Its state for this weight was finite{so}."
+
+
+def _divides_by_zero(optimizer: Optimizer) -> bool:
+    """Whether eps is nothing in the dtype of the squares, and some of these are 0."""
+    eps = optimizer.eps
+    return eps is not None and any(
+        each.name in _SQUARES and each.zero_count > 0 and eps < limits_of(each.dtype).smallest_subnormal / 2
+        for each in optimizer.state
+    )
+
+
+def _is_innocent(optimizer: Optimizer) -> bool:
+    """Whether its last update was finite: it is of a class that adds no more to a weight than its state and lr tell."""
+    is_known = optimizer.name in ("Adam", "AdamW", "SGD") and optimizer.lr is not None and optimizer.lr < 1.0
+    largest = max((each.amax for each in optimizer.state), default=0.0)
+    is_small = all(headroom(each.dtype, largest) > NEAR_BITS for each in optimizer.state)
+    is_clean = bool(optimizer.state) and not any(each.is_bad for each in optimizer.state)
+    return is_known and is_clean and is_small and not _divides_by_zero(optimizer)
+
+
+def _has_grown(case: Case) -> bool:
+    """Whether outputs or gradients were growing until then: that is what too large updates look like."""
+    return case.output_growth is not None or case.gradient_growth is not None

@@ -1,0 +1,196 @@
+"""What made the first NaN or Inf, as far as the evidence proves it: an operation, a weight, the data, the backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+
+from rangewatch_server.rules.nonfinite import forward as forward
+from rangewatch_server.rules.nonfinite.case import Case
+from rangewatch_server.rules.nonfinite.details import TensorDetails
+from rangewatch_server.rules.nonfinite.optimizer import optimizer_fault, optimizer_sentences
+from rangewatch_server.rules.nonfinite.text import counts, name_of, range_words
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """`kind`: "data", "weight", "optimizer", "forward", "between" (code between modules), "loss", "backward" or
+    "reduction". `cause` tells forward origins apart, see `nonfinite_forward.cause_of`; "" else. `where`: the module or
+    parameter to look at, "" for the model itself or its loss. `reported`: sentences.
+    """
+
+    kind: str
+    where: str
+    reported: tuple[str, ...]
+    cause: str = ""
+
+
+def origin_of(case: Case) -> Origin:
+    """The origin of a case."""
+    return _BY_KIND[case.entry.kind](case)
+
+
+def _output(case: Case) -> Origin:
+    if case.bad_model_inputs:
+        return _data(case, case.bad_model_inputs)
+    if case.bad_weights:
+        return _weight(case, case.bad_weights)
+    if case.bad_inputs and not forward.is_masked(case):
+        return _between(case, case.bad_inputs[0].name)
+    return Origin("forward", case.entry.fqn, tuple(forward.sentences(case)), forward.cause_of(case))
+
+
+def _input(case: Case) -> Origin:
+    return _between(case, "input") if case.entry.fqn else _data(case, ())
+
+
+def _data(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
+    reported = [f"The model's own {each.name} held {counts(each)} already: it came with the batch." for each in bad]
+    if case.bad_weights:
+        reported.append(f"The weight {case.bad_weights[0].name} was not finite either.")
+    return Origin("data", "", tuple(reported or ["It is the model's own input: it came with the batch."]))
+
+
+def _between(case: Case, name: str) -> Origin:
+    """A module that was given NaN or Inf which no module had put out."""
+    parent = case.entry.fqn.rpartition(".")[0]
+    reported = [
+        f"Its {name} held NaN or Inf already, which no module's output before it did: code between the modules made "
+        f"it, in the forward of {parent or 'the model'}."
+    ]
+    if case.previous is not None:
+        entry = case.view.entries[case.previous]
+        reported.append(
+            f"The last finite output before it in call order is {name_of(entry.fqn)}'s, "
+            f"{range_words(entry.dtype, case.view.amax(case.previous))}."
+        )
+    masked = [each for each in case.bad_inputs if each.masked_rows]
+    reported += [forward.masked_words(each) for each in masked]
+    return Origin("between", parent, tuple(reported), "masked" if masked else "")
+
+
+def _own_weight(case: Case) -> Origin:
+    facts = TensorDetails(
+        case.entry.fqn, case.entry.dtype, case.bad.numel, case.view.amax(case.bad.tensor), case.bad.nan_count,
+        case.bad.inf_count,
+    )  # fmt: skip
+    return _weight(case, (facts,))
+
+
+def _weight(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
+    first = bad[0]
+    reported = [f"The weight {each.name} held {counts(each)} as this forward used it." for each in bad[:3]]
+    if case.is_first_step():
+        if not case.is_loaded:
+            reported.append("No step before it is recorded: it was loaded, or initialised, so.")
+        return Origin("weight", first.name, tuple(reported))
+    reported += _turned_bad(case, first.name)
+    reported += optimizer_sentences(case, first.name)
+    fault = optimizer_fault(case, first.name)
+    return Origin("optimizer" if fault not in ("", "written") else "weight", first.name, tuple(reported), fault)
+
+
+def _turned_bad(case: Case, name: str) -> Iterator[str]:
+    before = case.bad.step - 1
+    if "Embedding" in case.entry.module:
+        yield (
+            f"All that was recorded of step {before} on this rank was finite. But an embedding reads only the rows "
+            "that a batch asks for: a bad row shows with the first batch that does, and may have been bad for long."
+        )
+    else:
+        yield f"All that was recorded of step {before} on this rank was finite: it turned bad after that forward."
+    gradient = next((each for kind in ("reduced_grad", "grad") for each in _of(case, name, kind)), None)
+    if gradient is None:
+        yield "Its gradient is not recorded (kinds=grad would): whether that was finite is not known."
+    elif (amax := case.amax_before(gradient)) is not None:
+        yield (
+            f"Its gradient at that step was finite, {range_words(case.view.entries[gradient].dtype, amax)}: the "
+            "optimizer's update did it, or something else that writes to weights, such as loading a checkpoint."
+        )
+
+
+def _of(case: Case, fqn: str, kind: str) -> list[int]:
+    entries = case.view.entries
+    return [place for place, each in enumerate(entries) if (each.fqn, each.kind) == (fqn, kind)]
+
+
+def _update(case: Case) -> Origin:
+    reported = ["The optimizer's update of it was the first to be so: what the optimizer was given was finite."]
+    reported += optimizer_sentences(case, case.entry.fqn)
+    return Origin("optimizer", case.entry.fqn, tuple(reported), optimizer_fault(case, case.entry.fqn) or "update")
+
+
+def _reduced(case: Case) -> Origin:
+    own = _of(case, case.entry.fqn, "grad")
+    if own and case.view.columns["call_count"][own[0]] > 0:
+        words = range_words(case.view.entries[own[0]].dtype, case.view.amax(own[0]))
+        reported = [f"As it accumulated on this rank the gradient was finite, {words}."]
+    else:
+        reported = ["What this rank itself added to it is not recorded (kinds=grad would)."]
+    reported.append("Between the backward and the optimizer stand the reduction over ranks, unscaling and clipping.")
+    return Origin("reduction", case.entry.fqn, tuple(reported))
+
+
+def _backward(case: Case) -> Origin:
+    loss = case.view.loss()
+    is_forward_clean = not (case.view.is_of("output", "input", "weight") & case.view.is_bad).any()
+    if loss is not None and not np.isfinite(loss) and is_forward_clean:
+        return _loss(case, loss)
+    module = case.entry.fqn if case.entry.kind == "grad_output" else case.entry.fqn.rpartition(".")[0]
+    reported = (
+        [] if loss is None else [f"The loss was finite, {loss:.3g}." if np.isfinite(loss) else f"The loss was {loss}."]
+    )
+    if case.entry.kind == "grad":
+        return _parameter_gradient(case, module, reported)
+    earlier = case.view.before(case.bad.tensor, "grad_output")
+    if not earlier:
+        reported.append("No recorded gradient came before it: it comes out of the backward of the loss itself.")
+        return Origin("backward", "", tuple(reported), "loss")
+    entry = case.view.entries[earlier[-1]]
+    words = range_words(entry.dtype, case.view.amax(earlier[-1]))
+    reported.append(f"The gradient before it, of the output of {name_of(entry.fqn)}, was finite, {words}.")
+    reported.append(
+        f"So it was made in the backward of {name_of(entry.fqn)}, or of code between that and {name_of(module)}."
+    )
+    return Origin("backward", entry.fqn, tuple(reported))
+
+
+def _parameter_gradient(case: Case, module: str, reported: list[str]) -> Origin:
+    own = case.view.find(module, "grad_output")
+    finite = [each for each in own if not case.view.is_bad[each]]
+    if finite:
+        words = range_words(case.view.entries[finite[0]].dtype, case.view.amax(finite[0]))
+        reported.append(
+            f"The gradient of the output of {name_of(module)} was finite, {words}: its own backward made it."
+        )
+    else:
+        reported.append(
+            f"The gradient of the output of {name_of(module)} is not recorded: where it was made is not known."
+        )
+    return Origin("backward", module, tuple(reported))
+
+
+def _loss(case: Case, loss: float) -> Origin:
+    word = "NaN" if np.isnan(loss) else "Inf"
+    reported = [
+        f"The loss of this step was {word}, and every output that is recorded was finite: the loss function made it."
+    ]
+    outputs = case.view.in_order(case.view.is_of("output"))
+    if outputs:
+        entry = case.view.entries[outputs[-1]]
+        words = range_words(entry.dtype, case.view.amax(outputs[-1]))
+        reported.append(f"The last output, of {name_of(entry.fqn)}, was finite, {words}.")
+    if (before := case.largest_output_before) is not None:
+        reported.append(f"The largest output of the step before was {before:.3g}.")
+    if (growth := case.output_growth) is not None:
+        reported.append(
+            f"The largest output had been growing {growth.bits_a_step:.2g} bits a step for {growth.steps} steps."
+        )
+    return Origin("loss", "", tuple(reported))
+
+
+_BY_KIND: dict[str, Callable[[Case], Origin]] = {
+    "output": _output, "input": _input, "weight": _own_weight, "grad_output": _backward, "grad": _backward,
+    "reduced_grad": _reduced, "update": _update,
+}  # fmt: skip

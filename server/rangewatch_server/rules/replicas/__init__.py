@@ -1,0 +1,1 @@
+"""Ranks of a replicated model that no longer hold the same values."""

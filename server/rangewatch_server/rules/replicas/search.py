@@ -1,0 +1,137 @@
+"""Which replicas differ, since which step, and how the ranks fall into those that agree: by their checksums.
+
+All ranks merged have the largest and the smallest checksum of each single step: where they are the same number all are
+alike, so one stream tells it, however many ranks there are. Ranks themselves are asked at the one step that counts.
+What has come to differ stays so, and the first step is found by halving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rangewatch.wire.records import KINDS
+from rangewatch_server.core import deadline
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES
+from rangewatch_server.rules.evidence import WINDOW, Array, Evidence
+from rangewatch_server.rules.replicas.groups import LARGEST, SMALLEST, Difference, groups_of, incarnations
+
+MOST_TENSORS = 8
+"""Tensors of those that differ whose first step is looked for."""
+
+FAR = 4_096
+"""Steps before the last in which each tensor's newest checksum is looked for, and steps without any that are passed."""
+
+LEVEL = 2
+"""Of the pyramid, whose columns say in which single steps there are any."""
+
+
+class Replicas:
+    """A run's checksums, of all ranks merged, since the last of them was started."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        known = evidence.run.names().fill[RANGES]
+        kinds = [KINDS.index("grad"), KINDS.index("reduced_grad")]
+        has_any = {LARGEST, SMALLEST} <= set(known) and len(evidence.ranks) > 1
+        self._rows = np.flatnonzero(np.isin(evidence.tensors.kind_rows, kinds)) if has_any else np.zeros(0, np.int64)
+        self._started = incarnations(evidence)
+        self.start = max((each.first_step for each in self._started.values()), default=0)
+        self.stop = evidence.whole_stop
+        self.kind_rows = evidence.tensors.kind_rows
+        self.compared: set[int] = set()
+        """Tensors that had a checksum in the steps that `differing` looked at."""
+
+    def differing(self) -> dict[int, int]:
+        """Tensor -> the first step that was looked at in which its replicas differ: each one's newest checksums."""
+        found: dict[int, int] = {}
+        for start, stop in self._newest_windows():
+            largest, smallest = self._read(self._rows, start, stop)
+            differs = (largest > 0) & (largest != smallest)
+            self.compared |= set(self._rows[(largest > 0).any(axis=1)].tolist())
+            for at in np.flatnonzero(differs.any(axis=1)):
+                found.setdefault(int(self._rows[at]), start + int(differs[at].argmax()))
+        return found
+
+    def _newest_windows(self) -> Iterator[tuple[int, int]]:
+        """Steps in which the newest checksum of any tensor lies, and the last ones, ascending."""
+        if not len(self._rows) or self.start >= self.stop:
+            return
+        width, low = FANOUT**LEVEL, max(self.start, self.stop - FAR)
+        block = self._evidence.run.slice(
+            RANGES, list(self._evidence.ranks), LEVEL, low, self.stop, [LARGEST], self._rows
+        )
+        has_any = np.asarray(block.columns[LARGEST]) > 0
+        columns = {int(each) for each in has_any.shape[1] - 1 - has_any[has_any.any(axis=1), ::-1].argmax(axis=1)}
+        recent = (self.stop - WINDOW) // width - block.first
+        columns |= {int(each) for each in np.flatnonzero(has_any.any(axis=0)) if each >= recent}
+        for column in sorted(columns):
+            start = (block.first + column) * width
+            yield max(start, low), min(start + width, self.stop)
+
+    def difference(self, tensor: int, step: int) -> Difference | None:
+        """Since when, given that the replicas differ at `step`; None where the ranks themselves do not say so."""
+        first, alike = self._first(tensor, step)
+        groups = groups_of(self._evidence, self._started, tensor, first)
+        if len(groups) < 2:
+            return None
+        per = self._evidence.run.steps_a_row(self._evidence.ranks, first, first + 1)
+        return Difference(tensor, first, alike, groups, per)
+
+    def _first(self, tensor: int, step: int) -> tuple[int, int | None]:
+        """The first step that differs, and the last one before that is alike."""
+        good, bad, alike = self.start - 1, step, None
+        while bad - good > 1:
+            deadline.check()
+            middle = (good + bad) // 2
+            newest = self._newest(tensor, good + 1, middle + 1)
+            if newest is None:
+                good = middle
+            elif newest[1]:
+                bad = newest[0]
+            else:
+                good, alike = middle, newest[0]
+        return bad, alike
+
+    def _newest(self, tensor: int, start: int, stop: int) -> tuple[int, bool] | None:
+        """The last of the steps [start, stop) that has a checksum, and whether replicas differ there."""
+        low, span = max(start, stop - FAR), WINDOW // 4
+        while stop > low:
+            first = max(low, stop - span)
+            largest, smallest = self._read(np.array([tensor]), first, stop)
+            found = np.flatnonzero(largest[0] > 0)
+            if found.size:
+                at = int(found[-1])
+                return first + at, bool(largest[0, at] != smallest[0, at])
+            stop, span = first, 4 * span
+        return None
+
+    def gradient_of(self, tensor: int) -> int | None:
+        """The tensor that is the reduced gradient of a parameter, where it was recorded."""
+        entries = self._evidence.tensors.entries
+        fqn = entries[tensor].fqn
+        same = (row for row in self._rows.tolist() if entries[row].fqn == fqn)
+        return next((row for row in same if entries[row].kind == "reduced_grad"), None)
+
+    def differ_in(self, tensor: int, start: int, stop: int) -> bool | None:
+        """Whether replicas differ at any of the steps [start, stop); None where there is no checksum."""
+        largest, smallest = self._read(np.array([tensor]), max(self.start, start), stop)
+        is_read = largest[0] > 0
+        return bool((largest[0] != smallest[0])[is_read].any()) if is_read.any() else None
+
+    def _read(self, rows: Array, start: int, stop: int) -> tuple[Array, Array]:
+        """(rows, steps) each, of all ranks."""
+        if start >= stop:
+            return np.zeros((len(rows), 0)), np.zeros((len(rows), 0))
+        block = self._evidence.run.slice(RANGES, list(self._evidence.ranks), 0, start, stop, [LARGEST, SMALLEST], rows)
+        return np.asarray(block.columns[LARGEST]), np.asarray(block.columns[SMALLEST])
+
+
+def differences(replicas: Replicas) -> tuple[dict[int, int], list[Difference]]:
+    """All tensors that differ, as `differing` has them, and of some of them since when; the earliest first."""
+    found = replicas.differing()
+    tensors = sorted(found, key=lambda tensor: (found[tensor], tensor))
+    every = -(-len(tensors) // MOST_TENSORS) or 1
+    known = [each for tensor in tensors[::every] if (each := replicas.difference(tensor, found[tensor])) is not None]
+    return found, sorted(known, key=lambda each: (each.step, each.tensor))

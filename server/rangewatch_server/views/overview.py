@@ -1,0 +1,266 @@
+"""A run in words and numbers: its state, its ranks, and how near it came to overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rangewatch.statistics.exponents import exponent_of
+from rangewatch.wire.records import KINDS, Statistic
+from rangewatch_server.collectives import hang_state
+from rangewatch_server.figures.base import Params, grid, label
+from rangewatch_server.figures.lines import series_columns
+from rangewatch_server.figures.timeline import summary_cells
+from rangewatch_server.machines import deaths
+from rangewatch_server.numerics.headroom import SATURATED_BITS, State
+from rangewatch_server.numerics.pyramid import SUMMARY
+from rangewatch_server.query.reader import Rank, RunReader, last_step
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.nonfinite.search import first_bad
+from rangewatch_server.store import alerts, run_metadata
+from rangewatch_server.store.exit_state import DIED, FAILED, TERMINATED
+from rangewatch_server.views.places import Place, locate
+from rangewatch_server.views.verdict import verdict
+
+SPARKLINE_COLUMNS = 60
+MOST_REASON = 300  # characters of why a run ended
+RECENT_STEPS = 20  # the step time shown is the mean of these
+
+
+def run_line(run: RunReader) -> dict[str, Any]:
+    """A run as the list of runs shows it."""
+    rows = [rank.row for rank in run.ranks.values()]
+    scales = [scale for rank in run.ranks.values() if (scale := _loss_scale(rank)) is not None]
+    size, now = world_size(run), state(run)
+    oldest = [row for rank in run.ranks.values() for row in rank.rows]
+    return {
+        "id": run.id, "name": run.name, "state": now, "reason": _reason(run, now),
+        "ranks_reporting": sum(_reports(run, rank, size) for rank in run.ranks.values()),
+        "world_size": size, "first_step": run.first_step, "last_step": run.last_step,
+        "loss_scale": min(scales, default=None),
+        "loss_scale_first": next((row.loss_scale_first for row in oldest if row.loss_scale_first is not None), None),
+        "skipped_steps": skipped_steps(run),
+        "started_ns": min((row.started_ns for row in oldest), default=run.created_ns),
+        "last_seen_ns": max((row.last_seen_ns for row in rows), default=run.created_ns),
+        "least_headroom": least_headroom(run), "sparkline": sparkline(run),
+    }  # fmt: skip
+
+
+def run_detail(run: RunReader) -> dict[str, Any]:
+    """A run as its own page shows it."""
+    first = first_overflow(run)
+    trouble = _trouble(run)
+    ended = deaths.ended(run)
+    return (
+        run_line(run)
+        | run_metadata.shown(run.about)
+        | {
+            "note": run.about.note,
+            "alerts": alerts.standing_counts(run.connection, [run.id]).get(run.id, {}),
+            "ranks": [_rank(run, rank, trouble) for rank in run.ranks.values()],
+            "missing_ranks": [rank for rank in range(min(world_size(run), 4096)) if rank not in run.ranks],
+            "verdict": verdict(run, first, least_headroom(run), skipped_steps(run)),
+            "hang": hang_state.sentence(run),
+            "death": deaths.sentence(ended),
+            "deaths": deaths.deaths(run, ended),
+            "first_overflow": first,
+            "kinds": kinds(run),
+            "series": sorted(run.names().series),
+            "step_time_s": step_time_s(run),
+            "statistics": [_statistic(each) for each in run.statistics() if exponent_of(each.name) is None],
+        }
+    )
+
+
+def _loss_scale(rank: Rank) -> float | None:
+    """The latest that any incarnation had; a restarted one has none before its first step."""
+    return next((row.loss_scale_last for row in reversed(rank.rows) if row.loss_scale_last is not None), None)
+
+
+def state(run: RunReader) -> str:
+    """`empty`, `live`, `finished`, `failed`, `died`, `terminated` or `stale`, from what the newest incarnation of each
+    rank last said: that ranks which died take others with them, which then fail or are stopped.
+    """
+    states = {rank.row.state for rank in run.ranks.values()}
+    if any(run.is_live(rank) for rank in run.ranks.values()):
+        return "live" if run.last_step is not None else "empty"
+    worst = next((each for each in (DIED, FAILED, TERMINATED) if each in states), None)
+    if worst is not None:
+        return worst
+    return "finished" if states == {"finished"} else "stale"
+
+
+def _reason(run: RunReader, state: str) -> str | None:
+    """Why a run that failed, or whose ranks died, has ended: in one line, and not all of a long one."""
+    if state == FAILED:
+        said = min(((rank, message) for rank, _, message, _ in run.newest_events([FAILED])), default=None)
+        text = None if said is None or not said[1] else f"Rank {said[0]}: {said[1]}"
+    elif state in (DIED, TERMINATED):
+        text = deaths.sentence(deaths.ended(run))
+    else:
+        text = None
+    line = " ".join((text or "").split())
+    return (line if len(line) <= MOST_REASON else f"{line[: MOST_REASON - 1]}…") or None
+
+
+def world_size(run: RunReader) -> int:
+    """As the incarnation that was opened last says: in our order, whatever clocks say."""
+    newest = max(run.ranks.values(), key=lambda rank: rank.row.id, default=None)
+    return newest.info.world_size if newest else 0
+
+
+def _reports(run: RunReader, rank: Rank, size: int) -> bool:
+    return rank.rank < size and (run.is_live(rank) or rank.row.state == "finished")
+
+
+def kinds(run: RunReader) -> list[str]:
+    """The kinds of tensors that the run has."""
+    return [KINDS[row] for row in np.unique(run.names().tensors.kind_rows)]
+
+
+def least_headroom(run: RunReader) -> dict[str, Any] | None:
+    """The worst that any rank holds at a step that is shown: a NaN or Inf, else the least headroom."""
+    bad = first_overflow(run)
+    if bad is not None:
+        name = label(run.names().tensors.entries[bad["tensor"]])
+        return {"bits": None, "state": bad["what"], "label": name} | {k: bad[k] for k in ("step", "rank", "tensor")}
+    places = [place for rank in run.ranks.values() for place in _least_places(run, rank)]
+    worst = min(places, key=lambda place: (place.bits, place.step), default=None)
+    if worst is None:
+        return None
+    shown = {"step": worst.step, "rank": worst.rank, "tensor": worst.tensor, "label": worst.label}
+    return {"bits": worst.bits, "state": worst.state} | shown
+
+
+def _least_places(run: RunReader, rank: Rank) -> Iterator[Place]:
+    for row, end in rank.visible():
+        if row.least_step is not None and row.least_step < end:
+            name = label(run.names().tensors.entries[row.least_tensor])
+            state = "saturated" if row.least_bits < SATURATED_BITS else "value"
+            yield Place(row.least_step, rank.rank, row.least_tensor, name, state, row.least_bits)
+        elif row.least_step is not None:  # the worst was overwritten by a restart: look at what is left of it
+            found = _locate(run, rank, row.first_step, end)
+            if found is not None and found.bits is not None:
+                yield found
+
+
+def first_overflow(run: RunReader) -> dict[str, Any] | None:
+    """The first NaN or Inf in order of step and call, over all ranks and all steps that are shown.
+
+    A gradient overflow that the loss scaler skipped is none: that is how loss scaling works.
+    """
+    if not any(_has_bad(rank) for rank in run.ranks.values()):
+        return None
+    found: tuple[dict[str, Any] | None] = _once(run, "first overflow", 200, lambda: (_first_overflow(run),))
+    return found[0]
+
+
+def _first_overflow(run: RunReader) -> dict[str, Any] | None:
+    bad = first_bad(Evidence(run))
+    if bad is None:
+        return None
+    entry = run.names().tensors.entries[bad.tensor]
+    return {
+        "step": bad.step, "rank": bad.rank, "tensor": bad.tensor, "fqn": entry.fqn, "kind": entry.kind,
+        "index": entry.index, "what": "nan" if bad.nan_count else "inf",
+    }  # fmt: skip
+
+
+def _has_bad(rank: Rank) -> bool:
+    return any(row.bad_step is not None and row.bad_step < end for row, end in rank.visible())
+
+
+def _once(run: RunReader, name: str, size: int, read: Callable[[], Any]) -> Any:
+    """What `read` gives, kept until the run has news. `size`: of what is kept, in bytes; never None."""
+    streams = tuple((s.id, s.contiguous, s.rewrites) for rank in run.ranks.values() for s in rank.streams)
+    key = (run.id, name, streams)
+    found = run.reader.cache.get(key)
+    if found is None:
+        found = read()
+        run.reader.cache.put(key, found, size)
+    return found
+
+
+def _locate(run: RunReader, rank: Rank, start: int, end: int) -> Place | None:
+    return locate(run, [rank.rank], start, end, np.arange(len(run.names().tensors.entries)))
+
+
+def skipped_steps(run: RunReader) -> int:
+    """Steps that the loss scaler skipped, of those that are shown; the most of any rank."""
+    counts = [rank.row.skipped_steps if len(rank.visible()) < 2 else _skipped(run, rank) for rank in run.ranks.values()]
+    return max(counts, default=0)
+
+
+def _skipped(run: RunReader, rank: Rank) -> int:
+    start, stop = run.first_step or 0, (run.last_step or 0) + 1
+    cut = grid(start, stop, SPARKLINE_COLUMNS)
+    found = series_columns(run, Params(start=start, stop=stop, ranks=(rank.rank,)), cut, "skipped_step")
+    return int(found["sum"].sum())
+
+
+def sparkline(run: RunReader) -> list[float | None]:
+    """About 60 values of least headroom in bits over the run; None where unknown, -1 for a NaN or Inf."""
+    if run.first_step is None or run.last_step is None:
+        return []
+    start, stop = run.first_step, run.last_step + 1
+    found: list[float | None] = _once(run, "sparkline", 2_000, lambda: _sparkline(run, start, stop))
+    return found
+
+
+def _sparkline(run: RunReader, start: int, stop: int) -> list[float | None]:
+    cut = grid(start, stop, SPARKLINE_COLUMNS)
+    wanted = ("observed", "bits", "nan_count", "inf_count")
+    block = run.slice(SUMMARY, list(run.ranks), cut.level, start, stop, wanted)
+    cells = summary_cells(block).pooled(cut.edges(block.first, block.width), 1)
+    bad = (State.INF, State.NAN)
+    return [
+        -1.0 if each in bad else round(float(bits), 2) if np.isfinite(bits) else None
+        for bits, each in zip(cells.bits[0], cells.state[0], strict=True)
+    ]
+
+
+def step_time_s(run: RunReader) -> float | None:
+    """Mean of the last steps, over ranks."""
+    if run.last_step is None:
+        return None
+    stop = run.last_step + 1
+    start = max(0, stop - RECENT_STEPS)
+    params = Params(start=start, stop=stop, ranks=tuple(run.ranks))
+    found = series_columns(run, params, grid(start, stop, RECENT_STEPS), "step_time_s")
+    count = float((found["count"] - found["nonfinite_count"]).sum())
+    return float(found["sum"].sum()) / count if count else None
+
+
+def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    spoken = rank.row.state if rank.row.state != "open" else "live" if run.is_live(rank) else "stale"
+    return {
+        "rank": rank.rank, "state": spoken, "host": rank.info.host, "local_rank": rank.info.local_rank,
+        "world_size": rank.info.world_size, "incarnation": rank.row.ordinal, "last_step": last_step(rank),
+        "last_seen_ns": rank.row.last_seen_ns, "device": rank.info.device, "also_live": run.also_live(rank),
+    } | trouble.get(rank.rank, _no_trouble())  # fmt: skip
+
+
+def _trouble(run: RunReader) -> dict[int, dict[str, Any]]:
+    """What agents said of themselves, by rank; each event is the whole account as it was then, so the newest stands."""
+    fields = {"dropped": "dropped", "fault": "faults", "not_observed": "not_observed", "not_fused": "not_fused"}
+    found: dict[int, dict[str, Any]] = {}
+    for rank, kind, message, data in run.newest_events([*fields, "failed", "level"]):
+        entry = found.setdefault(rank, _no_trouble())
+        if kind == "level":
+            entry["level"] = message or None  # "": recorded as it was asked for again
+        elif kind == "failed":
+            entry["failure"] = message
+        else:
+            entry[fields[kind]] = msgspec.json.decode(data)
+    return found
+
+
+def _no_trouble() -> dict[str, Any]:
+    return {"dropped": {}, "faults": {}, "not_observed": {}, "not_fused": {}, "failure": None, "level": None}
+
+
+def _statistic(statistic: Statistic) -> dict[str, str]:
+    return {"name": statistic.name, "unit": statistic.unit, "merge": statistic.merge, "help": statistic.help}

@@ -1,0 +1,63 @@
+"""Records are found again whatever is torn or damaged around them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rangewatch.delivery.spool.record import FREED, HEADER, STATE_OFFSET, Encoded, pack, scan
+
+THREE = [Encoded(bytes([n]) * (5 + n), n, f"digest{n}", n, (n,) * n, n + 1) for n in range(3)]
+DATA = b"".join(map(pack, THREE))
+ENDS = [sum(len(pack(each)) for each in THREE[:count]) for count in range(4)]
+
+
+def test_there_and_back() -> None:
+    assert [each.batch for each in scan(DATA)] == THREE
+    assert [each.offset for each in scan(DATA)] == ENDS[:3]
+    assert all(each.is_held for each in scan(DATA))
+
+
+@given(st.binary(max_size=200), st.integers(0, 2**63), st.lists(st.integers(-1, 2**62), max_size=3))
+def test_any_there_and_back(body: bytes, sequence: int, whole: list[int]) -> None:
+    batch = Encoded(body, 1, "a" * 32, sequence, tuple(whole))
+    assert [each.batch for each in scan(b"rest of an older record" + pack(batch))] == [batch]
+
+
+def test_cut_at_every_byte() -> None:
+    for size in range(len(DATA) + 1):
+        whole = sum(end <= size for end in ENDS[1:])
+        assert [each.batch for each in scan(DATA[:size])] == THREE[:whole], size
+
+
+def test_a_damaged_byte_takes_no_other_record_with_it() -> None:
+    for place in range(len(DATA)):
+        hurt = next(number for number in range(3) if place < ENDS[number + 1])
+        for mask in (0x01, 0xFF):
+            data = bytearray(DATA)
+            data[place] ^= mask
+            found = [each.batch for each in scan(bytes(data))]
+            if place - ENDS[hurt] >= STATE_OFFSET and place - ENDS[hurt] < HEADER.size:
+                is_freed = data[place] == FREED and place - ENDS[hurt] == STATE_OFFSET
+                assert found == THREE, "the state and what follows it are no part of the record"
+                assert [each.is_held for each in scan(bytes(data))][hurt] is not is_freed
+            else:
+                assert found == [each for number, each in enumerate(THREE) if number != hurt], place
+
+
+def test_a_single_wrong_bit_frees_no_record() -> None:
+    for bit in range(8):
+        data = bytearray(DATA)
+        data[STATE_OFFSET] ^= 1 << bit
+        assert all(each.is_held for each in scan(bytes(data)))
+
+
+def test_rests_of_older_records_in_between() -> None:
+    """A segment that is written over from its start holds such."""
+    data = pack(THREE[0]) + pack(THREE[2])[10:] + pack(THREE[1])
+    assert [each.batch for each in scan(data)] == THREE[:2]
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_no_record(data: bytes) -> None:
+    assert list(scan(data)) == []

@@ -1,0 +1,172 @@
+"""A run whose rows are arrays of this process: read as the server reads steps that are not in tiles yet.
+
+No database, file or thread. How rows are merged, coarsened, summed up and cut is the server's own code; what is here is
+only where they come from. `test_memory.py` holds it against the real store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rangewatch import wire
+from rangewatch.wire.records import Batch, Event, StreamHeader, TensorEntry
+from rangewatch_server.query import merged
+from rangewatch_server.query.reader import Reader, RunReader, run_names
+from rangewatch_server.query.slices import Cache, RunNames, Stream, StreamSlices
+from rangewatch_server.store.exit_state import OPEN, state_after
+from rangewatch_server.store.names import KnownCatalogue, tensor_identity, tensors_of
+from rangewatch_server.store.rows import Raw, clip, raw_ranges, raw_series
+
+LIVE_NS = 15 * 10**9
+
+
+@dataclasses.dataclass
+class Told:
+    """What one process of a rank told: as a row of `streams`, of which nothing is in tiles, and its rows."""
+
+    id: int
+    rank: int
+    ordinal: int
+    incarnation: str
+    info: bytes
+    state: str = OPEN
+    last_seen_ns: int = 0
+    contiguous: int = -1
+    frontier: int = 0
+    rewrites: int = 0
+    thin_step: int = 0
+    thin_level: int = 0
+    first_step: int | None = None
+    last_step: int | None = None
+    sequences: set[int] = dataclasses.field(default_factory=set)
+    raws: list[Raw] = dataclasses.field(default_factory=list)
+
+    def add(self, raw: Raw) -> None:
+        """Rows of one part, ascending in steps."""
+        first, last = int(raw.steps[0]), int(raw.steps[-1])
+        self.first_step = first if self.first_step is None else min(self.first_step, first)
+        self.last_step = last if self.last_step is None else max(self.last_step, last)
+        self.raws.append(raw)
+
+
+class Memory:
+    """What all ranks of one run told."""
+
+    def __init__(self, run_id: int = 1) -> None:
+        self.run_id = run_id
+        self.cache = Cache()
+        self.streams: dict[tuple[int, str], Told] = {}
+        self.catalogues: dict[str, KnownCatalogue] = {}
+        self.entries: dict[str, TensorEntry] = {}
+        self.series: dict[str, int] = {}
+        self.events: list[SimpleNamespace] = []
+
+    def take(self, message: StreamHeader | Batch) -> None:
+        """As the server does, without its checks."""
+        if isinstance(message, StreamHeader):
+            self._open(message)
+        else:
+            self._add(message)
+
+    def run(self) -> RunReader:
+        """The run as it is now."""
+        return MemoryRun(self)
+
+    def _open(self, opening: StreamHeader) -> None:
+        info = opening.info
+        ordinal = 1 + sum(rank == info.rank for rank, _ in self.streams)
+        made = Told(len(self.streams) + 1, info.rank, ordinal, info.incarnation, msgspec.json.encode(info))
+        self.streams.setdefault((info.rank, info.incarnation), made)
+        keys = [tensor_identity(each) for each in opening.catalogue.tensors]
+        for key, entry in zip(keys, opening.catalogue.tensors, strict=True):
+            self.entries.setdefault(key, entry)
+        ordinals = {key: ordinal for ordinal, key in enumerate(self.entries)}
+        found = KnownCatalogue(opening.catalogue, np.array([ordinals[key] for key in keys], np.int64))
+        self.catalogues[wire.catalogue_digest(opening.catalogue)] = found
+
+    def _add(self, batch: Batch) -> None:
+        assert not batch.samples, "samples are read from tables alone"
+        stream, known = self.streams[batch.rank, batch.incarnation], self.catalogues[batch.catalogue]
+        if batch.sequence in stream.sequences:
+            return
+        stream.sequences.add(batch.sequence)
+        for rows in batch.series:
+            self.series.setdefault(rows.name, len(self.series))
+        ranges = raw_ranges(batch, known.ordinals, known.catalogue.statistics)
+        for raw in [*([ranges] if ranges else []), *raw_series(batch, self.series)]:
+            stream.add(raw)
+        for event in batch.events:
+            self._event(stream, event)
+
+    def _event(self, stream: Told, event: Event) -> None:
+        assert event.kind != merged.EVENT, "steps that share a row are read from tables alone"
+        stream.state = state_after(stream.state, event)
+        reported = {"step": event.step, "kind": event.kind, "message": event.message}
+        data = msgspec.json.encode(event.data)
+        self.events.append(SimpleNamespace(id=len(self.events) + 1, stream_id=stream.id, data=data, **reported))
+
+
+class MemoryRun(RunReader):
+    """Reads a `Memory`."""
+
+    def __init__(self, reported: Memory) -> None:
+        self._reported = reported
+        about = {"created_ns": 0, "title": "", "tags": "[]", "note": "", "archived_ns": None}
+        no_database: Any = None
+        super().__init__(
+            Reader(no_database, reported.cache, LIVE_NS), SimpleNamespace(id=reported.run_id, name="run", **about)
+        )
+
+    def events(self, kind: str, most: int, *, before: int | None = None, stream_id: int | None = None) -> Sequence[Any]:
+        found = (
+            each
+            for each in self._reported.events
+            if each.kind == kind and (before is None or each.step < before) and stream_id in (None, each.stream_id)
+        )
+        return sorted(found, key=lambda each: -each.id)[:most]
+
+    def payloads(self, rank: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
+        return ()
+
+    @property
+    def _shared(self) -> list[merged.Shared]:  # type: ignore[override]
+        return []
+
+    def _read_names(self) -> RunNames:
+        key = (self.id, "names", len(self._reported.catalogues), len(self._reported.series))
+        found: RunNames | None = self.reader.cache.get(key)
+        if found is None:
+            tensors = tensors_of(list(self._reported.entries.values()))
+            known = {
+                each.name: each for kept in self._reported.catalogues.values() for each in kept.catalogue.statistics
+            }
+            found = run_names(self.id, tensors, dict(self._reported.series), tuple(known.values()))
+            self.reader.cache.put(key, found, 1_000)
+        return found
+
+    def _stream_rows(self) -> Iterable[Told]:
+        return sorted(self._reported.streams.values(), key=lambda each: (each.rank, each.ordinal))
+
+    def _stream_slices(self, stream: Stream, rows: Any) -> StreamSlices:
+        raws = next(each.raws for each in self._reported.streams.values() if each.id == stream.id)
+        found = MemorySlices(self.connection, self.reader.cache, self.names(), stream, self.damage, rows)
+        found.raws = raws
+        return found
+
+    def _are_all(self, ranks: Sequence[int], wanted: Sequence[str]) -> bool:
+        return False  # no merged ranks are kept: they are what all of them give
+
+
+class MemorySlices(StreamSlices):
+    """Of the rows of one process."""
+
+    raws: Sequence[Raw] = ()
+
+    def _batches(self, start: int) -> list[Raw]:
+        return [clip(raw, start, 2**62) for raw in self.raws]

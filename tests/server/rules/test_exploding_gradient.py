@@ -1,0 +1,88 @@
+"""Gradients far above their own history."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rangewatch_server.rules.gradients.exploding_gradient import RULE
+from rangewatch_server.rules.loss import loss_spike
+from rangewatch_server.rules.presets import BY_NAME
+from tests.server.rules.conftest import Recording, tensor
+
+LAYERS = [tensor(f"layers.{at}.weight", "grad", at, dtype="float32") for at in range(4)]
+NOISE = np.random.default_rng(3)
+
+
+def usual(steps: int) -> np.ndarray:
+    return np.exp(NOISE.normal(0, 0.5, (4, steps)))
+
+
+def test_a_lasting_rise_is_told(recording: Recording) -> None:
+    amax = usual(150)
+    amax[2, 144:] = np.r_[1, np.full(5, 2_000)]
+    recording.write(LAYERS, 150, {"amax": amax})
+    assert recording.diagnose(RULE, stop=149).findings == ()  # four steps: it may be over
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.kind, found.rank, found.step) == ("layers.2.weight", "grad", 0, 145)
+    assert found.facts["factor"] > 32
+
+
+def test_the_loss_that_jumped_with_it_is_its_consequence(recording: Recording) -> None:
+    amax, loss = usual(160), 2 + NOISE.normal(0, 0.1, 160)
+    amax[2, 144:] = np.r_[1, np.full(15, 2_000)]
+    loss[145:] += 5
+    recording.write(LAYERS, 160, {"amax": amax}, series={"loss": loss})
+    (before,) = recording.diagnose(RULE, loss_spike.RULE, stop=149).findings
+    assert before.rule == "loss_spike"
+    (found,) = recording.diagnose(RULE, loss_spike.RULE).findings
+    assert (found.rule, found.step) == ("exploding_gradient", 145)
+    assert "the loss (loss) jumped" in found.consequences[0]
+
+
+def test_spikes_and_slow_changes_are_quiet(recording: Recording) -> None:
+    amax = usual(300) * np.linspace(1, 30, 300)
+    amax[1, ::10] *= 5_000
+    amax[2, 100:104] *= 5_000
+    amax[0, 297:] *= 5_000
+    recording.write(LAYERS, 300, {"amax": amax})
+    for stop in range(1, 301, 13):
+        assert recording.diagnose(RULE, stop=stop).findings == ()
+
+
+def test_the_loss_scale_is_taken_out(recording: Recording) -> None:
+    scale = np.where(np.arange(150) < 100, 1.0, 65_536.0)
+    recording.write(LAYERS, 150, {"amax": usual(150) * scale}, series={"loss_scale": scale}, loss_scaled=True)
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_the_scaled_gradient_that_grows_as_the_scale_falls(recording: Recording) -> None:
+    scale = np.where(np.arange(150) < 140, 65_536.0, 1.0)
+    recording.write(LAYERS, 150, {"amax": 100.0}, series={"loss_scale": scale}, loss_scaled=True)
+    assert len(recording.diagnose(RULE).findings) == 1
+
+
+def test_all_layers_are_one_finding(recording: Recording) -> None:
+    amax = usual(150)
+    amax[:, 140:] *= 1_000
+    amax[3, 140:] *= 10
+    recording.write(LAYERS, 150, {"amax": amax})
+    (found,) = recording.diagnose(RULE).findings
+    assert found.tensor == "layers.3.weight"
+    assert any("3 more gradients" in each for each in found.evidence)
+
+
+@pytest.mark.parametrize("name", ["megatron", "msprobe"])
+def test_presets_are_less_quiet(recording: Recording, name: str) -> None:
+    amax = usual(150)
+    amax[2, 140:] = 40.0
+    recording.write(LAYERS, 150, {"amax": amax})
+    assert recording.diagnose(RULE).findings == ()
+    assert len(recording.diagnose(RULE, thresholds=BY_NAME[name].thresholds).findings) == 1
+
+
+@pytest.mark.parametrize("steps", [0, 1, 30])
+def test_short_runs(recording: Recording, steps: int) -> None:
+    recording.write(LAYERS, steps, {"amax": 2.0 ** np.arange(steps)[None]})
+    diagnosis = recording.diagnose(RULE)
+    assert (diagnosis.findings, diagnosis.failed) == ((), {})

@@ -1,0 +1,171 @@
+"""The rules that look at the logged loss: not finite, jumped, does not fall."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rangewatch_server.rules.evidence import WINDOW
+from rangewatch_server.rules.loss import loss_plateau, loss_spike
+from rangewatch_server.rules.nonfinite import loss_nonfinite
+from tests.server.rules.conftest import EVERY, Recording, tensor
+
+NOISE = np.random.default_rng(11)
+
+
+def write(recording: Recording, loss: Any, name: str = "loss", rank: int = 0, world_size: int = 1, **more: Any) -> None:
+    series = {name: loss, **more.pop("series", {})}
+    recording.write([tensor("a")], len(loss), series=series, rank=rank, world_size=world_size, **more)
+
+
+def falling(steps: int) -> np.ndarray:
+    return 1 + 2 * np.exp(-np.arange(steps) / 100) + NOISE.normal(0, 0.1, steps)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["loss", "train/loss"])
+def test_a_loss_that_is_not_finite(recording: Recording, value: float, name: str) -> None:
+    loss = falling(700)
+    loss[650:] = value
+    write(recording, loss, name)
+    assert recording.diagnose(loss_nonfinite.RULE, stop=650).findings == ()
+    (found,) = recording.diagnose(loss_nonfinite.RULE).findings
+    assert (found.rank, found.step, found.severity) == (0, 650, "critical")
+    assert found.summary == f"Step 650, rank 0: the loss ({name}) is {'NaN' if np.isnan(value) else 'Inf'}."
+
+
+def test_one_that_the_scaler_skipped_is_quiet(recording: Recording) -> None:
+    loss, skipped = falling(100), np.zeros(100)
+    loss[[0, 1, 50]], skipped[[0, 1, 50]] = np.inf, 1
+    write(recording, loss, series={"skipped_step": skipped}, loss_scaled=True)
+    assert recording.diagnose(loss_nonfinite.RULE).findings == ()
+
+
+def test_the_rank_whose_loss_it_is(recording: Recording) -> None:
+    for rank in range(3):
+        loss = falling(100)
+        loss[60:] = np.nan if rank == 1 else loss[60:]
+        write(recording, loss, rank=rank, world_size=3)
+    (found,) = recording.diagnose(loss_nonfinite.RULE).findings
+    assert (found.rank, found.step) == (1, 60)
+    assert found.evidence[0] == "It was so on 1 of the 3 ranks that logged it: 1."
+
+
+def test_ranks_that_log_none_are_not_asked(recording: Recording) -> None:
+    loss = falling(100)
+    loss[60:] = np.nan
+    recording.write([tensor("a")], 100, rank=0, world_size=2)
+    write(recording, loss, rank=1, world_size=2)
+    (found,) = recording.diagnose(loss_nonfinite.RULE).findings
+    assert found.rank == 1
+
+
+def test_a_jump_that_lasts(recording: Recording) -> None:
+    loss = falling(200)
+    loss[190:] += 3
+    write(recording, loss)
+    assert recording.diagnose(loss_spike.RULE, stop=192).findings == ()  # two: it may be a hard batch, and one more
+    for stop in range(193, 201):
+        (found,) = recording.diagnose(loss_spike.RULE, stop=stop).findings
+        assert (found.rank, found.step, found.subject) == (0, 190, "spike")
+        assert found.facts["loss"] == pytest.approx(4.3, abs=0.3)
+        assert "has been high since" in found.summary
+
+
+@EVERY
+@pytest.mark.parametrize("high", [3, 12, 500], ids=["three steps", "twelve steps", "for good"])
+def test_a_jump_is_told_for_as_long_as_the_window(recording: Recording, high: int, every: int) -> None:
+    loss = 2 + NOISE.normal(0, 0.1, 600)
+    loss[200 : 200 + high] += 3
+    write(recording, loss)
+    for stop in [*range(203, 200 + WINDOW, 3 * every), 200 + WINDOW]:
+        assert [found.step for found in recording.diagnose(loss_spike.RULE, stop=stop).findings] == [200]
+    assert recording.diagnose(loss_spike.RULE, stop=200 + WINDOW + 1).findings == ()  # what is usual now
+    (found,) = recording.diagnose(loss_spike.RULE, stop=300).findings
+    assert (found.facts["back_step"] is None) == (high > 100)
+    assert (f"was low again at step {200 + high}" in found.summary) == (high < 100)
+
+
+def test_where_single_high_values_are_usual_more_are_waited_for(recording: Recording) -> None:
+    loss = 2 + NOISE.normal(0, 0.1, 400)
+    loss[np.arange(13, 300, 20)] += 3
+    loss[303:] += 3
+    write(recording, loss)
+    assert recording.diagnose(loss_spike.RULE, stop=307).findings == ()
+    (found,) = recording.diagnose(loss_spike.RULE, stop=309).findings
+    assert found.step == 303
+
+
+def test_the_first_of_several_jumps_is_told_with_the_others(recording: Recording) -> None:
+    loss = 2 + NOISE.normal(0, 0.05, 400)
+    loss[200:] += 2
+    loss[300:] += 4
+    write(recording, loss)
+    (found,) = recording.diagnose(loss_spike.RULE).findings
+    assert (found.step, found.facts["jumps"]) == (200, 2)
+    assert "Jumps after it: 1, the last at step 300." in found.evidence
+
+
+def test_each_remedy_has_its_own_code(recording: Recording) -> None:
+    loss = falling(200)
+    loss[190:] += 3
+    write(recording, loss)
+    (found,) = recording.diagnose(loss_spike.RULE).findings
+    remedies = {each.text.split(" ")[0]: each.code for each in found.remedy}
+    assert remedies["Go"] == ""
+    assert "clip_grad_norm_" in remedies["Clip"]
+    assert "['lr']" in remedies["Lower"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        falling(400),
+        falling(400) + 3 * (np.arange(400) % 20 == 0),  # a hard batch now and then
+        1 + NOISE.exponential(1, 400),
+        1 + 0.05 * np.sin(np.arange(400) / 10) + NOISE.normal(0, 0.001, 400),
+        np.full(400, 2.0),
+        np.r_[np.full(200, 1e-6), np.full(200, 1.2e-6)],
+        np.linspace(1, 3, 400) + NOISE.normal(0, 0.2, 400),
+        2 + NOISE.normal(0, 0.1, 400) + 3 * np.isin(np.arange(400), (200, 201)),
+        np.exp(NOISE.normal(0, 1, 400)),
+        2 + 3 * (NOISE.random(400) < 0.1) + NOISE.normal(0, 0.1, 400),
+    ],
+    ids=[
+        "falling", "hard batches", "skewed noise", "waves", "constant", "small", "rises slowly", "two hard batches",
+        "very skewed noise", "hard batches by chance",
+    ],
+)  # fmt: skip
+@EVERY
+def test_no_jump(recording: Recording, loss: np.ndarray, every: int) -> None:
+    write(recording, loss)
+    for stop in range(20, 401, 5 * every):
+        assert recording.diagnose(loss_spike.RULE, stop=stop).findings == ()
+
+
+def test_a_loss_that_does_not_fall(recording: Recording) -> None:
+    write(recording, 2.3 + NOISE.normal(0, 0.1, 1_300))
+    assert recording.diagnose(loss_plateau.RULE, stop=1_000).findings == ()
+    (found,) = recording.diagnose(loss_plateau.RULE).findings
+    assert (found.severity, found.step) == ("info", 1_299)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [falling(1_300) - 0.8, np.linspace(3, 2, 1_300), 2 + np.linspace(0, 1, 1_300), np.full(1_300, np.nan)],
+    ids=["has learned", "falls", "rises", "NaN"],
+)
+def test_no_plateau(recording: Recording, loss: np.ndarray) -> None:
+    write(recording, loss)
+    diagnosis = recording.diagnose(loss_plateau.RULE)
+    assert (diagnosis.findings, diagnosis.failed) == ((), {})
+
+
+@pytest.mark.parametrize("rule", [loss_nonfinite.RULE, loss_plateau.RULE, loss_spike.RULE])
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_short_runs_and_none_logged(recording: Recording, rule: Any, steps: int) -> None:
+    recording.write([tensor("a")], steps, series={"val_loss": np.nan})
+    diagnosis = recording.diagnose(rule)
+    assert (diagnosis.findings, diagnosis.failed) == ((), {})

@@ -1,0 +1,178 @@
+"""A loss scale that falls and falls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rangewatch_server.rules.loss_scale.collapse import RULE
+from rangewatch_server.rules.loss_scale.history import MOST_RECENT
+from tests.server.rules.conftest import Recording, tensor
+from tests.server.rules.loss_scales import GRAD_A, GRAD_B, GRAD_WEIGHT, LAYERS, OUTPUT_B, bad, reported, scaled
+
+
+def write(
+    recording: Recording, series: dict[str, np.ndarray], *rows: int, count: str = "inf_count", **more: Any
+) -> None:
+    steps = len(series["skipped_step"])
+    recording.write(LAYERS, steps, {count: bad(series, *rows)}, series=series, loss_scaled=True, **more)
+
+
+def test_gradients_that_overflow_at_each_step(recording: Recording) -> None:
+    series = scaled(200, range(170, 200))
+    write(recording, series, GRAD_B, GRAD_A)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.severity, found.step, found.rank, found.tensor, found.kind) == (
+        "critical",
+        170,
+        0,
+        "b",
+        "grad_output",
+    )
+    assert found.summary == (
+        "Step 170, rank 0: the loss scale collapses from 65536 to 0.000122, 30 of 30 steps skipped; "
+        "the gradient of the output of b holds Inf first."
+    )
+    assert "All that was recorded of the forward pass was finite at those steps." in found.evidence
+    assert any("1 at step 106, 16.00 bits below the limit of float16" in each for each in found.evidence)
+    assert "model.get_submodule('b')" in found.remedy[0].code
+
+
+def test_an_output_that_is_bad_is_to_blame_and_not_the_scale(recording: Recording) -> None:
+    series = scaled(200, range(170, 200))
+    write(recording, series, OUTPUT_B, GRAD_B, GRAD_A)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.kind, found.facts["cause"]) == ("b", "output", "forward")
+    assert "which no scale mends" in found.summary
+
+
+def test_an_output_that_is_always_inf_is_a_mask(recording: Recording) -> None:
+    series = scaled(200, range(170, 200))
+    counts = bad(series, GRAD_B)
+    counts[OUTPUT_B] = 1
+    recording.write(LAYERS, 200, {"inf_count": counts}, series=series, loss_scaled=True)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.kind) == ("b", "grad_output")
+
+
+def test_a_gradient_that_stays_nan_is_no_overflow(recording: Recording) -> None:
+    write(recording, scaled(200, range(170, 200)), GRAD_B, count="nan_count")
+    (found,) = recording.diagnose(RULE).findings
+    assert "holds NaN first, which a smaller scale does not mend" in found.summary
+    assert "epsilon" in found.remedy[0].text
+
+
+def test_a_float32_gradient_of_autocast_has_the_limit_of_float16(recording: Recording) -> None:
+    write(recording, scaled(200, range(170, 200)), GRAD_WEIGHT)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.kind) == ("a.weight", "grad")
+    assert any("16.00 bits below the limit of float16, in which it is computed" in each for each in found.evidence)
+    assert "model.get_submodule('a')" in found.remedy[0].code
+
+
+def test_a_scale_that_cannot_fall_any_more(recording: Recording) -> None:
+    series = scaled(200, range(190, 200)) | {"loss_scale": np.ones(200)}
+    write(recording, series, GRAD_B)
+    (found,) = recording.diagnose(RULE).findings
+    assert "10 steps are skipped and the loss scale stays at 1, its minimum or fixed" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        (reported(100), "To grow back to 65536 it takes 2900 clean steps, 29 times its growth_interval of 100."),
+        (reported(100, growth_factor=4.0), "To grow back to 65536 it takes 1500 clean steps, 15 times its growth_"),
+        (reported(100, backoff_factor=1.0), "Its backoff_factor is 1: a skipped step does not lower it."),
+    ],
+)
+def test_the_way_back_where_the_settings_are_known(recording: Recording, event: Any, sentence: str) -> None:
+    write(recording, scaled(200, range(170, 200)), GRAD_B, events=[event])
+    (found,) = recording.diagnose(RULE).findings
+    assert found.evidence[-1].startswith(sentence)
+
+
+def test_and_none_where_they_are_not(recording: Recording) -> None:
+    write(recording, scaled(200, range(170, 200)), GRAD_B)
+    (found,) = recording.diagnose(RULE).findings
+    assert not any("growth_interval" in each or "backoff" in each for each in found.evidence)
+
+
+def test_a_scale_that_falls_below_use_at_times(recording: Recording) -> None:
+    write(recording, scaled(200, range(5, 200, 15), first=2.0**12), GRAD_B)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.severity, found.step) == ("warning", 5)
+    assert "the loss scale falls from 4096 to 0.5, 13 of 181 steps skipped" in found.summary
+
+
+def test_the_rank_whose_gradient_it_is(recording: Recording) -> None:
+    series = scaled(100, range(80, 100))
+    for rank in range(4):
+        counts = bad(series, GRAD_A) if rank == 2 else 0
+        recording.write(
+            LAYERS, 100, {"inf_count": counts}, rank=rank, world_size=4, series=series, loss_scaled=True
+        )  # fmt: skip
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.rank, found.tensor) == (2, "a")
+    assert "At step 80 it was so on rank 2 of 4 ranks." in found.evidence
+
+
+def test_what_was_not_recorded_is_said_to_be_unknown(recording: Recording) -> None:
+    write(recording, scaled(100, range(80, 100)))
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.rank, found.tensor, found.step) == (None, None, 80)
+    assert "what overflows was not recorded" in found.summary
+    assert "level='frames'" in found.remedy[0].text
+
+
+def test_the_begin_of_a_long_one_is_found(recording: Recording) -> None:
+    steps = 300 + 2 * MOST_RECENT
+    series = scaled(steps, range(300, steps))
+    series["loss_scale"] = np.maximum(series["loss_scale"], 2.0**-1000)
+    write(recording, series, GRAD_B)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.step, found.facts["skipped_steps"], found.facts["scale_before"]) == (300, 2 * MOST_RECENT, 65536)
+
+
+def test_before_it_there_was_none(recording: Recording) -> None:
+    write(recording, scaled(200, range(170, 200)), GRAD_B)
+    assert recording.diagnose(RULE, stop=170).findings == ()
+    assert recording.diagnose(RULE, stop=174).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "most", "interval"),
+    [(2.0**16, 2.0**13, 2_000), (2.0**32, 2.0**12, 2_000), (2.0**16, 2.0**14, 40), (2.0**24, 2.0**24, 20)],
+)
+def test_the_search_for_a_scale_is_healthy(recording: Recording, first: float, most: float, interval: int) -> None:
+    write(recording, scaled(500, lambda scale: scale > most, first=first, interval=interval), GRAD_B, GRAD_A)
+    for stop in (1, 2, 9, 21, 22, 100, 500):
+        assert recording.diagnose(RULE, stop=stop).findings == ()
+
+
+def test_so_is_that_of_a_process_that_began_again(recording: Recording) -> None:
+    write(recording, scaled(300, ()), GRAD_B)
+    series = scaled(200, lambda scale: scale > 2.0**13, first=2.0**30)
+    recording.write(
+        LAYERS, 200, {"inf_count": bad(series, GRAD_B)}, series=series, loss_scaled=True, first=250, incarnation="b"
+    )
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_a_hard_batch_is_none(recording: Recording) -> None:
+    write(recording, scaled(300, (100, 101, 102, 200)), GRAD_B)
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_nor_is_what_was_mended(recording: Recording) -> None:
+    write(recording, scaled(600, range(100, 112), interval=40), GRAD_B)
+    assert recording.diagnose(RULE, stop=120).findings != ()
+    assert recording.diagnose(RULE).findings == ()
+
+
+@pytest.mark.parametrize("series", [{}, {"loss_scale": 1.0}, {"loss_scale": np.nan, "skipped_step": 1.0}])
+def test_odd_series_do_no_harm(recording: Recording, series: dict[str, float]) -> None:
+    recording.write([tensor("a")], 50, series=series)
+    report = recording.diagnose(RULE)
+    assert (report.findings, report.failed) == ((), {})

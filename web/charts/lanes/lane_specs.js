@@ -1,0 +1,169 @@
+// The kinds of lanes by name: how each is read, drawn and described. A new figure is an entry here.
+
+import { count, magnitude, reading, scale, seconds } from "../../format/numbers.js";
+import { heatmapDrawing } from "../drawing.js";
+import { cellOf, cellText, columnAt, heatCells, readHeatmap, rowName, worstInColumn } from "../heatmap.js";
+import { plainLines, points, readLines, scaleLines, tensorLines, valueAt } from "../lines.js";
+import { sequentialColours } from "../theme.js";
+
+/** @typedef {import("../heatmap.js").HeatmapModel} HeatmapModel */
+/** @typedef {import("../lines.js").LinesModel} LinesModel */
+/**
+ * @typedef {object} LaneSpec
+ * @property {string} name of the figure
+ * @property {string} title
+ * @property {string} [unit] of the values of lines, as a file has them; "" or none: they have none
+ * @property {string} empty what to say, and do, when there is nothing to draw
+ * @property {(rows: number) => number} plotHeight pixels
+ * @property {(answer: import("../../types.js").FigureAnswer) => any} read
+ * @property {(model: any) => boolean} isEmpty
+ * @property {(model: any, frame: import("../frame.js").Frame, palette: import("../theme.js").Palette) => import("../drawing.js").Drawing} draw
+ * @property {(model: any, palette: import("../theme.js").Palette) => import("../heatmap.js").HeatCells} [cells] of a heatmap, painted under what is drawn
+ * @property {(model: any, step: number, row: number | null) => string} readout
+ * @property {() => HTMLElement} [legend] under the plot
+ * @property {import("../saving/lane_files.js").Bar} [bar] its colours in a saved picture, where they are neither headroom nor of a statistic
+ * @property {(model: any) => import("../../types.js").StepRange} [axis] of a figure whose columns are no steps: their places
+ */
+
+/** @param {number} least @param {number} perRow @param {number} most */
+const byRows = (least, perRow, most) => (/** @type {number} */ rows) => Math.max(least, Math.min(most, rows * perRow));
+
+/** @param {LinesModel} model */
+const nothingDrawn = (model) => !model.series.some((series) => points(series).length) && !model.markSteps.length;
+
+/**
+ * Each series' value at a step, in words.
+ * @param {(value: number) => string} unit @param {string[]} names
+ */
+const seriesReadout = (unit, names) => (/** @type {LinesModel} */ model, /** @type {number} */ step) => {
+  const reach = Math.max(1, model.meta.steps_per_column);
+  const parts = names.flatMap((name, i) => {
+    const value = valueAt(model.series[i], step, reach);
+    return value === null ? [] : `${name} ${unit(value)}`.trim();
+  });
+  if (model.markSteps.some((mark) => Math.abs(mark - step) < reach)) parts.push("not finite");
+  return parts.join(", ") || "not measured";
+};
+
+/** @param {LinesModel} model @param {number} step */
+function scaleReadout(model, step) {
+  const value = valueAt(model.series[0], step, Math.max(1, model.meta.steps_per_column));
+  const skipped = valueAt(model.series[1], step, model.meta.steps_per_column / 2) !== null;
+  return `${scale(value)}${skipped ? ", skipped step" : ""}`;
+}
+
+/** @param {LinesModel} model @param {number} step */
+function tensorReadout(model, step) {
+  const [amax, amin, bad] = model.series.map((series) => valueAt(series, step, model.meta.steps_per_column / 2));
+  const nonfinite = bad === undefined || bad === null ? "" : ", not finite";
+  return `abs max ${magnitude(amax)}, abs min ${magnitude(amin)}${nonfinite}`;
+}
+
+/** The cell under the pointer, or the worst of the column when another lane is pointed at. @param {HeatmapModel} model @param {number} step @param {number | null} row */
+function heatReadout(model, step, row) {
+  const column = columnAt(model, step);
+  if (column === null) return "";
+  const cell = row === null ? worstInColumn(model, column) : cellOf(model, row, column);
+  return cell ? `${rowName(model.rows[cell.row])}: ${cellText(cell)}` : "";
+}
+
+/** Headroom and floor room on the headroom scale, all else on one of its own. @param {HeatmapModel} model @param {import("../theme.js").Palette} palette */
+function statisticCells(model, palette) {
+  const { statistic } = model;
+  if (!statistic || statistic.scale === "bits") return heatCells(model, palette);
+  const colours = sequentialColours();
+  return heatCells(model, palette, { low: statistic.low, high: statistic.high, colours: colours.map((colour, i) => [i / (colours.length - 1), colour]) });
+}
+
+const HEATMAP = {
+  read: readHeatmap,
+  draw: heatmapDrawing,
+  cells: statisticCells,
+  readout: heatReadout,
+  isEmpty: (/** @type {HeatmapModel} */ model) => !model.rows.length || !model.columns,
+};
+
+/** @typedef {HeatmapModel & {tensors: import("../heatmap.js").HeatmapRow[]}} RanksModel columns are tensors in call order */
+
+/** @param {RanksModel} model @param {number} place @param {number | null} row */
+function ranksReadout(model, place, row) {
+  const column = columnAt(model, place);
+  const cell = column === null ? null : row === null ? worstInColumn(model, column) : cellOf(model, row, column);
+  return cell ? `${rowName(model.rows[cell.row])}, ${rowName(model.tensors[cell.column])}: ${cellText(cell)}` : "";
+}
+
+/** @type {Record<"loss" | "loss_scale" | "timeline" | "step_time" | "layers" | "tensor" | "ranks", LaneSpec>} */
+export const LANES = {
+  loss: {
+    name: "loss",
+    title: "Loss",
+    empty: "No loss yet. Call log(loss=...) on what attach returned to see it here.",
+    plotHeight: () => 84,
+    read: readLines,
+    isEmpty: nothingDrawn,
+    draw: plainLines({ colours: ["accent"], unit: "" }),
+    readout: seriesReadout(reading, [""]),
+  },
+  loss_scale: {
+    name: "loss_scale",
+    title: "Loss scale",
+    empty: "No loss scale. With a GradScaler, attach(..., scaler=scaler) records it.",
+    plotHeight: () => 84,
+    read: readLines,
+    isEmpty: nothingDrawn,
+    draw: scaleLines,
+    readout: scaleReadout,
+  },
+  timeline: {
+    ...HEATMAP,
+    name: "timeline",
+    title: "Least headroom by rank",
+    empty: "No rank has reported a step in this range.",
+    plotHeight: byRows(30, 15, 260),
+  },
+  step_time: {
+    name: "step_time",
+    title: "Step time",
+    unit: "ms",
+    empty: "No step time yet: it takes two steps.",
+    plotHeight: () => 72,
+    read: readLines,
+    isEmpty: nothingDrawn,
+    draw: plainLines({ colours: ["accent", "muted"], unit: " ms", fromZero: true }),
+    readout: seriesReadout((ms) => seconds(ms / 1000), ["slowest rank", "fastest rank"]),
+  },
+  layers: {
+    ...HEATMAP,
+    name: "layers",
+    title: "Headroom by layer",
+    empty: "No tensor matches, or none was observed in these steps.",
+    plotHeight: byRows(60, 12, 420),
+  },
+  ranks: {
+    ...HEATMAP,
+    name: "ranks",
+    title: "Headroom by rank, call order",
+    empty: "Nothing was observed on any rank.",
+    plotHeight: byRows(30, 15, 260),
+    read: (answer) => ({ ...readHeatmap(answer), tensors: answer.meta.tensors ?? [] }),
+    axis: (/** @type {RanksModel} */ { tensors, units }) => ({ start: 0, stop: units ?? tensors.reduce((sum, { count: n }) => sum + n, 0) }),
+    readout: ranksReadout,
+  },
+  tensor: {
+    name: "tensor",
+    title: "Magnitude",
+    empty: "This tensor was not observed in these steps.",
+    plotHeight: () => 320,
+    read: readLines,
+    isEmpty: nothingDrawn,
+    draw: tensorLines,
+    readout: tensorReadout,
+  },
+};
+
+/** One line for who cannot see the figure. @param {LaneSpec} spec @param {any} model @param {import("../../types.js").StepRange} range */
+export function describe(spec, model, { start, stop }) {
+  if (spec.axis) return `${spec.title}. ${spec.isEmpty(model) ? spec.empty : "Left and right arrows move by a tensor in call order, up and down by a rank, Enter opens."}`;
+  const what = spec.isEmpty(model) ? spec.empty : `at the last step: ${spec.readout(model, stop - 1, null)}`;
+  return `${spec.title}, steps ${count(start)} to ${count(stop - 1)}; ${what}. Left and right arrows move by a step, up and down by a row, Enter opens.`;
+}

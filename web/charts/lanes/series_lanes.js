@@ -1,0 +1,123 @@
+// Lanes that not every run has: series that the program logs, and the scales of further loss scalers.
+
+import * as api from "../../api/client.js";
+import { el } from "../../format/dom.js";
+import { clip, plural, reading, scale } from "../../format/numbers.js";
+import { plainLines, points, readLines, scaleLines, valueAt } from "../lines.js";
+
+/** @typedef {import("../../types.js").FigureAnswer} FigureAnswer */
+/** @typedef {import("../lines.js").LinesModel} LinesModel */
+/** @typedef {import("./lane.js").View} View */
+/** @typedef {{title: (name: string) => string, height: number, draw: import("./lane_specs.js").LaneSpec["draw"], text: (value: number) => string}} SeriesLook */
+
+/** More would bury the layers; all of them are in the exports. */
+const MOST_LOGGED = 6;
+const MOST_SCALERS = 7;
+const MOST_LETTERS = 80;
+const MOST_NAME = 120;
+
+/** What the agent records itself, and what has a lane of its own. */
+const OWN = new Set([
+  "loss", "found_inf", "skipped_step", "step_time_s", "wall_time_s", "agent_time_s", "agent_device_time_s", "weights_finite",
+  "data_wait_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s", "other_s",
+]);
+
+/** @param {string} name */
+const isScale = (name) => /^loss_scale(\/\d+)?$/.test(name);
+
+/** The names of what the program logs. Pure. @param {readonly string[]} series */
+export const loggedOf = (series) => series.filter((name) => !OWN.has(name) && !isScale(name));
+
+/** What is logged and not drawn. Pure. @param {readonly string[]} series */
+export function leftOutText(series) {
+  const rest = loggedOf(series).slice(MOST_LOGGED);
+  return rest.length ? `${plural(rest.length, "more series is", "more series are")} logged: ${clip(rest.map((name) => clip(name, MOST_LETTERS)).join(", "), 400)}.` : "";
+}
+
+/** Those of the second scaler and the next. Pure. @param {readonly string[]} series */
+export const furtherScales = (series) => series.filter((name) => isScale(name) && name !== "loss_scale").sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+
+/** "scaler 2" of "loss_scale/1". @param {string} series */
+export function scalerName(series) {
+  const number = /^loss_scale(?:\/(\d+))?$/.exec(series);
+  return number ? `scaler ${Number(number[1] ?? 0) + 1}` : clip(series, MOST_NAME);
+}
+
+/** @type {SeriesLook} */
+const PLAIN = { title: (name) => clip(name, MOST_LETTERS), height: 48, draw: plainLines({ colours: ["accent"], unit: "" }), text: reading };
+/** @type {SeriesLook} */
+const STAIRS = { title: (name) => `Loss scale, ${scalerName(name)}`, height: 84, draw: (model, frame, palette) => scaleLines(model, frame, palette), text: scale };
+
+/** @type {FigureAnswer} */
+const NOTHING = { figure: { data: [], layout: {} }, meta: { start: 0, stop: 0, steps_per_column: 1, note: "" } };
+
+export const createLoggedLanes = () => Array.from({ length: MOST_LOGGED }, (_, slot) => seriesLane(`logged-${slot}`, slot, loggedOf, PLAIN));
+
+export const createScaleLanes = () => Array.from({ length: MOST_SCALERS }, (_, slot) => seriesLane(`loss-scale-${slot + 2}`, slot, furtherScales, STAIRS));
+
+/** The lane of a run's so-manieth series of a sort; which one that is may change while the run goes on. @param {string} name @param {number} slot @param {(series: readonly string[]) => string[]} namesOf @param {SeriesLook} look */
+function seriesLane(name, slot, namesOf, look) {
+  const seriesOf = (/** @type {View} */ { run }) => namesOf(run.series).at(slot);
+  const spec = {
+    name,
+    title: "",
+    empty: "Nothing was recorded in these steps.",
+    plotHeight: () => look.height,
+    read: readLines,
+    isEmpty: (/** @type {LinesModel} */ { series, markSteps }) => !series.some((one) => points(one).length) && !markSteps.length,
+    draw: look.draw,
+    readout: (/** @type {LinesModel} */ { series, meta }, /** @type {number} */ step) => {
+      const value = valueAt(series[0], step, Math.max(1, meta.steps_per_column));
+      return value === null ? "not measured" : look.text(value);
+    },
+  };
+  /** @param {View} view @param {number} columns @param {AbortSignal} signal */
+  function load(view, columns, signal) {
+    const series = seriesOf(view);
+    spec.title = series === undefined ? "" : look.title(series);
+    return series === undefined ? Promise.resolve(NOTHING) : api.figure(String(view.run.id), "series", { q: series, ...view.range, columns, rows: 1 }, signal);
+  }
+  return optionalLane(spec, { load }, (/** @type {LinesModel} */ { series }) => series.length > 0);
+}
+
+// Lanes for what not every run has: without anything to show they take no room, but keep their width.
+
+/** @typedef {import("./lane_specs.js").LaneSpec} LaneSpec */
+/** @typedef {import("./lane_group.js").LaneEntry} LaneEntry */
+/** @typedef {import("./lane.js").Lane} Lane */
+
+/** Not display: none, as a lane asks for as many columns as it is wide. */
+const ABSENT = "is-absent";
+
+/**
+ * A lane that is there while its figure has something; `keep` says that it is there though it has not.
+ * @param {LaneSpec} spec @param {import("./lane.js").LaneOptions} [options] @param {(model: any) => boolean} [keep]
+ */
+export function optionalLane(spec, options = {}, keep = () => false) {
+  /** @type {Lane | null} */
+  let lane = null;
+  const show = (/** @type {boolean} */ isThere) => void lane?.element.classList.toggle(ABSENT, !isThere);
+  /** @type {LaneEntry} */
+  const entry = {
+    spec,
+    options: {
+      ...options,
+      onModel(model) {
+        options.onModel?.(model);
+        show(!spec.isEmpty(model) || keep(model));
+      },
+    },
+  };
+  return {
+    entry,
+    /** Once the group has made it. @param {Lane} made @param {...import("../../format/dom.js").Child} below */
+    attach(made, ...below) {
+      lane = made;
+      made.element.append(...below.filter((child) => child instanceof Node));
+      show(false);
+    },
+  };
+}
+
+/** A note at the foot of a lane. @param {string} testid */
+export const laneNote = (testid) => el("p", { class: "lane-message", "data-testid": testid, hidden: true });

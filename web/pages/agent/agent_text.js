@@ -1,0 +1,146 @@
+// Texts of the Agent page: ranks that report the same are grouped, the worst first. Pure.
+
+import { clip, count, plural, rankList } from "../../format/numbers.js";
+
+/** @typedef {import("../../types.js").RankInfo} RankInfo */
+/** @typedef {{reason: string, why: string, total: number, ranks: number[], worst: number, most: number}} Dropped `worst`: the rank that dropped most */
+/** @typedef {{what: string, why: string, ranks: number[]}} Account one thing that is the same on some ranks */
+/**
+ * @typedef {object} AgentGroup Ranks whose agents said the same, but for how often.
+ * @property {number[]} ranks
+ * @property {string} state
+ * @property {string[]} hosts
+ * @property {string[]} devices
+ * @property {string | null} level
+ * @property {string[]} dropped reasons
+ * @property {number} droppedCount
+ * @property {string[]} faults places
+ * @property {number} notObserved modules
+ * @property {string[]} notFused devices
+ * @property {number} badness
+ */
+
+/** Why something is dropped. @type {Record<string, string>} */
+const REASONS = {
+  queue_full: "the queue in memory was full: the server was away or slow, and there was no spool, or its disk was full",
+  spool_full: "the spool on the disk was full, and its steps could not be merged any more",
+  spool_damaged: "a file of the spool was damaged or deleted",
+  too_large: "a batch had more than 16 MiB",
+  server_rejected: "the server refused a batch for good; its log says why",
+  worker_behind: "the agent's own thread did not keep up with the training",
+  samples_behind: "samples of the collectors waited too long to be sent",
+  too_many_events: "more events came than a batch may hold",
+  too_many_values: "more values on the device were logged in a step than there is room for",
+  reserved_name: "a value was logged by a name that the agent uses itself",
+  agent_fault: "the agent failed at a batch, and left it out",
+};
+
+/** @param {string} reason */
+export const whyDropped = (reason) => REASONS[reason] ?? "";
+
+/** Numbers, or 1 where something else was said. @param {Record<string, unknown>} account @returns {[string, number][]} */
+const counts = (account) => Object.entries(account).map(([name, n]) => [name, Number.isFinite(Number(n)) ? Number(n) : 1]);
+
+/** The largest weight is shown first. @param {RankInfo} rank */
+function badness(rank) {
+  const has = (/** @type {Record<string, unknown> | undefined} */ account) => Object.keys(account ?? {}).length > 0;
+  const isAway = ["failed", "died", "terminated", "stale"].includes(rank.state);
+  const weights = [has(rank.faults) && 32, has(rank.dropped) && 16, isAway && 8, Boolean(rank.also_live) && 8, rank.level && 4, has(rank.not_observed) && 2, has(rank.not_fused) && 1];
+  return weights.reduce((/** @type {number} */ sum, weight) => sum + Number(weight || 0), 0);
+}
+
+/** What makes two ranks the same to a reader. @param {RankInfo} rank */
+const likeness = (rank) =>
+  JSON.stringify([rank.state, rank.level, Boolean(rank.also_live), ...[rank.dropped, rank.faults].map((account) => Object.keys(account).sort()), ...[rank.not_observed, rank.not_fused ?? {}].map((account) => Object.entries(account).sort())]);
+
+/** @param {readonly RankInfo[]} ranks @returns {AgentGroup[]} */
+export function agentGroups(ranks) {
+  const groups = [...grouped(ranks, likeness).values()].map(groupOf);
+  return groups.sort((a, b) => b.badness - a.badness || b.droppedCount - a.droppedCount || a.ranks[0] - b.ranks[0]);
+}
+
+/** @param {RankInfo[]} alike @returns {AgentGroup} */
+function groupOf(alike) {
+  const [first] = alike;
+  const distinct = (/** @type {string[]} */ values) => [...new Set(values)].filter(Boolean);
+  return {
+    ranks: alike.map(({ rank }) => rank),
+    state: first.state,
+    hosts: distinct(alike.map(({ host }) => host)),
+    devices: distinct(alike.map(({ device }) => device)),
+    level: first.level,
+    dropped: Object.keys(first.dropped).sort(),
+    droppedCount: alike.reduce((sum, rank) => sum + total(rank.dropped), 0),
+    faults: Object.keys(first.faults).sort(),
+    notObserved: Object.keys(first.not_observed).length,
+    notFused: Object.keys(first.not_fused ?? {}),
+    badness: badness(first),
+  };
+}
+
+/** @param {Record<string, unknown>} account */
+const total = (account) => counts(account).reduce((sum, [, n]) => sum + n, 0);
+
+/** @template T @param {readonly T[]} all @param {(one: T) => string} by @returns {Map<string, T[]>} */
+function grouped(all, by) {
+  /** @type {Map<string, T[]>} */
+  const found = new Map();
+  for (const one of all) {
+    const known = found.get(by(one));
+    if (known) known.push(one);
+    else found.set(by(one), [one]);
+  }
+  return found;
+}
+
+/** What was lost, or where it failed, by reason: the most first. @param {readonly RankInfo[]} ranks @param {"dropped" | "faults"} account @returns {Dropped[]} */
+export function totals(ranks, account) {
+  const all = ranks.flatMap(({ rank, [account]: told }) => counts(told).map(([reason, n]) => ({ rank, reason, n })));
+  const found = [...grouped(all, ({ reason }) => reason)].map(([reason, each]) => {
+    const worst = each.reduce((most, one) => (one.n > most.n ? one : most));
+    return { reason, why: whyDropped(reason), total: each.reduce((sum, { n }) => sum + n, 0), ranks: each.map(({ rank }) => rank), worst: worst.rank, most: worst.n };
+  });
+  return found.sort((a, b) => b.total - a.total || a.reason.localeCompare(b.reason, "en"));
+}
+
+/** Modules, or devices, with what was said of each, once for all ranks that say so: on the most ranks first. @param {readonly RankInfo[]} ranks @param {"not_observed" | "not_fused"} account @returns {Account[]} */
+export function accounts(ranks, account) {
+  const all = ranks.flatMap(({ rank, [account]: told }) => Object.entries(told ?? {}).map(([what, why]) => ({ rank, what, why: String(why) })));
+  const found = [...grouped(all, ({ what, why }) => JSON.stringify([what, why])).values()];
+  return found.map((each) => ({ what: each[0].what, why: each[0].why, ranks: each.map(({ rank }) => rank) })).sort((a, b) => b.ranks.length - a.ranks.length);
+}
+
+/** "ranks 0-3", or "1,024 ranks: 0-1023" where there are many. @param {readonly number[]} ranks */
+export function ranksText(ranks) {
+  const text = rankList(ranks);
+  return ranks.length > 8 ? `${count(ranks.length)} ranks: ${clip(text.replace(/^ranks /, ""), 80)}` : text;
+}
+
+/** The agents in a sentence. @param {readonly RankInfo[]} ranks @returns {import("../../types.js").Verdict} */
+export function agentVerdict(ranks) {
+  if (!ranks.length) return { level: "empty", parts: [["text", "No agent has attached."]], links: [] };
+  const told = [failing(ranks), dropping(ranks), lowered(ranks)].filter(Boolean);
+  const hidden = accounts(ranks, "not_observed").length;
+  const unseen = hidden ? ` ${plural(hidden, "module")} ${hidden === 1 ? "is" : "are"} not observed.` : "";
+  if (!told.length) return { level: "ok", parts: [["text", `Nothing was dropped, and no agent failed.${unseen}`]], links: [] };
+  return { level: "warning", parts: [["text", `${told.join(" ")}${unseen}`]], links: [] };
+}
+
+/** @param {readonly RankInfo[]} ranks */
+function failing(ranks) {
+  const faults = totals(ranks, "faults");
+  return faults.length ? `The agent failed in ${plural(faults.length, "place")}: ${clip(faults[0].reason, 60)} on ${ranksText(faults[0].ranks)}${faults.length > 1 ? " and others" : ""}.` : "";
+}
+
+/** @param {readonly RankInfo[]} ranks */
+function dropping(ranks) {
+  const drops = totals(ranks, "dropped");
+  const all = drops.reduce((sum, { total: n }) => sum + n, 0);
+  return drops.length ? `Dropped: ${plural(all, "record")}, most for ${clip(drops[0].reason, 60)}.` : "";
+}
+
+/** @param {readonly RankInfo[]} ranks */
+function lowered(ranks) {
+  const low = ranks.filter(({ level }) => level);
+  return low.length ? `Not all is recorded on ${ranksText(low.map(({ rank }) => rank))}: ${clip(String(low[0].level), 120)}.` : "";
+}

@@ -1,0 +1,213 @@
+// The Overview page of a run: the verdict, a few figures, all lanes over one step axis, and the run's title, tags and
+// note.
+
+import * as api from "../../api/client.js";
+import { runsPath } from "../../api/run_query.js";
+import { deferUntil } from "../../api/throttle.js";
+import { shownRange } from "../../api/url_state.js";
+import { createLegend } from "../../charts/legend.js";
+import { el, link, replace } from "../../format/dom.js";
+import { clip, plural } from "../../format/numbers.js";
+import { copyButton } from "../../widgets/copy_button.js";
+import { createCards } from "../../widgets/detail_cards.js";
+import { createRangeBar } from "../../widgets/range_bar.js";
+import { mountRunPage } from "../../widgets/run_page.js";
+import { createTracePanel } from "../../widgets/trace_panel.js";
+import { createVerdict } from "../../widgets/verdict.js";
+import { createWorstTable } from "../../widgets/worst_table.js";
+import { createOverviewLanes, ofAllRanks } from "./overview_lanes.js";
+
+const HINTS = [
+  "Drag over a lane to see fewer steps, double click to see all.",
+  "Click the timeline for that rank's layers around that step, Shift-click for the step itself.",
+  "Click a cell of the layers for the exact step and rank, Shift-click or click a name for that tensor over time.",
+];
+
+/** @param {import("../../types.js").PageContext} ctx @param {() => void} refetch @returns {import("../../widgets/run_page.js").RunView} */
+function build(ctx, refetch) {
+  const death = createDeathNote();
+  const note = createRunNote();
+  const about = createRunAbout(ctx, refetch);
+  const verdict = createVerdict();
+  const cards = createCards(ctx);
+  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
+  const trace = createTracePanel(ctx, refetch);
+  const legend = createLegend();
+  const lanes = createOverviewLanes(ctx, refetch, (model) => table.update(model));
+  const table = createWorstTable(ctx, lanes.pickCell, ofAllRanks);
+  const twin = el("details", { class: "twin" }, el("summary", {}, "The layers as a table"), table.element);
+  const element = el("div", {}, note.element, death.element, verdict.element, cards.element, trace.element, range.element, lanes.element, legend.element, twin, about.element);
+
+  /** Then what may stand above the lanes comes before them, so that they need not move. */
+  let isFirst = true;
+
+  return {
+    element,
+    async update(run, signal) {
+      note.update(run);
+      about.update(run);
+      death.update(run);
+      verdict.update(run.verdict);
+      cards.update(run);
+      range.update(run);
+      const view = { run, state: ctx.state, range: shownRange(ctx.state, run) };
+      const drawn = lanes.update(view, signal);
+      await Promise.all([drawn, isFirst ? trace.update(run, signal) : deferUntil(drawn).then(() => trace.update(run, signal))]);
+      isFirst = false;
+    },
+    destroy() {
+      lanes.destroy();
+      legend.destroy();
+    },
+  };
+}
+
+/** @type {import("../../types.js").Page} */
+export default { id: "overview", title: "Overview", path: "/runs/{id}", mount: (root, ctx) => mountRunPage(root, ctx, "Overview", (refetch) => build(ctx, refetch)) };
+
+// Who ended without a goodbye: the sentence, and the Python stacks where faulthandler wrote them.
+
+/** Stacks shown: ranks that died together died of the same more often than not. */
+const MOST_STACKS = 4;
+const MOST_LETTERS = 1200;
+
+function createDeathNote() {
+  const element = el("section", { class: "death-note", "data-testid": "death-note", "aria-live": "polite", hidden: true });
+  let shown = "";
+  return {
+    element,
+    /** @param {Pick<import("../../types.js").Run, "death" | "deaths">} run */
+    update({ death, deaths }) {
+      const now = JSON.stringify([death, deaths]);
+      if (now === shown) return; // an opened stack stays open
+      shown = now;
+      element.hidden = !death;
+      const told = (deaths ?? []).filter(({ stack }) => stack).slice(0, MOST_STACKS);
+      replace(element, death ? el("p", {}, "✕ ", clip(death, MOST_LETTERS)) : null, ...told.map(stackOf));
+    },
+  };
+}
+
+/** @param {import("../../types.js").Death} death */
+function stackOf({ rank, stack }) {
+  return el(
+    "details",
+    { class: "panel report stack" },
+    el("summary", {}, `Python's stacks of rank ${rank}`),
+    copyButton(() => stack, "Copy the stacks"),
+    el("pre", { tabindex: 0, "aria-label": `Stacks of rank ${rank}` }, stack),
+  );
+}
+
+// What people say of a run, to be changed: title, tags, note; put away; deleted for good.
+
+/** @typedef {import("../../types.js").Run} Run */
+
+/** @param {import("../../types.js").PageContext} ctx @param {() => void} changed */
+function createRunAbout(ctx, changed) {
+  const { id } = ctx.params;
+  const title = el("input", { name: "title", maxlength: 200, autocomplete: "off" });
+  const tags = el("input", { name: "tags", maxlength: 1300, autocomplete: "off", placeholder: "separated by commas" });
+  const note = el("textarea", { name: "note", maxlength: 10000, rows: 4 });
+  const said = el("span", { role: "status", class: "muted" });
+  const archive = el("button", { type: "button", class: "quiet", click: () => set({ archived: !shown?.archived }) }, "Archive");
+  const remove = el("button", { type: "button", class: "quiet", click: () => dialog.showModal() }, "Delete…");
+  const buttons = el("p", { class: "inline-form" }, el("button", { type: "submit" }, "Save"), archive, remove, said);
+  const field = (/** @type {string} */ name, /** @type {HTMLElement} */ control) => el("label", { class: "about-field" }, name, control);
+  const form = el("form", { submit: saved, input: tellUnsaved }, field("Title", title), field("Tags", tags), field("Note", note), buttons);
+  const sure = el("p");
+  const close = () => dialog.close();
+  const dialog = el("dialog", { "aria-label": "Delete the run" }, sure, el("p", { class: "inline-form" }, el("button", { type: "button", class: "danger", click: gone }, "Delete it for good"), el("button", { type: "button", class: "quiet", click: close }, "Keep it")));
+  const element = el("details", { class: "run-about", "data-testid": "run-about" }, el("summary", {}, "Title, tags and note; archive, delete"), form, dialog);
+  const drafts = [title, tags, note].map(createDraft);
+  /** @type {Run | null} */
+  let shown = null;
+
+  function tellUnsaved() {
+    said.textContent = drafts.some((draft) => draft.isChanged()) ? "Not saved yet." : "";
+  }
+
+  /** @param {Event} event */
+  function saved(event) {
+    event.preventDefault();
+    const given = tags.value.split(",").map((tag) => tag.trim());
+    const accepts = drafts.map((draft) => draft.sent());
+    void set({ title: title.value.trim(), tags: given.filter(Boolean), note: note.value }, () => accepts.forEach((accept) => accept()));
+  }
+
+  /** @param {import("../../types.js").RunChange} change @param {() => void} [accepted] */
+  async function set(change, accepted = () => {}) {
+    said.textContent = "Saving.";
+    try {
+      await api.changeRun(id, change);
+      accepted();
+      tellUnsaved();
+      said.textContent ||= "Saved.";
+      changed();
+    } catch (error) {
+      said.textContent = error instanceof Error ? error.message : String(error);
+    }
+  }
+
+  async function gone() {
+    close();
+    try {
+      await api.deleteRun(id);
+      ctx.navigate(runsPath({}));
+      ctx.say("The run was deleted.");
+    } catch (error) {
+      said.textContent = error instanceof Error ? error.message : String(error);
+    }
+  }
+
+  return {
+    element,
+    /** @param {Run} run */
+    update(run) {
+      shown = run;
+      archive.textContent = run.archived ? "Take out of the archive" : "Archive";
+      const steps = run.last_step === null ? "nothing recorded yet" : `${plural(run.last_step - (run.first_step ?? 0) + 1, "step")} of ${plural(run.ranks.length, "rank")}`;
+      sure.textContent = `Delete the run ${clip(run.title || run.name, 120)} with all that was recorded of it (${steps})? This cannot be taken back.${run.state === "live" ? " Its training goes on, and begins the run anew." : ""}`;
+      title.placeholder = run.name;
+      [run.title, run.tags.join(", "), run.note].forEach((value, i) => drafts[i].put(value));
+    },
+  };
+}
+
+/**
+ * A field that is filled anew until somebody changes it: what is not saved stays, wherever the focus is.
+ * @param {HTMLInputElement | HTMLTextAreaElement} input
+ */
+export function createDraft(input) {
+  let last = input.value;
+  return {
+    isChanged: () => input.value !== last,
+    /** @param {string} value */
+    put(value) {
+      if (input.value !== last || document.activeElement === input) return;
+      input.value = value;
+      last = input.value; // as the field holds it: of line breaks it has one kind
+    },
+    /** What is to be called once the server has what the field holds now. */
+    sent() {
+      const { value } = input;
+      return () => void (last = value);
+    },
+  };
+}
+
+/** The note and the tags, where there are any. */
+function createRunNote() {
+  const element = el("section", { class: "panel run-note", "data-testid": "run-note", hidden: true });
+  let now = "";
+  return {
+    element,
+    /** @param {Run} run */
+    update({ note, tags }) {
+      if (now === JSON.stringify([note, tags])) return;
+      now = JSON.stringify([note, tags]);
+      element.hidden = !note && !tags.length;
+      element.replaceChildren(...tags.map((tag) => link(runsPath({ q: tag, archived: "all" }), { class: "tag" }, tag)), ...(note ? [el("p", { class: "note-text" }, note)] : []));
+    },
+  };
+}

@@ -1,0 +1,338 @@
+// The lanes of the Overview page, with those that only it has: phases of a step, waits of the ranks, and GPUs.
+
+import * as api from "../../api/client.js";
+import { throttle } from "../../api/throttle.js";
+import { viewKey } from "../../api/url_state.js";
+import { heatmapDrawing, layoutOf } from "../../charts/drawing.js";
+import { SCALE_BITS, STATE } from "../../charts/headroom.js";
+import { columnAt, heatCells } from "../../charts/heatmap.js";
+import { createLaneGroup } from "../../charts/lanes/lane_group.js";
+import { LANES } from "../../charts/lanes/lane_specs.js";
+import { createLoggedLanes, laneNote, leftOutText, optionalLane } from "../../charts/lanes/series_lanes.js";
+import { points, readLines, valueAt } from "../../charts/lines.js";
+import { share } from "../../charts/theme.js";
+import { el } from "../../format/dom.js";
+import { plural, rankList, seconds } from "../../format/numbers.js";
+import { decode } from "../../format/typed_array.js";
+import { UNKNOWN, isKnown, time } from "../../format/units.js";
+import { CALM, THROTTLE, eventModel } from "../../widgets/gpu/gpu_lanes.js";
+import { bitBands, places, timesOf } from "../../widgets/gpu/gpu_series.js";
+import { bitNames } from "../../widgets/gpu/gpu_text.js";
+
+/** What the layers are asked for: this page has no choice that narrows them. */
+export const ofAllRanks = () => ({ rank: "all" });
+
+/** All lanes in their order; those that not every run has take no room without anything to show. @param {import("../../types.js").PageContext} ctx @param {() => void} refetch @param {(model: any) => void} onLayers */
+export function createOverviewLanes(ctx, refetch, onLayers) {
+  const loader = laneNote("loader-bound");
+  const more = laneNote("logged-more");
+  const phases = optionalLane(PHASES, { onModel: (model) => say(loader, loaderNote(model)) });
+  const waits = optionalLane(WAITS, { load: createWaitsSource(ctx.params.id) });
+  const gpus = optionalLane(CARDS, { load: createCardsSource(ctx.params.id) });
+  const logged = createLoggedLanes();
+  const optional = [phases, waits, gpus, ...logged];
+  const layers = { spec: LANES.layers, options: { query: ofAllRanks, title: () => "Headroom by layer, worst of all ranks, call order", onModel: onLayers } };
+  const first = [{ spec: LANES.loss }, { spec: LANES.loss_scale }, { spec: LANES.timeline }, { spec: LANES.step_time }];
+  const group = createLaneGroup(ctx, [...first, ...optional.map(({ entry }) => entry), layers], refetch);
+  optional.forEach((one, i) => one.attach(group.lanes[first.length + i], one === phases && loader));
+  group.lanes[first.length + optional.length].element.before(more);
+  return {
+    ...group,
+    /** @param {import("../../charts/lanes/lane.js").View} view @param {AbortSignal} signal */
+    async update(view, signal) {
+      say(more, leftOutText(view.run.series));
+      await group.update(view, signal);
+    },
+  };
+}
+
+/** @param {HTMLElement} note @param {string} text */
+function say(note, text) {
+  note.textContent = text;
+  note.hidden = !text;
+}
+
+// What each step spent its time on, stacked to the step's own time.
+
+/** @typedef {import("../../charts/lines.js").LinesModel} LinesModel */
+/** @typedef {LinesModel & {phases: {place: number, series: import("../../charts/lines.js").Series}[], slowest: import("../../charts/lines.js").Series | null}} PhasesModel */
+
+/** The phases in the order they are stacked, each with its colour of style.css. */
+const NAMES = ["data wait", "forward", "backward", "exposed comm", "optimizer", "other"];
+const SLOWEST = "slowest step";
+
+/** @param {import("../../types.js").FigureAnswer} answer @returns {PhasesModel} */
+export function readPhases(answer) {
+  const model = readLines(answer);
+  const phases = NAMES.flatMap((name, place) => {
+    const series = model.series.find((one) => one.name === name);
+    return series ? [{ place, series }] : [];
+  });
+  return { ...model, phases, slowest: model.series.find((one) => one.name === SLOWEST) ?? null };
+}
+
+/** @param {PhasesModel} model @param {import("../../charts/frame.js").Frame} frame @param {import("../../charts/theme.js").Palette} palette @returns {import("../../charts/drawing.js").Drawing} */
+function drawPhases({ phases, slowest }, frame, palette) {
+  const areas = phases.map(({ place, series }) => ({
+    type: "scatter",
+    mode: "lines",
+    x: series.x,
+    y: series.y,
+    stackgroup: "phases",
+    line: { width: 0, color: palette.phases[place] },
+    fillcolor: palette.phases[place],
+    hoverinfo: "skip",
+  }));
+  const line = slowest ? [{ type: "scatter", mode: "lines", x: slowest.x, y: slowest.y, connectgaps: false, hoverinfo: "skip", line: { color: palette.muted, width: 1.2, dash: "dot" } }] : [];
+  return { traces: [...areas, ...line], layout: layoutOf(frame, palette, { nticks: 4, ticksuffix: " ms", rangemode: "tozero" }) };
+}
+
+/** @param {PhasesModel} model @param {number} step */
+function phaseReadout({ phases, meta }, step) {
+  const parts = phases.map(({ place, series }) => {
+    const value = valueAt(series, step, Math.max(1, meta.steps_per_column));
+    return `${NAMES[place]} ${value === null ? UNKNOWN : value === 0 ? "0 ms" : seconds(value / 1000)}`;
+  });
+  return parts.join(", ") || UNKNOWN;
+}
+
+function phaseLegend() {
+  const items = NAMES.map((name, place) => el("span", { class: "legend-item" }, el("span", { class: "swatch", "data-phase": place, "aria-hidden": "true" }), name));
+  return el("div", { class: "legend lane-legend" }, ...items, el("span", { class: "legend-item" }, el("span", { class: "swatch is-line", "data-look": "limit", "aria-hidden": "true" }), "slowest rank and step"));
+}
+
+/** Who waits for its data loader more than a loader that keeps up would cost. @param {PhasesModel} model */
+export function loaderNote({ meta }) {
+  const bound = meta.loader_bound_ranks ?? [];
+  if (!bound.length) return "";
+  const who = rankList(bound);
+  return `Bound by the data loader: ${who} ${bound.length === 1 ? "spends" : "spend"} a large part of each step waiting for data, and the others wait for ${bound.length === 1 ? "it" : "them"} in their collectives.`;
+}
+
+/** @type {import("../../charts/lanes/lane_specs.js").LaneSpec} */
+export const PHASES = {
+  name: "phases",
+  title: "Step phases",
+  unit: "ms",
+  empty: "No phases were recorded of these steps.",
+  plotHeight: () => 96,
+  read: readPhases,
+  isEmpty: (/** @type {PhasesModel} */ { phases }) => !phases.some(({ series }) => points(series).length),
+  draw: drawPhases,
+  readout: phaseReadout,
+  legend: phaseLegend,
+};
+
+// Rank by step: how long each rank waited for the others in its collectives, and for whom, on the lanes' axis.
+
+/** @typedef {import("../../types.js").HeatmapRow} HeatmapRow */
+/**
+ * @typedef {object} WaitsModel
+ * @property {{name: string, z: any}} trace
+ * @property {HeatmapRow[]} rows
+ * @property {number} columns
+ * @property {ArrayLike<number>} z seconds that each rank waited; NaN: not known
+ * @property {ArrayLike<number>} cost what the others waited for it, added up
+ * @property {number} x0
+ * @property {number} dx
+ * @property {import("../../types.js").FigureMeta} meta
+ * @property {boolean} isKnown whether anything is
+ */
+
+const ROW = 15;
+
+/** Seconds. Fixed, so that two runs compare by eye. @type {import("../../charts/theme.js").Scale} */
+const SCALE = { low: 1e-4, high: 1, ticks: [1e-4, 1e-3, 1e-2, 0.1, 1], text: (s) => (s >= 1 ? "1+ s" : `${s * 1e3} ms`) };
+
+/** Calm is cool and pale, as headroom is: a wait's place on the ramp, as if it were bits. @param {number} seconds */
+export function asBits(seconds) {
+  const place = (1 - share(seconds, SCALE)) * (SCALE_BITS.length - 1);
+  const below = Math.min(SCALE_BITS.length - 2, Math.floor(place));
+  return SCALE_BITS[below] + (SCALE_BITS[below + 1] - SCALE_BITS[below]) * (place - below);
+}
+
+/** @param {import("../../types.js").FigureAnswer} answer @returns {WaitsModel} */
+export function readWaits({ figure, meta }) {
+  const { x0 = 0, dx = 1, z: sent } = figure.data[0];
+  const rows = meta.rows ?? [];
+  const z = decode(sent);
+  const { cost_to_others_s: cost } = /** @type {{cost_to_others_s?: unknown}} */ (/** @type {unknown} */ (meta));
+  const isKnown = Array.from(z).some(Number.isFinite);
+  return { trace: { name: "wait_s", z: sent }, rows, columns: rows.length ? z.length / rows.length : 0, z, cost: decode(cost), x0, dx, meta, isKnown };
+}
+
+/** @param {WaitsModel} model @param {import("../../charts/frame.js").Frame} frame @param {import("../../charts/theme.js").Palette} palette */
+const draw = (model, frame, palette) => heatmapDrawing({ ...model, markSteps: [] }, frame, palette);
+
+/** @param {WaitsModel} model @param {import("../../charts/theme.js").Palette} palette */
+function cells(model, palette) {
+  const z = Array.from(model.z, (seconds) => (Number.isFinite(seconds) ? asBits(seconds) : NaN));
+  const states = z.map((bits) => (Number.isFinite(bits) ? STATE.value : STATE.notObserved));
+  return heatCells({ ...model, z, states }, palette);
+}
+
+/** Of a column the largest of some values and its row; null where none is known. @param {WaitsModel} model @param {ArrayLike<number>} values @param {number} column */
+function largest({ rows, columns }, values, column) {
+  const known = rows.map((_, row) => ({ row, value: values[row * columns + column] })).filter(({ value }) => Number.isFinite(value));
+  return known.length ? known.reduce((a, b) => (b.value > a.value ? b : a)) : null;
+}
+
+/** Who waited how long, and whose fault it was. @param {WaitsModel} model @param {number} step @param {number | null} row */
+function waitsReadout(model, step, row) {
+  const column = columnAt(/** @type {any} */ (model), step);
+  if (column === null) return "";
+  const own = (/** @type {number} */ at) => ({ row: at, value: model.z[at * model.columns + column] });
+  const at = row === null ? largest(model, model.z, column) : own(row);
+  if (!at || !Number.isFinite(at.value)) return row === null ? "not known" : `${model.rows[row].label}: not known`;
+  const late = largest(model, model.cost, column);
+  const whose = late && late.value > 0 ? `; for ${model.rows[late.row].label} most, ${time(late.value)} of all the others` : "";
+  return `${model.rows[at.row].label} waited ${time(at.value)}${whose}`;
+}
+
+function waitsLegend() {
+  const ticks = SCALE.ticks.map((value) => {
+    const tick = el("span", {}, SCALE.text(value));
+    tick.style.left = `${share(value, SCALE) * 100}%`;
+    return tick;
+  });
+  const bar = el("div", { class: "legend-scale is-cost" }, el("div", { class: "legend-bar is-cost" }), el("div", { class: "legend-ticks" }, ...ticks));
+  return el("div", { class: "legend lane-legend" }, bar, el("span", { class: "legend-item" }, el("span", { class: "swatch", "data-look": "unknown", "aria-hidden": "true" }), "not known"));
+}
+
+/** To read many ranks' collectives takes the server a while. @param {string} run */
+const createWaitsSource = (run) =>
+  throttle((/** @type {import("../../charts/lanes/lane.js").View} */ { range }, /** @type {number} */ columns, /** @type {AbortSignal} */ signal) => api.slowFigure(run, "waits", { ...range, columns }, signal), viewKey);
+
+/** @type {import("../../charts/lanes/lane_specs.js").LaneSpec} */
+export const WAITS = {
+  name: "waits",
+  title: "Waits in collectives by rank",
+  empty: "No collective was timed in these steps.",
+  plotHeight: (rows) => Math.max(30, Math.min(200, rows * ROW)),
+  read: readWaits,
+  isEmpty: (/** @type {WaitsModel} */ { isKnown }) => !isKnown,
+  draw,
+  cells,
+  readout: waitsReadout,
+  legend: waitsLegend,
+  bar: { title: "waited for the others", tickvals: SCALE.ticks.map(asBits), ticktext: SCALE.ticks.map(SCALE.text) },
+};
+
+// The run's GPUs on the lanes' axis, a row a card: when it was slowed down or gone, and what was said of it.
+
+/** @typedef {import("../../types.js").Gpu} Gpu */
+/** @typedef {import("../../types.js").GpuLanes} GpuLanes */
+/** @typedef {import("../../widgets/gpu/gpu_lanes.js").BandRow} BandRow */
+/** @typedef {import("../../widgets/gpu/gpu_lanes.js").Span} Span */
+/** @typedef {import("../../charts/lanes/lane.js").View} View */
+/** @typedef {BandRow & {rank: number | null, lanes: GpuLanes, reasons: {name: string, bands: Span[]}[], label: string, count: number, tensor: null, tensors: null}} CardRow */
+/** @typedef {{rows: CardRow[], dx: number, meta: import("../../types.js").FigureMeta, isKnown: boolean}} CardsModel */
+
+/** Those that are worst off; the GPUs page has all. */
+const MOST_CARDS = 8;
+const COLUMNS = 400;
+/** Samples come once a second, and there are many. Milliseconds. */
+const KEEP_MS = 5000;
+/** A hole in the samples that is larger than this share of all is shown as one. */
+const HOLE_SHARE = 0.02;
+
+/** Asks for the samples of the worst cards, now and then. @param {string} run */
+function createCardsSource(run) {
+  const cards = throttle((/** @type {AbortSignal} */ signal) => api.gpus(run, signal), () => "", KEEP_MS); // the same in every range
+
+  /** @param {View} view @param {number} _ @param {AbortSignal} signal @returns {Promise<import("../../types.js").FigureAnswer>} */
+  async function ask({ range, state }, _, signal) {
+    const all = await cards(signal);
+    const chosen = all.gpus.slice(0, MOST_CARDS).sort((a, b) => a.rank - b.rank);
+    const isZoomed = state.start !== null || state.stop !== null || Boolean(state.last);
+    const lanes = await Promise.all(chosen.map((card) => samplesOf(run, card, isZoomed ? range : null, signal)));
+    const rows = chosen.map((card, i) => cardRow(card, lanes[i], all.throttle_reasons ?? {}));
+    const left = all.gpus.length - chosen.length;
+    const note = left > 0 ? `the ${MOST_CARDS} that are worst off; ${plural(left, "more card")} on the GPUs page` : "";
+    const meta = { ...range, steps_per_column: 1, note };
+    return /** @type {any} */ ({ model: { rows, dx: 1, meta, isKnown: true }, meta });
+  }
+  return throttle(ask, viewKey, KEEP_MS);
+}
+
+/** All samples first, since steps are found by them, then those of the shown steps more finely. @param {string} run @param {Gpu} card @param {import("../../types.js").StepRange | null} range @param {AbortSignal} signal */
+async function samplesOf(run, { rank, key }, range, signal) {
+  const whole = await api.gpuLanes(run, rank, { key, columns: COLUMNS }, signal);
+  const times = range && timesOf(whole, range);
+  return times ? api.gpuLanes(run, rank, { key, columns: COLUMNS, ...times }, signal) : whole;
+}
+
+/** @param {Gpu} card @param {GpuLanes} lanes @param {Record<string, string>} names of throttle bits @returns {CardRow} */
+export function cardRow({ rank, device_index: index }, lanes, names) {
+  const known = { ...names, ...lanes.about.names?.throttle_reasons };
+  const bits = [...bitBands(lanes, "throttle_reasons")];
+  const reasons = bits.map(([bit, bands]) => ({ name: bitNames(bit, known)[0] ?? `bit ${bit}`, bands }));
+  const gone = goneSpans(lanes);
+  const bands = [
+    ...bits.flatMap(([bit, spans]) => (bit === CALM ? spans.map((span) => ({ ...span, look: /** @type {const} */ ("calm") })) : [])),
+    ...bits.flatMap(([bit, spans]) => (bit === CALM ? [] : spans.map((span) => ({ ...span, look: /** @type {const} */ ("warning") })))),
+    ...gone.map((span) => ({ ...span, look: /** @type {const} */ ("bad") })),
+  ];
+  const name = index === null ? `rank ${rank}` : `rank ${rank}, cuda:${index}`;
+  const marks = eventModel(lanes).rows.flatMap((row) => row.marks);
+  return { name, label: name, count: 1, tensor: null, tensors: null, rank, lanes, reasons: [...reasons, { name: "does not answer", bands: gone }], bands, marks, isCalm: false, known: sampledSpans(lanes) };
+}
+
+/** Where there are samples, with holes where they are missing for long. @param {GpuLanes} lanes @returns {Span[]} */
+function sampledSpans(lanes) {
+  const x = places(lanes.steps);
+  const most = Math.max(2, HOLE_SHARE * ((x.at(-1) ?? 0) - (x[0] ?? 0)));
+  /** @type {Span[]} */
+  const spans = [];
+  for (const at of x) {
+    const last = spans.at(-1);
+    if (last && at - last.to <= most) last.to = at;
+    else spans.push({ from: at, to: at });
+  }
+  return spans;
+}
+
+/** @param {GpuLanes} lanes @returns {Span[]} */
+function goneSpans(lanes) {
+  const isGone = (lanes.values.present ?? []).map((present) => (present === 0 ? 1 : 0));
+  return bitBands({ ...lanes, values: { gone: isGone } }, "gone").get(1) ?? [];
+}
+
+/** Of the sample that stands nearest to a step a value. @param {GpuLanes} lanes @param {string} column @param {number} step */
+function columnValue(lanes, column, step) {
+  const x = places(lanes.steps);
+  const at = x.reduce((best, place, i) => (Math.abs(place - step) < Math.abs(x[best] - step) ? i : best), 0);
+  const value = x.length && Math.abs(x[at] - step) <= 1 ? lanes.values[column]?.[at] : null;
+  return isKnown(value) ? value : null;
+}
+
+/** What a card did at a step: "rank 1, cuda:1: HW thermal slowdown, 88 °C, 97 % busy". @param {CardRow} row @param {number} step */
+function cardText({ name, lanes, reasons, marks }, step) {
+  const holds = (/** @type {Span[]} */ spans) => spans.some(({ from, to }) => from < step + 0.5 && to > step - 0.5);
+  const heat = columnValue(lanes, "temperature_c", step);
+  const busy = columnValue(lanes, "utilization_gpu_percent", step);
+  const said = [
+    ...reasons.filter(({ bands }) => holds(bands)).map((reason) => reason.name),
+    ...marks.filter(({ at }) => Math.abs(at - step) <= 0.5).map(({ text }) => text),
+    ...(heat === null ? [] : [`${Math.round(heat)} °C`]),
+    ...(busy === null ? [] : [`${Math.round(busy)} % busy`]),
+  ];
+  return `${name}: ${said.join(", ") || "no sample"}`;
+}
+
+/** The card that is pointed at, else those with something to say. @param {CardsModel} model @param {number} step @param {number | null} row */
+function cardsReadout({ rows }, step, row) {
+  if (row !== null && rows[row]) return cardText(rows[row], step);
+  const notable = rows.filter(({ bands, marks }) => bands.some(({ look, from, to }) => look !== "calm" && from < step + 0.5 && to > step - 0.5) || marks.some(({ at }) => Math.abs(at - step) <= 0.5));
+  const isSampled = rows.some(({ known = [] }) => known.some(({ from, to }) => from - 0.5 <= step && step <= to + 0.5));
+  return notable.map((one) => cardText(one, step)).join("; ") || (isSampled ? "no card slowed down" : "no sample");
+}
+
+function cardsLegend() {
+  const item = (/** @type {string} */ look, /** @type {string} */ text) => el("span", { class: "legend-item" }, el("span", { class: "swatch", "data-band": look, "aria-hidden": "true" }), text);
+  const event = el("span", { class: "legend-item" }, el("span", { class: "bad", "aria-hidden": "true" }, "◆"), "Xid or memory error");
+  return el("div", { class: "legend lane-legend" }, item("known", "sampled"), item("calm", "at its power cap"), item("warning", "slowed down"), item("bad", "does not answer"), event);
+}
+
+/** @type {import("../../charts/lanes/lane_specs.js").LaneSpec} */
+export const CARDS = { ...THROTTLE, name: "gpu-cards", title: "GPUs", empty: "No card has sent a sample in these steps.", readout: cardsReadout, legend: cardsLegend };

@@ -1,0 +1,326 @@
+// The frame of every page of a run: fetches the run and keeps it fresh, shows its header, notes on its ranks, and the
+// report dialog.
+
+import * as api from "../api/client.js";
+import { clockFrom, createRefresher } from "../api/live.js";
+import { deferUntil } from "../api/throttle.js";
+import { formatState, runPath } from "../api/url_state.js";
+import { fileName } from "../charts/saving/files.js";
+import { el, link, replace } from "../format/dom.js";
+import { age, clip, count, duration, plural, rankList } from "../format/numbers.js";
+import { pasteBlock } from "./copy_button.js";
+import { waitingRun } from "./empty_state.js";
+import { errorState, mayHeal } from "./error_state.js";
+import { stateBadge } from "./state_badge.js";
+
+/** @typedef {import("../types.js").PageContext} PageContext */
+/** @typedef {import("../types.js").Run} Run */
+/** @typedef {import("../types.js").ViewState} ViewState */
+/**
+ * @typedef {object} RunView
+ * @property {HTMLElement} element
+ * @property {(run: Run, signal: AbortSignal) => Promise<void>} update fetch and show, for the state in the URL
+ * @property {() => void} destroy
+ */
+
+/**
+ * @param {HTMLElement} root @param {PageContext} ctx @param {string} title
+ * @param {(refetch: () => void) => RunView} build called once the run has a step
+ * @param {{needsStep?: boolean, tellsHang?: boolean}} [options] needsStep false: built at once
+ * @returns {() => void} unmount
+ */
+export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsHang = true } = {}) {
+  const header = createRunHeader({ tellsHang });
+  const body = el("div", { class: "run-body" });
+  const shell = el("div", { class: "run-page" }, header.element, body);
+  /** @type {RunView | null} */
+  let view = null;
+  /** To this page or along it, since the last load began. */
+  let hasMoved = true;
+  /** Once, all of it. */
+  let isShown = false;
+  const refresher = createRefresher(load, failed);
+
+  /** @param {AbortSignal} signal */
+  async function load(signal) {
+    const known = hasMoved ? ctx.knownRun() : null;
+    hasMoved = false;
+    if (!known) return show(await ask(signal), signal);
+    // All that is shown hangs on the run's facts, and those that the page before was told are seldom old.
+    header.update(known, ctx.clock());
+    const shown = show(known, signal);
+    const [run] = await Promise.all([deferUntil(shown).then(() => ask(signal)), shown]);
+    if (!isSame(run, known)) refresher.soon();
+  }
+
+  /** @param {AbortSignal} signal */
+  async function ask(signal) {
+    signal.throwIfAborted();
+    const run = await api.run(ctx.params.id, signal);
+    signal.throwIfAborted();
+    ctx.sawRun(run);
+    header.update(run, ctx.clock());
+    return run;
+  }
+
+  /** @param {Run} run @param {AbortSignal} signal */
+  async function show(run, signal) {
+    ctx.setTitle(`${clip(run.title || run.name)} · ${title}`);
+    if (shell.parentNode !== root) replace(root, shell);
+    if (needsStep && run.last_step === null) return waiting(run);
+    if (!view) {
+      view = build(refresher.now);
+      replace(body, view.element);
+    }
+    await view.update(run, signal);
+    isShown = true;
+  }
+
+  /** @param {Run} run */
+  function waiting(run) {
+    const said = waitingRun(run);
+    if (body.textContent !== said.textContent) replace(body, said);
+  }
+
+  /** @param {unknown} error */
+  function failed(error) {
+    const heals = mayHeal(error);
+    if (heals && shell.parentNode === root && isShown) header.problem(`Not up to date: ${messageOf(error)} Trying again.`);
+    else replace(root, errorState(error, ctx));
+    return heals;
+  }
+
+  let shown = ctx.state;
+  ctx.onState(() => {
+    const before = shown;
+    shown = ctx.state;
+    if (isOnlyOrder(before, shown)) return;
+    hasMoved = true;
+    refresher.now();
+  });
+  ctx.onChange(ctx.params.id, refresher.soon);
+  const clock = setInterval(header.tick, 1000);
+  refresher.now();
+  return () => {
+    clearInterval(clock);
+    refresher.stop();
+    view?.destroy();
+  };
+}
+
+/** Whether rows alone were put into another order, which needs nothing from the server: tables follow by themselves. @param {ViewState} before @param {ViewState} after */
+const isOnlyOrder = (before, after) => formatState(before) !== formatState(after) && formatState({ ...before, orders: [] }) === formatState({ ...after, orders: [] });
+
+const TIMES = new Set(["now_ns", "last_seen_ns"]);
+
+/** Whether nothing of the run is other than it was, but the time. @param {Run} run @param {Run} known */
+const isSame = (run, known) => withoutTimes(run) === withoutTimes(known);
+
+/** @param {Run} run */
+const withoutTimes = (run) => JSON.stringify(run, (name, value) => (TIMES.has(name) ? 0 : value));
+
+/** @param {unknown} error */
+const messageOf = (error) => (error instanceof Error ? error.message : String(error));
+
+// Name, state and reach of a run, its report, and everything that is missing from what is shown.
+
+/** Notes shown before the rest folds away. */
+const MOST_NOTES = 3;
+const MOST_LETTERS = 240;
+
+/** @param {{tellsHang: boolean}} options whether it says that the run hangs, as every page but Hang does */
+function createRunHeader({ tellsHang }) {
+  const title = el("h1", {});
+  const badge = el("span", {});
+  const facts = el("span", { class: "facts" });
+  const notes = el("div", { class: "notes", "data-testid": "run-notes" });
+  const problem = el("p", { class: "problem", role: "status", hidden: true });
+  const hang = el("p", { class: "hang-note", "data-testid": "hang-note", hidden: true });
+  const report = createRunReport();
+  const element = el("div", {}, el("header", { class: "run-header" }, title, badge, facts, report.button), hang, problem, notes, report.dialog);
+  /** @type {import("../types.js").Run | null} */
+  let run = null;
+  let nowNs = clockFrom();
+
+  function tick() {
+    if (!run) return;
+    facts.textContent = detailsOf(run, nowNs()).join(" · ");
+    drawNotes(notes, rankNotes(run, nowNs()));
+  }
+
+  return {
+    element,
+    tick,
+    /** @param {import("../types.js").Run} next @param {() => number} clock the server's */
+    update(next, clock) {
+      run = next;
+      nowNs = clock;
+      title.textContent = clip(next.title || next.name);
+      title.title = next.name;
+      replace(badge, stateBadge(next.state));
+      report.update(next);
+      problem.hidden = true;
+      hang.hidden = !tellsHang || !next.hang;
+      replace(hang, "■ It hangs. ", clip(next.hang ?? "", 400), " ", link(runPath(next.id, "hang"), {}, "What is known"));
+      tick();
+    },
+    /** @param {string} text */
+    problem(text) {
+      problem.textContent = text;
+      problem.hidden = false;
+    },
+  };
+}
+
+/** @param {import("../types.js").Run} run @param {number} nowNs */
+function detailsOf(run, nowNs) {
+  const step = run.last_step === null ? "no step yet" : `step ${count(run.last_step)}`;
+  const ranks = `${run.ranks_reporting} of ${run.world_size} ranks`;
+  return [step, ranks, `last seen ${age(nowNs - run.last_seen_ns)}`, `started ${age(nowNs - run.started_ns)}`];
+}
+
+/** @param {HTMLElement} place @param {string[]} notes */
+function drawNotes(place, notes) {
+  if (place.dataset.shown === JSON.stringify(notes)) return; // an opened list stays open
+  const open = place.querySelector("details")?.open ?? false;
+  place.dataset.shown = JSON.stringify(notes);
+  const item = (/** @type {string} */ text) => el("li", { title: text }, clip(text, MOST_LETTERS));
+  const rest = notes.slice(MOST_NOTES);
+  replace(
+    place,
+    notes.length > 0 && el("ul", {}, ...notes.slice(0, MOST_NOTES).map(item)),
+    rest.length > 0 && el("details", { open }, el("summary", {}, `${rest.length} more`), el("ul", {}, ...rest.map(item))),
+  );
+}
+
+// What a reader must know is missing: ranks, records, modules. Hidden is shown as hidden.
+
+/** @typedef {import("../types.js").RankInfo} RankInfo */
+
+/** @param {Pick<Run, "ranks" | "missing_ranks">} run @param {number} nowNs @returns {string[]} */
+export function rankNotes(run, nowNs) {
+  return [...missing(run.missing_ranks), ...failed(run.ranks), ...silent(run.ranks, nowNs), ...doubled(run.ranks), ...faults(run.ranks), ...dropped(run.ranks), ...lowered(run.ranks), ...slower(run.ranks), ...unobserved(run.ranks)];
+}
+
+/** @param {number[]} ranks */
+function missing(ranks) {
+  return ranks.length ? [`${rankList(ranks)} ${ranks.length === 1 ? "has" : "have"} not reported`] : [];
+}
+
+/** What the training said as it ended, in its first line. @param {RankInfo[]} ranks */
+function failed(ranks) {
+  return ranks.filter((rank) => rank.failure).map((rank) => `rank ${rank.rank} failed: ${firstLine(String(rank.failure))}`);
+}
+
+/** @param {string} text */
+const firstLine = (text) => text.trim().split("\n", 1)[0];
+
+/** @param {RankInfo[]} ranks @param {number} nowNs */
+function silent(ranks, nowNs) {
+  return ranks
+    .filter((rank) => rank.state === "stale")
+    .map((rank) => `rank ${rank.rank} silent for ${duration(nowNs - rank.last_seen_ns)}, after ${rank.last_step === null ? "no step" : `step ${count(rank.last_step)}`}`);
+}
+
+/** Two jobs of one name, or a restart whose first process has not gone yet. @param {RankInfo[]} ranks */
+function doubled(ranks) {
+  return ranks
+    .filter((rank) => rank.also_live)
+    .map((rank) => `${rank.also_live === 1 ? "another process also sends" : `${count(rank.also_live)} other processes also send`} as rank ${rank.rank}: are there two jobs of one name?`);
+}
+
+/** @param {RankInfo[]} ranks */
+function dropped(ranks) {
+  return ranks.flatMap((rank) =>
+    Object.entries(rank.dropped).map(([reason, n]) => `rank ${rank.rank} dropped ${plural(Number(n), "record")}: ${reason}`),
+  );
+}
+
+/** What the agent records less of, to keep to its budget. @param {RankInfo[]} ranks */
+function lowered(ranks) {
+  return ranks.filter((rank) => rank.level).map((rank) => `rank ${rank.rank} records less: ${rank.level}`);
+}
+
+/** Where the fused kernel is not in use. @param {RankInfo[]} ranks */
+function slower(ranks) {
+  return ranks.flatMap((rank) => Object.entries(rank.not_fused ?? {}).map(([device, why]) => `rank ${rank.rank} reads ${device} more slowly than it could: ${why}`));
+}
+
+/** @param {RankInfo[]} ranks */
+function faults(ranks) {
+  return ranks.flatMap((rank) =>
+    Object.entries(rank.faults).map(([place, what]) => `rank ${rank.rank}: the agent failed in ${place} (${typeof what === "number" ? plural(what, "time") : String(what)})`),
+  );
+}
+
+/** One line for a module however many ranks miss it. @param {RankInfo[]} ranks */
+function unobserved(ranks) {
+  /** @type {Map<string, number[]>} */
+  const found = new Map();
+  for (const rank of ranks) {
+    for (const [module, why] of Object.entries(rank.not_observed)) {
+      const line = `${module || "(the model)"} is not observed (${why})`;
+      found.set(line, [...(found.get(line) ?? []), rank.rank]);
+    }
+  }
+  return [...found].map(([line, on]) => `${line} on ${on.length === ranks.length && on.length > 1 ? "all ranks" : rankList(on)}`);
+}
+
+// How to have a run as one file: a button, and a dialog with the command for this run.
+
+const TITLE = "Report as one file";
+const WHAT = "An HTML file with this run's verdict, findings, figures and facts as they are now. It opens with no server and loads nothing, so that it may be sent to anybody.";
+const HOW = "Type this where Rangewatch is installed:";
+
+function createRunReport() {
+  const command = el("div");
+  const needs = el("p", { class: "muted" }, "It needs plotly (", el("code", {}, "pip install plotly"), "), and the token in ", el("code", {}, "RANGEWATCH_TOKEN"), " if this server asks for one.");
+  const close = el("button", { type: "button", class: "quiet", click: () => dialog.close() }, "Close");
+  const head = el("header", {}, el("h2", { id: "report-title" }, TITLE), close);
+  const dialog = el("dialog", { class: "report-dialog", "aria-labelledby": "report-title", "data-testid": "run-report", click: beside }, head, el("p", {}, WHAT), el("p", {}, HOW), command, needs);
+  const button = el("button", { type: "button", class: "quiet", "aria-haspopup": "dialog", hidden: true, click: open }, `${TITLE}…`);
+  /** @type {import("../types.js").Run | null} */
+  let run = null;
+
+  /** Made anew: what is being copied must not change. */
+  function open() {
+    if (run) replace(command, pasteBlock(reportCommand(run, location.origin), "Command that writes the report"));
+    dialog.showModal();
+  }
+
+  /** A click on what lies around it. @param {MouseEvent} event */
+  function beside(event) {
+    if (event.target === dialog) dialog.close();
+  }
+
+  return {
+    button,
+    dialog,
+    /** Only of a run that has something to report. @param {import("../types.js").Run} next */
+    update(next) {
+      run = next;
+      button.hidden = next.last_step === null;
+    },
+  };
+}
+
+// The command that writes a run into one file, for a POSIX shell.
+
+/** Longer names are not read, let alone typed: the run's number is another name of it. */
+const MOST_NAME = 200;
+/** What a terminal may obey as it is pasted (quotes do not help), what is not seen or turns the line around, what begins an option, and what may be another run's number. */
+const HAS_NO_PLACE = /[\p{C}\p{Zl}\p{Zp}]|^-|^\d*$/u;
+/** A word that a shell takes as it is. */
+const PLAIN = /^[\w@%+=:,./-]+$/;
+
+/** One word of a POSIX shell, whatever is in it. @param {string} text */
+export const quoted = (text) => (PLAIN.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
+
+/** What the run is called in a shell: by its name where that can be read and pasted. @param {{id: number, name: string}} run */
+const called = ({ id, name }) => (name.length > MOST_NAME || HAS_NO_PLACE.test(name) ? String(id) : name);
+
+/** @param {{id: number, name: string}} run @param {string} address of the server as the reader reaches it */
+export function reportCommand(run, address) {
+  const words = ["rangewatch", "export", called(run), `${fileName("run", run.id, "report")}.html`, "--url", address];
+  return words.map(quoted).join(" ");
+}
