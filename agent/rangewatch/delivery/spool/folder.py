@@ -122,7 +122,7 @@ class Folder:
     def batches(self) -> Iterator[Encoded]:
         """The sound batches that are not acknowledged, in the order of their sequences. Raises `OSError`.
 
-        And those that are appended meanwhile, as the watcher does with the crash record. One segment is in memory at a time:
+        And those that are appended meanwhile, as the watcher does. One segment is in memory at a time:
         `limits.SPOOL_SEGMENT_BYTES`, or one larger record.
         """
         last = -1
