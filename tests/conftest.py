@@ -46,6 +46,9 @@ hypothesis.settings.load_profile("rangewatch")
 
 _numbers = itertools.count(1)
 
+FAILED = pytest.StashKey[bool]()
+"""Of a test: whether it has failed, for fixtures that give back what others use."""
+
 
 def pytest_collection_finish() -> None:
     """What is imported by now stays: a test that lets garbage be collected need not look through all of it."""
@@ -60,6 +63,7 @@ def pytest_runtest_makereport(
     """A test that fails shows what its servers said, and last which file to open."""
     report = yield
     if report.failed:
+        item.stash[FAILED] = True
         report.sections += server_log.sections()
         places = _places(call.excinfo) if call.excinfo is not None else ""
         report.sections += [("open", places)] if places else []

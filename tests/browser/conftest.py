@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, 
 
 from tests.browser import hand_made
 from tests.browser.hand_made import Runs
+from tests.conftest import FAILED
 from tests.server.process import Server
 
 WIDTH, HEIGHT = 1280, 900
@@ -97,9 +98,14 @@ class Pages:
         found.page.bring_to_front()  # a page behind another draws nothing until it is asked for a picture
         return found
 
-    def give_back(self, tab: Tab) -> list[str]:
-        """Make it as new, or close it if its server has gone. What went wrong in it."""
+    def give_back(self, tab: Tab, *, failed: bool = False) -> list[str]:
+        """Make it as new, or close it if its server has gone or the test failed. What went wrong in it."""
         problems = tab.unexpected()
+        if failed or problems:  # with a button held down, a dialog open, or whatever the test was about to undo
+            tab.page.close()
+            self.context.clear_cookies()
+            self.context.clear_permissions()
+            return problems
         try:
             tab.page.unroute_all()
             tab.page.goto(tab.address + "/healthz")  # nothing of the pages is left, and no new process is needed
@@ -123,7 +129,9 @@ def pages(browser: Browser) -> Pages:
 
 
 @pytest.fixture
-def new_tab(pages: Pages, browser: Browser, start_server: Callable[..., Server]) -> Iterator[Callable[..., Tab]]:
+def new_tab(
+    pages: Pages, browser: Browser, start_server: Callable[..., Server], request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Tab]]:
     """Opens tabs in the worker's context. `permissions` and `viewport` are the context's and the page's until the test
     ends; with any other option, or with `own`, it is a context of its own: no cookies, storage or cache of another.
     Servers that the test starts are stopped after it has left their pages.
@@ -156,7 +164,7 @@ def new_tab(pages: Pages, browser: Browser, start_server: Callable[..., Server])
     for tab in own_ones:
         tab.context.close()
     for tab in shared:
-        problems += pages.give_back(tab)
+        problems += pages.give_back(tab, failed=request.node.stash.get(FAILED, False))
     assert problems == []
 
 
@@ -170,11 +178,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 @pytest.fixture
-def tab(pages: Pages, runs: Runs) -> Iterator[Tab]:
+def tab(pages: Pages, runs: Runs, request: pytest.FixtureRequest) -> Iterator[Tab]:
     """A tab on the hand-made runs, as new."""
     found = pages.take(runs.server.url)
     yield found
-    assert pages.give_back(found) == []
+    assert pages.give_back(found, failed=request.node.stash.get(FAILED, False)) == []
 
 
 @pytest.fixture(scope="session")

@@ -84,7 +84,7 @@ def test_a_server_refuses_all_and_goes_on(start_server: Callable[..., Server], d
 def refuses_them_and_goes_on(server: Server, url: str, names: list[str], *, rounds: int) -> None:
     process = psutil.Process(server.process.pid)
     assert server.post(template.OPENING).status_code == server.post(template.good_batch(0)).status_code == 202
-    before, sizes = stored(url), []
+    before, sizes = stored(url), [process.memory_info().rss]
     for _ in range(rounds):
         for name in names:
             code = CODE_OF[name]

@@ -184,9 +184,9 @@ def test_what_never_ends_is_hung_up_on(weakened: bool, monkeypatch: pytest.Monke
     monkeypatch.setattr(safe_http, "TIMEOUT_S", 0.2)
     if weakened:
         monkeypatch.setattr(safe_http, "_hang_up", lambda plain: None)
-        monkeypatch.setattr(http.client, "_MAXHEADERS", 1 << 30)
+    monkeypatch.setattr(http.client, "_MAXHEADERS", 1 << 30)  # else it would give up by itself after a hundred
     listening = socket.create_server(("127.0.0.1", 0))
-    sent, ended = [], threading.Event()
+    sent, ended, hung_up = [], threading.Event(), threading.Event()
 
     def drip() -> None:
         taken, _ = listening.accept()
@@ -197,6 +197,7 @@ def test_what_never_ends_is_hung_up_on(weakened: bool, monkeypatch: pytest.Monke
                 try:
                     taken.sendall(b"X-More: 1\r\n")
                 except OSError:
+                    hung_up.set()
                     return
                 sent.append(1)
             taken.sendall(b"\r\n")
@@ -210,6 +211,7 @@ def test_what_never_ends_is_hung_up_on(weakened: bool, monkeypatch: pytest.Monke
     else:
         with suppress(SafeHttpError):  # it ends, though the answer does not: read as far as it came, or reset
             assert post(url, b"", {}, LOOPBACK) == 200
+        assert hung_up.wait(20), "more headers are taken for as long as they come"
     ended.set()
     thread.join()
     listening.close()

@@ -51,7 +51,6 @@ AS_MARKUP = ("node.append(...present(children));", "for (const one of present(ch
              "one instanceof Node ? node.append(one) : node.insertAdjacentHTML('beforeend', one);")  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "build", ["as it is", *(pytest.param(each, marks=pytest.mark.slow) for each in ("markup", "markup and no policy"))]
 )

@@ -100,7 +100,6 @@ def report(
     assert problems == []
 
 
-@pytest.mark.slow
 def test_the_report_tells_of_collectives_cards_environment_and_ranks(
     health: Server, tmp_path: Path, browser: Browser
 ) -> None:
@@ -122,8 +121,7 @@ def test_the_report_tells_of_collectives_cards_environment_and_ranks(
         assert page.evaluate("scrollY") > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_the_report_has_drops_of_the_scale_and_both_themes(
     health: Server, tmp_path: Path, browser: Browser, theme: Literal["light", "dark"]
 ) -> None:

@@ -75,7 +75,7 @@ def test_no_tensor_and_no_group_is_kept(watched: Watched) -> None:
     held = weakref.ref(tensor), weakref.ref(group)
     dist.destroy_process_group(group)
     del tensor, group
-    gc.collect(1)  # of what is as young as they are
+    gc.collect()  # of what is as young as they are
     assert [each() for each in held] == [None, None], "before anybody has collected"
 
 

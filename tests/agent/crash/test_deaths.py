@@ -31,7 +31,7 @@ Start = Callable[..., Job]
 
 
 @pytest.fixture
-def start(tmp_path: Path, server: Server) -> Iterator[Start]:
+def start(tmp_path: Path, server: Server, request: pytest.FixtureRequest) -> Iterator[Start]:
     jobs: list[Job] = []
 
     def begin(how: str, run: str = "run", **changed: Any) -> Job:
@@ -41,6 +41,8 @@ def start(tmp_path: Path, server: Server) -> Iterator[Start]:
     yield begin
     for job in jobs:
         job.kill()
+    if request.node.originalname == "test_a_segmentation_fault_inside_a_collective":
+        wait_for(lambda: not watchers(tmp_path))  # they go with the job; the other tests need not wait for it
     for pid in watchers(tmp_path):  # each stays for a second more
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

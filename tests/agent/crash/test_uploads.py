@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -279,9 +280,11 @@ def test_who_parts_from_it_is_seen_though_the_process_goes_on(
 
 
 def test_patience_ends_sooner_where_the_job_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.signal, "signal", lambda *handler: None)
     now_s = 100.0
-    monkeypatch.setattr(node.time, "monotonic", lambda: now_s)
+    # Of the module alone: the process's own clock and signals are every other thread's too.
+    monkeypatch.setattr(node, "time", SimpleNamespace(monotonic=lambda: now_s))
+    names = {name: value for name, value in vars(signal).items() if name.startswith("SIG")}
+    monkeypatch.setattr(node, "signal", SimpleNamespace(**names, signal=lambda *handler: None))
     with socket.socket() as listener:
         watcher = node.Node(listener, tmp_path / "job")
         now_s += node.PATIENCE_STOPPED_S + 1

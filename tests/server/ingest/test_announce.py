@@ -189,7 +189,7 @@ def test_what_comes_after_the_database_was_away_is_heard(
 ) -> None:
     monkeypatch.setattr(announcing, "FIRST_WAIT_S", 0.01)
     heard = listen("b")
-    assert cut_off(url) == 1
+    assert cut_off(url) >= 1  # those of tests before it may not be gone from the list yet
     assert heard.get(timeout=30) == ("commands", None), "anything may have changed meanwhile"
     with engines.writer.begin() as connection:
         announce(connection, "a", [(2, 2)])

@@ -306,7 +306,6 @@ def test_an_older_backup_is_brought_to_this_schema(tmp_path: Path, open_store: C
     assert everything(other, "run", 5 * SIZE) == before
 
 
-@pytest.mark.slow
 def test_the_commands_move_runs_between_servers_and_files(
     start_server: Callable[..., Server], run: Run, tmp_path: Path
 ) -> None:

@@ -180,7 +180,6 @@ def run_command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess
     return forked.server.run("-m", "rangewatch", *arguments, timeout=60, typed=stdin)
 
 
-@pytest.mark.slow
 def test_the_commands_delete_and_prune(server: Server) -> None:
     known = catalogue(3)
     server.post(opening(known))

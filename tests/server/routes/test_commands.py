@@ -312,11 +312,6 @@ def poll(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.fixture
-def store(sqlite_url: str, open_store: Callable[[str], Store]) -> Store:
-    return open_store(sqlite_url)
-
-
 def heard(store: Store) -> list[Changed]:
     """What the writer tells from now on. What it did before this returns, it has told."""
     reported: list[Changed] = []

@@ -110,7 +110,9 @@ class Recording:
         """The diagnosis by these rules, or by all that it has what they need for."""
         assert set(rules) <= set(self.rules), "of a run in a store"
         with self.run() as run:
-            return diagnose(run, stop, thresholds, rules or self.rules)
+            found = diagnose(run, stop, thresholds, rules or self.rules)
+        assert not found.failed, "a rule that raises finds nothing, and would pass for quiet"
+        return found
 
 
 class Stored(Recording):
