@@ -1,4 +1,4 @@
-"""What collective timing costs: a collective of each rung of the ladder, and the step of two gloo ranks with DDP.
+"""What collective timing costs: a collective of each timing source, and the step of two gloo ranks with DDP.
 
     python bench/collectives.py [--rounds 10] [--steps 20]
 

@@ -107,7 +107,7 @@ export function sequentialColours() {
   return cachedRamp;
 }
 
-/** Resolved through an element, as theme.js does. */
+/** Resolved through an element, as `palette` does. */
 function readColours() {
   const probe = document.createElement("i");
   document.body.append(probe);

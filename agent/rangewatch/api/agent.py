@@ -1,9 +1,7 @@
 """The agent of one attached model: puts the parts together, and owns start, flush, fork and exit.
 
-The training thread calls the hooks, `close_step` and `log`, which write to memory only; `Sender` has the one thread.
-This is the only file that knows all the others.
-
-What the allocator held when training ran out of an accelerator's memory.
+The training thread calls the hooks, `close_step` and `log`, which write to memory only; all else is on threads of
+`delivery`, `collectors` and `crash`. This is the only file that knows all the others.
 """
 
 from __future__ import annotations

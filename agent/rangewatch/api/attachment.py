@@ -1,6 +1,7 @@
 """`attach` and the handle it returns. Wrong arguments raise here and at once; afterwards nothing of ours does.
 
-Who this process is: rank, world size, local rank, host, run and incarnation, without running any collective.
+`rank_info` and `run_name` say who this process is: rank, world size, local rank, host, run and incarnation, without
+running any collective.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SHELF 2: background sources. To add one is a module of its own, a line in `ALL` and its name in `options`."""
+"""Shelf 2: background sources. To add one is a module of its own, a line in `ALL` and its name in `options`."""
 
 from __future__ import annotations
 

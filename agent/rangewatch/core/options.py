@@ -27,7 +27,7 @@ class Options:
     """What `attach` was asked for. Raises `ValueError` with the option's name when a value cannot be."""
 
     run: str | None = None
-    """Name of the run, shared by its ranks. Default: agreed by the ranks, see `identity.run_name`."""
+    """Name of the run, shared by its ranks. Default: agreed by the ranks, see `api.attachment.run_name`."""
 
     url: str = "http://127.0.0.1:8642"
     """Where `rangewatch serve` listens."""

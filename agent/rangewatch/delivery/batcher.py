@@ -1,6 +1,6 @@
 """Takes blocks over from the training thread, bounded in bytes, and turns them into numbered batches.
 
-Events until a batch takes them: added from any thread, the oldest go first when nobody takes them.
+`PendingEvents` are added from any thread; the oldest go first when nobody takes them.
 """
 
 from __future__ import annotations

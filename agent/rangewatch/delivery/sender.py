@@ -1,6 +1,6 @@
-"""The worker thread: encodes what the training thread hands over, and sends it in order until the server has it.
-
-The thread that posts: however long a server takes to answer, what comes meanwhile is encoded and on disk.
+"""Two threads: `Sender` encodes what the training thread hands over and has it on disk, in order, until the server
+has it; `HttpThread` posts, so that however long a server takes to answer, what comes meanwhile is encoded and on
+disk.
 """
 
 from __future__ import annotations

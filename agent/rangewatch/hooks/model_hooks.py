@@ -2,8 +2,8 @@
 
 Modules that are added after attach are hooked when their parent gets them, and named anew when the step ends.
 
-What torch holds of ours on each module: one forward hook and one pre-hook, the same objects everywhere, and the
-module's own part.
+`ForwardHook` is what torch holds of ours on each module: one forward hook and one pre-hook, the same objects
+everywhere, and the module's own part.
 
 The compiler guards on a hook's identity and on its key. Were they each module's own, equal blocks could not share a
 graph, and a model compiled block by block would meet torch's limit of recompilations at the eighth.

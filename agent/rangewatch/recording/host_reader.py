@@ -48,7 +48,9 @@ class HostReader:
         self._histograms = histograms
         self._seen: dict[int, tuple[Any, ...]] = {}
         self.position: Any = array("q", bytes(8 * (TENSOR + 1)))
-        """The cells that say where this process is, see `crash_state.layout`: the tensor last read is kept there."""
+        """The cells that say where this process is, see `recording.memory.layout`: the tensor last read is kept
+        there.
+        """
         self.nonfinite_seen: Callable[[int, int], None] = lambda number, nan_count: None
         """Told of each tensor that holds NaN or Inf as it is read, in the midst of the call that it comes from."""
         self._row = row

@@ -2,9 +2,8 @@
 
 It also keeps account of what was not read, and why: such a tensor is "not observed", never "clean".
 
-Where a new tensor belongs among those that are known, in the order in which a step uses them.
-
-Gradients of parameters on an accelerator, read together when the backward ends: few launches, not one for each.
+`CallOrder` says where a new tensor belongs among those that are known, in the order in which a step uses them.
+`GradientBatch` reads gradients of parameters on an accelerator together when the backward ends, in few launches.
 """
 
 from __future__ import annotations

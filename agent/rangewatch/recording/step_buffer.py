@@ -2,7 +2,7 @@
 
 The training thread alone writes here (and the autograd engine's threads, while it waits). The worker gets copies.
 
-Merges the rows of several steps into one, by each statistic's own rule: `ship_every`.
+`merge_steps` merges the rows of several steps into one, on the worker, by each statistic's own rule: `ship_every`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Block(NamedTuple):
     histograms: Mapping[int, Histograms] = {}
     """By step, of the steps that have any."""
     number: int = 0
-    """Of the blocks of this process, see `crash_state.kept_steps`."""
+    """Of the blocks of this process, see `memory.stored_steps`."""
 
     @property
     def nbytes(self) -> int:

@@ -3,7 +3,8 @@
 Addresses are given as numbers, so that a launch keeps no tensor and one compilation serves every shape. A device's
 work is queued on the current stream, as torch's own would be.
 
-What the reads cost a device, by its own clock: events before and after each, which are asked when they are done.
+`DeviceTime` is what the reads cost a device, by its own clock: events before and after each, which are asked when
+they are done.
 """
 
 from __future__ import annotations

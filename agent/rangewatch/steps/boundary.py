@@ -1,6 +1,5 @@
-"""When a step ends.
-
-A step inside a step: an optimizer whose `step` calls its parent class's is hooked twice by torch.
+"""When a step ends, and what is a step inside a step: an optimizer whose `step` calls its parent class's is hooked
+twice by torch.
 
 Torch wraps the `step` of each class of which there is an instance, so its hooks are called for the inner call and again
 for the outer one, if the parent class was instantiated too.

@@ -2,7 +2,7 @@
 
 Phases may be nested: time belongs to the innermost. What is in none is `other`, so they add up to the step.
 
-A step's slices by a device's clock: an event at each cut, asked when it is done, and never waited for.
+`DeviceSlices` are the same by a device's clock: an event at each cut, asked when it is done, and never waited for.
 
 The host runs ahead of the device, so its clock says when work was queued. Between two events lies what the device did,
 or how long it stood idle: a wait for data that hides behind the device's work is 0 here, as it costs nothing.
@@ -184,7 +184,7 @@ class PhaseClock:
         self.step_time_s: float | None = None
         """Of the last step, by the host's clock; None for the first, whose beginning nobody saw."""
         self.position: Any = array("q", bytes(8 * (PHASE + 1)))
-        """The cells that say where this process is, see `crash_state.layout`: the phase is kept there."""
+        """The cells that say where this process is, see `recording.memory.layout`: the phase is kept there."""
         self._thread = get_ident()
         self._inside: list[tuple[str, str]] = []
         """Open phases, and what each counts as."""

@@ -3,9 +3,9 @@
 Backward is `torch.autograd.backward`, which `Tensor.backward` calls. So it holds the loss's own part and DDP's wait for
 its last buckets, and compiled graphs need no hook for it. A pipeline that calls the engine itself is not seen.
 
-A function of torch's that is wrapped once a process, while any clock wants to know when the process is in it.
-
-Time that the training thread spends in a data loader: in the iterator's `__next__`, and where it starts workers.
+`PhaseCall` wraps a function of torch's once a process, while any clock wants to know when the process is in it. Data
+wait is time that the training thread spends in a data loader: in the iterator's `__next__`, and where it starts
+workers.
 
 Accelerate's and Lightning's loaders have torch's iterator inside. An iterator of the user's own is not seen: then data
 wait is unknown, and counts as `other`.

@@ -1,6 +1,6 @@
 """Whether one rank keeps the others waiting, or communication itself has become slow. Only what goes on is said.
 
-Collectives that take longer than they used to, on all ranks alike.
+Also collectives that take longer than they used to, on all ranks alike.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tensor by step: how many bits of headroom more, or less, than at another step, on another rank or in another run.
 
-What a figure is compared with: another step, rank or run, looked up in the store. No reads of values.
-
-Which tensor of one run is which of another: by name, kind and index, and never by guess. Pure.
+What a figure is compared with: another step, rank or run, looked up in the store. Which tensor of one run is which of
+another goes by name, kind and index, and never by guess.
 """
 
 from __future__ import annotations

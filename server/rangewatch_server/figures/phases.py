@@ -1,6 +1,6 @@
 """What steps spend their time on: the phases of a step, stacked, of one rank or the mean of several.
 
-What steps spend their time on, by rank: which phase dominates, and who waits for its data loader. Pure.
+What steps spend their time on, by rank: which phase dominates, and who waits for its data loader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shelf: what a heatmap can show of a tensor. Each has a scale that is never stretched to the data, and a worst end.
+"""what a heatmap can show of a tensor. Each has a scale that is never stretched to the data, and a worst end.
 
 Cells hold a score: the value, or its negative where the largest is the worst, so that the least of any cells is the
 worst of them whatever is shown, and NaN where it was not measured.

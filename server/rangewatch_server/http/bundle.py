@@ -1,5 +1,5 @@
 """The pages' modules as one script, made when it is asked for: a browser that has none of them waits for one file and
-not for one of 180 after another (6 at a time over HTTP/1.1), and no build step stands between an edit and the page.
+not for one of 85 after another (6 at a time over HTTP/1.1), and no build step stands between an edit and the page.
 
 Each module becomes a function that returns what it exports, called once, in the order in which `import` would. That is
 the same as modules are as long as none imports itself through others, waits at its top level or assigns to an exported

@@ -2,7 +2,7 @@
 
 The first two need no token, so that a load balancer may ask; what /readyz found is told only to who may read runs.
 
-The checks of /readyz: what was found, whether that is enough, and what to do about it. Pure.
+The checks of /readyz: what was found, whether that is enough, and what to do about it.
 
 One blocking question at a time, in a thread of its own: whoever asks waits no longer than he says.
 """

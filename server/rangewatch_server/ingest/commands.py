@@ -3,7 +3,7 @@
 Every method that takes a connection runs inside the writer's transaction; `forget` drops the memory after a rollback.
 A command belongs to one incarnation of each rank: a process that starts later must not do what was asked of another.
 
-Rows of commands and of what each rank made of them: messages in, statements out. Only `commands.py` uses it.
+Rows of commands and of what each rank made of them: messages in, statements out.
 """
 
 from __future__ import annotations

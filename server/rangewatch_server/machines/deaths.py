@@ -13,7 +13,7 @@ from rangewatch_server.store import tables
 from rangewatch_server.store.exit_state import DIED, TERMINATED
 
 MOST_DEATHS = 64
-"""Ranks whose scene is shown; a thousand that were stopped together say the same."""
+"""Ranks whose end is shown; a thousand that were stopped together say the same."""
 
 MOST_STACK = 16 << 10
 """Characters of a stack that is shown."""

@@ -1,6 +1,6 @@
 """What the ranks said of their environments, which of them are odd, and the last linkcheck.
 
-Which rank has another environment than the others: by key, against the majority. Pure, no I/O.
+Which rank has another environment than the others: by key, against the majority.
 
 The facts are what agents ship in events of kind "environment" (made by agent/rangewatch/checks/doctor/details.py). They
 come over the wire, so nothing of their shape is taken for granted.

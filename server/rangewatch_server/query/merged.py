@@ -1,6 +1,6 @@
 """Reading all ranks of a run at once: the merged ranks' tiles and memory, and what they do not hold yet.
 
-Steps that share a row of statistics because the spool of their rank was full while no server was there.
+Also steps that share a row of statistics because the spool of their rank was full while no server was there.
 """
 
 from __future__ import annotations

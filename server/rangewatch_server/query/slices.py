@@ -6,7 +6,8 @@ most some eight tiles a level more, however long the run is, and is exact for an
 
 A tile whose checksum is wrong is read from the level below too; at the bottom its steps are absent. `Damage` says so.
 
-Pieces of slices into one block: side by side within a rank, the worst where ranks overlap. Pure, no I/O.
+`merged` and its kin lay pieces of slices into one block: side by side within a rank, the worst where ranks overlap.
+Pure, no I/O.
 """
 
 from __future__ import annotations

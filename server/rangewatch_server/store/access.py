@@ -7,7 +7,7 @@ backup of the runs does not hold it. The file is made by the first that writes t
 Tokens are stored as their SHA-256. A slow hash would protect secrets that can be guessed; these are 256 random bits,
 which nobody guesses at any speed, and each request of each agent looks one up.
 
-What of the audit is dropped when it is too long: never the records of one for the noise of another.
+Also what of the audit is dropped when it is too long: never the records of one for the noise of another.
 """
 
 from __future__ import annotations

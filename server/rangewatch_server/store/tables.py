@@ -44,7 +44,7 @@ runs = Table(
     Column("created_ns", BigInteger, nullable=False),
     # Set when somebody deletes the run: nobody sees it from then on, and its rows go a few at a time.
     Column("deleted_ns", BigInteger),
-    # What people say of it: store/run_about.py. `tags` is a JSON list of text.
+    # What people say of it: store/run_metadata.py. `tags` is a JSON list of text.
     Column("title", Text, nullable=False, server_default=""),
     Column("tags", Text, nullable=False, server_default="[]"),
     Column("note", Text, nullable=False, server_default=""),

@@ -125,7 +125,7 @@ def at(began_s: float, duration_s: float, size: int, *, is_async: bool, state: i
 
 
 class Listed:
-    """A ledger that holds these records of step 0."""
+    """A recorder that holds these records of step 0."""
 
     def __init__(self, records: list[Record]) -> None:
         self.records = records

@@ -215,7 +215,7 @@ def test_what_is_no_such_memory_is_refused() -> None:
 
 
 class Killed:
-    """Looks at the memory before every line of `kept_steps` that runs, as if the process were killed there."""
+    """Looks at the memory before every line of `stored_steps` that runs, as if the process were killed there."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         self.look, self.looks = look, 0

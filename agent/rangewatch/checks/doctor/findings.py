@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Facts = dict[str, Any]
-"""What `facts.environment` returns: one rank's."""
+"""What `details.environment` returns: one rank's."""
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")

@@ -1,8 +1,5 @@
-"""Folders that variables name and that are not there.
-
-Folders that variables name and that are not there.
-
-Limits of the machine or its container: shared memory, locked memory, open files.
+"""Folders that variables name and that are not there, and limits of the machine or its container: shared memory,
+locked memory, open files.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _cover(covered_ns: int, until_ns: int, intervals: Sequence[Interval]) -> Int
 
 
 TIMED = ("hooks", "wrapped")
-"""Rungs of the ladder that see each collective as it is called."""
+"""Timing sources that see each collective as it is called."""
 
 
 class Collected(Protocol):

@@ -3,7 +3,7 @@
 A dump holds the GIL, for some 10 ms with the default ring of 2,000 entries, so it is taken seldom: every 5 s where
 nothing else tells of the end of a collective, and once when a hang is suspected.
 
-The flight recorder and the ledger together: when NCCL's collectives ended, and how long they took.
+`RecorderJoin` puts it beside the records of calls: when NCCL's collectives ended, and how long they took.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ Read = Callable[[Any], Call]
 
 
 class ActiveRecorder:
-    """Who is told of this process's collectives: one ledger at a time, however many models are attached."""
+    """Who is told of this process's collectives: one recorder at a time, however many models are attached."""
 
     recorder: CollectiveRecorder | None = None
     _lock = threading.Lock()

@@ -37,7 +37,7 @@ _lock = threading.Lock()
 
 
 def wrap() -> None:
-    """Tell the ledger that `ActiveRecorder` names of every collective from now on. Raises `NotWrapped`."""
+    """Tell the recorder that `ActiveRecorder` holds of every collective from now on. Raises `NotWrapped`."""
     with _lock:
         if not _installed:
             _installed.append(_install())

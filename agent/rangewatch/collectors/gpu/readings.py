@@ -1,14 +1,11 @@
-"""What is read off a card every second: a few tens of calls of some microseconds each.
+"""What is read off a card: load, power, clocks and temperature every second, a few tens of calls of some microseconds
+each; errors and links every 30 s; and who else is on it.
 
 Left out, with reason: `nvmlDeviceGetPcieThroughput`, which measures for 20 ms a call (the byte counters below cost
 nothing), and the counters of single clocks event reasons, whose field ids differ between drivers.
 
-What is read off a card every 30 s: memory errors, links, the fabric and what NVIDIA itself says to do.
-
 Counters are as NVML holds them (`volatile`: since the driver was loaded; `aggregate`: in the card's life), so that what
 was there before the run can be told from what came in it.
-
-Who else is on the card.
 
 NVML tells process ids of the host. In a container they name nothing, or another process, so an id is only looked up
 when the ids are known to be ours: this process is among them, or it lives in the host's own namespace of ids.

@@ -72,10 +72,10 @@ class Child:
         """True when it has ended well, False while it runs; raises ChildFailed when it has ended badly."""
         status = self._process.poll()
         if status:
-            raise ChildFailed(f"{self.name} ended with status {status}\n{self.crash_state()}")
+            raise ChildFailed(f"{self.name} ended with status {status}\n{self.last_lines()}")
         return status == 0
 
-    def crash_state(self) -> str:
+    def last_lines(self) -> str:
         """The last lines of its standard error."""
         lines = self._log.read_text(errors="replace").splitlines()[-QUOTED_LINES:]
         return "\n".join(f"  {line}" for line in lines)
@@ -136,6 +136,6 @@ def start_server(port: int, database: Path, logs: Path, children: ExitStack) -> 
     give_up_s = time.monotonic() + SERVER_START_S
     while not is_server(url):
         if server.ended() or time.monotonic() > give_up_s:
-            raise ChildFailed(f"the server did not start\n{server.crash_state()}")
+            raise ChildFailed(f"the server did not start\n{server.last_lines()}")
         time.sleep(0.1)
     return url, server

@@ -1,1 +1,1 @@
-"""What every command of `rangewatch` shares: the table of them, their parsers, and the pages made from these."""
+"""Pages made from the command table (`core.commands`): completion, the manual page, docs/cli.md."""

@@ -53,7 +53,9 @@ def reported(line: str) -> None:
 
 
 def offline(name: str) -> Callable[..., Any]:
-    """A function of the server's `maintenance_cli`. Raises `ServerError` where the server is not installed."""
+    """A function of the server's `rangewatch_server.maintenance.command`. Raises `ServerError` where the server is
+    not installed.
+    """
     try:
         module = importlib.import_module("rangewatch_server.maintenance.command")
     except ModuleNotFoundError as error:

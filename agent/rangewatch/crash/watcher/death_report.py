@@ -1,4 +1,4 @@
-"""What is said of a death: the event `died`, its data, and its sentence. Pure.
+"""What is said of a death: the event `died`, its data, and its sentence.
 
 What is known is told as known; what follows from the order of the step before is told with that.
 

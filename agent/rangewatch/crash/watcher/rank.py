@@ -1,6 +1,5 @@
-"""One rank of the node as the watcher sees it: what it has handed over, and what is done when it is gone.
-
-How often the out-of-memory killer has struck in a process's control group, of version 1 or 2.
+"""One rank of the node as the watcher sees it: what it has handed over, and what is done when it is gone;
+and how often the out-of-memory killer has struck in its control group, of version 1 or 2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Reads what a dead process left in its `crash_state` memory: the steps that are in no spool, its events, the scene."""
+"""Reads what a dead process left in its memory (`recording.memory`): the steps that are in no spool, its events,
+where it was.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sends the spools of ranks that are gone, on a thread of its own and with patience.
 
-A dead rank's last batches, made of what it left in memory by the same rules as its own.
+It also makes a dead rank's last batches, of what it left in memory by the same rules as its own.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ handle, where a mapped page would be SIGBUS for the training process. Every meth
 While the server answers, the one small segment is written over and over: no file grows. The oldest segment's batches
 are in memory, those of the others on disk only.
 
-Makes a full spool smaller without losing a spike: neighbouring batches become one, with half the rows of steps.
+A full spool is made smaller without losing a spike: neighbouring batches become one, with half the rows of steps.
 
 Rows of tensors merge by the statistics' own rules, as `ship_every` does. Series, events and samples stay as they are.
 """

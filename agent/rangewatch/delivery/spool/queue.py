@@ -1,6 +1,6 @@
 """What waits to be sent: in the rank's spool, or in memory where there is none. Used by the sender's thread alone.
 
-Makes and gives up a rank's folder: the lock that says that the rank lives, and `rank.json`.
+It makes and gives up a rank's folder: the lock that says that the rank lives, and `rank.json`.
 """
 
 from __future__ import annotations

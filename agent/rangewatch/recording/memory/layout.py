@@ -1,6 +1,6 @@
 """Where things are in the memory that is shared with the watcher: whole numbers of 8 bytes ("cells") unless said else.
 
-    cells 0 .. 63         the scene: where the process is, see the names below
+    cells 0 .. 63         where the process is, see the names below
     cells 64 .. 319       process groups, `GROUP_CELLS` each
     cells 320 ..          areas, `AREA_CELLS` each: one block of closed steps that is on its way to the spool
     from HEADER_BYTES     each area's series: `SERIES_RECORDS` of three doubles (name's number, step, value)

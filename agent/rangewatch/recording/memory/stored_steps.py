@@ -34,7 +34,7 @@ class StoredSteps:
         self.memory = shared
         self.base, _ = shared.add(layout.BASE_BYTES)
         self.cells = memoryview(self.base).cast("q")
-        """The header's cells, see `layout`; most of them are the scene's."""
+        """The header's cells, see `layout`; most of them say where the process is."""
         self.refused: Callable[[str], None] = lambda why: None
         """Called once, by the training thread, when there is no more memory that outlives the process."""
         self._rows: list[_Rows | None] = [None] * layout.AREAS

@@ -1,4 +1,4 @@
-"""Every kind of loss scaler that is known. To add one is one file and one line in `ALL`."""
+"""Shelf 5: every kind of loss scaler that is known. To add one is one file and one line in `ALL`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A backup as it is read again: somebody's file, trusted in nothing until it was looked at.
 
 It is opened read-only, with `trusted_schema=OFF`, and nothing but our tables and their indexes may be in it. Every
-value's type and size is checked against its column before it goes anywhere; `backup_rows` checks what bytes mean.
+value's type and size is checked against its column before it goes anywhere; `rows` checks what bytes mean.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Blame(msgspec.Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """A class of `drop_cause`, or `unknown`."""
+        """A class of `skip_cause`, or `unknown`."""
         return "unknown" if self.cause is None else self.cause.what
 
     @property

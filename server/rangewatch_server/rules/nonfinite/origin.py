@@ -16,7 +16,7 @@ from rangewatch_server.rules.nonfinite.text import counts, name_of, range_words
 
 class Origin(msgspec.Struct, frozen=True):
     """`kind`: "data", "weight", "optimizer", "forward", "between" (code between modules), "loss", "backward" or
-    "reduction". `cause` tells forward origins apart, see `nonfinite_forward.cause_of`; "" else. `where`: the module or
+    "reduction". `cause` tells forward origins apart, see `forward.cause_of`; "" else. `where`: the module or
     parameter to look at, "" for the model itself or its loss. `reported`: sentences.
     """
 
