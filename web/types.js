@@ -229,7 +229,7 @@
  * @typedef {object} Hang
  * @property {string} text
  * @property {string} kind the cause: mismatch, silent, ended, data loader, absent, order, communication or busy
- * @property {string} [class] one of C4's two kinds of hang
+ * @property {string} [class] communication hang or non-communication hang
  * @property {number | null} since_ns
  * @property {number | null} step
  * @property {number[]} [culprits]

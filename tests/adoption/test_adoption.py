@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rangewatch.commands.demo.account import get_json
 from rangewatch.commands.demo.children import free_port
+from rangewatch.commands.demo.progress import get_json
 from tests import forked
 from tests.adoption.environments import ROOT, Environment, beside_ours, build_wheel, separate
 from tests.adoption.trainings import ALL, SCRIPTS, Training

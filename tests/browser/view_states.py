@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Page
 
-from rangewatch_server.figures.shown import BY_NAME, HEADROOM
+from rangewatch_server.figures.heatmap_values import BY_NAME, HEADROOM
 from tests.browser.hand_made import STEPS, TENSORS, Runs
 
 KINDS = ("output", "grad_output", "grad")

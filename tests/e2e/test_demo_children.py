@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from rangewatch.commands.demo import launch
-from rangewatch.commands.demo.account import Progress
 from rangewatch.commands.demo.children import Child, ChildFailed, free_port
+from rangewatch.commands.demo.progress import Progress
 from tests import forked
 from tests.server.process import Server
 

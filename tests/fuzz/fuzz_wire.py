@@ -22,9 +22,9 @@ from typing import Any
 
 import atheris
 
-with atheris.instrument_imports(include=["rangewatch.wire", "rangewatch_server.store.checks"]):
+with atheris.instrument_imports(include=["rangewatch.wire", "rangewatch_server.store.batch_checks"]):
     from rangewatch import wire
-    from rangewatch_server.store import checks
+    from rangewatch_server.store import batch_checks
 
 import msgspec
 import zstandard
@@ -68,15 +68,15 @@ def one_input(data: bytes) -> None:
 
 def _check(message: StreamHeader | Batch) -> None:
     if isinstance(message, StreamHeader):
-        checks.check_opening(message)
+        batch_checks.check_opening(message)
         return
-    checks.check_header(message)
+    batch_checks.check_header(message)
     if message.ranges is not None:
-        checks.check_ranges(message.ranges, template.CATALOGUE)
+        batch_checks.check_ranges(message.ranges, template.CATALOGUE)
     for rows in (message.ranges, *message.series):
         if rows is not None and len(rows.steps):
             ascending = rows.steps.tolist()
-            if not ascending[0] >= 0 or ascending[-1] > checks.MAX_STEP or sorted(set(ascending)) != ascending:
+            if not ascending[0] >= 0 or ascending[-1] > batch_checks.MAX_STEP or sorted(set(ascending)) != ascending:
                 raise AssertionError("steps out of order or bounds were let through")
 
 

@@ -13,7 +13,7 @@ from rangewatch import wire
 from rangewatch.wire.records import StreamHeader
 from rangewatch_server.core.errors import STATUS_OF_CODE
 from rangewatch_server.store import tables
-from rangewatch_server.store.checks import check_header, check_opening, check_ranges
+from rangewatch_server.store.batch_checks import check_header, check_opening, check_ranges
 from tests.fuzz import template
 from tests.fuzz.bad_frames import CORPUS, codes, frames
 from tests.server.process import Server

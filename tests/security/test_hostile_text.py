@@ -13,7 +13,7 @@ from rangewatch import statistics
 from rangewatch.wire.records import Catalogue, TensorEntry
 from rangewatch_server.core import logs
 from rangewatch_server.exports import files
-from rangewatch_server.http import traffic
+from rangewatch_server.http import request_log
 from tests.security.conftest import Inside, logged
 from tests.server.process import Run
 from tests.server.records import batch, opening
@@ -65,8 +65,8 @@ def test_no_token_is_in_a_log_or_an_answer(
     token, wrong = "the-right-token-5f1c", "a-wrong-token-77aa"
     if weakened:
         monkeypatch.setattr(
-            traffic.TrafficMiddleware, "_note",
-            lambda self, scope, *_: traffic.logger.debug("%s %s", scope["query_string"], scope["headers"]),
+            request_log.TrafficMiddleware, "_note",
+            lambda self, scope, *_: request_log.logger.debug("%s %s", scope["query_string"], scope["headers"]),
         )  # fmt: skip
     with logged() as records:
         server = inside(token=token)

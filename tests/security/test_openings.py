@@ -15,7 +15,7 @@ from rangewatch.wire import WireError, messages, openings
 from rangewatch.wire.records import Batch, Catalogue, Statistic, StreamHeader, TensorEntry
 from rangewatch_server.ingest import memory
 from rangewatch_server.routes import ingest
-from rangewatch_server.store import checks
+from rangewatch_server.store import batch_checks
 from tests.security.conftest import Inside
 from tests.server.opened_store import Store
 from tests.server.process import Run
@@ -127,7 +127,7 @@ def test_a_known_statistic_stays_what_it_is(
 ) -> None:
     """Two ranks whose `amax` is merged by two rules would be one wrong number."""
     if weakened:
-        monkeypatch.setattr(checks, "KNOWN", {})
+        monkeypatch.setattr(batch_checks, "KNOWN", {})
     assert own_run.post(opening(KNOWN)).status_code == 202
     answer = own_run.post(renamed("amax", **changed))
     assert (answer.status_code == 202) == weakened

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, Route
 
 from rangewatch import statistics
 from rangewatch.wire.records import Catalogue, Event, TensorEntry
-from rangewatch_server.access import access
+from rangewatch_server.access import middleware
 from tests.browser.conftest import Tab
 from tests.security.conftest import Inside
 from tests.server.records import batch, opening
@@ -58,7 +58,7 @@ def test_no_name_runs_as_a_script(
     hostile: Inside, new_tab: Callable[..., Tab], build: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if build == "markup and no policy":
-        monkeypatch.delitem(access.SECURITY_HEADERS, "content-security-policy")
+        monkeypatch.delitem(middleware.SECURITY_HEADERS, "content-security-policy")
     tab = new_tab(hostile.url, expected=[] if build == "as it is" else [".*"])
     if build != "as it is":
         replaced(tab.page, AS_MARKUP)

@@ -44,7 +44,7 @@ from rangewatch.recording.replicas import ReplicaReads, Replicated
 from rangewatch.recording.tensor_names import clean_modules
 from rangewatch.recording.weights import Cadence, WeightReads, are_finite
 from rangewatch.steps.boundary import is_inner
-from rangewatch.steps.ends import add_step_ends, as_list, check_optimizers, watch_step
+from rangewatch.steps.end_hooks import add_step_ends, as_list, check_optimizers, watch_step
 from rangewatch.steps.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.steps.phases import add_phases
 from rangewatch.wire.records import RankInfo

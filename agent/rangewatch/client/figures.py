@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.client import colours
-from rangewatch.client.optional import plotly_graphs
+from rangewatch.client.optional_imports import plotly_graphs
 
 MOST_NAMES = 60
 """Names along one axis: more would lie on each other."""

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rangewatch.client import figures, optional, slices
+from rangewatch.client import figures, optional_imports, slices
 from rangewatch.client.connection import Connection, Query
 from rangewatch.client.server_api import ServerError
 from rangewatch.client.slices import Slice
@@ -80,7 +80,7 @@ class Run:
         """
         if library not in ("pandas", "polars"):
             raise ValueError(f"library must be 'pandas' or 'polars', not {library!r}")
-        read = optional.polars().read_ipc_stream if library == "polars" else _to_pandas
+        read = optional_imports.polars().read_ipc_stream if library == "polars" else _to_pandas
         query = {"axes": axes, "statistic": _listed(statistic), "format": "arrow", **where}
         return read(io.BytesIO(self._connection.read(self._path("/slice"), query)))
 
@@ -149,5 +149,5 @@ def _listed(statistic: str | Sequence[str]) -> Sequence[str]:
 
 
 def _to_pandas(body: io.BytesIO) -> Any:
-    optional.pandas()  # named first: pyarrow's own error for it is no help
-    return optional.pyarrow_ipc().open_stream(body).read_pandas()
+    optional_imports.pandas()  # named first: pyarrow's own error for it is no help
+    return optional_imports.pyarrow_ipc().open_stream(body).read_pandas()

@@ -70,9 +70,9 @@ GROUPS = {
     },
     "Set up your shell": {
         "completion": Command(
-            "rangewatch.commands.line.completion", "completion", "complete commands and options with the Tab key"
+            "rangewatch.commands.help.completion", "completion", "complete commands and options with the Tab key"
         ),
-        "man": Command("rangewatch.commands.line.man", "", "this help as a manual page"),
+        "man": Command("rangewatch.commands.help.man", "", "this help as a manual page"),
     },
 }
 

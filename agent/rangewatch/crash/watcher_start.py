@@ -23,8 +23,8 @@ from typing import Any
 
 from rangewatch.core.guard import Guard
 from rangewatch.core.options import Options
-from rangewatch.crash import joining
-from rangewatch.crash.joining import peer_uid
+from rangewatch.crash import handover
+from rangewatch.crash.handover import peer_uid
 from rangewatch.crash.stack_file import StackFile
 from rangewatch.delivery.spool.process import this_process
 from rangewatch.recording.memory.shared_state import SharedState
@@ -240,11 +240,11 @@ class CrashState:
 
     def _hand_over(self, connection: socket.socket, folder: Path) -> None:
         options = self._options
-        said = joining.Joining(
+        said = handover.Joining(
             os.fsencode(folder), this_process(), self._info, options.url, options.token, tuple(options.allow_inf)
         )
         stack = self._stack
-        joining.send(
+        handover.send(
             connection, said, self.shared_state.descriptors + ([stack] if stack is not None and stack >= 0 else [])
         )
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rangewatch.api.attachment import Handle, attach
 from rangewatch.core.options import Options, resolve
-from rangewatch.steps.ends import check_optimizers
+from rangewatch.steps.end_hooks import check_optimizers
 
 _OPTIONS = {field.name for field in dataclasses.fields(Options)} - {"start_step"}  # the trainer knows its step
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from rangewatch.core.guard import Guarded
 from rangewatch.steps import scalers
 from rangewatch.steps.boundary import StepBoundary
-from rangewatch.steps.recorder import StepRecorder
+from rangewatch.steps.interface import StepRecorder
+from rangewatch.steps.scalers.base import Values
 from rangewatch.steps.scalers.grad_scaler import either
-from rangewatch.steps.scalers.kind import Values
 from rangewatch.steps.scalers.method_watch import Patch, Watch
 
 MOST_EMITTED = 32

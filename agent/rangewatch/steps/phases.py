@@ -29,11 +29,11 @@ from rangewatch.core.guard import Guard, Guarded
 from rangewatch.hooks.compiled import IS_SUPPORTED, CompiledCall, run_eagerly
 from rangewatch.recording.phase_times import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER
 from rangewatch.steps import phase_clock
-from rangewatch.steps.ends import watch_step
+from rangewatch.steps.end_hooks import watch_step
+from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss_scale import scalers_of
 from rangewatch.steps.phase_clock import PhaseClock
-from rangewatch.steps.recorder import StepRecorder
-from rangewatch.steps.scalers.kind import has_method
+from rangewatch.steps.scalers.base import has_method
 from rangewatch.steps.scalers.method_watch import Watch
 
 

@@ -20,8 +20,8 @@ from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers
 
 from rangewatch_server.settings import Settings, host_port, is_loopback
-from rangewatch_server.store.access import AccessStore, Session, Stored, Token, digest_of
 from rangewatch_server.store.engine import DatabaseError
+from rangewatch_server.store.tokens import AccessStore, Session, Stored, Token, digest_of
 
 logger = logging.getLogger("rangewatch.server")
 

@@ -16,8 +16,8 @@ from alembic.migration import MigrationContext
 from rangewatch.core.command_parser import ERROR, CommandParser, command_parser
 from rangewatch_server.access.principals import ROLES
 from rangewatch_server.settings import Settings
-from rangewatch_server.store.access import AccessStore, NoTables, Token, digest_of
 from rangewatch_server.store.engine import DatabaseError, open_database
+from rangewatch_server.store.tokens import AccessStore, NoTables, Token, digest_of
 
 PREFIX = "rangewatch_"  # so that what looks for secrets in repositories and logs knows one
 TOKEN_BYTES = 32

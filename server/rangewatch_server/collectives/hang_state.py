@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from rangewatch_server.collectives.hang_evidence import RankEvidence, recent_calls
-from rangewatch_server.collectives.hangs import SILENT_AFTER_S, HangFinding, HungRank, hang
+from rangewatch_server.collectives.hang_verdict import SILENT_AFTER_S, HangFinding, HungRank, hang
 from rangewatch_server.collectives.matching import match
 from rangewatch_server.collectives.reader import Chunk, chunks, searched_range
 from rangewatch_server.ingest.pace import MOST_S, REQUESTS_PER_S
@@ -20,7 +20,7 @@ from rangewatch_server.machines.gpus import HOST, watched
 from rangewatch_server.query.reader import Rank, RunReader
 from rangewatch_server.query.samples import Latest, newest
 from rangewatch_server.store import tables
-from rangewatch_server.store.checks import MAX_STEP
+from rangewatch_server.store.batch_checks import MAX_STEP
 from rangewatch_server.store.exit_state import DIED, FAILED, TERMINATED
 
 LATEST = ("hang", "hang_over", "stacks")

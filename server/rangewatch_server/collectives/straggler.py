@@ -142,7 +142,7 @@ NON_COMMUNICATION_SLOW = "non-communication slow"
 COMMUNICATION_SLOW = "communication slow"
 NON_COMMUNICATION_HANG = "non-communication hang"
 COMMUNICATION_HANG = "communication hang"
-"""C4's four classes. The hangs are found by `hangs`."""
+"""The classes of a verdict; hangs are those of `hang_verdict`."""
 
 
 class Verdict(msgspec.Struct, frozen=True):

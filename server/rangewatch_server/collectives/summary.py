@@ -20,7 +20,7 @@ from rangewatch_server.collectives.straggling_host import judge_hosts
 from rangewatch_server.collectives.waits import Waits, waits_of
 from rangewatch_server.numerics.pyramid import SERIES_PART
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.store.checks import MAX_STEP
+from rangewatch_server.store.batch_checks import MAX_STEP
 
 Array = NDArray[Any]
 

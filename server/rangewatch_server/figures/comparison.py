@@ -21,9 +21,9 @@ from rangewatch_server.figures import reading
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label, layout, typed
 from rangewatch_server.figures.differences import Compared, Loss, compare, has_headroom, is_nonfinite, losses
 from rangewatch_server.figures.heatmap import Cells
+from rangewatch_server.figures.heatmap_values import HEADROOM
 from rangewatch_server.figures.layers import chosen
 from rangewatch_server.figures.rows import Unit, grouped, row, row_edges
-from rangewatch_server.figures.shown import HEADROOM
 from rangewatch_server.numerics.headroom import STATE_NAMES
 from rangewatch_server.store.names import Tensors
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch_server.figures.base import Grid, layout, typed
-from rangewatch_server.figures.shown import HEADROOM, Shown
+from rangewatch_server.figures.heatmap_values import HEADROOM, Shown
 from rangewatch_server.numerics import headroom
 from rangewatch_server.numerics.headroom import STATE_NAMES, State
 

@@ -21,6 +21,8 @@ from rangewatch_server.core.errors import ApiError
 from rangewatch_server.figures import reading
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label
 from rangewatch_server.figures.heatmap import Cells, heatmap
+from rangewatch_server.figures.heatmap_values import CELL as COLUMNS
+from rangewatch_server.figures.heatmap_values import HEADROOM, Shown, named
 from rangewatch_server.figures.module_tree import tree
 from rangewatch_server.figures.rows import (
     Unit,
@@ -33,8 +35,6 @@ from rangewatch_server.figures.rows import (
     units,
     worst_first,
 )
-from rangewatch_server.figures.shown import CELL as COLUMNS
-from rangewatch_server.figures.shown import HEADROOM, Shown, named
 from rangewatch_server.numerics.pyramid import Block
 from rangewatch_server.store.names import Tensors
 

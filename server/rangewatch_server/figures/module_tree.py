@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.figures.heatmap import Cells
+from rangewatch_server.figures.heatmap_values import Shown
 from rangewatch_server.figures.rows import modules_of, scores
-from rangewatch_server.figures.shown import Shown
 from rangewatch_server.numerics.headroom import BY_SEVERITY, SEVERITY, STATE_NAMES
 
 Array = NDArray[Any]

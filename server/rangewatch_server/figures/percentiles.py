@@ -12,7 +12,7 @@ from rangewatch_server.figures import reading
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label, layout, typed
 from rangewatch_server.figures.differences import has_headroom, is_nonfinite
 from rangewatch_server.figures.heatmap import Cells
-from rangewatch_server.figures.shown import HEADROOM
+from rangewatch_server.figures.heatmap_values import HEADROOM
 from rangewatch_server.numerics.headroom import State
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from rangewatch_server.core import deadline
 from rangewatch_server.figures import reading
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of
 from rangewatch_server.figures.heatmap import Cells, heatmap
+from rangewatch_server.figures.heatmap_values import Shown, named
 from rangewatch_server.figures.layers import arranged, chosen, row_edges
 from rangewatch_server.figures.module_tree import tree
 from rangewatch_server.figures.rows import grouped, rank_row, row
-from rangewatch_server.figures.shown import Shown, named
 from rangewatch_server.numerics.headroom import State
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rangewatch_server.core import deadline
 from rangewatch_server.figures.base import Grid
 from rangewatch_server.figures.heatmap import Cells
-from rangewatch_server.figures.shown import CELL, HEADROOM, Shown, score_and_state
+from rangewatch_server.figures.heatmap_values import CELL, HEADROOM, Shown, score_and_state
 from rangewatch_server.numerics.headroom import State
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, Block
 from rangewatch_server.store.names import Tensors

@@ -13,9 +13,9 @@ from rangewatch_server.core import deadline
 from rangewatch_server.figures import reading
 from rangewatch_server.figures.base import Figure, Grid, Params, grid_of
 from rangewatch_server.figures.heatmap import Cells, heatmap
+from rangewatch_server.figures.heatmap_values import HEADROOM, Shown, named
 from rangewatch_server.figures.layers import chosen, row_edges
 from rangewatch_server.figures.rows import rank_row
-from rangewatch_server.figures.shown import HEADROOM, Shown, named
 from rangewatch_server.numerics.headroom import SATURATED_BITS, State
 from rangewatch_server.numerics.pyramid import Block
 

@@ -13,27 +13,27 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from rangewatch.core.version import VERSION
-from rangewatch_server.access.access import AccessMiddleware
 from rangewatch_server.access.body import Room
+from rangewatch_server.access.middleware import AccessMiddleware
 from rangewatch_server.access.principals import Principals
 from rangewatch_server.access.rate_limits import ALL_CHANGES, ALL_LOGINS, CHANGES, LOGIN, RateLimit
 from rangewatch_server.alerts.config import Config, read
 from rangewatch_server.alerts.delivery import Delivery
 from rangewatch_server.alerts.evaluator import Evaluator
-from rangewatch_server.core import decoded_types
+from rangewatch_server.core import msgspec_warmup
 from rangewatch_server.core.errors import ERRORS, ApiError
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.http import health, live, rank_gauges, static
 from rangewatch_server.http.health import Health
-from rangewatch_server.http.traffic import TrafficMiddleware
+from rangewatch_server.http.request_log import TrafficMiddleware
 from rangewatch_server.ingest.announce import Listener
 from rangewatch_server.ingest.transaction import Changed
 from rangewatch_server.ingest.writer import Writer
 from rangewatch_server.maintenance.retention.background import Retention
 from rangewatch_server.maintenance.retention.policy import GB, Policy
 from rangewatch_server.query.reader import Queries
-from rangewatch_server.routes import alerts as alerts_api
 from rangewatch_server.routes import (
+    alerts,
     audit,
     collectives,
     commands,
@@ -49,9 +49,9 @@ from rangewatch_server.routes import (
     slices,
 )
 from rangewatch_server.settings import Settings
-from rangewatch_server.store.access import AccessStore
 from rangewatch_server.store.engine import Engines, open_database
 from rangewatch_server.store.tiles import TileError
+from rangewatch_server.store.tokens import AccessStore
 
 READERS = 4  # page requests at once: below the reader connections, so that none waits for one
 OPENAPI_PATH = "/api/v1/openapi.json"  # below /api/, where a token is asked for
@@ -68,7 +68,7 @@ ROUTES = (
     diagnosis,
     rank_gauges,
     run_metadata,
-    alerts_api,
+    alerts,
     loss_scale,
     commands,
     maintenance,
@@ -116,7 +116,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _parts(settings: Settings) -> Parts:
-    decoded_types.learn()
+    msgspec_warmup.learn()
     engines = open_database(settings.database_url, settings.sync)
     broker, metrics, server_id = live.Broker(settings.max_streams), Metrics(), uuid.uuid4().hex
     principals = Principals(settings, AccessStore(settings.database_url), broker.recheck)

@@ -22,14 +22,14 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from rangewatch.core.version import VERSION
-from rangewatch_server.access.access import may_read
+from rangewatch_server.access.middleware import may_read
 from rangewatch_server.core.errors import ApiError, answers
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.ingest.writer import QUEUE_MESSAGES, Writer
 from rangewatch_server.settings import Settings
-from rangewatch_server.store import condition
-from rangewatch_server.store.condition import NETWORK_FILE_SYSTEMS, Condition, has_wal_reset_bug, newest_schema
+from rangewatch_server.store import health as condition
 from rangewatch_server.store.engine import Engines, first_line
+from rangewatch_server.store.health import NETWORK_FILE_SYSTEMS, Condition, has_wal_reset_bug, newest_schema
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 LARGE_WAL_BYTES = 256 << 20  # it is folded back at 16 MiB: sixteen times that means that a reader holds on to it

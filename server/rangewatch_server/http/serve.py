@@ -40,10 +40,10 @@ from rangewatch_server.settings import (
     check_reach,
     is_loopback,
 )
-from rangewatch_server.store.access import AccessStore, NoTables
-from rangewatch_server.store.condition import file_system
 from rangewatch_server.store.engine import DatabaseError
+from rangewatch_server.store.health import file_system
 from rangewatch_server.store.single import hold
+from rangewatch_server.store.tokens import AccessStore, NoTables
 
 logger = logging.getLogger("rangewatch.server")
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rangewatch.wire.records import KINDS
 from rangewatch_server.ingest.fold import summarise
 from rangewatch_server.numerics.pyramid import PARTS_OF_A_STEP, RANGES, SERIES_PART, SUMMARY, UFUNCS, Block
-from rangewatch_server.store.checks import NEEDED
+from rangewatch_server.store.batch_checks import NEEDED
 from rangewatch_server.store.names import Tensors
 from rangewatch_server.store.rows import Raw
 from rangewatch_server.store.tiles import WIDTH

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, bindparam, case, func, insert, select, update
 
 from rangewatch.wire.records import Event
 from rangewatch_server.store import tables
-from rangewatch_server.store.checks import MAX_STEP
+from rangewatch_server.store.batch_checks import MAX_STEP
 
 MAX_REASON = 1_000  # characters of an agent's reason
 

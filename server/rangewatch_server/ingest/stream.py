@@ -15,11 +15,11 @@ from sqlalchemy import Connection, and_, bindparam, delete, insert, select
 
 from rangewatch.wire.records import Batch
 from rangewatch_server.ingest.fold import Folder
-from rangewatch_server.numerics import origin
+from rangewatch_server.numerics import first_nonfinite
 from rangewatch_server.numerics.headroom import headroom_bits
 from rangewatch_server.numerics.pyramid import RANGES, Block
 from rangewatch_server.store import tables, tiles
-from rangewatch_server.store.checks import MAX_STEP
+from rangewatch_server.store.batch_checks import MAX_STEP
 from rangewatch_server.store.exit_state import state_after
 from rangewatch_server.store.names import Tensors
 from rangewatch_server.store.rows import Raw, clip
@@ -216,8 +216,8 @@ class StreamState(msgspec.Struct):
         column = int(bad.any(axis=0).argmax())
         step = int(raw.steps[column])
         if self.bad_step is None or step < self.bad_step:
-            values = {name: raw.columns[name][:, column] for name in origin.COLUMNS if name in raw.columns}
-            row = origin.first_bad(values, tensors.call_index[raw.rows], tensors.kind_rows[raw.rows])
+            values = {name: raw.columns[name][:, column] for name in first_nonfinite.COLUMNS if name in raw.columns}
+            row = first_nonfinite.first_bad(values, tensors.call_index[raw.rows], tensors.kind_rows[raw.rows])
             assert row is not None, "the column holds a bad one"
             self.bad_step, self.bad_tensor = step, int(raw.rows[row])
             self.bad_is_nan = int(nans[row, column] > 0)

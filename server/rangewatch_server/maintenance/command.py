@@ -19,7 +19,7 @@ from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from rangewatch_server.maintenance.copies.backup import check_room, snapshot
-from rangewatch_server.maintenance.copies.file import BadBackup, open_backup
+from rangewatch_server.maintenance.copies.backup_file import BadBackup, open_backup
 from rangewatch_server.maintenance.copies.restore import restore as restore_runs
 from rangewatch_server.maintenance.jobs import DirectJobs
 from rangewatch_server.maintenance.retention.plan import held_bytes, planned
@@ -27,8 +27,8 @@ from rangewatch_server.maintenance.retention.policy import GB, Policy
 from rangewatch_server.maintenance.retention.prune import apply, finish_deletions, table_of
 from rangewatch_server.maintenance.retention.space import vacuum_whole
 from rangewatch_server.settings import Settings
-from rangewatch_server.store.condition import newest_schema
 from rangewatch_server.store.engine import DatabaseError, Engines, open_database
+from rangewatch_server.store.health import newest_schema
 from rangewatch_server.store.single import hold
 
 Told = Callable[[str], None]

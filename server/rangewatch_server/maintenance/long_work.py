@@ -17,7 +17,7 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy.exc import SQLAlchemyError
 
 from rangewatch_server.core.errors import ApiError
-from rangewatch_server.maintenance.copies.file import BadBackup
+from rangewatch_server.maintenance.copies.backup_file import BadBackup
 from rangewatch_server.maintenance.jobs import Stopped
 from rangewatch_server.store.engine import DatabaseError
 

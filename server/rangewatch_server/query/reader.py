@@ -18,8 +18,8 @@ from rangewatch_server.ingest.accumulators import UNMERGED
 from rangewatch_server.ingest.merged_ranks import ALL_RANKS
 from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.pyramid import FANOUT, PARTS, RANGES, SUMMARY, Block
-from rangewatch_server.query import merged as shared_rows
-from rangewatch_server.query.merged import Memory, MergedReader, no_memory
+from rangewatch_server.query import merged_ranks as shared_rows
+from rangewatch_server.query.merged_ranks import Memory, MergedReader, no_memory
 from rangewatch_server.query.slices import Cache, Damage, RunNames, Stream, StreamSlices, few, join
 from rangewatch_server.store import run_metadata, tables
 from rangewatch_server.store.names import Tensors, load_series, load_statistics, load_tensors

@@ -12,7 +12,7 @@ from rangewatch_server.collectives import hang_state, summary
 from rangewatch_server.core.errors import ApiError
 from rangewatch_server.machines import environment, gpus
 from rangewatch_server.routes.runs import MAX_ID, RunId, Step, answer, reading_run, steps_of
-from rangewatch_server.store.checks import MAX_STEP
+from rangewatch_server.store.batch_checks import MAX_STEP
 
 router = APIRouter()
 

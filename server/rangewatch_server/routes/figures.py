@@ -38,7 +38,7 @@ from rangewatch_server.routes.runs import (
     run_of,
     steps_of,
 )
-from rangewatch_server.store.checks import MAX_STEP
+from rangewatch_server.store.batch_checks import MAX_STEP
 
 router = APIRouter()
 

@@ -18,7 +18,7 @@ from rangewatch_server.core.errors import STATUS_OF_CODE, ApiError, request_body
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.ingest.transaction import Refused
 from rangewatch_server.ingest.writer import Busy, Unavailable, Writer
-from rangewatch_server.store.checks import check_header, check_opening
+from rangewatch_server.store.batch_checks import check_header, check_opening
 
 router = APIRouter()
 

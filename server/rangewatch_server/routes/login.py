@@ -16,8 +16,8 @@ from rangewatch_server.access.body import read_body
 from rangewatch_server.access.principals import ROLES, VIEW, Principal, Principals, cookie_name, cookies_of
 from rangewatch_server.core.errors import ApiError, request_body
 from rangewatch_server.routes.runs import answer
-from rangewatch_server.store.access import Session, digest_of
 from rangewatch_server.store.engine import DatabaseError
+from rangewatch_server.store.tokens import Session, digest_of
 
 router = APIRouter()
 

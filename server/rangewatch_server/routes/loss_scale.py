@@ -13,7 +13,7 @@ from rangewatch_server.routes.runs import RunId, Step, answer, reading_run, step
 from rangewatch_server.rules.loss_scale import skip_cause
 from rangewatch_server.rules.loss_scale.history import Change, History, reported
 from rangewatch_server.rules.loss_scale.skip_cause import Bad, Cause, Layer
-from rangewatch_server.views import places
+from rangewatch_server.views import extremes
 
 router = APIRouter()
 
@@ -108,7 +108,7 @@ def _before(cause: Cause) -> dict[str, Any]:
 
 
 def _named(run: RunReader, tensor: int) -> dict[str, Any]:
-    facts = places.tensor_facts(tensor, run.names().tensors)
+    facts = extremes.tensor_facts(tensor, run.names().tensors)
     return {name: facts[name] for name in ("tensor", "label", "fqn", "kind", "index", "module", "dtype", "max_finite")}
 
 

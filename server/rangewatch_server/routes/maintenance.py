@@ -25,7 +25,7 @@ from rangewatch_server.ingest.announce import announce
 from rangewatch_server.ingest.transaction import Changed
 from rangewatch_server.ingest.writer import Busy
 from rangewatch_server.maintenance.copies.backup import ROOM_BYTES, check_room, snapshot
-from rangewatch_server.maintenance.copies.file import open_backup
+from rangewatch_server.maintenance.copies.backup_file import open_backup
 from rangewatch_server.maintenance.copies.restore import restore
 from rangewatch_server.maintenance.long_work import Places, Told, in_thread, streamed
 from rangewatch_server.maintenance.retention.background import Retention

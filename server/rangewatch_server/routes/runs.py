@@ -17,8 +17,8 @@ from rangewatch_server.core.errors import ApiError
 from rangewatch_server.figures.layers import chosen
 from rangewatch_server.figures.rows import MOST_LISTED
 from rangewatch_server.query.reader import Queries, Reader, RunReader, last_step
-from rangewatch_server.store.checks import MAX_STEP
-from rangewatch_server.views import overview, places, report, run_list
+from rangewatch_server.store.batch_checks import MAX_STEP
+from rangewatch_server.views import extremes, overview, report, run_list
 from rangewatch_server.views.module_sources import ModuleSources
 
 router = APIRouter()
@@ -102,7 +102,7 @@ def list_tensors(
         tensors = run.names().tensors
         order = chosen(tensors, kinds_of(kind), q)
         sources = ModuleSources(run)
-        reported = [places.tensor_facts(int(each), tensors) | sources.facts(tensors.entries[each]) for each in order]
+        reported = [extremes.tensor_facts(int(each), tensors) | sources.facts(tensors.entries[each]) for each in order]
         return answer({"tensors": reported})
 
 
@@ -124,15 +124,15 @@ def show_step(
 
 
 def _step(run: RunReader, rank: int, step: int, first: int, last: int, report_frames: int) -> dict[str, Any]:
-    found = places.frames(run, rank, step)
-    bad = places.first_bad(found)
+    found = extremes.frames(run, rank, step)
+    bad = extremes.first_bad(found)
     return {
         "step": step, "rank": rank, "first_step": first, "last_step": last, "ranks": sorted(run.ranks),
         "observed": bool(found), "frames": found, "first_nonfinite": bad,
-        "previous_nonfinite_step": places.nonfinite_step(run, rank, first, step, last=True),
-        "next_nonfinite_step": places.nonfinite_step(run, rank, step + 1, last + 1, last=False),
-        "report": report.text(run.name, rank, step, found, bad, places.other_values(run, rank, step), report_frames),
-    } | places.step_facts(run, rank, step)  # fmt: skip
+        "previous_nonfinite_step": extremes.nonfinite_step(run, rank, first, step, last=True),
+        "next_nonfinite_step": extremes.nonfinite_step(run, rank, step + 1, last + 1, last=False),
+        "report": report.text(run.name, rank, step, found, bad, extremes.other_values(run, rank, step), report_frames),
+    } | extremes.step_facts(run, rank, step)  # fmt: skip
 
 
 @router.get("/api/v1/runs/{run_id}/locate")
@@ -151,7 +151,7 @@ def locate(
     with reading_run(request, run_id) as run:
         low, high = steps_of(run, start, stop)
         found = (
-            places.locate(run, ranks_of(run, rank), low, high, _rows(run, tensor, kinds_of(kind), q, module))
+            extremes.locate(run, ranks_of(run, rank), low, high, _rows(run, tensor, kinds_of(kind), q, module))
             if low < high
             else None
         )

@@ -24,7 +24,7 @@ from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.headroom import max_finite_log2
 from rangewatch_server.numerics.pyramid import PARTS
 from rangewatch_server.store import tables
-from rangewatch_server.store.checks import KNOWN, check_ranges, check_statistics
+from rangewatch_server.store.batch_checks import KNOWN, check_ranges, check_statistics
 from rangewatch_server.store.rows import Raw, raw_ranges, raw_series
 
 Array = NDArray[Any]

@@ -1,1 +1,1 @@
-"""A run in words, for people: its verdict, overview, list, report, and exact places of extremes."""
+"""A run in words, for people: its verdict, overview, list, report; `extremes`: exact places."""

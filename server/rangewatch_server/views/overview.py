@@ -22,7 +22,7 @@ from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.nonfinite.search import first_bad
 from rangewatch_server.store import alerts, run_metadata
 from rangewatch_server.store.exit_state import DIED, FAILED, TERMINATED
-from rangewatch_server.views.places import Place, locate
+from rangewatch_server.views.extremes import Place, locate
 from rangewatch_server.views.verdict import verdict
 
 SPARKLINE_COLUMNS = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.views.places import Place, place_at
+from rangewatch_server.views.extremes import Place, place_at
 
 WARNING_BITS = 2.0
 

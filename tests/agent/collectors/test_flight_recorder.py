@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import distributed as dist
 
+from rangewatch.collectors.collectives import dispatcher
 from rangewatch.collectors.collectives import recorder as collectives_ledger
-from rangewatch.collectors.collectives import wrapped
 from rangewatch.collectors.collectives.collector import Collectives
 from rangewatch.collectors.collectives.flight_recorder import FlightRecorder, RecorderJoin
 from rangewatch.collectors.collectives.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
@@ -174,7 +174,7 @@ def test_the_rung_of_the_flight_recorder_alone(alone: None, monkeypatch: pytest.
         pytest.skip("this torch's flight recorder has no gloo")
 
     def refused() -> None:
-        raise wrapped.NotWrapped("another kernel is there")
+        raise dispatcher.NotWrapped("another kernel is there")
 
     monkeypatch.setattr("rangewatch.collectors.collectives.collector.wrap", refused)
     monkeypatch.setattr("rangewatch.collectors.collectives.collector.are_supported", lambda: False)

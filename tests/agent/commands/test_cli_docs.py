@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rangewatch.commands.line import man
-from rangewatch.commands.line.pages import installed_parsers, markdown, rows
+from rangewatch.commands.help import man
+from rangewatch.commands.help.pages import installed_parsers, markdown, rows
 from rangewatch.core.commands import COMMANDS
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
@@ -24,7 +24,7 @@ def no_setting_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_is_what_the_parsers_say() -> None:
-    assert PAGE.read_text() == markdown(), "python -m rangewatch.commands.line.pages > docs/cli.md"
+    assert PAGE.read_text() == markdown(), "python -m rangewatch.commands.help.pages > docs/cli.md"
 
 
 def test_a_default_that_changes_makes_the_page_untrue(monkeypatch: pytest.MonkeyPatch) -> None:

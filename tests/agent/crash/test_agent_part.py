@@ -21,7 +21,7 @@ from torch import nn
 
 import rangewatch
 from rangewatch.api import attachment
-from rangewatch.crash import joining, watcher_start
+from rangewatch.crash import handover, watcher_start
 from rangewatch.delivery.spool.process import this_process
 from rangewatch.recording.memory import anonymous_file
 from rangewatch.wire.records import RankInfo
@@ -147,9 +147,9 @@ def test_without_a_spool_the_server_hears_that_nobody_watches(
 def test_a_path_that_is_no_text_arrives() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     folder = os.fsencode("/spool/\udcff")
-    said = joining.Joining(folder, this_process(), RankInfo("run", 0, 1, 0, "host", "a", 0), "http://x")
-    joining.send(ours, said, [0, 0, 0])
-    received = joining.receive(theirs)
+    said = handover.Joining(folder, this_process(), RankInfo("run", 0, 1, 0, "host", "a", 0), "http://x")
+    handover.send(ours, said, [0, 0, 0])
+    received = handover.receive(theirs)
     assert received is not None and received[0].folder == folder
     for each in (*received[1], ours.detach(), theirs.detach()):
         os.close(each)
@@ -193,7 +193,7 @@ def test_where_there_can_be_no_watcher_the_server_hears_why(
     elif what == "taken":
         monkeypatch.setattr(watcher_start, "peer_uid", lambda connection: 4711)
     elif what == "refused":
-        monkeypatch.setattr(joining.os, "pidfd_open", refuse)
+        monkeypatch.setattr(handover.os, "pidfd_open", refuse)
     else:
         monkeypatch.setattr(watcher_start.subprocess, "Popen", refuse)
     model, optimizer, handle = attached(ingest)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rangewatch.crash.joining import Joining
+from rangewatch.crash.handover import Joining
 from rangewatch.crash.watcher import node, uploads
 from rangewatch.crash.watcher.rank import Rank
 from rangewatch.crash.watcher.uploads import Uploads, Waiting

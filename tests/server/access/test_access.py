@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 
 from rangewatch import wire
 from rangewatch_server.access import audit_cli, principals, token_cli
-from rangewatch_server.access.access import needed_role
+from rangewatch_server.access.middleware import needed_role
 from rangewatch_server.access.principals import cookie_name
 from rangewatch_server.access.rate_limits import LOGIN, Rate, RateLimit
 from rangewatch_server.core.errors import ApiError
@@ -25,7 +25,7 @@ from rangewatch_server.http import serve
 from rangewatch_server.http.app import create_app
 from rangewatch_server.routes import login
 from rangewatch_server.settings import Settings, SettingsError, check_reach
-from rangewatch_server.store.access import AccessStore
+from rangewatch_server.store.tokens import AccessStore
 from tests.server.databases import lay_tables
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening

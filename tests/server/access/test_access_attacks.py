@@ -13,14 +13,14 @@ import pytest
 from starlette.datastructures import Headers
 
 from rangewatch_server.access import token_cli
-from rangewatch_server.access.access import is_our_host, may_read
 from rangewatch_server.access.audit import client_of
+from rangewatch_server.access.middleware import is_our_host, may_read
 from rangewatch_server.access.principals import Principals
 from rangewatch_server.access.rate_limits import ALL_LOGINS, LOGIN, Rate, RateLimit, counted_as
 from rangewatch_server.core import logs
 from rangewatch_server.core.errors import ApiError
 from rangewatch_server.settings import Settings, SettingsError, check
-from rangewatch_server.store.access import AccessStore
+from rangewatch_server.store.tokens import AccessStore
 from tests.server.process import Server
 from tests.server.tokens import bearer, create
 

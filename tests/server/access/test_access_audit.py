@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 
-from rangewatch_server.store import access
-from rangewatch_server.store import access as audit_share
-from rangewatch_server.store.access import DROPPED_BY, AccessStore, Record, fair_share
+from rangewatch_server.store import tokens
+from rangewatch_server.store import tokens as audit_share
 from rangewatch_server.store.engine import open_database
+from rangewatch_server.store.tokens import DROPPED_BY, AccessStore, Record, fair_share
 from tests.server.process import Server
 
 MOST = 30
@@ -28,7 +28,7 @@ def store(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Access
     """Which keeps few records."""
     monkeypatch.setattr(audit_share, "MAX_AUDIT", MOST)
     monkeypatch.setattr(audit_share, "CHECKED_EVERY", 4)
-    monkeypatch.setattr(access, "CHECKED_EVERY", 4)
+    monkeypatch.setattr(tokens, "CHECKED_EVERY", 4)
     open_database(make_url(database_url)).dispose()
     opened = AccessStore(make_url(database_url))
     yield opened

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rangewatch_server.collectives.hang_evidence import Call, RankEvidence, is_in_data_loader, recent_calls
-from rangewatch_server.collectives.hangs import HangFinding, hang
+from rangewatch_server.collectives.hang_verdict import HangFinding, hang
 from rangewatch_server.collectives.matching import match
 from rangewatch_server.collectives.records import group_key
 from tests.server.collectives.traces import chunk, group_about, row

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rangewatch_server.collectives.hang_evidence import recent_calls
-from rangewatch_server.collectives.hangs import hang
+from rangewatch_server.collectives.hang_verdict import hang
 from rangewatch_server.collectives.records import group_key
 from tests.server.collectives.test_hangs import NOW, SECOND, WORLD, call, facts, found, reported, two_groups, waiting
 from tests.server.collectives.traces import chunk, row

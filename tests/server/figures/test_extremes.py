@@ -11,7 +11,7 @@ import pytest
 from rangewatch.wire.records import Catalogue, TensorEntry
 from rangewatch_server.ingest.commands import Ask
 from rangewatch_server.numerics.pyramid import RANGES
-from rangewatch_server.store.checks import MAX_NAME_BYTES
+from rangewatch_server.store.batch_checks import MAX_NAME_BYTES
 from rangewatch_server.views import commands, overview
 from tests.server.opened_store import Store
 from tests.server.process import Run, Server

@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, make_url, select
 from rangewatch.wire.records import Event
 from rangewatch_server.ingest.commands import Ask
 from rangewatch_server.maintenance.copies.backup import snapshot
-from rangewatch_server.maintenance.copies.file import BadBackup, open_backup
+from rangewatch_server.maintenance.copies.backup_file import BadBackup, open_backup
 from rangewatch_server.maintenance.copies.restore import Restored, restore
 from rangewatch_server.maintenance.jobs import QueuedJobs
 from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART, SUMMARY

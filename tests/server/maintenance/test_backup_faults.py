@@ -25,7 +25,7 @@ from rangewatch_server.core.errors import ApiError
 from rangewatch_server.http.app import create_app
 from rangewatch_server.ingest import announce
 from rangewatch_server.maintenance.copies.backup import snapshot
-from rangewatch_server.maintenance.copies.file import open_backup
+from rangewatch_server.maintenance.copies.backup_file import open_backup
 from rangewatch_server.maintenance.copies.restore import Restored, restore
 from rangewatch_server.maintenance.jobs import Job, QueuedJobs
 from rangewatch_server.maintenance.retention.prune import finish_deletions

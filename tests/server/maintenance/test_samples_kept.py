@@ -16,9 +16,8 @@ from alembic.config import Config
 from sqlalchemy import create_engine, func, inspect, make_url, select, text, update
 
 from rangewatch.wire.records import Batch, Event, Samples, StreamHeader
-from rangewatch_server.maintenance.copies.file import BadBackup
+from rangewatch_server.maintenance.copies.backup_file import BadBackup
 from rangewatch_server.maintenance.retention.background import Retention
-from rangewatch_server.maintenance.retention.joining import AT_ONCE, NEWEST, join_samples
 from rangewatch_server.maintenance.retention.plan import held_bytes, planned, run_facts
 from rangewatch_server.maintenance.retention.policy import (
     DAY_NS,
@@ -32,6 +31,7 @@ from rangewatch_server.maintenance.retention.policy import (
 )
 from rangewatch_server.maintenance.retention.prune import apply, finish_deletions, table_of
 from rangewatch_server.maintenance.retention.runs_delete import mark_deleted
+from rangewatch_server.maintenance.retention.sample_joining import AT_ONCE, NEWEST, join_samples
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.samples import Chunk, newest, samples
 from rangewatch_server.store import tables

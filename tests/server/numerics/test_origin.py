@@ -7,7 +7,7 @@ import pytest
 
 from rangewatch import statistics
 from rangewatch.wire.records import KINDS, Catalogue, Statistic, TensorEntry
-from rangewatch_server.numerics import origin
+from rangewatch_server.numerics import first_nonfinite
 from tests.server.process import Run
 from tests.server.records import batch, opening
 
@@ -24,7 +24,7 @@ def first(calls: list[int], bad: list[int], ns: list[float] | None = None, kinds
     columns = {"call_count": np.array(calls, float), "nan_count": nan_count, "inf_count": np.zeros(shape)}
     columns |= {} if ns is None else {"nonfinite_ns": np.array(ns, float)}
     rows = np.array([KINDS.index({"o": "output", "w": "weight"}[each]) for each in kinds or "o" * shape])
-    return origin.first_bad(columns, np.arange(shape) if order is None else np.array(order), rows)
+    return first_nonfinite.first_bad(columns, np.arange(shape) if order is None else np.array(order), rows)
 
 
 def test_nothing_is_bad() -> None:

@@ -19,7 +19,7 @@ from rangewatch_server.core.errors import ApiError
 from rangewatch_server.query.samples import Chunk, Latest, grown_facts, newest, samples
 from rangewatch_server.query.slices import Damage
 from rangewatch_server.store import tables
-from rangewatch_server.store.checks import check_header
+from rangewatch_server.store.batch_checks import check_header
 from rangewatch_server.store.samples import MAX_VALUES, SPAN_NS, Part, SamplesError, decode, encode
 from tests.server.opened_store import Store
 from tests.server.process import Server

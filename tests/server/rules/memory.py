@@ -16,7 +16,7 @@ import numpy as np
 
 from rangewatch import wire
 from rangewatch.wire.records import Batch, Event, StreamHeader, TensorEntry
-from rangewatch_server.query import merged
+from rangewatch_server.query import merged_ranks
 from rangewatch_server.query.reader import Reader, RunReader, run_names
 from rangewatch_server.query.slices import Cache, RunNames, Stream, StreamSlices
 from rangewatch_server.store.exit_state import OPEN, state_after
@@ -105,7 +105,7 @@ class Memory:
             self._event(stream, event)
 
     def _event(self, stream: Told, event: Event) -> None:
-        assert event.kind != merged.EVENT, "steps that share a row are read from tables alone"
+        assert event.kind != merged_ranks.EVENT, "steps that share a row are read from tables alone"
         stream.state = state_after(stream.state, event)
         reported = {"step": event.step, "kind": event.kind, "message": event.message}
         data = msgspec.json.encode(event.data)
@@ -135,7 +135,7 @@ class MemoryRun(RunReader):
         return ()
 
     @property
-    def _shared(self) -> list[merged.Shared]:  # type: ignore[override]
+    def _shared(self) -> list[merged_ranks.Shared]:  # type: ignore[override]
         return []
 
     def _read_names(self) -> RunNames:

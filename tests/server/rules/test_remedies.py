@@ -18,7 +18,7 @@ from torch import nn
 
 import rangewatch
 from rangewatch_server.rules import Remedy
-from rangewatch_server.rules.nonfinite import code as code
+from rangewatch_server.rules.nonfinite import code_snippets as code
 from rangewatch_server.rules.phrases import in_bfloat16, loader_with
 from tests.faults import examples
 from tests.server.rules import remedy_cases

@@ -18,7 +18,7 @@ from rangewatch_server.maintenance.retention.thinning import thin
 from rangewatch_server.numerics.headroom import State
 from rangewatch_server.query.reader import RunReader
 from rangewatch_server.store import tables
-from rangewatch_server.views import places
+from rangewatch_server.views import extremes
 from tests.server.opened_store import Store
 from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
@@ -147,7 +147,7 @@ def _until_in_tiles(store: Store) -> None:
 
 
 def worst(run: RunReader, start: int, stop: int) -> tuple[int, int, str, float | None]:
-    found = places.locate(run, [0], start, stop, np.arange(3))
+    found = extremes.locate(run, [0], start, stop, np.arange(3))
     assert found is not None
     return found.step, found.tensor, found.state, found.bits and round(found.bits, 2)
 
@@ -157,8 +157,8 @@ def test_the_worst_of_thinned_steps_keeps_its_step_state_and_bits(thinned: tuple
     column = SPIKE - SPIKE % per
     for start, stop in ((column, column + per), (SPIKE, SPIKE + 1), (column + 1, column + per), (1500, 2500)):
         assert worst(run, start, stop) == (SPIKE, 1, "saturated", 0.13), (start, stop)
-    assert places.place_at(run, 0, SPIKE, 1).state == "saturated"
-    other = places.place_at(run, 0, SPIKE + 1, 1)
+    assert extremes.place_at(run, 0, SPIKE, 1).state == "saturated"
+    other = extremes.place_at(run, 0, SPIKE + 1, 1)
     assert (other.state, other.bits) == ("not_observed", None), "the column's worst is not every step's"
 
 
@@ -176,14 +176,14 @@ def test_the_next_and_the_previous_nan_are_found_among_thinned_steps(thinned: tu
     bad = (LONE, KEPT, KEPT + 50)  # that there was another in the column of LONE is not known any more
     for start in (0, SPIKE, LONE - 2, LONE, LONE + 1, LONE + per, KEPT, KEPT + 1, KEPT + 51):
         expected = next((step for step in bad if step >= start), None)
-        assert places.nonfinite_step(run, 0, start, STEPS, last=False) == expected, start
+        assert extremes.nonfinite_step(run, 0, start, STEPS, last=False) == expected, start
     for stop in (STEPS, KEPT + 51, KEPT + 50, KEPT + 1, KEPT, 4000, LONE + 1, LONE, SPIKE):
         expected = next((step for step in reversed(bad) if step < stop), None)
-        assert places.nonfinite_step(run, 0, 0, stop, last=True) == expected, stop
+        assert extremes.nonfinite_step(run, 0, 0, stop, last=True) == expected, stop
 
 
 def test_a_thinned_step_says_so(thinned: tuple[RunReader, int]) -> None:
     run, per = thinned
-    assert places.step_facts(run, 0, SPIKE)["thinned"] == {"step": STEPS - 512, "steps": per}
-    assert places.frames(run, 0, SPIKE) == []
-    assert places.step_facts(run, 0, KEPT)["thinned"] is None
+    assert extremes.step_facts(run, 0, SPIKE)["thinned"] == {"step": STEPS - 512, "steps": per}
+    assert extremes.frames(run, 0, SPIKE) == []
+    assert extremes.step_facts(run, 0, KEPT)["thinned"] is None

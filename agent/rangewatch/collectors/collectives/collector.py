@@ -24,6 +24,7 @@ from rangewatch.collectors.blocking_call import BlockingCall
 from rangewatch.collectors.collectives import hang
 from rangewatch.collectors.collectives import hang as stacks
 from rangewatch.collectors.collectives.ddp_buckets import Bucket, DdpBuckets
+from rangewatch.collectors.collectives.dispatcher import NotWrapped, wrap
 from rangewatch.collectors.collectives.exposed import ExposedOfStep
 from rangewatch.collectors.collectives.flight_recorder import RecorderJoin
 from rangewatch.collectors.collectives.group_hooks import GroupHooks, are_supported
@@ -31,7 +32,6 @@ from rangewatch.collectors.collectives.ops import POINT_TO_POINT
 from rangewatch.collectors.collectives.process_groups import ENDED, FAILED, UNKNOWN, Record, tells_by_future
 from rangewatch.collectors.collectives.recorder import ActiveRecorder, CollectiveRecorder
 from rangewatch.collectors.collectives.stuck_timer import StuckTimer
-from rangewatch.collectors.collectives.wrapped import NotWrapped, wrap
 from rangewatch.core.guard import Guard
 from rangewatch.core.options import Options
 from rangewatch.wire.records import RankInfo, Samples

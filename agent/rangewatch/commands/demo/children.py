@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from rangewatch.commands.demo.account import is_server
+from rangewatch.commands.demo.progress import is_server
 
 LOOPBACK = "127.0.0.1"
 QUOTED_LINES = 12

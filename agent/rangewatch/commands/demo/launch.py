@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from rangewatch.commands.demo.account import Account, Progress, RunReader, is_server
 from rangewatch.commands.demo.children import (
     Child,
     ChildFailed,
@@ -26,6 +25,7 @@ from rangewatch.commands.demo.children import (
 )
 from rangewatch.commands.demo.options import DEFAULT_PORT, parse_options
 from rangewatch.commands.demo.options import parser as parser
+from rangewatch.commands.demo.progress import Account, Progress, RunReader, is_server
 
 LAST_ROWS_S = 10.0
 """How long after the last step the server may still be taking in rows."""

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from rangewatch.client import Run, ServerError, Unavailable, colours
-from rangewatch.client.optional import plotly_inline
+from rangewatch.client.optional_imports import plotly_inline
 from rangewatch.commands.html_report import pictures, sections
 from rangewatch.commands.html_report.markup import paragraph, sentence
 from rangewatch.core.version import VERSION

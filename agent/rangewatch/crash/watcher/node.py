@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from rangewatch.crash.joining import peer_uid, receive
+from rangewatch.crash.handover import peer_uid, receive
 from rangewatch.crash.watcher.death_report import Ending
 from rangewatch.crash.watcher.rank import Rank
 from rangewatch.crash.watcher.uploads import Uploads

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from rangewatch.crash.joining import DESCRIPTORS, Joining
+from rangewatch.crash.handover import DESCRIPTORS, Joining
 from rangewatch.crash.watcher import death_report
 from rangewatch.crash.watcher.death_report import Ending
 from rangewatch.crash.watcher.recovery import NO_NAMES, CrashRecord, Position

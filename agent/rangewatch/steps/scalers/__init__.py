@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from rangewatch.steps.scalers.base import Kind, has_method
 from rangewatch.steps.scalers.deepspeed import EngineOptimizer
 from rangewatch.steps.scalers.grad_scaler import GradScaler
-from rangewatch.steps.scalers.kind import Kind, has_method
 from rangewatch.steps.scalers.megatron import MegatronOptimizer
 from rangewatch.steps.scalers.reported import LossScaler, MegatronGradScaler
 from rangewatch.steps.scalers.wrapped import wrapped_in

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rangewatch.steps.scalers.kind import Kind, Values, attribute, has_method
+from rangewatch.steps.scalers.base import Kind, Values, attribute, has_method
 
 SETTINGS = ("growth_interval", "growth_factor", "backoff_factor")
 """What says how the scale changes: docs/wire.md has the event that tells of it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rangewatch.steps.scalers.kind import Kind, Values, attribute, has_method
+from rangewatch.steps.scalers.base import Kind, Values, attribute, has_method
 
 
 class MegatronOptimizer(Kind):

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rangewatch.steps.scalers.kind import Kind, Values, attribute, has_method
+from rangewatch.steps.scalers.base import Kind, Values, attribute, has_method
 
 
 class LossScaler(Kind):

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from rangewatch.steps.scalers.kind import attribute, has_method
+from rangewatch.steps.scalers.base import attribute, has_method
 
 _DEPTH = 8
 """Optimizers inside one another that are looked into: Accelerate around DeepSpeed around torch is three."""

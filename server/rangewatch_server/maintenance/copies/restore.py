@@ -16,8 +16,8 @@ import msgspec
 from sqlalchemy import Connection, Engine, Table, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from rangewatch_server.maintenance.copies.file import BackupFile, BadBackup
-from rangewatch_server.maintenance.copies.rows import RunRows
+from rangewatch_server.maintenance.copies.backup_file import BackupFile, BadBackup
+from rangewatch_server.maintenance.copies.backup_rows import RunRows
 from rangewatch_server.maintenance.jobs import Jobs
 from rangewatch_server.maintenance.retention.runs_delete import DELETING, RESTORING, mark_deleted, remove_rows
 from rangewatch_server.store import run_metadata, tables

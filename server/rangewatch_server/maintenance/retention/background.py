@@ -13,10 +13,10 @@ from rangewatch_server.ingest.announce import announce
 from rangewatch_server.ingest.transaction import Changed
 from rangewatch_server.ingest.writer import Writer
 from rangewatch_server.maintenance.jobs import QueuedJobs, Stopped
-from rangewatch_server.maintenance.retention.joining import join_samples
 from rangewatch_server.maintenance.retention.plan import planned, run_ids
 from rangewatch_server.maintenance.retention.policy import Policy
 from rangewatch_server.maintenance.retention.prune import Told, apply, finish_deletions
+from rangewatch_server.maintenance.retention.sample_joining import join_samples
 from rangewatch_server.maintenance.retention.space import give_back
 from rangewatch_server.store.engine import Engines
 

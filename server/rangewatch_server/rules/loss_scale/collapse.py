@@ -12,7 +12,7 @@ from rangewatch_server.rules.loss_scale import settings as remedies
 from rangewatch_server.rules.loss_scale.causes import Blame, blame, device_of, module_of, scale, sentences
 from rangewatch_server.rules.loss_scale.history import MOST_RECENT, Change, History
 from rangewatch_server.rules.loss_scale.settings import settings, way_back
-from rangewatch_server.rules.nonfinite.code import FIND_BACKWARD
+from rangewatch_server.rules.nonfinite.code_snippets import FIND_BACKWARD
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 

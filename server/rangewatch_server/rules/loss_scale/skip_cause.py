@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rangewatch.wire.records import KINDS, TensorEntry
 from rangewatch_server.core import deadline
-from rangewatch_server.numerics import origin
+from rangewatch_server.numerics import first_nonfinite
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.reader import RunReader
@@ -148,7 +148,7 @@ def _bad(run: RunReader, rank: int, step: int, usual_at: int | None) -> list[Bad
     if usual_at is not None:
         usual = _columns(run, rank, usual_at)["inf_count"] > 0
         columns["inf_count"] = np.where(usual & (columns["nan_count"] == 0), 0.0, columns["inf_count"])
-    at = origin.first_bad(columns, tensors.call_index, tensors.kind_rows)
+    at = first_nonfinite.first_bad(columns, tensors.call_index, tensors.kind_rows)
     if at is None:
         return []
     bad = np.flatnonzero((columns["nan_count"] > 0) | (columns["inf_count"] > 0))
@@ -159,7 +159,7 @@ def _bad(run: RunReader, rank: int, step: int, usual_at: int | None) -> list[Bad
 
 def _columns(run: RunReader, rank: int, step: int) -> dict[str, Array]:
     names = run.names()
-    wanted = [name for name in (*origin.COLUMNS, "numel") if name in names.fill[RANGES]]
+    wanted = [name for name in (*first_nonfinite.COLUMNS, "numel") if name in names.fill[RANGES]]
     block = run.slice(RANGES, [rank], 0, step, step + 1, wanted, np.arange(len(names.tensors.entries)))
     return {name: np.asarray(values[:, 0], np.float64) for name, values in block.columns.items()}
 

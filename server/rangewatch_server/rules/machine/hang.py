@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rangewatch_server.collectives import hang_state
-from rangewatch_server.collectives.hangs import (
+from rangewatch_server.collectives.hang_verdict import (
     ABSENT,
     BUSY,
     COMMUNICATION,

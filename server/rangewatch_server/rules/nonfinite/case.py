@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.wire.records import KINDS
-from rangewatch_server.numerics import origin
+from rangewatch_server.numerics import first_nonfinite
 from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART
 from rangewatch_server.rules.evidence import BACKWARD, OPTIMIZER, Evidence
 from rangewatch_server.rules.nonfinite.details import Context, TensorDetails
@@ -22,7 +22,7 @@ from rangewatch_server.rules.trend import Growth, growing
 
 Array = NDArray[Any]
 
-_COLUMNS = (*origin.COLUMNS, "numel", "amax")
+_COLUMNS = (*first_nonfinite.COLUMNS, "numel", "amax")
 
 
 class Bad(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class StepView:
     def first(self) -> Bad | None:
         """The tensor that held NaN or Inf first; None when all are finite."""
         tensors = self.evidence.tensors
-        at = origin.first_bad(self.columns, tensors.call_index, tensors.kind_rows)
+        at = first_nonfinite.first_bad(self.columns, tensors.call_index, tensors.kind_rows)
         if at is None:
             return None
         counts = (int(self.columns[name][at]) for name in ("nan_count", "inf_count", "numel"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rangewatch_server.rules.nonfinite.text import headroom
+from rangewatch_server.rules.nonfinite.tensor_phrases import headroom
 
 
 class TensorDetails(msgspec.Struct, frozen=True):

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.nonfinite.before import Before, before
 from rangewatch_server.rules.nonfinite.case import Bad, Case, StepView
 from rangewatch_server.rules.nonfinite.origin import Origin, origin_of
+from rangewatch_server.rules.nonfinite.preceding_events import Before, before
 from rangewatch_server.rules.nonfinite.remedies import remedies
 from rangewatch_server.rules.nonfinite.search import Spell, first_bad, first_beside, spells, view_of
 from rangewatch_server.rules.nonfinite.spread import path_of
-from rangewatch_server.rules.nonfinite.text import counts, name_of, range_words
+from rangewatch_server.rules.nonfinite.tensor_phrases import counts, name_of, range_words
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 

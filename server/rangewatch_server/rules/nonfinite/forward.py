@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.details import TensorDetails
-from rangewatch_server.rules.nonfinite.text import headroom, limit_words, name_of, range_words
+from rangewatch_server.rules.nonfinite.tensor_phrases import headroom, limit_words, name_of, range_words
 from rangewatch_server.rules.trend import Growth
 
 NEAR_LIMIT_BITS = 4.0

@@ -10,7 +10,7 @@ from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import FANOUT, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import loss_name
-from rangewatch_server.rules.nonfinite.code import FIND_BACKWARD
+from rangewatch_server.rules.nonfinite.code_snippets import FIND_BACKWARD
 from rangewatch_server.rules.nonfinite.search import is_skipped
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import MOST_RANKS

@@ -9,7 +9,7 @@ import msgspec
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.details import Context, Optimizer
-from rangewatch_server.rules.nonfinite.text import NEAR_BITS, counts, headroom
+from rangewatch_server.rules.nonfinite.tensor_phrases import NEAR_BITS, counts, headroom
 
 _SQUARES = ("exp_avg_sq", "square_avg", "sum", "v")
 """Names of the squared gradients in the state of torch's optimizers, whose root is divided by."""

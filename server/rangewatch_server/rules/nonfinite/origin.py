@@ -11,7 +11,7 @@ from rangewatch_server.rules.nonfinite import forward as forward
 from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.details import TensorDetails
 from rangewatch_server.rules.nonfinite.optimizer import optimizer_fault, optimizer_sentences
-from rangewatch_server.rules.nonfinite.text import counts, name_of, range_words
+from rangewatch_server.rules.nonfinite.tensor_phrases import counts, name_of, range_words
 
 
 class Origin(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from rangewatch_server.rules.loss_scale import settings
 from rangewatch_server.rules.loss_scale.causes import device_of
 from rangewatch_server.rules.nonfinite.case import Case
-from rangewatch_server.rules.nonfinite.code import (  # fmt: skip  # fmt: skip
+from rangewatch_server.rules.nonfinite.code_snippets import (
     BAD_PARAMETERS,
     CLIP,
     CLIP_FINITE,
@@ -32,7 +32,7 @@ from rangewatch_server.rules.nonfinite.code import (  # fmt: skip  # fmt: skip
 from rangewatch_server.rules.nonfinite.forward import LARGE_BITS
 from rangewatch_server.rules.nonfinite.optimizer import optimizer_of
 from rangewatch_server.rules.nonfinite.origin import Origin
-from rangewatch_server.rules.nonfinite.text import headroom, name_of, range_words
+from rangewatch_server.rules.nonfinite.tensor_phrases import headroom, name_of, range_words
 from rangewatch_server.rules.phrases import in_bfloat16, in_float32
 from rangewatch_server.rules.rule import Remedy
 from rangewatch_server.rules.trend import Growth

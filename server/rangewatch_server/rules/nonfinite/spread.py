@@ -13,7 +13,7 @@ from rangewatch_server.collectives.reader import bucket_names
 from rangewatch_server.rules.evidence import BACKWARD
 from rangewatch_server.rules.nonfinite.case import Bad, StepView
 from rangewatch_server.rules.nonfinite.search import Spell, bad_ranks, is_skipped
-from rangewatch_server.rules.nonfinite.text import name_of, ranks_words, several
+from rangewatch_server.rules.nonfinite.tensor_phrases import name_of, ranks_words, several
 from rangewatch_server.rules.phrases import the
 
 MOST_RANKS = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
-from rangewatch.commands.line.pages import installed_parsers, rows
+from rangewatch.commands.help.pages import installed_parsers, rows
 from rangewatch.core.command_parser import CommandParser, command_parser
 from rangewatch.core.commands import GROUPS
 from rangewatch.core.version import VERSION

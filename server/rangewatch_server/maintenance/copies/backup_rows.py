@@ -18,7 +18,7 @@ from rangewatch import wire
 from rangewatch.statistics import ALL, SERIES, is_count
 from rangewatch.wire import MAX_DECOMPRESSED_BYTES, Column, WireError
 from rangewatch.wire.records import Batch, Catalogue, RankInfo, Statistic, StreamHeader, TensorEntry
-from rangewatch_server.maintenance.copies.file import BadBackup
+from rangewatch_server.maintenance.copies.backup_file import BadBackup
 from rangewatch_server.numerics.pyramid import (
     AMAX_STEP,
     NO_STEP,
@@ -30,7 +30,7 @@ from rangewatch_server.numerics.pyramid import (
     SUMMARY_STATISTICS,
 )
 from rangewatch_server.store import exit_state, run_metadata, samples, tiles
-from rangewatch_server.store.checks import (
+from rangewatch_server.store.batch_checks import (
     MAX_NAME_BYTES,
     MAX_RANK,
     MAX_STEP,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import shtab
 
-from rangewatch.commands.line.pages import installed_parsers
+from rangewatch.commands.help.pages import installed_parsers
 from rangewatch.core.command_parser import ERROR, CommandParser, command_parser
 from rangewatch.core.commands import COMMANDS
 

@@ -16,7 +16,7 @@ Every command of `rangewatch`, as `rangewatch COMMAND --help` has it; `python -m
 Options may be given before or after other arguments. What is wrong with a command line is told in one line, with exit
 status 2. `rangewatch completion SHELL` has the shell complete all of it, and `rangewatch man` is a manual page.
 
-This page is made from the commands' parsers by `python -m rangewatch.commands.line.pages > docs/cli.md`.
+This page is made from the commands' parsers by `python -m rangewatch.commands.help.pages > docs/cli.md`.
 """
 
 

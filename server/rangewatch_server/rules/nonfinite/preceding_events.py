@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from rangewatch_server.rules.nonfinite.case import HISTORY, Case
-from rangewatch_server.rules.nonfinite.code import CHECKPOINT, lower_rate
+from rangewatch_server.rules.nonfinite.code_snippets import CHECKPOINT, lower_rate
 from rangewatch_server.rules.nonfinite.origin import Origin
 from rangewatch_server.rules.rule import Remedy
 

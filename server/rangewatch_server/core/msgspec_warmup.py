@@ -2,7 +2,7 @@
 
 msgspec finds out how to decode a class when it is first asked to, and keeps that on the class before it is complete:
 two threads that ask at once end the process with a segmentation fault (0.22.0; once in some 5,400 tests, and each time
-in tests/server/http/test_decoded_types.py without this).
+in tests/server/http/test_msgspec_warmup.py without this).
 """
 
 from __future__ import annotations

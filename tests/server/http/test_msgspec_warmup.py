@@ -11,7 +11,7 @@ import pytest
 AT_ONCE = """
 import sys, threading, types
 import msgspec
-from rangewatch_server.core import decoded_types
+from rangewatch_server.core import msgspec_warmup
 
 SOURCE = '''
 from __future__ import annotations
@@ -36,7 +36,7 @@ def decode(shape, start):
 
 shapes = [made(number) for number in range(int(sys.argv[2]))]
 if sys.argv[1] == "learnt":
-    decoded_types.learn()
+    msgspec_warmup.learn()
 sys.setswitchinterval(1e-6)
 for shape in shapes:
     start = threading.Barrier(3)

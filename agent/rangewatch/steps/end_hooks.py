@@ -12,10 +12,10 @@ from torch import nn
 from rangewatch.core.guard import Guarded
 from rangewatch.hooks.compiled import CompiledCall
 from rangewatch.steps.boundary import StepBoundary, is_inner
+from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss_scale import LossScaling, scalers_of
-from rangewatch.steps.recorder import StepRecorder
 from rangewatch.steps.scalers import GRAD_SCALER
-from rangewatch.steps.scalers.kind import has_method
+from rangewatch.steps.scalers.base import has_method
 from rangewatch.steps.scalers.method_watch import Watch
 from rangewatch.steps.scalers.wrapped import runs_hooks, stepping, wrapped_in
 

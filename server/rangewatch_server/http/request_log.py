@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rangewatch_server.access.access import METRICS, PROBES
+from rangewatch_server.access.middleware import METRICS, PROBES
 from rangewatch_server.core.metrics import Metrics
 
 logger = logging.getLogger("rangewatch.requests")

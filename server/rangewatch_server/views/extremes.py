@@ -15,11 +15,11 @@ from rangewatch.wire.records import KINDS
 from rangewatch_server.figures.base import grid, label
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.layers import cells_of
-from rangewatch_server.numerics import origin, pyramid
+from rangewatch_server.numerics import first_nonfinite, pyramid
 from rangewatch_server.numerics.headroom import SEVERITY, STATE_NAMES, State, limits_of
 from rangewatch_server.numerics.pyramid import AMAX_STEP, FANOUT, NONFINITE_STEP, RANGES, SUMMARY, Block
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.store.checks import MAX_COUNT
+from rangewatch_server.store.batch_checks import MAX_COUNT
 from rangewatch_server.store.names import Tensors
 
 Array = NDArray[Any]
@@ -112,10 +112,10 @@ def _first_bad_row(run: RunReader, rank: int, step: int, rows: Array, bad: Array
     Of a step that was thinned only they are known: then it is the first of them in call order.
     """
     tensors = run.names().tensors
-    wanted = [name for name in origin.COLUMNS if name in run.names().fill[RANGES]]
+    wanted = [name for name in first_nonfinite.COLUMNS if name in run.names().fill[RANGES]]
     block = run.slice(RANGES, [rank], 0, step, step + 1, wanted, rows)
     columns = {name: values[:, 0] for name, values in block.columns.items()}
-    found = origin.first_bad(columns, tensors.call_index[rows], tensors.kind_rows[rows])
+    found = first_nonfinite.first_bad(columns, tensors.call_index[rows], tensors.kind_rows[rows])
     return int(bad[tensors.call_index[rows[bad]].argmin()]) if found is None else found
 
 
@@ -229,9 +229,9 @@ def _row_step(run: RunReader, rank: int, step: int) -> int:
 
 def first_bad(frames: Sequence[dict[str, Any]]) -> int | None:
     """Which of a step's frames, as docs/api.md has them, held NaN or Inf first; None when all are finite."""
-    columns = {name: np.array([frame[name] for frame in frames], np.float64) for name in origin.COLUMNS}
+    columns = {name: np.array([frame[name] for frame in frames], np.float64) for name in first_nonfinite.COLUMNS}
     kind_rows = np.array([KINDS.index(frame["kind"]) for frame in frames], np.int64)
-    return origin.first_bad(columns, np.arange(len(frames)), kind_rows)
+    return first_nonfinite.first_bad(columns, np.arange(len(frames)), kind_rows)
 
 
 def other_values(run: RunReader, rank: int, step: int) -> dict[str, dict[str, str]]:
@@ -266,7 +266,7 @@ def _frame(tensors: Tensors, block: Block, cells: Cells, row: int) -> dict[str, 
         "call_count": int(value["call_count"]), "numel": int(value["numel"]),
         "amax": value["amax"] if finite else None,
         "nan_count": int(value["nan_count"]), "inf_count": int(value["inf_count"]),
-        "nonfinite_ns": _finite_int(value.get(origin.NONFINITE_NS, np.inf)),
+        "nonfinite_ns": _finite_int(value.get(first_nonfinite.NONFINITE_NS, np.inf)),
         "headroom_bits": bits if finite and np.isfinite(bits) else None,
         "state": STATE_NAMES[state], "what": what(state, value, bits, entry.dtype),
     }  # fmt: skip
