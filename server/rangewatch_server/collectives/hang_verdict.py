@@ -50,9 +50,9 @@ class HungRank(msgspec.Struct, frozen=True):
 
 
 class HangFinding(msgspec.Struct, frozen=True):
-    """`kind`: communication hang or non-communication hang. `culprits`: who the others wait for; empty where nobody is. `missing`: who has not
-    joined what is waited for in `group`, be it a culprit or a rank that waits for one itself elsewhere. `since_s`:
-    seconds for which nothing has advanced."""
+    """`kind`: communication hang or non-communication hang. `culprits`: who the others wait for; empty where nobody is.
+    `missing`: who has not joined what is waited for in `group`, be it a culprit or a rank that waits for one itself
+    elsewhere. `since_s`: seconds for which nothing has advanced."""
 
     kind: str
     cause: str

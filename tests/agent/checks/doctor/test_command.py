@@ -108,6 +108,7 @@ def test_the_summary_names_what_is_there(planted: Planted) -> None:
         "12.4 in /usr/local/cuda-12.4 (by CUDA_HOME, PATH, LD_LIBRARY_PATH, /usr/local)",
         "gcc 12 (/usr/bin/c++)",
         "mlx5_0 port 1: ACTIVE, 400 Gb/sec (4X NDR), InfiniBand",
+        "eth0 up, ib0 up",
         "NCCL_DEBUG         WARN",
     ):
         assert part in text
