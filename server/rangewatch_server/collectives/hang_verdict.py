@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from rangewatch_server.collectives.desync import Desync, Side, mismatch
 from rangewatch_server.collectives.hang_evidence import (
     Call,
     HangEvidence,
@@ -17,6 +16,7 @@ from rangewatch_server.collectives.hang_evidence import (
     is_in_data_loader,
     line_of,
 )
+from rangewatch_server.collectives.matching import Desync, Side, mismatch
 from rangewatch_server.collectives.records import UNEVEN, Group, GroupKey, kind_of
 from rangewatch_server.collectives.straggler import COMMUNICATION_HANG, NON_COMMUNICATION_HANG
 from rangewatch_server.collectives.wording import lasting, named, sized

@@ -6,7 +6,7 @@ Also steps that share a row of statistics because the spool of their rank was fu
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -19,10 +19,6 @@ from rangewatch_server.ingest.merged_ranks import NO_END, Snapshot
 from rangewatch_server.numerics.pyramid import SUMMARY, UFUNCS, Block
 from rangewatch_server.query.slices import KindSlices, MergedSlices, Stream, few, join, with_needed
 from rangewatch_server.store import tables
-
-if TYPE_CHECKING:
-    from rangewatch_server.query.reader import RunReader
-
 
 Array = NDArray[Any]
 
@@ -45,10 +41,42 @@ def no_memory(*_: Any) -> Snapshot | None:
     return None
 
 
+class RunOfRanks(Protocol):
+    """A run inside one read transaction, as `query.reader.RunReader` is."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def connection(self) -> Connection: ...
+    @property
+    def reader(self) -> Any:
+        """Its `cache` has what was read before."""
+
+    @property
+    def ranks(self) -> Any:
+        """Rank -> its streams and its row."""
+
+    def names(self) -> Any:
+        """Numbers of tensors and series, and the statistics of both."""
+
+    def own_pieces(
+        self,
+        rank: int,
+        part: str,
+        level: int,
+        start: int,
+        stop: int,
+        wanted: Sequence[str],
+        without: Container[int] = ...,
+        rows: Any = ...,
+    ) -> Iterator[Any]:
+        """What one rank's own streams hold, but those `without`."""
+
+
 class MergedReader:
     """All ranks of one run, inside one read transaction. `stored` is the row of the stream of all ranks, or None."""
 
-    def __init__(self, run: RunReader, stored: Any, memory: Memory) -> None:
+    def __init__(self, run: RunOfRanks, stored: Any, memory: Memory) -> None:
         self.run = run
         self.memory = memory
         self.version: int = stored.version if stored is not None else 0
