@@ -67,9 +67,9 @@ class RunOfRanks(Protocol):
         start: int,
         stop: int,
         wanted: Sequence[str],
-        without: Container[int] = ...,
-        rows: Any = ...,
-    ) -> Iterator[Any]:
+        without: frozenset[int] = ...,
+        rows: Array | None = ...,
+    ) -> list[Block]:
         """What one rank's own streams hold, but those `without`."""
 
 
