@@ -237,7 +237,7 @@ def test_no_path_leaves_the_web_folder(served: Server) -> None:
     ],
 )
 def test_serve_says_what_is_wrong(arguments: list[str], said: str) -> None:
-    done = forked.server.run("-m", "rangewatch", "serve", *arguments, timeout=30)
+    done = forked.server.run("-m", "rangewatch", "serve", "--port", "0", *arguments, timeout=30)
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
