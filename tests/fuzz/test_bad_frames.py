@@ -93,7 +93,7 @@ def refuses_them_and_goes_on(server: Server, url: str, names: list[str], *, roun
             assert "\n" not in answer.json()["error"]
         sizes.append(process.memory_info().rss)
     assert stored(url) == before
-    assert sizes[-1] <= sizes[0] + KEPT_BYTES, sizes
+    assert sizes[-1] <= sizes[min(1, rounds - 1)] + KEPT_BYTES, sizes  # the first time around there is more to make
     after = server.post(template.good_batch(1))
     assert (after.status_code, after.json()["contiguous"], after.json()["duplicate"]) == (202, 1, False)
     print([size >> 20 for size in sizes])

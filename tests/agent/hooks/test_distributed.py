@@ -16,7 +16,7 @@ from tests.agent.ingest_double import IngestDouble
 from tests.agent.statistics.reference import Key, assert_recorded
 
 
-def launch(url: str, folder: Path, worker: str = "ddp_worker", *arguments: str) -> None:
+def launch(url: str, folder: Path, worker: str = "hooks.ddp_worker", *arguments: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -24,7 +24,7 @@ def launch(url: str, folder: Path, worker: str = "ddp_worker", *arguments: str) 
     for rank in range(2):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        command = ["-m", f"tests.agent.hooks.{worker}", url, str(folder / f"{rank}.pt"), *arguments]
+        command = ["-m", f"tests.agent.{worker}", url, str(folder / f"{rank}.pt"), *arguments]
         ranks.append(forked.rank.start(*command, env=environment, stderr=subprocess.PIPE, text=True))
     for rank in ranks:
         _, errors = rank.communicate(timeout=100)
@@ -62,7 +62,7 @@ SHARDINGS = ("fsdp2", "fsdp1", "fsdp1_flat", "tensor_parallel")
 
 @pytest.mark.parametrize("shardings", [("fsdp1_flat",), pytest.param(SHARDINGS, marks=pytest.mark.slow)])
 def test_shards(ingest: IngestDouble, tmp_path: Path, shardings: tuple[str, ...]) -> None:
-    launch(ingest.url, tmp_path, "sharded_worker", *shardings)  # asserts that training is as without the agent
+    launch(ingest.url, tmp_path, "hooks.sharded_worker", *shardings)  # asserts that training is as without the agent
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         for sharding in shardings:

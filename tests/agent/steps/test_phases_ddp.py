@@ -23,7 +23,7 @@ ASLEEP_S = 0.5
 @pytest.mark.slow
 def test_who_waits_for_the_last_bucket_waits_in_backward(ingest: IngestDouble, tmp_path: Path) -> None:
     """DDP waits in a callback of the engine's, after all hooks: backward too, unless collectives are timed."""
-    launch(ingest.url, tmp_path, "test_phases_ddp")
+    launch(ingest.url, tmp_path, "steps.test_phases_ddp")
     for rank, expected in ((0, "backward"), (1, "other")):
         found = {phase: ingest.series(name, rank) for phase, name in SERIES.items()}
         assert sorted(found["backward"]) == [1, 2, 3]

@@ -634,7 +634,7 @@ class TestRefused:
 @pytest.mark.slow
 def test_fsdps_sharded_scaler(ingest: IngestDouble, tmp_path: Path) -> None:
     """Its `found_inf` is that of all ranks: the rank that has not overflowed shows why its step was skipped."""
-    launch(ingest.url, tmp_path, "scaler_worker")
+    launch(ingest.url, tmp_path, "steps.scaler_worker")
     infinities: list[Tensor] = []
     for rank in range(2):
         steps = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
