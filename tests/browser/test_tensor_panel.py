@@ -19,6 +19,8 @@ def facts(page: Page) -> dict[str, str]:
 
 
 def lines(page: Page, figure: str) -> list[tuple[list[float], list[float]]]:
+    # The panel's own figures may come after those of the page behind it.
+    page.wait_for_function("(selector) => document.querySelector(selector)?.data", arg=drawn.selector(figure))
     found = page.locator(drawn.selector(figure)).evaluate(
         "(figure) => figure.data.map(({ x, y }) => [Array.from(x), Array.from(y)])"
     )
