@@ -31,7 +31,7 @@ demo: install  ## a server and two ranks that overflow within a minute; Ctrl-C e
 	$(BIN)/rangewatch demo
 
 # The tiers of tests: CONTRIBUTING.md.
-test: install $(AXE) test-web  ## for each commit: says of every part whether it works, in about five minutes on two cores
+test: install $(AXE) test-web  ## for each commit: says of every part whether it works, in under five minutes on two cores
 	$(PYTEST) $(IN_WORKERS)
 
 test-all: install $(AXE) test-web  ## all but what takes hours or a GPU
