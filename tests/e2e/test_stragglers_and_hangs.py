@@ -150,7 +150,7 @@ def test_who_stops_is_named_while_the_others_wait(start: Any, trouble: str, hang
 
 def stopped_is_named(server: Server, run: int, trouble: str) -> None:
     found = wait_for(lambda: reported(server, run, of_all=trouble == "size"))
-    if trouble == "skip":  # until the others have said that they wait, they are as missing as it is
+    if trouble != "size":  # until the others have said that they wait, they are as missing as it is
         found = wait_for(lambda: who_wait(server, run) >= RANKS - 1 and reported(server, run, of_all=False))
     assert found["culprits"] == [2], found["text"]
     assert server.get(f"/api/v1/runs/{run}")["hang"]
