@@ -175,14 +175,7 @@ def test_every_script_is_one_of_the_five() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "training",
-    # Torch 2.13's own end of a DDP training may hang (see scripts/ddp.py): those are for hours with a patient reader.
-    [
-        pytest.param(each, marks=pytest.mark.soak if each.ranks > 1 else ())
-        for each in ALL
-        if each.script in ("plain_loop", "ddp")
-    ],
-    ids=lambda each: each.script,
+    "training", [each for each in ALL if each.script in ("plain_loop", "ddp")], ids=lambda each: each.script
 )
 def test_it_trains_as_before_and_is_shown(training: Training, shared: Place, tmp_path: Path) -> None:
     check(trained(training, shared, tmp_path, train_in_forks))
