@@ -2,11 +2,11 @@
 
     python bench/collectives.py [--rounds 10] [--steps 20]
 
-Two ranks train one model without Rangewatch's collector and two more with it, on the rung that this torch allows; once
-with DDP's own buckets of 25 MB and once with buckets of 1 MB, which are some twenty collectives a step. In each round
-all pairs run a window of steps, in random order and never together. A ratio is that of the median steps of one round;
-the table has the median of the rounds and the range from the 10th to the 90th percentile. The seconds of a collective
-are those of an all_reduce of 4 KB in a group of one rank, where nobody is waited for.
+Two ranks train one model without Rangewatch's collector and two more with it, on the timing source that this torch
+allows; once with DDP's own buckets of 25 MB and once with buckets of 1 MB, some twenty collectives a step. In each
+round all pairs run a window of steps, in random order and never together. A ratio is that of the median steps of one
+round; the table has the median of the rounds and the range from the 10th to the 90th percentile. The seconds of a
+collective are those of an all_reduce of 4 KB in a group of one rank, where nobody is waited for.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from rangewatch.collectors.collectives import collector as collectives
 from rangewatch.collectors.collectives.flight_recorder import FlightRecorder
 from rangewatch.wire.records import RankInfo
 
-RUNGS = ("plain", "hooks", "wrapped")
+SOURCES = ("plain", "hooks", "wrapped")
 BUCKETS_MB = (25, 1)
 OPS = 500
 
 Lane = tuple[str, int]
-"""Rung, and the size of DDP's buckets in MB."""
+"""Timing source, and the size of DDP's buckets in MB."""
 
 
 def main() -> int:
@@ -59,11 +59,11 @@ def main() -> int:
 
 
 def started(options: argparse.Namespace) -> list[Pair]:
-    """A pair for each rung that this torch has and each size of buckets."""
+    """A pair for each timing source that this torch has and each size of buckets."""
     pairs = []
-    for lane in ((rung, bucket_mb) for rung in RUNGS for bucket_mb in BUCKETS_MB):
+    for lane in ((source, bucket_mb) for source in SOURCES for bucket_mb in BUCKETS_MB):
         pair = Pair(lane, options)
-        if pair.rung == lane[0]:
+        if pair.source == lane[0]:
             pairs.append(pair)
         else:
             pair.end()
@@ -85,7 +85,7 @@ class Pair:
         self._ranks = [spawn.Process(target=run_rank, args=each) for each in arguments]
         for rank in self._ranks:
             rank.start()
-        self.rung, _ = [pipe.recv() for pipe in self._pipes]
+        self.source, _ = [pipe.recv() for pipe in self._pipes]
 
     def ask(self, what: str, count: int) -> float:
         """Rank 0's seconds."""
@@ -123,9 +123,9 @@ def run_rank(rank: int, lane: Lane, port: int, options: argparse.Namespace, pipe
     dist.destroy_process_group()
 
 
-def start_collector(rank: int, rung: str, training: Training, stop: threading.Event) -> str:
-    """The collector and a thread that looks once a second, as in the agent; the rung that it is on."""
-    if rung == "wrapped":
+def start_collector(rank: int, source: str, training: Training, stop: threading.Event) -> str:
+    """The collector and a thread that polls once a second, as in the agent; the timing source it uses."""
+    if source == "wrapped":
         vars(collectives)["are_supported"] = lambda: False  # as on a torch before 2.14
     collector = collectives.Collectives(None, RankInfo("bench", rank, 2, rank, "host", "0", 0), hang_s=1000)  # type: ignore[arg-type]
     collector.open_step = lambda: training.step
@@ -137,7 +137,7 @@ def start_collector(rank: int, rung: str, training: Training, stop: threading.Ev
         collector.stop()
 
     threading.Thread(target=look, daemon=True).start()
-    return collector.rung
+    return collector.timing_source
 
 
 class Training:
@@ -188,14 +188,14 @@ def report(
 ) -> None:
     """The table."""
     print(f"torch {torch.__version__}, gloo, {options.rounds} rounds of {options.steps} steps")
-    print(f"{'buckets':<10}{'rung':<10}{'step, ms':>10}{'ratio to plain':>28}{'all_reduce, us':>18}")
+    print(f"{'buckets':<10}{'source':<10}{'step, ms':>10}{'ratio to plain':>28}{'all_reduce, us':>18}")
     rows: dict[str, Any] = {}
     for lane, times_s in sorted(steps.items(), key=lambda item: (-item[0][1], item[0][0])):
-        rung, bucket_mb = lane
+        source, bucket_mb = lane
         ratios = sorted(mine / plain for mine, plain in zip(times_s, steps["plain", bucket_mb], strict=True))
         low, middle, high = (ratios[round(part * (len(ratios) - 1))] for part in (0.1, 0.5, 0.9))
         step_ms, op_us = 1e3 * statistics.median(times_s), 1e6 * statistics.median(ops[lane])
-        rows[f"{rung}, {bucket_mb} MB"] = {
+        rows[f"{source}, {bucket_mb} MB"] = {
             "step_ms": step_ms,
             "ratio": middle,
             "low": low,
@@ -203,9 +203,9 @@ def report(
             "all_reduce_us": op_us,
         }
         ratio = f"{middle:.3f} ({low:.3f} to {high:.3f})"
-        print(f"{f'{bucket_mb} MB':<10}{rung:<10}{step_ms:>10.1f}{ratio:>28}{op_us:>18.1f}")
+        print(f"{f'{bucket_mb} MB':<10}{source:<10}{step_ms:>10.1f}{ratio:>28}{op_us:>18.1f}")
     print(f"one reading of the flight recorder's ring: {1e3 * dump_s:.1f} ms, on NCCL every 5 s; never on gloo alone")
-    print(json.dumps({"benchmark": "collectives", "torch": torch.__version__, "rungs": rows, "dump_s": dump_s}))
+    print(json.dumps({"benchmark": "collectives", "torch": torch.__version__, "sources": rows, "dump_s": dump_s}))
 
 
 def parse_options() -> argparse.Namespace:

@@ -4,9 +4,9 @@
     python bench/fleet.py --find-limit                                                   and until when?
     python bench/fleet.py --ranks 200 --pages 1000            with live pages open that nobody looks at, and without
 
-The load (`fleet_load.py`) is one process and the server another; they share this machine's cores, so a server of its
-own would do better. Printed: whether all was acknowledged and how soon, the queue, the server's memory over time, both
-processes' shares of a core, the home page meanwhile, and what is stored. The last line is JSON.
+The load (`load/fleet_load.py`) is one process and the server another; they share this machine's cores, so a server of
+its own would do better. Printed: whether all was acknowledged and how soon, the queue, the server's memory over time,
+both processes' shares of a core, the home page meanwhile, and what is stored. The last line is JSON.
 
 Predicted before measuring: 3.1 M values/s all acknowledged with the server asking for a batch each 10 s or more, since
 1,024 messages a second would be more than its HTTP layer takes; p99 0.5 s, memory flat at 600 MiB, home page 50 ms at
@@ -31,11 +31,12 @@ from typing import Any
 
 import numpy as np
 
-from fleet_load import add_options
-from fleet_watch import Sample, Watch, slope_mib_per_min
-from server_process import Server, fresh_database
-from traffic import values_a_step
+from load.fleet_load import add_options
+from load.traffic import values_a_step
+from servers.process import Server, fresh_database
+from servers.watch import Sample, Watch, slope_mib_per_min
 
+BENCH = Path(__file__).parent
 WATCH_EVERY_S = 2.0
 TOTALS = ("steps", "made", "acknowledged", "values", "refused", "rejected", "send_every_s")
 
@@ -97,8 +98,8 @@ def live_pages(url: str, count: int) -> Iterator[Pages | None]:
     if not count:
         yield None
         return
-    command = [sys.executable, str(Path(__file__).with_name("fleet_pages.py")), url, str(count)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "load.fleet_pages", url, str(count)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=BENCH)
     pages = Pages(process)
     reader = threading.Thread(target=pages.read, daemon=True)
     reader.start()
@@ -114,10 +115,10 @@ def live_pages(url: str, count: int) -> Iterator[Pages | None]:
 def drive(server: Server, options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Sample]]:
     """The load's reports, one a second, and what was seen of the server meanwhile."""
     shared = ["ranks", "tensors", "steps_per_s", "seconds", "full_every", "stage_s", "growth", "behind_s"]
-    command = [sys.executable, str(Path(__file__).with_name("fleet_load.py")), server.url]
+    command = [sys.executable, "-m", "load.fleet_load", server.url]
     command += [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in shared]
     command += ["--find-limit"] if options.find_limit else []
-    load = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    load = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=BENCH)
     assert load.stdout is not None
     watch = Watch(server, load.pid, min(WATCH_EVERY_S, options.seconds / 4))
     watch.start()

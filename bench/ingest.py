@@ -23,8 +23,8 @@ import numpy as np
 import urllib3
 
 import peers
-from server_process import Database, Server, fresh_database
-from traffic import FULL_EVERY, Rank, values_a_step
+from load.traffic import FULL_EVERY, Rank, values_a_step
+from servers.process import Database, Server, fresh_database
 
 BATCHES = {1: 600, 10: 400, 64: 200}  # steps a batch: batches of each rank; each case takes some seconds to send
 AGENTS = {"CPU agents, 5 statistics": FULL_EVERY, "CUDA agents, 10 statistics": 1}

@@ -20,8 +20,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rangewatch.statistics.device import COLUMNS, fill_identities, measure, merge
 from rangewatch.statistics.fused import FORMATS, FusedReads
+from rangewatch.statistics.reduce import COLUMNS, fill_identities, measure, merge
 
 CACHE_BYTES = 256 << 20
 """Bytes of a round at least: more than any L2."""

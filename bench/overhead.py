@@ -31,10 +31,10 @@ from typing import Any
 
 import torch
 
-from overhead_lanes import Lane, Setting
-from overhead_models import WORKLOADS
-from overhead_variants import VARIANTS, NotInstalled, end_wandb
 from rangewatch.commands.demo.children import free_port, start_server
+from training.lanes import Lane, Setting
+from training.models import WORKLOADS
+from training.variants import VARIANTS, NotInstalled, end_wandb
 
 COMPILED_COPIES = 2 * len(VARIANTS)
 """Torch's limit of compilations of one function, which each variant's copy of the model takes part of."""

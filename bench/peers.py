@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from server_process import cores
-from traffic import EVERY_STEP, Rank
+from load.traffic import EVERY_STEP, Rank
+from servers.process import cores
 
 VERSIONS = {"trackio": "trackio==0.43.0", "mlflow": "mlflow==3.17.2", "tensorboard": "tensorboardX==2.6.5"}
 WAYS = {
@@ -87,7 +87,7 @@ def together(python: Path, name: str, folder: Path, seconds: float, processes: i
     """So many at once, all into one store. Raises when one of them fails."""
     place = folder / f"{name}-{processes}"
     place.mkdir()
-    script, data = Path(__file__).with_name("peer_load.py"), folder / "data.npz"
+    script, data = Path(__file__).parent / "load" / "peer_load.py", folder / "data.npz"
     command = [str(each) for each in (python, script, name, data, place, seconds)]
     started = [
         subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=place)

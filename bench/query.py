@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import urllib3
 
-from query_build import kept
+from load.query_build import kept
 from rangewatch_server.query.reader import Queries
 from rangewatch_server.store.engine import open_database
-from server_process import Server
+from servers.process import Server
 
 WHAT = {
     "layers": "figures/layers?columns=1000&rows=400&rank={rank}",

@@ -5,7 +5,7 @@
 First one real training of two gloo ranks; the server is killed with SIGKILL and started again every 3 s, so that both
 conditions alternate within one run and drift of the machine cancels. Steps around each change are left out.
 
-Then each trouble against no agent at all, in rounds (`server_troubles.py`): a server that is there, away, sends a byte
+Then each trouble against no agent at all, in rounds (`servers/troubles.py`): a server that is there, away, sends a byte
 a second, answers 500, 429, 413 or garbage, or closes at random. What is predicted: the ratio of "there" is what the
 agent costs this small model, and every other is the same within the range of its rounds; memory grows in the first
 window alone; nothing is missing afterwards but what was refused for good (413).
@@ -28,8 +28,8 @@ import time
 from pathlib import Path
 from typing import IO
 
-import server_troubles
-from server_process import Server
+from servers import troubles
+from servers.process import Server
 
 BLOCK_S = 3.0
 SETTLE_S = 0.5  # after a change: what was kept meanwhile is sent at once
@@ -45,8 +45,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the troubles alone, at their smallest: do they run?")
     options = parser.parse_args()
     killed = {} if options.quick else alternate(options.steps)
-    rows = server_troubles.measure(*((12, 1) if options.quick else (options.trouble_steps, options.rounds)))
-    server_troubles.show(rows)
+    rows = troubles.measure(*((12, 1) if options.quick else (options.trouble_steps, options.rounds)))
+    troubles.show(rows)
     print(json.dumps({**killed, "troubles": rows}))
 
 

@@ -3,8 +3,7 @@
     python bench/spool.py [--batches 40000] [--folder DIR] [--quick]
 
 Predicted: microseconds a batch while the server answers, since it is one write into the page cache; with the server
-away 256 MiB at most on disk, some ten MiB of memory however long, no step lost, and a third of a second for each
-segment that the agent's thread merges (the training thread does not wait for it).
+away 256 MiB at most on disk, some ten MiB of memory however long, and then the oldest batches dropped and counted.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import os
 import statistics
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from rangewatch import wire
 from rangewatch.core import limits
 from rangewatch.delivery.spool.log import Log
 from rangewatch.delivery.spool.record import Encoded
+from rangewatch.recording.events import Drops
 from rangewatch.wire.records import Batch, RangeRows, RankInfo, SeriesRows
 
 TENSORS, STEPS = 600, 8
@@ -49,7 +48,7 @@ def main() -> None:
 def through(folder: Path, size: int, times: int) -> dict[str, Any]:
     """Seconds to append a batch of `size` bytes, and to free it."""
     (own := folder / str(size)).mkdir()
-    log = Log(own, limits.SPOOL_BYTES, 1, print)
+    log = Log(own, limits.SPOOL_BYTES, Drops())
     batch = Encoded(os.urandom(size), TENSORS, "digest")
     taken = []
     for sequence in range(times):
@@ -66,9 +65,9 @@ def through(folder: Path, size: int, times: int) -> dict[str, Any]:
 
 def away(folder: Path, batches: int, spool_bytes: int) -> dict[str, Any]:
     """What becomes of disk, memory and the agent's thread while nothing is acknowledged."""
-    lost: Counter[str] = Counter()
+    lost = Drops()
     (own := folder / "away").mkdir()
-    log = Log(own, spool_bytes, 1, lambda reason, count: lost.update({reason: count}))
+    log = Log(own, spool_bytes, lost)
     random, before, longest_s, total_s = np.random.default_rng(0), rss_mib(), 0.0, 0.0
     for sequence in range(batches):
         encoded = Encoded(wire.encode(batch_of(sequence, random)), TENSORS, "d" * 32, sequence)
@@ -78,7 +77,7 @@ def away(folder: Path, batches: int, spool_bytes: int) -> dict[str, Any]:
         longest_s, total_s = max(longest_s, taken_s), total_s + taken_s
     found = {
         "steps": batches * STEPS, "disk_bytes": sum(each.stat().st_size for each in own.iterdir()),
-        "rss_growth_mib": rss_mib() - before, "longest_s": longest_s, "mean_s": total_s / batches, "lost": dict(lost),
+        "rss_growth_mib": rss_mib() - before, "longest_s": longest_s, "mean_s": total_s / batches, "lost": lost.counts,
         "records": len(log),
     }  # fmt: skip
     log.close()

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import urllib3
 
-from server_process import Server
+from servers.process import Server
 
 WORKER = Path(__file__).parents[1] / "tests" / "e2e" / "four_ranks.py"
 PLACES = {

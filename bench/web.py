@@ -9,7 +9,7 @@ page. Then the same run goes on live, a batch of 5 steps twice a second: the lag
 until every lane has been drawn with its last step. --minutes of that show whether the tab's memory stays flat; the
 claim is of 60. Baselines: the page of a run that does not exist, which is all that is not the run's, and Plotly drawing
 every point of one single line, as a page would without max-pooling. Chromium, server and load share the machine's
-cores, and nothing debugs the tab (plain_chromium.py says why). The last line is JSON.
+cores, and nothing debugs the tab (pages/chromium.py says why). The last line is JSON.
 
 Predicted before measuring: first view 800 ms cold and 400 ms warm, zoom and switch 150 ms, live lag p95 700 ms, heap
 flat within 5 %; one line with all its points 3 s.
@@ -26,11 +26,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from plain_chromium import Browser, chromium
-from query_build import kept
-from server_process import Server
-from web_live import watch
-from web_tab import ALL_POINTS, HEIGHT, WIDTH, Tab, percentiles
+from load.query_build import kept
+from pages.chromium import Browser, chromium
+from pages.live import watch
+from pages.tab import ALL_POINTS, HEIGHT, WIDTH, Tab, percentiles
+from servers.process import Server
 
 RUN = "/runs/1"
 PLOT = """(() => {

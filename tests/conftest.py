@@ -26,6 +26,7 @@ from tests.server.databases import POSTGRES, Databases
 from tests.server.opened_store import Store
 from tests.server.process import Run, Server
 
+os.environ.setdefault("RANGEWATCH_QUIET", "1")
 os.environ.setdefault("RANGEWATCH_WATCHER", "0")  # a process more for each attach; its own tests switch it on
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -96,9 +97,10 @@ def guard_is_fatal(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_agent_is_left(guard_is_fatal: None) -> Iterator[None]:
-    """After the test no thread of the agent runs and no scaler class is patched."""
+    """After the test no thread of the agent runs that was not there before, and no scaler class is patched."""
+    before = set(threading.enumerate())  # a server in this process, which several tests share, has such names too
     yield
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("rangewatch-")]
+    threads = [each for each in threading.enumerate() if each.name.startswith("rangewatch-") and each not in before]
     for thread in threads:
         thread.join(5)
     assert [thread.name for thread in threads if thread.is_alive()] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -13,8 +12,8 @@ import pytest
 
 BENCH = Path(__file__).parent.parent / "bench"
 BENCHES = (
-    "collectives", "diagnosis", "fleet", "ingest", "kernel", "peers", "query", "server_away", "spool", "stragglers",
-    "web",
+    "collectives", "diagnosis", "fleet", "ingest", "kernel", "peers", "query", "rules", "server_away", "spool",
+    "stragglers", "web",
 )  # fmt: skip
 PREDICT = ("fleet", "ingest", "query", "web")
 
@@ -54,8 +53,11 @@ def test_fleet_with_live_pages_that_nobody_looks_at() -> None:
 
 
 @pytest.mark.slow
-def test_the_spool_loses_nothing() -> None:
-    assert run("spool.py", "--quick")["away"]["lost"] == {}
+def test_a_full_spool_counts_every_batch_it_drops() -> None:
+    away = run("spool.py", "--quick")["away"]
+    assert set(away["lost"]) == {"spool_full"}
+    assert away["records"] + away["lost"]["spool_full"] == 600
+    assert away["disk_bytes"] <= 1 << 20
 
 
 @pytest.mark.slow
@@ -79,30 +81,87 @@ def test_web_times_each_view_and_follows_a_live_run() -> None:
     assert {name for name, each in found["memory"].items() if each["last"] > 0} == {"heap_bytes", "nodes", "rss_bytes"}
 
 
-def test_a_peer_that_cannot_be_installed_is_a_row_that_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_an_unseen_script_is_run_and_judged() -> None:
+    found = run("unseen.py", "--only", "rmsprop_eps0", timeout_s=110)
+    assert (found["planted"], found["healthy"]) == (1, 0)
+    assert found["right"] + found["weak"] + found["wrong"] == 1
+    assert "no run" not in found["reasons"]
+
+
+def in_bench(script: str, *arguments: str) -> Any:
+    """What a script prints as JSON that imports benches as they import one another: by names which are only theirs in a
+    process of their own.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=BENCH, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_peer_that_cannot_be_installed_is_a_row_that_says_why(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     python.write_text("#!/bin/sh\necho 'ERROR: No matching distribution found' >&2\nexit 1\n")
     python.chmod(0o755)
-    monkeypatch.syspath_prepend(str(BENCH))
-    peers = importlib.import_module("peers")
-    found = peers.measure_all(3, 0.1, tmp_path)
-    assert [each["name"] for each in found] == ["trackio", "mlflow", "tensorboard"]
-    for each in found:
-        assert peers.row(each).endswith("not measured: ERROR: No matching distribution found")
+    script = """
+import json, pathlib, sys, peers
+measured = peers.measure_all(3, 0.1, pathlib.Path(sys.argv[1]))
+print(json.dumps([[each["name"], peers.row(each)] for each in measured]))
+"""
+    rows = dict(in_bench(script, str(tmp_path)))
+    assert list(rows) == ["trackio", "mlflow", "tensorboard"]
+    for row in rows.values():
+        assert row.endswith("not measured: ERROR: No matching distribution found")
 
 
-def test_each_can_be_read_and_predicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they import of ours is there, in all of them but overhead.py, which needs seconds for its trainers."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    for name in BENCHES:
-        text = importlib.import_module(name).__doc__
+@pytest.mark.slow
+def test_what_is_said_of_an_unseen_script_is_judged_by_what_was_expected() -> None:
+    script = """
+import json, unseen
+usual = {"rule": "first_nonfinite", "severity": "critical", "step": 100, "rank": 0, "tensor": "head.weight",
+    "summary": "NaN", "consequences": [], "facts": {"origin": "forward"},
+    "remedy": [{"text": "Add an eps.", "because": "x was 0"}]}
+expected = unseen.Expected(["forward_arithmetic"], (99, 100), "head.*", 0, right="eps", wrong=["learning rate"])
+def judge(polls=((50, []), (125, [usual])), expected=expected, failed=(), **other):
+    answers = [(stop, {"findings": findings}) for stop, findings in polls]
+    end = {"findings": [usual | other] if other.get("rule") != "" else [], "failed": failed}
+    verdict = unseen.judged(expected, end, answers)
+    return [verdict.grade, *verdict.reasons]
+silent, quiet = {"rule": ""}, unseen.Expected(healthy=True)
+advice = lambda text: [{"text": text, "because": ""}]
+print(json.dumps([
+    judge(), judge(remedy=advice("Look.")), judge(remedy=advice("An eps, or a lower learning rate.")),
+    judge(facts={"origin": "data"}), judge(tensor="body"), judge(step=98), judge(rank=1), judge(failed=["a_rule"]),
+    judge([(75, [usual])]), judge([(125, [usual | {"step": 99}])]), judge(**silent),
+    judge([], quiet, **silent), judge([], quiet), judge([(25, [usual])], quiet, **silent),
+    judge([(25, [usual | {"severity": "info"}])], quiet, **silent),
+]))
+"""
+    assert in_bench(script) == [
+        ["right"], ["weak", "no fitting advice"], ["wrong", "wrong advice"],
+        ["wrong", "cause"], ["wrong", "place", "another root at first"], ["wrong", "step", "another root at first"],
+        ["wrong", "rank", "another root at first"], ["wrong", "a rule failed"],
+        ["wrong", "early"], ["wrong", "another root at first"], ["wrong", "nothing said"],
+        ["right"], ["wrong", "alarm"], ["wrong", "alarm"], ["right"],
+    ]  # fmt: skip
+
+
+def docs_of(*names: str) -> dict[str, str]:
+    """The docstring of each bench, by its name; what it imports of ours is there."""
+    script = (
+        "import importlib, json, sys; print(json.dumps({n: importlib.import_module(n).__doc__ for n in sys.argv[1:]}))"
+    )
+    return in_bench(script, *names)
+
+
+def test_each_can_be_read_and_predicts() -> None:
+    """All of them but overhead.py, which needs seconds for its trainers."""
+    for name, text in docs_of(*BENCHES).items():
         assert text and (name not in PREDICT or "Predicted before measuring" in text), name
 
 
 @pytest.mark.slow
-def test_the_overhead_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-    assert importlib.import_module("overhead").__doc__
+def test_the_overhead_can_be_read() -> None:
+    assert docs_of("overhead")["overhead"]

@@ -1,4 +1,4 @@
-"""What the collectors give and when each kind of event is told, in words: docs/collectors.md has them. Tests hold the
+"""What the collectors give and when each kind of event is sent: docs/collectors.md has them. Tests hold the
 names against the shelf and the agent's sources.
 """
 
@@ -6,41 +6,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-COLLECTOR_WORDS: Mapping[str, tuple[str, str]] = {
-    "collectives": (
-        "the rank's collectives, a row each, with size and duration; who waits for whom; hangs",
-        "[collectives.md](collectives.md)",
-    ),
-    "environment": (
-        "facts of the machine and the process, once, and what the doctor finds in them, to be compared between ranks",
-        "[doctor.md](doctor.md)",
-    ),
-    "gpu": (
-        "health of this rank's GPUs through NVML, a row a second and card; Xid events",
-        "[gpu_health.md](gpu_health.md)",
-    ),
-    "host": ("the host's processors, memory, network and disks, a row a second", "[gpu_health.md](gpu_health.md)"),
-}
-
 EVENT_WORDS: Mapping[str, str] = {
     "attached": "the rank attached: versions, options, what is recorded",
     "modules": "once, at attach: in which file and line each module's `forward` is written",
     "finished": "a goodbye: the run ended on this rank, or was detached",
     "failed": "an exception ended the rank; with its type and message, and the allocator's figures for out of memory",
-    "died": "told by the watcher: how a rank ended that could not say so ([last_words.md](last_words.md))",
+    "died": "reported by the watcher: how a rank ended that could not say so ([crashes.md](crashes.md))",
     "no_last_words": "there is no watcher, and why",
     "fault": "place: how often something of ours failed there; after some faults that place is left alone",
     "dropped": "reason: how many batches were given up ([spool.md](spool.md))",
     "not_observed": "module: why its hooks do not fire",
     "not_fused": "device: why the fused kernel is not in use",
+    "state_loaded": "an optimizer was given another state, as by `load_state_dict`, while it was watched",
+    "optimizers": "parameters that no optimizer has, and those of an optimizer that no backward has reached",
     "other_values": "module: what it takes or gives that is no floating tensor",
     "allowed_inf": "a tensor of `allow_inf` that held Inf, with the count of its first step",
     "level": "the agent records less to keep to its budget, or was asked to record more or less",
     "command": "what became of a command of the server: accepted, done or refused",
     "nonfinite": "the first NaN or Inf of a spell, and what was around it at that moment",
+    "batch": "the rows of the data of a step in which something was wrong ([which rows](index.md#which-rows))",
     "scaler": "class and settings of a loss scaler, at first and when they change",
     "spool": "the spool's folder cannot be used, and what is done instead",
-    "spool_merged": "steps were merged because the spool was full: from which to which",
+    "spool_merged": "by older agents: steps were merged because the spool was full, from which to which",
     "collectives": "how this rank sees collectives (`rung`), and why so",
     "hang": "the rank has neither opened a step nor called a collective for far longer than usual",
     "hang_over": "it goes on",

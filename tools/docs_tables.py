@@ -1,5 +1,5 @@
-"""`python -m tools.docs_tables` writes the pages of docs/ that are made from the shelves. A test holds the files to
-what this gives: who adds a statistic runs it once more.
+"""`python -m tools.docs_tables` writes the pages of docs/ that are made from the shelves and the commands. A test holds
+the files to what this gives: who adds a statistic or an option runs it once more.
 """
 
 from __future__ import annotations
@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tools.docs_events import COLLECTOR_WORDS, EVENT_WORDS
+from tools.docs_cli import cli_page
+from tools.docs_events import EVENT_WORDS
 from tools.docs_text import table
 
 from rangewatch import statistics
 from rangewatch.collectors import ALL as COLLECTORS
+from rangewatch.core.options import OBSERVED_KINDS, OPTIONS, SECTIONS
 from rangewatch.statistics import exponents
 from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch.wire.records import KINDS, Statistic
@@ -32,22 +34,50 @@ This page is made from `rangewatch.statistics` by `python -m tools.docs_tables`.
 DERIVED = """\
 ## Derived
 Made from the statistics when they are read, never stored.
-
-| name | unit | from |
-|---|---|---|
-| headroom | bits | `log2(largest number the dtype holds / amax)`; each bit less is twice the magnitude, 0 the limit |
-| floor room | bits | `log2(amin / smallest normal number of the dtype)`; below 0 the smallest are subnormal |
-| `rms` | magnitude | the square root of `sum_sq / full_numel` |
-| `zero_fraction`, `subnormal_fraction` | fraction | `zero_count` and `subnormal_count` over `full_numel` |
 """
 COLLECTORS_HEAD = """\
 # Collectors and events
 
-Beside the tensors each rank runs collectors: sources that are looked at once a second on a thread of their own, never
+Beside the tensors each rank runs collectors: sources that are read once a second on a thread of their own, never
 on the training thread. They give **samples**, rows keyed by time, and **events**. `collect=` of [attach](options.md)
 chooses them; `collect=()` turns all of them off. NaN in a sample is "unknown" or "not supported", and never drawn as 0.
 
 This page is made from the shelf of collectors by `python -m tools.docs_tables`.
+"""
+
+OPTIONS_HEAD = """\
+# Options of `attach`
+
+Each is an argument of `rangewatch.attach`, or an environment variable `RANGEWATCH_<NAME>`, or its default. What the
+script says wins. Several values of one option are separated by commas in the environment. A value that cannot be raises
+`ValueError` with the option's name.
+
+This page is made from `rangewatch.core.options` by `python -m tools.docs_tables`.
+"""
+KIND_HELP = {
+    "output": "a module's output; each tensor in it, by its position among the values",
+    "grad_output": "the gradient of that output",
+    "grad": (
+        "a parameter's gradient as it accumulates on this rank: before DDP's reduction, still multiplied by "
+        "the loss scale. With FSDP2 it is the reduced shard"
+    ),
+    "input": "a module's arguments, before it runs",
+    "weight": "a parameter as the step's forward uses it; this rank's part of it",
+    "reduced_grad": (
+        "a parameter's gradient as the optimizer gets it: after reduction, unscaling (which a `fused=True` "
+        "optimizer does itself: there it is still scaled) and clipping"
+    ),
+    "update": "what the optimizer added to the parameter; needs a copy of the parameters while it steps",
+    "exp_avg": (
+        "Adam's first moment of a parameter's gradients, right after the optimizer's step; this rank's part of it. "
+        "State in 8 bits is not read, and that is said"
+    ),
+    "exp_avg_sq": "Adam's second moment, with how much of the parameter eps decides ([statistics.md](statistics.md))",
+    "momentum_buffer": "what SGD keeps, with momentum",
+}
+OPTIONS_TAIL = """\
+These two exceptions are the only ones of ours that reach a training loop. The other ranks of a distributed run wait
+for the one that raised until their own time limit; a launcher such as torchrun ends them.
 """
 
 
@@ -64,20 +94,26 @@ def statistics_page() -> str:
         f"`{exponents.ALL[-1].name}`, one a power of two, all merged by sum. They are taken on a CPU only.\n"
     )
     parts = [
-        STATISTICS, "## Of a tensor", _statistics(statistics.ALL), "## Exponents", histogram, DERIVED,
+        STATISTICS, "## Of a tensor", _statistics(statistics.ALL), "## Exponents", histogram, DERIVED, _derived(),
         "## Of a series", "A series (loss, loss scale, step time, what you log) keeps these of each step or column.\n",
         _statistics(statistics.SERIES), "## Limits of the dtypes", _limits(),
     ]  # fmt: skip
     return "\n".join(parts)
 
 
+def _derived() -> str:
+    made = (each for each in statistics.DERIVED if each.source != f"`{each.name}`")
+    rows = ((f"`{each.name}`", each.unit, each.source) for each in made)
+    return table(("name", "unit", "from"), rows)
+
+
 def collectors_page() -> str:
     """The shelf of collectors, and every kind of event."""
-    if set(COLLECTOR_WORDS) != set(COLLECTORS):
-        raise ValueError("tools/docs_events.py must have the words of each collector")
-    collected = table(("name", "what", "more"), ((f"`{n}`", *COLLECTOR_WORDS[n]) for n in COLLECTORS))
+    rows = ((f"`{c.name}`", c.help, f"[{c.docs}]({c.docs})" if c.docs else "") for c in COLLECTORS)
+    collected = table(("name", "what", "more"), rows)
     reported = table(("kind", "when"), ((f"`{kind}`", words) for kind, words in EVENT_WORDS.items()))
-    figures = table(("name", "title", "what it shows"), ((f"`{f.name}`", f.title, f.help) for f in FIGURES))
+    shelf = ((f"`{f.name}`", f.title, f.help, f.data, f.unit) for f in FIGURES)
+    figures = table(("name", "title", "what it shows", "`data`, in order", "unit"), shelf)
     names = ", ".join(f"`{kind}`" for kind in KINDS)
     kinds = f"Kinds of tensors: {names}; see [options.md](options.md#what-is-recorded).\n"
     parts = [
@@ -87,6 +123,20 @@ def collectors_page() -> str:
         figures, kinds,
     ]  # fmt: skip
     return "\n".join(parts)
+
+
+def options_page() -> str:
+    """The options of `attach` by section, and the kinds of tensors."""
+    sections: dict[str, list[tuple[str, str, str]]] = {}
+    title = ""
+    for name, option in OPTIONS.items():
+        title = SECTIONS.get(name, title)
+        sections.setdefault(title, []).append((f"`{name}`", option.shown, option.help))
+    tables = {title: f"## {title}\n{table(('option', 'default', ''), rows)}" for title, rows in sections.items()}
+    tables["What is recorded"] += "\n" + table(
+        ("kind", ""), ((f"`{kind}`", KIND_HELP[kind]) for kind in OBSERVED_KINDS)
+    )
+    return "\n".join([OPTIONS_HEAD, *tables.values(), OPTIONS_TAIL])
 
 
 def _statistics(shelf: Iterable[Statistic]) -> str:
@@ -106,6 +156,8 @@ def _limit_rows() -> Iterator[tuple[str, ...]]:
 PAGES: Mapping[str, Callable[[], str]] = {
     "statistics.md": statistics_page,
     "collectors.md": collectors_page,
+    "options.md": options_page,
+    "cli.md": cli_page,
 }
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 // The types of the server's answers and of what pages hand to each other. docs/api.md is the contract.
 
-/** @typedef {"live" | "finished" | "failed" | "died" | "terminated" | "stale" | "empty"} RunState */
+/** @typedef {"live" | "hung" | "finished" | "failed" | "died" | "terminated" | "interrupted" | "stale" | "empty"} RunState */
 /** @typedef {{bits: number | null, state: string, step: number, rank: number, tensor: number, label: string}} LeastHeadroom */
 /**
  * @typedef {object} RunSummary
@@ -10,6 +10,7 @@
  * @property {string[]} tags
  * @property {boolean} archived
  * @property {Record<string, number>} [alerts] severity -> how many stand
+ * @property {{level: string, label: string | null, summary: string | null}} [headline] the gravest open finding
  * @property {RunState} state
  * @property {string | null} [reason] why a run that failed or died has ended
  * @property {number} ranks_reporting
@@ -22,7 +23,9 @@
  * @property {number} last_seen_ns
  * @property {LeastHeadroom | null} least_headroom
  * @property {(number | null)[]} sparkline
+ * @property {RunLoss | null} [loss] in the list of runs
  */
+/** @typedef {{last: number | null, step: number | null, values: (number | null)[], bad: number[]}} RunLoss the newest, and some 60 over the run; `bad`: which of them hold NaN or Inf */
 /**
  * @typedef {object} RankInfo
  * @property {number} rank
@@ -41,10 +44,22 @@
  * @property {string | null} level
  * @property {string | null} failure what the training raised, if it ended so
  */
-/** @typedef {{level: string, parts: [string, string][], links: {label: string, path: string}[]}} Verdict */
+/**
+ * @typedef {object} Verdict
+ * @property {string} level `critical`, `warning`, `ok` or `empty`
+ * @property {[string, string][]} parts kind and text
+ * @property {{label: string, path: string}[]} links
+ * @property {string[]} [chain] what it led to
+ * @property {{text: string, code: string} | null} [fix]
+ * @property {{severity: string, label: string, path: string}[]} [others] other open findings
+ * @property {number} [more] open findings that are not among them
+ * @property {{rule: string, severity: string, rank: number | null, step: number | null}[]} [findings] what is open above info, that of the sentence first
+ */
 /** @typedef {{step: number, rank: number, tensor: number, fqn: string, kind: string, index: number, what: string}} FirstOverflow */
 /**
  * @typedef {object} RunDetail
+ * @property {StatisticChoice[]} [derived] what a heatmap can show of it
+ * @property {string} [default_statistic] what a heatmap of layers shows where nothing is chosen
  * @property {number} [now_ns]
  * @property {string} note what people wrote of it
  * @property {RankInfo[]} ranks
@@ -55,13 +70,14 @@
  * @property {string[]} series
  * @property {number | null} step_time_s
  * @property {string | null} [hang] why the run does not advance, in a sentence
- * @property {string | null} [death] which ranks ended without a goodbye, and how, in words
+ * @property {string | null} [death] which ranks ended without a goodbye, and how, as text
  * @property {Death[]} [deaths]
  */
+/** @typedef {{name: string, title: string, aka: string, help: string}} StatisticChoice */
 /** @typedef {{rank: number, state: string, text: string, step: number | null, stack: string}} Death */
 /** @typedef {RunSummary & RunDetail} Run */
 /** @typedef {{title?: string, tags?: string[], note?: string, archived?: boolean}} RunChange */
-/** @typedef {{now_ns: number, address: string, runs: RunSummary[], next: number | null, total: number}} RunList */
+/** @typedef {{now_ns: number, address: string, runs: RunSummary[], next: number | null, total: number, of_newest?: number | null}} RunList */
 /**
  * @typedef {object} Tensor
  * @property {number} tensor
@@ -94,6 +110,16 @@
  * @property {string} what
  */
 /** @typedef {Tensor & FrameValues} Frame */
+/** @typedef {{row: number | string, loss: number | string}} RowLoss where it is not finite a text */
+/**
+ * @typedef {object} BatchRows rows of the data that a step was made of
+ * @property {(number | string)[]} [ids] the first of them
+ * @property {number} [count]
+ * @property {number} [microbatches]
+ * @property {RowLoss[]} [largest]
+ * @property {number | null} [median]
+ * @property {number} [loss_count]
+ */
 /**
  * @typedef {object} StepAnswer
  * @property {number} step
@@ -108,9 +134,10 @@
  * @property {boolean | null} found_inf
  * @property {boolean | null} skipped
  * @property {number | null} step_time_s
- * @property {{step: number, steps: number} | null} thinned how it is kept, where retention has merged it with others
+ * @property {{step: number, steps: number} | null} thinned how it is stored, where retention has merged it with others
+ * @property {BatchRows | null} [batch]
  * @property {Frame[]} frames in call order
- * @property {number | null} first_nonfinite index of the frame that was bad first, which call order alone does not tell
+ * @property {number | null} first_nonfinite index of the frame that was bad first, which call order alone does not show
  * @property {number | null} previous_nonfinite_step
  * @property {number | null} next_nonfinite_step
  * @property {string} report
@@ -123,9 +150,11 @@
  * @property {number} stop
  * @property {number} steps_per_column
  * @property {string} note
+ * @property {string} [unit] of the values; "": they have none
  * @property {HeatmapRow[]} [rows]
  * @property {HeatmapRow[]} [tensors] of `ranks`, its columns
  * @property {TypedArraySpec} [states]
+ * @property {string[]} [closed] modules that the server closed, where nobody chose
  * @property {number[]} [nonfinite_columns]
  * @property {number[]} [nonfinite_steps]
  * @property {{dtype: string, max_finite: number, smallest_normal: number, smallest_subnormal: number}} [limits]
@@ -137,7 +166,8 @@
  * @property {{rank: number, part: string, level: number, first_step: number, last_step: number}[]} [damaged]
  * @property {number} [damaged_tiles]
  */
-/** @typedef {{figure: {data: any[], layout: object}, meta: FigureMeta}} FigureAnswer */
+/** One line has `x` and `y`; of a heatmap `z` is what its cells hold, in columns `dx` wide from `x0` on, or between the edges `x`. @typedef {{name: string, x?: unknown, y?: unknown, x0?: number, dx?: number, y0?: number, dy?: number, z?: unknown}} FigureData arrays are `TypedArraySpec`s or lists */
+/** @typedef {{figure: {data: FigureData[]}, meta: FigureMeta}} FigureAnswer */
 /** @typedef {{step: number, rank: number, tensor: number, label: string, state: string, bits: number | null}} Place */
 
 /**
@@ -161,7 +191,7 @@
  */
 /** @typedef {{rank: number, rung: string, why: string}} TimingSource how a rank times its collectives */
 /** @typedef {{rank: number | null, host?: string | null, ranks?: number[], class: string, where: string, cost_s: number, share: number, since_step: number, text: string}} WaitVerdict */
-/** @typedef {{rank: number, last_share: number | null, cost_to_others_s: number | null, wait_s: number | null}} RankWaits means a step */
+/** @typedef {{rank: number, last_share: number | null, cost_to_others_s: number | null, cost_s: number | null, stands_out?: boolean, wait_s: number | null}} RankWaits means a step */
 /** @typedef {{sentence?: string, step: number, sequence: number, [name: string]: unknown}} Desync */
 /**
  * @typedef {object} Collectives
@@ -196,6 +226,27 @@
  */
 /** @typedef {{rank: number, collectives: Call[]}} RankCalls */
 /** @typedef {{step: number | null, first_step: number, last_step: number | null, ranks: RankCalls[]}} StepCalls */
+/** @typedef {{host: string | null, local_ranks: number[], ranks: number[], values: (number | null)[]}} RankNode `host` null: ranks that have not reported */
+/** @typedef {{rank: number, host: string, value: number, score: number}} RankOutlier */
+/** @typedef {{count: number, median: number | null, p5: number | null, p95: number | null}} RankSpread */
+/**
+ * @typedef {object} RankMap
+ * @property {string} measure
+ * @property {string} title
+ * @property {string} unit as the end of a column's name
+ * @property {"most" | "least"} worst
+ * @property {boolean} is_of_steps of the range, and not of now
+ * @property {number} start
+ * @property {number} stop
+ * @property {{name: string, title: string}[]} measures
+ * @property {{calm: number, hot: number, is_log: boolean}} scale
+ * @property {RankNode[]} nodes
+ * @property {number} rank_count
+ * @property {number} known_count
+ * @property {RankOutlier[]} outliers the worst first
+ * @property {number} outlier_count
+ * @property {RankSpread} others
+ */
 /** @typedef {{file: string, line: number, function: string}} CodeLine */
 /** @typedef {{op: string, bytes: number | null, dtype: string, ranks: number[]}} CalledSide what some ranks called, where others called something else */
 /** @typedef {{sequence: number, op: string, bytes: number | null, dtype: string, waited_s: number}} WaitedFor */
@@ -228,7 +279,7 @@
 /**
  * @typedef {object} Hang
  * @property {string} text
- * @property {string} kind the cause: mismatch, silent, ended, data loader, absent, order, communication or busy
+ * @property {string} kind the cause: mismatch, silent, ended, data loader, absent, order, communication, undecided or busy
  * @property {string} [class] communication hang or non-communication hang
  * @property {number | null} since_ns
  * @property {number | null} step
@@ -296,6 +347,53 @@
  */
 /** @typedef {{ranks: RankEnvironment[], odd: (Finding & {ranks: number[]})[], linkcheck: Linkcheck | null}} Environment */
 
+/**
+ * @typedef {object} Module of the tree beside the layers
+ * @property {string} path
+ * @property {number} depth
+ * @property {number} count tensors in it
+ * @property {number | null} tensor the only one
+ * @property {string} state the worst of any of them
+ * @property {number | null} worst the worst value, on the statistic's scale
+ * @property {boolean} has_children
+ * @property {[number, number]} [began] first and last step of the first column that holds a NaN or Inf
+ * @property {boolean} [is_first] whether no other tensor held one before
+ * @property {number} hidden_children not in the list
+ */
+/** @typedef {{class: string | null, growth_factor: number | null, backoff_factor: number | null, growth_interval: number | null}} ScalerSettings */
+/** @typedef {{name: string, min: number | null, max: number | null, last: number | null, settings?: ScalerSettings | null}} Scaler */
+/** @typedef {{tensor: number, label: string, rank: number, limit_dtype: string, amax_before: number | null, headroom_before_bits: number | null}} FirstBad */
+/** @typedef {{scaler: string, before: number | null, after: number | null}} ScaleChange */
+/**
+ * @typedef {object} ScaleDrop a step that was skipped, or after which the scale was lower
+ * @property {number} step
+ * @property {boolean} skipped
+ * @property {string} cause
+ * @property {ScaleChange[]} scales
+ * @property {number[]} ranks
+ * @property {number} rank_count
+ * @property {FirstBad | null} first
+ * @property {number} tensor_count
+ */
+/** @typedef {{tensor: number, label: string, first: number, overflows: number, last_step: number, amax: number | null, max_finite: number | null, dtype: string}} OverflowLayer */
+/** @typedef {{start: number, stop: number, scalers: Scaler[], skipped_steps: number, drops: ScaleDrop[], next: number | null, layers: OverflowLayer[], layers_of_drops: number}} LossScale */
+/** @typedef {{rank: number, state: string, first_step: number | null, last_step: number | null, reason: string, live: boolean}} CommandRank */
+/**
+ * @typedef {object} Command
+ * @property {number} id
+ * @property {string} kind
+ * @property {number} [steps] of a trace
+ * @property {string[]} [modules]
+ * @property {number[] | null} ranks null: all
+ * @property {number} created_ns
+ * @property {number | null} withdrawn_ns
+ * @property {CommandRank[]} states
+ */
+/** @typedef {{steps: number, modules: string[], ranks: number[] | null}} TraceRequest */
+/** @typedef {{from: number, to: number}} Span */
+/** @typedef {{name: string, bands: (Span & {style?: "warning" | "calm" | "bad"})[], marks: {at: number, text: string}[], isCalm: boolean, known?: Span[]}} BandRow `known`: where there are samples at all, if that is drawn */
+/** @typedef {{rows: BandRow[], dx: number, meta: {steps_per_column: number, note: string}, isKnown: boolean}} BandModel */
+
 /** @typedef {{start: number, stop: number}} StepRange Steps: start inclusive, stop exclusive. */
 /**
  * @typedef {object} ViewState What the URL's query holds.
@@ -311,11 +409,14 @@
  * @property {string} q
  * @property {string} key UUID of a GPU, or "host"
  * @property {"" | "steps" | "time"} axis Of a GPU's lanes; "": as the samples ask for
- * @property {string} statistic "": headroom
+ * @property {string} statistic "": what the server shows by itself
  * @property {"" | "step,rank" | "tensor,rank"} axes Columns and rows of the layers' figure; "": steps and tensors
  * @property {"" | "name" | "worst"} sort Of the tensors; "": in call order
  * @property {string[]} closed Modules whose rows stand together
+ * @property {number | null} pin rank that is marked on every page
+ * @property {string} measure what the map of ranks shows; "" as the page has it
  * @property {string[]} orders Of tables, where a reader chose another than the usual one: "table.column.up" or "table.column.down"
+ * @property {string[]} lanes Of the Overview, which lanes are shown otherwise than usual: "loss.pin.log"
  * @property {string} against What to compare with: "step:N", "rank:N" or "run:N"
  */
 /**
@@ -326,21 +427,24 @@
  * @property {(path: string) => void} navigate
  * @property {(listener: () => void) => void} onState Called when only the query changed.
  * @property {(run: string | null, listener: () => void) => () => void} onChange Called when the run (null: any) changed.
- * @property {(text: string) => void} say One line to the reader, for a few seconds.
+ * @property {(text: string) => void} notify One line to the reader, for a few seconds.
  * @property {(title: string) => void} setTitle
  * @property {() => void} remount
- * @property {(run: Run) => void} sawRun The newest answer about the run, for the navigation and the pages to come.
+ * @property {(run: Run) => void} updateRun The newest answer about the run, for the navigation and the pages to come.
  * @property {() => Run | null} knownRun That answer, of this page's run, where it is fresh.
  * @property {() => () => number} clock The server's, by that answer. Unix time, ns.
  */
 /**
- * @typedef {object} Page
+ * @typedef {object} Page What the shell derives a page from: its route, its entry in the navigation, its shortcut. `runPage` makes that of a page of a run.
  * @property {string} id
  * @property {string} title
- * @property {string} path
- * @property {(root: HTMLElement, ctx: PageContext) => () => void} mount
- * @property {(run: Run | null) => boolean} [isListed] whether the navigation has an entry for it now; always, without
- * @property {string} [under] id of the page whose entry stands for this one
+ * @property {string} path such as "/runs/{id}/layers"
+ * @property {string} [key] its letter after "g"
+ * @property {string} [help] what the page shows, in a few words: the hint (title) of its entry
+ * @property {string} [under] id of the page whose entry stands for this one: it is come to by a click on a cell or a name
+ * @property {(run: Run) => boolean} [isAlarm] whether its entry is marked as urgent
+ * @property {(run: Run) => Record<string, number>} [counts] severity -> how many stand there, beside its entry
+ * @property {(root: HTMLElement, ctx: PageContext) => () => void} mount answers what unmounts it
  */
 /** @typedef {{text: string, code: string, because: string}} Remedy */
 /**
@@ -370,11 +474,12 @@
  * @property {number | null} acknowledged_ns
  * @property {string} acknowledged_by
  * @property {number | null} silenced_by
+ * @property {string} [label] what the finding is called in a few words; a server before this one does not say it
  * @property {RuleFinding} finding
  */
 /** @typedef {{now_ns: number, alerts: Alert[], next: number | null}} AlertList */
 /** @typedef {{name: string, default: number, unit: string, help: string}} Threshold */
-/** @typedef {{name: string, title: string, severity: string, explanation: string, thresholds: Threshold[]}} RuleFacts */
+/** @typedef {{name: string, title: string, severity: string, explanation: string, thresholds: Threshold[]}} RuleInfo */
 /** @typedef {{name: string, title: string, help: string, thresholds: RuleTables}} Preset */
 /** @typedef {{id: number, run_id: number | null, rule: string, tensor: string, reason: string, created_by: string, until_ns: number}} Silence */
 /** @typedef {{name: string, kind: string, severity: string, resolved: boolean}} Target */

@@ -13,23 +13,26 @@ from rangewatch.core.version import VERSION
 if TYPE_CHECKING:
     from rangewatch.api.attachment import Handle as Handle
     from rangewatch.api.attachment import attach as attach
+    from rangewatch.api.attachment import batch as batch
     from rangewatch.api.attachment import detach as detach
-    from rangewatch.api.on_alert import Alert as Alert
+    from rangewatch.api.control import Alert as Alert
     from rangewatch.api.stop import NumericOverflow as NumericOverflow
     from rangewatch.core.guard import TrainingStopped as TrainingStopped
     from rangewatch.hooks.watched_values import detect_overflow as detect_overflow
 
 __version__ = VERSION
 __all__ = [
-    "Alert", "Handle", "NumericOverflow", "TrainingStopped", "__version__", "attach", "detach", "detect_overflow",
+    "Alert", "Handle", "NumericOverflow", "TrainingStopped", "__version__", "attach", "batch", "detach",
+    "detect_overflow",
 ]  # fmt: skip
 
 _HOMES = {
-    "Alert": "api.on_alert",
+    "Alert": "api.control",
     "Handle": "api.attachment",
     "NumericOverflow": "api.stop",
     "TrainingStopped": "core.guard",
     "attach": "api.attachment",
+    "batch": "api.attachment",
     "detach": "api.attachment",
     "detect_overflow": "hooks.watched_values",
 }

@@ -28,6 +28,8 @@ class IngestDouble:
         self.requests: list[dict[str, str]] = []
         self.duplicates = 0
         self.send_every_s: Any = 0.0
+        self.also_live: Any = None
+        """Where not None, sent with the answer to each batch."""
         self.commands: list[Any] = []
         """Sent with the answer to each batch."""
         self.catalogues: dict[str, tuple[TensorEntry, ...]] = {}
@@ -154,12 +156,12 @@ class IngestDouble:
         else:
             self._stored.add((*key, message.sequence))
             self.batches.append(message)
-        return accepted(self.commands, self.send_every_s)
+        return accepted(self.commands, self.send_every_s, self.also_live)
 
 
-def accepted(commands: Sequence[Any] = (), send_every_s: Any = 0.0) -> Reply:
+def accepted(commands: Sequence[Any] = (), send_every_s: Any = 0.0, also_live: Any = None) -> Reply:
     said = {"contiguous": 0, "duplicate": False, "commands": list(commands), "send_every_s": send_every_s}
-    return 202, {}, json.dumps(said).encode()
+    return 202, {}, json.dumps(said | ({} if also_live is None else {"also_live": also_live})).encode()
 
 
 def refused(status: int, code: str, **headers: str) -> Reply:

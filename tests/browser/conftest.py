@@ -23,7 +23,8 @@ DRAWN = """() => {
   const lanes = [...main.querySelectorAll(".plot")];
   return main.childElementCount > 0 && lanes.every((lane) => lane.dataset.ready) &&
     (lanes.length ||
-      [...main.querySelectorAll("table, .state-panel, .host-group, .alert")].some((one) => one.checkVisibility()));
+      [...main.querySelectorAll("table, .state-panel, .host-group, .alert, .agent-more")]
+        .some((one) => one.checkVisibility()));
 }"""
 
 

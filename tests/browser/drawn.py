@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 from playwright.sync_api import Page
 
 HEATMAP = """(figure) => {
-  const { rows, columns, z } = figure.cells;
+  const { columns, z } = figure.cells;
   const bits = Array.from(z, (each) => (Number.isFinite(each) ? each : null));
-  return Array.from({ length: rows }, (_, row) => bits.slice(row * columns, (row + 1) * columns));
+  return figure.cells.rows.map((_, row) => bits.slice(row * columns, (row + 1) * columns));
 }"""
 PLACE = """(figure, [step, row]) => {
   const { xaxis: x, yaxis: y } = figure._fullLayout;
@@ -77,11 +78,11 @@ def pixels(page: Page, figure: str) -> np.ndarray:
 
 
 def colour(page: Page, name: str) -> np.ndarray:
-    """A colour of style.css as the browser resolves it in the theme of now."""
+    """A colour of style.css, or one of CSS, as the browser resolves it in the theme of now."""
     text = page.evaluate(
         """(name) => {
           const probe = document.body.appendChild(document.createElement("i"));
-          probe.style.color = `var(--${name})`;
+          probe.style.color = name.includes("(") ? name : `var(--${name})`;
           const found = getComputedStyle(probe).color;
           probe.remove();
           return found;
@@ -89,6 +90,14 @@ def colour(page: Page, name: str) -> np.ndarray:
         name,
     )
     return np.array([int(part) for part in re.findall(r"\d+", text)[:3]])
+
+
+def headroom_colour(page: Page, at: int) -> np.ndarray:
+    """One of the colours of the headroom scale: 0 hot, 6 calm."""
+    script = (Path(__file__).parents[2] / "web" / "charts" / "colours.js").read_text()
+    scale = re.search(r"const HEADROOM = \[(.*?)\];", script, re.DOTALL)
+    assert scale is not None
+    return colour(page, re.findall(r'"([^"]+)"', scale[1])[at])
 
 
 def near(found: np.ndarray, wanted: np.ndarray, tolerance: int = 12) -> np.ndarray:

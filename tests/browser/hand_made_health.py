@@ -30,9 +30,9 @@ STACKS = (
 )
 
 
-def collectives(rank: int) -> Samples:
+def collectives(rank: int, steps: int = STEPS) -> Samples:
     """Every rank's all_reduces; rank 2 comes 30 ms late to the first of each step. Hosts' clocks differ by an hour."""
-    count = STEPS * BUCKETS
+    count = steps * BUCKETS
     step, bucket = np.divmod(np.arange(count), BUCKETS)
     took = 0.001 + np.random.default_rng(rank).random(count) * 1e-4
     took += np.where((bucket == 0) & (rank != LATE), DELAY_S, 0.0)

@@ -61,7 +61,7 @@ def test_the_worst_agents_come_first_equal_ones_are_one_row_and_their_cost_is_a_
     expect(rows.nth(0)).to_contain_text(re.compile(r"rank 41.*output of blocks\.3", re.S))
     expect(rows.nth(1)).to_contain_text(re.compile(r"ranks 3-5 and 20.*72: queue_full", re.S))
     expect(rows.nth(2)).to_contain_text(re.compile(r"rank 7.*outputs only", re.S))
-    expect(rows.nth(3)).to_contain_text(re.compile(r"58 ranks: .*8 hosts.*all it was asked to", re.S))
+    expect(rows.nth(3)).to_contain_text(re.compile(r"58 ranks: .*8 hosts.*everything", re.S))
     verdict = page.get_by_test_id("verdict")
     expect(verdict).to_contain_text("The agent failed in 1 place: output of blocks.3 on rank 41.")
     expect(verdict).to_contain_text("Dropped: 72 records, most for queue_full.")
@@ -71,7 +71,7 @@ def test_the_worst_agents_come_first_equal_ones_are_one_row_and_their_cost_is_a_
     hidden = page.get_by_test_id("agent-not-observed").locator("tbody tr")
     expect(hidden).to_contain_text(re.compile(r"lm_head.*output: sparse tensor.*64 ranks: 0-63", re.S))
 
-    card = page.locator(".card", has_text="Its time in a step")
+    card = page.locator(".card", has_text="Agent overhead per step")
     expect(card).to_contain_text("3 ms")
     expect(card).to_contain_text("3 % of the step, median of 3 measured steps")
     drawn = "(figure) => figure.data.flatMap(({ x, y }) => Array.from(x, (at, i) => [at, y[i]]))"
@@ -86,21 +86,21 @@ def test_the_worst_agents_come_first_equal_ones_are_one_row_and_their_cost_is_a_
 
 
 @pytest.mark.slow
-def test_an_agent_with_nothing_to_say_is_told_as_that(tab: Tab, runs: Runs) -> None:
+def test_an_agent_with_nothing_to_say_is_one_line(tab: Tab, runs: Runs) -> None:
     attach(runs.server, "quiet", 0, (), world_size=1, costs=False)
     page = tab.open(f"/runs/{number(runs.server, 'quiet')}/agent")
     expect(page.get_by_test_id("verdict")).to_contain_text("Nothing was dropped, and no agent failed.")
+    more = page.locator(".agent-more")
+    expect(more).not_to_have_attribute("open", "")
+    expect(page.get_by_test_id("agent-groups")).not_to_be_visible()
+    more.locator("> summary").click()
     expect(page.get_by_test_id("agent-groups").locator("tbody tr")).to_have_count(1)
-    for words in (
-        "Nothing was dropped: all that",
-        "No agent has failed",
-        "Every module that was",
-        "Every device is read",
-    ):
-        expect(page.locator(".agent-nothing", has_text=words)).to_be_visible()
-    expect(page.get_by_test_id("no-cost")).to_contain_text("have not said what they cost")
+    for name in ("agent-dropped", "agent-faults", "agent-not-observed", "agent-not-fused"):
+        expect(page.get_by_test_id(name)).not_to_be_visible()
+    expect(page.get_by_test_id("no-cost")).to_contain_text("have not reported what they cost")
     expect(page.locator(".range-bar")).to_have_count(0)
     tab.visit(f"/runs/{runs.empty}/agent")
+    page.locator(".agent-more > summary").click()
     expect(page.get_by_test_id("no-cost")).to_contain_text("No step has arrived")
 
 

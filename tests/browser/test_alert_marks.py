@@ -152,7 +152,7 @@ def test_severity_is_told_by_shape_and_colour_and_what_is_over_is_hollow(tab: Ta
         assert [tuple(map(int, re.findall(r"\d+", colour)[:3])) for _, colour, _ in found] == colours * 2
         assert [fill == colour for _, colour, fill in found[:3]] == [True] * 3
         assert [fill for *_, fill in found[3:]] == ["none"] * 3
-    expect(marks(page).nth(3)).to_have_accessible_name(re.compile("^Critical, over, step 100: "))
+    expect(marks(page).nth(3)).to_have_accessible_name(re.compile("^Critical, resolved, step 100: "))
 
 
 @pytest.mark.slow
@@ -201,13 +201,16 @@ def test_marks_come_live_and_the_focus_stays(tab: Tab, runs: Runs) -> None:
     accept(server, opening(LAYER, run=run_name), batch(LAYER, 0, range(20), run=run_name))
     run = number(server, run_name)
     page = tab.open(f"/runs/{run}")
-    expect(page.get_by_test_id("alert-row")).to_be_hidden()
+    expect(page.get_by_test_id("alert-row")).to_contain_text("none")
+    before = page.get_by_test_id("alert-row").bounding_box()
     accept(server, batch(LAYER, 1, range(20, 40), {"inf_count": bad}, run=run_name))
     expect(marks(page)).to_have_count(1, timeout=120_000)  # the rules look seldom beside other work
+    after = page.get_by_test_id("alert-row").bounding_box()
+    assert before and after and before["height"] == after["height"], "it takes the room that was kept for it"
     marks(page).first.focus()
-    was, before = marks(page).first.element_handle(), middle(page, marks(page).first)
+    was, place = marks(page).first.element_handle(), middle(page, marks(page).first)
     accept(server, batch(LAYER, 2, range(40, 120), run=run_name))
-    page.wait_for_function(FURTHER_LEFT, arg=before, timeout=30_000)
+    page.wait_for_function(FURTHER_LEFT, arg=place, timeout=30_000)
     listed = server.get(f"/api/v1/runs/{run}/alerts")["alerts"]
     answer_with(page, [alert(900_000, 100, "critical"), alert(900_001, 31, "critical"), *listed])
     accept(server, batch(LAYER, 3, range(120, 122), run=run_name))

@@ -29,13 +29,18 @@ def test_an_alert_is_seen_and_silenced(tab: Tab, runs: Runs) -> None:
     alert = page.get_by_test_id("alerts-open").locator("[data-severity=critical]")
     expect(alert).to_contain_text(f"Step 30, rank 0: the output of {MARKUP[0]} is the first to hold Inf")
     assert page.locator("main img, main script, main b, [onerror]").count() == 0
-    alert.get_by_role("button", name="I have seen it").click()
-    expect(alert).to_contain_text("seen by")
+    expect(alert.locator(".alert-what strong")).to_have_text("NaN or Inf.")
+    expect(alert.locator(".alert-line")).to_have_count(2)
+    expect(alert.locator("pre")).not_to_be_visible()
+    alert.locator("summary").click()
+    expect(alert.locator("pre").first).to_be_visible()
+    alert.get_by_role("button", name="Acknowledge").click()
+    expect(alert).to_contain_text("acknowledged by")
     alert.get_by_role("button", name="Silence for an hour").click()
-    expect(page.get_by_test_id("silences")).to_contain_text("first nonfinite for")
-    page.get_by_role("button", name="End it").click()
+    expect(page.get_by_test_id("silences")).to_contain_text("NaN or Inf for")
+    page.get_by_role("button", name="Unsilence").click()
     expect(page.get_by_test_id("silences")).not_to_be_visible()
-    expect(page.get_by_test_id("targets")).to_contain_text("Nobody")
+    expect(page.get_by_test_id("targets")).to_contain_text("No targets")
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_function("() => document.documentElement.scrollWidth <= document.documentElement.clientWidth")
@@ -52,7 +57,7 @@ def test_a_rule_is_switched_off_for_the_run(tab: Tab, runs: Runs) -> None:
     page.get_by_label("NaN or Inf: on", exact=True).uncheck()
     page.get_by_role("button", name="Set for this run").click()
     expect(page.get_by_test_id("thresholds")).to_contain_text("Saved")
-    expect(page.get_by_test_id("alerts-over")).to_contain_text("over for", timeout=30_000)
+    expect(page.get_by_test_id("alerts-over")).to_contain_text("resolved", timeout=30_000)
     expect(page.get_by_test_id("alerts-open")).not_to_be_visible()
 
 
@@ -80,7 +85,7 @@ def test_without_alerts_it_says_so(tab: Tab, runs: Runs) -> None:
     accept(runs.server, batch(known, 0, range(3), run="calm"))
     tab.page.goto(f"{tab.address}/runs/{number(runs.server, 'calm')}/alerts")
     expect(tab.page.get_by_test_id("empty-state")).to_contain_text("No alert has been raised")
-    expect(tab.page.get_by_test_id("verdict")).to_contain_text("Nothing is wrong")
+    expect(tab.page.get_by_test_id("verdict")).to_contain_text("No open alert")
 
 
 @pytest.mark.slow
@@ -96,11 +101,11 @@ def test_an_old_alert_that_stands_is_listed_and_older_ones_can_be_asked_for(tab:
     page = tab.page
     page.route(f"**/api/v1/runs/{run}/alerts?*", serve)
     page.goto(f"{tab.address}/runs/{run}/alerts?key=3")
-    expect(page.get_by_test_id("verdict")).to_contain_text("1 finding stands.")
+    expect(page.get_by_test_id("verdict")).to_contain_text("1 open alert.")
     expect(page.get_by_test_id("alerts-open").locator("#alert-1")).to_be_visible()
     expect(page.get_by_test_id("alerts-named").locator("#alert-3")).to_be_focused()
     over = page.get_by_test_id("alerts-over")
-    expect(over.get_by_role("heading", name="Over (the newest 200)")).to_be_visible()
+    expect(over.get_by_role("heading", name="Resolved (the newest 200)")).to_be_visible()
     over.get_by_role("button", name="Earlier alerts").click()
     expect(over.locator(".alert")).to_have_count(400)
     over.get_by_role("button", name="Earlier alerts").click()

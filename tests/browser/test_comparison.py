@@ -78,7 +78,7 @@ def test_another_run_is_found_by_its_name(tab: Tab, runs: Runs) -> None:
     expect(notes).to_contain_text("This run has steps 0-199, run")
     expect(notes).to_contain_text("steps 0-59: a step that one of them lacks is not observed there.")
     expect(notes).to_contain_text("In this run only: 8 tensors (blocks.4.ff grad_output")
-    page.get_by_role("button", name="Compare no more").click()
+    page.get_by_role("button", name="Stop comparing").click()
     expect(page.locator(drawn.selector("comparison"))).to_have_count(0)
     assert "against" not in page.url
 

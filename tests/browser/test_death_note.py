@@ -37,5 +37,5 @@ def test_a_dead_rank_is_named_and_its_stack_is_text_and_where_nobody_died_nothin
         # Figures follow the width a moment later.
         page.wait_for_function("() => document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     tab.visit(f"/runs/{runs.states}")
-    expect(page.get_by_test_id("verdict")).to_contain_text("Overflow.")
+    expect(page.get_by_test_id("verdict")).to_contain_text("NaN or Inf.")
     expect(note).not_to_be_visible()

@@ -81,7 +81,7 @@ def test_the_panel_says_what_it_could_not_ask(tab: Tab, runs: Runs) -> None:
     plot.focus()
     plot.press("ArrowRight")
     plot.press("Enter")
-    expect(page.get_by_text("The step could not be looked up: no places today")).to_be_visible()
+    expect(page.get_by_text("The step could not be read: no places today")).to_be_visible()
 
 
 def test_an_address_that_asks_for_too_much_is_not_a_run_that_is_gone(tab: Tab, runs: Runs) -> None:
@@ -108,7 +108,7 @@ def test_what_stays_the_same_keeps_its_place_when_the_page_looks_again(tab: Tab,
     path = f"/runs/{runs.states}/tensor?rank=0&tensor=3"
     page = tab.open(path)
     page.evaluate(
-        "() => document.querySelectorAll('.jumps a, .facts-panel h2, .tensor-table button')"
+        "() => document.querySelectorAll('.jumps a, .details-panel h2, .tensor-table button')"
         ".forEach((node) => (node.isKept = true))"
     )
     page.locator(".jumps a").last.focus()
@@ -117,11 +117,11 @@ def test_what_stays_the_same_keeps_its_place_when_the_page_looks_again(tab: Tab,
             go(page, path)
     tab.drawn()
     kept = (
-        "() => [...document.querySelectorAll('.jumps a, .facts-panel h2, .tensor-table button')].map((n) => n.isKept)"
+        "() => [...document.querySelectorAll('.jumps a, .details-panel h2, .tensor-table button')].map((n) => n.isKept)"
     )
     assert set(page.evaluate(kept)) == {True}
     expect(page.locator(".jumps a").last).to_be_focused()
     page.keyboard.press("Enter")
     page.wait_for_url("**tensor=4**")
-    expect(page.locator(".facts-panel h2")).to_have_attribute("title", re.compile(r"blocks\.4\."))
+    expect(page.locator(".details-panel h2")).to_have_attribute("title", re.compile(r"blocks\.4\."))
     expect(page.locator(".jumps a").last).to_be_focused()

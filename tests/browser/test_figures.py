@@ -79,8 +79,8 @@ def test_the_overview_draws_each_ranks_least_headroom_and_a_loss_scale_that_fall
 
 
 def scale_colour(page: Page, bits: float) -> np.ndarray:
-    """The scale's colour at some bits, mixed here from style.css."""
-    stops = np.array([drawn.colour(page, f"h{i}") for i in range(7)])
+    """The scale's colour at some bits, mixed here from colours.js."""
+    stops = np.array([drawn.headroom_colour(page, i) for i in range(7)])
     return np.array([np.interp(bits, SCALE_BITS, stops[:, channel]) for channel in range(3)])
 
 
@@ -100,7 +100,8 @@ def test_a_cells_pixels_show_its_headroom_or_its_state(tab: Tab, runs: Runs, the
     for tensor, step in ((0, 20), (0, 190), (1, 5), (2, 100), (4, 50), (7, 160), (11, 149), (11, 150), (11, 151)):
         x, y, _, _ = drawn.place(page, "layers", step, tensor)
         assert drawn.near(screen[round(y), round(x)], scale_colour(page, bits[tensor, step]), 4), (tensor, step)
-    bad, ink, hatch, worst = (drawn.colour(page, name) for name in ("nonfinite", "nonfinite-ink", "hatch", "h0"))
+    bad, ink, hatch = (drawn.colour(page, name) for name in ("nonfinite", "nonfinite-ink", "hatch"))
+    worst = drawn.headroom_colour(page, 0)
 
     def share(wanted: np.ndarray, step: float, row: int, reach: int) -> float:
         x, y, *_ = drawn.place(page, "layers", step, row)

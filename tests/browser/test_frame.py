@@ -16,6 +16,10 @@ from tests.server.records import batch, catalogue, opening
 NAVIGATION = [
     "Runs", "Overview", "Layers", "Loss scale", "Collectives", "GPUs", "Hang", "Environment", "Alerts", "Agent",
 ]  # fmt: skip
+SHORTCUTS = """async () => {
+  const { shortcutsOf } = await import("/static/shell/keyboard.js");
+  return shortcutsOf((await import("/static/pages/index.js")).PAGES);
+}"""
 SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LETTERS = "() => parseFloat(getComputedStyle(document.querySelector('main')).fontSize)"
 KNOWN = catalogue(3)
@@ -124,7 +128,7 @@ def test_arrows_choose_and_escape_leaves(tab: Tab, runs: Runs) -> None:
     options = page.get_by_role("option")
     search = page.get_by_role("combobox", name="Find a run")
     expect(options.first).to_be_visible()
-    chosen = page.get_by_role("option", selected=True)
+    chosen = page.locator(".picker-list").get_by_role("option", selected=True)
     expect(chosen).to_contain_text("states")  # the open one, to begin with
     page.keyboard.press("ArrowDown")
     expect(chosen).not_to_contain_text("states")
@@ -265,7 +269,7 @@ def test_following_has_a_width_of_its_own_and_is_switched(tab: Tab, runs: Runs) 
     page.wait_for_url("**/layers?start=30&stop=70")
     expect(follow).to_have_attribute("aria-pressed", "false")
     accept(runs.server, batch(KNOWN, 2, range(70, 80), run="followed"))
-    expect(page.locator(".facts")).to_contain_text("step 79")
+    expect(page.locator(".run-details")).to_contain_text("step 79")
     wait_for_steps(page, 30, 69)
     follow.click()
     page.wait_for_url("**/layers?last=40")
@@ -277,7 +281,8 @@ def test_every_key_is_listed_in_a_dialog_and_two_go_to_each_page(tab: Tab, runs:
     page = tab.open(f"/runs/{runs.states}")
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard")
-    texts = page.evaluate("async () => (await import('/static/widgets/keys.js')).KEYS.map(({ text }) => text)")
+    shortcuts = page.evaluate(SHORTCUTS)
+    texts = [shortcut["text"] for shortcut in shortcuts]
     assert len(texts) > 20
     for text in texts:
         expect(dialog.get_by_text(text, exact=True).first).to_be_visible()
@@ -290,7 +295,7 @@ def test_every_key_is_listed_in_a_dialog_and_two_go_to_each_page(tab: Tab, runs:
     expect(dialog).to_be_visible()
     dialog.get_by_role("button", name="Close").click()
     expect(dialog).to_be_hidden()
-    keys = page.evaluate("async () => (await import('/static/widgets/keys.js')).KEYS.filter(({ page }) => page)")
+    keys = [shortcut for shortcut in shortcuts if "page" in shortcut]
     assert [key["text"] for key in keys] == NAVIGATION
     for key in reversed(keys):
         for letter in key["keys"][0].split(" "):

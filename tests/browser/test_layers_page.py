@@ -16,7 +16,7 @@ from tests.browser.hand_made import INF_AT, LIMIT, SILENT_FROM, STEPS, TENSORS, 
 from tests.server.process import Server
 
 LABELS = "() => [...document.querySelectorAll('.ytick text')].map((label) => label.textContent)"
-ALL_DRAWN = "(rows) => document.querySelector('.layers-main .plot')?.cells?.rows === rows"
+ALL_DRAWN = "(rows) => document.querySelector('.layers-main .plot')?.cells?.rows.length === rows"
 
 
 def wait_for_rows(page: Page, rows: int) -> None:
@@ -84,7 +84,7 @@ def test_the_tree_closes_modules_by_pointer_and_by_keys(tab: Tab, runs: Runs) ->
     page = tab.open(f"/runs/{runs.states}/layers")
     root = page.get_by_role("treeitem").first
     expect(root).to_have_attribute("aria-expanded", "true")
-    expect(root.locator(".module-worst")).to_have_text("NaN")
+    expect(root.locator(".module-worst")).to_have_text(f"{INF_AT[1]}, first")
     expect(page.get_by_role("treeitem")).to_have_count(1 + TENSORS)
     root.click()
     page.wait_for_url("**/layers?closed=blocks")
@@ -157,3 +157,29 @@ def test_the_picture_is_asked_for_once(tab: Tab, runs: Runs, query: str) -> None
     page.evaluate("() => new Promise((done) => setTimeout(done, 310))")  # a width counts as settled after 300 ms
     pictures = re.findall(r"(?:/figures/|figure=)(layers|timeline|ranks)\?", unquote(" ".join(asked)))
     assert len(pictures) == 1, asked
+
+
+@pytest.mark.slow
+def test_a_layer_chosen_low_on_the_page_opens_in_view(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers")
+    page.set_viewport_size({"width": 1440, "height": 700})
+    link = page.locator(".worst-table tbody tr").last.get_by_role("link")
+    link.scroll_into_view_if_needed()
+    link.click()
+    panel = page.get_by_role("complementary", name="The chosen layer")
+    expect(panel.get_by_role("heading", level=2).first).to_be_in_viewport()
+    expect(panel.get_by_test_id("figure-tensor")).to_be_in_viewport()
+
+
+@pytest.mark.slow
+def test_the_page_keeps_its_height_while_a_filter_finds_nothing(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}/layers")
+    page.wait_for_function("() => document.querySelector('.layers-main .plot')?.dataset.ready")
+    before = page.locator(".layers-main").bounding_box()
+    page.get_by_label("Part of a layer's name").fill("no.such")
+    expect(page.get_by_test_id("nothing-matches")).to_be_visible()
+    after = page.locator(".layers-main").bounding_box()
+    assert before and after
+    assert after["height"] >= before["height"] - 40
+    page.get_by_label("Part of a layer's name").fill("ff")
+    expect(page.get_by_test_id("nothing-matches")).to_be_hidden()

@@ -19,7 +19,7 @@ KEPT = {"Nodes": 2.0, "JSEventListeners": 0.9, "JSHeapUsedSize": 100_000.0}
 # Every lane has been drawn again since, with this step.
 SHOWN = """([step, before]) => {
   const lanes = [...document.querySelectorAll("main .plot")];
-  return document.querySelector(".facts").textContent.includes(`step ${step.toLocaleString("en-US")} `) &&
+  return document.querySelector(".run-details").textContent.includes(`step ${step.toLocaleString("en-US")} `) &&
     lanes.every((lane, i) => lane.dataset.ready !== before[i]);
 }"""
 VERSIONS = "() => [...document.querySelectorAll('main .plot')].map((lane) => lane.dataset.ready)"

@@ -112,7 +112,7 @@ def test_new_steps_come_into_the_same_figures(live: Live, tab: Tab) -> None:
     found = page.evaluate(LEFT)
     assert found["lost"] == [], "a node of the page was made anew"
     assert found["frames"] > ROUNDS and found["bare"] == 0, "a frame was drawn without its heatmap"
-    expect(page.locator(".facts")).to_contain_text(f"step {live.step - 1}")
+    expect(page.locator(".run-details")).to_contain_text(f"step {live.step - 1}")
     np.testing.assert_allclose(drawn.bits(page, "layers")[:, -1], 2 + np.arange(TENSORS) % 12, atol=1e-4)
 
 

@@ -53,7 +53,8 @@ BEYOND = """() => {
 OPENERS = """() => {
   const found = new Map();
   for (const node of document.querySelectorAll("[aria-expanded=false], [aria-haspopup], summary")) {
-    if (node.checkVisibility()) found.set(`${node.tagName} ${node.className} ${node.parentElement.className}`, node);
+    const name = `${node.tagName} ${node.className} ${node.parentElement.className}`;
+    if (node.checkVisibility({ visibilityProperty: true })) found.set(name, node);
   }
   found.forEach((node, name) => (node.dataset.opener = name));
   return [...found.keys()];

@@ -29,7 +29,7 @@ def wait_for_columns(page: Page, columns: int) -> None:
 
 
 def wait_for_rows(page: Page, rows: int) -> None:
-    page.wait_for_function(f"() => document.querySelector('.plot').cells.rows == {rows}")
+    page.wait_for_function(f"() => document.querySelector('.plot').cells.rows.length == {rows}")
 
 
 def test_clicks_lead_from_timeline_to_layers_to_step_to_tensor(tab: Tab, runs: Runs) -> None:
@@ -143,7 +143,7 @@ def test_an_open_page_follows_the_run(tab: Tab, runs: Runs) -> None:
     accept(growing, batch(known, 1, range(20, 60), {"amax": hand_made.LIMIT / 2}, run="growing"))
     wait_for_columns(page, 60)
     np.testing.assert_allclose(drawn.bits(page, "layers")[:, [19, 20, 59]], [[15.999, 1, 1]] * 3, atol=1e-3)
-    expect(page.locator(".facts")).to_contain_text("step 59")
+    expect(page.locator(".run-details")).to_contain_text("step 59")
     page.get_by_label("First step", exact=True).fill("30")
     page.get_by_role("button", name="Go").click()
     wait_for_columns(page, 30)
@@ -154,7 +154,7 @@ def test_an_open_page_follows_the_run(tab: Tab, runs: Runs) -> None:
     wait_for_columns(page, 33)
     expect(page.get_by_test_id("following")).to_be_hidden()
     accept(growing, batch(known, 3, range(65, 70), run="growing"))
-    expect(page.locator(".facts")).to_contain_text("step 69")
+    expect(page.locator(".run-details")).to_contain_text("step 69")
     wait_for_columns(page, 33)  # a chosen right edge stays
     assert page.evaluate("() => window.notReloaded")
 
@@ -198,7 +198,7 @@ def test_one_spike_in_100_000_steps_is_seen_at_full_zoom_out_and_one_click_away(
 def test_thousands_of_frames_are_listed_in_parts(tab: Tab, runs: Runs) -> None:
     known, bad = catalogue(5_000), np.zeros((5_000, 2))
     bad[3_210, 1] = 7
-    accept(runs.server, opening(known, "wide"), batch(known, 0, range(2), {"inf_count": bad}, run="wide"))
+    accept(runs.server, opening(known, "wide"), batch(known, 0, range(2), {"nan_count": bad}, run="wide"))
     page = tab.open(f"/runs/{number(runs.server, 'wide')}/step?step=1&rank=0")
     rows = page.get_by_test_id("frames-table").locator("tbody tr")
     expect(page.get_by_test_id("first-nonfinite")).to_be_in_viewport()

@@ -65,7 +65,7 @@ class Newcomer:
 def test_finds_the_first_overflow(tab: Tab, runs: Runs) -> None:
     newcomer = Newcomer(tab, runs.states)
     said = newcomer.page.get_by_test_id("verdict")
-    expect(said.locator("strong")).to_have_text("Overflow.")
+    expect(said.locator("strong")).to_have_text("NaN or Inf.")
     expect(said).to_contain_text("Step 120, rank 0: the output of blocks.3.ff is the first to hold Inf.")
     newcomer.click(said.get_by_role("link", name="Step frames"))
     marked = newcomer.page.get_by_role("row", name="first non-finite")
@@ -87,7 +87,7 @@ def test_finds_the_rank_that_lags(tab: Tab, runs: Runs) -> None:
 def test_finds_the_gpu_that_throttles(tab: Tab, runs: Runs) -> None:
     newcomer = Newcomer(tab, runs.health)
     newcomer.goes_to("GPUs")
-    newcomer.click(newcomer.link(re.compile("slowed")))
+    newcomer.click(newcomer.link(re.compile("throttled")))
     newcomer.page.wait_for_url(f"**/gpu?rank={THROTTLED}&key=GPU-{THROTTLED}")
     expect(newcomer.page.get_by_test_id("verdict")).to_contain_text(re.compile("rank 1 .*HW thermal slowdown"))
 
@@ -145,6 +145,7 @@ def test_compares_with_yesterdays_run(tab: Tab, days: tuple[int, int]) -> None:
 @pytest.mark.slow
 def test_sends_a_colleague_the_view(tab: Tab, new_tab: Callable[..., Tab], runs: Runs) -> None:
     newcomer = Newcomer(tab, runs.states)
+    newcomer.page.locator(drawn.selector("timeline")).scroll_into_view_if_needed()
     x, y, *_ = drawn.place(newcomer.page, "timeline", 120, 0)
     newcomer.click_at(x, y)
     newcomer.page.wait_for_url("**/layers?*start=*")

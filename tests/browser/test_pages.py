@@ -44,7 +44,7 @@ def test_what_is_missing_is_said(tab: Tab, runs: Runs) -> None:
     expect(notes).to_contain_text("rank 2 has not reported")
     expect(notes).to_contain_text(re.compile("rank 1 silent for [1-9]+ min, after step 29"))
     expect(notes).to_contain_text(f"rank 3 failed: {FAILURE}")
-    expect(page.locator(".facts")).to_contain_text("step 59")
+    expect(page.locator(".run-details")).to_contain_text("step 59")
     tab.visit(f"/runs/{runs.partial}/step?step=40&rank=1")
     expect(page.get_by_test_id("empty-state")).to_contain_text("Nothing is stored for step 40 of rank 1")
 

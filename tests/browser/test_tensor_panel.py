@@ -14,7 +14,7 @@ PANEL = ".layers-panel"
 
 
 def facts(page: Page) -> dict[str, str]:
-    rows = page.locator(f"{PANEL} .fact-list > div")
+    rows = page.locator(f"{PANEL} .details-list > div")
     return dict(zip(rows.locator("dt").all_inner_texts(), rows.locator("dd").all_inner_texts(), strict=True))
 
 

@@ -87,7 +87,7 @@ def test_a_run_that_has_gone_on_meanwhile_is_drawn_again(tab: Tab, runs: Runs) -
     page.route(re.compile(rf"/api/v1/runs/{runs.states}$"), gone_on)
     page.on("request", lambda request: asked.append(request.url))
     page.locator("#nav a[data-page=overview]").click()
-    expect(page.locator(".facts")).to_contain_text(f"{last + 50:,}")
+    expect(page.locator(".run-details")).to_contain_text(f"{last + 50:,}")
     page.wait_for_function(
         "() => document.querySelector('[data-testid=figure-timeline]').layout?.xaxis.range[1] > " + str(last + 40)
     )

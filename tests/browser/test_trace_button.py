@@ -61,7 +61,7 @@ def traced(runs: Runs, request: pytest.FixtureRequest) -> tuple[Run, list[Agent]
 def ask(page: Page, **fields: str) -> None:
     page.get_by_role("button", name="Trace the next steps").click()
     for label, text in fields.items():
-        page.get_by_label(re.compile(f"^{label}")).fill(text)
+        page.get_by_test_id("trace-panel").get_by_label(re.compile(f"^{label}")).fill(text)
     page.get_by_role("button", name="Trace", exact=True).click()
 
 
@@ -77,7 +77,7 @@ def traces(page: Page) -> Locator:
 
 
 @pytest.mark.slow
-def test_a_trace_is_followed_until_it_is_here(traced: tuple[Run, list[Agent]], tab: Tab) -> None:
+def test_a_trace_is_followed_until_it_has_arrived(traced: tuple[Run, list[Agent]], tab: Tab) -> None:
     run, (first, second) = traced
     page = tab.open(f"/runs/{run.id}")
     ask(page, Steps="2", Modules="blocks.*, norm")
@@ -88,19 +88,19 @@ def test_a_trace_is_followed_until_it_is_here(traced: tuple[Run, list[Agent]], t
     wanted = {"id": command, "kind": "trace", "steps": 2, "modules": ["blocks.*", "norm"]}
     assert first.send() == [wanted]
     first.send(command, state="accepted", first_step=3, last_step=4)
-    expect(traces(page)).to_contain_text("rank 0: tracing, steps 3-4; 0 of 2 here")
+    expect(traces(page)).to_contain_text("rank 0: tracing, steps 3-4; 0 of 2 arrived")
     first.send()
-    expect(traces(page)).to_contain_text("rank 0: tracing, steps 3-4; 1 of 2 here")
+    expect(traces(page)).to_contain_text("rank 0: tracing, steps 3-4; 1 of 2 arrived")
     page.reload()  # the server knows of it, not the page
     expect(traces(page)).to_contain_text("rank 1: has not answered")
     first.send(command, state="done", first_step=3, last_step=4)
     second.send(command, state="refused", reason=MARKUP)
-    expect(traces(page)).to_contain_text("here.")
+    expect(traces(page)).to_contain_text("complete.")
     expect(traces(page)).to_contain_text(f"rank 1: refused: {MARKUP}")
     page.get_by_role("link", name="Open step 3, rank 0").click()
     page.wait_for_url("**/step?step=3&rank=0")
     expect(page.get_by_role("heading", name="Step 3, rank 0")).to_be_visible()
-    expect(traces(page)).to_contain_text("here.")  # the Step page has the same panel
+    expect(traces(page)).to_contain_text("complete.")  # the Step page has the same panel
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_it_is_said_when_it_has_come(traced: tuple[Run, list[Agent]], tab: Tab) 
     expect(traces(page)).to_contain_text("rank 0: has not answered")
     expect(traces(page)).not_to_contain_text("rank 1")
     first.send(asked(run), state="done", first_step=1, last_step=1)
-    expect(page.locator("#said")).to_have_text("The trace is here: step 1, rank 0.")
+    expect(page.locator("#notice")).to_have_text("The trace has arrived: step 1, rank 0.")
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_a_trace_is_taken_back_with_the_keyboard(traced: tuple[Run, list[Agent]]
     withdraw = page.get_by_role("button", name="Withdraw")
     withdraw.focus()
     page.keyboard.press("Enter")
-    expect(traces(page)).to_contain_text("Trace of 3 steps, all ranks, asked just now: taken back.")
+    expect(traces(page)).to_contain_text("Trace of 3 steps, all ranks, asked just now: withdrawn.")
     expect(withdraw).to_have_count(0)
     assert {each["state"] for each in run.get(f"/commands/{asked(run)}")["states"]} == {"withdrawn"}
 
@@ -142,10 +142,10 @@ def test_what_cannot_be_asked_is_refused_in_words(traced: tuple[Run, list[Agent]
     said = page.get_by_test_id("trace-panel").get_by_role("status")
     ask(page, Ranks="one")
     expect(said).to_have_text('"one" is no rank: write ranks as 0, 2-5.')
-    page.get_by_label(re.compile("^Ranks")).fill("7")
+    page.get_by_role("textbox", name=re.compile("^Ranks")).fill("7")
     page.get_by_role("button", name="Trace", exact=True).click()
     expect(said).to_have_text(f"The server did not take it: run {run.id} has no rank 7.")
-    page.get_by_label(re.compile("^Ranks")).fill("")
+    page.get_by_role("textbox", name=re.compile("^Ranks")).fill("")
     page.get_by_label(re.compile("^Steps")).fill("1001")
     page.get_by_role("button", name="Trace", exact=True).click()
     assert run.get("/commands")["commands"] == [], "the form does not send more than 1000 steps"

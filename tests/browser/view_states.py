@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Page
 
-from rangewatch_server.figures.heatmap_values import BY_NAME, HEADROOM
+from rangewatch_server.figures import heatmap
 from tests.browser.hand_made import STEPS, TENSORS, Runs
 
 KINDS = ("output", "grad_output", "grad")
@@ -26,7 +26,9 @@ ORDERS = {
     "/agent": {"agent-dropped": ("times.up", "reason.down"), "agent-faults": ("place.down",), "no-table": ("a.up",)},
     "/environment": {"link-problems": ("who.down", "where.up")},
 }  # fmt: skip
-STATISTICS = tuple(name for name in BY_NAME if name != HEADROOM.name)  # what the pages offer besides headroom
+STATISTICS = tuple(
+    name for name in heatmap.STATISTICS if name != heatmap.HEADROOM.name
+)  # what the pages offer besides headroom
 
 # What a reader sees and could compare: words, what controls hold, the numbers of every figure, the pixels of canvases.
 # Left out is what goes on with the clock: how long ago a run was seen, and notes of how long a rank has been silent.
@@ -41,7 +43,7 @@ SHOWN = r"""() => {
   };
   const heat = (z) => plain(Array.from(z?._inputArray ?? z ?? [], plain));
   const cells = ({ rows, columns, x0, dx, z, states, low, high }) =>
-    [rows, columns, x0, dx, plain(z), plain(states), low, high];
+    [rows.length, columns, x0, dx, plain(z), plain(states), low, high];
   const figure = (plot) => [
     plot.dataset.testid, plain(plot._fullLayout?.xaxis?.range),
     (plot.data ?? []).map(({ type, x, y, z, x0, dx }) => [type, plain(x), plain(y), heat(z), x0 ?? null, dx ?? null]),
@@ -49,7 +51,7 @@ SHOWN = r"""() => {
   ];
   const held = (field) => (field.type === "checkbox" ? field.checked : field.value);
   const control = (field) => [field.getAttribute("aria-label"), held(field)];
-  const ticking = ".run-header .facts, .notes, [data-testid=hang-note]";
+  const ticking = ".run-header .run-details, .notes, [data-testid=hang-note]";
   const words = [...main.querySelectorAll("h1, h2, p, li, th, td, dt, dd, label, button, output, summary, .badge")]
     .filter((node) => node.checkVisibility({ visibilityProperty: true }) && !node.closest(ticking))
     .map((node) => node.innerText.replace(/\d+(\.\d+)? (s|min|h|d)( ago)?\b/g, "a while"));

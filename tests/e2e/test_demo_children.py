@@ -52,7 +52,7 @@ def read_until(demo: Demo, words: str) -> None:
 
 def children_of(demo: Demo) -> dict[int, str]:
     """Process id -> command line of the demo's direct children."""
-    listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listing.splitlines()]
     return {int(pid): args for pid, ppid, args in rows if int(ppid) == demo.pid}
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from rangewatch.wire.events import BatchRows, RowLoss, event
 from rangewatch.wire.records import Event
-from tests.server.routes import test_comms_api as ranks
+from tests.server.routes import test_collectives_api as ranks
 from tests.server.rules import test_joined_causes as joined
 from tests.server.rules.conftest import FROM_TABLES, Recording, tensor
 from tests.server.rules.loss_scales import GRAD_A, GRAD_B, LAYERS, bad, scaled
@@ -104,7 +105,7 @@ def masked(recording: Recording) -> None:
 
 
 def zero(recording: Recording) -> None:
-    nonfinite(recording, GATE, what="inf_count", reported={"inputs": [facts("input[0]", zero_count=4)]})
+    nonfinite(recording, GATE, what="inf_count", reported={"inputs": [facts("input[0]", zero_count=1)]})
 
 
 def between(recording: Recording) -> None:
@@ -252,6 +253,14 @@ def saturated(recording: Recording) -> None:
     recording.write([tensor("blocks.0.gate", module="Tanh")], 350, {"full_numel": full, "sum_sq": 0.999 * full})
 
 
+def moments(recording: Recording) -> None:
+    layers = [tensor(f"blocks.{place}.up.weight", "exp_avg_sq", place, "float32") for place in range(2)]
+    read = (np.arange(350) % 100 == 0).astype(float)
+    counts = {"call_count": read, "numel": 32 * read, "full_numel": 32 * read, "moved_count": 32 * read}
+    below = 32 * read * np.array([[0.0], [0.875]])
+    recording.write(layers, 350, counts | {"amax": 4e-20 * read, "eps_count": below})
+
+
 def logits(recording: Recording) -> None:
     grows = 2.0 ** (4 + 0.03 * np.arange(200) + wave(200, 0.2)[0])
     recording.write([tensor("blocks.0.attn.softmax", "input", module="Softmax")], 200, {"amax": grows})
@@ -269,8 +278,55 @@ def spike(recording: Recording) -> None:
     losses(recording, np.r_[np.full(192, 2.0), np.full(8, 6.0)] + wave(200, 0.1)[0])
 
 
+def stuck(recording: Recording) -> None:
+    layers = [tensor("blocks.0.weight", "grad"), tensor("blocks.1.weight", "grad", 1)]
+    is_before = np.arange(300) < 240
+    loss = np.where(is_before, 1.6, 1.9)
+    recording.write(layers, 300, {"amax": np.where(is_before, 0.1, 0.0)}, series={"loss": loss})
+
+
 def plateau(recording: Recording) -> None:
     losses(recording, 2.3 + wave(1_400, 0.05)[0])
+
+
+def moment(recording: Recording) -> None:
+    scales(recording, scaled(200, [150], first=4096.0), GRAD_B, GRAD_A)
+
+
+def failed(recording: Recording) -> None:
+    said = Event("failed", 1, 199, "ValueError: Expected more than 1 value per channel when training", {})
+    recording.write(joined.LAYERS, 200, events=[said])
+
+
+def outlier(recording: Recording) -> None:
+    model = [
+        tensor("stem", dtype="float32", module="Conv2d"), tensor("bn", call_index=1, module="BatchNorm2d"),
+        tensor("fc", call_index=2), tensor("", call_index=3, module="ResNet"),
+    ]  # fmt: skip
+    amax = 2 + wave(STEPS, rows=len(model))
+    amax[0, BAD] *= 1e8
+    recording.write(model, STEPS, {"amax": amax}, series={"loss": 1 + wave(STEPS)[0]})
+
+
+def moment_of_loss(recording: Recording) -> None:
+    model = [tensor("embed", module="Embedding"), tensor("head", call_index=1), tensor("head.weight", "grad", 2)]
+    amax, loss = 2 + wave(STEPS, rows=len(model)), 2 + wave(STEPS)[0]
+    amax[2, BAD] *= 20
+    loss[BAD] = 9.0
+    rows = BatchRows((17, 203, 204, 511), 4, largest=(RowLoss(203, 30.0), RowLoss(17, 2.0)), median=2.0, loss_count=4)
+    recording.write(model, STEPS, {"amax": amax}, series={"loss": loss}, events=[event(rows, 1, BAD)])
+
+
+def by_design(recording: Recording) -> None:
+    model = [tensor("attn.mask"), tensor("attn.scores", call_index=1), *ATTENTION[1:]]
+    counts = np.zeros((len(model), 60))
+    counts[:2] = 12
+    recording.write(model, 60, {"inf_count": counts}, series={"loss": np.linspace(2, 1, 60)})
+
+
+def kept_gradients(recording: Recording) -> None:
+    told = {"classes": ["SGD"], "trainable_count": 6, "kept_gradient_steps": 32}
+    recording.write(WEIGHTS, 200, {"amax": 1.0}, events=[Event("optimizers", 1, 131, "", told)])
 
 
 ALL = (
@@ -298,13 +354,21 @@ ALL = (
     Example("headroom_trend", "", headroom),
     Example("underflow_rising", "", rising),
     Example("exploding_gradient", "", exploding),
+    Example("gradients_not_zeroed", "", kept_gradients),
     Example("vanishing_gradient", "", vanishing),
     Example("update_ratio", "", updates),
+    Example("adam_moments", "", moments),
     Example("unchanged_weights", "", unchanged),
     Example("dead_activation", "", dead),
     Example("saturated_activation", "", saturated),
     Example("attention_logits", "", logits),
+    Example("outlier_batch", "", outlier),
     Example("loss_nonfinite", "", bad_loss),
     Example("loss_spike", "", spike),
+    Example("loss_stuck", "", stuck),
+    Example("short_spike", "", moment_of_loss),
     Example("loss_plateau", "", plateau),
+    Example("inf_by_design", "", by_design),
+    Example("rank_failed", "", failed),
+    Example("loss_scale_unexplained_skip", "", moment),
 )

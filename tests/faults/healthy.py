@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from tests.faults import families
 from tests.faults.fault import Job
 from tests.faults.models import (
     MLP,
@@ -40,7 +41,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16": {"dtype": torch.bfloat16},
     "fp16": {"dtype": torch.float16},
     "fp16 search": {"dtype": torch.float16},
-    "fp32 in full": {"level": "frames", "weight_every": 10, "full_every": 10},
+    "fp32 in full": {"level": "frames", "weight_every": 10, "moment_every": 10, "full_every": 10},
 }
 SCALERS = {"fp16": (2.0**12, 30), "fp16 search": (2.0**32, 25)}
 """First scale and growth interval."""
@@ -79,6 +80,36 @@ def healthy(count: int) -> Iterator[Healthy]:
     for number in range(count):
         place = number * 17 % len(every)  # has no common divisor with their number
         yield Healthy(*every[place], seed=number)
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """A variant of one of `families`."""
+
+    family: str
+    variant: str
+    arguments: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"healthy {self.family}, {self.variant}"
+
+    @property
+    def ranks(self) -> int:
+        return families.OF_RANKS.get(self.family, 1)
+
+    def train(self, job: Job, steps: int = 400) -> None:
+        """On this rank, to its end."""
+        torch.manual_seed(job.seed)
+        families.HEALTHY[self.family][0](job, steps, **self.arguments)
+
+
+SCRIPTS = tuple(
+    Script(family, variant, arguments)
+    for family, (_, variants) in families.HEALTHY.items()
+    for variant, arguments in variants.items()
+)
+"""Scripts as strangers write them, in which nothing is wrong."""
 
 
 def stops(steps: int) -> list[int | None]:

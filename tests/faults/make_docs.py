@@ -51,7 +51,7 @@ def report(example: Example, folder: Path) -> str:
     finding = next((each for each in found.findings if each.rule == example.rule), None)
     if finding is None:
         raise ValueError(f"{example.rule}: nothing found, but {[each.rule for each in found.findings]}, {found.failed}")
-    lines = finding_lines(json.loads(msgspec.json.encode(finding)))
+    lines = finding_lines(json.loads(msgspec.json.encode(finding)) | {"label": rules.label(finding)})
     return "\n".join(each.rstrip() for each in lines)
 
 
@@ -80,6 +80,9 @@ def _section(rule: Rule, reports: Mapping[Example, str]) -> str:
         lines.append("")
     if rule.explains:
         lines += ["It explains, and so joins: " + ", ".join(f"`{each}`" for each in rule.explains) + ".", ""]
+    if rule.leads_to:
+        names = ", ".join(f"`{each}`" for each in rule.leads_to)
+        lines += [f"It stays before what it leads to: {names}.", ""]
     for each in ALL:
         if each.rule == rule.name:
             lines += [*([f"{each.title}:", ""] if each.title else []), "```text", reports[each], "```", ""]

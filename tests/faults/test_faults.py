@@ -6,18 +6,20 @@ or whose trouble is time itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
+from rangewatch_server import rules
 from tests import forked
 from tests.faults import cases
 from tests.faults.conftest import Runs, asked
-from tests.faults.fault import Fault, Job
+from tests.faults.fault import Cause, Fault, Job, planted
 from tests.faults.ranks import launch, run_name
-from tests.faults.verdict import LEAD, Ask, verdict, warned_ahead
+from tests.faults.verdict import EVERY, LEAD, SAID, Ask, Finding, judged, verdict, warned_ahead
 from tests.server.process import Run, Server
 
 QUICK = (
@@ -25,7 +27,8 @@ QUICK = (
     "share_of_nothing", "log_of_negative_values", "layernorm_without_eps_of_constant_values",
     "attention_row_masked_whole", "attention_row_masked_whole_between_modules", "nan_in_one_row_of_a_batch",
     "nan_in_the_targets", "no_target_is_left_in_a_batch", "weight_set_to_nan", "weight_set_to_nan_under_adam",
-    "adam_without_eps", "adam_s_memory_is_spoiled", "weight_that_the_optimizer_has_not",
+    "adam_without_eps", "adam_s_memory_is_spoiled", "second_moments_of_a_float16_model_underflow",
+    "weight_that_the_optimizer_has_not",
     "weight_decay_turns_a_weight_over_at_each_step", "gradient_of_one_parameter_is_spoiled",
     "clipping_by_hand_divides_by_zero", "recurrent_gradients_explode", "gradients_vanish_in_deep_sigmoids", "relu_dies",
     "sigmoid_closes", "attention_logits_grow", "gradient_overflow_that_the_scaler_skips",
@@ -55,7 +58,8 @@ def alone() -> Iterator[Any]:
 
 
 def test_there_are_as_many_as_the_issue_wants() -> None:
-    assert len(cases.ALL) == len(cases.BY_NAME) >= 40
+    assert len(cases.ALL) + len(cases.SCRIPTS) == len(cases.BY_NAME)
+    assert len(cases.ALL) >= 40 and len(cases.SCRIPTS) >= 60
     assert sum(each.warned for each in cases.ALL) >= 8
 
 
@@ -114,3 +118,94 @@ def test_the_same_evidence_gives_the_same_verdict(names: Sequence[str], runs: Ru
     assert {each: runs.text(*each) for each in reversed(at)} == first
     runs.again()
     assert {each: runs.text(*each) for each in at} == first
+
+
+QUICK_SCRIPTS = ("gpt_with_lr_1e12_at_step_50", "adapter_is_loaded_with_nan")
+SLOW_SCRIPTS = (
+    "clip_spreads_one_inf_gradient", "advantages_of_a_group_that_was_paid_alike", "policy_with_lr_5",
+    "root_of_zero_in_the_backward", "power_below_one_of_zero_in_the_backward",
+    "observation_of_1e30", "row_of_an_embedding_that_was_resized", "gpt_in_bf16_with_lr_30",
+    "gan_with_lr_50_at_step_100", "gpt_diverges_at_step_30_of_60", "gradients_of_a_gpt_overflow_at_every_step",
+    "entropy_of_a_probability_of_zero", "evaluation_in_train_mode_poisons_batchnorm",
+    "expert_that_was_never_initialised", "eps_of_adam_is_lost_in_fp16_moments",
+    "masked_scores_and_a_learning_rate_that_is_raised", "loss_rises_a_thousandfold_within_50_steps",
+    "log_of_a_sigmoid_that_is_zero", "norm_of_zero_in_a_gradient_penalty", "nan_in_a_picture_of_a_diffusion",
+    "inf_in_a_picture_of_a_compiled_model", "scaler_of_a_gpt_is_forgotten", "picture_with_a_pixel_of_3e38",
+    "batch_of_1e8_poisons_batchnorm", "real_pictures_of_1e8_in_a_gan", "every_rate_is_zero_after_step_100",
+    "attention_logits_of_a_gpt_grow",
+)  # fmt: skip
+"""The scripts' faults of which all is said as it should be; `bench/diagnosis.py` has the others too."""
+
+
+def test_the_scripts_have_every_cause() -> None:
+    assert len(cases.SCRIPTS) >= 60
+    assert {each.cause for each in cases.SCRIPTS} == set(get_args(Cause)) - {""} == set(SAID)
+    assert {rule for each in cases.SCRIPTS for rule in each.rules} <= set(rules.BY_NAME)
+    for pattern in (wrong for each in cases.SCRIPTS for wrong in (*each.against, each.tensor or "")):
+        re.compile(pattern)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "name", [*QUICK_SCRIPTS, *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW_SCRIPTS)]
+)
+def test_a_fault_of_a_script_is_named(name: str, run: Run) -> None:
+    torch.manual_seed(0)
+    fault = cases.BY_NAME[name]
+    fault.train(Job(run.server.url, run.name))
+    found = judged(fault, asked(run))
+    assert found.cause and found.place and found.same, found
+    assert found.against == found.early == (), found
+
+
+def finding(rule: str = "first_nonfinite", **more: Any) -> Finding:
+    usual = {"severity": "critical", "rank": 0, "step": 60, "tensor": "h.1.mlp.c_fc", "summary": f"{rule} it is"}
+    usual |= {"evidence": [], "path": [], "remedy": [], "consequences": [], "facts": {"origin": "weight"}}
+    return {"rule": rule} | usual | more
+
+
+def answering(*looks: Sequence[Finding]) -> Ask:
+    """What is found at the looks, at `EVERY` steps and twice that and so on; the last of them is the end."""
+
+    def ask(stop: int | None) -> dict[str, Any]:
+        at = len(looks) - 1 if stop is None else stop // EVERY - 1
+        return {"stop": EVERY * len(looks), "findings": list(looks[at]), "failed": {}}
+
+    return ask
+
+
+LOOK_HERE = {"text": "Look at the mask.", "because": "it is there", "code": ""}
+FLIPPED = planted(
+    "weight", "first_nonfinite", place=r"h\.1\b.*", step=60, rank=0, against=(r"[Mm]ask",), also=("headroom_trend",)
+)(lambda job: None)
+
+
+@pytest.mark.parametrize(
+    ("looks", "wrong"),
+    [
+        (((), (), [finding()], [finding()]), ""),
+        (((), (), (), ()), "cause place"),
+        (((), (), [finding(rule="loss_spike")], [finding(rule="loss_spike")]), "cause"),
+        (((), (), [finding(facts={"origin": "data"})], [finding(facts={"origin": "data"})]), "cause"),
+        (((), (), [finding(tensor="h.0.mlp")], [finding(tensor="h.0.mlp")]), "place"),
+        (((), (), [finding(step=61)], [finding(step=61)]), "place"),
+        (((), (), [finding(rank=1)], [finding(rank=1)]), "place"),
+        (((), (), [finding(remedy=[LOOK_HERE])], [finding(remedy=[LOOK_HERE])]), "against"),
+        (((), (), [finding(tensor="h.1.ln_1")], [finding()]), "same"),
+        (((), (), [finding(step=59)], [finding()]), "same"),
+        (((), (), [finding("dead_activation", step=59)], [finding("dead_activation")]), "cause"),
+        (((), (), [finding()], ()), "cause place same"),
+        (((), (), [finding(rule="headroom_trend", severity="warning")], [finding()]), ""),
+        (((), (), [finding("loss_spike", summary="later")], [finding(consequences=["later"])]), ""),
+        (((), [finding()], [finding()], [finding()]), "early"),
+        (((), (), [finding()], [finding(), finding("loss_plateau", severity="warning")]), "extra"),
+        (((), (), [finding(severity="info")], [finding(severity="info")]), "cause place"),
+    ],
+)
+def test_what_is_said_is_held_against_what_was_planted(looks: Sequence[Sequence[Finding]], wrong: str) -> None:
+    found = judged(FLIPPED, answering(*looks))
+    is_wrong = {
+        "cause": not found.cause, "place": not found.place, "against": found.against, "same": not found.same,
+        "early": found.early, "extra": found.extra,
+    }  # fmt: skip
+    assert " ".join(each for each, is_so in is_wrong.items() if is_so) == wrong

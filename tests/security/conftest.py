@@ -22,9 +22,9 @@ import uvicorn
 
 from rangewatch import wire
 from rangewatch.wire.records import Batch, StreamHeader
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.http.app import create_app
 from rangewatch_server.http.connections import BoundedConnection
-from rangewatch_server.settings import Settings
 from tests.browser.conftest import new_tab, pages  # noqa: F401 - fixtures
 from tests.server.databases import lay_tables
 from tests.server.process import Run
@@ -93,16 +93,9 @@ def inside(tmp_path: Path) -> Iterator[Callable[..., Inside]]:
         server.stop()
 
 
-@pytest.fixture(autouse=True)
-def no_agent_is_left() -> None:
-    """No test here has an agent, and `shared_inside` has threads with names like an agent's."""
-
-
 @pytest.fixture(scope="module")
 def shared_inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
-    """One for all tests of a module that want no more of it than runs of their own: `own_run`. Gone before the tests of
-    another folder, which look for threads with such names.
-    """
+    """One for all tests of a module that want no more of it than runs of their own: `own_run`."""
     server = Inside(Settings(db=str(tmp_path_factory.mktemp("inside") / "inside.db")))
     yield server
     server.stop()

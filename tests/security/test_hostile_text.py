@@ -12,8 +12,8 @@ import pytest
 from rangewatch import statistics
 from rangewatch.wire.records import Catalogue, TensorEntry
 from rangewatch_server.core import logs
-from rangewatch_server.exports import files
 from rangewatch_server.http import request_log
+from rangewatch_server.views.exports import files
 from tests.security.conftest import Inside, logged
 from tests.server.process import Run
 from tests.server.records import batch, opening

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from rangewatch import statistics, wire
-from rangewatch.wire import WireError, messages, openings
+from rangewatch.wire import WireError, messages
 from rangewatch.wire.records import Batch, Catalogue, Statistic, StreamHeader, TensorEntry
 from rangewatch_server.ingest import memory
 from rangewatch_server.routes import ingest
@@ -35,7 +35,7 @@ def with_shapes(count: int, dims: int) -> bytes:
 def test_shapes_are_looked_at_before_they_are_objects(weakened: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     body = with_shapes(8_000, 60)
     assert len(body) < 100 << 10
-    monkeypatch.setattr(openings, "MAX_SHAPE_BYTES", 1 << 40 if weakened else MOST)
+    monkeypatch.setattr(messages, "MAX_SHAPE_BYTES", 1 << 40 if weakened else MOST)
     tracemalloc.start()
     refused = ""
     try:
@@ -56,8 +56,8 @@ def test_a_large_model_is_well_below_the_bounds() -> None:
         for n in range(10_000) for kind in ("output", "grad_output", "grad")
     )  # fmt: skip
     known = opening(Catalogue(statistics.ALL, tuple(entries)))
-    assert len(msgspec.msgpack.encode(known)) < openings.MAX_OPENING_BYTES / 7
-    assert len(msgspec.msgpack.encode([each.shape for each in known.catalogue.tensors])) < openings.MAX_SHAPE_BYTES / 20
+    assert len(msgspec.msgpack.encode(known)) < messages.MAX_OPENING_BYTES / 7
+    assert len(msgspec.msgpack.encode([each.shape for each in known.catalogue.tensors])) < messages.MAX_SHAPE_BYTES / 20
     assert wire.decode(wire.encode(known)) == known
 
 
@@ -76,7 +76,7 @@ def test_a_shape_that_is_none(shape: Any, code: str) -> None:
 
 
 def test_an_opening_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openings, "MAX_OPENING_BYTES", 100)
+    monkeypatch.setattr(messages, "MAX_OPENING_BYTES", 100)
     with pytest.raises(WireError, match=r"an opening has \d+ bytes; at most 100") as refused:
         wire.decode(wire.encode(opening(KNOWN)))
     assert refused.value.code == "too_large"

@@ -47,7 +47,7 @@ def replaced(page: Page, wrong: tuple[str, str]) -> None:
     page.route(re.compile("/static/[^/]+/app.bundle.js$"), worse)
 
 
-AS_MARKUP = ("node.append(...present(children));", "for (const one of present(children)) "
+AS_MARKUP = ("node.append(...children.filter(isPresent));", "for (const one of children.filter(isPresent)) "
              "one instanceof Node ? node.append(one) : node.insertAdjacentHTML('beforeend', one);")  # fmt: skip
 
 

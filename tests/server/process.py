@@ -11,7 +11,7 @@ import msgspec
 
 from rangewatch import wire
 from rangewatch.wire.records import Batch, StreamHeader
-from rangewatch_server.settings import Settings
+from rangewatch_server.core.settings import Settings
 from tests import forked
 from tests.server.databases import lay_tables
 from tests.server.server_log import ServerLog

@@ -1,70 +1,22 @@
 // The requests of the HTTP API, a function each, with figures asked for in batches. docs/api.md is the contract.
 
-import { ApiError, change, eachLine, explain, get, queryText, send, unreachable, unreadable } from "./fetch.js";
-
-// Figures that are asked for in one turn are asked for together: a request costs the server about as much as a figure,
-// and of one answer all are of one moment.
-
-/** @typedef {import("../types.js").FigureAnswer} FigureAnswer */
-/**
- * @typedef {object} Wanted
- * @property {string} text its name and parameters, as in an address
- * @property {(answer: FigureAnswer) => void} resolve
- * @property {(error: unknown) => void} reject
- */
-/** @typedef {{run: string, signal: AbortSignal | undefined, letters: number, wanted: Wanted[]}} Batch */
-
-/** The server answers no more of them at once. */
-const MOST = 24;
-/** Of an address: proxies take no more than 8,000, and the server 4,096 of one figure. */
-const MOST_LETTERS = 4000;
-
-/**
- * @param {(run: string, text: string, signal?: AbortSignal) => Promise<FigureAnswer>} one
- * @param {(run: string, wanted: readonly Wanted[], signal?: AbortSignal) => Promise<void>} several settles each of them, or fails
- * @returns {(run: string, text: string, signal?: AbortSignal) => Promise<FigureAnswer>}
- */
-export function createFigureBatch(one, several) {
-  /** Of this turn. @type {Batch[]} */
-  let batches = [];
-
-  function ask() {
-    const asked = batches;
-    batches = [];
-    for (const { run, signal, wanted } of asked) {
-      const [first, ...more] = wanted;
-      if (more.length === 0) one(run, first.text, signal).then(first.resolve, first.reject);
-      else several(run, wanted, signal).catch((error) => wanted.forEach(({ reject }) => reject(error)));
-    }
-  }
-
-  /** @param {string} run @param {AbortSignal | undefined} signal @param {number} letters */
-  function batchFor(run, signal, letters) {
-    const fits = (/** @type {Batch} */ each) => each.run === run && each.signal === signal && each.wanted.length < MOST && each.letters + letters <= MOST_LETTERS;
-    if (batches.length === 0) queueMicrotask(ask);
-    const found = batches.find(fits) ?? { run, signal, letters: 0, wanted: [] };
-    if (found.wanted.length === 0) batches.push(found);
-    return found;
-  }
-
-  return (run, text, signal) =>
-    new Promise((resolve, reject) => {
-      const letters = encodeURIComponent(text).length;
-      const batch = batchFor(run, signal, letters);
-      batch.letters += letters;
-      batch.wanted.push({ text, resolve, reject });
-    });
-}
+import { ApiError, change, explain, get, getLines, queryText, send, unreachable, unreadable } from "./fetch.js";
 
 /** @typedef {import("../types.js").Run} Run */
 /** @typedef {import("./fetch.js").Query} Query */
-/** @typedef {{number: number, answer: FigureAnswer} | {number: number, status: number, refused: {code: string, error: string}}} FigureLine */
+/** @typedef {import("../types.js").FigureAnswer} FigureAnswer */
 
 /** @param {string} run */
 const runRoute = (run) => `/api/v1/runs/${encodeURIComponent(run)}`;
 
 /** @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").RunList>} */
 export const runs = (query, signal) => get("/api/v1/runs", query, signal);
+
+/** What runs were set otherwise, and where each parts from the first. @param {readonly number[]} runs @param {number} tolerance @param {AbortSignal} [signal] @returns {Promise<any>} */
+export const compare = (runs, tolerance, signal) => get("/api/v1/compare", { run: runs.map(String), tolerance }, signal);
+
+/** @param {readonly number[]} runs @param {readonly string[]} names of series @param {number} columns @param {AbortSignal} [signal] @returns {Promise<any>} */
+export const compareSeries = (runs, names, columns, signal) => get("/api/v1/compare/series", { run: runs.map(String), name: names, columns }, signal);
 
 /** @param {string} run @param {AbortSignal} [signal] @returns {Promise<Run>} */
 export const run = (run, signal) => get(runRoute(run), {}, signal);
@@ -75,49 +27,6 @@ export const tensors = (run, query, signal) => get(`${runRoute(run)}/tensors`, q
 /** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").StepAnswer>} */
 export const step = (run, query, signal) => get(`${runRoute(run)}/step`, query, signal);
 
-/** @param {string} run @param {string} text name and parameters @param {AbortSignal} [signal] @returns {Promise<FigureAnswer>} */
-const oneFigure = (run, text, signal) => get(`${runRoute(run)}/figures/${text}`, {}, signal);
-
-/** @param {string} run @param {readonly Wanted[]} wanted @param {AbortSignal} [signal] */
-async function severalFigures(run, wanted, signal) {
-  const response = await send(`${runRoute(run)}/figures${queryText({ figure: wanted.map(({ text }) => text) })}`, { signal });
-  if (!response.ok || !response.body) throw await explain(response);
-  let left = wanted.length;
-  await eachLine(response.body, (text) => {
-    settle(wanted, text, response.status);
-    left -= 1;
-  }).catch((error) => {
-    throw signal?.aborted || error instanceof ApiError ? error : unreachable();
-  });
-  if (left > 0) throw unreachable();
-}
-
-/** @param {readonly Wanted[]} wanted @param {string} text a line @param {number} status */
-function settle(wanted, text, status) {
-  const line = parsed(text, status);
-  if (!wanted[line?.number]) throw unreadable(status);
-  const { resolve, reject } = wanted[line.number];
-  if ("answer" in line) resolve(line.answer);
-  else reject(new ApiError(line.status, line.refused.code, line.refused.error));
-}
-
-/** @param {string} text @param {number} status @returns {FigureLine} */
-function parsed(text, status) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw unreadable(status);
-  }
-}
-
-const figures = createFigureBatch(oneFigure, severalFigures);
-
-/** One that takes long: others do not wait for it. @param {string} run @param {string} name @param {Query} query @param {AbortSignal} [signal] @returns {Promise<FigureAnswer>} */
-export const slowFigure = (run, name, query, signal) => oneFigure(run, name + queryText(query), signal);
-
-/** @param {string} run @param {string} name @param {Query} query @param {AbortSignal} [signal] @returns {Promise<FigureAnswer>} */
-export const figure = (run, name, query, signal) => figures(run, name + queryText(query), signal);
-
 /** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").Place>} */
 export const locate = (run, query, signal) => get(`${runRoute(run)}/locate`, query, signal);
 
@@ -126,6 +35,9 @@ export const collectives = (run, query, signal) => get(`${runRoute(run)}/collect
 
 /** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").StepCalls>} */
 export const collectivesOfStep = (run, query, signal) => get(`${runRoute(run)}/collectives/step`, query, signal);
+
+/** One value a rank, and who stands out. @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").RankMap>} */
+export const rankMap = (run, query, signal) => get(`${runRoute(run)}/rank_map`, query, signal);
 
 /** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("../types.js").HangAnswer>} */
 export const hang = (run, signal) => get(`${runRoute(run)}/hang`, {}, signal);
@@ -136,10 +48,10 @@ export const gpus = (run, signal) => get(`${runRoute(run)}/gpus`, {}, signal);
 /** @param {string} run @param {number} rank @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").GpuLanes>} */
 export const gpuLanes = (run, rank, query, signal) => get(`${runRoute(run)}/gpus/${rank}`, query, signal);
 
-/** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../pages/loss_scale/loss_scale.js").LossScale>} */
+/** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").LossScale>} */
 export const lossScale = (run, query, signal) => get(`${runRoute(run)}/loss_scale`, query, signal);
 
-/** What was asked of the run's agents, newest first. @param {string} run @param {AbortSignal} [signal] @returns {Promise<{now_ns: number, commands: import("../widgets/trace_panel.js").Command[]}>} */
+/** What was asked of the run's agents, newest first. @param {string} run @param {AbortSignal} [signal] @returns {Promise<{now_ns: number, commands: import("../types.js").Command[]}>} */
 export const commands = (run, signal) => get(`${runRoute(run)}/commands`, {}, signal);
 
 /** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("../types.js").Environment>} */
@@ -151,7 +63,7 @@ export const diagnosis = (run, signal) => get(`${runRoute(run)}/diagnosis`, {}, 
 /** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").AlertList>} */
 export const alerts = (run, query, signal) => get(`${runRoute(run)}/alerts`, query, signal);
 
-/** @param {AbortSignal} [signal] @returns {Promise<{rules: import("../types.js").RuleFacts[], presets: import("../types.js").Preset[]}>} */
+/** @param {AbortSignal} [signal] @returns {Promise<{rules: import("../types.js").RuleInfo[], presets: import("../types.js").Preset[]}>} */
 export const rules = (signal) => get("/api/v1/rules", {}, signal);
 
 /** @param {AbortSignal} [signal] @returns {Promise<{silences: import("../types.js").Silence[]}>} */
@@ -181,10 +93,10 @@ export const changeRun = (run, given) => change("PATCH", runRoute(run), given);
 /** @param {string} run @returns {Promise<{id: number, name: string}>} */
 export const deleteRun = (run) => change("DELETE", runRoute(run));
 
-/** Asks for the next steps in full. @param {string} run @param {import("../widgets/trace_panel.js").TraceAsked} asked @returns {Promise<import("../widgets/trace_panel.js").Command>} */
+/** Asks for the next steps in full. @param {string} run @param {import("../types.js").TraceRequest} asked @returns {Promise<import("../types.js").Command>} */
 export const askTrace = (run, asked) => change("POST", `${runRoute(run)}/commands`, { kind: "trace", ...asked });
 
-/** @param {string} run @param {number} command @returns {Promise<import("../widgets/trace_panel.js").Command>} */
+/** @param {string} run @param {number} command @returns {Promise<import("../types.js").Command>} */
 export const withdraw = (run, command) => change("DELETE", `${runRoute(run)}/commands/${command}`);
 
 /** @param {string} name @returns {Promise<{sent: boolean, error: string}>} */
@@ -203,4 +115,62 @@ export async function login(token) {
 export async function logout() {
   const response = await send("/logout", { method: "POST" });
   if (!response.ok) throw await explain(response);
+}
+
+// Figures that are asked for in one turn are asked for together: a request costs the server about as much as a figure,
+// and of one answer all are of one moment.
+
+/**
+ * @typedef {object} Wanted
+ * @property {string} text its name and parameters, as in an address
+ * @property {(answer: FigureAnswer) => void} resolve
+ * @property {(error: unknown) => void} reject
+ */
+/** @typedef {{run: string, signal: AbortSignal | undefined, letters: number, wanted: Wanted[]}} Batch */
+
+/** The server answers no more of them at once. */
+const MOST = 24;
+/** Of an address: proxies take no more than 8,000, and the server 4,096 of one figure. */
+const MOST_LETTERS = 4000;
+
+/** Of this turn. @type {Batch[]} */
+let batches = [];
+
+/** @param {string} run @param {string} name @param {Query} query @param {AbortSignal} [signal] @returns {Promise<FigureAnswer>} */
+export function figure(run, name, query, signal) {
+  const text = name + queryText(query);
+  const letters = encodeURIComponent(text).length;
+  if (batches.length === 0) queueMicrotask(sendBatches);
+  let batch = batches.find((one) => one.run === run && one.signal === signal && one.wanted.length < MOST && one.letters + letters <= MOST_LETTERS);
+  if (!batch) batches.push((batch = { run, signal, letters: 0, wanted: [] }));
+  batch.letters += letters;
+  const { wanted } = batch;
+  return new Promise((resolve, reject) => wanted.push({ text, resolve, reject }));
+}
+
+/** One that takes long: others do not wait for it. @param {string} run @param {string} name @param {Query} query @param {AbortSignal} [signal] @returns {Promise<FigureAnswer>} */
+export const slowFigure = (run, name, query, signal) => get(`${runRoute(run)}/figures/${name}`, query, signal);
+
+function sendBatches() {
+  const sent = batches;
+  batches = [];
+  for (const { run, signal, wanted } of sent) {
+    const [first, ...more] = wanted;
+    if (more.length === 0) get(`${runRoute(run)}/figures/${first.text}`, {}, signal).then(first.resolve, first.reject);
+    else severalFigures(run, wanted, signal).catch((error) => wanted.forEach(({ reject }) => reject(error)));
+  }
+}
+
+/** Each is settled as its line comes. @param {string} run @param {readonly Wanted[]} wanted @param {AbortSignal} [signal] */
+async function severalFigures(run, wanted, signal) {
+  let left = wanted.length;
+  const settle = (/** @type {{number: number, answer: FigureAnswer} | {number: number, status: number, refused: {code: string, error: string}}} */ line, /** @type {number} */ status) => {
+    if (!wanted[line?.number]) throw unreadable(status);
+    const { resolve, reject } = wanted[line.number];
+    if ("answer" in line) resolve(line.answer);
+    else reject(new ApiError(line.status, line.refused.code, line.refused.error));
+    left -= 1;
+  };
+  await getLines(`${runRoute(run)}/figures`, { figure: wanted.map(({ text }) => text) }, settle, signal);
+  if (left > 0) throw unreachable();
 }

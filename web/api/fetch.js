@@ -17,22 +17,22 @@ export function createFirstSeen() {
   /** @type {(string | null)[]} */
   const counts = [];
   let awaited = 0;
-  let isTold = false;
+  let isSettled = false;
   /** @type {(count: string | null) => void} */
-  let tell;
+  let settle;
   /** @type {Promise<string | null>} */
-  const seen = new Promise((resolve) => (tell = resolve));
+  const seen = new Promise((resolve) => (settle = resolve));
   return {
     /** Of the first answers; null where it is not known. */
     seen,
     asked: () => void (awaited += 1),
-    /** @param {string | null} count null where there was no answer, or it did not say */
+    /** @param {string | null} count null where there was no answer, or it has no count */
     answered(count) {
-      if (isTold) return;
+      if (isSettled) return;
       counts.push(count);
       awaited -= 1;
-      isTold = awaited === 0;
-      if (isTold) tell(oldest(counts));
+      isSettled = awaited === 0;
+      if (isSettled) settle(oldest(counts));
     },
   };
 }
@@ -105,14 +105,14 @@ export async function change(method, path, body) {
   return response.json();
 }
 
-// A body that comes in parts, as lines of text.
-
 /**
- * Tells each line as soon as it is whole. What follows the last line break is none. What `told` throws ends it.
- * @param {ReadableStream<Uint8Array>} body @param {(line: string) => void} told
+ * Calls `onLine` with each line of JSON as soon as it is whole, and the answer's status. What follows the last line break is none. What `onLine` throws ends it.
+ * @param {string} path @param {Query} query @param {(line: any, status: number) => void} onLine @param {AbortSignal} [signal]
  */
-export async function eachLine(body, told) {
-  const reader = body.getReader();
+export async function getLines(path, query, onLine, signal) {
+  const response = await send(path + queryText(query), { signal });
+  if (!response.ok || !response.body) throw await explain(response);
+  const reader = response.body.getReader();
   const decoder = new TextDecoder();
   /** @type {string[]} */
   let begun = [];
@@ -121,12 +121,13 @@ export async function eachLine(body, told) {
       const [rest, ...more] = decoder.decode(part.value, { stream: true }).split("\n");
       begun.push(rest);
       for (const next of more) {
-        told(begun.join(""));
+        onLine(JSON.parse(begun.join("")), response.status);
         begun = [next];
       }
     }
   } catch (error) {
     reader.cancel().catch(() => {}); // or it would keep its connection, and the server at work
-    throw error;
+    if (error instanceof SyntaxError) throw unreadable(response.status);
+    throw signal?.aborted || error instanceof ApiError ? error : unreachable();
   }
 }

@@ -1,10 +1,10 @@
-// The only EventSource: it tells that a run changed, and a refresher then loads again, one load at a time.
+// The only EventSource: it reports that a run changed, and a refresher then loads again, one load at a time.
 // One connection a page, closed while the tab is hidden: browsers allow few to one server.
 
 import { access } from "./client.js";
 import { firstSeen } from "./fetch.js";
 
-/** stranger: the server is there, and asks for a token, as the page then says. @typedef {"connecting" | "open" | "lost" | "stranger"} Status */
+/** stranger: the server is there, and asks for a token, as the page then shows. @typedef {"connecting" | "open" | "lost" | "stranger"} Status */
 
 /** Wait before a closed connection is opened again. Milliseconds. */
 const RETRY_MS = 3000;
@@ -21,7 +21,7 @@ export function createLive(url) {
   let status = "connecting";
   /** @type {(status: Status) => void} */
   let onStatus = () => {};
-  /** What the page had seen before it listened: the server says whether it missed a change. @type {string | null} */
+  /** What the page had seen before it listened: the server answers whether it missed a change. @type {string | null} */
   let seen = null;
 
   /** @param {Status} next */
@@ -31,8 +31,8 @@ export function createLive(url) {
     onStatus(next);
   }
 
-  /** @param {string | null} run null tells every page: something may have been missed */
-  function tell(run) {
+  /** @param {string | null} run null notifies every page: something may have been missed */
+  function notify(run) {
     for (const { run: wanted, listener } of subscribers) {
       if (run === null || wanted === null || wanted === run) listener();
     }
@@ -43,13 +43,13 @@ export function createLive(url) {
     source = new EventSource(seen === null ? url : `${url}?seen=${encodeURIComponent(seen)}`);
     source.addEventListener("open", opened);
     source.addEventListener("error", lost);
-    source.addEventListener("missed", () => tell(null));
-    source.addEventListener("changed", (event) => tell(runOf(event.data)));
+    source.addEventListener("missed", () => notify(null));
+    source.addEventListener("changed", (event) => notify(runOf(event.data)));
   }
 
   function opened() {
     become("open");
-    if (seen === null) tell(null);
+    if (seen === null) notify(null);
   }
 
   async function lost() {
@@ -92,7 +92,7 @@ export function createLive(url) {
   };
 }
 
-/** An EventSource does not say why it was refused. @returns {Promise<boolean>} */
+/** An EventSource has no reason why it was refused. @returns {Promise<boolean>} */
 const isStranger = () => access().then(({ roles }) => roles.length === 0, () => false);
 
 /** @param {string} data @returns {string | null} */
@@ -108,14 +108,14 @@ function runOf(data) {
 
 /** Least time from a load to the next, so that a busy run does not keep a page fetching. Milliseconds. */
 const GAP_MS = 400;
-/** A page also looks by itself now and then: silence turns "live" into "stale" with no event. Milliseconds. */
+/** A page also checks by itself now and then: silence turns "live" into "stale" with no event. Milliseconds. */
 const IDLE_MS = 10_000;
 /** Milliseconds. */
 const AGAIN_MS = 3000;
 
 /**
  * @param {(signal: AbortSignal) => Promise<void>} load
- * @param {(error: unknown) => boolean} failed says whether to try again
+ * @param {(error: unknown) => boolean} failed returns whether to try again
  */
 export function createRefresher(load, failed) {
   /** @type {AbortController | null} */
@@ -182,8 +182,21 @@ export function createRefresher(load, failed) {
 
 // The server's clock, carried on by ours between two answers: the two machines may disagree. Pure but for the clock.
 
-/** @param {number | undefined} nowNs as the server said it just now @returns {() => number} nanoseconds */
+/** @param {number | undefined} nowNs as the server sent it just now @returns {() => number} nanoseconds */
 export function clockFrom(nowNs = Date.now() * 1e6) {
   const receivedMs = performance.now();
   return () => nowNs + (performance.now() - receivedMs) * 1e6;
+}
+
+// What the reader waits for goes first: a server that is asked for less at once answers it sooner.
+
+/** Nothing waits for what takes longer. Milliseconds. */
+const MOST_MS = 300;
+
+/** Once some work is done, or takes long; work that fails soon fails this too. @param {Promise<unknown>} work @returns {Promise<void>} */
+export function deferUntil(work) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, MOST_MS);
+    work.then(() => resolve(), reject).finally(() => clearTimeout(timer));
+  });
 }

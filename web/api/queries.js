@@ -1,4 +1,4 @@
-// Questions that take several requests or whose answers are kept for a while: a run's alerts, a run's tensors.
+// Questions that take several requests or whose answers are cached for a while: a run's alerts, a run's tensors.
 
 import * as api from "./client.js";
 
@@ -16,10 +16,10 @@ const MOST_PAGES = 10;
  * @returns {Promise<AlertList>}
  */
 export async function alertPages(run, asked, pages, signal) {
-  const found = await api.alerts(run, { ...asked, limit: MOST_ALERTS }, signal);
-  if (found.next === null || pages <= 1) return found;
-  const rest = await alertPages(run, { ...asked, before: found.next }, pages - 1, signal);
-  return { ...rest, alerts: [...found.alerts, ...rest.alerts] };
+  const answer = await api.alerts(run, { ...asked, limit: MOST_ALERTS }, signal);
+  if (answer.next === null || pages <= 1) return answer;
+  const rest = await alertPages(run, { ...asked, before: answer.next }, pages - 1, signal);
+  return { ...rest, alerts: [...answer.alerts, ...rest.alerts] };
 }
 
 /**

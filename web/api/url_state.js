@@ -3,7 +3,7 @@
 /** @typedef {import("../types.js").ViewState} ViewState */
 
 /** @type {ViewState} */
-const EMPTY = Object.freeze({ start: null, stop: null, last: null, from: null, to: null, rank: null, step: null, tensor: null, kinds: [], q: "", key: "", axis: "", statistic: "", axes: "", sort: "", closed: [], against: "", orders: [] });
+const EMPTY = Object.freeze({ start: null, stop: null, last: null, from: null, to: null, rank: null, step: null, tensor: null, kinds: [], q: "", key: "", axis: "", statistic: "", axes: "", sort: "", closed: [], against: "", orders: [], lanes: [], pin: null, measure: "" });
 
 const AXES = /** @type {const} */ (["steps", "time"]);
 /** Of a figure: columns, rows, where it is not steps by tensors. */
@@ -39,6 +39,9 @@ export function parseState(search) {
     closed: query.getAll("closed").filter(Boolean),
     against: matching(query.get("against"), /^(step|rank|run):\d{1,15}$/),
     orders: soundOrders(query.getAll("order")),
+    pin: wholeNumber(query.get("pin")),
+    measure: matching(query.get("measure"), /^[a-z][a-z_]{0,39}$/),
+    lanes: soundLanes(query.getAll("lane")),
   });
 }
 
@@ -72,24 +75,25 @@ export function changedState(state, patch) {
 export function formatState(state) {
   const full = { ...EMPTY, ...state };
   const query = new URLSearchParams();
-  for (const name of /** @type {const} */ (["step", "rank", "tensor", "start", "stop", "last", "from", "to"])) {
+  for (const name of /** @type {const} */ (["step", "rank", "tensor", "start", "stop", "last", "from", "to", "pin"])) {
     if (full[name] !== null) query.set(name, String(full[name]));
   }
   for (const kind of full.kinds) query.append("kind", kind);
-  for (const name of /** @type {const} */ (["q", "key", "axis", "statistic", "axes", "sort", "against"])) {
+  for (const name of /** @type {const} */ (["q", "key", "axis", "statistic", "axes", "sort", "against", "measure"])) {
     if (full[name]) query.set(name, full[name]);
   }
   for (const group of full.closed) query.append("closed", group);
   for (const order of full.orders) query.append("order", order);
+  for (const lane of full.lanes) query.append("lane", lane);
   const text = query.toString();
   return text ? `?${text}` : "";
 }
 
 /**
- * The view a link inside a run leads to: of what is shown, only the steps go along.
- * @param {Partial<Pick<ViewState, "start" | "stop" | "last">>} state @param {Partial<ViewState>} [patch] @returns {Partial<ViewState>}
+ * The view a link inside a run leads to: of what is shown, only the steps and the pinned rank go along.
+ * @param {Partial<Pick<ViewState, "start" | "stop" | "last" | "pin">>} state @param {Partial<ViewState>} [patch] @returns {Partial<ViewState>}
  */
-export const onward = ({ start = null, stop = null, last = null }, patch = {}) => ({ start, stop, last, ...patch });
+export const onward = ({ start = null, stop = null, last = null, pin = null }, patch = {}) => ({ start, stop, last, ...(pin === null ? {} : { pin }), ...patch });
 
 /**
  * The address of a run's page with a view.
@@ -141,6 +145,46 @@ export function withOrder(orders, table, order) {
   return soundOrders(order ? [...others, `${table}.${order.column}.${order.isDown ? "down" : "up"}`] : others);
 }
 
+// How a reader wants lanes to be shown, as the address has it: "loss.pin.log". The pinned ones stand first, in this order.
+
+/** @typedef {"pin" | "log" | "smooth" | "max"} LaneFlag */
+
+const LANE = /^([a-z][a-z0-9_-]{0,39})((?:\.(?:pin|log|smooth|max))+)$/;
+
+/** @param {string} text */
+const laneOf = (text) => LANE.exec(text)?.[1];
+
+/** Those that can be read, one of a lane. @param {readonly string[]} texts */
+function soundLanes(texts) {
+  const names = texts.map(laneOf);
+  return texts.filter((_, i) => names[i] && names.indexOf(names[i]) === i);
+}
+
+/** @param {readonly string[]} lanes @param {string} name @returns {Set<LaneFlag>} */
+export function laneFlags(lanes, name) {
+  const text = lanes.find((one) => laneOf(one) === name) ?? "";
+  return new Set(/** @type {LaneFlag[]} */ (text.split(".").slice(1)));
+}
+
+/** Names of the pinned lanes in their order. @param {readonly string[]} lanes */
+export const pinnedLanes = (lanes) => lanes.flatMap((text) => (laneFlags([text], laneOf(text) ?? "").has("pin") ? [String(laneOf(text))] : []));
+
+/** With a flag of a lane the other way. @param {readonly string[]} lanes @param {string} name @param {LaneFlag} flag */
+export function withLaneFlag(lanes, name, flag) {
+  const flags = laneFlags(lanes, name);
+  if (!flags.delete(flag)) flags.add(flag);
+  const text = [name, ...flags].join(".");
+  const known = lanes.some((one) => laneOf(one) === name);
+  return soundLanes(known ? lanes.map((one) => (laneOf(one) === name ? text : one)) : [...lanes, text]);
+}
+
+/** With these lanes pinned in this order, and no others. @param {readonly string[]} lanes @param {readonly string[]} names */
+export function withPinned(lanes, names) {
+  const pinned = names.map((name) => [name, "pin", ...[...laneFlags(lanes, name)].filter((flag) => flag !== "pin")].join("."));
+  const others = lanes.filter((one) => !names.includes(laneOf(one) ?? "")).map((one) => one.replace(".pin", ""));
+  return soundLanes([...pinned, ...others]);
+}
+
 // The shown steps as a window on those of the run: panned, zoomed, dragged, following.
 
 /** @typedef {import("../types.js").StepRange} StepRange */
@@ -181,12 +225,12 @@ export function zoomed(window, whole, factor) {
   return panned({ start, stop: start + width }, whole, 0);
 }
 
-/** How the URL says it: all steps need no edges. @param {StepRange} window @param {StepRange} whole @returns {Partial<ViewState>} */
+/** As the URL has it: all steps need no edges. @param {StepRange} window @param {StepRange} whole @returns {Partial<ViewState>} */
 export function patchOf(window, whole) {
   return widthOf(window) >= widthOf(whole) ? { start: null, stop: null } : { start: window.start, stop: window.stop };
 }
 
-/** How the URL says that the newest steps are shown. @param {number} width @param {StepRange} whole @returns {Partial<ViewState>} */
+/** How the URL states that the newest steps are shown. @param {number} width @param {StepRange} whole @returns {Partial<ViewState>} */
 const newest = (width, whole) => ({ last: width >= widthOf(whole) ? null : width });
 
 /** @param {ViewState} state @param {Reach} run @param {number} share of the window; negative: earlier @returns {Partial<ViewState>} */
@@ -245,5 +289,5 @@ const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
 // Which steps the reader wants to see, as opposed to how far the run has come.
 
-/** The same as long as nobody chooses other steps, though there are ever more of them. @param {import("../charts/lanes/lane.js").View} view @param {number} [columns] */
+/** The same as long as nobody chooses other steps, though there are ever more of them. @param {{state: import("../types.js").ViewState}} view @param {number} [columns] */
 export const viewKey = ({ state: { start, stop, last } }, columns = 0) => JSON.stringify([start, stop, last, columns]);

@@ -2,9 +2,8 @@
 // unescaped.
 
 import { shorten } from "../format/numbers.js";
-import { labels, stepTicks } from "./axis.js";
-import { labelledRows, thinned } from "./cells/state_geometry.js";
-import { axisRange, pixelOf } from "./frame.js";
+import { axisRange, labelledRows, labels, pixelOf, stepTicks, thinned, withRow } from "./frame.js";
+import { worstRow } from "./heatmap.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {import("./theme.js").Palette} Palette */
@@ -21,7 +20,7 @@ const FEW_LETTERS = 20;
 
 export const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 
-/** Said, because Plotly would look for dates among the values and measure the labels for an angle: 20 of 140 ms of drawing. */
+/** Set, because Plotly would search for dates among the values and measure the labels for an angle: 20 of 140 ms of drawing. */
 const PLAIN = { type: "linear", tickangle: 0 };
 
 /**
@@ -53,6 +52,7 @@ function stepAxis(frame, palette) {
     ...PLAIN,
     range: axisRange(frame.range),
     ...labels(stepTicks(frame), frame),
+    showticklabels: !frame.isBare,
     gridcolor: palette.line,
     zeroline: false,
     ticks: "outside",
@@ -87,7 +87,7 @@ const NOTHING = Object.freeze({ type: "scatter", mode: "markers", x: [null], y: 
  * @returns {Drawing}
  */
 export function heatmapDrawing(model, frame, palette) {
-  const layout = layoutOf(frame, palette, rowAxis(model, frame));
+  const layout = layoutOf(frame, palette, rowAxis(model, frame, "states" in model ? worstRow(/** @type {any} */ (model)) : null));
   const xaxis = { ...stepAxis(frame, palette), showgrid: false }; // it would lie on the cells
   return { traces: [NOTHING, markTrace(model.markSteps, frame, palette)], layout: { ...layout, xaxis } };
 }
@@ -97,9 +97,9 @@ function labelOf(row, room) {
   return shorten(row.label.length > room && room < FEW_LETTERS ? row.label.replace(/ \w+$/, "") : row.label, room);
 }
 
-/** @param {{rows: import("../types.js").HeatmapRow[]}} model @param {Frame} frame */
-function rowAxis({ rows }, frame) {
-  const labelled = labelledRows(rows.length, frame.plotHeight, LABEL_SPACING);
+/** @param {{rows: import("../types.js").HeatmapRow[]}} model @param {Frame} frame @param {number | null} worst row that has its label whatever happens */
+function rowAxis({ rows }, frame, worst) {
+  const labelled = withRow(labelledRows(rows.length, frame.plotHeight, LABEL_SPACING), worst, (rows.length * LABEL_SPACING) / Math.max(1, frame.plotHeight));
   const room = Math.floor((frame.margin.l - 10) / LETTER);
   return {
     range: [rows.length - 0.5, -0.5],

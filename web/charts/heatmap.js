@@ -1,10 +1,8 @@
-// Heatmaps: decodes what the server sends, finds the worst cells, and colours cells by value and state. Pure.
+// Heatmaps: decodes what the server sends, finds the worst cells, and where the cells lie on a plot. Pure.
 
 import { decode } from "../format/typed_array.js";
 import { axisRange } from "./frame.js";
-import { SCALE_TOP, STATE, STATE_WORDS, isNonfinite, plotlyScale } from "./headroom.js";
-import { HEADROOM, valueText } from "./statistics.js";
-import { channels } from "./theme.js";
+import { HEADROOM, STATE, STATE_LABELS, badnessOf as howBad, isNonfinite, valueText } from "./statistics.js";
 
 /** @typedef {import("../types.js").FigureAnswer} FigureAnswer */
 /** @typedef {import("./statistics.js").Statistic} Statistic */
@@ -12,7 +10,7 @@ import { channels } from "./theme.js";
 /** @typedef {{row: number, column: number, state: number, bits: number, statistic?: Statistic | null}} Cell `bits`: the value on the statistic's scale */
 /**
  * @typedef {object} HeatmapModel
- * @property {any} trace as served
+ * @property {string} name of what the cells hold
  * @property {HeatmapRow[]} rows
  * @property {number} columns
  * @property {ArrayLike<number>} z
@@ -20,22 +18,22 @@ import { channels } from "./theme.js";
  * @property {number} x0
  * @property {number} dx
  * @property {Statistic | null} [statistic] what the cells hold; null is headroom
- * @property {import("../pages/layers/module_tree.js").Module[]} [modules] of the tensors shown, where they were asked for
+ * @property {import("../types.js").Module[]} [modules] of the tensors shown, where they were asked for
  * @property {number} [units] of a figure whose columns are tensors: how many, a closed module being one
  * @property {number[]} markSteps centres of the columns that hold a NaN or Inf
+ * @property {import("../types.js").FigureMeta} meta
  */
 
 /** @param {FigureAnswer} answer @returns {HeatmapModel} */
 export function readHeatmap({ figure, meta }) {
-  const trace = figure.data[0];
+  const { name = "", x0 = 0, dx = 1, z } = figure.data[0] ?? {};
   const rows = meta.rows ?? [];
   const states = decode(meta.states);
-  const { x0 = 0, dx = 1 } = trace;
   const { statistic = null, modules, units } = /** @type {any} */ (meta);
   return {
-    trace, rows, states, x0, dx, modules, units,
+    name, rows, states, x0, dx, modules, units, meta,
     statistic: statistic?.name === HEADROOM ? null : statistic,
-    z: decode(trace.z),
+    z: decode(z),
     columns: rows.length ? states.length / rows.length : 0,
     markSteps: (meta.nonfinite_columns ?? []).map((column) => x0 + column * dx),
   };
@@ -53,11 +51,11 @@ export function columnAt(model, step) {
   return column >= 0 && column < model.columns ? column : null;
 }
 
-/** The steps a column stands for. @param {HeatmapModel} model @param {number} column */
+/** The steps a column stands for: the last one ends with what is shown. @param {HeatmapModel} model @param {number} column */
 export function columnSteps(model, column) {
   const edge = (/** @type {number} */ at) => Math.ceil(model.x0 + (at - 0.5) * model.dx - 1e-6);
   const start = Math.max(0, edge(column));
-  return { start, stop: Math.max(start + 1, edge(column + 1)) };
+  return { start, stop: Math.max(start + 1, Math.min(edge(column + 1), model.meta?.stop ?? Infinity)) };
 }
 
 /** Greater is worse: NaN and Inf are alike, any value is worse than none, and what was observed than what was not. @param {number} state @param {number} bits @param {Statistic | null | undefined} statistic */
@@ -65,7 +63,7 @@ function badness(state, bits, statistic) {
   if (isNonfinite(state)) return Infinity;
   if (state !== STATE.value && state !== STATE.saturated) return -1e6 - state;
   if (!Number.isFinite(bits)) return -1e6;
-  return statistic?.worst === "most" ? bits : -bits;
+  return howBad(statistic, bits);
 }
 
 /** @param {Cell} cell */
@@ -77,15 +75,15 @@ const badnessOf = ({ state, bits, statistic }) => badness(state, bits, statistic
  * @param {HeatmapModel} model @param {number} first @param {number} count @param {number} stride
  */
 function worst({ states, z, statistic }, first, count, stride) {
-  let found = -1;
+  let worstAt = -1;
   let most = NaN;
   for (let i = 0, at = first; i < count; i += 1, at += stride) {
     const bad = badness(states[at], z[at], statistic);
-    if (found >= 0 && !(bad > most)) continue;
-    found = at;
+    if (worstAt >= 0 && !(bad > most)) continue;
+    worstAt = at;
     most = bad;
   }
-  return found;
+  return worstAt;
 }
 
 /** @param {HeatmapModel} model @param {number} column */
@@ -108,6 +106,17 @@ export function worstRows(model, limit) {
     .slice(0, limit);
 }
 
+/** The row where a NaN or Inf was first, else the one with the worst value; null where all are alike. @param {HeatmapModel} model */
+export function worstRow(model) {
+  const { states, z, rows, columns, statistic } = model;
+  if (rows.length < 2 || !columns) return null;
+  const at = worst(model, 0, states.length, 1);
+  if (at < 0 || !(isNonfinite(states[at]) || Number.isFinite(z[at]))) return null;
+  if (!isNonfinite(states[at])) return badness(states[at], z[at], statistic) > -1e6 ? Math.floor(at / columns) : null;
+  const column = Math.min(...model.rows.map((_, row) => worst(model, row * columns, columns, 1)).filter((one) => isNonfinite(states[one])).map((one) => one % columns));
+  return worstInColumn(model, column)?.row ?? null;
+}
+
 /** Infinity is equal to itself. @param {number} a @param {number} b */
 const compare = (a, b) => (a === b ? 0 : a - b);
 
@@ -117,9 +126,18 @@ const began = (cell) => (isNonfinite(cell.state) ? cell.column : 0);
 /** 5.1 bits, saturated 0.06 bits, 6.27e4, NaN, not observed. @param {Cell} cell */
 export function cellText({ state, bits, statistic }) {
   if (state === STATE.value) return valueText(statistic, bits);
-  const { word } = STATE_WORDS[state] ?? { word: "unknown" };
+  const { label } = STATE_LABELS[state] ?? { label: "unknown" };
   const counts = state === STATE.saturated || (isNonfinite(state) && statistic?.scale === "count");
-  return counts ? `${word}, ${valueText(statistic, bits)}` : word;
+  return counts ? `${label}, ${valueText(statistic, bits)}` : label;
+}
+
+/** In the address, that all modules are open where some would be closed otherwise: no module has this name. */
+export const NONE_CLOSED = ".";
+
+/** The closed modules once one is opened: of the reader's choice, or of the server's. @param {readonly string[]} closed @param {Pick<HeatmapModel, "meta"> | null} model @param {string} path @returns {string[]} */
+export function closedWithout(closed, model, path) {
+  const left = (closed.length ? closed : model?.meta.closed ?? []).filter((one) => one !== path);
+  return left.length || closed.length ? left : [NONE_CLOSED];
 }
 
 /** @param {HeatmapRow} row */
@@ -127,32 +145,11 @@ export function rowName(row) {
   return row.count > 1 ? `${row.label} (worst of ${row.count})` : row.label;
 }
 
-// What is painted of a heatmap, and where: a colour a value, a pattern a state.
+// Where cells are drawn: under the plot of a page, and as Plotly's own in a file.
 
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {import("./drawing.js").Drawing} Drawing */
-/**
- * @typedef {object} HeatCells
- * @property {number} rows
- * @property {number} columns
- * @property {number} x0 centre of the first column
- * @property {number} dx
- * @property {ArrayLike<number>} z row by row; not finite: no colour
- * @property {ArrayLike<number>} states
- * @property {number} low at and below it all has the first colour
- * @property {number} high
- * @property {readonly [number, string][]} colours by their place between low and high, 0 to 1
- */
-
-/**
- * On the headroom scale, unless said otherwise.
- * @param {{rows: readonly unknown[]} & Pick<HeatCells, "columns" | "x0" | "dx" | "z" | "states">} model @param {import("./theme.js").Palette} palette
- * @param {Partial<Pick<HeatCells, "low" | "high" | "colours">>} [scale]
- * @returns {HeatCells}
- */
-export function heatCells({ rows, columns, x0, dx, z, states }, palette, scale) {
-  return { rows: rows.length, columns, x0, dx, z, states, low: 0, high: SCALE_TOP, colours: plotlyScale(palette.headroom), ...scale };
-}
+/** What is painted of a model: z row by row, where not finite without a colour; `states`, a pattern each. @typedef {Pick<HeatmapModel, "columns" | "x0" | "dx" | "z" | "states"> & {rows: readonly unknown[]} & import("./colours.js").CellColours} HeatCells */
 
 /** Where the cells lie on the plot, in its pixels: wider than it where a part of them is shown. @param {HeatCells} cells @param {Frame} frame */
 export function cellsBox({ columns, x0, dx }, { plotWidth, plotHeight, range }) {
@@ -161,43 +158,12 @@ export function cellsBox({ columns, x0, dx }, { plotWidth, plotHeight, range }) 
   return { left: (x0 - dx / 2 - start) * scale, width: Math.max(1, columns * dx * scale), height: plotHeight };
 }
 
-/** Colours of a scale that is looked up: more than a screen tells apart. */
-const SHADES = 1024;
-
-/**
- * The colours between those of a scale: of `SHADES` equal parts red, green, blue and opaque.
- * @param {readonly [number, string][]} colours
- */
-export function shadesOf(colours) {
-  const shades = new Uint8ClampedArray(4 * SHADES);
-  const stops = colours.map(([at, colour]) => ({ at, parts: channels(colour) }));
-  for (let i = 0, below = 0; i < SHADES; i += 1) {
-    const at = i / (SHADES - 1);
-    while (below < stops.length - 2 && at > stops[below + 1].at) below += 1;
-    const [from, to] = [stops[below], stops[below + 1]];
-    const share = (at - from.at) / (to.at - from.at);
-    shades.set([...from.parts.map((part, c) => part + (to.parts[c] - part) * share), 255], 4 * i);
-  }
-  return shades;
-}
-
-/** A pixel a cell; transparent where there is no value. @param {HeatCells} cells @param {Uint8ClampedArray} shades of `shadesOf` */
-export function cellPixels({ z, low, high }, shades) {
-  const pixels = new Uint32Array(z.length);
-  const colours = new Uint32Array(shades.buffer);
-  const scale = (SHADES - 1) / (high - low);
-  for (let i = 0; i < z.length; i += 1) {
-    if (Number.isFinite(z[i])) pixels[i] = colours[Math.max(0, Math.min(SHADES - 1, Math.round((z[i] - low) * scale)))];
-  }
-  return new Uint8ClampedArray(pixels.buffer);
-}
-
 /** With its cells, as a file has them: as Plotly's heatmap, which has a scale, and the states as an image. @param {Drawing} drawing @param {HeatCells} cells @param {Frame} frame @param {string} states data URL of a picture of the plot @returns {Drawing} */
 export function withCells({ traces, layout }, cells, frame, states) {
   const { rows, columns, x0, dx, z, low, high, colours } = cells;
-  const lines = Array.from({ length: rows }, (_, row) => Array.from({ length: columns }, (_each, column) => z[row * columns + column]));
+  const lines = rows.map((_, row) => Array.from({ length: columns }, (_each, column) => z[row * columns + column]));
   const heat = { type: "heatmap", z: lines, x0, dx, y0: 0, dy: 1, zmin: low, zmax: high, zsmooth: false, colorscale: colours, showscale: false, hoverinfo: "skip" };
-  return { traces: [heat, ...traces], layout: { ...layout, images: [plotImage(states, rows, frame)] } };
+  return { traces: [heat, ...traces], layout: { ...layout, images: [plotImage(states, rows.length, frame)] } };
 }
 
 /** @param {string} source @param {number} rows @param {Frame} frame */

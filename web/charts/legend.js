@@ -1,9 +1,9 @@
-// The legends of heatmaps: the scale of colours, and how each state looks.
+// The legends of heatmaps: the scale of colours, and how each state is drawn.
 
 import { el, replace } from "../format/dom.js";
-import { paintSwatch } from "./cells/state_canvas.js";
-import { SCALE_BITS, SCALE_TOP, STATE, STATE_WORDS } from "./headroom.js";
-import { choiceOf, ticksOf } from "./statistics.js";
+import { paintSwatch } from "./cells/patterns.js";
+import { SCALES, costShare, gradient, scaleOf } from "./colours.js";
+import { SCALE_BITS, SCALE_TOP, STATE, STATE_LABELS, ticksOf } from "./statistics.js";
 import { onTheme, palette } from "./theme.js";
 
 const SHOWN = [STATE.saturated, STATE.inf, STATE.nan, STATE.zero, STATE.notObserved, STATE.stale];
@@ -11,29 +11,50 @@ const SHOWN = [STATE.saturated, STATE.inf, STATE.nan, STATE.zero, STATE.notObser
 /** @returns {{element: HTMLElement, destroy: () => void}} */
 export function createLegend() {
   const element = el("div", { class: "legend", role: "note", "aria-label": "Legend: headroom in bits and the states of a cell" });
-  const paint = () => replace(element, scaleBar(), ...SHOWN.map(stateItem), mark());
+  const paint = () => replace(element, headroomBar(), ...SHOWN.map(stateItem), mark());
   paint();
   return { element, destroy: onTheme(paint) };
 }
 
-function scaleBar() {
-  const ticks = SCALE_BITS.map((bits) => {
-    const tick = el("span", {}, bits === SCALE_TOP ? `${bits}+ bits` : bits);
-    tick.style.left = `${(bits / SCALE_TOP) * 100}%`;
+/** A bar with all colours of a scale, and texts along it. @param {import("./colours.js").ColourScale} scale @param {readonly {at: number, text: string}[]} ticks `at`: 0 to 1 */
+export function colourBar(scale, ticks) {
+  const bar = el("div", { class: "legend-bar" });
+  bar.style.background = gradient(scale);
+  const texts = ticks.map(({ at, text }) => {
+    const tick = el("span", {}, text);
+    tick.style.left = `${100 * at}%`;
     return tick;
   });
-  return el("div", { class: "legend-scale" }, el("div", { class: "legend-bar" }), el("div", { class: "legend-ticks" }, ...ticks));
+  return el("div", { class: "legend-scale" }, bar, el("div", { class: "legend-ticks" }, ...texts));
+}
+
+const headroomBar = () => colourBar(SCALES.headroom, SCALE_BITS.map((bits) => ({ at: bits / SCALE_TOP, text: bits === SCALE_TOP ? `${bits}+ bits` : String(bits) })));
+
+/** @param {import("./colours.js").CostScale} scale */
+export function costBar(scale) {
+  const bar = colourBar(SCALES.cost, scale.ticks.map((value) => ({ at: costShare(value, scale), text: scale.text(value) })));
+  bar.classList.add("is-cost");
+  return bar;
 }
 
 /** @param {number} state */
 function stateItem(state) {
-  const { word, help } = STATE_WORDS[state];
-  return el("span", { class: "legend-item", title: help }, paintSwatch(state, palette(), 22, 14), ` ${word}`);
+  const { label, help } = STATE_LABELS[state];
+  return el("span", { class: "legend-item", title: help }, paintSwatch(state, palette(), 22, 14), ` ${label}`);
 }
+
+/** @param {string} swatch its class @param {string} style @param {string} text */
+const item = (swatch, style, text) => el("span", { class: "legend-item" }, el("span", { class: swatch, "data-style": style, "aria-hidden": "true" }), text);
+
+/** What a filled area means. @param {string} style `data-style` of its swatch @param {string} text */
+export const areaItem = (style, text) => item("swatch", style, text);
+
+/** What a line means. @param {string} style `data-style` of its swatch @param {string} text */
+export const lineItem = (style, text) => item("swatch is-line", style, text);
 
 const mark = () => el("span", { class: "legend-item" }, el("span", { class: "legend-mark", "aria-hidden": "true" }, "▼"), " column with NaN or Inf");
 
-// The scale of what the heatmap shows, and the look of every state. Headroom has the legend that all pages share.
+// The scale of what the heatmap shows, and how each state is drawn. Headroom has the legend that all pages share.
 
 /** @typedef {import("./statistics.js").Statistic} Statistic */
 
@@ -47,9 +68,8 @@ export function createStatisticLegend() {
   function paint() {
     if (!shown || shown.scale === "bits") return;
     own.setAttribute("aria-label", `Legend: ${shown.title.toLowerCase()} and the states of a cell`);
-    const isFullSet = choiceOf(shown.name)?.needs.includes("full_numel");
-    const states = shown.scale === "log2" ? [STATE.inf, STATE.nan, STATE.zero, STATE.notObserved, STATE.stale] : [STATE.inf, STATE.nan, STATE.notObserved, STATE.stale];
-    replace(own, statisticBar(shown), ...states.map(stateItem), isFullSet && blank(), mark());
+    const states = ["log2", "change", "ratio"].includes(shown.scale) ? [STATE.inf, STATE.nan, STATE.zero, STATE.notObserved, STATE.stale] : [STATE.inf, STATE.nan, STATE.notObserved, STATE.stale];
+    replace(own, statisticBar(shown), ...states.map(stateItem), shown.is_full_set && blank("not measured", "Measured only at the steps that have the full set"), shown.scale === "change" && blank("nothing before it", "The first column has no steps before it to be compared with"), mark());
   }
 
   const stop = onTheme(paint);
@@ -73,13 +93,8 @@ export function createStatisticLegend() {
 
 /** @param {Statistic} statistic */
 function statisticBar(statistic) {
-  const ticks = ticksOf(statistic).map(({ at, text }) => {
-    const tick = el("span", {}, text);
-    tick.style.left = `${at * 100}%`;
-    return tick;
-  });
-  const bar = el("div", { class: "legend-scale" }, el("div", { class: "legend-bar is-sequential" }), el("div", { class: "legend-ticks" }, ...ticks));
-  return el("div", {}, el("span", { class: "legend-name" }, statistic.title), bar);
+  return el("div", {}, el("span", { class: "legend-name" }, statistic.title), colourBar(SCALES[scaleOf(statistic)], ticksOf(statistic)));
 }
 
-const blank = () => el("span", { class: "legend-item", title: "Measured only at the steps that have the full set" }, el("span", { class: "swatch" }), " not measured");
+/** @param {string} text @param {string} title */
+const blank = (text, title) => el("span", { class: "legend-item", title }, el("span", { class: "swatch" }), ` ${text}`);

@@ -1,22 +1,20 @@
 // Line charts: decodes what the server sends, and turns it into Plotly traces. Pure.
 
-import { magnitude, scale } from "../format/numbers.js";
+import { magnitude, reading, scale } from "../format/numbers.js";
 import { decode } from "../format/typed_array.js";
 import { escapePlotText, layoutOf, markTrace } from "./drawing.js";
 
-/** @typedef {{name: string, x: ArrayLike<number>, y: ArrayLike<number>, last: number | null}} Series */
+/** @typedef {{name: string, x: ArrayLike<number>, y: ArrayLike<number>}} Series */
 /** @typedef {{series: Series[], markSteps: number[], meta: import("../types.js").FigureMeta}} LinesModel */
 
 /** @param {import("../types.js").FigureAnswer} answer @returns {LinesModel} */
 export function readLines({ figure, meta }) {
-  return { series: figure.data.map(readSeries), markSteps: meta.nonfinite_steps ?? [], meta };
+  const series = figure.data.map(({ name, x, y }) => ({ name, x: decode(x), y: decode(y) }));
+  return { series, markSteps: meta.nonfinite_steps ?? [], meta };
 }
 
-/** @param {any} trace @returns {Series} */
-function readSeries(trace) {
-  const y = decode(trace.y);
-  return { name: String(trace.name ?? ""), x: decode(trace.x), y, last: Array.from(y).findLast(Number.isFinite) ?? null };
-}
+/** What there is to draw where nothing was asked for. @returns {LinesModel} */
+export const noLines = () => ({ series: [], markSteps: [], meta: { start: 0, stop: 0, steps_per_column: 1, note: "" } });
 
 /** Points that have a value, as pairs. @param {Series | undefined} series */
 export function points(series) {
@@ -129,6 +127,8 @@ export function cadenceNote(amax, amin, stepsPerColumn) {
 
 /** With fewer points than this, each is drawn as a dot as well: a lone point has no line. */
 const FEW = 80;
+/** Pixels of plot for a label at its left. */
+const LABEL_ROOM = 20;
 /** Octaves beyond the limits, for their labels. */
 const LIMIT_ROOM = 3;
 /** Height of a skipped step's tick, which stands on the axis. Pixels. */
@@ -153,14 +153,86 @@ const marksTrace = (at, marker) => ({ type: "scatter", mode: "markers", ...at, h
 
 /**
  * Lines over a plain axis from zero or from the data.
- * @param {{colours: LineColour[], unit: string, fromZero?: boolean}} style
- * @returns {(model: LinesModel, frame: Frame, palette: Palette) => Drawing}
+ * @param {{colours: LineColour[], unit: string, fromZero?: boolean, ends?: [number, number]}} style
+ * @returns {(model: LinesModel, frame: Frame, palette: Palette, shown?: {isLog?: boolean, isSmooth?: boolean}) => Drawing}
  */
-export const plainLines = ({ colours, unit, fromZero }) => (model, frame, palette) => {
-  const traces = model.series.map((series, i) => lineTrace(series, palette[colours[i] ?? "muted"], "linear")).reverse();
-  const yaxis = { nticks: 4, ticksuffix: unit, rangemode: fromZero ? "tozero" : "normal" };
-  return { traces: [...traces, markTrace(model.markSteps, frame, palette)], layout: layoutOf(frame, palette, yaxis) };
+export const plainLines = ({ colours, unit, fromZero, ends }) => (model, frame, palette, { isLog = false, isSmooth = false } = {}) => {
+  const colourOf = (/** @type {number} */ i) => palette[colours[i] ?? "muted"];
+  const traces = model.series.flatMap((series, i) => {
+    const line = lineTrace(series, colourOf(i), "linear");
+    return isSmooth ? [lineTrace(smoothed(series), colourOf(i), "linear"), { ...line, opacity: FAINT }] : [line];
+  });
+  const values = model.series.flatMap((series) => points(series).map(({ y }) => y));
+  const yaxis = isLog ? logAxis(values) : valueAxis(values, { unit, fromZero, ends });
+  return { traces: [...traces.reverse(), markTrace(model.markSteps, frame, palette)], layout: layoutOf(frame, palette, yaxis) };
 };
+
+/** Of the line before smoothing, behind the smooth one. */
+const FAINT = 0.28;
+/** Of the mean so far in a smoothed value. */
+const SMOOTH = 0.9;
+
+/** Exponential moving average of a series, without the pull of its beginning to zero; holes stay. @param {Series} series @returns {Series} */
+export function smoothed({ name, x, y }) {
+  let mean = 0;
+  let weight = 0;
+  const smooth = Array.from(y, (value) => {
+    if (!Number.isFinite(value)) return NaN;
+    mean = SMOOTH * mean + (1 - SMOOTH) * value;
+    weight = SMOOTH * weight + (1 - SMOOTH);
+    return mean / weight;
+  });
+  return { name, x, y: smooth };
+}
+
+/** Room beyond the values, as a share of their span; of one value alone, as a share of it. */
+const AXIS_ROOM = 0.08;
+const LONE_ROOM = 0.5;
+/** Labels of an axis, at most. */
+const LABELS = 3;
+
+/**
+ * The axis of some values: of a constant one it is as fine as the value is small, where Plotly would show it from -1 to 1.
+ * @param {readonly number[]} values @param {{unit: string, fromZero?: boolean, ends?: [number, number]}} style
+ */
+export function valueAxis(values, { unit, fromZero = false, ends }) {
+  const range = ends ?? valueRange(values, fromZero);
+  const ticks = roundValues(range, LABELS);
+  return { range, tickvals: ticks, ticktext: ticks.map((value) => `${reading(value)}${unit}`) };
+}
+
+/** @param {readonly number[]} values @param {boolean} fromZero @returns {[number, number]} */
+function valueRange(values, fromZero) {
+  if (!values.length) return [0, 1];
+  const low = values.reduce((a, b) => Math.min(a, b));
+  const high = values.reduce((a, b) => Math.max(a, b));
+  const room = high > low ? AXIS_ROOM * (high - low) : LONE_ROOM * Math.abs(high) || 1;
+  return fromZero && low >= 0 ? [0, high === 0 ? 1 : high + AXIS_ROOM * high] : [low - room, high + room];
+}
+
+/** Round values within a range. @param {readonly [number, number]} range @param {number} most */
+function roundValues([low, high], most) {
+  const span = high - low;
+  const power = 10 ** Math.floor(Math.log10(span / most));
+  const every = [1, 2, 2.5, 5, 10, 20].map((digit) => digit * power).find((one) => Math.floor(high / one) - Math.ceil(low / one) < most) ?? span;
+  const first = Math.ceil(low / every);
+  const count = Math.max(0, Math.floor(high / every) - first + 1);
+  return Array.from({ length: count }, (_, i) => Number(((first + i) * every).toPrecision(12)));
+}
+
+/** Powers of ten. @param {readonly number[]} values those that are not positive have no place on it */
+function logAxis(values) {
+  const powers = values.filter((value) => value > 0).map(Math.log10);
+  if (!powers.length) return { type: "log", range: [0, 1], tickvals: [], ticktext: [] };
+  const low = powers.reduce((a, b) => Math.min(a, b));
+  const high = powers.reduce((a, b) => Math.max(a, b));
+  const room = Math.max(0.05, AXIS_ROOM * (high - low));
+  const range = /** @type {[number, number]} */ ([low - room, high + room]);
+  const whole = Array.from({ length: Math.max(0, Math.floor(range[1]) - Math.ceil(range[0]) + 1) }, (_, i) => 10 ** (Math.ceil(range[0]) + i));
+  const every = Math.ceil(whole.length / LABELS);
+  const ticks = whole.length > 1 ? whole.filter((_, i) => i % every === 0) : roundValues([10 ** range[0], 10 ** range[1]], LABELS).filter((value) => value > 0);
+  return { type: "log", range, tickvals: ticks, ticktext: ticks.map((value) => reading(value)) };
+}
 
 /** Stairs in powers of two, with skipped steps along the bottom. @param {LinesModel} model @param {Frame} frame @param {Palette} palette @returns {Drawing} */
 export function scaleLines(model, frame, palette) {
@@ -170,7 +242,7 @@ export function scaleLines(model, frame, palette) {
   const foot = 2 ** (span.low + ((span.high - span.low) * (TICK / 2 + 1)) / frame.plotHeight);
   const marks = marksTrace({ x, y: x.map(() => foot) }, { symbol: "line-ns-open", size: TICK, color: palette.bad, line: { width: 1.5 } });
   const traces = [lineTrace(stairs, palette.accent, "hv"), marks];
-  return { traces, layout: layoutOf(frame, palette, log2Axis(span, 4)) };
+  return { traces, layout: layoutOf(frame, palette, log2Axis(span, Math.max(2, Math.floor(frame.plotHeight / LABEL_ROOM)))) };
 }
 
 /** amax as a line, amin as dots, the dtype's limits as labelled lines. @param {LinesModel} model @param {Frame} frame @param {Palette} palette @returns {Drawing} */

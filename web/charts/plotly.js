@@ -30,7 +30,7 @@ export function load() {
 const plotly = () => /** @type {any} */ (window).Plotly;
 
 const CONFIG = {
-  staticPlot: true, // pointers and keys are ours: Plotly would draw a dragged range itself, and only then say so
+  staticPlot: true, // pointers and keys are ours: Plotly would draw a dragged range itself, and only then report it
   displayModeBar: false,
   displaylogo: false,
   responsive: false, // lanes watch their own width, because a new width needs new columns
@@ -47,11 +47,11 @@ export function purge(node) {
 }
 
 /**
- * A drawing of its own, as a file's content.
- * @param {Drawing} drawing whose layout says how large it is @param {"png" | "svg"} format
+ * A drawing of its own as a PNG, two of its pixels to one of the screen.
+ * @param {Drawing} drawing whose layout has its size
  * @returns {Promise<string>} a data URL
  */
-export function pictureUrl({ traces, layout }, format) {
+export function pngUrl({ traces, layout }) {
   const { width, height } = /** @type {{width: number, height: number}} */ (layout);
-  return plotly().toImage({ data: traces, layout, config: { staticPlot: true } }, { format, width, height, scale: format === "png" ? 2 : 1 });
+  return plotly().toImage({ data: traces, layout, config: { staticPlot: true } }, { format: "png", width, height, scale: 2 });
 }

@@ -1,71 +1,100 @@
-// The statistics that a heatmap can show of a layer: names, values as text, and scale. Pure.
+// What the cells of a heatmap hold: a statistic, as text and on its scale, or a state in place of a value. Pure.
 
 import { bits, magnitude, plural, superscript } from "../format/numbers.js";
 
-/** @typedef {"bits" | "log2" | "fraction" | "count"} ScaleName */
+/** @typedef {"bits" | "log2" | "fraction" | "count" | "change" | "ratio"} ScaleName */
 /**
- * As the server tells of it.
+ * As the server sends it.
  * @typedef {object} Statistic
  * @property {string} name
  * @property {string} title
  * @property {ScaleName} scale
- * @property {"least" | "most"} worst which end of the scale
+ * @property {"least" | "most" | "furthest"} worst which end of the scale, or what is furthest from 0
+ * @property {string} worst_title
+ * @property {boolean} is_full_set whether it is measured at some steps only
  * @property {number} low
  * @property {number} high
  */
 
 export const HEADROOM = "headroom_bits";
 
-/** The choices, with what each needs of the run's statistics. @type {readonly {name: string, title: string, help: string, needs: readonly string[]}[]} */
-const CHOICES = [
-  { name: HEADROOM, title: "Headroom", help: "Bits between the largest magnitude and the largest number of the dtype", needs: ["amax"] },
-  { name: "floor_room_bits", title: "Floor room (underflow)", help: "Bits between the smallest magnitude and the smallest normal number of the dtype", needs: ["full_numel", "amin"] },
-  { name: "amax", title: "Largest magnitude", help: "The largest finite magnitude", needs: ["amax"] },
-  { name: "amin", title: "Smallest magnitude", help: "The smallest finite magnitude that is not zero", needs: ["full_numel", "amin"] },
-  { name: "rms", title: "Root mean square", help: "The root of the mean square of the finite elements", needs: ["full_numel", "sum_sq"] },
-  { name: "zero_fraction", title: "Zero fraction", help: "The share of elements that are exactly zero", needs: ["full_numel", "zero_count"] },
-  { name: "subnormal_fraction", title: "Subnormal fraction", help: "The share of elements below the smallest normal number", needs: ["full_numel", "subnormal_count"] },
-  { name: "nonfinite_count", title: "Non-finite elements", help: "How many elements are NaN or Inf", needs: ["nan_count", "inf_count"] },
-];
+/** What heatmaps of layers show where the reader has chosen nothing: the server says it, from the data. @param {{default_statistic?: string}} run */
+export const defaultOf = (run) => run.default_statistic ?? HEADROOM;
 
-/** Those that a run has the statistics for; all where it does not tell. @param {readonly {name: string}[] | undefined} recorded */
-export function choicesOf(recorded) {
-  if (!recorded?.length) return CHOICES;
-  const names = new Set(recorded.map((one) => one.name));
-  return CHOICES.filter((choice) => choice.needs.every((name) => names.has(name)));
+/** One of a run's choices; "" is its default. @param {{derived?: readonly import("../types.js").StatisticChoice[], default_statistic?: string}} run @param {string} name */
+export const choiceOf = (run, name) => run.derived?.find((choice) => choice.name === (name || defaultOf(run))) ?? null;
+
+/** Greater is worse. @param {Statistic | {worst: Statistic["worst"]} | null | undefined} statistic null is headroom @param {number} value on its scale */
+export function badnessOf(statistic, value) {
+  if (statistic?.worst === "furthest") return Math.abs(value);
+  return statistic?.worst === "most" ? value : -value;
 }
 
-/** @param {string} name "" is headroom */
-export const choiceOf = (name) => CHOICES.find((choice) => choice.name === (name || HEADROOM)) ?? null;
-
-/** @type {Record<string, string>} */
-const WORST = {
-  floor_room_bits: "least floor room", amax: "largest magnitude", amin: "smallest magnitude", rms: "greatest root mean square",
-  zero_fraction: "greatest zero fraction", subnormal_fraction: "greatest subnormal fraction", nonfinite_count: "most non-finite elements",
-};
-
 /** What the worst value of it is called. @param {Statistic | null | undefined} statistic null is headroom */
-export const worstWords = (statistic) => WORST[statistic?.name ?? ""] ?? "least headroom";
+export const worstTitle = (statistic) => statistic?.worst_title ?? "least headroom";
 
-/** A value on the scale, in words: 5.1 bits, 6.27e4, 12.5 %, 3 elements. @param {Statistic | null | undefined} statistic null is headroom @param {number} value */
+/** A value on the scale, as text: 5.1 bits, 6.27e4, 12.5 %, 3 elements. @param {Statistic | null | undefined} statistic null is headroom @param {number} value */
 export function valueText(statistic, value) {
   const scale = statistic?.scale ?? "bits";
   if (!Number.isFinite(value)) return "not measured";
   if (scale === "bits") return bits(value);
-  if (scale === "log2") return magnitude(2 ** value);
+  if (scale === "change") return `${value < 0 ? "−" : "+"}${bits(Math.abs(value))}`;
+  if (scale === "log2" || scale === "ratio") return magnitude(2 ** value);
   if (scale === "count") return plural(Math.round(2 ** value - 1), "element");
   return `${Number((value * 100).toPrecision(3))} %`;
 }
 
 /** Places on the scale that get a label. @param {Statistic} statistic @returns {{at: number, text: string}[]} */
 export function ticksOf({ scale, low, high }) {
+  if (scale === "change") return [-8, -4, 0, 4, 8].map((value) => ({ at: (value - low) / (high - low), text: changeTick(value) }));
+  if (scale === "ratio") return [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1].map((value) => ({ at: (Math.log2(value) - low) / (high - low), text: value < 0.01 ? value.toExponential() : String(value) }));
   const places = scale === "fraction" ? [0, 0.25, 0.5, 0.75, 1] : scale === "log2" ? [-24, -14, 0, 8, 16] : [0, 8, 16, 24];
   return places.map((value) => ({ at: (value - low) / (high - low), text: tickText(scale, value) }));
 }
+
+/** @param {number} value bits */
+const changeTick = (value) => (value === 0 ? "usual" : `${value < 0 ? "−" : "+"}${Math.abs(value)}${Math.abs(value) === 8 ? " bits" : ""}`);
 
 /** @param {ScaleName} scale @param {number} value */
 function tickText(scale, value) {
   if (scale === "fraction") return `${value * 100} %`;
   if (scale === "count" && value === 0) return "none";
   return `2${superscript(value)}`;
+}
+
+// The headroom scale, and the states of a cell: codes, texts and order of badness.
+
+export const STATE = Object.freeze({ value: 0, saturated: 1, inf: 2, nan: 3, zero: 4, notObserved: 5, stale: 6 });
+
+/** Labels by code, and what a reader should know of each. */
+export const STATE_LABELS = Object.freeze([
+  { name: "value", label: "value", help: "finite, at least 1 bit of headroom" },
+  { name: "saturated", label: "saturated", help: "under 1 bit of headroom" },
+  { name: "inf", label: "Inf", help: "at least one Inf, no NaN" },
+  { name: "nan", label: "NaN", help: "at least one NaN" },
+  { name: "zero", label: "all zero", help: "every element was zero" },
+  { name: "not_observed", label: "not observed", help: "the hooks did not fire, or nothing arrived" },
+  { name: "stale", label: "stale", help: "this rank went silent while others went on" },
+]);
+
+/** Bits at the scale's colours. Fixed, never stretched to the data: two runs compare by eye. */
+export const SCALE_BITS = Object.freeze([0, 1, 2, 4, 6.4, 9.6, 16]);
+export const SCALE_TOP = 16;
+
+/** Worst last; the order in which states are painted, so that the worst lies on top. */
+export const PAINT_ORDER = Object.freeze([STATE.stale, STATE.notObserved, STATE.zero, STATE.saturated, STATE.inf, STATE.nan]);
+
+/** @param {number} state */
+export const isNonfinite = (state) => state === STATE.inf || state === STATE.nan;
+
+/** @param {string} name */
+export function stateLabel(name) {
+  return STATE_LABELS.find((state) => state.name === name)?.label ?? name;
+}
+
+/** Which colour of the scale a number of bits is nearest to from below, 0 to 6. @param {number | null} bits */
+export function heatOf(bits) {
+  if (bits === null) return null;
+  const above = SCALE_BITS.findIndex((at) => bits < at);
+  return above < 0 ? SCALE_BITS.length - 1 : Math.max(0, above - 1);
 }

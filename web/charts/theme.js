@@ -1,4 +1,6 @@
-// Light or dark theme, the palette read from the style sheets, and the colour scales.
+// Light or dark theme, and its palette as the browser resolves it: the colours of style.css, and the scales of colours.js.
+
+import { SCALES } from "./colours.js";
 
 const KEY = "rangewatch.theme";
 const CHOICES = /** @type {const} */ (["auto", "light", "dark"]);
@@ -17,7 +19,8 @@ const CHOICES = /** @type {const} */ (["auto", "light", "dark"]);
  * @property {string} warning
  * @property {string} nonfinite
  * @property {string} nonfiniteInk
- * @property {string[]} headroom
+ * @property {string} calm
+ * @property {Record<keyof typeof SCALES, import("./colours.js").ColourScale>} scales
  * @property {string[]} phases
  */
 
@@ -29,8 +32,8 @@ let cached = null;
 /** @returns {Choice} */
 export function themeChoice() {
   try {
-    const kept = localStorage.getItem(KEY);
-    return CHOICES.find((choice) => choice === kept) ?? "auto";
+    const stored = localStorage.getItem(KEY);
+    return CHOICES.find((choice) => choice === stored) ?? "auto";
   } catch {
     return "auto"; // storage may be forbidden; the theme then lasts as long as the page
   }
@@ -81,72 +84,15 @@ export function palette() {
 function readPalette() {
   const probe = document.createElement("i");
   document.body.append(probe);
-  const read = (/** @type {string} */ name) => {
-    probe.style.color = `var(--${name})`;
+  const resolved = (/** @type {string} */ colour) => {
+    probe.style.color = colour;
     return getComputedStyle(probe).color;
   };
-  const names = /** @type {const} */ (["panel", "ink", "muted", "line", "hatch", "accent", "second", "bad", "warning", "nonfinite"]);
-  const named = Object.fromEntries(names.map((name) => [name, read(name)]));
-  const headroom = [0, 1, 2, 3, 4, 5, 6].map((i) => read(`h${i}`));
-  const phases = [0, 1, 2, 3, 4, 5].map((i) => read(`p${i}`));
-  const nonfiniteInk = read("nonfinite-ink");
+  const names = /** @type {const} */ (["panel", "ink", "muted", "line", "hatch", "accent", "second", "bad", "warning", "calm", "nonfinite"]);
+  const named = Object.fromEntries(names.map((name) => [name, resolved(`var(--${name})`)]));
+  const scales = Object.fromEntries(Object.entries(SCALES).map(([name, scale]) => [name, scale.map(([at, colour]) => [at, resolved(colour)])]));
+  const phases = [0, 1, 2, 3, 4, 5].map((i) => resolved(`var(--p${i})`));
+  const nonfiniteInk = resolved("var(--nonfinite-ink)");
   probe.remove();
-  return /** @type {Palette} */ ({ ...named, headroom, phases, nonfiniteInk });
-}
-
-// The colours of magnitudes and shares: from pale to deep, told apart by lightness alone. Read from layers.css.
-
-const STOPS = [0, 1, 2, 3, 4, 5, 6];
-/** @type {string[] | null} */
-let cachedRamp = null;
-onTheme(() => (cachedRamp = null));
-
-/** Low first. @returns {string[]} */
-export function sequentialColours() {
-  cachedRamp ??= readColours();
-  return cachedRamp;
-}
-
-/** Resolved through an element, as `palette` does. */
-function readColours() {
-  const probe = document.createElement("i");
-  document.body.append(probe);
-  const found = STOPS.map((i) => {
-    probe.style.color = `var(--s${i})`;
-    return getComputedStyle(probe).color;
-  });
-  probe.remove();
-  return found;
-}
-
-// One sequential scale for costs and slowdowns: cool and pale while it does not matter, hot when it does.
-
-/**
- * @typedef {object} Scale
- * @property {number} low at and below it all is calm
- * @property {number} high at and above it is as hot as it gets
- * @property {readonly number[]} ticks
- * @property {(value: number) => string} text
- */
-
-/** Where a value lies on a logarithmic scale, 0 calm to 1 hot. @param {number} value @param {Pick<Scale, "low" | "high">} scale */
-export function share(value, { low, high }) {
-  if (!(value > low)) return 0;
-  return Math.min(1, Math.log(value / low) / Math.log(high / low));
-}
-
-/** @param {string} colour "rgb(1, 2, 3)", as the browser resolves it @returns {number[]} */
-export const channels = (colour) => (colour.match(/[\d.]+/g) ?? ["0", "0", "0"]).slice(0, 3).map(Number);
-
-/**
- * A colour between those of the ramp.
- * @param {readonly string[]} ramp hot first, as the palette's headroom colours are @param {number} at 0 calm to 1 hot
- * @returns {[number, number, number]}
- */
-export function colourAt(ramp, at) {
-  const place = (1 - at) * (ramp.length - 1);
-  const below = Math.min(ramp.length - 2, Math.floor(place));
-  const [from, to] = [channels(ramp[below]), channels(ramp[below + 1])];
-  const mixed = from.map((channel, i) => Math.round(channel + (to[i] - channel) * (place - below)));
-  return [mixed[0], mixed[1], mixed[2]];
+  return /** @type {Palette} */ (/** @type {unknown} */ ({ ...named, scales, phases, nonfiniteInk }));
 }

@@ -1,4 +1,4 @@
-// Builds DOM elements, and tells when one changes its width. Text only ever becomes a text node, so a hostile name
+// Builds DOM elements, and notices when one changes its width. Text only ever becomes a text node, so a hostile name
 // stays a name.
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -14,12 +14,8 @@ function applyProps(node, props) {
   }
 }
 
-/** @param {Child[]} children @returns {(Node | string)[]} */
-function present(children) {
-  return children
-    .filter((child) => child !== null && child !== undefined && child !== false)
-    .map((child) => (child instanceof Node ? child : String(child)));
-}
+/** @param {Child} child @returns {child is Node | string} numbers are turned into text by the browser */
+const isPresent = (child) => child !== null && child !== undefined && child !== false;
 
 /**
  * An element; a function among the props listens to the event of that name.
@@ -30,7 +26,7 @@ function present(children) {
 export function el(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   applyProps(node, props);
-  node.append(...present(children));
+  node.append(...children.filter(isPresent));
   return node;
 }
 
@@ -38,13 +34,13 @@ export function el(tag, props = {}, ...children) {
 export function svg(tag, props = {}, ...children) {
   const node = /** @type {SVGElement} */ (document.createElementNS(SVG, tag));
   applyProps(node, props);
-  node.append(...present(children));
+  node.append(...children.filter(isPresent));
   return node;
 }
 
 /** @param {Element} node @param {...Child} children */
 export function replace(node, ...children) {
-  node.replaceChildren(...present(children));
+  node.replaceChildren(...children.filter(isPresent));
 }
 
 /**

@@ -53,7 +53,7 @@ export function seconds(seconds) {
   return `${trim(seconds)} s`;
 }
 
-/** Whole units, as a person says it: 40 s, 14 min, 3 h, 2 d. @param {number} nanoseconds */
+/** Whole units, as a person writes it: 40 s, 14 min, 3 h, 2 d. @param {number} nanoseconds */
 export function duration(nanoseconds) {
   const s = Math.max(0, Math.floor(nanoseconds / 1e9));
   if (s < 60) return `${s} s`;
@@ -101,7 +101,7 @@ export const shape = (shape) => (shape.length ? shape.join(" x ") : "scalar");
 export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 
 /**
- * The end of a dotted name says most, and numbers tell names apart: other parts give way to their first letters, from the
+ * The end of a dotted name identifies it best, and numbers distinguish names: other parts give way to their first letters, from the
  * start on, and what is too long then to an ellipsis. @param {string} text @param {number} length
  */
 export function shorten(text, length) {
@@ -114,7 +114,7 @@ export function shorten(text, length) {
 /** d of decoder, n12 of node12. @param {string} part */
 const initial = (part) => part.replace(/^(\D)\D*(\d*)$/u, "$1$2");
 
-/** A name of any length as one that leaves room for the rest of the page; both its ends tell it apart. @param {string} text @param {number} [length] */
+/** A name of any length as one that leaves room for the rest of the page; both its ends identify it. @param {string} text @param {number} [length] */
 export function clip(text, length = 160) {
   const half = Math.floor(length / 2);
   return text.length <= length ? text : `${text.slice(0, half)} … ${text.slice(-half)}`;

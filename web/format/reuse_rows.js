@@ -1,4 +1,4 @@
-// Replaces rows or parts and reuses the nodes that stay the same, so that focus and selection are kept.
+// Replaces rows or parts and reuses the nodes that stay the same, so that focus and selection stay.
 
 /** What can have the focus within a row. */
 const CONTROLS = "a, button, input, select, summary";
@@ -14,8 +14,8 @@ export function reuseRows(parent, next) {
   const focused = placeOf(parent);
   const old = new Map(Array.from(parent.children, (row) => [keyOf(row), row]));
   const wanted = next.map((row) => sameOf(old.get(keyOf(row)), row));
-  const kept = new Set(wanted);
-  for (const row of [...parent.children]) if (!kept.has(row)) row.remove();
+  const remaining = new Set(wanted);
+  for (const row of [...parent.children]) if (!remaining.has(row)) row.remove();
   for (const [i, row] of wanted.entries()) {
     if (parent.children[i] !== row) parent.insertBefore(row, parent.children[i] ?? null);
   }
@@ -35,7 +35,7 @@ function placeOf(parent) {
   return row && control instanceof HTMLElement ? { key: keyOf(row), at: controlsOf(row).indexOf(control) } : null;
 }
 
-// New content in place of old, where a part that stays the same stays the same node: focus and selection are kept.
+// New content in place of old, where a part that stays the same stays the same node: focus and selection stay.
 
 /** @param {Element} place whose content is these parts alone, each at its own place @param {...(HTMLElement | null)} parts */
 export function reuseParts(place, ...parts) {

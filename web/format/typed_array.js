@@ -6,16 +6,6 @@ const TYPES = {
   i2: Int16Array, u2: Uint16Array, i4: Int32Array, u4: Uint32Array,
 };
 
-/** @param {string} base64 @returns {ArrayBuffer} */
-function bytes(base64) {
-  const { fromBase64 } = /** @type {any} */ (Uint8Array);
-  if (fromBase64) return fromBase64.call(Uint8Array, base64).buffer; // ten times as fast; Chromium 140, Firefox 133, Safari 18.2
-  const text = atob(base64);
-  const out = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i += 1) out[i] = text.charCodeAt(i);
-  return out.buffer;
-}
-
 /**
  * Flat values, row after row; null, NaN and a missing array all read as "nothing there".
  * @param {any} spec a typed array spec, a list, or a list of lists
@@ -26,5 +16,10 @@ export function decode(spec) {
   if (Array.isArray(spec)) return Float64Array.from(spec.flat(), (value) => (value === null ? NaN : value));
   const type = TYPES[spec.dtype];
   if (!type) throw new TypeError(`unknown array type ${spec.dtype}`);
-  return new type(bytes(spec.bdata));
+  const { fromBase64 } = /** @type {any} */ (Uint8Array);
+  if (fromBase64) return new type(fromBase64.call(Uint8Array, spec.bdata).buffer); // ten times as fast; Chromium 140, Firefox 133, Safari 18.2
+  const text = atob(spec.bdata);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i += 1) bytes[i] = text.charCodeAt(i);
+  return new type(bytes.buffer);
 }

@@ -38,30 +38,31 @@ export const time = (value) => (isKnown(value) ? (value === 0 ? "0 ms" : seconds
 /** 94 % of a share of 0.94. @param {Quantity} value */
 export const percent = (value) => (isKnown(value) ? `${short(value * 100)} %` : UNKNOWN);
 
-/** Units by the end of a column's name, the longest first. @type {[string, (value: number) => string][]} */
+/** By the end of a column's name, the longest first: how its values are written, or the unit of whole ones. @type {[string, string | ((value: number) => string)][]} */
 const BY_SUFFIX = [
   ["_bytes_per_s", bandwidth],
   ["_bytes", bytes],
   ["_percent", (value) => `${short(value)} %`],
-  ["_mhz", (value) => `${Math.round(value)} MHz`],
+  ["_mhz", "MHz"],
   ["_ns", (value) => time(value / 1e9)],
-  ["_w", (value) => `${Math.round(value)} W`],
-  ["_c", (value) => `${Math.round(value)} °C`],
+  ["_w", "W"],
+  ["_c", "°C"],
   ["_s", time],
 ];
 
 /** The value of a column in its own unit. @param {string} column @param {Quantity} value */
 export function quantity(column, value) {
   if (!isKnown(value)) return UNKNOWN;
-  const known = BY_SUFFIX.find(([suffix]) => column.endsWith(suffix));
-  return known ? known[1](value) : Number.isInteger(value) ? count(value) : short(value);
+  const [, unit] = BY_SUFFIX.find(([suffix]) => column.endsWith(suffix)) ?? [];
+  if (unit === undefined) return Number.isInteger(value) ? count(value) : short(value);
+  return typeof unit === "string" ? `${Math.round(value)} ${unit}` : unit(value);
 }
 
 /** "sm_clock_mhz" as "SM clock": the unit stands with the value. @param {string} column */
 export function columnName(column) {
   const suffix = BY_SUFFIX.find(([end]) => column.endsWith(end))?.[0] ?? "";
-  const words = column.slice(0, column.length - suffix.length).split("_").map((word) => CAPITALS[word] ?? word);
-  const text = words.join(" ");
+  const parts = column.slice(0, column.length - suffix.length).split("_").map((word) => CAPITALS[word] ?? word);
+  const text = parts.join(" ");
   return text.slice(0, 1).toUpperCase() + text.slice(1);
 }
 

@@ -1,12 +1,14 @@
-// The list of all pages. A new page is a folder here and a line below.
+// The list of all pages. A new page is a module in a folder here that exports its entry (`runPage`), and its name below. What
+// pages share is in the widgets, or in their folder.
 
 import agent from "./agent/agent.js";
 import alerts from "./alerts/alerts.js";
+import compare from "./compare/compare.js";
 import collectives from "./collectives/collectives.js";
 import environment from "./environment/environment.js";
-import gpu from "./gpu/gpu.js";
+import gpuTimeline from "./gpus/gpu_timeline.js";
 import gpus from "./gpus/gpus.js";
-import hang from "./hang/hang.js";
+import hang from "./collectives/hang.js";
 import layers from "./layers/layers.js";
 import lossScale from "./loss_scale/loss_scale.js";
 import overview from "./overview/overview.js";
@@ -14,8 +16,5 @@ import runs from "./runs/runs.js";
 import step from "./step/step.js";
 import tensor from "./tensor/tensor.js";
 
-/** A place within a page: it is come to by a click on a cell or a name. @param {import("../types.js").Page} page @param {string} under */
-const within = (page, under) => ({ ...page, under, isListed: () => false });
-
 /** In the order of the navigation. @type {readonly import("../types.js").Page[]} */
-export const PAGES = [runs, overview, layers, lossScale, collectives, gpus, hang, environment, alerts, agent, within(tensor, "layers"), within(step, "layers"), gpu];
+export const PAGES = [runs, compare, overview, layers, lossScale, collectives, gpus, hang, environment, alerts, agent, tensor, step, gpuTimeline];

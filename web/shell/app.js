@@ -7,11 +7,13 @@ import { changedState, formatState, parseState } from "../api/url_state.js";
 import { startTheme } from "../charts/theme.js";
 import { el, replace } from "../format/dom.js";
 import { PAGES } from "../pages/index.js";
-import { notFound } from "../widgets/error_state.js";
-import { startKeys } from "../widgets/keys.js";
-import { createCommands, createKeyboardHelp, createLayerSearch } from "./keyboard_help.js";
+import { createPalette } from "../widgets/controls/palette.js";
+import { notFound } from "../widgets/states/error_state.js";
+import { createFinder } from "./find.js";
+import { createCommands, createKeyboardHelp, createLayerSearch, shortcutsOf, startKeys, startPaletteKey } from "./keyboard.js";
 import { createNav } from "./navigation.js";
 import { findPage } from "./router.js";
+import { createSignals } from "./signals.js";
 
 // Says that live updates stopped, and when they are back.
 
@@ -33,48 +35,51 @@ function connectionNote(parent) {
 /** A place that shows it, and what to call when it may have changed. @param {() => void} changed after a logout */
 function sessionPanel(changed) {
   const panel = el("div", { class: "session", "data-testid": "session" });
-  const said = el("span", { role: "status" });
+  const status = el("span", { role: "status" });
 
   async function leave() {
-    said.textContent = "";
+    status.textContent = "";
     try {
       await logout();
     } catch (error) {
-      said.textContent = `Not logged out: ${error instanceof Error ? error.message : String(error)}`;
+      status.textContent = `Not logged out: ${error instanceof Error ? error.message : String(error)}`;
       return; // the session may still be there, and the page with it
     }
-    await look();
+    await refresh();
     changed();
   }
 
-  async function look() {
-    const found = await access().catch(() => null);
-    if (!found?.session) replace(panel);
-    else replace(panel, el("button", { type: "button", class: "quiet", click: leave, title: `Logged in as ${found.name}` }, "Log out"), said);
+  async function refresh() {
+    const account = await access().catch(() => null);
+    if (!account?.session) replace(panel);
+    else replace(panel, el("button", { type: "button", class: "quiet", click: leave, title: `Logged in as ${account.name}` }, "Log out"), status);
   }
 
-  return { panel, look };
+  return { panel, refresh };
 }
 
 /** @typedef {import("../types.js").PageContext} PageContext */
 /** @typedef {import("../types.js").ViewState} ViewState */
 
 const root = /** @type {HTMLElement} */ (document.getElementById("page"));
-const said = /** @type {HTMLElement} */ (document.getElementById("said"));
+const notice = /** @type {HTMLElement} */ (document.getElementById("notice"));
 const live = createLive("/api/v1/live");
 const session = sessionPanel(forget);
-const help = createKeyboardHelp();
+const shortcuts = shortcutsOf(PAGES);
+const help = createKeyboardHelp(shortcuts);
 const layerSearch = createLayerSearch(root);
-const nav = createNav(/** @type {HTMLElement} */ (document.getElementById("nav")), PAGES, { session: session.panel, navigate, help: help.open });
+const signals = createSignals({ current: () => knownRun(findPage(PAGES, location.pathname)?.params.id), notify, changed: () => nav.drawSwitches() });
+const palette = createPalette(createFinder({ pages: PAGES, place, navigate, help: help.open, notifications: signals }));
+const nav = createNav(/** @type {HTMLElement} */ (document.getElementById("nav")), PAGES, { session: session.panel, navigate, help: help.open, find: palette.open, notifications: signals });
 
 /** What is mounted now. @type {{path: string, unmount: () => void, listeners: (() => void)[], stops: (() => void)[]} | null} */
 let shown = null;
 
-/** The run as it was last fetched, which the navigation tells of. @type {import("../types.js").Run | null} */
-let seenRun = null;
+/** The run as it was last fetched, which the navigation shows. @type {import("../types.js").Run | null} */
+let lastRun = null;
 /** The server's, as of that answer. */
 let clock = clockFrom();
-let seenMs = -Infinity;
+let lastRunMs = -Infinity;
 
 function leave() {
   layerSearch.stop();
@@ -110,60 +115,68 @@ function contextFor(params) {
       stops.push(stop);
       return stop;
     },
-    say,
-    setTitle: whileShown((title) => void (document.title = `${title} · rangewatch`)),
+    notify,
+    setTitle: whileShown((title) => signals.setTitle(`${title} · rangewatch`)),
     remount: whileShown(remount),
-    sawRun: whileShown(sawRun),
+    updateRun: whileShown(updateRun),
     knownRun: () => freshRun(params.id),
     clock: () => clock,
   };
 }
 
-/** Old facts are no start: a page would be drawn twice. Milliseconds, about what a page that is looked at lets pass. */
+/** Old answers are not shown first: a page would be drawn twice. Milliseconds, about what a visible page lets pass. */
 const FRESH_MS = 12_000;
 
 /** @param {string | undefined} id */
-const freshRun = (id) => (performance.now() - seenMs < FRESH_MS ? knownRun(id) : null);
+const freshRun = (id) => (performance.now() - lastRunMs < FRESH_MS ? knownRun(id) : null);
 
 /** @param {string | undefined} id */
-const knownRun = (id) => (seenRun && String(seenRun.id) === id ? seenRun : null);
+const knownRun = (id) => (lastRun && String(lastRun.id) === id ? lastRun : null);
+
+/** Where the reader is. */
+function place() {
+  const match = findPage(PAGES, location.pathname);
+  return { page: match?.page ?? null, params: match?.params ?? {}, run: knownRun(match?.params.id) };
+}
 
 /** @param {import("../types.js").Run} run */
-function sawRun(run) {
-  seenRun = run;
+function updateRun(run) {
+  lastRun = run;
   clock = clockFrom(run.now_ns);
-  seenMs = performance.now();
+  lastRunMs = performance.now();
   navigation();
 }
 
 /** @returns {ReturnType<typeof findPage<import("../types.js").Page>>} */
 function navigation() {
-  const found = findPage(PAGES, location.pathname);
-  const params = found?.params ?? {};
-  nav.update({ page: found?.page ?? null, params, state: parseState(location.search), run: knownRun(params.id) });
-  return found;
+  const match = findPage(PAGES, location.pathname);
+  const params = match?.params ?? {};
+  const run = knownRun(params.id);
+  nav.update({ page: match?.page ?? null, params, state: parseState(location.search), run });
+  signals.update(run);
+  return match;
 }
 
 function mount() {
   leave();
   root.replaceChildren();
-  const found = navigation();
-  const ctx = contextFor(found?.params ?? {});
-  ctx.setTitle(found?.page.title ?? "No such page");
-  const unmount = found ? found.page.mount(root, ctx) : notFound(root);
+  const match = navigation();
+  const ctx = contextFor(match?.params ?? {});
+  ctx.setTitle(match?.page.title ?? "No such page");
+  const unmount = match ? match.page.mount(root, ctx) : notFound(root);
   if (shown) shown.unmount = unmount;
 }
 
 /** Who logs out sees nothing more of what was known. */
 function forget() {
-  seenRun = null;
+  lastRun = null;
   mount();
 }
 
 /** The page anew, after a login too. */
 function remount() {
   forget();
-  void session.look();
+  void session.refresh();
 }
 
 /** After any change of address: the same page only hears of it, another one is mounted. */
@@ -194,14 +207,14 @@ function changeState(patch, { replace = false } = {}) {
 }
 
 /** @type {ReturnType<typeof setTimeout> | undefined} */
-let hush;
+let hideNotice;
 
 /** @param {string} text */
-function say(text) {
-  said.textContent = text;
-  said.hidden = false;
-  clearTimeout(hush);
-  hush = setTimeout(() => (said.hidden = true), 6000);
+function notify(text) {
+  notice.textContent = text;
+  notice.hidden = false;
+  clearTimeout(hideNotice);
+  hideNotice = setTimeout(() => (notice.hidden = true), 6000);
 }
 
 /** Links inside the site change the page in place; new-tab clicks stay the browser's. @param {MouseEvent} event */
@@ -215,8 +228,9 @@ function followLink(event) {
 }
 
 startTheme();
-document.body.append(help.element);
-startKeys(createCommands({ nav, help: help.open, layerSearch, navigate }));
+document.body.append(help.element, palette.element);
+startKeys(shortcuts, createCommands({ nav, help: help.open, layerSearch, navigate, pages: PAGES }));
+startPaletteKey(palette.open);
 document.addEventListener("click", followLink);
 window.addEventListener("popstate", follow);
 remount();

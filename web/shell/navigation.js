@@ -3,10 +3,10 @@
 import * as api from "../api/client.js";
 import { clockFrom } from "../api/live.js";
 import { formatState } from "../api/url_state.js";
-import { chooseTheme, nextChoice, themeChoice } from "../charts/theme.js";
+import { chooseTheme, nextChoice, onTheme, themeChoice } from "../charts/theme.js";
 import { el, link, replace } from "../format/dom.js";
 import { age, clip, count } from "../format/numbers.js";
-import { stateBadge } from "../widgets/state_badge.js";
+import { stateBadge } from "../widgets/states/state_badge.js";
 import { buildPath, switchedPath } from "./router.js";
 
 /** @typedef {import("../types.js").ViewState} ViewState */
@@ -16,16 +16,18 @@ import { buildPath, switchedPath } from "./router.js";
 
 /**
  * @param {HTMLElement} nav @param {readonly Page[]} pages
- * @param {{session: Node, navigate: (path: string) => void, help: () => void}} shell session: who is logged in
+ * @param {{session: Node, navigate: (path: string) => void, help: () => void, find: () => void, notifications: {text: () => string, toggle: () => void}}} shell session: who is logged in
  */
-export function createNav(nav, pages, { session, navigate, help }) {
+export function createNav(nav, pages, { session, navigate, help, find, notifications }) {
   /** @type {Place | null} */
   let place = null;
   let drawn = "";
   const picker = createRunPicker((run) => navigate(switchedPath(patternOf(place?.page), /** @type {Place} */ (place).state, run)));
   const list = el("ul", { class: "nav-pages" });
   const keys = el("button", { type: "button", class: "quiet", "aria-keyshortcuts": "?", "aria-haspopup": "dialog", click: help }, "Keyboard: ?");
-  const more = el("div", { class: "nav-more", id: "nav-more" }, list, el("div", { class: "nav-foot" }, keys, themeToggle(), session));
+  const search = el("button", { type: "button", class: "quiet", "aria-keyshortcuts": "Control+K", "aria-haspopup": "dialog", click: find }, "Find: Ctrl K");
+  const bell = el("button", { type: "button", class: "quiet", title: "Browser notifications of the open run's verdict while this page stays open", click: notifications.toggle }, notifications.text());
+  const more = el("div", { class: "nav-more", id: "nav-more" }, list, el("div", { class: "nav-foot" }, search, keys, bell, themeToggle(), session));
   const menu = el("button", { type: "button", class: "nav-menu", "aria-controls": "nav-more", "aria-expanded": "false", click: () => open(!nav.hasAttribute("data-open")) }, "Menu");
   replace(nav, link("/", { class: "brand" }, "rangewatch"), picker.element, menu, more);
   nav.addEventListener("keydown", (event) => {
@@ -42,7 +44,7 @@ export function createNav(nav, pages, { session, navigate, help }) {
 
   /** What stays the same is left alone: a link that is being pressed must not go from under the pointer. @param {Place} at */
   function draw(at) {
-    const within = pages.filter((page) => (!page.path.includes("{id}") || at.params.id) && (page.isListed?.(at.run) ?? true));
+    const within = pages.filter((page) => (!page.path.includes("{id}") || at.params.id) && !page.under);
     const now = JSON.stringify(within.map((page) => describe(page, at)));
     if (now === drawn) return;
     drawn = now;
@@ -57,14 +59,18 @@ export function createNav(nav, pages, { session, navigate, help }) {
       if (next.page !== place?.page || next.params.id !== place?.params.id) open(false);
       place = next;
       picker.update(next.params.id ?? null);
-      if (next.run) picker.saw(next.run);
+      if (next.run) picker.showRun(next.run);
       draw(next);
+    },
+    /** What was switched elsewhere. */
+    drawSwitches() {
+      bell.textContent = notifications.text();
     },
     /** Follows the entry of a page, if it has one now. @param {string} page its id */
     follow(page) {
-      const found = pageLink(list, page);
-      found?.click();
-      return Boolean(found);
+      const anchor = pageLink(list, page);
+      anchor?.click();
+      return Boolean(anchor);
     },
   };
 }
@@ -75,7 +81,7 @@ const patternOf = (page) => (page?.path.includes("{id}") ? page.path : "/runs/{i
 /** @param {HTMLElement} list @param {string} page @returns {HTMLElement | null} */
 const pageLink = (list, page) => list.querySelector(`[data-page="${CSS.escape(page)}"]`);
 
-/** What an entry says. @param {Page} page @param {Place} at */
+/** The text of an entry. @param {Page} page @param {Place} at */
 function describe(page, { page: current, params, state, run }) {
   const view = page.path.includes("{id}") ? formatState({ ...state, key: "", from: null, to: null }) : "";
   return {
@@ -83,29 +89,27 @@ function describe(page, { page: current, params, state, run }) {
     title: page.title,
     path: buildPath(page.path, params) + view,
     isCurrent: current !== null && (page.id === current.id || page.id === current.under),
-    isAlarm: page.id === "hang" && Boolean(run?.hang),
-    alerts: page.id === "alerts" ? (run?.alerts ?? {}) : {},
+    help: page.help ?? "",
+    isAlarm: Boolean(run && page.isAlarm?.(run)),
+    counts: run && page.counts ? page.counts(run) : {},
   };
 }
 
 /** @param {ReturnType<typeof describe>} entry */
-function entry({ id, title, path, isCurrent, isAlarm, alerts }) {
-  const all = Object.values(alerts).reduce((sum, n) => sum + n, 0);
-  const mark = all > 0 && el("span", { class: "nav-count", "data-severity": alerts.critical ? "critical" : "warning", "aria-hidden": "true" }, count(all));
-  return link(path, { "aria-current": isCurrent && "page", "data-page": id, "data-alarm": isAlarm, "aria-description": all > 0 && `${count(all)} standing` }, title, mark);
+function entry({ id, title, path, help, isCurrent, isAlarm, counts }) {
+  const all = Object.values(counts).reduce((sum, n) => sum + n, 0);
+  const mark = all > 0 && el("span", { class: "nav-count", "data-severity": counts.critical ? "critical" : "warning", "aria-hidden": "true" }, count(all));
+  return link(path, { title: help, "aria-current": isCurrent && "page", "data-page": id, "data-alarm": isAlarm, "aria-description": all > 0 && `${count(all)} standing` }, title, mark);
 }
 
 // Auto, light, dark: one button that steps through them.
 
 function themeToggle() {
-  const button = el("button", { type: "button", class: "quiet theme-toggle", click: step });
+  const button = el("button", { type: "button", class: "quiet theme-toggle", click: () => chooseTheme(nextChoice(themeChoice())) });
   const show = () => {
     button.textContent = `Theme: ${themeChoice()}`;
   };
-  function step() {
-    chooseTheme(nextChoice(themeChoice()));
-    show();
-  }
+  onTheme(show); // the palette changes it, too
   show();
   return button;
 }
@@ -127,13 +131,13 @@ function createRunPicker(choose) {
   const button = el("button", { type: "button", class: "picker-button", "data-command": "pick-run", "aria-haspopup": "dialog", "aria-expanded": "false", "aria-keyshortcuts": "r", click: toggle }, name, el("span", { class: "picker-arrow", "aria-hidden": "true" }, "▾"));
   const input = el("input", { type: "search", class: "picker-search", role: "combobox", "aria-label": "Find a run", "aria-expanded": "true", "aria-controls": "picker-list", "aria-autocomplete": "list", autocomplete: "off", spellcheck: "false", maxlength: 200, placeholder: "name, title or tag", input: typed, keydown: key });
   const list = el("ul", { id: "picker-list", class: "picker-list", role: "listbox", "aria-label": "Runs" });
-  const said = el("p", { class: "picker-said", role: "status" });
-  const popup = el("div", { class: "picker-popup", role: "dialog", "aria-label": "Choose a run", hidden: true }, input, said, list);
-  const element = el("div", { class: "run-picker", "data-testid": "run-picker", hidden: true, focusout: left }, button, el("p", { class: "picker-facts" }, state, " ", seen), popup);
+  const status = el("p", { class: "picker-status", role: "status" });
+  const popup = el("div", { class: "picker-popup", role: "dialog", "aria-label": "Choose a run", hidden: true }, input, status, list);
+  const element = el("div", { class: "run-picker", "data-testid": "run-picker", hidden: true, focusout: left }, button, el("p", { class: "picker-details" }, state, " ", seen), popup);
   /** @type {{run: import("../types.js").Run, nowNs: () => number} | null} */
   let open = null;
   /** @type {RunSummary[]} */
-  let found = [];
+  let matches = [];
   let active = -1;
   /** @type {AbortController | null} */
   let asking = null;
@@ -180,7 +184,7 @@ function createRunPicker(choose) {
 
   /** What is listed is not of what is asked for now: Enter must not open it. */
   function forget() {
-    found = [];
+    matches = [];
     isPending = true;
     isEntered = false;
     point(-1);
@@ -204,15 +208,15 @@ function createRunPicker(choose) {
     } catch (error) {
       if (mine.signal.aborted) return;
       isPending = isEntered = false;
-      said.textContent = error instanceof Error ? error.message : String(error);
+      status.textContent = error instanceof Error ? error.message : String(error);
     }
   }
 
   /** @param {import("../types.js").RunList} answer */
   function draw({ runs, total, now_ns: nowNs }) {
-    found = runs;
+    matches = runs;
     isPending = false;
-    said.textContent = countText(runs.length, total);
+    status.textContent = countText(runs.length, total);
     replace(list, ...runs.map((run, i) => runOption(run, nowNs, { id: `picker-${i}`, isOpen: run.id === open?.run.id, pick: () => pick(run) })));
     point(Math.max(0, runs.findIndex(({ id }) => id === open?.run.id)));
     if (isEntered) pick(runs[0]);
@@ -220,7 +224,7 @@ function createRunPicker(choose) {
 
   /** @param {number} next */
   function point(next) {
-    active = found.length ? (next + found.length) % found.length : -1;
+    active = matches.length ? (next + matches.length) % matches.length : -1;
     [...list.children].forEach((item, i) => item.setAttribute("aria-selected", String(i === active)));
     if (active < 0) return input.removeAttribute("aria-activedescendant");
     input.setAttribute("aria-activedescendant", `picker-${active}`);
@@ -237,7 +241,7 @@ function createRunPicker(choose) {
 
   function enter() {
     if (isPending) isEntered = true;
-    else pick(found[active]);
+    else pick(matches[active]);
   }
 
   /** @param {KeyboardEvent} event */
@@ -257,7 +261,7 @@ function createRunPicker(choose) {
   return {
     element,
     /** @param {import("../types.js").Run} run */
-    saw(run) {
+    showRun(run) {
       if (open?.run === run) return; // no news: its clock goes on
       open = { run, nowNs: clockFrom(run.now_ns) };
       name.textContent = clip(run.title || run.name, MOST_LETTERS);
@@ -285,10 +289,10 @@ const MOST_LETTERS = 80;
 
 /** @param {import("../types.js").RunSummary} run @param {number} nowNs @param {{id: string, isOpen: boolean, pick: () => void}} place */
 function runOption(run, nowNs, { id, isOpen, pick }) {
-  const facts = el("span", { class: "picker-facts" }, stateBadge(run.state), ` last seen ${age(nowNs - run.last_seen_ns)}${run.archived ? ", archived" : ""}`);
+  const details = el("span", { class: "picker-details" }, stateBadge(run.state), ` last seen ${age(nowNs - run.last_seen_ns)}${run.archived ? ", archived" : ""}`);
   // A press must not take the focus from the search first: the list would close under it.
   const keepFocus = (/** @type {Event} */ event) => event.preventDefault();
-  return el("li", { id, role: "option", "aria-selected": "false", "aria-current": isOpen && "true", title: clip(run.name), mousedown: keepFocus, click: pick }, el("span", { class: "picker-name" }, clip(run.title || run.name, MOST_LETTERS)), facts);
+  return el("li", { id, role: "option", "aria-selected": "false", "aria-current": isOpen && "true", title: clip(run.name), mousedown: keepFocus, click: pick }, el("span", { class: "picker-name" }, clip(run.title || run.name, MOST_LETTERS)), details);
 }
 
 /** @param {number} shown @param {number} total */

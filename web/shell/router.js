@@ -61,9 +61,9 @@ function decode(text) {
 
 /** Tensors, cards, times and comparisons are of one run alone. @param {ViewState} state @param {OtherRun} run @returns {Partial<ViewState>} */
 export function stateFor(state, run) {
-  const kept = { ...state, tensor: null, step: null, key: "", from: null, to: null, against: "" };
+  const carried = { ...state, tensor: null, step: null, key: "", from: null, to: null, against: "" };
   const rank = typeof state.rank === "number" && state.rank >= run.world_size ? null : state.rank;
-  return { ...kept, rank, ...(hasSteps(state, run) ? {} : { start: null, stop: null }) };
+  return { ...carried, rank, ...(hasSteps(state, run) ? {} : { start: null, stop: null }) };
 }
 
 /** Whether the other run has any of the steps. @param {ViewState} state @param {OtherRun} run */

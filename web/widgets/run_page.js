@@ -2,16 +2,16 @@
 // report dialog.
 
 import * as api from "../api/client.js";
-import { clockFrom, createRefresher } from "../api/live.js";
-import { deferUntil } from "../api/throttle.js";
+import { clockFrom, createRefresher, deferUntil } from "../api/live.js";
 import { formatState, runPath } from "../api/url_state.js";
 import { fileName } from "../charts/saving/files.js";
 import { el, link, replace } from "../format/dom.js";
 import { age, clip, count, duration, plural, rankList } from "../format/numbers.js";
-import { pasteBlock } from "./copy_button.js";
-import { waitingRun } from "./empty_state.js";
-import { errorState, mayHeal } from "./error_state.js";
-import { stateBadge } from "./state_badge.js";
+import { pasteBlock } from "./controls/copy_button.js";
+import { waitingRun } from "./states/empty_state.js";
+import { errorState, mayHeal } from "./states/error_state.js";
+import { skeleton } from "./states/skeleton.js";
+import { stateBadge } from "./states/state_badge.js";
 
 /** @typedef {import("../types.js").PageContext} PageContext */
 /** @typedef {import("../types.js").Run} Run */
@@ -24,13 +24,26 @@ import { stateBadge } from "./state_badge.js";
  */
 
 /**
+ * @typedef {object} RunPageOptions
+ * @property {string} [path] other than `/runs/{id}/` and the page's id
+ * @property {boolean} [needsStep] false: built at once, and not only when the run has a step
+ * @property {boolean} [showsHang] false: its header does not show that the run hangs
+ * @property {(ctx: PageContext, refetch: () => void) => RunView} build
+ */
+/** @typedef {Omit<import("../types.js").Page, "path" | "mount"> & RunPageOptions} RunPageEntry */
+
+/** A page of a run, from its one entry. @param {RunPageEntry} entry @returns {import("../types.js").Page} */
+export function runPage({ path, needsStep = true, showsHang = true, build, ...page }) {
+  return { ...page, path: path ?? `/runs/{id}/${page.id}`, mount: (root, ctx) => mountRunPage(root, ctx, page.title, (refetch) => build(ctx, refetch), { needsStep, showsHang }) };
+}
+
+/**
  * @param {HTMLElement} root @param {PageContext} ctx @param {string} title
- * @param {(refetch: () => void) => RunView} build called once the run has a step
- * @param {{needsStep?: boolean, tellsHang?: boolean}} [options] needsStep false: built at once
+ * @param {(refetch: () => void) => RunView} build @param {{needsStep: boolean, showsHang: boolean}} options
  * @returns {() => void} unmount
  */
-export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsHang = true } = {}) {
-  const header = createRunHeader({ tellsHang });
+function mountRunPage(root, ctx, title, build, { needsStep, showsHang }) {
+  const header = createRunHeader({ showsHang });
   const body = el("div", { class: "run-body" });
   const shell = el("div", { class: "run-page" }, header.element, body);
   /** @type {RunView | null} */
@@ -40,13 +53,15 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
   /** Once, all of it. */
   let isShown = false;
   const refresher = createRefresher(load, failed);
+  const loading = skeleton();
+  if (!ctx.knownRun()) replace(root, loading);
 
   /** @param {AbortSignal} signal */
   async function load(signal) {
     const known = hasMoved ? ctx.knownRun() : null;
     hasMoved = false;
     if (!known) return show(await ask(signal), signal);
-    // All that is shown hangs on the run's facts, and those that the page before was told are seldom old.
+    // All that is shown depends on the answer about the run, and that of the page before is seldom old.
     header.update(known, ctx.clock());
     const shown = show(known, signal);
     const [run] = await Promise.all([deferUntil(shown).then(() => ask(signal)), shown]);
@@ -58,7 +73,7 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
     signal.throwIfAborted();
     const run = await api.run(ctx.params.id, signal);
     signal.throwIfAborted();
-    ctx.sawRun(run);
+    ctx.updateRun(run);
     header.update(run, ctx.clock());
     return run;
   }
@@ -70,16 +85,17 @@ export function mountRunPage(root, ctx, title, build, { needsStep = true, tellsH
     if (needsStep && run.last_step === null) return waiting(run);
     if (!view) {
       view = build(refresher.now);
-      replace(body, view.element);
+      replace(body, view.element, loading);
     }
     await view.update(run, signal);
+    loading.remove();
     isShown = true;
   }
 
   /** @param {Run} run */
   function waiting(run) {
-    const said = waitingRun(run);
-    if (body.textContent !== said.textContent) replace(body, said);
+    const notice = waitingRun(run);
+    if (body.textContent !== notice.textContent) replace(body, notice);
   }
 
   /** @param {unknown} error */
@@ -128,23 +144,23 @@ const messageOf = (error) => (error instanceof Error ? error.message : String(er
 const MOST_NOTES = 3;
 const MOST_LETTERS = 240;
 
-/** @param {{tellsHang: boolean}} options whether it says that the run hangs, as every page but Hang does */
-function createRunHeader({ tellsHang }) {
+/** @param {{showsHang: boolean}} options whether it shows that the run hangs, as every page but Hang does */
+function createRunHeader({ showsHang }) {
   const title = el("h1", {});
   const badge = el("span", {});
-  const facts = el("span", { class: "facts" });
+  const details = el("span", { class: "run-details" });
   const notes = el("div", { class: "notes", "data-testid": "run-notes" });
   const problem = el("p", { class: "problem", role: "status", hidden: true });
   const hang = el("p", { class: "hang-note", "data-testid": "hang-note", hidden: true });
   const report = createRunReport();
-  const element = el("div", {}, el("header", { class: "run-header" }, title, badge, facts, report.button), hang, problem, notes, report.dialog);
+  const element = el("div", {}, el("header", { class: "run-header" }, title, badge, details, report.button), hang, problem, notes, report.dialog);
   /** @type {import("../types.js").Run | null} */
   let run = null;
   let nowNs = clockFrom();
 
   function tick() {
     if (!run) return;
-    facts.textContent = detailsOf(run, nowNs()).join(" · ");
+    details.textContent = detailsOf(run, nowNs()).join(" · ");
     drawNotes(notes, rankNotes(run, nowNs()));
   }
 
@@ -160,8 +176,8 @@ function createRunHeader({ tellsHang }) {
       replace(badge, stateBadge(next.state));
       report.update(next);
       problem.hidden = true;
-      hang.hidden = !tellsHang || !next.hang;
-      replace(hang, "■ It hangs. ", clip(next.hang ?? "", 400), " ", link(runPath(next.id, "hang"), {}, "What is known"));
+      hang.hidden = !showsHang || !next.hang;
+      replace(hang, "■ Hung. ", clip(next.hang ?? "", 400), " ", link(runPath(next.id, "hang"), {}, "Where each rank is"));
       tick();
     },
     /** @param {string} text */
@@ -207,19 +223,32 @@ function missing(ranks) {
   return ranks.length ? [`${rankList(ranks)} ${ranks.length === 1 ? "has" : "have"} not reported`] : [];
 }
 
-/** What the training said as it ended, in its first line. @param {RankInfo[]} ranks */
-function failed(ranks) {
-  return ranks.filter((rank) => rank.failure).map((rank) => `rank ${rank.rank} failed: ${firstLine(String(rank.failure))}`);
+/** Ranks of which the same is said make one line. @param {readonly RankInfo[]} ranks @param {(rank: RankInfo) => string | string[]} textOf of one rank; "": nothing @param {(who: string, text: string, many: number) => string} line */
+function together(ranks, textOf, line) {
+  /** @type {Map<string, number[]>} */
+  const byText = new Map();
+  for (const rank of ranks) {
+    for (const text of [textOf(rank)].flat().filter(Boolean)) byText.set(text, [...(byText.get(text) ?? []), rank.rank]);
+  }
+  return [...byText].map(([text, mine]) => line(rankList(mine), text, mine.length));
 }
+
+/** The first line of the training's error as it ended. @param {RankInfo[]} ranks */
+const failed = (ranks) => together(ranks, ({ failure }) => (failure ? firstLine(String(failure)) : ""), (who, text) => `${who} failed: ${text}`);
 
 /** @param {string} text */
 const firstLine = (text) => text.trim().split("\n", 1)[0];
 
-/** @param {RankInfo[]} ranks @param {number} nowNs */
+/** Those that ended at one step in one line, with the times of the first and the last to fall silent. @param {RankInfo[]} ranks @param {number} nowNs */
 function silent(ranks, nowNs) {
-  return ranks
-    .filter((rank) => rank.state === "stale")
-    .map((rank) => `rank ${rank.rank} silent for ${duration(nowNs - rank.last_seen_ns)}, after ${rank.last_step === null ? "no step" : `step ${count(rank.last_step)}`}`);
+  const mine = ranks.filter((rank) => rank.state === "stale");
+  const steps = [...new Set(mine.map((rank) => rank.last_step))];
+  return steps.map((step) => {
+    const of = mine.filter((rank) => rank.last_step === step);
+    const ages = of.map((rank) => nowNs - rank.last_seen_ns);
+    const [least, most] = [duration(Math.min(...ages)), duration(Math.max(...ages))];
+    return `${rankList(of.map(({ rank }) => rank))} silent for ${least === most ? least : `${least} to ${most}`}, after ${step === null ? "no step" : `step ${count(step)}`}`;
+  });
 }
 
 /** Two jobs of one name, or a restart whose first process has not gone yet. @param {RankInfo[]} ranks */
@@ -230,46 +259,38 @@ function doubled(ranks) {
 }
 
 /** @param {RankInfo[]} ranks */
-function dropped(ranks) {
-  return ranks.flatMap((rank) =>
-    Object.entries(rank.dropped).map(([reason, n]) => `rank ${rank.rank} dropped ${plural(Number(n), "record")}: ${reason}`),
-  );
-}
+const dropped = (ranks) => together(ranks, (rank) => Object.entries(rank.dropped).map(([reason, n]) => `${plural(Number(n), "record")}: ${reason}`), (who, text, many) => `${who} dropped ${many > 1 ? "each " : ""}${text}`);
 
 /** What the agent records less of, to keep to its budget. @param {RankInfo[]} ranks */
-function lowered(ranks) {
-  return ranks.filter((rank) => rank.level).map((rank) => `rank ${rank.rank} records less: ${rank.level}`);
-}
+const lowered = (ranks) => together(ranks, ({ level }) => level ?? "", (who, text, many) => `${who} record${many > 1 ? "" : "s"} less: ${text}`);
 
 /** Where the fused kernel is not in use. @param {RankInfo[]} ranks */
 function slower(ranks) {
-  return ranks.flatMap((rank) => Object.entries(rank.not_fused ?? {}).map(([device, why]) => `rank ${rank.rank} reads ${device} more slowly than it could: ${why}`));
+  return together(ranks, (rank) => Object.entries(rank.not_fused ?? {}).map(([device, why]) => `${device} more slowly than it could: ${why}`), (who, text, many) => `${who} read${many > 1 ? "" : "s"} ${many > 1 ? text.replace("than it could", "than they could") : text}`);
 }
 
 /** @param {RankInfo[]} ranks */
 function faults(ranks) {
-  return ranks.flatMap((rank) =>
-    Object.entries(rank.faults).map(([place, what]) => `rank ${rank.rank}: the agent failed in ${place} (${typeof what === "number" ? plural(what, "time") : String(what)})`),
-  );
+  return together(ranks, (rank) => Object.entries(rank.faults).map(([place, what]) => `the agent failed in ${place} (${typeof what === "number" ? plural(what, "time") : String(what)})`), (who, text) => `${who}: ${text}`);
 }
 
 /** One line for a module however many ranks miss it. @param {RankInfo[]} ranks */
 function unobserved(ranks) {
   /** @type {Map<string, number[]>} */
-  const found = new Map();
+  const byLine = new Map();
   for (const rank of ranks) {
     for (const [module, why] of Object.entries(rank.not_observed)) {
       const line = `${module || "(the model)"} is not observed (${why})`;
-      found.set(line, [...(found.get(line) ?? []), rank.rank]);
+      byLine.set(line, [...(byLine.get(line) ?? []), rank.rank]);
     }
   }
-  return [...found].map(([line, on]) => `${line} on ${on.length === ranks.length && on.length > 1 ? "all ranks" : rankList(on)}`);
+  return [...byLine].map(([line, on]) => `${line} on ${on.length === ranks.length && on.length > 1 ? "all ranks" : rankList(on)}`);
 }
 
 // How to have a run as one file: a button, and a dialog with the command for this run.
 
 const TITLE = "Report as one file";
-const WHAT = "An HTML file with this run's verdict, findings, figures and facts as they are now. It opens with no server and loads nothing, so that it may be sent to anybody.";
+const WHAT = "An HTML file with this run's verdict, findings, figures and details as they are now. It opens with no server and loads nothing, so that it may be sent to anybody.";
 const HOW = "Type this where Rangewatch is installed:";
 
 function createRunReport() {
@@ -321,6 +342,6 @@ const called = ({ id, name }) => (name.length > MOST_NAME || HAS_NO_PLACE.test(n
 
 /** @param {{id: number, name: string}} run @param {string} address of the server as the reader reaches it */
 export function reportCommand(run, address) {
-  const words = ["rangewatch", "export", called(run), `${fileName("run", run.id, "report")}.html`, "--url", address];
-  return words.map(quoted).join(" ");
+  const command = ["rangewatch", "export", called(run), `${fileName("run", run.id, "report")}.html`, "--url", address];
+  return command.map(quoted).join(" ");
 }

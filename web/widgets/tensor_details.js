@@ -2,7 +2,7 @@
 
 import { onward, runPath } from "../api/url_state.js";
 import { alertGlyph } from "../charts/alerts/alert_marks.js";
-import { stateWord } from "../charts/headroom.js";
+import { stateLabel } from "../charts/statistics.js";
 import { el, link } from "../format/dom.js";
 import { bits, clip, count, magnitude, shape } from "../format/numbers.js";
 
@@ -12,7 +12,7 @@ const MOST_ALERTS = 3;
 
 /** @param {Tensor} tensor */
 export function tensorDetails(tensor) {
-  const facts = [
+  const details = [
     ["Module", el("code", { title: tensor.module_class ?? null }, clip(tensor.module_class || tensor.module || "not known", 120))],
     ["Source", tensor.source ? el("code", {}, clip(tensor.source, 200)) : "not known"],
     ["Kind", tensor.index ? `${tensor.kind}, number ${count(tensor.index)} of several` : tensor.kind],
@@ -22,13 +22,13 @@ export function tensorDetails(tensor) {
     ["Largest finite", magnitude(tensor.max_finite)],
     ["Smallest normal", magnitude(tensor.smallest_normal)],
   ];
-  return el("dl", { class: "fact-list" }, ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+  return el("dl", { class: "details-list" }, ...details.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
 /** The step worth opening. @param {string} run @param {import("../types.js").Place | null} place null: nothing was observed @param {Parameters<typeof onward>[0]} [state] */
 export function worstPlace(run, place, state = {}) {
   if (!place) return el("p", { class: "muted" }, "Not observed in these steps.");
-  const what = place.bits === null ? stateWord(place.state) : `least headroom ${bits(place.bits)}`;
+  const what = place.bits === null ? stateLabel(place.state) : `least headroom ${bits(place.bits)}`;
   const path = runPath(run, "step", onward(state, { step: place.step, rank: place.rank, tensor: place.tensor }));
   return el("p", {}, `Worst: ${what} at `, link(path, {}, `step ${count(place.step)}, rank ${count(place.rank)}`), ".");
 }

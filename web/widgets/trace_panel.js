@@ -11,47 +11,47 @@ import { reuseRows } from "../format/reuse_rows.js";
 /** @typedef {import("../types.js").Run} Run */
 
 const NOT_ADMIN = "Asking for a trace needs the role admin.";
-const OVER = "The run has ended: nobody is there to trace.";
+const OVER = "The run has ended: there is nothing to trace.";
 /** States of a run in which agents may still answer. */
-const ALIVE = new Set(["live", "stale", "empty"]);
+const ALIVE = new Set(["live", "hung", "empty"]);
 
 /** @param {import("../types.js").PageContext} ctx @param {() => void} refetch */
 export function createTracePanel(ctx, refetch) {
   const run = ctx.params.id;
   const button = el("button", { type: "button", class: "quiet", "aria-expanded": "false", click: () => open(form.element.hidden) }, "Trace the next steps…");
-  const said = el("span", { role: "status", class: "muted" });
-  const form = createTraceForm(ask, () => open(false), say);
+  const status = el("span", { role: "status", class: "muted" });
+  const form = createTraceForm(ask, () => open(false), setStatus);
   const list = createTraceList(ctx, withdraw);
-  const element = el("section", { class: "trace", "aria-label": "Traces", "data-testid": "trace-panel", hidden: true }, el("p", { class: "trace-bar" }, button, said), form.element, list.element);
+  const element = el("section", { class: "trace", "aria-label": "Traces", "data-testid": "trace-panel", hidden: true }, el("p", { class: "trace-bar" }, button, status), form.element, list.element);
   /** Asked for from this page, and not here yet. @type {Set<number>} */
   const awaited = new Set();
-  const isAllowed = api.access().then(({ roles }) => roles.includes("admin"), () => true); // who may not is told when asking, too
+  const isAllowed = api.access().then(({ roles }) => roles.includes("admin"), () => true); // who may not is refused when asking, too
 
   /** @param {boolean} isOpened */
   function open(isOpened) {
     form.element.hidden = !isOpened;
     button.setAttribute("aria-expanded", String(isOpened));
-    say("");
+    setStatus("");
     if (isOpened) form.focus();
     else button.focus();
   }
 
   /** @param {string} text */
-  function say(text) {
-    said.textContent = text;
+  function setStatus(text) {
+    status.textContent = text;
   }
 
-  /** @param {TraceAsked} asked */
+  /** @param {import("../types.js").TraceRequest} asked */
   async function ask(asked) {
     form.busy(true);
-    say("Asking.");
+    setStatus("Asking.");
     try {
       awaited.add((await api.askTrace(run, asked)).id);
       open(false);
-      say("Asked. Each rank begins at its next step.");
+      setStatus("Asked. Each rank begins at its next step.");
       refetch();
     } catch (error) {
-      say(failureText(error));
+      setStatus(failureText(error));
     } finally {
       form.busy(false);
     }
@@ -61,9 +61,9 @@ export function createTracePanel(ctx, refetch) {
   async function withdraw(command) {
     try {
       await api.withdraw(run, command);
-      say("Taken back.");
+      setStatus("Withdrawn.");
     } catch (error) {
-      say(failureText(error));
+      setStatus(failureText(error));
     }
     refetch();
   }
@@ -74,8 +74,8 @@ export function createTracePanel(ctx, refetch) {
       if (isOpen(command)) continue;
       awaited.delete(command.id);
       const there = arrival(command);
-      say(there ? "The trace is here." : "");
-      if (there) ctx.say(`The trace is here: step ${there.step}, rank ${there.rank}.`);
+      setStatus(there ? "The trace has arrived." : "");
+      if (there) ctx.notify(`The trace has arrived: step ${there.step}, rank ${there.rank}.`);
     }
   }
 
@@ -83,14 +83,15 @@ export function createTracePanel(ctx, refetch) {
     element,
     /** @param {Run} about @param {AbortSignal} signal */
     async update(about, signal) {
-      const [found, mayAsk] = await Promise.all([api.commands(run, signal), isAllowed]);
-      const traces = found.commands.filter(({ kind }) => kind === "trace");
+      const [answer, mayAsk] = await Promise.all([api.commands(run, signal), isAllowed]);
+      const traces = answer.commands.filter(({ kind }) => kind === "trace");
       const isAlive = ALIVE.has(about.state);
+      button.hidden = !isAlive;
       button.disabled = !isAlive || !mayAsk;
       button.title = !mayAsk ? NOT_ADMIN : isAlive ? "" : OVER;
       if (button.disabled && !form.element.hidden) open(false);
-      if (!mayAsk && isAlive) say(NOT_ADMIN);
-      list.update(traces, about, found.now_ns);
+      if (!mayAsk && isAlive) setStatus(NOT_ADMIN);
+      list.update(traces, about, answer.now_ns);
       announce(traces);
       element.hidden = !isAlive && !traces.length;
     },
@@ -99,8 +100,8 @@ export function createTracePanel(ctx, refetch) {
 
 // What to trace: how many steps, which modules, which ranks.
 
-/** @param {(asked: TraceAsked) => void} ask @param {() => void} cancel @param {(text: string) => void} say */
-function createTraceForm(ask, cancel, say) {
+/** @param {(asked: import("../types.js").TraceRequest) => void} ask @param {() => void} cancel @param {(text: string) => void} setStatus */
+function createTraceForm(ask, cancel, setStatus) {
   const steps = el("input", { type: "number", name: "steps", min: 1, max: MOST_STEPS, value: 3, required: true });
   const modules = el("input", { name: "modules", maxlength: 2000, placeholder: "all", spellcheck: "false", autocomplete: "off" });
   const ranks = el("input", { name: "ranks", maxlength: 400, placeholder: "all", spellcheck: "false", autocomplete: "off", inputmode: "numeric" });
@@ -122,7 +123,7 @@ function createTraceForm(ask, cancel, say) {
     try {
       ask({ steps: Number(steps.value), modules: patternsOf(modules.value), ranks: ranksOf(ranks.value) });
     } catch (error) {
-      say(error instanceof Error ? error.message : String(error));
+      setStatus(error instanceof Error ? error.message : String(error));
     }
   }
 
@@ -185,20 +186,8 @@ const openLink = (run, { step, rank }, state) => link(runPath(run.id, "step", on
 
 // Texts of what became of a trace that was asked for.
 
-/** @typedef {"pending" | "accepted" | "done" | "refused" | "expired" | "withdrawn"} RankState */
-/** @typedef {{rank: number, state: string, first_step: number | null, last_step: number | null, reason: string, live: boolean}} CommandRank */
-/**
- * @typedef {object} Command
- * @property {number} id
- * @property {string} kind
- * @property {number} [steps] of a trace
- * @property {string[]} [modules]
- * @property {number[] | null} ranks null: all
- * @property {number} created_ns
- * @property {number | null} withdrawn_ns
- * @property {CommandRank[]} states
- */
-/** @typedef {{steps: number, modules: string[], ranks: number[] | null}} TraceAsked */
+/** @typedef {import("../types.js").Command} Command */
+/** @typedef {import("../types.js").CommandRank} CommandRank */
 /** @typedef {Pick<import("../types.js").RankInfo, "rank" | "last_step">} Reached how far a rank has come */
 
 const MOST_STEPS = 1000;
@@ -244,10 +233,10 @@ export function rankLines(command, ranks) {
   /** @type {Map<string, number[]>} */
   const alike = new Map();
   for (const at of command.states) {
-    const words = stateText(at, ranks.find(({ rank }) => rank === at.rank), command.steps ?? 1);
-    alike.set(words, [...(alike.get(words) ?? []), at.rank]);
+    const text = stateText(at, ranks.find(({ rank }) => rank === at.rank), command.steps ?? 1);
+    alike.set(text, [...(alike.get(text) ?? []), at.rank]);
   }
-  return [...alike].map(([words, mine]) => `${rankList(mine)}: ${words}`);
+  return [...alike].map(([text, mine]) => `${rankList(mine)}: ${text}`);
 }
 
 /** @param {CommandRank} at @param {Reached | undefined} reached @param {number} n */
@@ -257,17 +246,17 @@ function stateText(at, reached, n) {
   const why = reason ? `: ${clip(reason, MOST_REASON)}` : "";
   switch (state) {
     case "pending":
-      return live ? "has not answered yet; it begins at its next step" : "has not answered, and has not been heard of for a while";
+      return live ? "has not answered yet; it begins at its next step" : "has not answered, and has been silent for a while";
     case "accepted":
-      return `tracing${span}; ${count(Math.min(n, stepsIn(at, reached)))} of ${count(n)} here`;
+      return `tracing${span}; ${count(Math.min(n, stepsIn(at, reached)))} of ${count(n)} arrived`;
     case "done":
       return `traced${span}${why}`;
     case "refused":
       return `refused${why}`;
     case "expired":
-      return `given up${why}`;
+      return `expired${why}`;
     case "withdrawn":
-      return "taken back before it began";
+      return "withdrawn before it began";
     default:
       return clip(state, 40);
   }
@@ -279,9 +268,9 @@ export function headline(command, nowNs) {
   if (isOpen(command)) return `${what}: under way.`;
   const passedNs = nowNs - command.created_ns;
   const ago = passedNs < MINUTE_NS ? "asked just now" : `asked ${duration(passedNs)} ago`; // a line that counts seconds could not be read
-  if (arrival(command)) return `${what}, ${ago}: here.`;
+  if (arrival(command)) return `${what}, ${ago}: complete.`;
   const isWithdrawn = command.states.some(({ state }) => state === "withdrawn");
-  return `${what}, ${ago}: ${isWithdrawn ? "taken back" : "did not come about"}.`;
+  return `${what}, ${ago}: ${isWithdrawn ? "withdrawn" : "failed"}.`;
 }
 
 /** Module patterns as they are typed, one a line or between commas. @param {string} text */
@@ -306,9 +295,9 @@ export function ranksOf(text) {
 /** Why it could not be asked for, and what to do. @param {unknown} error */
 export function failureText(error) {
   if (!(error instanceof ApiError)) return error instanceof Error ? error.message : String(error);
-  if (error.status === 403) return "Your token may look but not ask for traces: that needs the role admin.";
-  if (error.code === "not_live") return `Nobody is there to trace: ${error.message}.`;
-  if (error.code === "not_pending") return "Every rank has answered already: it cannot be taken back any more.";
+  if (error.status === 403) return "Your token may read but not request traces: that needs the role admin.";
+  if (error.code === "not_live") return `There is nothing to trace: ${error.message}.`;
+  if (error.code === "not_pending") return "Every rank has answered already: it can no longer be withdrawn.";
   if (error.code === "too_many_commands") return "Too many wait for an answer already: withdraw some, or wait for them.";
   if (error.status === 429) return "The server has too much to do just now: try again in a moment.";
   if (error.status === 0) return error.message;

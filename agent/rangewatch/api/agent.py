@@ -10,35 +10,40 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
-import msgspec
 import torch
+from torch import nn
 
 from rangewatch import collectors
 from rangewatch.api.control import Control
-from rangewatch.api.logged_values import LoggedValues
-from rangewatch.api.on_alert import Alert, action_for
+from rangewatch.api.other_jobs import warn_of_another
 from rangewatch.api.process_end import ProcessEnd
 from rangewatch.api.stop import Stopper
 from rangewatch.collectors.runner import Runner
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard, TrainingStopped, logger
 from rangewatch.core.options import Options
+from rangewatch.crash.memory import layout
 from rangewatch.crash.watcher_start import CrashState
-from rangewatch.delivery.batcher import Drops, PendingBatch, PendingEvents
+from rangewatch.delivery.batcher import PendingBatch
 from rangewatch.delivery.sender import Sender
-from rangewatch.delivery.transport import Raised
-from rangewatch.recording.cost import Cost
-from rangewatch.recording.level import Recording
-from rangewatch.recording.memory import layout
-from rangewatch.recording.observer import Observer
-from rangewatch.recording.step_buffer import Block, StepBuffer
+from rangewatch.delivery.transport import Command
+from rangewatch.hooks.model_hooks import ModelHooks
+from rangewatch.recording.batch_rows import Batches
+from rangewatch.recording.events import Drops, Events, OpenStep
+from rangewatch.recording.level import Cost, Recording
+from rangewatch.recording.logged_values import LoggedValues
+from rangewatch.recording.nonfinite_context import NonfiniteContext
+from rangewatch.recording.observer import ForwardListener, Observer
+from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block, StepBuffer
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.steps.phase_clock import PhaseClock
+from rangewatch.wire.events import Failed
 from rangewatch.wire.records import RankInfo
 
 _STATS = {
@@ -56,42 +61,49 @@ _ERRORS: tuple[type[BaseException], ...] = tuple(
 )
 
 
-def memory_at_failure(error: BaseException) -> dict[str, Any]:
-    """Data of the event `failed`: `out_of_memory` and, on CUDA, the allocator's figures by device, in bytes and counts.
+def failure_details(error: BaseException) -> Failed:
+    """What the event says of an error of memory: on CUDA with the allocator's figures by device, in bytes and counts.
 
-    Empty for other errors. The current figures are those of now: what the failed step held may be free again.
+    That it was Ctrl-C; nothing for other errors. The current figures are those of now: what the failed step held may
+    be free again.
     """
+    if isinstance(error, KeyboardInterrupt):
+        return Failed(interrupted=True)
     if not isinstance(error, _ERRORS):
-        return {}
-    data: dict[str, Any] = {"out_of_memory": True}
+        return Failed()
+    devices: dict[str, dict[str, int]] = {}
     with contextlib.suppress(Exception):  # a device may be in no state to be asked
         cuda: Any = torch.cuda
         if cuda.is_available() and cuda.is_initialized():
-            data["devices"] = {str(device): _figures(device) for device in range(torch.cuda.device_count())}
-    return data
+            devices = {str(device): _figures(device) for device in range(torch.cuda.device_count())}
+    return Failed(out_of_memory=True, devices=devices)
 
 
 def _figures(device: int) -> dict[str, int]:
     stats: dict[str, Any] = torch.cuda.memory_stats(device)
-    found = {ours: int(stats[name]) for name, ours in _STATS.items() if name in stats}
+    allocator = {ours: int(stats[name]) for name, ours in _STATS.items() if name in stats}
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    return found | {"free_bytes": int(free_bytes), "total_bytes": int(total_bytes)}
+    return allocator | {"free_bytes": int(free_bytes), "total_bytes": int(total_bytes)}
 
 
 class Agent:
     """Everything of one attached model but its hooks. Called by the training thread."""
 
-    def __init__(self, options: Options, info: RankInfo) -> None:
+    def __init__(self, options: Options, info: RankInfo, optimizers: Sequence[Any] = ()) -> None:
         self.options, self.info = options, info
         self.guard, self.drops = Guard(), Drops()
-        self.names = TensorNames(histograms=options.histograms)
-        self.step = options.start_step
-        self.crash_state = CrashState(options, info, self.guard, self.add_event)
-        shared_state = self.shared_state = self.crash_state.shared_state
-        self._events = PendingEvents(shared_state, self.drops)
-        self.names.added = shared_state.tensor
-        self._buffer = StepBuffer(shared_state)
+        self.open_step = OpenStep(options.start_step)
+        self.crash_state = CrashState(options, info, self.guard)
+        mirror = self.mirror = self.crash_state.shared_state
+        self.events = Events(self.open_step, mirror, self.drops)
+        self.names = TensorNames(mirror, histograms=options.histograms)
+        self._buffer = StepBuffer(mirror)
         self.cost = Cost(options.budget_percent)
+        self.fqns: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+        """The clean name of each module that is, or could be, hooked."""
+        self.nonfinite = NonfiniteContext(
+            self.names, self.guard, options.allow_inf, self.fqns, optimizers, self.open_step, self.events
+        )
         self.observer = Observer(
             self.names,
             self._buffer,
@@ -99,46 +111,53 @@ class Agent:
             self.guard,
             forces_device=options.backend == "device",
             histograms=options.histograms,
+            nonfinite=self.nonfinite,
         )
-        self.observer.host.position = shared_state.cells
-        self._logged = LoggedValues(self._buffer, self.observer, self.drops, self.guard)
-        shared_state.open_step(self.step)
+        self.values = LoggedValues(self._buffer, self.observer, self.drops, self.guard)
+        self.batches = Batches(self.names, self.events, self.drops)
+        mirror.open_step(self.step)
         self.recording = Recording(options)
         self.recording.begin_step(self.step)
-        self.control = Control(self.recording, self.add_event)
         self.stopper = Stopper(options, info, self.names, self._buffer, self.observer)
-        self.control.on_alert, self.control.stop = self._on_alert, self.stopper.ask
-        self._sender = Sender(options, info, self.names, self.drops, self.guard)
-        self.batched: list[Callable[[Block], None]] = [self.stopper.look_at]
-        """Each is given what has been put into a batch, by the sender's thread."""
-        self._sender.commanded, self._sender.batched = self.control.inbox.extend, self._look_at
-        self._sender.leave, self._sender.ended = self._leave, self._ended
-        self._sender.spool_opened = self.crash_state.start
-        self._sender.spooling, self._sender.spooled = shared_state.sending, shared_state.sent
-        self.runner = Runner(collectors.made(options, info, self.guard), self.guard, self.drops, self.add_event)
-        self.runner.step, self.runner.ship = lambda: self.step, self._ship_samples
-        self.runner.ship_every_s = lambda: self._sender.send_every_s
-        self.in_forward: list[Callable[[], None]] = []
-        """Each is called where a forward of the model begins; it may take itself from the list."""
-        self.remove: Callable[[], None] = lambda: None
+        self.control = Control(self.recording, self.events, self.fqns, self.stopper, options, info.run, self.guard)
+        self._sender = Sender(options, info, self.names, self.drops, self.guard, mirror, self)
+        made = collectors.made(options, info, self.guard)
+        self.runner = Runner(made, self.guard, self.drops, self.events, self.open_step, self)
+        self.in_forward: list[ForwardListener] = []
+        """They hear where a forward of the model begins; they may take themselves from the list."""
+        self.hooks: ModelHooks | None = None
+        """Those on the model, once they are there."""
+        self.at_end: list[Callable[[], None]] = []
+        """Called before the last rows are shipped."""
+        self.parts: list[ref[nn.Module]] = []
+        """The children of the model."""
+        self.undo = contextlib.ExitStack()
         """Takes all hooks away."""
-        self.update_hooks: Callable[[], None] = lambda: None
-        """Tells the hooks that something else is to be recorded."""
         self._end_lock = threading.Lock()
-        self.phases = PhaseClock(self.cost, self.guard)
-        self.phases.position = shared_state.cells
+        self.phases = PhaseClock(self.cost, self.guard, mirror.cells)
         self.phase_sources = self.phases.sources
         """Who knows of communication that training waits for, see `phase_clock.ExposedSource`; a list to append to."""
-        self._process_end = ProcessEnd(self.finish_at_exit)
+        self._process_end = ProcessEnd(self)
         self._last_ship_s = float("-inf")
         self._last_full_step = options.start_step
         self._has_failed = self._is_at_lowest = self._is_closed_early = self._is_at_exit = False
+        self._has_said_not_read = False
         _live.add(self)
+
+    @property
+    def step(self) -> int:
+        """The open step."""
+        return self.open_step.number
+
+    @property
+    def send_every_s(self) -> float:
+        """Least seconds between two batches, as the server asks."""
+        return self._sender.send_every_s
 
     def start(self) -> None:
         """Start the thread, and tell the server that this rank is there."""
-        self.add_event("attached", data={"options": self.options.public(), "versions": self.info.versions})
-        self.guard.run("start", self.crash_state.open)
+        self.events.add("attached", data={"options": self.options.public(), "versions": self.info.versions})
+        self.guard.run("start", partial(self.crash_state.open, self.events))
         if self.guard.run("start", self._sender.start):  # an interpreter that is ending starts no threads
             self.ship()
             self.guard.run("start", self.runner.start)
@@ -148,45 +167,42 @@ class Agent:
             self.guard.run("start", self.runner.stop)  # of a process one agent sees its collectives: the next one may
             self.crash_state.end()
 
-    def _on_alert(self, raised: Raised) -> str:
-        alert = Alert(run=self.info.run, **msgspec.structs.asdict(raised))
-        return action_for(self.options.on_alert, alert, self.guard)
+    def close_step(self, error: TrainingStopped | None = None) -> None:
+        """The open step is over: keep its row, open the next, ship when it is time.
 
-    def add_event(self, kind: str, message: str = "", data: dict[str, Any] | None = None) -> None:
-        """Ship an event with the next batch. From any thread."""
-        self._events.add(self.step, kind, message, data)
-
-    def close_step(self) -> None:
-        """The open step is over: keep its row, ship when it is time, open the next."""
+        `error`: what training is stopped by before the update of this step, raised when all is done.
+        """
         if not self.observer.is_active:
             return
-        was_closed_early, self._is_closed_early = self._is_closed_early, False
-        if was_closed_early and not self._buffer.is_observed():
+        was_closed_early, self._is_closed_early = self._is_closed_early, error is not None
+        if was_closed_early and error is None and not self._buffer.is_observed():
             return  # training was stopped before its update
-        began_ns, step = time.perf_counter_ns(), self.step
-        self._end_step()
+        began_ns, step, is_traced = time.perf_counter_ns(), self.step, self.recording.is_traced
+        for reader in self.observer.step_readers:
+            self.guard.run("end of step", reader.end_step)
+        error = error or self.stopper.overflow(step)
+        is_trace_over = self.control.end_step(step)
+        times = self.phases.end_step(step)
+        is_usual = not (self.observer.host.is_full or is_traced)
+        agent_time_s = self.cost.end_step(self.phases.step_time_s, is_usual=is_usual)
+        if agent_time_s is not None:
+            times["agent_time_s"] = agent_time_s
+        for name, value in times.items():
+            self._buffer.set_series(name, step, value)
+        self._buffer.close(step, is_traced=is_traced)
+        self.values.close_step()
+        self.open_step.number += 1
+        self._open_step()
+        if is_trace_over or self._buffer.is_full or self._is_time_to_ship():
+            self.ship()
         self.cost.add(began_ns)
-        self._stop(self.stopper.after(step))
+        self._stop(error or self.stopper.after(step))
 
     def stop_at_overflow(self) -> None:
         """Raise `NumericOverflow` when that was asked for and something was not finite; its step is closed first."""
         error = self.stopper.overflow(self.step)
         if error is not None:
-            self._is_closed_early = True
-            self._end_step()
-            self._stop(error)
-
-    def _end_step(self) -> None:
-        for read in self.observer.before_closing:
-            self.guard.run("end of step", read)
-        error = self.stopper.overflow(self.step)
-        is_traced = self.control.end_step(self.step)
-        self._keep_step(self.step)
-        self.step += 1
-        self._open_step()
-        if is_traced or self._buffer.is_full or self._is_time_to_ship():
-            self.ship()
-        self._stop(error)
+            self.close_step(error)
 
     def _is_time_to_ship(self) -> bool:
         is_group = self.step % self.options.ship_every == 0  # what is split is no longer merged
@@ -201,30 +217,28 @@ class Agent:
             self.ship()
             raise error
 
-    def _keep_step(self, step: int) -> None:
-        times = self.phases.end_step(step)
-        is_usual = not (self.observer.host.is_full or self.recording.is_traced)
-        agent_time_s = self.cost.end_step(self.phases.step_time_s, is_usual=is_usual)
-        if agent_time_s is not None:
-            times["agent_time_s"] = agent_time_s
-        for name, value in times.items():
-            self._buffer.set_series(name, step, value)
-        self._buffer.close(step, is_traced=self.recording.is_traced)
-        self._logged.close_step()
-
     def _open_step(self) -> None:
+        self._say_what_is_not_read()
         is_other_level = self.control.begin_step(self.step) | self._lower_level()
         is_changed = self.recording.begin_step(self.step) or is_other_level
         if is_other_level:
             self.cost.forget()
-        if is_changed:
-            self.guard.run("recording", self.update_hooks)
-        self.shared_state.open_step(self.step)
+        if is_changed and self.hooks is not None:
+            self.guard.run("recording", self.hooks.record)
+        self.mirror.open_step(self.step)
         self.observer.begin_step(is_full=self._is_full_next())
-        for begin in self.observer.after_opening:
-            self.guard.run("start of step", partial(begin, self.step))
+        for reader in self.observer.step_readers:
+            self.guard.run("start of step", partial(reader.begin_step, self.step))
         self.cost.begin_step(self.step)
         self.observer.device.times_step = self.step if self.cost.is_on else None
+
+    def _say_what_is_not_read(self) -> None:
+        message = self.recording.not_read
+        if message and not self._has_said_not_read:
+            self._has_said_not_read = True
+            self.events.add("level", message, {"kinds": sorted(self.recording.kinds)})
+            if self.info.rank == 0:
+                logger.warning("rangewatch: %s", message)
 
     def _lower_level(self) -> bool:
         share = self.cost.excess()
@@ -239,7 +253,7 @@ class Agent:
         message = f"{what}: {then}. attach(budget_percent=100) lets it be"
         if is_lowered or not self._is_at_lowest:
             logger.warning("rangewatch: %s", message)
-            self.add_event("level", message, {"kinds": sorted(self.recording.kinds), "was": sorted(was)})
+            self.events.add("level", message, {"kinds": sorted(self.recording.kinds), "was": sorted(was)})
         self._is_at_lowest = not is_lowered
         return is_lowered
 
@@ -247,49 +261,86 @@ class Agent:
         """Record values of the open step: numbers, or tensors of one element wherever they are."""
         if self.observer.is_active:
             for name, value in values.items():
-                self._logged.record(name, self.step, value)
+                self.values.record(name, self.step, value)
 
-    def log(self, values: Mapping[str, Any]) -> None:
-        """The same for the user's values; one that cannot be recorded is a fault and takes no other with it.
+    def log(self, values: Mapping[str, Any], caller: int | None) -> None:
+        """The same for the user's values, see `LoggedValues.log`; `caller`: a number for the line that calls."""
+        is_first = self.step == self.options.start_step
+        self.values.log(values, self.step, caller, is_between=self._is_between(), is_first=is_first)
 
-        While the open step has nothing in it, a value belongs to the step just closed, if that has none of this name.
-        """
-        can_be_late = self.step > self.options.start_step and not self._buffer.is_observed()
-        self._logged.log(values, self.step, can_be_late=can_be_late)
+    def batch(self, ids: Any, losses: Any, caller: int) -> None:
+        """The rows of the data that a step is made of, see `Handle.batch`."""
+        is_first = self.step == self.options.start_step
+        self.batches.add(self.step, ids, losses, caller, is_between=self._is_between(), is_first=is_first)
+
+    def _is_between(self) -> bool:
+        return not (self._buffer.is_observed() or self.phases.has_begun)
 
     def ship(self) -> None:
         """Hand everything that is closed to the sender."""
         self._last_ship_s = time.monotonic()
         self._process_end.pass_over()
-        shipment = self._shipment()
+        self._emit_changes()
+        for step, seconds in self.observer.device.take_device_time_s().items():
+            self._buffer.set_series("agent_device_time_s", step, seconds)
+        for step, times in self.phases.take_late():
+            for name, value in times.items():
+                self._buffer.set_series(name, step, value)
+        count, block = len(self.names), self._buffer.take()
+        copies = self.observer.device.take(count)
+        events, event_count = self.events.take()
+        shipment = PendingBatch(block, events, count, copies, self.runner.take(), (block.number, event_count))
         if not shipment.is_empty:
-            self._sender.put(shipment)
+            self._sender.batcher.put(shipment)
 
     def finish(self) -> None:
         """Ship the rest, say goodbye, wait for the queue within bounds and end the thread. Later calls do nothing."""
         self._process_end.forget()
-        self._end(self._sender.stop)
+        self._end()
         self._sender.wait()
 
     def let_go(self) -> None:
         """The garbage collector has taken model and handle: the sender's thread sees it, and ends as `finish` does."""
         self._sender.has_left = True
 
-    def _leave(self) -> None:
-        self.guard.run("detach", self.remove)
-        self._end(self._sender.begin_stop)
+    def remove(self) -> None:
+        """Take all hooks away."""
+        self.undo.close()
 
-    def _end(self, stop: Callable[[float, Callable[[], PendingBatch]], None]) -> None:
+    def leave(self) -> None:
+        """By the sender's thread: nobody holds model or handle any more."""
+        if any(each() is not None for each in self.parts):
+            logger.warning(
+                "rangewatch: run %r ends at step %d: the module that attach was given is gone, though parts of it "
+                "live. Keep a reference to it as long as it is to be watched",
+                self.info.run,
+                self.step,
+            )
+        self.guard.run("detach", self.remove)
+        self._end()
+
+    def _end(self) -> None:
         # Not waiting for the lock: who holds it does the same, and in a forked child nobody may ever release it.
         if not self.observer.is_active or not self._end_lock.acquire(blocking=False):
             return
+        self._warn_if_no_step_ended()
+        for each in self.at_end:
+            self.guard.run("finish", each)
         self.observer.is_active = False
         self.guard.run("finish", self.runner.stop)
         self.guard.run("finish", self.ship)
         timeout_s = self.options.flush_timeout_s
         if not self._sender.is_reachable:
             timeout_s = min(limits.FLUSH_TIMEOUT_AWAY_S, timeout_s)
-        stop(timeout_s, self._goodbye)
+        self._sender.stop(timeout_s)
+
+    def _warn_if_no_step_ended(self) -> None:
+        if self.step == self.options.start_step and self._buffer.is_observed() and not self._has_failed:
+            logger.warning(
+                "rangewatch: run %r has no steps, though the model was called: nothing said where a step ends. Pass "
+                "the optimizer that trains the model to attach, or call handle.step()",
+                self.info.run,
+            )
 
     def finish_at_exit(self, error: BaseException | None) -> None:
         """At the end of the process, by an uncaught exception or not."""
@@ -301,8 +352,10 @@ class Agent:
     def fail(self, error: BaseException) -> None:
         """Training ends by `error`: unless that is a clean exit, the run ends as `failed` and not as `finished`."""
         if self.observer.is_active and not is_clean_exit(error):
-            data = memory_at_failure(error)
-            self._has_failed = self.guard.run("exit", lambda: self.add_event("failed", describe(error), data))
+            details = failure_details(error)
+            self._has_failed = self.guard.run("exit", lambda: self.events.add(details, describe(error)))
+            if not details.interrupted:
+                self.guard.run("batch", lambda: self.batches.failed(self.step))
 
     def faults(self) -> dict[str, int]:
         """How many by place: of the agent, and of collectors that have a guard of their own."""
@@ -316,38 +369,38 @@ class Agent:
             guard.silent = True
         self.crash_state.abandon()
 
-    def _look_at(self, block: Block) -> None:
-        for look in self.batched:
-            look(block)
+    def batched(self, block: Block) -> None:
+        """By the sender's thread: this has been put into a batch, with what came from accelerators."""
+        self.stopper.read_block(block)
+        self.nonfinite.read_block(block)
+        self.batches.read_block(block)
 
-    def _shipment(self) -> PendingBatch:
-        self._emit_changes()
-        for step, seconds in self.observer.device.take_device_time_s().items():
-            self._buffer.set_series("agent_device_time_s", step, seconds)
-        for step, times in self.phases.take_late():
-            for name, value in times.items():
-                self._buffer.set_series(name, step, value)
-        count, block = len(self.names), self._buffer.take()
-        copies = self.observer.device.take(count)
-        events, event_count = self._events.take()
-        return PendingBatch(block, events, count, copies, self.runner.take(), (block.number, event_count))
+    def commanded(self, commands: tuple[Command, ...]) -> None:
+        """By the sender's thread: the server asks for these."""
+        self.control.inbox.extend(commands)
 
-    def _ship_samples(self) -> None:
-        """From the collectors' thread."""
-        events, event_count = self._events.take()
-        self._sender.put_without_rows(events, self.runner.take(), (0, event_count))
+    def spool_opened(self, folder: Path | None) -> None:
+        """By the sender's thread: the rank's spool is there, or none is."""
+        self.crash_state.start(folder)
+        if folder is not None:
+            self.guard.run("other jobs", partial(warn_of_another, self.info, self.options.url, folder))
 
-    def _goodbye(self) -> PendingBatch:
-        """Made by the sender's thread, while the training thread waits for it."""
+    def ship_samples(self) -> None:
+        """Hand over what belongs to no tensor. From the collectors' thread: the training thread may hang."""
+        events, event_count = self.events.take()
+        shipment = PendingBatch(EMPTY_BLOCK, events, samples=self.runner.take(), mark=(0, event_count))
+        self._sender.batcher.put(shipment)
+
+    def goodbye(self) -> None:
+        """By the sender's thread, while the training thread waits for it."""
+        self.batches.flush()
         if not self._has_failed:
-            self.add_event("finished", data={"skipped": self.observer.skipped})
+            self.events.add("finished", data={"skipped": self.observer.skipped})
         self.phases.end()
-        self.shared_state.end(
-            layout.FAILED if self._has_failed else layout.AT_EXIT if self._is_at_exit else layout.DETACHED
-        )
-        return self._shipment()
+        self.mirror.end(layout.FAILED if self._has_failed else layout.AT_EXIT if self._is_at_exit else layout.DETACHED)
+        self.ship()
 
-    def _ended(self) -> None:
+    def ended(self) -> None:
         """By the sender's thread, at its end."""
         self._process_end.forget()
         self.crash_state.end()
@@ -363,18 +416,19 @@ class Agent:
         return True
 
     def _emit_changes(self) -> None:
-        """An event for each account that changed since the last shipment, with its totals since attach."""
-        self.observer.before_shipping()
+        """An event for each kind of total that changed since the last shipment."""
+        if self.hooks is not None:
+            self.hooks.hook_trainable()
         if self.step > self.options.start_step:
-            self.observer.note_unobserved()
-        accounts: dict[str, Mapping[str, Any]] = {
+            self.observer.note_unobserved(is_low_unread=bool(self.recording.not_read))
+        totals: dict[str, Mapping[str, Any]] = {
             "dropped": self.drops.counts,
             "fault": self.faults(),
             "not_observed": self.observer.not_observed,
             "other_values": self.observer.other_values,
             "not_fused": {device: reason for device, reason in self.observer.device.why_not_fused().items() if reason},
         }
-        self._events.emit_changes(self.step, accounts)
+        self.events.add_changes(totals)
 
 
 def describe(error: BaseException) -> str:

@@ -7,6 +7,8 @@ running any collective.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
 import itertools
 import os
 import platform
@@ -15,39 +17,51 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from inspect import Parameter
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import quote
 from weakref import WeakKeyDictionary, finalize, ref
 
 import msgspec
 import torch
 from torch import nn
 
+from rangewatch import collectors
 from rangewatch.api.agent import Agent
-from rangewatch.api.on_alert import OnAlert
 from rangewatch.collectors.collectives.collector import Collectives
 from rangewatch.collectors.collectives.exposed import ExposedSince
 from rangewatch.core import limits
 from rangewatch.core.guard import logger
-from rangewatch.core.options import Options, resolve
+from rangewatch.core.options import OPTIONS, Options, resolve
 from rangewatch.core.selection import Selection
 from rangewatch.core.version import VERSION
 from rangewatch.hooks import model_hooks
 from rangewatch.hooks.compiled import CompiledCall
+from rangewatch.hooks.kept_gradients import KeptGradients
 from rangewatch.hooks.model_hooks import ModelHooks
 from rangewatch.hooks.module_sources import module_sources
+from rangewatch.hooks.moment_reads import MomentReads
+from rangewatch.hooks.optimizer_coverage import OptimizerCoverage
 from rangewatch.hooks.optimizer_hooks import OptimizerReads, has_closure
-from rangewatch.recording.nonfinite_context import NonfiniteContext
+from rangewatch.hooks.state_loads import StateLoads
 from rangewatch.recording.replicas import ReplicaReads, Replicated
 from rangewatch.recording.tensor_names import clean_modules
-from rangewatch.recording.weights import Cadence, WeightReads, are_finite
-from rangewatch.steps.boundary import is_inner
+from rangewatch.recording.weights import Cadence, FiniteWeights, WeightReads
+from rangewatch.steps.backward_loss import BackwardLoss
+from rangewatch.steps.boundary import StepBoundary, is_inner
 from rangewatch.steps.end_hooks import add_step_ends, as_list, check_optimizers, watch_step
+from rangewatch.steps.learning_rate import LearningRate
 from rangewatch.steps.loss_scale import check_scaler, is_loss_scaled
-from rangewatch.steps.phases import add_phases
+from rangewatch.steps.new_optimizers import NewOptimizers
+from rangewatch.steps.phases import add_backward, add_optimizer_phase, add_phases
+from rangewatch.steps.scalers.wrapped import stepping
 from rangewatch.wire.records import RankInfo
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _RUN_KEY = "rangewatch/run"
 
@@ -164,75 +178,64 @@ def _device_name(device: torch.device) -> str:
 _attached: WeakKeyDictionary[nn.Module, Handle] = WeakKeyDictionary()
 
 
-def attach(
-    model: nn.Module,
-    optimizer: Any = None,
-    *,
-    scaler: Any = None,
-    run: str | None = None,
-    url: str | None = None,
-    token: str | None = None,
-    kinds: Iterable[str] | None = None,
-    level: str | None = None,
-    include: Iterable[str] | None = None,
-    exclude: Iterable[str] | None = None,
-    allow_inf: Iterable[str] | None = None,
-    full_every: int | None = None,
-    weight_every: int | None = None,
-    replica_every: int | None = None,
-    replicated: bool | None = None,
-    trace_batch_nums: Iterable[int] | None = None,
-    abort_after_batch_num: int | None = None,
-    on_overflow: str | None = None,
-    on_alert: OnAlert | None = None,
-    budget_percent: float | None = None,
-    histograms: bool | None = None,
-    collect: Iterable[str] | None = None,
-    ship_every: int | None = None,
-    ship_interval_s: float | None = None,
-    start_step: int | None = None,
-    enabled: bool | None = None,
-    spool_dir: str | None = None,
-    spool_bytes: int | None = None,
-    watcher: bool | None = None,
-    queue_bytes: int | None = None,
-    flush_timeout_s: float | None = None,
-    backend: str | None = None,
-) -> Handle:
+@dataclasses.dataclass(repr=False)
+class AttachArguments(Options):
+    """The signature of `attach`, for editors and type checkers: its own arguments and all of `Options`."""
+
+    model: nn.Module
+    optimizer: Any = None
+    scaler: Any = dataclasses.field(default=None, kw_only=True)
+
+
+def _takes(arguments: Callable[_P, object]) -> Callable[[Callable[..., _R]], Callable[_P, _R]]:
+    """Give a function that takes `**options` the parameters of the dataclass `arguments`."""
+
+    def give(function: Callable[..., _R]) -> Callable[_P, _R]:
+        own = inspect.signature(function)
+        options = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=f"{option.given} | None")
+            for name, option in OPTIONS.items()
+        ]
+        parameters = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        function.__signature__ = own.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]
+        return function
+
+    return give
+
+
+@_takes(AttachArguments)
+def attach(model: nn.Module, optimizer: Any = None, *, scaler: Any = None, **options: Any) -> Handle:
     """Watch the numeric ranges of `model` in training and send them to a Rangewatch server.
 
     `optimizer` is one or a list; the step ends when it steps, or at `scaler.update()` when a `scaler` is given that is
-    enabled; without both, call `step()` on the handle. `scaler` is one or a list: a torch GradScaler, or a DeepSpeed or
-    Megatron optimizer; left out, it is the one that the optimizer brings along. The other arguments are described in
-    `options.Options`; each can be an environment variable `RANGEWATCH_<NAME>` instead. Call it after the process group
-    is initialised and before the model is compiled; before or after wrapping in DDP is the same.
+    enabled; without both, call `step()` on the handle. With several optimizers it ends when each has stepped, or as
+    `step_ends` says. A new optimizer of the model's parameters is followed, and a warning says so. `scaler` is one or
+    a list: a torch GradScaler, or a DeepSpeed or Megatron optimizer; left out, it is the one that the optimizer brings
+    along. The other arguments are those of
+    `core.options.Options` (docs/options.md); each can be an environment variable `RANGEWATCH_<NAME>` instead. Call it
+    after the process group is initialised and before the model is compiled; before or after wrapping in DDP is the
+    same.
 
     A process may attach several models. Each is a run of its own: where the name is taken by a model that is attached
     already, "/" and the model's class are added to it, with a number if need be, and a warning says so.
 
     Raises `TypeError` or `ValueError` for arguments that cannot be right. A server that cannot be reached is no error.
     """
-    options = resolve(
-        {
-            "run": run, "url": url, "token": token, "kinds": kinds, "level": level, "include": include,
-            "exclude": exclude, "allow_inf": allow_inf, "full_every": full_every, "weight_every": weight_every,
-            "replica_every": replica_every, "replicated": replicated,
-            "trace_batch_nums": trace_batch_nums, "abort_after_batch_num": abort_after_batch_num,
-            "on_overflow": on_overflow, "on_alert": on_alert, "budget_percent": budget_percent,
-            "histograms": histograms, "collect": collect, "ship_every": ship_every, "ship_interval_s": ship_interval_s,
-            "start_step": start_step, "enabled": enabled,
-            "spool_dir": spool_dir, "spool_bytes": spool_bytes, "watcher": watcher,
-            "queue_bytes": queue_bytes, "flush_timeout_s": flush_timeout_s, "backend": backend,
-        }
-    )  # fmt: skip
+    resolved = resolve_all(options)
     optimizers = as_list(optimizer)
-    if not options.enabled:
+    if not resolved.enabled:
         return Handle(None)
     _check_model(model)
     check_optimizers(optimizers, model)
     if scaler is not None:
         check_scaler(scaler)
-    return _attach(model, optimizers, scaler, options)
+    return _attach(model, optimizers, scaler, resolved)
+
+
+def resolve_all(given: Mapping[str, Any]) -> Options:
+    """What `attach` makes of its options; raises what it raises for them."""
+    options = resolve(given)
+    return dataclasses.replace(options, collect=collectors.chosen(options.collect))
 
 
 def detach(model: nn.Module) -> None:
@@ -243,11 +246,18 @@ def detach(model: nn.Module) -> None:
     handle.detach()
 
 
+def batch(ids: Any = None, losses: Any = None) -> None:
+    """The same as `Handle.batch` of the attached model, of each where several are; nothing where none is."""
+    caller = _caller(sys._getframe(1))
+    for handle in tuple(_attached.values()):
+        handle._batch(ids, losses, caller)
+
+
 class Handle:
     """An attached model. Use it as a context manager, or call `detach` at the end; the end of the process does too."""
 
-    def __init__(self, agent: Agent | None, remove: Callable[[], None] = lambda: None, *, steps_alone: bool = False):
-        self._agent, self._remove, self._steps_alone = agent, remove, steps_alone
+    def __init__(self, agent: Agent | None, boundary: StepBoundary | None = None):
+        self._agent, self._boundary = agent, boundary
 
     @property
     def run(self) -> str:
@@ -267,25 +277,50 @@ class Handle:
     def log(self, /, **values: Any) -> None:
         """Record named values for this step: numbers or tensors of one element, such as `loss=loss, lr=lr`.
 
-        After the step has ended and before the next forward, a value belongs to the step that has just ended, unless
-        one of this name was logged for that already. The names of the agent's own series
-        (`logged_values.OWN_SERIES`) are refused.
+        After the step has ended and before the next forward, a value belongs to the step that has just ended; but
+        a line that was called before the first step stands at the top of the loop, and logs for the step to come. Of
+        several values of one name the last before the step's end counts, and after it the first. The names of the
+        agent's own series (`logged_values.OWN_SERIES`) are refused.
         """
+        self._log(values, _caller(sys._getframe(1)))
+
+    def log_ended(self, values: Mapping[str, Any]) -> None:
+        """The same for trainers' callbacks: what is logged between two steps is always of the one that has ended."""
+        self._log(values, None)
+
+    def _log(self, values: Mapping[str, Any], caller: int | None) -> None:
         agent = self._agent
         if agent is not None and agent.observer.is_active:
-            agent.guard.run("log", lambda: agent.log(values))
+            agent.guard.run("log", lambda: agent.log(values, caller))
+
+    def batch(self, ids: Any = None, losses: Any = None) -> None:
+        """Say which rows of the data this rank's step is made of, so that a bad batch can be named by them.
+
+        `ids`: (n,) whole numbers or strings, as a list, array or tensor in host memory: row numbers or keys, of which
+        the first 1,024 of a step are recorded, with 128 characters each. `losses`: (n,) floating tensor on any device,
+        the loss of each row before it is reduced; nothing waits for it. Several calls in a step (microbatches) add up.
+        After the step has ended and before the next forward it is of the step that has just ended, unless that has rows
+        already. Raises nothing: what cannot be recorded is warned of once.
+        """
+        self._batch(ids, losses, _caller(sys._getframe(1)))
+
+    def _batch(self, ids: Any, losses: Any, caller: int) -> None:
+        agent = self._agent
+        if agent is not None and agent.observer.is_active:
+            agent.guard.run("batch", lambda: agent.batch(ids, losses, caller))
 
     def step(self) -> None:
-        """End the step, in loops that gave no optimizer to `attach`; does nothing in others."""
-        agent = self._agent
-        if agent is not None and self._steps_alone:
+        """End the step, in loops that gave no optimizer to `attach`, or `step_ends="handle"`; nothing in others."""
+        agent, boundary = self._agent, self._boundary
+        if agent is not None and boundary is not None:
+            boundary.handle_stepped()
             agent.guard.run("step", agent.close_step)
 
     def detach(self) -> None:
         """Remove every hook, send what is left within `flush_timeout_s`, and end the thread. Later calls do nothing."""
         agent, self._agent = self._agent, None
         if agent is not None:
-            agent.guard.run("detach", self._remove)
+            agent.guard.run("detach", agent.remove)
             agent.finish()
 
     def stats(self) -> dict[str, Any]:
@@ -316,6 +351,11 @@ class Handle:
         self.detach()
 
 
+def _caller(frame: FrameType) -> int:
+    """A number for the line that calls."""
+    return hash((id(frame.f_code), frame.f_lasti))
+
+
 def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Options) -> Handle:
     selection = Selection(options)
     selection.check(clean_modules(model))
@@ -328,87 +368,133 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         takes_alerts=options.on_alert != "record",
     )
     taken = {handle.run for handle in _attached.values() if handle.is_active}
-    agent = Agent(options, distinguished(info, type(clean_modules(model)[""]).__name__, taken))
-    with contextlib.ExitStack() as undo, contextlib.ExitStack() as failed:
+    info = distinguished(info, type(clean_modules(model)[""]).__name__, taken)
+    agent = Agent(options, info, optimizers)
+    with contextlib.ExitStack() as failed:
+        failed.callback(agent.remove)
         failed.callback(agent.runner.stop)
-        add_phases(agent, model, optimizers, scaler, undo)
-        _add_hooks(agent, model, optimizers, selection, undo)
-        add_step_ends(agent, optimizers, scaler, undo)
+        forward = add_phases(agent, model, optimizers, scaler, agent.undo)
+        follow = _add_hooks(agent, model, optimizers, selection)
+        forward.begin_step(agent.step)
+        boundary, scaling = add_step_ends(agent, optimizers, scaler, agent.undo, options.step_ends)
+        loss = BackwardLoss(agent, scaling)
+        add_backward(agent, loss, agent.undo)
+        agent.observer.step_readers.append(loss)
+        agent.at_end.append(loss.flush)
+        agent.in_forward.append(boundary)
+        NewOptimizers(agent, model, optimizers, boundary, follow, agent.undo)
         _watch_collectives(agent, model)
-        undo.callback(_forget, ref(model))
+        agent.undo.callback(_forget, ref(model))
         agent.start()
-        agent.guard.run("module sources", lambda: agent.add_event("modules", data=module_sources(clean_modules(model))))
-        agent.remove = undo.pop_all().close
+        agent.guard.run("module sources", lambda: agent.events.add(module_sources(clean_modules(model))))
         failed.pop_all()
-        handle = Handle(agent, agent.remove, steps_alone=not optimizers and scaler is None)
+        agent.guard.run("address", lambda: _say_where(info, options))
+        _keep_container(model, agent.undo)
+        agent.parts = [ref(each) for each in model.children()]
+        has_none = not optimizers and scaler is None
+        handle = Handle(agent, boundary if has_none or options.step_ends == "handle" else None)
     finalize(handle, agent.let_go).atexit = False
     _attached[model] = handle
     return handle
 
 
+def _say_where(info: RankInfo, options: Options) -> None:
+    if info.rank == 0 and not options.quiet and sys.stderr is not None:
+        address = f"{options.url}/?q={quote(info.run, safe='')}"
+        sys.stderr.write(f"rangewatch: run {info.run} at {address}\n")
+        sys.stderr.flush()
+
+
+class Container:
+    """Holds a module that is never called, in each of its children, so that one made for `attach` alone lives as long
+    as these do. Inert in a copy or a pickle of the child."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
+_CONTAINER = "_range_container"
+
+
+def _keep_container(model: nn.Module, undo: contextlib.ExitStack) -> None:
+    """`attach(nn.ModuleDict({"g": g, "d": d}))`: nobody else has the dictionary."""
+    if type(model).forward is nn.Module.forward:
+        container = Container(model)
+        for child in model.children():
+            child.__dict__[_CONTAINER] = container
+            undo.callback(_let_go, ref(child), ref(container))
+
+
+def _let_go(reference: ref[nn.Module], container: ref[Container]) -> None:
+    child = reference()
+    if child is not None and child.__dict__.get(_CONTAINER) is container():
+        del child.__dict__[_CONTAINER]
+
+
 def _watch_collectives(agent: Agent, model: nn.Module) -> None:
     for each in agent.runner.collectors:
         if isinstance(each, Collectives):
-            each.open_step = lambda: agent.step
-            each.recorder.shared_state = agent.shared_state
-            each.watch(model)
-            agent.phase_sources.append(ExposedSince(each, lambda: agent.step))
+            each.watch(model, agent.open_step, agent.mirror)
+            agent.phase_sources.append(ExposedSince(each, agent.open_step))
 
 
-def _add_hooks(
-    agent: Agent, model: nn.Module, optimizers: list[Any], selection: Selection, undo: contextlib.ExitStack
-) -> None:
+def _add_hooks(agent: Agent, model: nn.Module, optimizers: list[Any], selection: Selection) -> Callable[[Any], None]:
+    """Returns what adds those of an optimizer that comes later."""
     observer, recording, options = agent.observer, agent.recording, agent.options
-    hooks = ModelHooks(observer, agent.guard, model, selection, recording.wanted)
-    undo.callback(hooks.remove)
-    agent.update_hooks, agent.control.fqns = hooks.record, lambda: hooks.fqns.values()
+    hooks = agent.hooks = ModelHooks(observer, agent.guard, model, selection, recording, agent.fqns)
+    agent.undo.callback(hooks.remove)
     cadence = Cadence(recording, options.start_step, options.weight_every)
     weights = WeightReads(observer, model, selection, recording, cadence)
     updates = OptimizerReads(observer, model, selection, recording, cadence)
-    observer.after_opening.append(weights.begin_step)
-    observer.before_closing += [weights.read_now, updates.end_step, hooks.end_step]
-    weights.begin_step(agent.step)
-    _emit_nonfinite(agent, model, hooks, optimizers)
+    moments = MomentReads(
+        observer, model, selection, recording, Cadence(recording, options.start_step, options.moment_every)
+    )
     replicas = _replica_reads(agent, model)
+    observer.step_readers += [weights, updates, moments, hooks, FiniteWeights(model, agent.nonfinite, agent.values)]
+    weights.begin_step(agent.step)
+    moments.begin_step(agent.step)
+    if replicas is not None:
+        observer.step_readers.append(replicas)
+        replicas.begin_step(agent.step)
+    kept = hooks.parameters.kept
+    coverage = OptimizerCoverage(observer, agent.events, model, selection, optimizers, kept)
+    rate = LearningRate(agent, optimizers)
+    observer.step_readers += [coverage, rate]
+    agent.at_end.append(rate.flush)
     for optimizer in optimizers:
-        _add_optimizer_reads(agent, optimizer, weights, updates, replicas, undo)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept)
+
+    def follow(optimizer: Any) -> None:
+        add_optimizer_phase(agent, optimizer, agent.undo)
+        agent.nonfinite.add_optimizer(optimizer)
+        coverage.add(optimizer)
+        rate.add(optimizer)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept)
+
+    return follow
 
 
 def _replica_reads(agent: Agent, model: nn.Module) -> ReplicaReads | None:
-    options, observer = agent.options, agent.observer
+    options = agent.options
     if not options.replica_every:
         return None
     every = max(options.replica_every, options.ship_every)  # of steps that are merged one is read
     replicated = Replicated(model, is_reported=options.replicated)
-    reads = ReplicaReads(observer, agent.names, replicated, every, agent.in_forward)
-    observer.after_opening.append(reads.begin_step)
-    observer.before_closing.append(reads.read_now)
-    reads.begin_step(agent.step)
-    return reads
-
-
-def _emit_nonfinite(agent: Agent, model: nn.Module, hooks: ModelHooks, optimizers: list[Any]) -> None:
-    context = NonfiniteContext(agent.names, agent.guard, agent.options.allow_inf, hooks.fqns, optimizers)
-    context.open_step, context.emit = lambda: agent.step, agent.add_event
-    agent.observer.host.nonfinite_seen = context.seen
-    agent.batched.append(context.look_at)
-    reference = ref(model)
-
-    def begin_step(step: int) -> None:
-        model = reference() if context.wants_weights else None
-        if model is not None:
-            context.wants_weights = False
-            if (value := are_finite(model)) is not None:
-                agent.record({"weights_finite": value})
-
-    agent.observer.after_opening.append(begin_step)
+    return ReplicaReads(agent.observer, agent.names, replicated, every, agent.in_forward)
 
 
 def _add_optimizer_reads(
-    agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, replicas: ReplicaReads | None,
-    undo: contextlib.ExitStack,
+    agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, moments: MomentReads,
+    replicas: ReplicaReads | None, kept: KeptGradients,
 ) -> None:  # fmt: skip
     reference = ref(optimizer)  # DeepSpeed's optimizers hold their model
+    updated = kept.of(optimizer)
 
     def before(*args: Any) -> None:
         if agent.observer.is_active and not is_inner(args):
@@ -426,12 +512,16 @@ def _add_optimizer_reads(
     def after(*args: Any) -> None:
         if agent.observer.is_active and not is_inner(args):
             began_ns = time.perf_counter_ns()
+            updated()
             reads.after(reference())
+            moments.after(reference())
             agent.cost.add(began_ns)
 
+    loads = StateLoads(agent.guard, agent.observer, agent.events)
+    loads.watch(stepping(optimizer), agent.undo)
     before_hook = CompiledCall(agent.guard, "before the update", before)
     after_hook = CompiledCall(agent.guard, "after the update", after)
-    watch_step(optimizer, before_hook, after_hook, undo)
+    watch_step(optimizer, before_hook, after_hook, agent.undo)
 
 
 def _forget(reference: ref[nn.Module]) -> None:

@@ -1,32 +1,70 @@
-"""Obeys the server's commands, on the training thread and between steps, and says what became of each."""
+"""Obeys the server's commands, on the training thread and between steps, and says what became of each.
+
+An alert is a command too: `attach(on_alert=...)` says what this rank does when the server raises one of its run.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
+from rangewatch.api.stop import Stopper
 from rangewatch.core import limits
-from rangewatch.core.options import LEVELS
+from rangewatch.core.guard import Guard
+from rangewatch.core.options import LEVELS, ON_ALERT, Options
 from rangewatch.core.selection import matches
 from rangewatch.delivery.transport import Command, Raised
+from rangewatch.recording.events import Events
 from rangewatch.recording.level import Recording, Trace
+from rangewatch.wire.events import AnswerState, CommandAnswer
 
-Tell = Callable[[str, str, dict[str, Any]], None]
+
+@dataclasses.dataclass(frozen=True)
+class Alert:
+    """One of the rules' findings, as a function given as `on_alert` gets it. `severity`: critical, warning or info.
+
+    `rank`, `step`, `tensor` and `kind` are None where the finding is of none in particular.
+    """
+
+    rule: str
+    severity: str
+    summary: str
+    run: str
+    rank: int | None
+    step: int | None
+    tensor: str | None
+    kind: str | None
+
+
+OnAlert = str | Callable[[Alert], object]
+
+
+def action_for(on_alert: OnAlert, alert: Alert, guard: Guard) -> str:
+    """One of `ON_ALERT`. A function is called, on the training thread; `record` when it says nothing of these.
+
+    What the function raises is a fault of ours, and not of the training.
+    """
+    if not callable(on_alert):
+        return on_alert
+    answers: list[object] = []
+    guard.run("on_alert", lambda: answers.append(on_alert(alert)))
+    return next((each for each in answers if isinstance(each, str) and each in ON_ALERT), "record")
 
 
 class Control:
-    """`inbox` is filled by the sender's thread; `emit(kind, message, data)` ships an event."""
+    """`inbox` is filled by the sender's thread. `fqns`: the names of all that can be traced."""
 
-    def __init__(self, recording: Recording, emit: Tell) -> None:
+    def __init__(
+        self, recording: Recording, events: Events, fqns: Mapping[Any, str], stopper: Stopper, options: Options,
+        run: str, guard: Guard,
+    ) -> None:  # fmt: skip
         self.inbox: deque[Command] = deque(maxlen=limits.COMMANDS)
-        self.fqns: Callable[[], Iterable[str]] = lambda: ()
-        """The names of all that can be traced."""
-        self.on_alert: Callable[[Raised], str] = lambda alert: "record"
-        """What to do about an alert: one of `options.ON_ALERT`."""
-        self.stop: Callable[[str], None] = lambda reason: None
-        """Ends the training after the open step."""
-        self._recording, self._emit = recording, emit
+        self._recording, self._events, self._fqns, self._stopper = recording, events, fqns, stopper
+        self._on_alert, self._run, self._guard = options.on_alert, run, guard
         self._known: deque[int] = deque(maxlen=limits.COMMANDS)
 
     def begin_step(self, step: int) -> bool:
@@ -53,7 +91,8 @@ class Control:
             return self._alert(command, command.alert, step)
         elif command.kind == "level" and command.level in {*LEVELS, "default"}:
             self._recording.set_level(command.level)
-            self._emit("level", "", {"kinds": sorted(self._recording.kinds)})  # no longer what the budget made of it
+            # No longer what the budget made of it.
+            self._events.add("level", self._recording.not_read, {"kinds": sorted(self._recording.kinds)})
             self._answer(command.id, "done", f"level {command.level} from step {step} on", first_step=step)
             return True
         else:
@@ -62,9 +101,10 @@ class Control:
 
     def _alert(self, command: Command, raised: Raised, step: int) -> bool:
         """Whether the level is another."""
-        action = self.on_alert(raised)
+        alert = Alert(run=self._run, **msgspec.structs.asdict(raised))
+        action = action_for(self._on_alert, alert, self._guard)
         if action == "stop":
-            self.stop(f"rangewatch: stopped by an alert ({raised.rule}): {raised.summary}")
+            self._stopper.ask(f"rangewatch: stopped by an alert ({raised.rule}): {raised.summary}")
         elif action == "trace":
             self._recording.trace(Trace(step, step))
         elif action == "grads":
@@ -76,7 +116,7 @@ class Control:
         modules = tuple(command.modules)
         if not 1 <= command.steps <= limits.TRACE_STEPS:
             self._refuse(command, f"a trace has 1 to {limits.TRACE_STEPS} steps")
-        elif modules and not any(matches(fqn, modules) for fqn in self.fqns()):
+        elif modules and not any(matches(fqn, modules) for fqn in list(self._fqns.values())):
             self._refuse(command, f"no module is named {', '.join(modules)[: limits.NAME_CHARACTERS]}")
         else:
             last = step + command.steps - 1
@@ -87,5 +127,5 @@ class Control:
     def _refuse(self, command: Command, reason: str) -> None:
         self._answer(command.id, "refused", reason, reason=reason)
 
-    def _answer(self, command: int, state: str, message: str, **data: Any) -> None:
-        self._emit("command", message, {"id": command, "state": state} | data)
+    def _answer(self, command: int, state: AnswerState, message: str, **data: Any) -> None:
+        self._events.add(CommandAnswer(command, state, **data), message)

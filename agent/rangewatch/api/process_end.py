@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable
 from multiprocessing.process import parent_process
 from multiprocessing.util import Finalize
+from typing import Protocol
+
+
+class EndsWithProcess(Protocol):
+    """The agent."""
+
+    def finish_at_exit(self, error: BaseException | None) -> None:
+        """The process ends; None: by no exception that Python tells of."""
 
 
 class ProcessEnd:
-    """Calls `ended(error)` once at the end of the process; None: by no exception that Python tells of.
+    """Calls `finish_at_exit` of the agent once, at the end of the process.
 
     The interpreter keeps the last exception that nobody caught (`sys.last_value`), of which an interactive session
     has many and goes on: one that `pass_over` has seen is not the end.
     """
 
-    def __init__(self, ended: Callable[[BaseException | None], None]) -> None:
-        self._ended = ended
+    def __init__(self, agent: EndsWithProcess) -> None:
+        self._agent = agent
         self._finalizer: Finalize | None = None
         self._handled = id(sys.exc_info()[1])
         """Of a caller further out, which is in an `except` clause."""
@@ -46,11 +53,11 @@ class ProcessEnd:
 
     def _at_exit(self) -> None:
         error = _uncaught()
-        self._ended(None if id(error) == self._passed_over else error)
+        self._agent.finish_at_exit(None if id(error) == self._passed_over else error)
 
     def _in_child(self) -> None:
         error = sys.exc_info()[1]
-        self._ended(None if id(error) == self._handled else error)
+        self._agent.finish_at_exit(None if id(error) == self._handled else error)
 
 
 def _uncaught() -> BaseException | None:

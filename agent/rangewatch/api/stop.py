@@ -23,8 +23,8 @@ class NumericOverflow(TrainingStopped):
 class Stopper:
     """Says what training is to be stopped by, each once: a loop that goes on afterwards knows what it does.
 
-    What is in host memory is seen at once; what an accelerator holds when the worker has it, so that the training
-    thread never waits.
+    What is in host memory is seen at once; what an accelerator holds when the sender's thread has it, so that
+    training never waits.
     """
 
     def __init__(self, options: Options, info: RankInfo, names: TensorNames, buffer: StepBuffer, observer: Observer):
@@ -61,8 +61,8 @@ class Stopper:
             return None
         return TrainingStopped(f"rangewatch: stopped after step {step}, as abort_after_batch_num={last} asks")
 
-    def look_at(self, block: Block) -> None:
-        """Steps as they are shipped, with what came from accelerators. Called by the worker."""
+    def read_block(self, block: Block) -> None:
+        """Steps as they are shipped, with what came from accelerators. Called by the sender's thread."""
         if self._raises and self._late is None:
             # Allowed Inf is taken out already.
             self._late = self._explain(block, np.zeros(block.rows.shape[2], bool))

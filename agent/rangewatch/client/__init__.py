@@ -1,4 +1,4 @@
-"""Runs of a server in a notebook or a script: facts, slices as numpy, pandas or polars, the pages' figures.
+"""Runs of a server in a notebook or a script: details, slices as numpy, pandas or polars, the pages' figures.
 
     from rangewatch.client import Client
 
@@ -11,8 +11,8 @@
 docs/client.md tells more; docs/api.md what the answers hold.
 """
 
+from rangewatch.client.connection import ServerError, Unavailable
 from rangewatch.client.runs import Client, Run
-from rangewatch.client.server_api import ServerError, Unavailable
 from rangewatch.client.slices import Slice
 
 __all__ = ["Client", "Run", "ServerError", "Slice", "Unavailable"]

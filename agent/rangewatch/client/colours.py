@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-# The same as in web/styles/style.css, which a test holds them to.
+# The same as in web/charts/colours.js and web/styles/style.css, which a test holds them to.
 HEADROOM_BITS = (0.0, 1.0, 2.0, 4.0, 6.4, 9.6, 16.0)
 HEADROOM = ("#7a0403", "#c22403", "#f66b19", "#fdb863", "#f3e2c0", "#d9e6ee", "#a9c7dd")
+SEQUENTIAL = ("#eef2f4", "#c9dde6", "#93bfd1", "#5a97b5", "#3a6d98", "#2f4776", "#231d4f")  # magnitudes and shares
+DIFFERENCE = ((0.0, "#c22403"), (0.25, "#fdb863"), (0.5, "#e3e6e8"), (0.75, "#7fb0d8"), (1.0, "#0b62a8"))
+CHANGE = (
+    (0.0, "#123d7a"), (0.25, "#4a86c5"), (0.42, "#cfdfee"), (0.5, "#eff1f2"), (0.58, "#f6e2c4"), (0.75, "#e58a2c"),
+    (1.0, "#7a2a04"),
+)  # fmt: skip
+SHARE = ((0.0, "#e3e6e8"), (5 / 6, "#0b62a8"), (1.0, "#1d2226"))
 NONFINITE = "#e6007a"
 LINES = ("#0b62a8", "#985600", "#4a1d66", "#187340", "#5f6a73", "#b3003c")
 PHASES = {
@@ -29,14 +35,24 @@ def cost() -> Stops:
     return [(place / (len(HEADROOM) - 1), colour) for place, colour in enumerate(reversed(HEADROOM))]
 
 
-def own(stops: Sequence[Sequence[Any]] | None) -> Stops:
-    """What the server gave the figure, so that it reads alone; those of a cost without."""
-    return [(float(at), str(colour)) for at, colour in stops] if stops else cost()
+def scale_of(statistic: dict[str, Any] | None) -> tuple[str, Stops]:
+    """The scale of a heatmap by its `meta.statistic`: `headroom`, `cost` or `own`, and its stops."""
+    if statistic is None:
+        return "cost", cost()
+    if statistic["scale"] == "bits" and statistic["low"] >= 0:
+        return "headroom", headroom()
+    if statistic["scale"] == "bits":
+        return "own", list(DIFFERENCE)
+    if statistic["scale"] == "change":
+        return "own", list(CHANGE)
+    if statistic["scale"] == "log10":
+        return "own", list(SHARE)
+    return "own", [(place / (len(SEQUENTIAL) - 1), colour) for place, colour in enumerate(SEQUENTIAL)]
 
 
-def unit(name: str, statistic: dict[str, Any] | None) -> str:
+def unit(unit: str, statistic: dict[str, Any] | None) -> str:
     """What the colour bar counts."""
     if statistic is None:
-        return {"wait": "s", "difference": "bits more"}.get(name, "bits" if name == "headroom" else name)
-    scale = {"log2": "log2", "count": "log2(1 + n)", "fraction": "share"}.get(statistic["scale"], "bits")
-    return f"{statistic['title']}, {scale}"
+        return unit
+    scales = {"log2": "log2", "count": "log2(1 + n)", "fraction": "share", "log10": "log10", "ratio": "log2"}
+    return f"{statistic['title']}, {scales.get(statistic['scale'], 'bits')}"

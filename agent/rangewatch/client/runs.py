@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rangewatch.client import figures, optional_imports, slices
-from rangewatch.client.connection import Connection, Query
-from rangewatch.client.server_api import ServerError
+from rangewatch.client.connection import Connection, Query, ServerError
 from rangewatch.client.slices import Slice
 
 Json = dict[str, Any]
@@ -57,14 +56,14 @@ class Run:
         self.id: int = line["id"]
         self.name: str = line["name"]
 
-    def facts(self) -> Json:
+    def details(self) -> Json:
         """State, ranks, verdict, first overflow and so on, as they are now."""
         return self._get("")
 
     def tensors(self, kind: str | None = None, q: str | None = None) -> list[Json]:
         """The tensors in call order: name, kind, shape, dtype, limits."""
-        found: list[Json] = self._get("/tensors", {"kind": kind, "q": q})["tensors"]
-        return found
+        listed: list[Json] = self._get("/tensors", {"kind": kind, "q": q})["tensors"]
+        return listed
 
     def slice(self, statistic: str | Sequence[str] = "amax", axes: str = "step,tensor", **where: Where) -> Slice:
         """Two of step, tensor and rank. `where`: rank, tensor, kind, q, step, start, stop, columns (docs/api.md)."""
@@ -101,7 +100,7 @@ class Run:
         return figures.of_answer(self.figure_data(name, **where), f"{self.name}: {name}")
 
     def figure_data(self, name: str, **where: Where) -> Json:
-        """The same as the server sends it: a Plotly figure whose arrays are typed, and what is known of it beside."""
+        """The same as the server sends it: names and typed arrays, and what is known of them beside (docs/api.md)."""
         return self._get(f"/figures/{name}", where)
 
     def step(self, step: int | None = None, rank: int | None = None) -> Json:
@@ -114,8 +113,8 @@ class Run:
 
     def alerts(self, state: str = "all") -> list[Json]:
         """Findings over time, newest first, at most 500. `state`: `open`, `over` or `all`."""
-        found: list[Json] = self._get("/alerts", {"state": state, "limit": 500})["alerts"]
-        return found
+        listed: list[Json] = self._get("/alerts", {"state": state, "limit": 500})["alerts"]
+        return listed
 
     def loss_scale(self, start: int | None = None, stop: int | None = None) -> Json:
         """Steps that the loss scaler skipped, with their causes."""
@@ -137,8 +136,8 @@ class Run:
         return f"/api/v1/runs/{self.id}{rest}"
 
     def _get(self, rest: str, query: Query | None = None) -> Json:
-        found: Json = self._connection.get(self._path(rest), query)
-        return found
+        answer: Json = self._connection.get(self._path(rest), query)
+        return answer
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.name!r}, {self.line['state']}, last step {self.line['last_step']}>"

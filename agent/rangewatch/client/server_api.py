@@ -1,16 +1,12 @@
-"""What the commands that talk to a running server share: requests, errors in one line, a run by name, safe output."""
+"""What the commands that talk to a running server share: its JSON by shape, a run by name, safe output."""
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from typing import Any, TextIO, TypedDict, TypeVar
 
-import msgspec
-import urllib3
-
-from rangewatch.core.options import Options
+from rangewatch.client.connection import Connection, ServerError, default_url
 
 TIMEOUT_S = 30.0
 
@@ -24,6 +20,14 @@ class Overflow(TypedDict):
     rank: int
 
 
+class SkippedOverflow(Overflow):
+    """Where the first step that the loss scaler skipped overflowed. `what`: "nan" or "inf"."""
+
+    fqn: str
+    kind: str
+    what: str
+
+
 class RunLine(TypedDict):
     """A run as GET /api/v1/runs lists it: what the commands read of it (docs/api.md has the rest)."""
 
@@ -31,12 +35,21 @@ class RunLine(TypedDict):
     name: str
 
 
-class Run(RunLine):
-    """A run as GET /api/v1/runs/{id} shows it."""
-
+class _Run(RunLine):
     first_step: int | None
     last_step: int | None
     first_overflow: Overflow | None
+
+
+class Run(_Run, total=False):
+    """A run as GET /api/v1/runs/{id} shows it. `first_skipped`: the first overflow that the loss scaler skipped;
+    `reason`: why it ended, in a line. An older server does not say these.
+    """
+
+    state: str
+    reason: str | None
+
+    first_skipped: SkippedOverflow | None
 
 
 class _Listed(TypedDict):
@@ -49,46 +62,28 @@ class _Runs(_Listed, total=False):
     next: int | None
 
 
-class Refusal(TypedDict):
-    error: str
-    code: str
-
-
-class ServerError(Exception):
-    """Why there is no answer, in one line."""
-
-
-class Unavailable(ServerError):
-    """No server answers, or not now: the same may be answered later."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, and where its server is."""
     parser.add_argument("run", help="name or number of the run")
     parser.add_argument("--url", default=default_url(), help="server (default: %(default)s)")
 
 
-def default_url() -> str:
-    """Where a server is when nothing else is said."""
-    return os.environ.get("RANGEWATCH_URL", "").strip() or "http://127.0.0.1:8642"
-
-
 def find_run(url: str, name: str) -> Run:
     """The run with that name or number. Raises `ServerError`, also when they are two runs: `delete` asks with it."""
     newest: list[RunLine] = []
-    found: list[RunLine] = []
+    matching: list[RunLine] = []
     for page in _pages(url):
         newest = newest or page[:5]
-        found += [run for run in page if name in (run["name"], str(run["id"]))]
-        if found and not name.isdecimal():  # a number may be another run's name, which is not known before the end
+        matching += [run for run in page if name in (run["name"], str(run["id"]))]
+        if matching and not name.isdecimal():  # a number may be another run's name, which is not known before the end
             break
-    if not found:
+    if not matching:
         known = ", ".join(run["name"] for run in newest) or "none yet"
         raise ServerError(f"no run {name!r} at {url}; there are: {known}")
-    if len(found) > 1:
-        named = " and ".join(f"number {run['id']} ({run['name']!r})" for run in found[:2])
+    if len(matching) > 1:
+        named = " and ".join(f"number {run['id']} ({run['name']!r})" for run in matching[:2])
         raise ServerError(f"{name!r} may mean {named}: give the name of the one, or the number of the other")
-    return get(url, f"/api/v1/runs/{found[0]['id']}", Run)
+    return get(url, f"/api/v1/runs/{matching[0]['id']}", Run)
 
 
 def _pages(url: str) -> Iterator[list[RunLine]]:
@@ -105,12 +100,14 @@ def _pages(url: str) -> Iterator[list[RunLine]]:
 
 def get(url: str, path: str, shape: type[Shape]) -> Shape:
     """The JSON at `path`, which fits `shape` and may hold more. Raises `ServerError`."""
-    return _request("GET", url, path, shape)
+    answer: Shape = Connection(url, timeout_s=TIMEOUT_S).request("GET", path, shape)
+    return answer
 
 
 def post(url: str, path: str, body: dict[str, Any], shape: type[Shape]) -> Shape:
     """The JSON that answers `body` as JSON, which fits `shape` and may hold more. Raises `ServerError`."""
-    return _request("POST", url, path, shape, json=body)
+    answer: Shape = Connection(url, timeout_s=TIMEOUT_S).request("POST", path, shape, json=body)
+    return answer
 
 
 def write_line(stream: TextIO, line: str) -> None:
@@ -121,41 +118,3 @@ def write_line(stream: TextIO, line: str) -> None:
     shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
     encoding = stream.encoding or "utf-8"
     stream.write(shown.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-
-
-def _request(method: str, url: str, path: str, shape: type[Shape], **options: Any) -> Shape:
-    """No redirect is followed: the token would go along."""
-    address, headers = checked(url).rstrip("/") + path, authorization()
-    try:
-        answer = urllib3.request(
-            method, address, headers=headers, timeout=TIMEOUT_S, retries=False, redirect=False, **options
-        )
-        body = answer.json()
-        if answer.status in (200, 201):
-            msgspec.convert(body, shape)  # checks; returns only the fields that the shape has
-            return body
-        refusal = msgspec.convert(body, Refusal)
-    except (urllib3.exceptions.HTTPError, ValueError, RecursionError):  # ValueError: no JSON, or not of that shape
-        raise Unavailable(f"no Rangewatch server answers at {url}") from None
-    raise error_of(answer.status, refusal)
-
-
-def error_of(status: int, refusal: Refusal) -> ServerError:
-    """What is raised for an answer of this status."""
-    return (Unavailable if status in (429, 503) else ServerError)(refusal["error"])
-
-
-def checked(url: str) -> str:
-    try:
-        return Options(url=url).url
-    except ValueError as error:
-        raise ServerError(str(error).removeprefix("rangewatch option ")) from None
-
-
-def authorization(given: str | None = None) -> dict[str, str]:
-    """The header for a token, without the space around it; default: RANGEWATCH_TOKEN's. Raises `ServerError`."""
-    token = (os.environ.get("RANGEWATCH_TOKEN", "") if given is None else given).strip()
-    if not (token.isascii() and token.isprintable()):
-        whose = "RANGEWATCH_TOKEN" if given is None else "what was given"
-        raise ServerError(f"{whose} is no token: it must be printable ASCII")
-    return {"Authorization": f"Bearer {token}"} if token else {}

@@ -52,8 +52,8 @@ class Slice(msgspec.Struct, frozen=True):
 
     def to_polars(self, statistic: str | None = None) -> Any:
         """The same as a `polars.DataFrame`: the rows' labels are its first column. Raises ImportError without it."""
-        found = self._one(statistic)
-        columns = {str(label): found[:, place] for place, label in enumerate(self.column_labels)}
+        values = self._one(statistic)
+        columns = {str(label): values[:, place] for place, label in enumerate(self.column_labels)}
         return polars().DataFrame({self.rows: self.row_labels, **columns})
 
     def _one(self, statistic: str | None) -> Floats:

@@ -1,8 +1,12 @@
-"""Shelf 2: background sources. To add one is a module of its own, a line in `ALL` and its name in `options`."""
+"""Shelf 2: background sources. To add one is a module of its own and a line in `ALL`.
+
+The class carries the rest: `name` is what `attach(collect=...)` calls it, `help` and `docs` are its row of
+docs/collectors.md (`python -m tools.docs_tables`), and the columns of its `Samples` travel as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection
 from functools import partial
 
 from rangewatch.collectors.base import Collector
@@ -14,24 +18,27 @@ from rangewatch.core.guard import Guard
 from rangewatch.core.options import Options
 from rangewatch.wire.records import RankInfo
 
-Make = Callable[[Options, RankInfo], Collector]
+ALL: tuple[type[Collector], ...] = (Collectives, EnvironmentCollector, GpuCollector, HostCollector)
 
-ALL: Mapping[str, Make] = {
-    "collectives": Collectives,
-    "environment": EnvironmentCollector,
-    "gpu": GpuCollector,
-    "host": HostCollector,
-}
+
+def chosen(collect: Collection[str] | None) -> tuple[str, ...]:
+    """The names that the option `collect` stands for; None: all. Raises `ValueError` for one that there is not."""
+    names = tuple(each.name for each in ALL)
+    if collect is None:
+        return names
+    if not set(collect) <= set(names):
+        raise ValueError(f"rangewatch option collect={collect!r}: must be some of {', '.join(names)}, or none")
+    return tuple(collect)
 
 
 def made(options: Options, info: RankInfo, guard: Guard) -> list[Collector]:
     """The collectors of one attached model: those that `options.collect` names and that can be made here."""
-    found: list[Collector] = []
-    for name, make in ALL.items():
-        if name in options.collect:
-            guard.run(name, partial(_add, found, make, options, info))
-    return found
+    collectors: list[Collector] = []
+    for each in ALL:
+        if each.name in chosen(options.collect):
+            guard.run(each.name, partial(_add, collectors, each, options, info))
+    return collectors
 
 
-def _add(found: list[Collector], make: Make, options: Options, info: RankInfo) -> None:
-    found.append(make(options, info))
+def _add(collectors: list[Collector], make: type[Collector], options: Options, info: RankInfo) -> None:
+    collectors.append(make(options, info))

@@ -5,10 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Generic, TypeVar
-
-from rangewatch.core.guard import Guard
 
 T = TypeVar("T")
 
@@ -21,8 +18,7 @@ class BlockingCall(Generic[T]):
         self._thread: threading.Thread | None = None
         self._questions: queue.SimpleQueue[Callable[[], T] | None] = queue.SimpleQueue()
         self._answered = threading.Event()
-        self._carrier = _Carrier()
-        self._answers: list[T] = []
+        self._answers: list[T | Exception] = []
         self.is_busy = False
         """A question waits for its answer."""
 
@@ -39,10 +35,10 @@ class BlockingCall(Generic[T]):
         if not self._answered.wait(patience_s):
             raise TimeoutError(f"{self._name} has no answer yet")
         self.is_busy = False
-        error, self._carrier.error = self._carrier.error, None
-        if error is not None:
-            raise error
-        return self._answers.pop()
+        answer = self._answers.pop()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def stop(self, patience_s: float) -> bool:
         """End the thread; whether it did end in that time."""
@@ -62,20 +58,8 @@ class BlockingCall(Generic[T]):
 
     def _run(self) -> None:
         while (question := self._questions.get()) is not None:
-            self._carrier.run(self._name, partial(self._answer, question))
+            try:
+                self._answers.append(question())
+            except Exception as error:  # noqa: BLE001 - the guard of the thread that asked counts and logs it
+                self._answers.append(error)
             self._answered.set()
-
-    def _answer(self, question: Callable[[], T]) -> None:
-        self._answers.append(question())
-
-
-class _Carrier(Guard):
-    """Keeps the fault for the thread that asked: its guard counts and logs it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.error: BaseException | None = None
-
-    def fault(self, place: str, error: BaseException) -> bool:
-        self.error = error
-        return False

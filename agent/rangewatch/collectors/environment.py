@@ -1,12 +1,12 @@
-"""What this rank runs on, told once: facts and what the doctor finds in them, to be compared with other ranks'."""
+"""What this rank runs on, sent once: details and what the doctor finds in them, to be compared with other ranks'."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rangewatch.checks.doctor.event import environment_event
-from rangewatch.collectors.base import Emit
+from rangewatch.checks.doctor.checks import environment_event
 from rangewatch.core.options import Options
+from rangewatch.recording.events import Events
 from rangewatch.wire.records import RankInfo, Samples
 
 
@@ -14,13 +14,17 @@ class EnvironmentCollector:
     """The collector `environment`."""
 
     name = "environment"
+    help = (
+        "details of the machine and the process, once, and what the doctor finds in them, to be compared between ranks"
+    )
+    docs = "doctor.md"
 
     def __init__(self, options: Options, info: RankInfo) -> None:
         pass
 
-    def start(self, emit: Emit) -> None:
+    def start(self, events: Events) -> None:
         """Some milliseconds: no process is started, and nothing of CUDA."""
-        emit("environment", "the environment of this rank", environment_event())
+        events.add(environment_event(), "the environment of this rank")
 
     def collect(self, step: int) -> Sequence[Samples]:
         """It does not change."""

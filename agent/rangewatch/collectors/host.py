@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch.collectors.base import Emit
 from rangewatch.collectors.blocking_call import BlockingCall
 from rangewatch.collectors.gpu.readings import Differences
 from rangewatch.core import control_groups
 from rangewatch.core.options import Options
+from rangewatch.recording.events import Events
 from rangewatch.wire.records import RankInfo, Samples
 
 Row = dict[str, float]
@@ -49,8 +49,8 @@ def cpu_ticks(proc: Path) -> Row:
 
 def memory(proc: Path) -> Row:
     """Memory and swap of the host, in bytes. What is available is the kernel's own estimate, caches counted."""
-    found = dict(_pairs(_lines(proc / "meminfo")))
-    get = {name: found.get(name, math.nan) * 1024 for name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")}
+    values = dict(_pairs(_lines(proc / "meminfo")))
+    get = {name: values.get(name, math.nan) * 1024 for name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")}
     return {
         "memory_total_bytes": get["MemTotal"],
         "memory_available_bytes": get["MemAvailable"],
@@ -61,9 +61,9 @@ def memory(proc: Path) -> Row:
 
 def swapped_bytes(proc: Path) -> Row:
     """Bytes swapped in and out since boot."""
-    found = dict(_pairs(line.replace(" ", ": ", 1) for line in _lines(proc / "vmstat")))
-    page = float(os.sysconf("SC_PAGE_SIZE")) if found else math.nan
-    return {"in": found.get("pswpin", math.nan) * page, "out": found.get("pswpout", math.nan) * page}
+    counters = dict(_pairs(line.replace(" ", ": ", 1) for line in _lines(proc / "vmstat")))
+    page = float(os.sysconf("SC_PAGE_SIZE")) if counters else math.nan
+    return {"in": counters.get("pswpin", math.nan) * page, "out": counters.get("pswpout", math.nan) * page}
 
 
 def load(proc: Path) -> float:
@@ -76,16 +76,16 @@ def load(proc: Path) -> float:
 def network_bytes(proc: Path, sys: Path) -> dict[str, Row]:
     """Bytes received and sent since boot, by interface.
 
-    Where there are real ones only they are told: bonds, bridges and containers' ends would count a byte twice.
+    Where there are real ones only they are sent: bonds, bridges and containers' ends would count a byte twice.
     """
-    found = {}
+    interfaces = {}
     for line in _lines(proc / "net/dev"):
         name, _, counters = line.partition(":")
         values = _numbers(counters.split())
         if len(values) > _SENT and name.strip() != "lo":
-            found[name.strip()] = {"received": values[_RECEIVED], "sent": values[_SENT]}
-    real = {name: each for name, each in found.items() if (sys / "class/net" / name / "device").exists()}
-    return real or found
+            interfaces[name.strip()] = {"received": values[_RECEIVED], "sent": values[_SENT]}
+    real = {name: each for name, each in interfaces.items() if (sys / "class/net" / name / "device").exists()}
+    return real or interfaces
 
 
 def infiniband_bytes(sys: Path) -> dict[str, Row]:
@@ -98,12 +98,12 @@ def infiniband_bytes(sys: Path) -> dict[str, Row]:
 
 def process(proc: Path) -> Row:
     """Memory and open files of this process."""
-    found = dict(_pairs(line.replace("\t", " ") for line in _lines(proc / "self/status")))
+    values = dict(_pairs(line.replace("\t", " ") for line in _lines(proc / "self/status")))
     try:
         files = float(len(os.listdir(proc / "self/fd")))  # noqa: PTH208 - names only, no Path for each of thousands
     except OSError:
         files = math.nan
-    return {"process_rss_bytes": found.get("VmRSS", math.nan) * 1024, "process_open_files": files}
+    return {"process_rss_bytes": values.get("VmRSS", math.nan) * 1024, "process_open_files": files}
 
 
 def memory_limit(proc: Path, sys: Path) -> Row:
@@ -118,9 +118,9 @@ def _number(path: Path) -> float:
     return math.nan
 
 
-def _numbers(words: list[str]) -> list[float]:
+def _numbers(fields: list[str]) -> list[float]:
     """Nothing where a word is no number: "max" is a limit that there is not."""
-    return [float(each) for each in words] if all(_NUMBER.fullmatch(each) for each in words) else []
+    return [float(each) for each in fields] if all(_NUMBER.fullmatch(each) for each in fields) else []
 
 
 def _pairs(lines: Iterable[str]) -> Iterable[tuple[str, float]]:
@@ -144,7 +144,7 @@ PATIENCE_S = 0.2
 """Seconds that the row waits for them; after that it carries NaN until they answer."""
 
 SILENCE_S = 10.0
-"""Seconds without an answer after which a file system is told of: a server's short hiccup is nothing."""
+"""Seconds without an answer after which a file system is reported: a server's short hiccup is nothing."""
 
 STOP_S = 0.5
 
@@ -155,6 +155,8 @@ class HostCollector:
     """The collector `host`."""
 
     name = "host"
+    help = "the host's processors, memory, network and disks, a row a second"
+    docs = "gpu_health.md"
 
     def __init__(
         self, options: Options, info: RankInfo, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")
@@ -167,14 +169,14 @@ class HostCollector:
         self._asking = Path()
         """The place that the file systems' thread is at."""
         self._asked_s = float("-inf")
-        self._is_silence_told = False
+        self._is_silence_reported = False
         self._time_ns = 0
         self._about: dict[str, Any] = {}
-        self._emit_event: Emit | None = None
+        self._events: Events
 
-    def start(self, emit: Emit) -> None:
+    def start(self, events: Events) -> None:
         """Nothing to probe: what this system does not have is n/a."""
-        self._emit_event = emit
+        self._events = events
         quota = control_groups.cpus(self._proc, self._sys)
         self._about = {
             "host": socket.gethostname(),
@@ -234,20 +236,20 @@ class HostCollector:
         if not self._disks.is_busy:
             self._asked_s = now_s
         try:
-            self._room = self._disks.ask(self._look_at_disks, PATIENCE_S)
-            self._is_silence_told = False
+            self._room = self._disks.ask(self._read_disks, PATIENCE_S)
+            self._is_silence_reported = False
         except TimeoutError:
             self._room = self._unknown_room()
             self._emit_silence(now_s - self._asked_s)
         return self._room
 
     def _emit_silence(self, silent_s: float) -> None:
-        if silent_s >= SILENCE_S and not self._is_silence_told and self._emit_event is not None:
-            self._is_silence_told = True
+        if silent_s >= SILENCE_S and not self._is_silence_reported:
+            self._is_silence_reported = True
             text = f"the file system of {self._asking} has not answered for {silent_s:.0f} s: a hung network mount?"
-            self._emit_event("host", text, {"path": str(self._asking), "silent_s": silent_s})
+            self._events.add("host", text, {"path": str(self._asking), "silent_s": silent_s})
 
-    def _look_at_disks(self) -> Row:
+    def _read_disks(self) -> Row:
         """On their own thread."""
         row: Row = {}
         for name, path in self._places.items():
@@ -263,11 +265,11 @@ class HostCollector:
 def places() -> dict[str, Path]:
     """Where a full disk ends a training: the working directory, temporary files, shared memory (data loaders)."""
     # Not tempfile.gettempdir(), which writes a file to find out.
-    found = {"tmp": Path(os.environ.get("TMPDIR") or "/tmp"), "shm": Path("/dev/shm")}  # noqa: S108 - only looked at
+    folders = {"tmp": Path(os.environ.get("TMPDIR") or "/tmp"), "shm": Path("/dev/shm")}  # noqa: S108 - only looked at
     try:
-        return {"cwd": Path.cwd(), **found}
+        return {"cwd": Path.cwd(), **folders}
     except OSError:
-        return {"cwd": Path(), **found}  # it was removed
+        return {"cwd": Path(), **folders}  # it was removed
 
 
 def _room(path: Path) -> tuple[float, float]:

@@ -4,38 +4,47 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from rangewatch.collectors.base import Collector, Emit
+from rangewatch.collectors.base import Collector
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
-from rangewatch.delivery.batcher import Drops
+from rangewatch.recording.events import Drops, Events, OpenStep
 from rangewatch.wire.records import Samples
 
 THREAD = "rangewatch-collectors"
 
 
+class Shipper(Protocol):
+    """The agent, as seen from the collectors' thread."""
+
+    @property
+    def send_every_s(self) -> float:
+        """Least seconds between two batches, as the server asks."""
+
+    def ship_samples(self) -> None:
+        """Send what waits, when the training thread has not for a while: a hung step ships nothing."""
+
+
 class Runner:
     """Everything but `start`, `take` and `stop` runs on its own thread."""
 
-    def __init__(self, collectors: Sequence[Collector], guard: Guard, drops: Drops, emit: Emit) -> None:
+    def __init__(
+        self, collectors: Sequence[Collector], guard: Guard, drops: Drops, events: Events, open_step: OpenStep,
+        shipper: Shipper,
+    ) -> None:  # fmt: skip
         self.collectors = tuple(collectors)
-        self._collectors, self._guard, self._drops, self._emit_event = list(collectors), guard, drops, emit
+        self._collectors, self._guard, self._drops, self._events = list(collectors), guard, drops, events
+        self._open_step, self._shipper = open_step, shipper
         self._pending: list[Samples] = []
         self._rows = 0
         self._taken_s = time.monotonic()
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self.step: Callable[[], int] = lambda: 0
-        """The open step."""
-        self.ship: Callable[[], None] = lambda: None
-        """Sends what waits when the training thread has not for a while: a hung step ships nothing."""
-        self.ship_every_s: Callable[[], float] = lambda: 0.0
-        """Least seconds between two batches, as the server asks."""
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
 
     def start(self) -> None:
@@ -51,11 +60,11 @@ class Runner:
 
     def guards(self) -> list[Guard]:
         """Of the collectors that are called from elsewhere too, and have one of their own for that (`guard`)."""
-        found = (getattr(each, "guard", None) for each in self.collectors)
-        return [each for each in found if isinstance(each, Guard)]
+        known = (getattr(each, "guard", None) for each in self.collectors)
+        return [each for each in known if isinstance(each, Guard)]
 
     def stop(self) -> None:
-        """End the thread, waiting for it no longer than a look takes."""
+        """End the thread, waiting for it no longer than a collection takes."""
         self._stop.set()
         if self._thread.ident is None:  # what was made holds something already: of a process one sees its collectives
             self._end_all()
@@ -64,13 +73,13 @@ class Runner:
 
     def _run(self) -> None:
         for each in list(self._collectors):
-            if not self._call(each, partial(each.start, self._emit_event)):
+            if not self._guard.run(_place(each), partial(each.start, self._events)):
                 self._leave_alone(each)
         due_s = time.monotonic()
         while not self._stop.wait(max(due_s - time.monotonic(), 0.0)):
             due_s = max(due_s + limits.COLLECT_EVERY_S, time.monotonic())
-            self._look()
-        self._look()  # what came since the last one
+            self._collect_all()
+        self._collect_all()  # what came since the last one
         self._end_all()
 
     def _end_all(self) -> None:
@@ -79,33 +88,30 @@ class Runner:
 
     def _leave_alone(self, collector: Collector) -> None:
         self._collectors.remove(collector)
-        self._call(collector, collector.stop)
+        self._guard.run(_place(collector), collector.stop)
 
-    def _look(self) -> None:
-        step = self.step()
+    def _collect_all(self) -> None:
+        step = self._open_step.number
         for each in list(self._collectors):
-            self._call(each, partial(self._collect, each, step))
+            self._guard.run(_place(each), partial(self._collect, each, step))
             if self._guard.counts.get(_place(each), 0) >= limits.FAULTS_TO_DETACH:
                 self._leave_alone(each)
-        interval_s = max(limits.SAMPLES_EVERY_S, self.ship_every_s())
+        interval_s = max(limits.SAMPLES_EVERY_S, self._shipper.send_every_s)
         if self._pending and time.monotonic() - self._taken_s >= interval_s:
-            self._guard.run("collectors", self.ship)
+            self._guard.run("collectors", self._shipper.ship_samples)
 
     def _collect(self, collector: Collector, step: int) -> None:
-        found = [each for each in collector.collect(step) if len(each.times_ns)]
+        tables = [each for each in collector.collect(step) if len(each.times_ns)]
         with self._lock:
-            self._pending += found
-            self._rows += sum(len(each.times_ns) for each in found)
+            self._pending += tables
+            self._rows += sum(len(each.times_ns) for each in tables)
             while self._rows > limits.SAMPLE_ROWS and len(self._pending) > 1:
                 self._rows -= len(self._pending.pop(0).times_ns)
                 self._drops.add("samples_behind")
 
-    def _call(self, collector: Collector, body: Callable[[], Any]) -> bool:
-        return self._guard.run(_place(collector), body)
-
 
 def joined(tables: Sequence[Samples]) -> tuple[Samples, ...]:
-    """Tables of the same source, key, columns and facts as one, in the order of their first rows: many have one row."""
+    """Tables of the same source, key, columns and details as one, in the order of their first rows: many have one."""
     groups: dict[Any, list[Samples]] = {}
     for each in tables:
         alike = groups.setdefault((each.source, each.key, tuple(each.columns)), [])
@@ -113,16 +119,15 @@ def joined(tables: Sequence[Samples]) -> tuple[Samples, ...]:
             groups[len(groups)] = alike[:]  # what is there stays as it is
             alike.clear()
         alike.append(each)
-    return tuple(_concatenated(group) for group in groups.values())
-
-
-def _concatenated(group: list[Samples]) -> Samples:
-    if len(group) == 1:
-        return group[0]
-    first = group[0]
-    columns = {name: np.concatenate([each.columns[name] for each in group]) for name in first.columns}
-    times_ns = np.concatenate([each.times_ns for each in group])
-    return Samples(first.source, first.key, times_ns, columns, first.about)
+    whole = []
+    for group in groups.values():
+        first = group[0]
+        if len(group) > 1:
+            columns = {name: np.concatenate([each.columns[name] for each in group]) for name in first.columns}
+            times_ns = np.concatenate([each.times_ns for each in group])
+            first = Samples(first.source, first.key, times_ns, columns, first.about)
+        whole.append(first)
+    return tuple(whole)
 
 
 def _place(collector: Collector) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict
 from urllib.parse import urlencode
 
-from rangewatch.client.server_api import ServerError, add_arguments, find_run, get, write_line
+from rangewatch.client.connection import ServerError
+from rangewatch.client.server_api import Run, add_arguments, find_run, get, write_line
 from rangewatch.core.command_parser import ERROR, SERVER_ENVIRONMENT, CommandParser, command_parser
 
 
@@ -19,9 +20,7 @@ class Remedy(TypedDict):
     because: str
 
 
-class Finding(TypedDict):
-    """One of GET /api/v1/runs/{id}/diagnosis (docs/api.md)."""
-
+class _Finding(TypedDict):
     rule: str
     severity: str
     summary: str
@@ -29,6 +28,12 @@ class Finding(TypedDict):
     path: list[str]
     remedy: list[Remedy]
     consequences: list[str]
+
+
+class Finding(_Finding, total=False):
+    """One of GET /api/v1/runs/{id}/diagnosis (docs/api.md). `label`: a few words; an older server does not say it."""
+
+    label: str
 
 
 class _Findings(TypedDict):
@@ -45,7 +50,10 @@ class Diagnosis(_Findings, total=False):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the findings; 0 when there is none that is critical or a warning, 1 when there is, 2 for an error."""
+    """Print the findings; 0 when there is none that is critical or a warning and no rank failed or died, else 1.
+
+    2 for an error.
+    """
     options = parser().parse_args(argv)
     try:
         return _diagnose(options)
@@ -63,7 +71,11 @@ def parser() -> CommandParser:
             "rangewatch diagnose my-run": "what is wrong now",
             "rangewatch diagnose my-run --stop 5000 --json": "what was wrong before step 5000, for a program",
         },
-        statuses={0: "nothing critical and no warning was found", 1: "something was found"} | ERROR,
+        statuses={
+            0: "nothing critical and no warning was found",
+            1: "something was found, or the run failed or died",
+        }
+        | ERROR,
         environment=SERVER_ENVIRONMENT,
     )
     add_arguments(made)
@@ -75,46 +87,68 @@ def parser() -> CommandParser:
 def _diagnose(options: argparse.Namespace) -> int:
     run = find_run(options.url, options.run)
     query = "" if options.stop is None else "?" + urlencode({"stop": options.stop})
-    found = get(options.url, f"/api/v1/runs/{run['id']}/diagnosis{query}", Diagnosis)
-    lines = [_as_json(found)] if options.json else _text(run["name"], found)
+    diagnosis = get(options.url, f"/api/v1/runs/{run['id']}/diagnosis{query}", Diagnosis)
+    ending = None if options.stop is not None else _bad_ending(run)
+    lines = [_as_json(diagnosis)] if options.json else _text(run["name"], diagnosis, ending)
     for line in lines:
         write_line(sys.stdout, line)
-    return int(any(each["severity"] != "info" for each in found["findings"]))
+    return int(ending is not None or any(each["severity"] != "info" for each in diagnosis["findings"]))
 
 
-def _as_json(found: Diagnosis) -> str:
-    return json.dumps(found).replace("\x7f", "\\u007f")  # DEL is the one control character that `dumps` leaves
+def _bad_ending(run: Run) -> str | None:
+    """How the run ended, where an exception, a signal or an exit code ended a rank of it."""
+    state = run.get("state")
+    if state not in ("failed", "died"):
+        return None
+    reason = run.get("reason")
+    return f"the run {state}" + (f": {reason}" if reason else "")
 
 
-def _text(run: str, found: Diagnosis) -> Iterator[str]:
-    steps = f"steps {found['start']} to {found['stop'] - 1}" if found["stop"] > found["start"] else "no steps yet"
-    count = len(found["findings"])
+def _as_json(diagnosis: Diagnosis) -> str:
+    return json.dumps(diagnosis).replace("\x7f", "\\u007f")  # DEL is the one control character that `dumps` leaves
+
+
+def _text(run: str, diagnosis: Diagnosis, ending: str | None = None) -> Iterator[str]:
+    steps = (
+        f"steps {diagnosis['start']} to {diagnosis['stop'] - 1}"
+        if diagnosis["stop"] > diagnosis["start"]
+        else "no steps yet"
+    )
+    count = len(diagnosis["findings"])
     yield f"run {run}, {steps}: {count or 'no'} finding{'' if count == 1 else 's'}"
+    if ending is not None:
+        yield ending
     otherwise = [
         f"{rule}.{name} = {value if isinstance(value, bool) else f'{value:g}'}"
-        for rule, values in found.get("thresholds", {}).items()
+        for rule, values in diagnosis.get("thresholds", {}).items()
         for name, value in values.items()
     ]
     if otherwise:
         yield f"thresholds of this run: {', '.join(otherwise)}"
-    for each in found["findings"]:
+    for each in diagnosis["findings"]:
         yield ""
         yield from finding_lines(each)
-    for rule, reason in found["failed"].items():
+    for rule, reason in diagnosis["failed"].items():
         yield ""
         yield f"UNKNOWN   the rule {rule} could not be applied: {reason}"
 
 
-def finding_lines(found: Finding) -> Iterator[str]:
+def finding_lines(finding: Finding) -> Iterator[str]:
     """One finding, as people read it."""
-    yield f"{found['severity'].upper():<9} {found['summary']}"
-    yield from _list("why", found["evidence"])
-    yield from _list("then", found["path"])
-    yield from _list("with it", found["consequences"])
-    for remedy in found["remedy"]:
+    yield f"{finding['severity'].upper():<9} {headline(finding)}"
+    yield from _list("why", finding["evidence"])
+    yield from _list("then", finding["path"])
+    yield from _list("with it", finding["consequences"])
+    for remedy in finding["remedy"]:
         yield from _list("try", [remedy["text"] + (f" ({remedy['because']})" if remedy["because"] else "")])
         yield from (f"              {line}" for line in remedy["code"].splitlines())
-    yield f"  rule    {found['rule']}"
+    yield f"  rule    {finding['rule']}"
+
+
+def headline(finding: Finding) -> str:
+    """Its label and its summary, as the verdict on the Overview has them."""
+    label = finding.get("label")
+    return f"{label}. {finding['summary']}" if label else finding["summary"]
 
 
 def _list(name: str, items: Sequence[Any]) -> Iterator[str]:

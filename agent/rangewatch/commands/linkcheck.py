@@ -14,9 +14,9 @@ from typing import NoReturn
 from rangewatch.checks.linkcheck import faults, launch
 from rangewatch.checks.linkcheck.coordinator import Plan
 from rangewatch.checks.linkcheck.launch import LaunchError, PlaceError, find
-from rangewatch.checks.linkcheck.output import Output, open_streams, say
+from rangewatch.checks.linkcheck.output import Output, open_streams, to_stderr
 from rangewatch.checks.linkcheck.tasks import GLOO, NCCL
-from rangewatch.client.server_api import ServerError, authorization, checked, default_url
+from rangewatch.client.connection import ServerError, checked_token, checked_url, default_url
 from rangewatch.core.command_parser import ERROR, CommandParser, command_parser
 
 INTERRUPTED = 130
@@ -36,13 +36,13 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _run(made, options)
     except (LaunchError, PlaceError, ServerError) as error:
-        say(f"rangewatch linkcheck: {error}")
+        to_stderr(f"rangewatch linkcheck: {error}")
         return 2
     except OSError as error:
-        say(f"rangewatch linkcheck: no process, socket or file is to be had: {error.strerror or error}")
+        to_stderr(f"rangewatch linkcheck: no process, socket or file is to be had: {error.strerror or error}")
         return 2
     except KeyboardInterrupt:
-        say("rangewatch linkcheck: interrupted")
+        to_stderr("rangewatch linkcheck: interrupted")
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, previous)
@@ -71,9 +71,9 @@ def _run(made: CommandParser, options: argparse.Namespace) -> int:
 
 
 def _output(options: argparse.Namespace) -> Output:
-    """Bad input is told before a test, not after it."""
-    url = None if options.post is None else checked(options.post)
-    token = authorization().get("Authorization", "").removeprefix("Bearer ") or None
+    """Bad input is reported before a test, not after it."""
+    url = None if options.post is None else checked_url(options.post)
+    token = checked_token()
     if options.json not in (None, "-"):
         _check_writable(Path(options.json).absolute())
     return Output(options.json, url, token, options.run or time.strftime("linkcheck-%Y%m%d-%H%M%S"))

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from rangewatch.client.server_api import ServerError, authorization, checked, write_line
+from rangewatch.client.connection import ServerError, checked_token, checked_url
+from rangewatch.client.server_api import write_line
 from rangewatch.commands.maintenance.requests import reported
 from rangewatch.core.command_parser import CommandParser, command_parser
 from rangewatch.delivery.spool import place
@@ -21,7 +22,7 @@ from rangewatch.delivery.spool.folder import Folder, SpoolError
 from rangewatch.delivery.spool.upload import Tally, upload
 from rangewatch.delivery.transport import Transport
 
-TELL_EVERY_S = 2.0
+REPORT_EVERY_S = 2.0
 SENT, NOT_SENT, ERROR, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -95,7 +96,7 @@ def parser() -> CommandParser:
 
 def _url(text: str) -> str:
     try:
-        return checked(text)
+        return checked_url(text)
     except ServerError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -117,7 +118,7 @@ def _replay(options: argparse.Namespace) -> int:
     tops = _usual_tops() if options.path is None else [options.path]
     if options.path is not None and not options.path.is_dir():
         raise ServerError(f"{options.path} is no folder")
-    token = options.token or authorization().get("Authorization", "").removeprefix("Bearer ") or None
+    token = options.token or checked_token()
     results: list[Result] = []
     for path in itertools.chain.from_iterable(map(place.spools, tops)):
         away = {each.url for each in results if each.state == "left"}
@@ -194,18 +195,20 @@ def _described(folder: Folder) -> Result:
 
 
 def _who(folder: Folder) -> str:
+    if folder.has_ended:
+        return "its watcher is sending it, or another replay; --force sends it all the same"
     return f"rank {folder.info.rank} lives (process {folder.pid}), or another sends it; --force sends it all the same"
 
 
 class _Progress:
     def __init__(self, result: Result, *, is_quiet: bool) -> None:
         self._result, self._is_quiet = result, is_quiet
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
 
     def emit(self, tally: Tally) -> None:
         """After each batch and before each wait; a line every few seconds."""
-        if not self._is_quiet and time.monotonic() - self._told_s >= TELL_EVERY_S:
-            self._told_s = time.monotonic()
+        if not self._is_quiet and time.monotonic() - self._reported_s >= REPORT_EVERY_S:
+            self._reported_s = time.monotonic()
             done = tally.sent + tally.rejected + tally.without_opening
             waits = f"; waiting: {tally.reason}" if tally.reason else ""
             reported(f"{_name(self._result)}: {done} of {self._result.batches} batches{waits}")

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TypedDict
 from urllib.parse import urlencode
 
-from rangewatch.client.server_api import ServerError, add_arguments, find_run, get, write_line
+from rangewatch.client.connection import ServerError
+from rangewatch.client.server_api import SkippedOverflow, add_arguments, find_run, get, write_line
 from rangewatch.core.command_parser import ERROR, SERVER_ENVIRONMENT, CommandParser, command_parser
 
 
@@ -61,15 +62,31 @@ def _report(options: argparse.Namespace) -> int:
     first = run["first_overflow"]
     if options.step is None and first is None:
         steps = f"steps {run['first_step']} to {run['last_step']}"
-        write_line(sys.stdout, f"No NaN or Inf in run {run['name']}, {steps}.")
+        skipped = run.get("first_skipped")
+        where = f"run {run['name']}, {steps}"
+        if skipped:
+            write_line(sys.stdout, f"No NaN or Inf in a step that was taken of {where}.")
+            write_line(sys.stdout, _skipped_text(run["name"], skipped))
+        else:
+            write_line(sys.stdout, f"No NaN or Inf in {where}.")
         return 1
     step = options.step if first is None or options.step is not None else first["step"]
     rank = options.rank if options.rank is not None else first["rank"] if first else None
     query = {"step": step, "report_frames": options.frames} | ({} if rank is None else {"rank": rank})
-    found = get(options.url, f"/api/v1/runs/{run['id']}/step?{urlencode(query)}", Step)
-    if not found["observed"]:
-        raise ServerError(f"nothing is stored for step {step} of rank {found['rank']}")
-    as_json = json.dumps(found).replace("\x7f", "\\u007f")  # DEL is the one control character that `dumps` leaves
-    for line in [as_json] if options.json else found.get("report", "").split("\n"):
+    answer = get(options.url, f"/api/v1/runs/{run['id']}/step?{urlencode(query)}", Step)
+    if not answer["observed"]:
+        raise ServerError(f"nothing is stored for step {step} of rank {answer['rank']}")
+    as_json = json.dumps(answer).replace("\x7f", "\\u007f")  # DEL is the one control character that `dumps` leaves
+    for line in [as_json] if options.json else answer.get("report", "").split("\n"):
         write_line(sys.stdout, line)
     return 0
+
+
+def _skipped_text(run: str, first: SkippedOverflow) -> str:
+    tensor = f"{first['fqn'] or '(model)'} {first['kind']}"
+    held = "NaN" if first["what"] == "nan" else "Inf"
+    step, rank = first["step"], first["rank"]
+    return (
+        f"The loss scaler skipped steps in which gradients overflowed, the first at step {step}, rank {rank}: {tensor} "
+        f"held {held} first. Its frames: rangewatch report {run} --step {step} --rank {rank}"
+    )

@@ -1,9 +1,10 @@
-"""The parser of a command: help as a manual page has it, and for a mistake one line with what may have been meant."""
+"""The parser of a command: help with examples and exit statuses, and one line for a mistake, with the nearest name."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 
 from rangewatch.core.commands import COMMANDS
 
-ERROR = {2: "wrong arguments, or an error, which is told in one line"}
+ERROR = {2: "wrong arguments, or an error, reported in one line"}
 INTERRUPTED = {130: "interrupted"}
 SERVER_ENVIRONMENT = {
     "RANGEWATCH_URL": "the server, where --url is not given",
@@ -49,7 +50,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]  # no command has a namespace of its own class
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """As argparse does it, but a misspelt option is told with the one that may have been meant."""
+        """As argparse does it, but a misspelt option is reported with the one that may have been meant."""
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(self._too_many(unknown[0]))
@@ -67,8 +68,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def subcommands(self) -> dict[str, CommandParser]:
         """By name, such as `create`; none for most commands."""
-        found = (each.choices for each in self._actions if isinstance(each, argparse._SubParsersAction))
-        return next(found, {})
+        choices = (each.choices for each in self._actions if isinstance(each, argparse._SubParsersAction))
+        return next(choices, {})
 
     def help_of(self, action: argparse.Action) -> str:
         """The help of an argument with its default put in."""
@@ -99,3 +100,15 @@ def command_parser(
         prog=f"rangewatch {name}", description=f"{summary[0].upper()}{summary[1:]}.\n\n{' '.join(description.split())}",
         examples=examples, statuses=statuses, environment=environment,
     )  # fmt: skip
+
+
+def installed_parsers() -> dict[str, CommandParser]:
+    """By name, those of commands that can be imported here: a host that only trains has no server."""
+    parsers: dict[str, CommandParser] = {}
+    for name, command in COMMANDS.items():
+        try:
+            parsers[name] = importlib.import_module(command.module).parser()
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("rangewatch"):
+                raise
+    return parsers

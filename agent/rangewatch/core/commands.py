@@ -57,7 +57,7 @@ GROUPS = {
             "rangewatch.commands.replay", "", "send what ranks could not while the server was away, from their spools"
         ),
         "import": Command(
-            "rangewatch.commands.importing.command", "", "what TensorBoard, W&B or trackio has recorded, as runs"
+            "rangewatch.commands.importing.command", "", "scalars of TensorBoard or of a CSV file, as runs"
         ),
         "prune": Command(
             "rangewatch.commands.maintenance.prune", "", "remove detail by age and size, and show what would go"
@@ -70,9 +70,8 @@ GROUPS = {
     },
     "Set up your shell": {
         "completion": Command(
-            "rangewatch.commands.help.completion", "completion", "complete commands and options with the Tab key"
+            "rangewatch.commands.completion", "completion", "complete commands and options with the Tab key"
         ),
-        "man": Command("rangewatch.commands.help.man", "", "this help as a manual page"),
     },
 }
 

@@ -23,12 +23,12 @@ def memory(proc: Path, sys: Path) -> tuple[float, float]:
     File caches that the kernel drops before it kills (`inactive_file`) are not counted, or a process that has read a
     large file would seem to be at its limit for ever.
     """
-    found = (math.nan, math.nan)
+    tightest = (math.nan, math.nan)
     for folder in _folders(proc, sys, ""):
-        found = _tighter(found, folder, "memory.current", "memory.max", "inactive_file")
+        tightest = _tighter(tightest, folder, "memory.current", "memory.max", "inactive_file")
     for folder in _folders(proc, sys, "memory"):
-        found = _tighter(found, folder, "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file")
-    return found
+        tightest = _tighter(tightest, folder, "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file")
+    return tightest
 
 
 def cpus(proc: Path, sys: Path) -> float:
@@ -56,24 +56,24 @@ def _folders(proc: Path, sys: Path, controller: str) -> Iterator[Path]:
 
 
 def _tighter(
-    found: tuple[float, float], folder: Path, used_file: str, limit_file: str, cache: str
+    tightest: tuple[float, float], folder: Path, used_file: str, limit_file: str, cache: str
 ) -> tuple[float, float]:
     limit = next(iter(_numbers(folder / limit_file)), math.nan)
-    if math.isnan(limit) or limit >= _UNLIMITED or found[1] <= limit:
-        return found
+    if math.isnan(limit) or limit >= _UNLIMITED or tightest[1] <= limit:
+        return tightest
     used = next(iter(_numbers(folder / used_file)), math.nan)
     return max(used - _stat(folder / "memory.stat", cache), 0.0) if not math.isnan(used) else used, limit
 
 
 def _stat(path: Path, name: str) -> float:
-    words = (line.split() for line in _lines(path))
-    return next((float(each[1]) for each in words if len(each) == 2 and each[0] == name and each[1].isdecimal()), 0.0)
+    fields = (line.split() for line in _lines(path))
+    return next((float(each[1]) for each in fields if len(each) == 2 and each[0] == name and each[1].isdecimal()), 0.0)
 
 
 def _numbers(path: Path) -> list[float]:
     """Those of the first line; nothing where a word is none: "max" is a limit that there is not."""
-    words = next((line.split() for line in _lines(path)), [])
-    return [float(each) for each in words] if all(_NUMBER.fullmatch(each) for each in words) else []
+    fields = next((line.split() for line in _lines(path)), [])
+    return [float(each) for each in fields] if all(_NUMBER.fullmatch(each) for each in fields) else []
 
 
 def _lines(path: Path) -> list[str]:

@@ -11,7 +11,7 @@ BUFFER_BYTES = 16 << 20
 A block of this size also stays far below the wire's 64 MiB per message."""
 
 HANDOFF_BYTES = 64 << 20
-"""Bytes of blocks that wait for the worker thread to encode them: four full buffers, which it empties at once."""
+"""Bytes of blocks that wait for the sender's thread to encode them: four full buffers, which it empties at once."""
 
 QUEUE_BYTES = 256 << 20
 """Default bytes of encoded batches kept while the server is away: some hours of a 300-module model."""
@@ -19,14 +19,17 @@ QUEUE_BYTES = 256 << 20
 NONFINITE_FULL_EVERY = 20
 """Steps between two full sets caused by a NaN or Inf: a run that stays NaN must not pay for one at every step."""
 
-NONFINITE_TOLD = 32
+NONFINITE_EVENTS = 32
 """Times that a process looks around where NaN or Inf began: each is a pass over a module's parameters."""
 
-NONFINITE_TOLD_IN_SPELL = 3
+NONFINITE_EVENTS_IN_SPELL = 3
 """Of them while it lasts: weights that turn bad by it take more modules along, step by step, which tells no more."""
 
 CONTEXT_TENSORS = 64
 """Inputs, and parameters, of one module that are looked at then."""
+
+LARGE_WEIGHT = 1e6
+"""Magnitude from which a parameter is listed beside a NaN or Inf, wherever in the model it is."""
 
 CONTEXT_ELEMENTS = 1 << 25
 """Elements that are read for it: some tenths of a second on a CPU. A parameter's count a sixteenth each."""
@@ -44,7 +47,7 @@ FLATTEN_TENSORS = 256
 """Tensors of one module's output that are recorded; a cache of 10,000 past keys is not what anybody wants to read."""
 
 OTHER_VALUES = 32
-"""Values of one module that are no tensors and are told of."""
+"""Values of one module that are no tensors and are reported."""
 
 ACCOUNT_NAMES = 1000
 """Names sent in one event of what was dropped, failed or not observed; 100,000 would be a batch of 10 MB."""
@@ -155,7 +158,7 @@ TRACE_STEPS = 1000
 FROZEN_A_STEP = 500
 """Frozen parameters that are looked at after each step, at 0.08 us each; more of them are looked at when shipping."""
 
-LOOK_FACTOR = 200
+REFRESH_FACTOR = 200
 """Times as long as a look at the model's structure took is waited before the next: half a percent. Torch's hooks tell
 of most changes, but sharding and `ModuleList.insert` write to a module's dictionaries."""
 
@@ -166,7 +169,7 @@ SPOOL_BYTES = 256 << 20
 """Default bytes of a rank's spool: as much as the queue in memory had, times 8 ranks 2 GiB of a node's disk."""
 
 SPOOL_SEGMENT_BYTES = 4 << 20
-"""Bytes of one segment file of a spool. It is freed, merged and read as a whole: read, it is memory."""
+"""Bytes of one segment file of a spool. It is freed, dropped and read as a whole: read, it is memory."""
 
 SPOOL_SEGMENTS = 16
 """Least number of segments that a spool's bound is cut into: a small spool has smaller segments."""
@@ -174,23 +177,44 @@ SPOOL_SEGMENTS = 16
 SPOOL_RETRY_S = 60.0
 """Seconds after a disk fault before the spool is tried again: a full disk does not get empty in a second."""
 
-SPOOL_MERGED_VALUES = 6 << 20
-"""Values of one batch that merging may make, 48 MiB of float64: the wire takes 64 MiB."""
-
 LAST_WRITE_S = 0.5
 """Seconds beyond the flush timeout in which what was not sent is written to the spool: milliseconds, as a rule."""
 
-REPLICA_LOOKS = 20
+REPLICA_SEARCHES = 20
 """Forwards in which it is looked for what replicates the model: it may be wrapped some time after it is attached."""
 
-REPLICA_LOOK_EVERY = 100
+REPLICA_ASSIGN_EVERY = 100
 """Least steps between two looks at a replicated model's parameters: milliseconds for thousands of modules."""
 
 MODULE_CLASSES = 500
-"""Classes of modules whose source is told: each is some 150 bytes, and a model of thousands of modules has dozens."""
+"""Classes of modules whose source is sent: each is some 150 bytes, and a model of thousands of modules has dozens."""
 
-MODULES_TOLD = 2_000
-"""Modules of which is told which class they are of, where several classes have one name."""
+MODULES_SENT = 2_000
+"""Modules of which is sent which class they are of, where several classes have one name."""
 
 MODULE_SOURCE_BYTES = 256 << 10
 """Bytes of either of them: the wire takes 1 MiB of details in one event."""
+
+BATCH_STEPS = 128
+"""Last steps whose rows of data are in memory: a full step buffer, as much that it waits for a copy, and two before."""
+
+BATCH_IDS = 1024
+"""Rows of a step that are named, of `batch(ids=...)`: a rank's batch, but for the largest of contrastive losses."""
+
+BATCH_ID_CHARACTERS = 128
+"""Of the name of a row, which may be a file's path."""
+
+BATCH_LOSSES = 16_384
+"""Losses of the rows of one call that are looked at: 64 KiB a step, in memory that is pinned for a GPU."""
+
+BATCH_LARGEST = 8
+"""Rows with the largest losses of a step that are sent with them."""
+
+BATCH_EVENTS, BATCH_EVENT_STEPS = 64, 1024
+"""Steps whose rows are sent, out of so many: where each loss is a spike none is news."""
+
+BATCH_EVENTS_IN_ALL = 2048
+"""The same of a process: each may be 10 KB, and in the database they stay."""
+
+BATCH_HISTORY, BATCH_HISTORY_LEAST = 64, 16
+"""Values of a loss or gradient that show what is usual, and how many are needed."""

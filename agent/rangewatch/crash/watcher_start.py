@@ -10,6 +10,7 @@ The crash state of one attached model: memory that outlives the process, and the
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import hashlib
 import os
 import socket
@@ -19,16 +20,92 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rangewatch.core.guard import Guard
 from rangewatch.core.options import Options
 from rangewatch.crash import handover
 from rangewatch.crash.handover import peer_uid
-from rangewatch.crash.stack_file import StackFile
+from rangewatch.crash.memory.anonymous_file import IS_SUPPORTED
+from rangewatch.crash.memory.shared_state import SharedState
 from rangewatch.delivery.spool.process import this_process
-from rangewatch.recording.memory.shared_state import SharedState
+from rangewatch.recording.events import Events
 from rangewatch.wire.records import RankInfo
+
+
+class StackFile:
+    """faulthandler's file in memory that outlives the process: the Python stacks of a fatal signal.
+
+    One a process, for as long as any attached model wants it. Where faulthandler is in use already it is left alone,
+    and from the moment that somebody else enables or disables it too. Until then others are answered that it is off:
+    "on if it is off" stays what it was.
+    """
+
+    _lock = threading.Lock()
+    _users = 0
+    _descriptor = -1
+    _is_ours = False
+    _originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # noqa: RUF012 - one a process
+
+    @classmethod
+    def open(cls) -> int:
+        """Its descriptor, or -1 where faulthandler is somebody else's. Each call needs a `close`."""
+        with cls._lock:
+            cls._users += 1
+            if cls._users == 1 and IS_SUPPORTED and not faulthandler.is_enabled():
+                cls._enable()
+            return cls._descriptor
+
+    @classmethod
+    def close(cls) -> None:
+        """The last of them gives faulthandler back."""
+        with cls._lock:
+            cls._users -= 1
+            if cls._users == 0 and cls._descriptor >= 0:
+                cls._disable()
+
+    @classmethod
+    def forked(cls) -> None:
+        """In a forked child, whose faults are not the rank's: they go nowhere, or to a file of its own."""
+        cls._lock = threading.Lock()
+        cls._users = 0
+        if cls._descriptor >= 0:
+            cls._disable()
+
+    @classmethod
+    def _enable(cls) -> None:
+        cls._descriptor = os.memfd_create("rangewatch-stack", os.MFD_CLOEXEC)
+        faulthandler.enable(cls._descriptor, all_threads=True)
+        cls._is_ours = True
+        wrapped = {"enable": cls._taken_by, "disable": cls._taken_by, "is_enabled": cls._hidden_from}
+        for name, wrap in wrapped.items():
+            original = getattr(faulthandler, name)
+            wrapper = wrap(original)
+            cls._originals[name] = original, wrapper
+            setattr(faulthandler, name, wrapper)
+
+    @classmethod
+    def _disable(cls) -> None:
+        for name, (original, wrapper) in cls._originals.items():
+            if getattr(faulthandler, name) is wrapper:
+                setattr(faulthandler, name, original)
+        if cls._is_ours:
+            cls._originals["disable"][0]()
+        os.close(cls._descriptor)
+        cls._originals, cls._descriptor, cls._is_ours = {}, -1, False
+
+    @classmethod
+    def _taken_by(cls, original: Callable[..., Any]) -> Callable[..., Any]:
+        def used(*args: Any, **kwargs: Any) -> Any:
+            cls._is_ours = False
+            return original(*args, **kwargs)
+
+        return used
+
+    @classmethod
+    def _hidden_from(cls, original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda: not cls._is_ours and original()
+
 
 STARTS = 5
 """Times that a rank starts a watcher, at most: one that cannot live here must not be started for ever."""
@@ -41,7 +118,7 @@ BACKLOG = 256
 """Ranks that may connect before the watcher takes the first."""
 
 ANSWER_S = 20.0
-"""Seconds without its first answer after which that is told: it imports numpy first, on a machine that may be busy."""
+"""Seconds without its first answer after which that is reported: it imports numpy first, on a busy machine too."""
 
 _LEFT_OUT = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "PYTHONFAULTHANDLER", "PYTHONINSPECT", "PYTHONSTARTUP")
 """Variables that are about the training, not about the watcher."""
@@ -49,11 +126,21 @@ _LEFT_OUT = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "PYTHONFAULTHANDLER", "PYTHO
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL")}
 
 
-class Watch:
-    """`hand_over(connection)` sends the rank's message; `said(why)` is told, once, that there is no watcher."""
+class WatchedRank(Protocol):
+    """The rank that a `Watch` is for. Called by its thread."""
 
-    def __init__(self, job: Path, hand_over: Callable[[socket.socket], None], said: Callable[[str], None]) -> None:
-        self._job, self._hand_over, self._said = job, hand_over, said
+    def hand_over(self, connection: socket.socket) -> None:
+        """Send the watcher what it is to hold. Raises `OSError`."""
+
+    def not_watched(self, why: str) -> None:
+        """There is no watcher."""
+
+
+class Watch:
+    """Has the rank watched, from `start` to `stop`."""
+
+    def __init__(self, job: Path, rank: WatchedRank) -> None:
+        self._job, self._rank = job, rank
         self._address = address(job)
         self._connection: socket.socket | None = None
         self._listener: socket.socket | None = None
@@ -89,22 +176,22 @@ class Watch:
                 if self._is_stopped:
                     return
                 time.sleep(PAUSE_S)
-            self._said("the watcher has ended again and again")
+            self._rank.not_watched("the watcher has ended again and again")
         except Exception as error:  # noqa: BLE001 - a thread of ours prints nothing on the user's terminal
             if not self._is_stopped:
-                self._said(f"no watcher can be started: {error}")
+                self._rank.not_watched(f"no watcher can be started: {error}")
 
     def _be_watched(self) -> None:
         """Until the watcher goes, or `stop`."""
         with self._connect() as connection, contextlib.suppress(ConnectionError):  # it may be ending
             # Before there is a watcher, if it is ours to start: what has been sent outlives this process already.
-            self._hand_over(connection)
+            self._rank.hand_over(connection)
             self._start_one()
             connection.settimeout(ANSWER_S)
             try:
                 is_watched = connection.recv(16) == b"ok"
             except TimeoutError:
-                self._said(f"its watcher has not answered for {ANSWER_S:.0f} s")
+                self._rank.not_watched(f"its watcher has not answered for {ANSWER_S:.0f} s")
                 is_watched = True  # or will be: what was sent is kept by the kernel until it is taken
             if is_watched:
                 connection.settimeout(None)
@@ -187,39 +274,39 @@ def _shut(connection: socket.socket) -> None:
 EVENT = "no_last_words"
 """The event that says why nobody will see how this process ends."""
 
-Tell = Callable[[str, str, dict[str, Any]], None]
-
 
 class CrashState:
-    """`start` and `end` are called by the sender's thread, `open` by the one that attaches. `emit(kind, message, data)`
-    ships an event.
-    """
+    """`start` and `end` are called by the sender's thread, all else by the one that attaches."""
 
-    def __init__(self, options: Options, info: RankInfo, guard: Guard, emit: Tell) -> None:
-        self._options, self._info, self._guard, self._emit = options, info, guard, emit
+    def __init__(self, options: Options, info: RankInfo, guard: Guard) -> None:
+        self._options, self._info, self._guard = options, info, guard
+        self._events: Events | None = None
         why_not = why_no_watcher() if options.watcher else ""
         is_wanted = options.watcher and bool(options.spool_bytes)
-        self.shared_state = SharedState(is_shared=is_wanted and not why_not, histograms=options.histograms)
-        self.shared_state.steps.refused = self._steps_refused
+        is_shared = is_wanted and not why_not
+        self.shared_state = SharedState(is_shared=is_shared, histograms=options.histograms, listener=self)
         self._why_not = why_not or (self.shared_state.why_not if is_wanted else "")
         self._watch: Watch | None = None
+        self._folder = Path()
         self._stack: int | None = None
 
-    def open(self) -> None:
+    def open(self, events: Events) -> None:
         """Before training begins, and by its thread: faulthandler gives a stack of its own to the one that enables it,
-        without which an overflow of the thread's stack cannot be told.
+        without which an overflow of the thread's stack cannot be reported.
         """
+        self._events = events
         if self.shared_state.descriptors:
             self._stack = StackFile.open()
 
     def start(self, folder: Path | None) -> None:
         """The rank's spool is in `folder`: have a watcher hold what outlives this process. None: there is no spool."""
         if self._why_not:
-            self._say(self._why_not)
+            self.not_watched(self._why_not)
         elif folder is None and self.shared_state.descriptors:
-            self._say("there is no spool")
+            self.not_watched("there is no spool")
         elif folder is not None and self.shared_state.descriptors:
-            self._watch = Watch(folder.parent, lambda to: self._hand_over(to, folder), self._say)
+            self._folder = folder
+            self._watch = Watch(folder.parent, self)
             self._guard.run("watcher", self._watch.start)
 
     def end(self) -> None:
@@ -238,19 +325,26 @@ class CrashState:
         StackFile.forked()
         self.shared_state.close()
 
-    def _hand_over(self, connection: socket.socket, folder: Path) -> None:
+    def hand_over(self, connection: socket.socket) -> None:
+        """Send the watcher this rank's memory. By the `Watch`'s thread."""
         options = self._options
-        said = handover.Joining(
-            os.fsencode(folder), this_process(), self._info, options.url, options.token, tuple(options.allow_inf)
+        joining = handover.Joining(
+            os.fsencode(self._folder), this_process(), self._info, options.url, options.token, tuple(options.allow_inf)
         )
         stack = self._stack
         handover.send(
-            connection, said, self.shared_state.descriptors + ([stack] if stack is not None and stack >= 0 else [])
+            connection, joining, self.shared_state.descriptors + ([stack] if stack is not None and stack >= 0 else [])
         )
 
-    def _say(self, why: str) -> None:
-        self._guard.run("watcher", lambda: self._emit(EVENT, f"nobody will see how this process ends: {why}", {}))
+    def not_watched(self, why: str) -> None:
+        """Ship an event: nobody will see how this process ends."""
+        self._emit(f"nobody will see how this process ends: {why}")
 
-    def _steps_refused(self, why: str) -> None:
-        message = f"steps that are not in the spool when this process dies are lost: {why}"
-        self._guard.run("watcher", lambda: self._emit(EVENT, message, {}))
+    def steps_refused(self, why: str) -> None:
+        """Ship an event: closed steps are in memory of this process alone. By the training thread."""
+        self._emit(f"steps that are not in the spool when this process dies are lost: {why}")
+
+    def _emit(self, message: str) -> None:
+        events = self._events
+        if events is not None:
+            self._guard.run("watcher", lambda: events.add(EVENT, message, {}))

@@ -1,35 +1,39 @@
-"""Takes blocks over from the training thread, bounded in bytes, and turns them into numbered batches.
-
-`PendingEvents` are added from any thread; the oldest go first when nobody takes them.
+"""Takes over what closed steps, collectors and events have to send, bounded in bytes, and puts it into the spool as
+numbered, encoded batches.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from rangewatch import wire
 from rangewatch.core import limits
+from rangewatch.delivery.spool.queue import Queue
+from rangewatch.delivery.spool.record import Encoded
 from rangewatch.recording.allowed_inf import AllowedInf
 from rangewatch.recording.device_ring import PendingCopy
-from rangewatch.recording.memory.shared_state import SharedState
-from rangewatch.recording.step_buffer import POSITIONS, Block, add_skipped_steps, merge_steps, range_rows, series_rows
+from rangewatch.recording.events import Drops
+from rangewatch.recording.mirror import Mirror
+from rangewatch.recording.step_buffer import POSITIONS, Block, range_rows, series_rows
 from rangewatch.recording.tensor_names import TensorNames
-from rangewatch.wire.records import Batch, Event, RankInfo, Samples
+from rangewatch.wire.records import Batch, Event, RankInfo, Samples, StreamHeader
+
+LAST_COUNT = -1  # the catalogue of the shipment before
 
 
 class PendingBatch(NamedTuple):
     """What is handed over. `tensor_count`: size of the catalogue that the block's columns belong to.
 
-    `copies` are on their way from devices and join the block when they are complete. `mark` is for `Sender.spooling`.
+    `copies` are on their way from devices and join the block when they are complete. `mark` is for `Mirror.sending`.
     """
 
     block: Block
     events: tuple[Event, ...]
-    tensor_count: int
+    tensor_count: int = LAST_COUNT
     copies: tuple[PendingCopy, ...] = ()
     samples: tuple[Samples, ...] = ()
     mark: object = None
@@ -56,127 +60,86 @@ class PendingBatch(NamedTuple):
         return all(copy.is_complete() for copy in self.copies)
 
 
-class Drops:
-    """Counts what was lost, by reason, since attach. Any thread may count."""
+class Batcher:
+    """From what is handed over to numbered batches in `spool`. `put` is for any thread, all else for the sender's.
 
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self._lock = threading.Lock()
+    `put` never waits: the oldest goes when more than `limits.HANDOFF_BYTES` wait; then it sets `wake`. `mirror` hears
+    of each batch before and after it is put into the spool, but for those that cannot be encoded or are too large.
+    `batched` is called with each block.
+    """
 
-    def add(self, reason: str, count: int = 1) -> None:
-        """More were lost for `reason`."""
-        with self._lock:
-            self.counts[reason] = self.counts.get(reason, 0) + count
-
-
-class SendQueue:
-    """Bounded queue from the training thread to the worker: `put` never waits, the oldest goes when it is full."""
-
-    def __init__(self, drops: Drops) -> None:
-        self._shipments: deque[PendingBatch] = deque()
+    def __init__(
+        self, info: RankInfo, names: TensorNames, allow_inf: tuple[str, ...], drops: Drops, mirror: Mirror,
+        spool: Queue, wake: threading.Event, batched: Callable[[Block], None],
+    ) -> None:  # fmt: skip
+        self._info, self._names, self._drops, self._mirror = info, names, drops, mirror
+        self._spool, self._wake, self._batched = spool, wake, batched
+        self._allowed_inf = AllowedInf(allow_inf, names) if allow_inf else None
+        self._waiting: deque[PendingBatch] = deque()
         self._nbytes = 0
         self._lock = threading.Lock()
-        self._drops = drops
+        self.events: list[Event] = []
+        """The delivery's own, for the next batch."""
+        self._tensor_count = 0
+        self._sequence = 0
+        self._digest = ("", -1)
 
     def __len__(self) -> int:
-        return len(self._shipments)
+        return len(self._waiting)
 
     def put(self, shipment: PendingBatch) -> None:
-        """Add at the end; called by the training thread."""
+        """Hand over."""
         with self._lock:
-            self._shipments.append(shipment)
+            self._waiting.append(shipment)
             self._nbytes += shipment.nbytes
-            while self._nbytes > limits.HANDOFF_BYTES and len(self._shipments) > 1:
-                self._nbytes -= self._shipments.popleft().nbytes
+            while self._nbytes > limits.HANDOFF_BYTES and len(self._waiting) > 1:
+                self._nbytes -= self._waiting.popleft().nbytes
                 self._drops.add("worker_behind")
+        self._wake.set()
 
-    def get_complete(self) -> PendingBatch | None:
-        """Take from the front, if that is there and complete; called by the worker.
+    def take_complete(self) -> PendingBatch | None:
+        """From the front, if that is there and complete.
 
         A device that hangs never completes its copy: what has no steps, such as the word of that hang, goes before it.
         """
         with self._lock:
-            places = range(len(self._shipments))
-            place = next((place for place in places if self._may_go(place, self._shipments[place])), None)
-            if place is None:
-                return None
-            shipment = self._shipments[place]
-            del self._shipments[place]
-            self._nbytes -= shipment.nbytes
-            return shipment if place == 0 else shipment._replace(mark=None)  # what is before it is not in the spool
+            for place, shipment in enumerate(self._waiting):
+                if shipment.is_without_steps or (place == 0 and shipment.is_complete()):
+                    del self._waiting[place]
+                    self._nbytes -= shipment.nbytes
+                    # What is before it is not in the spool.
+                    return shipment if place == 0 else shipment._replace(mark=None)
+        return None
 
-    @staticmethod
-    def _may_go(place: int, shipment: PendingBatch) -> bool:
-        return shipment.is_without_steps or (place == 0 and shipment.is_complete())
+    def encode_all(self) -> None:
+        """Put all that is complete into the spool."""
+        while (shipment := self.take_complete()) is not None:
+            if shipment.tensor_count != LAST_COUNT:
+                self._tensor_count = shipment.tensor_count
+            count, block, info = self._tensor_count, shipment.block, self._info
+            for copy in shipment.copies:
+                copy.merge_into(block, POSITIONS)
+            events, self.events = shipment.events + tuple(self.events), []
+            if self._allowed_inf is not None:
+                events += self._allowed_inf.take_out(block, count)
+            if self._digest[1] != count:
+                self._digest = (wire.catalogue_digest(self._names.catalogue(count)), count)
+            digest, ranges, series = self._digest[0], range_rows(block, info.ship_every), series_rows(block)
+            sequence, self._sequence = self._sequence, self._sequence + 1
+            # The sender keeps the order, so what came before has arrived or was dropped when this one is sent.
+            batch = Batch(
+                info.run, info.rank, info.incarnation, sequence, digest, ranges, series, events, sequence,
+                shipment.samples,
+            )  # fmt: skip
+            self._batched(block)
+            body = wire.encode(batch)
+            if len(body) > wire.MAX_COMPRESSED_BYTES:
+                self._drops.add("too_large")
+                continue
+            self._mirror.sending(sequence, shipment.mark)
+            self._spool.put(Encoded(body, count, digest, sequence), partial(self.opening, count))
+            self._mirror.sent()
 
-
-class Batcher:
-    """Numbers and encodes shipments. Used by the worker alone."""
-
-    def __init__(self, info: RankInfo, names: TensorNames, allow_inf: tuple[str, ...] = ()) -> None:
-        self._info, self._names = info, names
-        self._allowed_inf = AllowedInf(allow_inf, names)
-        self._sequence = 0
-        self._digest = ("", -1)
-
-    def batch(self, shipment: PendingBatch) -> Batch:
-        """The shipment as the next batch. It must be complete."""
-        block = shipment.block
-        for copy in shipment.copies:
-            copy.merge_into(block, POSITIONS)
-        events = shipment.events + self._allowed_inf.take_out(block, shipment.tensor_count)
-        add_skipped_steps(block.series)
-        ranges, series = range_rows(merge_steps(block, self._info.ship_every)), series_rows(block.series)
-        digest = self._digest_of(shipment.tensor_count)
-        sequence, self._sequence = self._sequence, self._sequence + 1
-        info = self._info
-        # The sender keeps the order, so what came before has arrived or was dropped when this one is sent.
-        return Batch(
-            info.run, info.rank, info.incarnation, sequence, digest, ranges, series, events, sequence, shipment.samples
-        )
-
-    def _digest_of(self, count: int) -> str:
-        if self._digest[1] != count:
-            self._digest = (wire.catalogue_digest(self._names.catalogue(count)), count)
-        return self._digest[0]
-
-
-class PendingEvents:
-    """What waits for the next batch, and which accounts have been told."""
-
-    def __init__(self, shared_state: SharedState, drops: Drops) -> None:
-        self._shared_state, self._drops, self._lock = shared_state, drops, threading.Lock()
-        self._events: list[Event] = []
-        self._reported: dict[str, dict[str, Any]] = {}
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def add(self, step: int, kind: str, message: str = "", data: dict[str, Any] | None = None) -> None:
-        """Ship it with the next batch. From any thread."""
-        event = Event(kind, time.time_ns(), step, sendable(message), data or {})
-        with self._lock:
-            if len(self._events) >= limits.EVENTS_A_BATCH:
-                del self._events[0]
-                self._drops.add("too_many_events")
-            self._events.append(event)
-            self._shared_state.event(event)
-
-    def take(self) -> tuple[tuple[Event, ...], int]:
-        """Those since the last call, and how many there were in all."""
-        with self._lock:
-            events, self._events = tuple(self._events), []
-            return events, self._shared_state.event_count
-
-    def emit_changes(self, step: int, accounts: Mapping[str, Mapping[str, Any]]) -> None:
-        """An event for each account that is not as it was told last, with its totals since attach."""
-        for kind, account in accounts.items():
-            now = dict(list(account.items())[: limits.ACCOUNT_NAMES])
-            if now != self._reported.get(kind, {}):
-                self._reported[kind] = now
-                self.add(step, kind, f"{len(account)} names" if len(account) > len(now) else "", dict(now))
-
-
-def sendable(text: str) -> str:
-    """Without what UTF-8 or a database cannot hold: an exception's message may be anything."""
-    return text[: limits.MESSAGE_CHARACTERS].encode("utf-8", "replace").decode().replace("\0", "?")
+    def opening(self, tensor_count: int) -> bytes:
+        """The stream's header, encoded, with the catalogue as it was when it had so many tensors."""
+        return wire.encode(StreamHeader(self._info, self._names.catalogue(tensor_count)))

@@ -1,6 +1,5 @@
-"""Two threads: `Sender` encodes what the training thread hands over and has it on disk, in order, until the server
-has it; `HttpThread` posts, so that however long a server takes to answer, what comes meanwhile is encoded and on
-disk.
+"""Two threads: the `Sender`'s has what is handed over in the spool, in order, until the server has it. The other posts,
+so that however long a server takes to answer, what comes meanwhile is encoded and on disk.
 """
 
 from __future__ import annotations
@@ -9,91 +8,82 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Protocol
 
-from rangewatch import wire
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard, logger
 from rangewatch.core.options import Options
-from rangewatch.delivery.batcher import Batcher, Drops, PendingBatch, SendQueue
+from rangewatch.delivery.batcher import Batcher, PendingBatch
+from rangewatch.delivery.spool.process import is_there
 from rangewatch.delivery.spool.queue import Queue
 from rangewatch.delivery.spool.record import Encoded
-from rangewatch.delivery.transport import Command, Outcome, Reply, Transport
+from rangewatch.delivery.transport import Command, OtherProcess, Outcome, Reply, Transport
+from rangewatch.recording.events import Drops
+from rangewatch.recording.mirror import Mirror
 from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block
 from rangewatch.recording.tensor_names import TensorNames
-from rangewatch.wire.records import Event, RankInfo, Samples, StreamHeader
+from rangewatch.wire.records import Event, RankInfo
 
-HTTP_THREAD = "rangewatch-poster"
-
-
-class HttpThread:
-    """Posts one body at a time. `answered` is called by its thread when there is a reply to take."""
-
-    def __init__(self, transport: Transport, answered: Callable[[], None]) -> None:
-        self._transport, self._answered = transport, answered
-        self._bodies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._result: Reply | Exception | None = None
-        self.is_busy = False
-        """A body was given, and its reply is not taken yet."""
-        self._thread = threading.Thread(target=self._run, name=HTTP_THREAD, daemon=True)
-
-    def start(self) -> None:
-        """Start the thread. Raises `RuntimeError` where the interpreter allows none any more."""
-        self._thread.start()
-
-    def post(self, body: bytes) -> None:
-        """Begin to post; not while it is busy."""
-        self.is_busy = True
-        self._bodies.put(body)
-
-    def take_reply(self) -> Reply | None:
-        """The answer, once; None while there is none. Raises what posting raised."""
-        result, self._result = self._result, None
-        if result is None:
-            return None
-        self.is_busy = False
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    def stop(self) -> None:
-        """End the thread, after what it is posting; nobody waits for it."""
-        self._bodies.put(None)
-
-    def _run(self) -> None:
-        while (body := self._bodies.get()) is not None:
-            try:
-                self._result = self._transport.post(body)
-            except Exception as error:  # noqa: BLE001 - the sender's guard gets it
-                self._result = error
-            self._answered()
-        self._transport.close()
+THREAD, HTTP_THREAD = "rangewatch-sender", "rangewatch-poster"
 
 
-THREAD = "rangewatch-sender"
-LAST_COUNT = -1  # the catalogue of the shipment before
+class DeliveryObserver(Protocol):
+    """The agent whose batches a `Sender` sends. Called by the sender's thread."""
+
+    def spool_opened(self, folder: Path | None) -> None:
+        """Called once, with the rank's spool folder; None: there is none."""
+
+    def batched(self, block: Block) -> None:
+        """This has been put into a batch."""
+
+    def commanded(self, commands: tuple[Command, ...]) -> None:
+        """The server asks for these."""
+
+    def leave(self) -> None:
+        """Nobody holds model or handle any more."""
+
+    def goodbye(self) -> None:
+        """Hand over the last of all: called when the rest is sent, so that it has the counts of what was dropped."""
+
+    def ended(self) -> None:
+        """The thread ends."""
+
+
+def _post_all(
+    transport: Transport, bodies: queue.SimpleQueue[bytes | None],
+    replies: queue.SimpleQueue[Reply | Exception], answered: threading.Event,
+) -> None:  # fmt: skip
+    """Post what comes in `bodies`, one at a time, up to None. It holds no sender, which may end while this waits."""
+    while (body := bodies.get()) is not None:
+        try:
+            replies.put(transport.post(body))
+        except Exception as error:  # noqa: BLE001 - the sender's guard gets it
+            replies.put(error)
+        answered.set()
+    transport.close()
 
 
 class Sender:
-    """Everything but `start`, `put`, `stop` and `wait` runs on its own thread."""
+    """Everything but `start`, `batcher.put`, `stop` and `wait` runs on its own thread."""
 
-    def __init__(self, options: Options, info: RankInfo, names: TensorNames, drops: Drops, guard: Guard) -> None:
-        self._url, self._info, self._names, self._drops, self._guard = options.url, info, names, drops, guard
-        self._handoff = SendQueue(drops)
-        self._batcher = Batcher(info, names, options.allow_inf)
-        self._queue = Queue(
-            info, options.url, options.spool_dir, options.spool_bytes, options.queue_bytes, drops, self._emit_spool
-        )
+    def __init__(
+        self, options: Options, info: RankInfo, names: TensorNames, drops: Drops, guard: Guard, mirror: Mirror,
+        observer: DeliveryObserver,
+    ) -> None:  # fmt: skip
+        self._url, self._info, self._drops, self._guard, self._observer = options.url, info, drops, guard, observer
+        self._queue = Queue(info, options.url, options.spool_dir, options.spool_bytes, options.queue_bytes, drops, self)
         self._wake = threading.Event()
-        self._poster = HttpThread(Transport(options.url, options.token), self._wake.set)
-        self._events: list[Event] = []
+        self.batcher = Batcher(info, names, options.allow_inf, drops, mirror, self._queue, self._wake, observer.batched)
+        """Where to hand over."""
+        self._bodies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[Reply | Exception] = queue.SimpleQueue()
+        self._is_posting = False
+        """A body was given, and its reply is not taken yet."""
         self._stop_at_s: float | None = None
-        self._goodbye: Callable[[], PendingBatch] | None = None
+        self._owes_goodbye = False
         self._opened: str | None = None
         self._openings = 0
-        self._tensor_count = 0
         self._last_settled_s = time.monotonic()
         self._posted: Encoded | None = None
         self._is_opening = False
@@ -106,58 +96,30 @@ class Sender:
         """What the server asks for when many ranks send to it; read by the training thread."""
         self.has_left = False
         """Nobody holds model or handle any more. Set by the garbage collector, in any thread and under any lock."""
-        self.leave: Callable[[], None] = lambda: None
-        """Called by the thread when it sees that."""
-        self.batched: Callable[[Block], None] = lambda block: None
-        """Called by the thread with what it has put into a batch."""
-        self.commanded: Callable[[tuple[Command, ...]], None] = lambda commands: None
-        """Called by the thread with what the server asks for."""
-        self.spool_opened: Callable[[Path | None], None] = lambda folder: None
-        """Called by the thread, once, with the rank's spool folder; None: there is none."""
-        self.spooling: Callable[[int, object], None] = lambda sequence, mark: None
-        """Called by the thread with a batch's sequence and its shipment's `mark`, before it is put into the spool.
-        Not for a batch that cannot be encoded or is too large."""
-        self.spooled: Callable[[], None] = lambda: None
-        """Called by the thread after that."""
-        self.ended: Callable[[], None] = lambda: None
-        """Called by the thread at its end."""
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+        posting = (Transport(options.url, options.token), self._bodies, self._replies, self._wake)
+        self._http_thread = threading.Thread(target=_post_all, args=posting, name=HTTP_THREAD, daemon=True)
 
     @property
     def is_behind(self) -> bool:
         """Whether something handed over is not stored yet. From any thread."""
-        return len(self._queue) > 0 or len(self._handoff) > 0
+        return len(self._queue) > 0 or len(self.batcher) > 0
 
     def start(self) -> None:
         """Start the threads. Raises `RuntimeError` where the interpreter allows none any more."""
-        self._poster.start()
+        self._http_thread.start()
         try:
             self._thread.start()
         except BaseException:
-            self._poster.stop()
+            self._bodies.put(None)
             raise
 
-    def put(self, shipment: PendingBatch) -> None:
-        """Hand over; never waits for more than the copy of a pointer."""
-        self._handoff.put(shipment)
-        self._wake.set()
+    def stop(self, timeout_s: float) -> None:
+        """Send what is left for at most `timeout_s`, then the goodbye, and end the thread. `wait` waits for it.
 
-    def put_without_rows(self, events: tuple[Event, ...], samples: tuple[Samples, ...], mark: object = None) -> None:
-        """Hand over what belongs to no tensor, from any thread: the training thread may hang."""
-        self.put(PendingBatch(EMPTY_BLOCK, events, LAST_COUNT, samples=samples, mark=mark))
-
-    def stop(self, timeout_s: float, goodbye: Callable[[], PendingBatch]) -> None:
-        """Send what is left for at most `timeout_s`, then `goodbye()`, and end the thread."""
-        self.begin_stop(timeout_s, goodbye)
-        self.wait()
-
-    def begin_stop(self, timeout_s: float, goodbye: Callable[[], PendingBatch]) -> None:
-        """The same without waiting for it.
-
-        The goodbye is made when all else is sent, so that it tells of what was dropped on the way. What is left when
-        time is up stays in the spool, and what is in memory only is lost with the process.
+        What is left when time is up stays in the spool, and what is in memory only is lost with the process.
         """
-        self._goodbye = goodbye
+        self._owes_goodbye = True
         self._backoff_s = limits.BACKOFF_FIRST_S
         self._next_attempt_s = 0.0
         self._stop_at_s = time.monotonic() + timeout_s
@@ -174,34 +136,40 @@ class Sender:
         while True:
             self._wake.clear()
             if self.has_left and self._stop_at_s is None:
-                self._guard.run("sender", self.leave)
+                self._guard.run("sender", self._observer.leave)
             if not self._guard.run("sender", self._work):
                 self._guard.run("sender", self._skip)
             if self._is_done():
                 break
             self._wake.wait(min(self._idle_s(), limits.LEFT_POLL_S))
-        self._guard.run("sender", self._poster.stop)
+        self._bodies.put(None)
         self._guard.run("spool", self._queue.close)
-        self._guard.run("sender", self.ended)
+        self._guard.run("sender", self._observer.ended)
 
     def _open_spool(self) -> None:
         self._queue.open()
-        self.spool_opened(self._queue.folder)
+        self._observer.spool_opened(self._queue.folder)
 
-    def _emit_spool(self, message: str) -> None:
-        self._events.append(Event("spool", time.time_ns(), -1, message))
+    def spool_changed(self, message: str) -> None:
+        """Batches are kept elsewhere than usual from here on."""
+        self.batcher.events.append(Event("spool", time.time_ns(), -1, message))
         self._warn(message, message)
 
     def _work(self) -> None:
         while True:
-            self._encode_all()
+            self.batcher.encode_all()
             if self._is_silent():
-                self._encode(PendingBatch(EMPTY_BLOCK, (), self._tensor_count))
-            if self._poster.is_busy and not self._take_reply():
+                self.batcher.put(PendingBatch(EMPTY_BLOCK, ()))
+                self.batcher.encode_all()
+            if self._is_posting and not self._take_reply():
                 return
             if not len(self._queue) or time.monotonic() < self._next_attempt_s or self._is_overdue():
                 return
-            self._attempt()
+            batch = self._posted = self._queue.first()
+            self._is_opening = self._opened != batch.catalogue
+            body = self.batcher.opening(batch.tensor_count) if self._is_opening else batch.body
+            self._is_posting = True
+            self._bodies.put(body)
 
     def _is_silent(self) -> bool:
         """Whether it is time for an empty batch, which tells the server that this rank is still there."""
@@ -226,83 +194,60 @@ class Sender:
     def _is_done(self) -> bool:
         if self._stop_at_s is None:
             return False
-        if len(self._queue) or len(self._handoff):
-            is_hopeless = self._next_attempt_s >= self._stop_at_s and not self._poster.is_busy
+        if len(self._queue) or len(self.batcher):
+            is_hopeless = self._next_attempt_s >= self._stop_at_s and not self._is_posting
             if not self._is_overdue() and not is_hopeless:
                 return False
             self._say_goodbye()
-            self._guard.run("sender", self._encode_all)  # so that the spool knows that this was an end and no death
+            self._guard.run(
+                "sender", self.batcher.encode_all
+            )  # so that the spool knows that this was an end and no death
             return True
         return not self._say_goodbye()
 
     def _say_goodbye(self) -> bool:
-        """Put the last shipment, once; whether it was now."""
-        goodbye, self._goodbye = self._goodbye, None
-        if goodbye is not None:
-            self._guard.run("sender", lambda: self.put(goodbye()))
-        return goodbye is not None
+        """Have the last shipment put, once; whether it was now."""
+        is_owed, self._owes_goodbye = self._owes_goodbye, False
+        if is_owed:
+            self._guard.run("sender", self._observer.goodbye)
+        return is_owed
 
     def _idle_s(self) -> float:
-        if len(self._handoff):
+        if len(self.batcher):
             return limits.DEVICE_POLL_S
-        if self._poster.is_busy:
+        if self._is_posting:
             return limits.LEFT_POLL_S if self._stop_at_s is None else max(self._stop_at_s - time.monotonic(), 0.0)
         next_s = self._next_attempt_s if len(self._queue) else self._last_settled_s + self._heartbeat_s()
         return max(next_s - time.monotonic(), 0.0)
 
-    def _encode_all(self) -> None:
-        while (shipment := self._handoff.get_complete()) is not None:
-            self._encode(shipment)
-
-    def _encode(self, shipment: PendingBatch) -> None:
-        if shipment.tensor_count == LAST_COUNT:
-            shipment = shipment._replace(tensor_count=self._tensor_count)
-        self._tensor_count = shipment.tensor_count
-        batch = self._batcher.batch(shipment._replace(events=shipment.events + self._take_events()))
-        self.batched(shipment.block)
-        body = wire.encode(batch)
-        if len(body) > wire.MAX_COMPRESSED_BYTES:
-            self._drops.add("too_large")
-            return
-        whole = tuple(sorted(shipment.block.traced))
-        encoded = Encoded(body, shipment.tensor_count, batch.catalogue, batch.sequence, whole)
-        self.spooling(batch.sequence, shipment.mark)
-        self._queue.put(encoded, partial(self._opening, shipment.tensor_count))
-        self.spooled()
-
-    def _take_events(self) -> tuple[Event, ...]:
-        events, self._events = tuple(self._events), []
-        return events
-
-    def _attempt(self) -> None:
-        batch = self._posted = self._queue.first()
-        self._is_opening = self._opened != batch.catalogue
-        self._poster.post(self._opening(batch.tensor_count) if self._is_opening else batch.body)
-
     def _take_reply(self) -> bool:
         """Act on the answer, if there is one."""
+        if self._replies.empty():
+            return False
         self._answered = self._posted
-        reply = self._poster.take_reply()
-        if reply is not None and self._posted is not None:
+        reply = self._replies.get()
+        self._is_posting = False
+        if isinstance(reply, Exception):
+            raise reply
+        if self._posted is not None:
             self._act_on(reply, self._posted)
         self._answered = None
-        return reply is not None
+        return True
 
     def _act_on(self, reply: Reply, batch: Encoded) -> None:
         self.is_reachable = reply.is_answered
         if reply.outcome is Outcome.STORED:
             self._stored(batch, is_opening=self._is_opening)
             self.send_every_s = reply.send_every_s
-            self.commanded(reply.commands)
+            self._observer.commanded(reply.commands)
+            if reply.also_live is not None:
+                self._warn_of_other(reply.also_live)
         elif reply.outcome is Outcome.NEEDS_OPENING and self._openings < limits.OPENINGS_A_BATCH:
             self._opened, self._openings = None, self._openings + 1
         elif reply.outcome in {Outcome.REJECTED, Outcome.NEEDS_OPENING}:
             self._rejected(reply, batch)
         else:
             self._retry_later(reply)
-
-    def _opening(self, tensor_count: int) -> bytes:
-        return wire.encode(StreamHeader(self._info, self._names.catalogue(tensor_count)))
 
     def _stored(self, batch: Encoded, *, is_opening: bool) -> None:
         self._last_settled_s = time.monotonic()
@@ -321,6 +266,19 @@ class Sender:
         self._back_off(self._next_backoff_s())  # a server that refuses everything gets less and less to refuse
         self._warn("rejected", f"{self._url} refused a batch for good ({reply.detail}); it is dropped")
 
+    def _warn_of_other(self, other: OtherProcess) -> None:
+        info = self._info
+        if info.rank != 0:  # two jobs share all their ranks, and one line is enough
+            return
+        if other.host == info.host and not is_there(other.pid):
+            return  # an older process of a job that was restarted: its watcher sends what it left
+        host = "".join(each if each.isprintable() else "?" for each in other.host)
+        self._warn(
+            "also_live",
+            f"process {other.pid} on {host} also sends run {info.run!r} as rank {info.rank}: the two become one run. "
+            "RANGEWATCH_RUN gives this job a name of its own",
+        )
+
     def _retry_later(self, reply: Reply) -> None:
         if reply.outcome is Outcome.UNAUTHORIZED:
             delay_s = limits.UNAUTHORIZED_RETRY_S
@@ -329,8 +287,8 @@ class Sender:
             backoff_s = self._next_backoff_s()
             delay_s = backoff_s if reply.retry_after_s is None else reply.retry_after_s
             what = "is not taking data" if reply.is_answered else "does not answer"
-            kept = f"batches are kept for later{self._where()}"
-            self._warn("away", f"{self._url} {what} ({reply.detail}); training goes on and {kept}")
+            message = f"batches are kept for later{self._where()}"
+            self._warn("away", f"{self._url} {what} ({reply.detail}); training goes on and {message}")
         self._back_off(delay_s)
 
     def _where(self) -> str:

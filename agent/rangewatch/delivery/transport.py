@@ -130,6 +130,13 @@ class Command(msgspec.Struct, frozen=True):
     alert: Raised | None = None
 
 
+class OtherProcess(msgspec.Struct, frozen=True):
+    """One that sends as the same rank of the same run as this one."""
+
+    host: Annotated[str, msgspec.Meta(max_length=limits.NAME_CHARACTERS)]
+    pid: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
 class Reply(NamedTuple):
     """The server's answer, or that there was none. `retry_after_s` None: the sender chooses."""
 
@@ -141,6 +148,7 @@ class Reply(NamedTuple):
     commands: tuple[Command, ...] = ()
     send_every_s: float = 0.0
     """Least seconds between two batches, as the server asks; 0: as the agent likes."""
+    also_live: OtherProcess | None = None
 
 
 class _ErrorBody(msgspec.Struct):
@@ -156,8 +164,12 @@ class _Pace(msgspec.Struct):
     send_every_s: float = 0.0
 
 
+class _Others(msgspec.Struct):
+    also_live: OtherProcess | None = None
+
+
 _ERROR, _ACCEPTED = msgspec.json.Decoder(_ErrorBody), msgspec.json.Decoder(_AcceptedBody)
-_PACE = msgspec.json.Decoder(_Pace)
+_PACE, _OTHERS = msgspec.json.Decoder(_Pace), msgspec.json.Decoder(_Others)
 _STORED = b'"contiguous"'
 """In the body of each answer that says that a message is stored (docs/wire.md)."""
 _REJECTED = {400, 409, 413, 415, 422}
@@ -222,7 +234,10 @@ def _meaning(status: int, retry_after: str | None, text: bytes) -> Reply:
     if status == 202:
         if _STORED not in text:  # cut off after its first line, or somebody else's: what it means is not known
             return Reply(Outcome.RETRY, f"{detail}, and no word of what is stored")
-        return Reply(Outcome.STORED, detail, commands=_commands(text), send_every_s=_send_every_s(text))
+        return Reply(
+            Outcome.STORED, detail, commands=_commands(text), send_every_s=_send_every_s(text),
+            also_live=_also_live(text),
+        )  # fmt: skip
     if status == 409 and error.code in _NEEDS_OPENING:
         return Reply(Outcome.NEEDS_OPENING, detail)
     if status in {401, 403}:
@@ -249,6 +264,14 @@ def _send_every_s(text: bytes) -> float:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return 0.0
     return min(max(asked, 0.0), limits.PACE_LAST_S)
+
+
+def _also_live(text: bytes) -> OtherProcess | None:
+    """Left out by most answers, and by servers that do not know of it."""
+    try:
+        return _OTHERS.decode(text).also_live
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _error_body(text: bytes) -> _ErrorBody:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
@@ -20,8 +21,8 @@ import torch
 from torch import Tensor
 
 from rangewatch.core.guard import Guard, Guarded
-from rangewatch.recording.containers import leaves
-from rangewatch.recording.cost import TimedHook
+from rangewatch.recording.level import LOW_PRECISION, Recording, TimedHook
+from rangewatch.recording.tensor_names import leaves
 
 _Library: Any = torch.library.Library
 _LIBRARY = _Library("rangewatch", "DEF")
@@ -44,18 +45,19 @@ _numbers = itertools.count()
 class CompiledReads:
     """One module's reads in compiled graphs: `read(index, tensor)` and `read_gradient(index, gradient)`."""
 
-    __slots__ = ("__weakref__", "_key", "_watches_gradient", "number", "read", "read_gradient")
+    __slots__ = ("__weakref__", "_key", "_recording", "_watches_gradient", "number", "read", "read_gradient")
 
-    def __init__(self, read: Guarded, read_gradient: Guarded | None) -> None:
-        self.read, self.read_gradient = read, read_gradient
+    def __init__(self, read: Guarded, read_gradient: Guarded | None, recording: Recording | None = None) -> None:
+        self.read, self.read_gradient, self._recording = read, read_gradient, recording
         self._watches_gradient = read_gradient is not None
         self.number, self._key = _new_key(self)
 
     def trace(self, value: Any) -> None:
         """Called while the compiler traces the module: puts a read of each tensor in `value` into its graph."""
-        if IS_SUPPORTED and not _is_exporting():
+        recording = self._recording
+        if IS_SUPPORTED and not _is_exporting() and recording is not None:
             for index, leaf in enumerate(leaves(value)):
-                if isinstance(leaf, Tensor) and _is_readable(leaf):
+                if isinstance(leaf, Tensor) and _is_readable(leaf) and _may_read(recording, leaf):
                     _read(leaf, self._key, index, self._watches_gradient)
 
 
@@ -82,6 +84,38 @@ def _new_key(known: CompiledReads | CompiledCall) -> tuple[int, Tensor]:
     number = next(_numbers)
     _known[number] = known
     return number, torch.tensor(number, device="cpu")
+
+
+def _may_read(recording: Recording, tensor: Tensor) -> bool:
+    # Traced itself: the compiler guards on the attribute.
+    return recording.reads_low_precision or not leaves_unread(recording, tensor.dtype in LOW_PRECISION)
+
+
+def leaves_unread(recording: Recording, is_low_precision: bool) -> bool:
+    """Called while the compiler traces: whether the graph is one of low precision, which is not read unasked.
+
+    `is_low_precision`: of the tensor at hand. The graph may have reads already when it turns out to be one: torch then
+    traces it again, from its beginning.
+    """
+    if getattr(sys.modules.get("torch._inductor.config"), "emulate_precision_casts", False):
+        return False  # it rounds everywhere
+    if not recording.has_low_precision and (is_low_precision or _is_autocasting()):
+        recording.has_low_precision = True
+        restart: Any = getattr(torch._dynamo.exc, "UnspecializeRestartAnalysis", None)
+        if restart is not None:
+            raise restart(restart_reason="rangewatch reads nothing in low precision")
+    return recording.has_low_precision
+
+
+# What torch.compiler.assume_constant_result does, whose use imports a second's worth of compiler.
+leaves_unread._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _is_autocasting() -> bool:
+    return any(
+        torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) in LOW_PRECISION
+        for device in {"cpu", torch._C._get_accelerator().type}
+    )
 
 
 def trace_value(tensor: Tensor, number: int) -> None:

@@ -2,7 +2,7 @@
 
 Modules that are added after attach are hooked when their parent gets them, and named anew when the step ends.
 
-`ForwardHook` is what torch holds of ours on each module: one forward hook and one pre-hook, the same objects
+`ForwardHook` is what torch holds of ours on each module: one as forward hook and one as pre-hook, the same objects
 everywhere, and the module's own part.
 
 The compiler guards on a hook's identity and on its key. Were they each module's own, equal blocks could not share a
@@ -15,7 +15,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -32,11 +32,11 @@ from rangewatch.hooks.compiled import CompiledReads, run_eagerly
 from rangewatch.hooks.module_hook import OutputHook
 from rangewatch.hooks.parameter_hooks import ParameterHooks
 from rangewatch.hooks.watched_values import WatchedValues
-from rangewatch.recording.cost import TimedHook
-from rangewatch.recording.observer import Observer
+from rangewatch.recording.level import Recording, TimedHook
+from rangewatch.recording.observer import Observer, StepReader
 from rangewatch.recording.tensor_names import clean_modules
 
-_KEY = -8642
+KEY = -8642
 """Our key among a module's hooks. Torch counts its own up from 0."""
 
 _OUTPUT, _INPUT = "_range_reads", "_range_input_reads"
@@ -59,66 +59,59 @@ class ModuleReads(TimedHook):
 
 
 class ForwardHook(Guarded):
-    """The hook. It changes nothing and returns None."""
+    """The hook and the pre-hook. It changes nothing and returns None.
 
-    __slots__ = ()
+    Torch calls the one with `(module, arguments, output)`, the other with positional and keyword arguments.
+    """
 
-    def __call__(self, *args: Any) -> None:
-        module, _, output = args
-        _pass_on(module, getattr(module, _OUTPUT, None), output)
+    __slots__ = ("_attribute",)
 
-
-class ForwardPreHook(Guarded):
-    """The pre-hook, which sees positional and keyword arguments."""
-
-    __slots__ = ()
+    def __init__(self, attribute: str) -> None:
+        super().__init__(Guard(), "forward", lambda *args: None)
+        self._attribute = attribute
 
     def __call__(self, *args: Any) -> None:
-        module, *arguments = args
-        _pass_on(module, getattr(module, _INPUT, None), arguments)
-
-
-def _pass_on(module: nn.Module, reads: ModuleReads | None, value: Any) -> None:
-    if reads is None:
-        return
-    if _is_compiling():
-        if module.training or _is_grad_enabled():
-            reads.compiled.trace(value)
-        return
-    if reads.cost.is_on:
-        reads(module, value)
-        return
-    try:
-        reads.body(module, value)
-    except Exception as error:  # noqa: BLE001 - the guard's own clause again: calling it costs 0.2 us a module
-        reads.fault(error)
+        module: nn.Module = args[0]
+        reads: ModuleReads | None = getattr(module, self._attribute, None)
+        if reads is None:
+            return
+        value = args[2] if self._attribute is _OUTPUT else args[1:]
+        if _is_compiling():
+            if module.training or _is_grad_enabled():
+                reads.compiled.trace(value)
+            return
+        if reads.cost.is_on:
+            reads(module, value)
+            return
+        try:
+            reads.body(module, value)
+        except Exception as error:  # noqa: BLE001 - the guard's own clause again: calling it costs 0.2 us a module
+            reads.fault(error)
 
 
 run_eagerly(ForwardHook.__call__)
-run_eagerly(ForwardPreHook.__call__)
-_forward_hook = ForwardHook(Guard(), "forward", lambda *args: None)
-_forward_pre_hook = ForwardPreHook(Guard(), "forward", lambda *args: None)
+_forward_hook, _forward_pre_hook = ForwardHook(_OUTPUT), ForwardHook(_INPUT)
 
 
 def is_watched(module: nn.Module, but: Observer | None = None) -> bool:
     """Whether an active agent other than `but` reads it already, and not one that a fork has left behind."""
     reads = [module.__dict__.get(attribute) for attribute in (_OUTPUT, _INPUT)]
-    found = [each.observer for each in reads if isinstance(each, ModuleReads)]
-    return any(observer.is_active and observer is not but for observer in found)
+    observers = [each.observer for each in reads if isinstance(each, ModuleReads)]
+    return any(observer.is_active and observer is not but for observer in observers)
 
 
 def add(module: nn.Module, reads: ModuleReads) -> Callable[[], None]:
     """Read the outputs of `module`, which has one such hook; returns what undoes it."""
     module.__dict__[_OUTPUT] = reads
-    module._forward_hooks[_KEY] = _forward_hook
+    module._forward_hooks[KEY] = _forward_hook
     return functools.partial(_remove, ref(module), _OUTPUT, reads)
 
 
 def add_input(module: nn.Module, reads: ModuleReads) -> Callable[[], None]:
     """The same for its inputs."""
     module.__dict__[_INPUT] = reads
-    module._forward_pre_hooks[_KEY] = _forward_pre_hook
-    module._forward_pre_hooks_with_kwargs[_KEY] = True
+    module._forward_pre_hooks[KEY] = _forward_pre_hook
+    module._forward_pre_hooks_with_kwargs[KEY] = True
     return functools.partial(_remove, ref(module), _INPUT, reads)
 
 
@@ -128,62 +121,68 @@ def _remove(reference: ref[nn.Module], attribute: str, reads: ModuleReads) -> No
         return
     del module.__dict__[attribute]
     if attribute == _OUTPUT:
-        module._forward_hooks.pop(_KEY, None)
+        module._forward_hooks.pop(KEY, None)
     else:
-        module._forward_pre_hooks.pop(_KEY, None)
-        module._forward_pre_hooks_with_kwargs.pop(_KEY, None)
+        module._forward_pre_hooks.pop(KEY, None)
+        module._forward_pre_hooks_with_kwargs.pop(KEY, None)
 
 
-Wanted = Callable[[str], Collection[str]]
 _OUTPUTS = {"output", "grad_output"}
+_IDLE: Any = (nn.modules.dropout._DropoutNd, nn.Identity)
 
 
-class ModelHooks:
-    """`wanted(fqn)` says which kinds are recorded of a module or parameter; `record` is called when it says otherwise.
+class ModelHooks(StepReader):
+    """`recording` says which kinds are recorded of a module or parameter; `record` is called when it says otherwise.
+    `fqns` gets the clean name of each module.
 
     A hook is added when it is wanted for the first time, and stays until `remove`: what is compiled has guards on it.
     """
 
-    def __init__(self, observer: Observer, guard: Guard, model: nn.Module, selection: Selection, wanted: Wanted):
+    def __init__(
+        self, observer: Observer, guard: Guard, model: nn.Module, selection: Selection, recording: Recording,
+        fqns: WeakKeyDictionary[nn.Module, str],
+    ) -> None:  # fmt: skip
         self._observer, self._guard, self._model, self._selection = observer, guard, ref(model), selection
-        self._wanted = wanted
+        self._recording, self.fqns = recording, fqns
         self._outputs: dict[nn.Module, OutputHook] | Any = WeakKeyDictionary()
         self._inputs: dict[nn.Module, OutputHook] | Any = WeakKeyDictionary()
         self._undo: list[Callable[[], None]] = []
-        self.fqns: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._is_stale = False
-        self._values = WatchedValues(observer, guard, self.fqns, wanted)
+        self._values = WatchedValues(observer, guard, fqns, recording)
         for fqn, module in clean_modules(model).items():
             self._add(fqn, module)
-        self._parameters = ParameterHooks(observer, guard, model, selection, wanted)
-        observer.before_shipping = self._parameters.hook_trainable
+        self.parameters = ParameterHooks(observer, guard, model, selection, recording)
         self._structure = _structure(model)
-        self._look_next_s = float("-inf")
+        self._refresh_next_s = float("-inf")
         _watch_registrations(self)
 
     def record(self) -> None:
         """Ask anew what is wanted of each. Call it between steps."""
         for module, fqn in list(self.fqns.items()):
             self._record(fqn, module)
-        self._parameters.record(self._wanted)
+        self.parameters.record()
         self._values.record()
+
+    def hook_trainable(self) -> None:
+        """Hook the parameters that have become trainable."""
+        self.parameters.hook_trainable()
 
     def end_step(self) -> None:
         """Between steps: modules may have been added, moved or taken away since the last."""
-        if self._parameters.has_few_frozen():
-            self._parameters.hook_trainable()
-        if self._is_stale or time.monotonic() >= self._look_next_s:
-            self.look()
+        if self.parameters.has_few_frozen():
+            self.parameters.hook_trainable()
+        if self._is_stale or time.monotonic() >= self._refresh_next_s:
+            self.refresh()
 
-    def look(self) -> None:
-        """Hook and name anew what is another than at the last look."""
+    def refresh(self) -> None:
+        """Hook and name anew what is another than at the last refresh."""
         model = self._model()
         if model is None:
             return
         began_s = time.monotonic()
         was, self._structure = self._structure, _structure(model)
         now_s, self._is_stale = time.monotonic(), False
-        self._look_next_s = now_s + limits.LOOK_FACTOR * (now_s - began_s)
+        self._refresh_next_s = now_s + limits.REFRESH_FACTOR * (now_s - began_s)
         if self._structure == was:
             return
         for fqn, module in clean_modules(model).items():
@@ -191,7 +190,7 @@ class ModelHooks:
                 self._add(fqn, module)
             elif self.fqns[module] != fqn:
                 self._rename(fqn, module)
-        self._parameters.look(model)
+        self.parameters.refresh(model)
 
     def remove(self) -> None:
         """Take all hooks away."""
@@ -201,7 +200,7 @@ class ModelHooks:
         for hook in list(self._outputs.values()):
             for handle in hook.leaf_handles:
                 handle.remove()
-        self._parameters.remove()
+        self.parameters.remove()
         self._values.remove()
 
     def _add(self, fqn: str, module: nn.Module) -> None:
@@ -210,7 +209,7 @@ class ModelHooks:
             self._record(fqn, module)
 
     def _record(self, fqn: str, module: nn.Module) -> None:
-        kinds = self._wanted(fqn) if self._selection.has(fqn) else ()
+        kinds = self._recording.wanted(fqn) if self._selection.has(fqn) else ()
         if module not in self._outputs and not _OUTPUTS.isdisjoint(kinds) and self._can_hook(fqn, module):
             self._outputs[module] = hook = OutputHook(self._observer, self._guard, fqn, module)
             self._undo.append(add(module, self._reads(fqn, hook)))
@@ -236,15 +235,16 @@ class ModelHooks:
         return True
 
     def _ask_whether_called(self, fqn: str, module: nn.Module, hook: OutputHook) -> None:
-        if type(module).forward is not nn.Module.forward:  # ModuleList and its like are never called
-            self._observer.uncalled[fqn], self._observer.evaluated[fqn] = hook.has_run, hook.has_run_in_evaluation
+        # ModuleList and its like are never called; a dropout often is there for its probability alone.
+        if type(module).forward is not nn.Module.forward and not isinstance(module, _IDLE):
+            self._observer.uncalled[fqn] = hook
 
     def _reads(self, fqn: str, hook: OutputHook) -> ModuleReads:
         place, guard, cost = f"{hook.kind} of {fqn}", self._guard, self._observer.cost
         gradient = None
         if hook.kind == "output":
             gradient = TimedHook(guard, f"grad_output of {fqn}", hook.read_compiled_gradient, cost)
-        compiled = CompiledReads(TimedHook(guard, place, hook.read_compiled, cost), gradient)
+        compiled = CompiledReads(TimedHook(guard, place, hook.read_compiled, cost), gradient, self._recording)
         return ModuleReads(guard, place, hook.read, compiled, self._observer)
 
     def _rename(self, fqn: str, module: nn.Module) -> None:

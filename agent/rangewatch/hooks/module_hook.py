@@ -16,10 +16,10 @@ from torch.utils.hooks import RemovableHandle
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
-from rangewatch.recording.containers import leaves
-from rangewatch.recording.cost import TimedHook
-from rangewatch.recording.memory.layout import TENSOR
+from rangewatch.recording.level import LOW_PRECISION, TimedHook
+from rangewatch.recording.mirror import TENSOR
 from rangewatch.recording.observer import Observer
+from rangewatch.recording.tensor_names import leaves
 
 _is_grad_enabled = torch.is_grad_enabled
 _graph_task_id = torch._C._current_graph_task_id
@@ -78,7 +78,7 @@ class GradientHook:
             if not self._has_number(gradient) or not observer.gradients.add(self._number, parameter, gradient):
                 self._read(gradient)
             else:
-                observer.host.position[TENSOR] = self._number  # it is read when the backward ends, but here we are
+                observer.host.cells[TENSOR] = self._number  # it is read when the backward ends, but here we are
 
     def rename(self, fqn: str) -> None:
         """The parameter has another name from here on."""
@@ -87,6 +87,10 @@ class GradientHook:
     def has_run(self) -> bool:
         """Whether a gradient has been seen, be it one that cannot be observed."""
         return self._has_run
+
+    def has_run_in_evaluation(self) -> bool:
+        """There are no gradients in evaluation."""
+        return False
 
 
 class _Slot:
@@ -109,7 +113,7 @@ class OutputHook:
         self._reads_tensor = self._reads_gradient = False
         self._slots: list[_Slot] = []
         self._others: set[tuple[int, bool]] = set()
-        """Positions of what is no tensor, and whether it was None: told of once."""
+        """Positions of what is no tensor, and whether it was None: reported once."""
         self.leaf_handles: list[RemovableHandle] = []
         self._has_run = self._has_run_in_evaluation = False
         self.is_compiled = False
@@ -132,7 +136,7 @@ class OutputHook:
         # torch.jit.trace would take our reads into its graph.
         if not observer.is_active or not (self._reads_tensor or self._reads_gradient) or _tracing_state() is not None:
             return
-        if not module.training and not _is_grad_enabled():
+        if observer.is_evaluating or (not module.training and not _is_grad_enabled()):
             observer.skipped["eval_forward"] += 1
             self._has_run_in_evaluation = True
             return
@@ -151,16 +155,22 @@ class OutputHook:
 
     def read_compiled(self, index: int, tensor: Tensor) -> None:
         """The compiled module has come to the tensor at position `index`."""
-        if self._observer.is_active:
+        if self._observer.is_evaluating:
+            self._observer.skipped["eval_forward"] += 1
+            self._has_run_in_evaluation = True
+        elif self._observer.is_active:
             self._has_run = self.is_compiled = True
+            if tensor.dtype in LOW_PRECISION:
+                self._observer.warn_of_rounding()
             if self._reads_tensor:
-                # Compiled code uses its tensor objects again for other values; a new object says so to the reader.
-                self._read_tensor(self._slot(index), index, tensor.detach())
+                # Compiled code uses its tensor objects again for other values; a new object says so to the reader. It
+                # needs no gradient, which is hooked otherwise.
+                self._read(index, tensor.detach())
 
     def read_compiled_gradient(self, index: int, gradient: Tensor) -> None:
         """And to its gradient."""
         if self._reads_gradient:
-            self._slot(index).gradient.read(gradient.detach())
+            self._add_slots(index).gradient.read(gradient.detach())
 
     def has_run(self) -> bool:
         """Whether a forward has been seen that is recorded."""
@@ -177,28 +187,21 @@ class OutputHook:
             self._observer.note_other_value(self._fqn, f"{self.kind}[{index}]", word)
 
     def _read(self, index: int, tensor: Tensor) -> None:
-        slot = self._slot(index)
-        if self._reads_tensor:
-            self._read_tensor(slot, index, tensor)
-        if self._reads_gradient and tensor.requires_grad:
-            self._hook_gradient(tensor, slot.gradient_hook)
-
-    def _read_tensor(self, slot: _Slot, index: int, tensor: Tensor) -> None:
-        if _graph_task_id() != -1:
+        slot = self._slots[index] if index < len(self._slots) else self._add_slots(index)
+        if self._reads_tensor and _graph_task_id() != -1:
             # Inside a backward pass a forward is a checkpoint's recomputation: the same values a second time.
             self._observer.skipped["recompute"] += 1
-            return
-        if tensor.dtype is not slot.dtype:
-            slot.number = self._observer.number(tensor, self._fqn, self.kind, index, self._module)
-            slot.dtype = tensor.dtype if slot.number >= 0 else None
-        if slot.number >= 0:
-            try:
-                self._observer.read(slot.number, tensor)
-            except RuntimeError as error:
-                self._observer.explain(error, tensor, self._fqn, self.kind)
-
-    def _slot(self, index: int) -> _Slot:
-        return self._slots[index] if index < len(self._slots) else self._add_slots(index)
+        elif self._reads_tensor:
+            if tensor.dtype is not slot.dtype:
+                slot.number = self._observer.number(tensor, self._fqn, self.kind, index, self._module)
+                slot.dtype = tensor.dtype if slot.number >= 0 else None
+            if slot.number >= 0:
+                try:
+                    self._observer.read(slot.number, tensor)
+                except RuntimeError as error:
+                    self._observer.explain(error, tensor, self._fqn, self.kind)
+        if self._reads_gradient and tensor.requires_grad:
+            self._hook_gradient(tensor, slot.gradient_hook)
 
     def _add_slots(self, index: int) -> _Slot:
         while len(self._slots) <= index:

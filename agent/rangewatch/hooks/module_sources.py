@@ -13,60 +13,59 @@ from typing import Any, TypeVar
 from torch import nn
 
 from rangewatch.core import limits
-from rangewatch.delivery.batcher import sendable
+from rangewatch.recording.events import sendable
+from rangewatch.wire.events import ModuleClass, Modules
 
 _WRAPPERS = 16  # decorators around one `forward`
 _T = TypeVar("_T")
 _PACKAGES = ("site-packages", "dist-packages")
 
 
-def module_sources(modules: Mapping[str, nn.Module]) -> dict[str, Any]:
-    """The details of the event `modules`: see docs/wire.md.
+def module_sources(modules: Mapping[str, nn.Module]) -> Modules:
+    """The details of the event `modules`.
 
-    A tensor is told with the bare name of its module's class, so `of` says which class a module is of only where
+    A tensor is sent with the bare name of its module's class, so `of` says which class a module is of only where
     several have that name.
     """
     classes = list(dict.fromkeys(type(module) for module in modules.values()))[: limits.MODULE_CLASSES]
     names = Counter(each.__name__ for each in classes)
     roots = _roots()
-    reported = _bounded(_about(each, roots) for each in classes)
+    reported = _bounded(_module_class(each, roots) for each in classes)
     places = {each: at for at, each in enumerate(classes[: len(reported)])}
     of = [(sendable(fqn), places[type(each)]) for fqn, each in modules.items() if type(each) in places]
     shared = [(fqn, place) for fqn, place in of if names[classes[place].__name__] > 1]
-    return {"classes": reported, "of": dict(_bounded(shared[: limits.MODULES_TOLD]))}
+    return Modules(tuple(reported), dict(_bounded(shared[: limits.MODULES_SENT])))
 
 
 def _bounded(items: Iterable[_T]) -> list[_T]:
     """The first of them, up to so many bytes as text."""
-    kept: list[_T] = []
+    first: list[_T] = []
     left = limits.MODULE_SOURCE_BYTES
     for item in items:
         left -= len(repr(item).encode("utf-8", "replace"))
         if left < 0:
             break
-        kept.append(item)
-    return kept
+        first.append(item)
+    return first
 
 
-def _about(of: type, roots: list[str]) -> dict[str, Any]:
+def _module_class(of: type, roots: list[str]) -> ModuleClass:
     code = _forward(of)
-    return {
-        "module": sendable(of.__name__), "name": sendable(f"{of.__module__}.{of.__qualname__}"),
-        "source": None if code is None else sendable(f"{short_path(code.co_filename, roots)}:{code.co_firstlineno}"),
-    }  # fmt: skip
+    source = None if code is None else sendable(f"{short_path(code.co_filename, roots)}:{code.co_firstlineno}")
+    return ModuleClass(sendable(of.__name__), sendable(f"{of.__module__}.{of.__qualname__}"), source)
 
 
 def _forward(of: type) -> CodeType | None:
     """None for what has no forward, such as a ModuleList, and for one that is not written in Python."""
-    found: Any = getattr(of, "forward", None)
-    if found is nn.Module.forward:
+    forward: Any = getattr(of, "forward", None)
+    if forward is nn.Module.forward:
         return None
     for _ in range(_WRAPPERS):
-        inner = getattr(found, "__wrapped__", None)
+        inner = getattr(forward, "__wrapped__", None)
         if inner is None:
             break
-        found = inner
-    code = getattr(found, "__code__", None)
+        forward = inner
+    code = getattr(forward, "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from rangewatch.core.selection import Selection
 from rangewatch.recording.level import Recording
-from rangewatch.recording.observer import Observer, local_part
+from rangewatch.recording.observer import Observer, StepReader, local_part
 from rangewatch.recording.tensor_names import clean_parameters
 from rangewatch.recording.weights import Cadence, read_parameters
 
 
-class OptimizerReads:
+class OptimizerReads(StepReader):
     """Called around each optimizer's step, and before a step is closed (a scaler that skips calls no optimizer)."""
 
     def __init__(
@@ -75,12 +75,17 @@ class OptimizerReads:
         model = self._model()
         if model is None or not (self._recording.has("reduced_grad") or self._recording.has("update")):
             return []
-        own = None if optimizer is None else {id(each) for group in optimizer.param_groups for each in group["params"]}
-        return [
-            (fqn, parameter)
-            for fqn, parameter in clean_parameters(model)
-            if (own is None or id(parameter) in own) and self._selection.has(fqn)
-        ]
+        return parameters_of(model, optimizer, self._selection)
+
+
+def parameters_of(model: nn.Module, optimizer: Any, selection: Selection) -> list[tuple[str, nn.Parameter]]:
+    """The model's selected parameters that belong to `optimizer` (None: all), by clean name."""
+    own = None if optimizer is None else {id(each) for group in optimizer.param_groups for each in group["params"]}
+    return [
+        (fqn, parameter)
+        for fqn, parameter in clean_parameters(model)
+        if (own is None or id(parameter) in own) and selection.has(fqn)
+    ]
 
 
 def has_closure(arguments: tuple[Any, ...]) -> bool:

@@ -7,7 +7,7 @@ The flat parameter's gradient is read as it accumulates: whole, on its own rank 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -20,8 +20,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
 from rangewatch.core.selection import Selection
+from rangewatch.hooks.kept_gradients import KeptGradients
 from rangewatch.hooks.module_hook import GradientHook
-from rangewatch.recording.cost import TimedHook
+from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer
 from rangewatch.recording.tensor_names import clean_modules, clean_parameters
 
@@ -46,8 +47,10 @@ class FlatLayout(NamedTuple):
 def flat_parameters(model: nn.Module) -> list[tuple[nn.Parameter, FlatLayout]]:
     """Those of all FSDP1 units in `model`, wrapped with or without `use_orig_params`."""
     names = {id(module): fqn for fqn, module in clean_modules(model).items()}
-    found: Iterator[Any] = (getattr(getattr(module, "_handle", None), "flat_param", None) for module in model.modules())
-    return [(flat, _layout(flat, names)) for flat in found if all(hasattr(flat, name) for name in _NEEDED)]
+    candidates: Iterator[Any] = (
+        getattr(getattr(module, "_handle", None), "flat_param", None) for module in model.modules()
+    )
+    return [(flat, _layout(flat, names)) for flat in candidates if all(hasattr(flat, name) for name in _NEEDED)]
 
 
 def own_parameters(model: nn.Module, flat: list[tuple[nn.Parameter, FlatLayout]]) -> Iterator[tuple[str, nn.Parameter]]:
@@ -67,16 +70,17 @@ def _fqn(module: str, name: str) -> str:
     return f"{module}.{name}" if module else name
 
 
-Wanted = Callable[[str], Collection[str]]
+def _is_ready(parameter: nn.Parameter) -> bool:
+    return parameter.requires_grad and parameter.is_leaf and not is_lazy(parameter)
 
 
 class ParameterHooks:
     """Hooks on the gradients of all parameters: on those that are trainable, and on frozen ones once they are."""
 
     def __init__(
-        self, observer: Observer, guard: Guard, model: nn.Module, selection: Selection, wanted: Wanted
+        self, observer: Observer, guard: Guard, model: nn.Module, selection: Selection, recording: Recording
     ) -> None:
-        self._observer, self._guard, self._selection, self._wanted = observer, guard, selection, wanted
+        self._observer, self._guard, self._selection, self._recording = observer, guard, selection, recording
         self._handles: list[RemovableHandle] = []
         self._fqns: Any = WeakTensorKeyDictionary()
         """Parameter -> its name, "" for flat ones: all that have been looked at."""
@@ -84,9 +88,12 @@ class ParameterHooks:
         """Parameter -> its hook, of those that are hooked."""
         self._flat: dict[str, GradientHook] = {}
         self._frozen: list[ref[nn.Parameter]] = []
-        self.look(model)
+        self.kept = KeptGradients()
+        self._followed: set[int] | None = None
+        """`id` of the parameters that `kept` follows; None before any is hooked."""
+        self.refresh(model)
 
-    def look(self, model: nn.Module) -> None:
+    def refresh(self, model: nn.Module) -> None:
         """Hook the parameters of the model that are not hooked yet, and name the others as they are named now."""
         flat = flat_parameters(model)
         for fqn, parameter in own_parameters(model, flat):
@@ -104,14 +111,21 @@ class ParameterHooks:
     def hook_trainable(self) -> None:
         """Hook what has become trainable since the last call, or has been initialised by a lazy module."""
         frozen, self._frozen = self._frozen, []
+        if self._followed is None:
+            ready = [id(each) for reference in frozen if (each := reference()) is not None and _is_ready(each)]
+            self._followed = {*ready[:1], *ready[-1:]} if ready else None
         for reference in frozen:
             parameter = reference()
             if parameter is None:
                 continue
-            if parameter.requires_grad and parameter.is_leaf and not is_lazy(parameter):
+            if _is_ready(parameter):
                 fqn = self._fqns[parameter]
                 hook = self._own[parameter] = self._gradient_hook(fqn)
-                self._register(parameter, fqn, hook.read_parameter)
+                read: Callable[[Tensor], None] = hook.read_parameter
+                if self._followed and id(parameter) in self._followed:
+                    self._followed.discard(id(parameter))
+                    read = self.kept.follow(parameter, read)
+                self._register(parameter, fqn, read)
             else:
                 self._frozen.append(reference)
 
@@ -119,9 +133,9 @@ class ParameterHooks:
         """Whether looking at the frozen ones costs next to nothing."""
         return len(self._frozen) <= limits.FROZEN_A_STEP
 
-    def record(self, wanted: Wanted) -> None:
-        """Read the gradients of those for whose name `wanted` has `grad`, from here on."""
-        self._wanted = wanted
+    def record(self) -> None:
+        """Ask anew whose `grad` is recorded."""
+        wanted = self._recording.wanted
         for parameter, hook in list(self._own.items()):
             hook.is_on = "grad" in wanted(self._fqns[parameter])
         for fqn, hook in self._flat.items():
@@ -135,9 +149,9 @@ class ParameterHooks:
 
     def _rename(self, hook: GradientHook, was: str, fqn: str) -> None:
         hook.rename(fqn)
-        hook.is_on = "grad" in self._wanted(fqn)
+        hook.is_on = "grad" in self._recording.wanted(fqn)
         unreached = self._observer.unreached
-        if unreached.get(was) == hook.has_run:
+        if unreached.get(was) is hook:
             unreached[fqn] = unreached.pop(was)
 
     def _hook_flat(self, parameter: nn.Parameter, layout: FlatLayout) -> None:
@@ -155,8 +169,8 @@ class ParameterHooks:
 
     def _gradient_hook(self, fqn: str) -> GradientHook:
         hook = GradientHook(self._observer, fqn, "grad", 0, "Parameter")
-        hook.is_on = "grad" in self._wanted(fqn)
-        self._observer.unreached[fqn] = hook.has_run
+        hook.is_on = "grad" in self._recording.wanted(fqn)
+        self._observer.unreached[fqn] = hook
         return hook
 
     def _register(self, parameter: nn.Parameter, fqn: str, read: Callable[[Tensor], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from rangewatch.core.guard import Guard, Guarded
-from rangewatch.hooks.compiled import CompiledReads, run_eagerly, trace_value
+from rangewatch.hooks.compiled import CompiledReads, leaves_unread, run_eagerly, trace_value
 from rangewatch.hooks.module_hook import OutputHook
+from rangewatch.recording.level import LOW_PRECISION, OF_FORWARD, Recording
 from rangewatch.recording.observer import Observer
-
-Wanted = Callable[[str], Collection[str]]
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -29,7 +28,7 @@ def detect_overflow(tensor: Tensor, name: str) -> None:
     waits for a device, and does nothing where no model is attached.
     """
     if _is_compiling():
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and _is_read_compiled(tensor.dtype in LOW_PRECISION):
             trace_value(tensor, _compiled_number(name))
     elif _live:
         _read(tensor, name, sys._getframe(1).f_locals.get("self"))
@@ -39,10 +38,10 @@ class WatchedValues:
     """Those of one attached model."""
 
     def __init__(
-        self, observer: Observer, guard: Guard, fqns: WeakKeyDictionary[nn.Module, str], wanted: Wanted
+        self, observer: Observer, guard: Guard, fqns: WeakKeyDictionary[nn.Module, str], recording: Recording
     ) -> None:
         self.guard = guard
-        self._observer, self.fqns, self._wanted = observer, fqns, wanted
+        self._observer, self.fqns, self.recording = observer, fqns, recording
         self._hooks: dict[str, OutputHook] = {}
         _live.add(self)
 
@@ -51,13 +50,13 @@ class WatchedValues:
         hook = self._hooks.get(name)
         if hook is None:
             hook = self._hooks[name] = OutputHook(self._observer, self.guard, name, _unknown)
-            hook.record(self._wanted(name))
+            hook.record(self.recording.wanted(name))
         return hook
 
     def record(self) -> None:
         """Ask anew what is wanted of each."""
         for name, hook in self._hooks.items():
-            hook.record(self._wanted(name))
+            hook.record(self.recording.wanted(name))
 
     def remove(self) -> None:
         """Watch nothing more."""
@@ -101,6 +100,18 @@ def _compiled_number(name: str) -> int:
 
 # What torch.compiler.assume_constant_result does, whose use imports a second's worth of compiler.
 _compiled_number._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _is_read_compiled(is_low_precision: bool) -> bool:
+    recordings = [each.recording for each in list(_live)]
+    if len(recordings) != 1:
+        return not is_low_precision  # nobody reads it now
+    recording = recordings[0]
+    is_asked = recording.reads_low_precision and not OF_FORWARD.isdisjoint(recording.kinds)
+    return is_asked or not leaves_unread(recording, is_low_precision)
+
+
+_is_read_compiled._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _run_compiled(name: str, read: Callable[[OutputHook, int, Tensor], None], index: int, tensor: Tensor) -> None:

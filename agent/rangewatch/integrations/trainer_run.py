@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 from torch import Tensor, nn
 
-from rangewatch.api.attachment import Handle, attach
-from rangewatch.core.options import Options, resolve
-from rangewatch.steps.end_hooks import check_optimizers
+from rangewatch.api.attachment import Handle, attach, resolve_all
+from rangewatch.core.options import OPTIONS, check_names
+from rangewatch.steps.end_hooks import has_parameters_of
 
-_OPTIONS = {field.name for field in dataclasses.fields(Options)} - {"start_step"}  # the trainer knows its step
+_OPTIONS = set(OPTIONS) - {"start_step"}  # the trainer knows its step
 
 
 class TrainerRun:
@@ -22,10 +20,8 @@ class TrainerRun:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Raises `TypeError` or `ValueError` for options that `attach` would refuse later, in the training."""
-        unknown = sorted(set(options) - _OPTIONS)
-        if unknown:
-            raise TypeError(f"RangewatchCallback has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}")
-        self.url = resolve(options).url
+        check_names("RangewatchCallback", options, _OPTIONS)
+        self.url = resolve_all(options).url
         """Where the dashboard is."""
         self._options = dict(options)
         self._handle: Handle | None = None
@@ -72,7 +68,7 @@ class TrainerRun:
             numbers = {name: value for name, value in numbers.items() if name not in self._logged}
         self._logged |= set(numbers)
         if self._handle is not None and numbers:
-            self._handle.log(**numbers)
+            self._handle.log_ended(numbers)
 
     def end(self, error: BaseException | None = None) -> None:
         """Detach; with an `error` that is no clean exit the run has failed. Later calls do nothing."""
@@ -83,12 +79,7 @@ class TrainerRun:
 
 def optimizers_of(model: nn.Module, optimizers: Sequence[Any]) -> list[Any]:
     """Those that `attach` takes: each that has some of the model's parameters."""
-    own = []
-    for each in optimizers:
-        with contextlib.suppress(ValueError):
-            check_optimizers([each], model)
-            own.append(each)
-    return own
+    return [each for each in optimizers if has_parameters_of(each, model)]
 
 
 def uncompiled(model: nn.Module) -> nn.Module:

@@ -22,14 +22,14 @@ class AllowedInf:
     def __init__(self, patterns: tuple[str, ...], names: TensorNames) -> None:
         self._patterns, self._names = patterns, names
         self._allowed: list[int] = []
-        self._looked_at = 0
+        self._matched_count = 0
         self._reported: set[int] = set()
 
     def take_out(self, block: Block, tensor_count: int) -> tuple[Event, ...]:
         """Set `inf_count` of allowed tensors to 0; an event for each in which there is Inf for the first time."""
         if not self._patterns or not len(block.steps):
             return ()
-        self._look_up(tensor_count)
+        self._match_new(tensor_count)
         counts = block.rows[POSITIONS["inf_count"]]
         with_inf = [number for number in self._allowed if number < counts.shape[1] and counts[:, number].any()]
         events = tuple(self._event(block, number) for number in with_inf if number not in self._reported)
@@ -41,16 +41,16 @@ class AllowedInf:
 
     def numbers(self, tensor_count: int) -> NDArray[np.bool_]:
         """Of the first `tensor_count` tensors, whether Inf is allowed: (tensor_count,) bool."""
-        self._look_up(tensor_count)
+        self._match_new(tensor_count)
         allowed = np.zeros(tensor_count, bool)
         allowed[[number for number in self._allowed if number < tensor_count]] = True
         return allowed
 
-    def _look_up(self, tensor_count: int) -> None:
-        for number in range(self._looked_at, tensor_count):
+    def _match_new(self, tensor_count: int) -> None:
+        for number in range(self._matched_count, tensor_count):
             if any(_matches(self._names.entries[number], pattern) for pattern in self._patterns):
                 self._allowed.append(number)
-        self._looked_at = max(self._looked_at, tensor_count)
+        self._matched_count = max(self._matched_count, tensor_count)
 
     def _event(self, block: Block, number: int) -> Event:
         counts = block.rows[POSITIONS["inf_count"]][:, number]
@@ -60,8 +60,13 @@ class AllowedInf:
         return Event("allowed_inf", time.time_ns(), int(block.steps[row]), _label(entry), data)
 
 
+MODEL = "(model)"
+"""What the pages call the model itself, whose name is empty."""
+
+
 def _matches(entry: TensorEntry, pattern: str) -> bool:
-    return fnmatchcase(entry.fqn, pattern) or fnmatchcase(_label(entry), pattern)
+    names = [entry.fqn, _label(entry)] + ([] if entry.fqn else [MODEL, f"{MODEL}{_label(entry)}"])
+    return pattern in names or any(fnmatchcase(each, pattern) for each in names)
 
 
 def _label(entry: TensorEntry) -> str:

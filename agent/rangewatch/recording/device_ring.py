@@ -1,7 +1,7 @@
 """Rows of the open and the closed steps on one accelerator, and the asynchronous copy that brings them to the host.
 
-The training thread queues operations here and never waits; the worker looks at a copy only when its event says that it
-is complete (a non-blocking copy read before that is garbage).
+The training thread queues operations here and never waits; the sender's thread reads a copy only when its event says
+that it is complete (a non-blocking copy read before that is garbage).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from rangewatch.core import limits
 from rangewatch.recording.step_buffer import Block, StepRow
-from rangewatch.statistics import checksum
-from rangewatch.statistics.device import COLUMNS, fill_identities, measure, merge
+from rangewatch.statistics import ON_DEVICE, UFUNCS, checksum
 from rangewatch.statistics.fused import DeviceTime, FusedReads
+from rangewatch.statistics.reduce import fill_identities, measure, merge
 from rangewatch.wire.records import FloatArray
 
-_COLUMN_BYTES = 8 * len(COLUMNS)
+_COLUMN_BYTES = 8 * len(ON_DEVICE)
 
 
 class CopyEvent(Protocol):
@@ -43,18 +43,26 @@ class Scalar(NamedTuple):
     step: int
 
 
-class PendingCopy:
-    """A copy on its way: rows (steps, tensors, `COLUMNS`), scalars with what they are, and checksums with their places.
+class ColumnPlace(NamedTuple):
+    """Where a value belongs that few tensors have: `step` of the block, `number` of the tensor, the columns' names."""
 
-    `places`: (step of the block, number of the tensor) of each checksum.
+    step: int
+    number: int
+    columns: tuple[str, ...]
+
+
+class PendingCopy:
+    """A copy on its way: rows (steps, tensors, `ON_DEVICE`), scalars with what they are, and values of columns.
+
+    `places`: of each value of `of_columns` the step of the block, the number of the tensor, and the columns.
     """
 
     def __init__(
-        self, rows: Tensor, values: Tensor, scalars: list[Scalar], checksums: Tensor, places: list[tuple[int, int]],
+        self, rows: Tensor, values: Tensor, scalars: list[Scalar], of_columns: Tensor, places: list[ColumnPlace],
         event: CopyEvent | None,
     ) -> None:  # fmt: skip
         self._rows, self._values, self._scalars, self._event = rows, values, scalars, event
-        self._checksums, self._places = checksums, places
+        self._of_columns, self._places = of_columns, places
         self.nbytes = rows.numel() * rows.element_size()
         self.is_empty = not rows.numel() and not scalars
 
@@ -65,16 +73,15 @@ class PendingCopy:
     def merge_into(self, block: Block, columns: dict[str, int]) -> None:
         """Merge into a block of the same steps; `columns`: position of each statistic there. Call when complete."""
         rows: FloatArray = self._rows.numpy().astype(np.float64)
-        for position, name in enumerate(COLUMNS):
-            target = block.rows[columns[name]][:, : rows.shape[1]]
-            operation = {"amax": np.maximum, "amin": np.minimum}.get(name, np.add)
-            operation(target, rows[:, : target.shape[1], position], out=target)
+        for position, statistic in enumerate(ON_DEVICE):
+            target = block.rows[columns[statistic.name]][:, : rows.shape[1]]
+            UFUNCS[statistic.merge](target, rows[:, : target.shape[1], position], out=target)
         for scalar, value in zip(self._scalars, self._values.tolist(), strict=True):
             block.series.setdefault(scalar.name, {})[scalar.step] = value
-        for (step, number), value in zip(self._places, self._checksums.tolist(), strict=True):
+        for (step, number, names), value in zip(self._places, self._of_columns.tolist(), strict=True):
             if step >= block.rows.shape[1]:  # of the open step: it ended in its optimizer, and has no row
                 continue
-            for name in ("checksum_max", "checksum_min"):
+            for name in names:
                 block.rows[columns[name], step, number] = value
 
 
@@ -89,8 +96,8 @@ class DeviceRing:
         self._rows = self._empty_rows(0, 0)
         self._scalar_values = torch.zeros(0, dtype=self.dtype, device=device)
         self._scalars: list[Scalar] = []
-        self._checksums: list[Tensor] = []
-        self._places: list[tuple[int, int]] = []
+        self._of_columns: list[Tensor] = []
+        self._places: list[ColumnPlace] = []
         self.fused = FusedReads(device)
         self.time = DeviceTime(functools.partial(torch.cuda.Event, enable_timing=True))
 
@@ -132,8 +139,13 @@ class DeviceRing:
 
     def put_checksums(self, pairs: Sequence[tuple[int, Tensor]]) -> None:
         """Queue the checksums of (number, tensor) in the open step; they stay on the device until `take`."""
-        self._checksums.append(checksum.on_device([tensor for _, tensor in pairs]))
-        self._places += [(self.slot, number) for number, _ in pairs]
+        sums = checksum.on_device([tensor for _, tensor in pairs])
+        self.put_columns([(number, ("checksum_max", "checksum_min")) for number, _ in pairs], sums)
+
+    def put_columns(self, places: Sequence[tuple[int, tuple[str, ...]]], values: Tensor) -> None:
+        """Keep values, (n,) of this device, for the columns of a number each in the open step, until `take`."""
+        self._of_columns.append(values.to(self.dtype))
+        self._places += [ColumnPlace(self.slot, *place) for place in places]
 
     def take(self, tensors: int) -> PendingCopy:
         """Begin the copy of all closed steps, and empty the ring; `slot` is 0 again."""
@@ -142,13 +154,13 @@ class DeviceRing:
         with _current(self.device):
             rows = self._to_host(self._rows[: self.slot, :tensors])
             values = self._to_host(self._scalar_values[: len(self._scalars)])
-            checksums = self._to_host(torch.cat(self._checksums)) if self._checksums else torch.zeros(0)
+            of_columns = self._to_host(torch.cat(self._of_columns)) if self._of_columns else torch.zeros(0)
             event = self._make_event(self.device)
             if event is not None:
                 event.record()
         fill_identities(self._rows[: self.slot])  # queued behind the copy, on the same stream
-        copy = PendingCopy(rows, values, self._scalars, checksums, self._places, event)
-        self.slot, self._scalars, self._checksums, self._places = 0, [], [], []
+        copy = PendingCopy(rows, values, self._scalars, of_columns, self._places, event)
+        self.slot, self._scalars, self._of_columns, self._places = 0, [], [], []
         return copy
 
     def _to_host(self, values: Tensor) -> Tensor:
@@ -167,7 +179,7 @@ class DeviceRing:
         self._rows = rows
 
     def _empty_rows(self, steps: int, tensors: int) -> Tensor:
-        rows = torch.empty(steps, tensors, len(COLUMNS), dtype=self.dtype, device=self.device)
+        rows = torch.empty(steps, tensors, len(ON_DEVICE), dtype=self.dtype, device=self.device)
         fill_identities(rows)
         self._rows_address = rows.data_ptr()
         return rows
@@ -177,7 +189,7 @@ class DeviceReader:
     """Reads tensors on accelerators: one ring a device, made when the device first shows."""
 
     def __init__(self, row: StepRow, make_event: Callable[[torch.device], CopyEvent | None] | None = None) -> None:
-        self._row, self._make_event = row, make_event or _new_event
+        self._row, self._make_event = row, make_event or new_event
         self._rings: dict[torch.device, DeviceRing] = {}
         self._slot = 0
         self.times_step: int | None = None
@@ -215,6 +227,10 @@ class DeviceReader:
             ring = self._ring(device)
             if ring.dtype == torch.float64:  # a device that has it not has no ranks either
                 self._time(ring, functools.partial(ring.put_checksums, members))
+
+    def put_columns(self, places: Sequence[tuple[int, tuple[str, ...]]], values: Tensor) -> None:
+        """Keep (n,) values of one device for the columns of a number each in the open step."""
+        self._ring(values.device).put_columns(places, values)
 
     def take_device_time_s(self) -> dict[int, float]:
         """Seconds of the devices' time that reads took, by step: steps that were timed and are done. Never waits."""
@@ -270,6 +286,6 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _new_event(device: torch.device) -> Any:
+def new_event(device: torch.device) -> Any:
     """An event of the device's kind; None on the host, where everything is complete at once."""
     return None if device.type == "cpu" else getattr(torch, device.type).Event()

@@ -3,20 +3,19 @@
 All of it is looked at when an output is found to hold one, on a CPU at that very moment; while everything is finite
 nothing is done. An accelerator says so some steps later, when inputs are gone: then it is asked whether the weights
 are finite.
-
-Facts of tensors in host memory, for what is told of a NaN or Inf: their range, and what makes one of it.
-
-What the optimizer knows of parameters that are bad, or of those beside a bad output.
+Of parameters that are bad, or beside a bad output, it also says what the optimizer knows.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -25,18 +24,19 @@ from torch.nn.parameter import is_lazy
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
 from rangewatch.recording.allowed_inf import AllowedInf
-from rangewatch.recording.containers import leaves
+from rangewatch.recording.events import Events, OpenStep
 from rangewatch.recording.observer import local_part, why_unobservable
 from rangewatch.recording.step_buffer import POSITIONS, Block
-from rangewatch.recording.tensor_names import TensorNames
+from rangewatch.recording.tensor_names import TensorNames, leaves
 from rangewatch.statistics import reduce
+from rangewatch.wire.events import Nonfinite, OptimizerDetails, TensorDetails
 from rangewatch.wire.records import TensorEntry
 
 _BRIEF = 16
 """How many times faster an element is read for its range alone (measured: 0.6 ns and 9 ns, float32)."""
 
 
-class TensorDetails:
+class TensorReader:
     """Reads tensors for one report, `limits.CONTEXT_ELEMENTS` elements in all.
 
     None for what has no range, cannot be read without waiting for a device, or would be too much.
@@ -45,19 +45,32 @@ class TensorDetails:
     def __init__(self) -> None:
         self._left = limits.CONTEXT_ELEMENTS
 
-    def whole(self, name: str, tensor: Tensor) -> dict[str, Any] | None:
-        """name, dtype, shape, numel, `amax` of the finite elements, counts of NaN, Inf, zeros and negative ones.
-
-        Where there is any Inf: how many are -Inf, and `masked_rows`, rows along the last dimension that are nothing
-        else.
-        """
+    def whole(self, name: str, tensor: Tensor) -> TensorDetails | None:
+        """With all counts; those of -Inf where there is any."""
         local = self._taken(tensor, 1)
-        return None if local is None else _named(name, local) | _range(local) | _special(local)
+        return None if local is None else _details(name, local, _counts(local))
 
-    def brief(self, name: str, tensor: Tensor) -> dict[str, Any] | None:
-        """The same up to the count of Inf."""
+    def brief(self, name: str, tensor: Tensor) -> TensorDetails | None:
+        """With the counts of NaN and Inf alone."""
         local = self._taken(tensor, _BRIEF)
-        return None if local is None else _named(name, local) | _range(local)
+        return None if local is None else _details(name, local, {})
+
+    def large(self, name: str, tensor: Tensor) -> TensorDetails | None:
+        """The same with its peaks, of one that is not finite or beyond `limits.LARGE_WEIGHT`; None of others."""
+        local = self._taken(tensor, _BRIEF)
+        if local is None or local.dtype.itemsize == 1:  # float8 has no comparison
+            return None
+        details = _details(name, local, {})
+        if not details.is_bad and details.amax <= limits.LARGE_WEIGHT:
+            return None
+        return msgspec.structs.replace(details, **_peaks(local, details.amax))
+
+    def infinities(self, tensor: Tensor) -> tuple[int, int] | None:
+        """How many Inf there are, and how many of them are -Inf."""
+        local = self._taken(tensor, _BRIEF)
+        if local is None or local.dtype.itemsize == 1:  # float8 has no comparison
+            return None
+        return _infinities(local)
 
     def _taken(self, tensor: Tensor, speed: int) -> Tensor | None:
         local = local_part(tensor.detach())
@@ -67,48 +80,62 @@ class TensorDetails:
         return local.as_subclass(Tensor)
 
 
-def _named(name: str, tensor: Tensor) -> dict[str, Any]:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return {
-        "name": name[: limits.NAME_CHARACTERS], "dtype": dtype, "shape": list(tensor.shape), "numel": tensor.numel(),
-    }  # fmt: skip
-
-
 @torch.no_grad()
-def _range(tensor: Tensor) -> dict[str, Any]:
+def _details(name: str, tensor: Tensor, counts: dict[str, int]) -> TensorDetails:
     amax, nan_count, inf_count = reduce.amax_of_blocks(tensor), 0, 0
     if not amax < float("inf"):
         amax, nan_count, inf_count = reduce.count_nonfinite(tensor)
-    return {"amax": amax, "nan_count": nan_count, "inf_count": inf_count}
+    return TensorDetails(
+        name=name[: limits.NAME_CHARACTERS],
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        numel=tensor.numel(),
+        amax=amax,
+        nan_count=nan_count,
+        inf_count=inf_count,
+        shape=tuple(tensor.shape),
+        **counts,
+    )
 
 
 @torch.no_grad()
-def _special(tensor: Tensor) -> dict[str, Any]:
+def _counts(tensor: Tensor) -> dict[str, int]:
     zeros = negative = 0
     for block in reduce.blocks(tensor):
         zeros += int(np.count_nonzero((block == 0).numpy()))
         negative += int(np.count_nonzero((block < 0).numpy()))
-    found = {"zero_count": zeros, "negative_count": negative}
+    counts = {"zero_count": zeros, "negative_count": negative}
     if tensor.dtype.itemsize == 1 or not tensor.dim():  # float8 has no comparison
-        return found
+        return counts
     masked = tensor == float("-inf")
     if masked.any():
-        found |= {"negative_inf_count": int(masked.sum()), "masked_rows": int(masked.all(-1).sum())}
-    return found
+        counts |= {"negative_inf_count": int(masked.sum()), "masked_rows": int(masked.all(-1).sum())}
+    return counts
+
+
+@torch.no_grad()
+def _infinities(tensor: Tensor) -> tuple[int, int]:
+    negative = int((tensor == float("-inf")).sum())
+    return negative + int((tensor == float("inf")).sum()), negative
+
+
+@torch.no_grad()
+def _peaks(tensor: Tensor, amax: float) -> dict[str, Any]:
+    count, rest = 0, 0.0
+    least = limits.LARGE_WEIGHT / 1024 if amax <= limits.LARGE_WEIGHT else amax / 1024
+    for block in reduce.blocks(tensor):
+        is_rest = block.abs() <= least  # NaN is not
+        count += block.numel() - int(is_rest.sum())
+        rest = max(rest, float(block[is_rest].abs().max()) if is_rest.any() else 0.0)
+    return {"peak_count": count, "rest_amax": rest}
 
 
 _SETTINGS = ("lr", "eps", "weight_decay", "momentum", "amsgrad")
 
-Facts = Callable[[str, Tensor], dict[str, Any] | None]
 
-
-def optimizer_facts(
-    optimizers: Sequence[Any], parameters: Sequence[tuple[str, nn.Parameter | None]], facts: Facts
-) -> dict[str, Any]:
-    """`optimizer`: class, settings and the state's tensors of the first of `parameters` that one has.
-
-    Empty where none has any. `facts(name, tensor)` is None for what is not told.
-    """
+def optimizer_details(
+    optimizers: Sequence[Any], parameters: Sequence[tuple[str, nn.Parameter | None]], reader: TensorReader
+) -> OptimizerDetails | None:
+    """Of the first of `parameters` that an optimizer has; None where none has any."""
     for name, parameter in parameters[: limits.CONTEXT_TENSORS]:
         for optimizer in optimizers:
             group = None if parameter is None else _group_of(optimizer, parameter)
@@ -116,11 +143,9 @@ def optimizer_facts(
                 settings = {each: number for each in _SETTINGS if (number := _number(group.get(each))) is not None}
                 state = getattr(optimizer, "state", {}).get(parameter, {})
                 tensors = ((key, value) for key, value in state.items() if isinstance(value, Tensor) and value.dim())
-                reported = [known for key, value in tensors if (known := facts(str(key), value)) is not None]
-                return {
-                    "optimizer": {"class": type(optimizer).__name__, "parameter": name, **settings, "state": reported}
-                }
-    return {}
+                read = tuple(known for key, value in tensors if (known := reader.whole(str(key), value)) is not None)
+                return OptimizerDetails(type(optimizer).__name__, name, **settings, state=read)
+    return None
 
 
 def _group_of(optimizer: Any, parameter: nn.Parameter) -> dict[str, Any] | None:
@@ -134,14 +159,14 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-_TOLD = ("output", "weight", "update")
+_REPORTED_KINDS = ("output", "weight", "update")
 
 _CALL: Any = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
 
 
 class NonfiniteContext:
-    """Tells of each spell of steps with NaN or Inf the first output, weight or update that held it, and of others that
-    come later for the first time: event `nonfinite`, docs/wire.md.
+    """Reports of each spell of steps with NaN or Inf the first output, weight or update that held it, and others that
+    come later for the first time.
     """
 
     def __init__(
@@ -151,35 +176,48 @@ class NonfiniteContext:
         allow_inf: tuple[str, ...],
         fqns: WeakKeyDictionary[nn.Module, str],
         optimizers: Sequence[Any],
+        open_step: OpenStep,
+        events: Events,
     ) -> None:
         self._names, self._guard, self._fqns = names, guard, fqns
+        self._open_step, self._events = open_step, events
         self._allowed = AllowedInf(allow_inf, names)
         self._optimizers = [ref(each) for each in optimizers]  # DeepSpeed's hold their model
-        self.open_step: Callable[[], int] = lambda: 0
-        self.emit: Callable[[str, str, dict[str, Any]], None] = lambda kind, message, data: None
-        self._spell_step = self._told_step = self._last_device_step = -2
+        self._spell_step = self._reported_step = self._last_device_step = -2
         self._known: set[int] = set()
         """Tensors that have been bad in this spell: what is meant to be Inf, and what it has reached."""
-        self._reported = self._told_in_spell = 0
+        self._reported = self._reported_in_spell = 0
         self.wants_weights = False
         """An accelerator held a NaN or Inf: whether weights are finite is to be looked at when the next step opens."""
 
-    def seen(self, number: int, nan_count: int) -> None:
+    def add_optimizer(self, optimizer: Any) -> None:
+        """It has come to train the model too."""
+        self._optimizers = [each for each in self._optimizers if each() is not None] + [ref(optimizer)]
+
+    def nonfinite_read(self, number: int, nan_count: int, tensor: Tensor) -> None:
         """A tensor of this number, in host memory, holds `nan_count` NaN, or Inf alone."""
-        entry, step = self._names.entries[number], self.open_step()
-        if entry.kind not in _TOLD or (not nan_count and self._is_allowed(number)):
+        entry, step = self._names.entries[number], self._open_step.number
+        if entry.kind not in _REPORTED_KINDS or (not nan_count and self._is_allowed(number)):
             return
         if step > self._spell_step + 1:
             self._known.clear()
-            self._told_in_spell = 0
+            self._reported_in_spell = 0
         self._spell_step = step
-        is_new = number not in self._known and step != self._told_step
+        is_new = number not in self._known and step != self._reported_step
         self._known.add(number)
-        if is_new and self._told_in_spell < limits.NONFINITE_TOLD_IN_SPELL and self._reported < limits.NONFINITE_TOLD:
-            self._reported, self._told_in_spell, self._told_step = self._reported + 1, self._told_in_spell + 1, step
-            self._guard.run("context of NaN or Inf", lambda: self.emit("nonfinite", "", self._context(entry)))
+        if (
+            is_new
+            and self._reported_in_spell < limits.NONFINITE_EVENTS_IN_SPELL
+            and self._reported < limits.NONFINITE_EVENTS
+        ):
+            self._reported, self._reported_in_spell, self._reported_step = (
+                self._reported + 1,
+                self._reported_in_spell + 1,
+                step,
+            )
+            self._guard.run("context of NaN or Inf", lambda: self._events.add(self._context(entry, tensor)))
 
-    def look_at(self, block: Block) -> None:
+    def read_block(self, block: Block) -> None:
         """Steps as they are shipped, with what came from accelerators. Called by the sender's thread."""
         nan_count, inf_count, seen_ns = (
             block.rows[POSITIONS[name]] for name in ("nan_count", "inf_count", "nonfinite_ns")
@@ -190,40 +228,65 @@ class NonfiniteContext:
         late[:, [each.kind != "output" for each in self._names.entries[: late.shape[1]]]] = False
         for step in block.steps[late.any(axis=1)].tolist():
             is_new, self._last_device_step = step > self._last_device_step + 1, step
-            if is_new and self._reported < limits.NONFINITE_TOLD:
+            if is_new and self._reported < limits.NONFINITE_EVENTS:
                 self._reported += 1
                 self.wants_weights = True
 
     def _is_allowed(self, number: int) -> bool:
         return bool(self._allowed.numbers(number + 1)[number])
 
-    def _context(self, entry: TensorEntry) -> dict[str, Any]:
-        data: dict[str, Any] = {"fqn": entry.fqn, "kind": entry.kind, "index": entry.index, "autocast": _autocast()}
-        facts = TensorDetails()
+    def _context(self, entry: TensorEntry, tensor: Tensor) -> Nonfinite:
+        details = Nonfinite(entry.fqn, entry.kind, entry.index, _autocast())
+        reader = TensorReader()
         if entry.kind == "output":
-            data |= self._of_output(entry.fqn, facts)
-            names = [each["name"] for each in data.get("weights", ())]
-            bad = [each["name"] for each in data.get("weights", ()) if each["nan_count"] or each["inf_count"]]
+            details = self._of_output(details, reader)
+            weights = details.weights or ()
+            names = [each.name for each in weights if each.is_bad] or [each.name for each in weights[:1]]
         else:
-            names, bad = [entry.fqn], []
-        parameters = [(name, self._parameter(name)) for name in bad or names[:1]]
-        return data | optimizer_facts([each() for each in self._optimizers], parameters, facts.whole)
+            names = [entry.fqn]
+        if (counts := reader.infinities(tensor)) is not None:
+            details = msgspec.structs.replace(details, inf_count=counts[0], negative_inf_count=counts[1])
+        parameters = [(name, self._parameter(name)) for name in names]
+        optimizer = optimizer_details([each() for each in self._optimizers], parameters, reader)
+        return msgspec.structs.replace(details, optimizer=optimizer)
 
-    def _of_output(self, fqn: str, facts: TensorDetails) -> dict[str, Any]:
-        data: dict[str, Any] = {}
+    def _of_output(self, details: Nonfinite, reader: TensorReader) -> Nonfinite:
+        """With what went into the module and the model, and its weights."""
         if (call := _call_of(self._module(""))) is not None:
-            data["model_inputs"] = _inputs(*call, facts)
-        module = self._module(fqn)
+            details = msgspec.structs.replace(details, model_inputs=_inputs(*call, reader))
+        elif (entered := self._outermost()) is not None:
+            given = _inputs(*entered[1], reader, is_given=True)
+            details = msgspec.structs.replace(details, model_inputs=given, entered=entered[0])
+        details = msgspec.structs.replace(details, large_weights=self._large_weights(reader))
+        module = self._module(details.fqn)
         if module is None:  # a watched value of a name of its own
-            return data
+            return details
         if (call := _call_of(module)) is not None:
-            data["inputs"] = _inputs(*call, facts)
-        for name in ("eps", "variance_epsilon"):
-            if isinstance(value := getattr(module, name, None), float):
-                data["eps"] = value
-        prefix = f"{fqn}." if fqn else ""
+            details = msgspec.structs.replace(details, inputs=_inputs(*call, reader))
+        epsilons = [getattr(module, name, None) for name in ("variance_epsilon", "eps")]
+        eps = next((value for value in epsilons if isinstance(value, float)), None)
+        prefix = f"{details.fqn}." if details.fqn else ""
         weights = ((prefix + name, each) for name, each in _parameters(module) if not is_lazy(each))
-        return data | {"weights": [reported for weight in weights if (reported := facts.brief(*weight)) is not None]}
+        read = tuple(known for weight in weights if (known := reader.brief(*weight)) is not None)
+        return msgspec.structs.replace(details, eps=eps, weights=read)
+
+    def _outermost(self) -> tuple[str, tuple[tuple[Any, ...], dict[str, Any]]] | None:
+        """Of the modules under way the one that was called first: its name, and its arguments."""
+        outer: tuple[str, tuple[tuple[Any, ...], dict[str, Any]]] | None = None
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            if frame.f_code is _CALL:
+                called = frame.f_locals.get("self")
+                fqn = self._fqns.get(called) if isinstance(called, nn.Module) else None
+                outer = outer if fqn is None else (fqn, (frame.f_locals["args"], frame.f_locals["kwargs"]))
+            frame = frame.f_back
+        return outer
+
+    def _large_weights(self, reader: TensorReader) -> tuple[TensorDetails, ...]:
+        model = self._module("")
+        named = () if model is None else ((name, each) for name, each in model.named_parameters() if not is_lazy(each))
+        read = (known for each in named if (known := reader.large(*each)) is not None)
+        return tuple(islice(read, limits.CONTEXT_TENSORS))
 
     def _module(self, fqn: str) -> nn.Module | None:
         return next((module for module, name in self._fqns.items() if name == fqn), None)
@@ -249,8 +312,7 @@ def _call_of(module: nn.Module | None) -> tuple[tuple[Any, ...], dict[str, Any]]
     frame = sys._getframe()
     while frame is not None and module is not None:
         if frame.f_code is _CALL and _is_of(frame.f_locals.get("self"), module):
-            found = frame.f_locals
-            return found["args"], found["kwargs"]
+            return frame.f_locals["args"], frame.f_locals["kwargs"]
         frame = frame.f_back  # type: ignore[assignment]
     return None
 
@@ -259,16 +321,20 @@ def _is_of(called: Any, module: nn.Module) -> bool:
     return called is module or getattr(called, "_orig_mod", None) is module  # what torch.compile gives is called
 
 
-def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any], facts: TensorDetails) -> list[dict[str, Any]]:
+def _inputs(
+    args: tuple[Any, ...], kwargs: dict[str, Any], reader: TensorReader, *, is_given: bool = False
+) -> tuple[TensorDetails, ...]:
+    """`is_given`: but for what was computed with gradient, which is no data."""
     named = ((f"input[{place}]", each) for place, each in enumerate(args))
-    found: list[dict[str, Any]] = []
+    inputs: list[TensorDetails] = []
     for name, value in (*named, *kwargs.items()):
         tensors = [each for each in leaves(value) if isinstance(each, Tensor)]
+        tensors = [each for each in tensors if not (is_given and each.requires_grad)]
         for place, tensor in enumerate(tensors):
-            reported = facts.whole(name if len(tensors) == 1 else f"{name}[{place}]", tensor)
-            if reported is not None and len(found) < limits.CONTEXT_TENSORS:
-                found.append(reported)
-    return found
+            read = reader.whole(name if len(tensors) == 1 else f"{name}[{place}]", tensor)
+            if read is not None and len(inputs) < limits.CONTEXT_TENSORS:
+                inputs.append(read)
+    return tuple(inputs)
 
 
 def _parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:

@@ -1,113 +1,77 @@
-"""What the hooks talk to: gives tensors their numbers and passes each to the reader of its device.
+"""What the hooks talk to: gives tensors their numbers and has each read where it is.
 
-It also keeps account of what was not read, and why: such a tensor is "not observed", never "clean".
-
-`CallOrder` says where a new tensor belongs among those that are known, in the order in which a step uses them.
-`GradientBatch` reads gradients of parameters on an accelerator together when the backward ends, in few launches.
+`HostReader` reads tensors in host memory, the hot path on a CPU; `device_ring` those on accelerators, of which
+`GradientBatch` holds the parameters' gradients until the backward ends, to read them in few launches. `Observer` also
+keeps account of what was not read, and why: such a tensor is "not observed", never "clean".
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from rangewatch.core import limits
-from rangewatch.core.guard import Guard
-from rangewatch.core.limits import CALL_INDEX_GAP, SEEN_TENSORS
-from rangewatch.recording.cost import Cost, TimedHook
+from rangewatch.core.guard import Guard, logger
 from rangewatch.recording.device_ring import DeviceReader
-from rangewatch.recording.host_reader import HostReader
-from rangewatch.recording.step_buffer import StepBuffer
-from rangewatch.recording.tensor_names import TensorNames
-from rangewatch.statistics import checksum
+from rangewatch.recording.level import Cost, TimedHook
+from rangewatch.recording.mirror import TENSOR, own_cells
+from rangewatch.recording.step_buffer import StepBuffer, StepRow
+from rangewatch.recording.tensor_names import CallOrder, TensorNames
+from rangewatch.statistics import checksum, reduce
 from rangewatch.statistics.dtype_limits import LIMITS
-from rangewatch.wire.records import TensorEntry
-
-Place = tuple[int, int]
-"""Call index and number: what readers sort by."""
-
-_FRONT: Place = (-1, -1)
-
-
-class CallOrder:
-    """Gives call indices with gaps, so that a tensor that first shows late comes after the one read before it.
-
-    A pass is a run of outputs (a forward) or of gradients (a backward): in a second microbatch the one read before is
-    the furthest of this pass. The furthest, not the last: a ReLU that is used everywhere says nothing of where we are.
-    """
-
-    def __init__(self) -> None:
-        self._passed: deque[int] = deque(maxlen=SEEN_TENSORS)
-        self.passed = self._passed.append
-        """A tensor of this number is being read."""
-        self._places: list[Place] = []
-        self._ordered: list[Place] = []
-        self._is_forward: list[bool] = []
-        self._last_weight = _FRONT
-        self.begin_step()
-
-    def begin_step(self) -> None:
-        """Nothing is read yet in the open step."""
-        self._passed.clear()
-        self._furthest = self._step_furthest = _FRONT
-        self._in_forward = True
-
-    def add(self, kind: str) -> int:
-        """The call index of the next number, a tensor of `kind` that is about to be read for the first time."""
-        while self._passed:
-            number = self._passed.popleft()
-            self._go_on(self._places[number], is_forward=self._is_forward[number])
-        is_forward = kind in {"weight", "input", "output"}
-        self._enter(is_forward)
-        is_weight = kind == "weight"  # there before the forward, whenever it is read
-        place = self._after(self._last_weight if is_weight else self._before()), len(self._places)
-        if is_weight:
-            self._last_weight = place
-        self._places.append(place)
-        self._is_forward.append(is_forward)
-        insort(self._ordered, place)
-        return place[0]
-
-    def _go_on(self, place: Place, *, is_forward: bool) -> None:
-        self._enter(is_forward)
-        self._furthest = max(self._furthest, place)
-        self._step_furthest = max(self._step_furthest, place)
-
-    def _enter(self, is_forward: bool) -> None:
-        if is_forward is not self._in_forward:
-            self._in_forward = is_forward
-            self._furthest = _FRONT
-
-    def _before(self) -> Place:
-        return self._step_furthest if self._furthest == _FRONT else self._furthest
-
-    def _after(self, before: Place) -> int:
-        position = bisect_right(self._ordered, before)
-        if position == len(self._ordered):
-            return max(before[0], 0) + CALL_INDEX_GAP
-        gap = self._ordered[position][0] - before[0]
-        # An eighth, so that a branch of 40 modules still fits; then equal indices, which the higher number puts behind.
-        return max(before[0] + (max(gap // 8, 1) if gap > 1 else 0), 0)
-
+from rangewatch.statistics.reduce import FullSet
+from rangewatch.wire.records import Statistic, TensorEntry
 
 _graph_task_id = torch._C._current_graph_task_id
+_INFINITY = math.inf
+_FINITE = (0, 0)
+_aminmax, _is_grad_enabled, _set_grad_enabled = torch.aminmax, torch.is_grad_enabled, torch._C._set_grad_enabled
 _engine: Any = torch.autograd.Variable._execution_engine
 
 
-class GradientBatch:
+class Hook(Protocol):
+    """A hook on a module or a parameter, which may never be called."""
+
+    def has_run(self) -> bool:
+        """Whether it has seen what is recorded."""
+
+    def has_run_in_evaluation(self) -> bool:
+        """Whether it has seen what is not recorded, being evaluation."""
+
+
+class ForwardListener(Protocol):
+    """Wants to know where a forward of the model begins."""
+
+    def forward_begins(self) -> None:
+        """Called inside the guard, by the thread that calls the model."""
+
+
+class StepReader:
+    """Reads something of its own in each step. Called by the training thread, inside the guard."""
+
+    def begin_step(self, step: int) -> None:
+        """`step` is open."""
+
+    def end_step(self) -> None:
+        """The open step is about to be closed."""
+
+
+class GradientBatch(StepReader):
     """Holds gradients until their backward ends, some at a time. Their reads are queued as if they were made at once.
 
     Only such as stay what they are until then: not where DDP reduces them in place as soon as they are there, and not
     where another hook on the parameter may use them up.
     """
 
-    def __init__(self, read_many: Callable[[Iterable[tuple[int, Tensor]]], None], guard: Guard, cost: Cost) -> None:
-        self._read_many = read_many
+    def __init__(self, observer: Observer, guard: Guard, cost: Cost) -> None:
+        self._observer = observer
         self._at_end = TimedHook(guard, "grad at the end of the backward", self.read, cost)
         self._waiting: list[tuple[int, Tensor]] = []
         self._task = -1
@@ -126,11 +90,15 @@ class GradientBatch:
             self.read()
         return True
 
+    def end_step(self) -> None:
+        """Read those whose backward has raised."""
+        self.read()
+
     def read(self) -> None:
         """Read those that wait. Called when their backward ends; a backward that raises calls nothing."""
         waiting, self._waiting = self._waiting, []
         if waiting:
-            self._read_many(waiting)
+            self._observer.read_many(waiting)
 
 
 def _stays(parameter: Tensor, gradient: Tensor) -> bool:
@@ -146,10 +114,123 @@ def _is_distributed() -> bool:
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
+class NonfiniteListener(Protocol):
+    """Looks at what surrounds a NaN or Inf while it is still there."""
+
+    def nonfinite_read(self, number: int, nan_count: int, tensor: Tensor) -> None:
+        """The tensor of this number, in host memory, holds `nan_count` NaN, or Inf alone: called as it is read, in the
+        midst of the call that it comes from."""
+
+
+class HostReader:
+    """Measures each tensor once a step, however many modules show it, and merges it into `row`.
+
+    A parent often returns its child's output unchanged. What was read is therefore kept until the step closes, by the
+    tensor object (through a weak reference: nothing is kept alive) and its version (an in-place change raises it).
+    `others` reads tensors that are not plain ones in host memory. `order` and `cells` (see `mirror`) get each number
+    before it is read. `histograms`: the full set comes with the exponents.
+    """
+
+    def __init__(
+        self,
+        row: StepRow,
+        order: CallOrder,
+        others: Callable[[int, Tensor], None],
+        nonfinite: NonfiniteListener | None = None,
+        cells: Any = None,
+        *,
+        reads_all: bool = True,
+        histograms: bool = False,
+    ) -> None:
+        self.is_full = True
+        self.saw_nonfinite = False
+        self._began_ns = time.perf_counter_ns()
+        self._passed, self._others, self._nonfinite, self._reads_all = order.passed, others, nonfinite, reads_all
+        self._histograms = histograms
+        self._seen: dict[int, tuple[Any, ...]] = {}
+        self.cells: Any = own_cells() if cells is None else cells
+        """Say where this process is: the tensor last read."""
+        self._row = row
+        self._call_count, self._numel, self._amax = row.call_count, row.numel, row.amax
+
+    def begin_step(self, *, is_full: bool) -> None:
+        """Forget the tensors of the last step; `is_full`: take the full set in this one."""
+        self._seen.clear()
+        self.is_full, self.saw_nonfinite = is_full, False
+        self._began_ns = time.perf_counter_ns()
+
+    def read(self, number: int, tensor: Tensor) -> None:
+        """Measure `tensor`, any strided floating CPU tensor, and merge it as an observation of `number`.
+
+        Raises what torch raises for tensors that cannot be reduced (sparse, quantized, wrapped by functorch).
+        """
+        self._passed(number)
+        self.cells[TENSOR] = number
+        known = self._seen.get(id(tensor))
+        if known is None or known[0]() is not tensor or known[1] != tensor._version:
+            if type(tensor) is not Tensor or not tensor.is_cpu or not self._reads_all:
+                self._others(number, tensor)
+                return
+            was_enabled = _is_grad_enabled()
+            _set_grad_enabled(False)
+            try:
+                # What `reduce.amax` does, written out: this runs for every tensor of every step.
+                low, high = _aminmax(tensor if tensor.is_contiguous() else reduce.dense(reduce.distinct(tensor)))
+                amax, least = high.item(), -low.item()
+                if least > amax:
+                    amax = least
+            except RuntimeError:
+                amax = reduce.amax_of_blocks(tensor)
+            finally:
+                _set_grad_enabled(was_enabled)
+            numel, nonfinite = tensor.numel(), _FINITE
+            if not amax < _INFINITY:
+                self.saw_nonfinite = True
+                amax, nan_count, inf_count = reduce.count_nonfinite(tensor)
+                nonfinite = nan_count, inf_count
+            full = reduce.full_set(tensor, histogram=self._histograms) if self.is_full else None
+            if len(self._seen) > limits.SEEN_TENSORS:
+                self._seen.clear()
+            try:
+                self._seen[id(tensor)] = ref(tensor), tensor._version, numel, amax, nonfinite, full
+            except RuntimeError:  # an inference tensor has no version to know it again by
+                self._seen.pop(id(tensor), None)
+        else:
+            _, _, numel, amax, nonfinite, full = known
+        self._call_count[number] += 1.0
+        self._numel[number] += numel
+        if amax > self._amax[number]:
+            self._amax[number] = amax
+        if nonfinite is not _FINITE:
+            self._count_nonfinite(number, tensor, *nonfinite)
+        if full is not None:
+            self._merge_full(number, numel, full)
+
+    def _count_nonfinite(self, number: int, tensor: Tensor, nan_count: int, inf_count: int) -> None:
+        row = self._row
+        row.nan_count[number] += nan_count
+        row.inf_count[number] += inf_count
+        # Which was first: a module that is called twice may be bad in its second call only, call order does not tell.
+        row.nonfinite_ns[number] = min(row.nonfinite_ns[number], time.perf_counter_ns() - self._began_ns)
+        if self._nonfinite is not None:
+            self._nonfinite.nonfinite_read(number, nan_count, tensor)
+
+    def _merge_full(self, number: int, numel: int, full: FullSet) -> None:
+        row = self._row
+        row.full_numel[number] += numel
+        for name, value in full.values.items():
+            column = row.columns[name]
+            column[number] = reduce.MERGE[name](column[number], value)
+        if full.exponents is not None:
+            row.add_exponents(number, full.exponents)
+
+
 NEVER_CALLED = "its hook never ran: not called, or compiled"
+COMPILED_LOW = "compiled in bfloat16 or float16, where outputs are not read unasked, or not called"
 ONLY_EVALUATED = "ran in evaluation only"
 FREED, INTEGER = "freed before it was read", "integer tensor"
 NEVER_REACHED = "no gradient has reached it"
+_SILENCE = frozenset({NEVER_CALLED, COMPILED_LOW, ONLY_EVALUATED, NEVER_REACHED})
 
 
 class Observer:
@@ -164,34 +245,33 @@ class Observer:
         *,
         forces_device: bool = False,
         histograms: bool = False,
+        nonfinite: NonfiniteListener | None = None,
     ) -> None:
         self.is_active = True
+        self.is_evaluating = False
+        """A forward is under way that no backward follows, see `steps.passes`."""
         self.cost = cost
         self._order = CallOrder()
         self.host = HostReader(
-            buffer.row, self._read_elsewhere, self._order.passed, reads_all=not forces_device, histograms=histograms
-        )
-        self.read: Callable[[int, Tensor], None] = self.host.read
+            buffer.row, self._order, self.read_elsewhere, nonfinite, buffer.mirror.cells, reads_all=not forces_device,
+            histograms=histograms,
+        )  # fmt: skip
+        self.read = self.host.read
         """Merge a tensor into the open step as an observation of a number. Raises when it cannot be reduced."""
         self.device = DeviceReader(buffer.row)
-        self.gradients = GradientBatch(self.read_many, guard, cost)
+        self.gradients = GradientBatch(self, guard, cost)
         self.not_observed: dict[str, str] = {}
         self.skipped = {"eval_forward": 0, "recompute": 0, "cuda_graph": 0}
-        self.uncalled: dict[str, Callable[[], bool]] = {}
-        """Modules whose hook has not run, with the question whether it has since."""
-        self.evaluated: dict[str, Callable[[], bool]] = {}
-        """For the same modules, whether it has run in evaluation, which is not recorded."""
-        self.unreached: dict[str, Callable[[], bool]] = {}
+        self.uncalled: dict[str, Hook] = {}
+        """Modules whose hook had not run when last looked at."""
+        self.unreached: dict[str, Hook] = {}
         """The same for parameters and their gradients."""
-        self.before_shipping: Callable[[], None] = lambda: None
-        self.before_closing: list[Callable[[], None]] = [self.gradients.read]
-        """Each reads what is read when a step ends."""
-        self.after_opening: list[Callable[[int], None]] = []
-        """Each is told of a step that is open, by its number."""
+        self.step_readers: list[StepReader] = [self.gradients]
+        """Called where each step begins and ends, in this order."""
         self.other_values: dict[str, dict[str, str]] = {}
         """What modules take and give that has no range: module -> "input[1]" -> "None", "not a tensor" or the like."""
         self._names, self._buffer, self._forces_device = names, buffer, forces_device
-        self._reached = False
+        self._reached = self._has_warned = False
 
     def begin_step(self, *, is_full: bool) -> None:
         """The last step is closed, the next one open."""
@@ -224,11 +304,29 @@ class Observer:
         if there:
             self.device.read_checksums(there)
 
+    def read_columns(self, statistics: Sequence[Statistic], values: Sequence[tuple[int, Tensor]]) -> None:
+        """Put (number, values), one value of each of `statistics`, into the open rows; `can_read` says where."""
+        names = [each.name for each in statistics]
+        by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
+        for number, each in values:
+            if self.is_on_device(each):
+                by_device.setdefault(each.device, []).append((number, each))
+            else:
+                self._buffer.row.set_columns(number, dict(zip(names, each.tolist(), strict=True)))
+        for members in by_device.values():
+            places = [(number, (name,)) for number, _ in members for name in names]
+            self.device.put_columns(places, torch.cat([each for _, each in members]))
+
+    def can_read(self, tensor: Tensor) -> bool:
+        """Whether the values of a plain tensor can be computed with in the open step."""
+        return why_unobservable(tensor) is None and not is_being_captured(tensor)
+
     def is_on_device(self, value: Any) -> bool:
         """Whether reading `value` would make the host wait for a device."""
         return isinstance(value, Tensor) and (self._forces_device or not value.is_cpu)
 
-    def _read_elsewhere(self, number: int, tensor: Tensor) -> None:
+    def read_elsewhere(self, number: int, tensor: Tensor) -> None:
+        """Read what the host reader leaves alone: shards, subclasses, and tensors on an accelerator."""
         local = local_part(tensor)
         if local.is_cpu and not self._forces_device:
             self.host.read(number, local.as_subclass(Tensor))
@@ -246,7 +344,7 @@ class Observer:
         """The number of the tensor with this name in `tensor`'s dtype, or -1 when it cannot be observed."""
         tensor = local_part(tensor)
         reason = why_unobservable(tensor)
-        if reason == INTEGER and kind == "input":  # token ids: nothing that anybody would miss
+        if reason == INTEGER and kind in ("input", "output"):  # token ids, a router's choice: they have no range
             self.note_other_value(fqn, f"{kind}[{index}]", INTEGER)
             return -1
         if reason:
@@ -268,30 +366,46 @@ class Observer:
             raise error
         self.note_not_observed(fqn, f"{kind}: {reason}")
 
-    def note_unobserved(self) -> None:
-        """Say of each module and parameter whose hook has never run that it is not observed, until it runs."""
-        self._note_silent(self.uncalled, NEVER_CALLED)
-        if any(has_run() for has_run in self.unreached.values()) or self._reached:
+    def note_unobserved(self, *, is_low_unread: bool = False) -> None:
+        """Say of each module and parameter whose hook has never run that it is not observed, until it runs.
+
+        `is_low_unread`: compiled graphs of low precision are not read.
+        """
+        self._note_silent(self.uncalled, COMPILED_LOW if is_low_unread else NEVER_CALLED)
+        if any(hook.has_run() for hook in self.unreached.values()) or self._reached:
             self._reached = True
             self._note_silent(self.unreached, NEVER_REACHED)
 
-    def _note_silent(self, silent: dict[str, Callable[[], bool]], reason: str) -> None:
-        for fqn, has_run in list(silent.items()):
-            is_silence = self.not_observed.get(fqn, reason) in {reason, ONLY_EVALUATED}
-            if has_run():
+    def _note_silent(self, silent: dict[str, Hook], reason: str) -> None:
+        for fqn, hook in list(silent.items()):
+            is_silence = self.not_observed.get(fqn, reason) in _SILENCE
+            if hook.has_run():
                 del silent[fqn]
                 if is_silence:
                     self.not_observed.pop(fqn, None)
             elif is_silence:
-                has_run_in_evaluation = self.evaluated.get(fqn)
-                was_evaluated = has_run_in_evaluation is not None and has_run_in_evaluation()
-                self.not_observed[fqn] = ONLY_EVALUATED if was_evaluated else reason
+                self.not_observed[fqn] = ONLY_EVALUATED if hook.has_run_in_evaluation() else reason
+
+    def warn_of_rounding(self) -> None:
+        """A tensor of 16 bits is read inside what was compiled: say once what that does to the training."""
+        if not self._has_warned:
+            self._has_warned = True
+            config = sys.modules.get("torch._inductor.config")
+            if getattr(config, "emulate_precision_casts", False):
+                return
+            logger.warning(
+                "rangewatch: a model compiled in bfloat16 or float16 may round in other places while its outputs are "
+                "read, so that losses differ in their last bits. attach without a level reads none there and changes "
+                "no bit; nor does any level where torch._inductor.config.emulate_precision_casts is on"
+            )
 
     def note_other_value(self, fqn: str, where: str, word: str) -> None:
         """The module `fqn` took or gave what has no range; `where` is such as "input[1]"."""
         if fqn in self.other_values or len(self.other_values) < limits.ACCOUNT_NAMES:
             # A new dict, since the old one may be on its way to the server.
             known = self.other_values.get(fqn, {})
+            if known.get(where) == word:
+                return
             self.other_values[fqn] = known | {where: word}
 
     def note_not_observed(self, fqn: str, reason: str) -> None:

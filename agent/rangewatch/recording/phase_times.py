@@ -11,7 +11,7 @@ SERIES = {phase: f"{phase}_s" for phase in PHASES}
 """The series that each is recorded in, in seconds a step."""
 
 _LATE_FROM = (BACKWARD, OTHER, FORWARD, OPTIMIZER)
-"""Where communication that is told of after it happened is taken from: first where DDP waits for it."""
+"""Where communication that is reported after it happened is taken from: first where DDP waits for it."""
 
 
 class Spent:
@@ -35,7 +35,7 @@ class Spent:
     def series(self, known: Collection[str]) -> dict[str, float]:
         """Seconds by the name of the series, of the phases that are `known`. Call it once, at the end.
 
-        Where communication is not known after all, what was told of it stays in the phase that it happened in.
+        Where communication is not known after all, what was reported of it stays in the phase that it happened in.
         """
         if EXPOSED_COMM not in known:
             return {SERIES[phase]: self.seconds[phase] + self._exposed[phase] for phase in PHASES if phase in known}

@@ -13,7 +13,7 @@ their own ways for some steps. Better none than one that may differ for a good r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rangewatch.core import limits
-from rangewatch.recording.observer import Observer, why_unobservable
+from rangewatch.recording.observer import ForwardListener, Observer, StepReader, why_unobservable
 from rangewatch.recording.tensor_names import TensorNames, clean_parameters
 
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
@@ -42,7 +42,7 @@ class Replicated:
         """Whether it is known how the model is replicated."""
         return self._is_reported or bool(self._wrappers)
 
-    def look(self) -> None:
+    def find_wrappers(self) -> None:
         """Find what wraps the model, or parts of it. Inside a forward: a wrapper may be beyond the model."""
         model, active = self._model(), getattr(DistributedDataParallel, "_active_ddp_module", None)
         if model is not None:
@@ -65,8 +65,8 @@ class Replicated:
         """Whether all ranks hold alike what is wrapped so, at this moment."""
         if not dist.is_initialized() or dist.get_world_size() < 2:
             return False
-        found = None if wrapper is None else wrapper()
-        return self._is_reported or (found is not None and not why_not(found))
+        module = None if wrapper is None else wrapper()
+        return self._is_reported or (module is not None and not why_not(module))
 
 
 def why_not(wrapper: DistributedDataParallel) -> str:
@@ -111,46 +111,50 @@ class Turn(NamedTuple):
     wrapper: ref[Any] | None
 
 
-class ReplicaReads:
-    """Called around each step. `every`: see `Options.replica_every`; `in_forward`: see `Agent`."""
+class ReplicaReads(StepReader):
+    """Called around each step. `every`: see `Options.replica_every`; `in_forward`: told where a forward begins."""
 
     def __init__(
         self, observer: Observer, names: TensorNames, replicated: Replicated, every: int,
-        in_forward: list[Callable[[], None]],
+        in_forward: list[ForwardListener],
     ) -> None:  # fmt: skip
         self._observer, self._names, self._replicated, self._every = observer, names, replicated, every
         self._turns: dict[int, list[Turn]] = {}
         self._step: int | None = None
         """The open step, until it has been read."""
-        self._look_at: int | None = None
-        self._looks = 0
+        self._assign_at: int | None = None
+        self._search_count = 0
         self._in_forward = in_forward
 
     def begin_step(self, step: int) -> None:
         """`step` is open: look in its forward for what wraps the model, unless that is known."""
         self._step = step
-        is_wanted = not self._replicated.is_found and self._looks < limits.REPLICA_LOOKS
-        if is_wanted and self._look_for_wrapper not in self._in_forward:
-            self._in_forward.append(self._look_for_wrapper)
+        is_wanted = not self._replicated.is_found and self._search_count < limits.REPLICA_SEARCHES
+        if is_wanted and self not in self._in_forward:
+            self._in_forward.append(self)
 
     def read_now(self) -> None:
         """An optimizer is about to update the parameters, or the step to be closed: read those whose turn it is."""
         step, self._step = self._step, None
         if step is None or not self._replicated.is_found:
             return
-        if self._look_at is None or step >= self._look_at:
-            self._look()
-            self._look_at = step + max(self._every, limits.REPLICA_LOOK_EVERY)
+        if self._assign_at is None or step >= self._assign_at:
+            self._assign_turns()
+            self._assign_at = step + max(self._every, limits.REPLICA_ASSIGN_EVERY)
         due = self._turns.get(step % self._every)
         if due:
             self._observer.read_checksums(self._numbered(due))
 
-    def _look(self) -> None:
+    def end_step(self) -> None:
+        """Read those whose turn it is, if no optimizer has stepped."""
+        self.read_now()
+
+    def _assign_turns(self) -> None:
         """Give each parameter its turn: every step has about as many bytes to read."""
-        found = list(self._replicated.parameters())
-        total = sum(parameter.nbytes for _, parameter, _ in found)
+        parameters = list(self._replicated.parameters())
+        total = sum(parameter.nbytes for _, parameter, _ in parameters)
         self._turns, before = {}, 0
-        for fqn, parameter, wrapper in found:
+        for fqn, parameter, wrapper in parameters:
             turns = self._turns.setdefault(self._every * before // max(total, 1), [])
             turns.append(Turn(fqn, ref(parameter), wrapper))
             before += parameter.nbytes
@@ -169,8 +173,8 @@ class ReplicaReads:
                     if number is not None and tensor.numel():
                         yield number, tensor.detach()
 
-    def _look_for_wrapper(self) -> None:
-        """Once a step."""
-        self._in_forward.remove(self._look_for_wrapper)
-        self._looks += 1
-        self._replicated.look()
+    def forward_begins(self) -> None:
+        """Look, once a step, for what wraps the model."""
+        self._in_forward.remove(self)
+        self._search_count += 1
+        self._replicated.find_wrappers()

@@ -1,8 +1,8 @@
 """The preallocated rows of the steps that have not been shipped: one row of statistics a step, one column a tensor.
 
-The training thread alone writes here (and the autograd engine's threads, while it waits). The worker gets copies.
+The training thread alone writes here (and autograd's threads, while it waits). The sender's thread gets copies.
 
-`merge_steps` merges the rows of several steps into one, on the worker, by each statistic's own rule: `ship_every`.
+`merge_steps` merges the rows of several steps into one, on the sender's thread, by each statistic's rule: `ship_every`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rangewatch import statistics
 from rangewatch.core import limits
-from rangewatch.recording.memory.shared_state import SharedState
+from rangewatch.recording.mirror import Mirror
 from rangewatch.statistics import exponents
 from rangewatch.statistics.exponents import Counts, Histograms
 from rangewatch.wire.records import FloatArray, RangeRows, SeriesRows
@@ -38,9 +38,7 @@ class StepRow:
         self.amax = self.columns["amax"]
         self.nan_count, self.inf_count = self.columns["nan_count"], self.columns["inf_count"]
         self.nonfinite_ns = self.columns["nonfinite_ns"]
-        self.full_numel, self.amin = self.columns["full_numel"], self.columns["amin"]
-        self.zero_count, self.subnormal_count = self.columns["zero_count"], self.columns["subnormal_count"]
-        self.sum_sq = self.columns["sum_sq"]
+        self.full_numel = self.columns["full_numel"]
         self.exponents: dict[int, Counts] = {}
         """Tensor number -> (exponents.BINS,), of those that have a histogram: few steps have any."""
 
@@ -53,8 +51,13 @@ class StepRow:
             column.append(IDENTITIES[name])
 
     def set_checksum(self, number: int, value: float) -> None:
-        """Keep a checksum, of which there is one a step."""
-        self.columns["checksum_max"][number] = self.columns["checksum_min"][number] = value
+        """Keep a checksum."""
+        self.set_columns(number, {"checksum_max": value, "checksum_min": value})
+
+    def set_columns(self, number: int, values: Mapping[str, float]) -> None:
+        """Keep what only some tensors have, by the statistics' names, of which there is one a step."""
+        for name, value in values.items():
+            self.columns[name][number] = value
 
     def add_exponents(self, number: int, counts: Counts) -> None:
         """Merge a histogram, which several tensors may share."""
@@ -63,7 +66,7 @@ class StepRow:
 
 
 class Block(NamedTuple):
-    """Closed steps on their way to the worker. `rows`: (statistics, steps, tensors) float64, in the order of `ALL`."""
+    """Closed steps on their way to the sender. `rows`: (statistics, steps, tensors) float64, in the order of `ALL`."""
 
     steps: NDArray[np.int64]
     rows: FloatArray
@@ -73,7 +76,7 @@ class Block(NamedTuple):
     histograms: Mapping[int, Histograms] = {}
     """By step, of the steps that have any."""
     number: int = 0
-    """Of the blocks of this process, see `memory.stored_steps`."""
+    """Of the blocks of this process, see `mirror.StepStore`."""
 
     @property
     def nbytes(self) -> int:
@@ -86,14 +89,14 @@ EMPTY_BLOCK = Block(np.zeros(0, np.int64), np.zeros((len(IDENTITIES), 0, 0)), {}
 
 
 class StepBuffer:
-    """Rows of up to `limits.BUFFER_STEPS` closed steps, which are in `shared_state`, and the open one in `row`."""
+    """Rows of up to `limits.BUFFER_STEPS` closed steps, which are in `mirror`, and the open one in `row`."""
 
-    def __init__(self, shared_state: SharedState | None = None) -> None:
+    def __init__(self, mirror: Mirror) -> None:
         self.row = StepRow()
         self.steps: list[int] = []
         self.series: dict[str, dict[int, float]] = {}
-        self._shared_state = SharedState(is_shared=False) if shared_state is None else shared_state
-        self._rows = self._shared_state.steps
+        self.mirror = mirror
+        self._rows = mirror.steps
         self._traced: set[int] = set()
         self._histograms: dict[int, Histograms] = {}
         self._exponents: set[int] = set()
@@ -128,7 +131,7 @@ class StepBuffer:
     def set_series(self, name: str, step: int, value: float) -> None:
         """Keep a value of a series; the last one of a step counts."""
         self.series.setdefault(name, {})[step] = value
-        self._shared_state.series(name, step, value)
+        self.mirror.series(name, step, value)
 
     def take(self) -> Block:
         """Copy out what is closed, with the series so far, and empty the buffer."""
@@ -141,8 +144,8 @@ class StepBuffer:
         return block
 
     def _keep_histograms(self, step: int) -> None:
-        found = self._histograms[step] = exponents.collect(self.row.exponents)
-        self._exponents.update(found.exponents.tolist())
+        histograms = self._histograms[step] = exponents.collect(self.row.exponents)
+        self._exponents.update(histograms.exponents.tolist())
         self.row.exponents.clear()
 
     def _reserve(self, count: int) -> None:
@@ -155,8 +158,12 @@ class StepBuffer:
         self._rows.reserve(slots, capacity)
 
 
-def range_rows(block: Block) -> RangeRows | None:
-    """The rows as they travel: tensors observed, columns that differ from their identity; None if nothing was."""
+def range_rows(block: Block, every: int = 1) -> RangeRows | None:
+    """The rows as they travel, those of `every` steps merged (see `merge_steps`): tensors observed, columns that differ
+    from their identity; None if nothing was.
+    """
+    if every > 1:
+        block = merge_steps(block, every)
     observed = np.flatnonzero(block.rows[POSITIONS["call_count"]].any(axis=0))
     if not observed.size:
         return None
@@ -168,23 +175,20 @@ def range_rows(block: Block) -> RangeRows | None:
     return RangeRows(block.steps, observed.astype(np.int64), columns)
 
 
-def series_rows(series: dict[str, dict[int, float]]) -> tuple[SeriesRows, ...]:
-    """Series as they travel, steps ascending."""
-    return tuple(_series_rows(name, values) for name, values in series.items() if values)
-
-
-def _series_rows(name: str, values: dict[int, float]) -> SeriesRows:
-    steps = sorted(values)
-    return SeriesRows(name, np.array(steps, np.int64), np.array([values[step] for step in steps], np.float64))
-
-
-def add_skipped_steps(series: dict[str, dict[int, float]]) -> None:
-    """`skipped_step` follows from `found_inf`, here and not at the step's end: that may come from a device."""
+def series_rows(block: Block) -> tuple[SeriesRows, ...]:
+    """Series as they travel, steps ascending. `skipped_step` follows from `found_inf`: here and not at the step's end,
+    since that may come from a device.
+    """
+    series = dict(block.series)
     if "found_inf" in series:
         series["skipped_step"] = {step: float(value > 0) for step, value in series["found_inf"].items()}
-
-
-_RULES = {"max": np.maximum, "min": np.minimum, "sum": np.add}
+    rows = []
+    for name, values in series.items():
+        if values:
+            steps = sorted(values)
+            in_order = np.array([values[step] for step in steps], np.float64)
+            rows.append(SeriesRows(name, np.array(steps, np.int64), in_order))
+    return tuple(rows)
 
 
 def merge_steps(block: Block, every: int) -> Block:
@@ -199,15 +203,15 @@ def merge_steps(block: Block, every: int) -> Block:
     rows = np.empty((block.rows.shape[0], len(starts), block.rows.shape[2]))
     for statistic in statistics.ALL:
         position = POSITIONS[statistic.name]
-        rows[position] = _RULES[statistic.merge].reduceat(block.rows[position], starts, axis=0)
+        rows[position] = statistics.UFUNCS[statistic.merge].reduceat(block.rows[position], starts, axis=0)
     last = np.append(starts[1:], len(block.steps)) - 1
     return Block(block.steps[last], rows, block.series, block.traced, _merge_histograms(block, starts))
 
 
 def _merge_histograms(block: Block, starts: NDArray[np.intp]) -> dict[int, Histograms]:
     groups = [group.tolist() for group in np.split(block.steps, starts[1:])]
-    found = {group[-1]: [block.histograms[step] for step in group if step in block.histograms] for group in groups}
-    return {last: exponents.merge(histograms) for last, histograms in found.items() if histograms}
+    by_step = {group[-1]: [block.histograms[step] for step in group if step in block.histograms] for group in groups}
+    return {last: exponents.merge(histograms) for last, histograms in by_step.items() if histograms}
 
 
 def _starts(block: Block, every: int) -> NDArray[np.intp]:

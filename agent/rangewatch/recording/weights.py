@@ -11,12 +11,14 @@ from torch.nn.parameter import is_lazy
 
 from rangewatch.core.selection import Selection
 from rangewatch.recording.level import Recording
-from rangewatch.recording.observer import Observer, local_part, why_unobservable
+from rangewatch.recording.logged_values import LoggedValues
+from rangewatch.recording.nonfinite_context import NonfiniteContext
+from rangewatch.recording.observer import Observer, StepReader, local_part, why_unobservable
 from rangewatch.recording.tensor_names import clean_parameters
 
 
 class Cadence:
-    """Which steps read what is read seldom: each `every` from `start_step` on, and traced ones."""
+    """Which steps read what not every step reads: each `every` from `start_step` on, and traced ones."""
 
     def __init__(self, recording: Recording, start_step: int, every: int) -> None:
         self._recording, self._start_step, self._every = recording, start_step, every
@@ -26,7 +28,7 @@ class Cadence:
         return self._recording.is_traced or not (step - self._start_step) % self._every
 
 
-class WeightReads:
+class WeightReads(StepReader):
     """Reads them with the first tensor of the step: a checkpoint may be loaded, or the model sharded, until then."""
 
     def __init__(
@@ -54,11 +56,30 @@ class WeightReads:
             )
             read_parameters(self._observer, "weight", wanted)
 
+    def end_step(self) -> None:
+        """Read them, if nothing was read in this step."""
+        self.read_now()
+
     def _read_first(self, number: int, tensor: Tensor) -> None:
         try:
             self.read_now()
         finally:
             self._observer.host.read(number, tensor)
+
+
+class FiniteWeights(StepReader):
+    """After an accelerator has held a NaN or Inf: whether the weights are finite when the next step opens."""
+
+    def __init__(self, model: nn.Module, nonfinite: NonfiniteContext, values: LoggedValues) -> None:
+        self._model, self._nonfinite, self._values = ref(model), nonfinite, values
+
+    def begin_step(self, step: int) -> None:
+        """Record the series `weights_finite` of `step`, if it is asked for."""
+        model = self._model() if self._nonfinite.wants_weights else None
+        if model is not None:
+            self._nonfinite.wants_weights = False
+            if (value := are_finite(model)) is not None:
+                self._values.record("weights_finite", step, value)
 
 
 @torch.no_grad()

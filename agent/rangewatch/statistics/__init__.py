@@ -1,7 +1,9 @@
 """Shelf 1: every statistic of a tensor that is recorded, with the rule by which two records of it merge.
 
-To add one is one line in `ALL` and its computation in `reduce.py`; the wire column, the pyramid's merge and
-the docs follow from the entry. Nothing here imports torch: the server reads this catalogue too.
+To add one: an entry in `FULL_SET` here, its reduction on host and device in `reduce.py`, and on CUDA in
+`fused_kernels.py`. The wire column, the rows of host and device, every merge, exports and docs follow from the entry.
+To show one, or something made of several: an entry in `DERIVED`, with its formula, title and scale; heatmaps, the
+pages' menu, the table of a step, slices and docs follow. Nothing here imports torch: the server reads this too.
 
 Each statistic is a commutative monoid: `merge` is associative and `identity` is its neutral element, so any
 grouping of steps, microbatches or ranks gives the same answer as the whole. A record that was never written
@@ -12,7 +14,17 @@ holds the identities, and `call_count == 0` then says "not observed".
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
 from rangewatch.wire.records import Statistic
+
+UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add}
+"""What merges two values of a statistic, by its rule; `last` (series only) takes that of the latest step."""
 
 CALL_COUNT = Statistic(
     "call_count", "calls", "sum", 0.0, "How many times the tensor was observed; 0 means it was not observed."
@@ -38,8 +50,10 @@ SUBNORMAL_COUNT = Statistic(
 )
 SUM_SQ = Statistic("sum_sq", "magnitude squared", "sum", 0.0, "Sum of squares of the finite elements, in float64.")
 
+FULL_SET: tuple[Statistic, ...] = (AMIN, ZERO_COUNT, SUBNORMAL_COUNT, SUM_SQ)
+
 # Of what every rank of a replicated model should hold alike, see `checksum`. One reading sets both, so that ranks are
-# equal where the two of merged ranks are, and a record of several readings is told from one of a single one.
+# equal where the two of merged ranks are, and a record of several readings is distinguished from one of a single one.
 CHECKSUM_MAX = Statistic(
     "checksum_max", "checksum", "max", 0.0,
     "Checksum as the optimizer gets it: of `grad` that of the parameter itself, of `reduced_grad` of the gradient. "
@@ -49,10 +63,30 @@ CHECKSUM_MIN = Statistic(
     "checksum_min", "checksum", "min", float("inf"), "The same, the smallest; Inf when it was not taken."
 )
 
-ALL: tuple[Statistic, ...] = (
-    CALL_COUNT, NUMEL, AMAX, NAN_COUNT, INF_COUNT, NONFINITE_NS, FULL_NUMEL, AMIN, ZERO_COUNT, SUBNORMAL_COUNT, SUM_SQ,
-    CHECKSUM_MAX, CHECKSUM_MIN,
+# Of `exp_avg_sq` alone, beside `exp_avg` and the eps of Adam, see `moments`.
+MOVED_COUNT = Statistic(
+    "moved_count", "elements", "sum", 0.0,
+    "Elements of `exp_avg_sq` that Adam moves: without its eps, by 1 % of the learning rate or more.",
 )  # fmt: skip
+EPS_COUNT = Statistic(
+    "eps_count", "elements", "sum", 0.0,
+    "Of these, those with `sqrt(exp_avg_sq / bias_correction2)` below eps, which then sets how far they move.",
+)  # fmt: skip
+LOST_COUNT = Statistic(
+    "lost_count", "elements", "sum", 0.0,
+    "Of these, those with `exp_avg_sq` exactly zero, though `exp_avg` is not: the square of the gradient underflowed.",
+)  # fmt: skip
+BESIDE_EPS: tuple[Statistic, ...] = (MOVED_COUNT, EPS_COUNT, LOST_COUNT)
+
+ALL: tuple[Statistic, ...] = (
+    CALL_COUNT, NUMEL, AMAX, NAN_COUNT, INF_COUNT, NONFINITE_NS, FULL_NUMEL, *FULL_SET, CHECKSUM_MAX, CHECKSUM_MIN,
+    *BESIDE_EPS,
+)  # fmt: skip
+
+ON_DEVICE: tuple[Statistic, ...] = tuple(
+    sorted((AMAX, NAN_COUNT, INF_COUNT, *FULL_SET), key=lambda each: list(UFUNCS).index(each.merge))
+)
+"""What an accelerator measures, in the order of its rows: those that merge alike lie together."""
 
 # Per-step values that are not of a tensor (loss, loss scale, step time) are kept as series with these.
 # `last` takes the value of the latest step that has one; NaN is a value here (a NaN loss is news, not a gap).
@@ -69,3 +103,141 @@ SERIES: tuple[Statistic, ...] = (
 def is_count(statistic: Statistic) -> bool:
     """Whether values of `statistic` are whole numbers of things."""
     return statistic.unit in {"calls", "elements", "values"}
+
+
+Columns = Mapping[str, Any]
+"""Statistic name -> values: float64 arrays of one shape (tensors, steps), or single numbers."""
+
+CELL = ("call_count", "amax", "nan_count", "inf_count")
+"""What a cell's state is made of; every formula has them."""
+
+
+class Derived(msgspec.Struct, frozen=True, kw_only=True):
+    """What is made of the statistics when they are read, never stored, and how a heatmap shows it.
+
+    `formula(columns, limit)`: the value, in `unit`, of `CELL` and `inputs`; `limit` is, of each tensor's dtype, the
+    largest finite number (headroom) or the smallest normal one. It may be NaN or Inf where nothing was measured.
+    """
+
+    name: str
+    title: str
+    aka: str = ""
+    """What else people call it, for the menu."""
+    help: str
+    unit: str
+    source: str
+    """The formula, for the docs."""
+    scale: Literal["bits", "log2", "fraction", "count", "change", "ratio"]
+    """Of the heatmap, which is never stretched to the data: log2 of a magnitude or ratio, log2(1 + n) of a count."""
+    worst: Literal["least", "most", "furthest"]
+    """Which end of the scale; or, of a change, what is furthest from 0."""
+    worst_title: str
+    """What the worst value is called, as in "least headroom"."""
+    inputs: tuple[str, ...] = ()
+    """Statistics that it is made of besides `CELL`."""
+    by_dtype: bool = False
+    """The formula has a limit of the dtype: all tensors merged, it is the least of any."""
+    is_share: bool = False
+    """Of several steps or ranks read together it is that of all their elements, and no longer the worst of them."""
+    formula: Callable[[Columns, Any], Any]
+
+    @property
+    def sign(self) -> int:
+        """Of a value in its score, the least of which is the worst."""
+        return 1 if self.worst == "least" else -1
+
+    @property
+    def is_full_set(self) -> bool:
+        """Whether it is measured only at the steps that have the full set."""
+        return bool(self.inputs)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of the scale: float16's whole range, of a magnitude."""
+        return {
+            "bits": (0.0, 16.0), "log2": (-24.0, 16.0), "fraction": (0.0, 1.0), "count": (0.0, 24.0),
+            "change": (-8.0, 8.0), "ratio": (-20.0, 0.0),
+        }[self.scale]  # fmt: skip
+
+    def meta(self) -> dict[str, Any]:
+        """For the page."""
+        low, high = self.ends
+        names = ("name", "title", "scale", "worst", "worst_title", "is_full_set")
+        return {name: getattr(self, name) for name in names} | {"low": low, "high": high}
+
+
+def _finite(columns: Columns) -> NDArray[Any]:
+    """Elements of the full set that were finite, at least 1."""
+    return np.maximum(columns["full_numel"] - columns["nan_count"] - columns["inf_count"], 1)
+
+
+def _of_moved(columns: Columns, name: str) -> NDArray[Any]:
+    moved = columns["moved_count"]
+    return np.where(moved > 0, columns[name] / np.maximum(moved, 1), np.nan)
+
+
+HEADROOM = Derived(
+    name="headroom_bits", title="Headroom", unit="bits",
+    help="Bits between the largest magnitude and the largest number of the dtype",
+    source="`log2(largest number the dtype holds / amax)`; each bit less is twice the magnitude, 0 the limit",
+    scale="bits", worst="least", worst_title="least headroom", by_dtype=True,
+    formula=lambda columns, limit: np.log2(limit) - np.log2(columns["amax"]),
+)  # fmt: skip
+DERIVED: tuple[Derived, ...] = (
+    HEADROOM,
+    Derived(
+        name="floor_room_bits", title="Floor room", aka="underflow",
+        help="Bits between the smallest magnitude and the smallest normal number of the dtype",
+        unit="bits", source="`log2(amin / smallest normal number of the dtype)`; below 0 the smallest are subnormal",
+        scale="bits", worst="least", worst_title="least floor room", inputs=("full_numel", "amin"), by_dtype=True,
+        formula=lambda columns, limit: np.log2(columns["amin"]) - np.log2(limit),
+    ),
+    Derived(
+        name="amax", title="Largest magnitude", help="The largest finite magnitude", unit="magnitude", source="`amax`",
+        scale="log2", worst="most", worst_title="largest magnitude", formula=lambda columns, limit: columns["amax"],
+    ),
+    Derived(
+        name="amin", title="Smallest magnitude", help="The smallest finite magnitude that is not zero",
+        unit="magnitude", source="`amin`", scale="log2", worst="least", worst_title="smallest magnitude",
+        inputs=("full_numel", "amin"), formula=lambda columns, limit: columns["amin"],
+    ),
+    Derived(
+        name="rms", title="Root mean square", help="The root of the mean square of the finite elements",
+        unit="magnitude", source="the square root of `sum_sq` over the finite of `full_numel`",
+        scale="log2", worst="most", worst_title="greatest root mean square", inputs=("full_numel", "sum_sq"),
+        is_share=True, formula=lambda columns, limit: np.sqrt(columns["sum_sq"] / _finite(columns)),
+    ),
+    Derived(
+        name="zero_fraction", title="Zero fraction", help="The share of elements that are exactly zero",
+        unit="fraction", source="`zero_count / full_numel`", scale="fraction", worst="most",
+        worst_title="greatest zero fraction", inputs=("full_numel", "zero_count"), is_share=True,
+        formula=lambda columns, limit: columns["zero_count"] / columns["full_numel"],
+    ),
+    Derived(
+        name="subnormal_fraction", title="Subnormal fraction",
+        help="The share of elements below the smallest normal number", unit="fraction",
+        source="`subnormal_count / full_numel`", scale="fraction", worst="most",
+        worst_title="greatest subnormal fraction", inputs=("full_numel", "subnormal_count"), is_share=True,
+        formula=lambda columns, limit: columns["subnormal_count"] / columns["full_numel"],
+    ),
+    Derived(
+        name="nonfinite_count", title="Non-finite elements", help="How many elements are NaN or Inf",
+        unit="elements", source="`nan_count + inf_count`", scale="count", worst="most",
+        worst_title="most non-finite elements",
+        formula=lambda columns, limit: columns["nan_count"] + columns["inf_count"],
+    ),
+    Derived(
+        name="eps_fraction", title="Eps-dominated fraction", aka="Adam's eps",
+        help="The share of elements whose update is set by Adam's eps: sqrt(exp_avg_sq / bias_correction2) is below it",
+        unit="fraction", source="`eps_count / moved_count`", scale="fraction", worst="most",
+        worst_title="greatest eps-dominated fraction", inputs=("full_numel", "moved_count", "eps_count"),
+        is_share=True, formula=lambda columns, limit: _of_moved(columns, "eps_count"),
+    ),
+    Derived(
+        name="lost_fraction", title="Lost second moments", aka="exp_avg_sq underflow",
+        help="The share of elements whose exp_avg_sq is zero by underflow: their exp_avg is not", unit="fraction",
+        source="`lost_count / moved_count`", scale="fraction", worst="most",
+        worst_title="greatest share of lost second moments", inputs=("full_numel", "moved_count", "lost_count"),
+        is_share=True, formula=lambda columns, limit: _of_moved(columns, "lost_count"),
+    ),
+)  # fmt: skip

@@ -26,7 +26,7 @@ Words = TypeVar("Words", NDArray[np.int64], Tensor)
 @torch.no_grad()
 def of_host(tensor: Tensor) -> float:
     """Of a dense tensor in host memory, of any dtype: a whole number from 1 to 2^53."""
-    data = _bytes(tensor).numpy()
+    data = np.from_dlpack(_bytes(tensor))  # after `Tensor.numpy` the storage could never be resized, as FSDP2 does
     words, rest = data[: len(data) // 8 * 8].view(np.int64), data[len(data) // 8 * 8 :]
     whole = len(words) // WIDTH * WIDTH
     sums = np.add.reduce(words[:whole].reshape(-1, WIDTH), axis=0)

@@ -123,7 +123,7 @@ def layout_of(tensor: Tensor) -> Layout | None:
 
 
 class FusedReads:
-    """Merges tensors of one device into rows of `device.COLUMNS` in float64, by address."""
+    """Merges tensors of one device into rows of `reduce.COLUMNS` in float64, by address."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,14 +1,20 @@
-"""The statistics of one tensor in host memory, exactly, in as few passes as torch's own reductions allow.
+"""The statistics of one tensor: in host memory (`amax`, `full_set`) and on an accelerator (`measure`).
 
-`aminmax` is the cheapest full read there is (one vectorised pass, no temporary); NaN propagates through it and Inf
-shows in it, so counts are taken only when its answer is not finite. The full set needs several passes and is taken on
-a cadence.
+On the host, exactly and in as few passes as torch's own reductions allow. `aminmax` is the cheapest full read there is
+(one vectorised pass, no temporary); NaN propagates through it and Inf shows in it, so counts are taken only when its
+answer is not finite. The full set needs several passes and is taken on a cadence.
+
+On an accelerator by torch operations that never make the host wait: no `.item()`, no `bool(tensor)`, no indexing by a
+mask, no tensor made from host data. Everything is queued on the device's stream and merged there into the tensor's row
+of a `DeviceRing`, the full set in the same reads. On CUDA the kernels of `fused` do the same in one pass, and this is
+what is left to do without them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rangewatch.core import limits
 from rangewatch.core.limits import BLOCK_ELEMENTS
-from rangewatch.statistics import exponents
+from rangewatch.statistics import FULL_SET, ON_DEVICE, UFUNCS, exponents
 
 _INFINITY = math.inf
 _aminmax = torch.aminmax
@@ -32,15 +39,12 @@ class Nonfinite(NamedTuple):
 
 
 class FullSet(NamedTuple):
-    """The statistics that cost passes of their own; see `statistics.ALL` for their meaning.
+    """The statistics that cost passes of their own: `values` by name, of each of `statistics.FULL_SET`.
 
     `exponents`: (exponents.BINS,) the histogram, or None when it was not asked for.
     """
 
-    amin: float
-    zero_count: int
-    subnormal_count: int
-    sum_sq: float
+    values: dict[str, float]
     exponents: exponents.Counts | None = None
 
 
@@ -93,7 +97,7 @@ def full_set(tensor: Tensor, *, histogram: bool = False) -> FullSet:
     wrap-around, and zero is the largest of all, so that the smallest is the smallest that is not zero.
     """
     bits = _BITS[tensor.dtype]
-    smallest, zero_count, subnormal_count, sum_sq = bits.infinity, 0, 0, 0.0
+    values = {each.name: each.identity for each in FULL_SET}
     counts = np.zeros(exponents.BINS, np.int64) if histogram else None
     once, repeats = _repeated(tensor)
     for block in blocks(once):
@@ -101,13 +105,22 @@ def full_set(tensor: Tensor, *, histogram: bool = False) -> FullSet:
         if counts is not None:
             counts += exponents.count(less_one, bits.mantissa_bits, bits.smallest_normal_exponent)
         less_one -= 1
-        smallest = min(smallest, int(less_one.min()) + 1)
-        zero_count += int(np.count_nonzero(less_one == bits.zero_less_one))
-        subnormal_count += int(np.count_nonzero(less_one < bits.smallest_normal - 1))
-        sum_sq += _sum_of_squares(block)
-    amin = bits.value(smallest) if smallest < bits.infinity else _INFINITY
-    counts = None if counts is None else repeats * counts
-    return FullSet(amin, repeats * zero_count, repeats * subnormal_count, repeats * sum_sq, counts)
+        for name, merge_two in MERGE.items():  # a statistic without a reduction fails, and is not left at its identity
+            values[name] = merge_two(values[name], _REDUCTIONS[name](bits, less_one, block))
+    if repeats != 1:
+        values |= {each.name: repeats * values[each.name] for each in FULL_SET if each.merge == "sum"}
+        counts = None if counts is None else repeats * counts
+    return FullSet(values, counts)
+
+
+_MERGERS: dict[str, Callable[[float, float], float]] = {"max": max, "min": min, "sum": operator.add}
+MERGE = {each.name: _MERGERS[each.merge] for each in FULL_SET}
+"""What merges two values of a statistic of the full set: faster than numpy for single ones."""
+
+
+def _amin(bits: _Bits, less_one: NDArray[Any], block: Tensor) -> float:
+    smallest = int(less_one.min()) + 1
+    return bits.value(smallest) if smallest < bits.infinity else _INFINITY
 
 
 def _sum_of_squares(block: Tensor) -> float:
@@ -117,6 +130,15 @@ def _sum_of_squares(block: Tensor) -> float:
         wide = torch.nan_to_num(wide, nan=0.0, posinf=0.0, neginf=0.0)
         total = float(torch.dot(wide, wide))
     return total
+
+
+_REDUCTIONS: dict[str, Callable[[_Bits, NDArray[Any], Tensor], float]] = {
+    "amin": _amin,
+    "zero_count": lambda bits, less_one, block: int(np.count_nonzero(less_one == bits.zero_less_one)),
+    "subnormal_count": lambda bits, less_one, block: int(np.count_nonzero(less_one < bits.smallest_normal - 1)),
+    "sum_sq": lambda bits, less_one, block: _sum_of_squares(block),
+}
+"""Of each statistic of the full set, from one block and its bit patterns without sign, less one."""
 
 
 def dense(tensor: Tensor) -> Tensor:
@@ -179,8 +201,11 @@ class _Bits(NamedTuple):
     smallest_normal_exponent: int
 
     def patterns(self, block: Tensor) -> NDArray[Any]:
-        """The bit patterns of a contiguous piece; the same memory."""
-        return block.view(self.torch_dtype).numpy().view(self.numpy_dtype)
+        """The bit patterns of a contiguous piece; the same memory.
+
+        Not by `Tensor.numpy`, after which the storage can never be resized: FSDP2 frees and fills it at each step.
+        """
+        return np.from_dlpack(block.view(self.torch_dtype)).view(self.numpy_dtype)
 
     def value(self, pattern: int) -> float:
         """The magnitude with this pattern."""
@@ -190,12 +215,12 @@ class _Bits(NamedTuple):
     @classmethod
     def of(cls, dtype: torch.dtype) -> _Bits:
         """How the blocks of a tensor of this dtype read; `smallest_normal` is that of the dtype itself."""
-        limits = torch.finfo(dtype)
+        own = torch.finfo(dtype)
         dtype = torch.float32 if dtype.itemsize == 1 else dtype  # see `blocks`
         epsilon, exponent = (_exponent(getattr(torch.finfo(dtype), name)) for name in ("eps", "smallest_normal"))
         unsigned = np.dtype(f"u{dtype.itemsize}")
         signed = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
-        values = torch.tensor([limits.smallest_normal, math.inf], dtype=torch.float64).to(dtype)
+        values = torch.tensor([own.smallest_normal, math.inf], dtype=torch.float64).to(dtype)
         smallest_normal, infinity = values.view(signed).tolist()
         all_ones = unsigned.type(np.iinfo(unsigned).max)
         magnitude_mask = all_ones >> unsigned.type(1)
@@ -215,3 +240,67 @@ class _BitsByDtype(dict[torch.dtype, _Bits]):
 
 
 _BITS = _BitsByDtype()
+
+
+COLUMNS = tuple(each.name for each in ON_DEVICE)
+"""The statistics a device measures, in the order of its rows. Calls and numbers of elements the host knows itself."""
+
+_RULES = [each.merge for each in ON_DEVICE]
+_MAX, _MIN, _SUM = (slice(_RULES.index(rule), len(_RULES) - _RULES[::-1].index(rule)) for rule in UFUNCS)
+
+
+def measure(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The statistics of a non-empty dense floating tensor as a vector of `COLUMNS` in `dtype`, on its device.
+
+    Large ones are taken block by block: the temporaries of one are then all the memory that this needs. Of an expanded
+    one each element is read once.
+    """
+    values = distinct(tensor.detach())
+    if values.numel() <= limits.DEVICE_BLOCK_ELEMENTS:
+        statistics = _measure(values, dtype)
+    else:
+        blocks = iter(torch.split(_flat(values), limits.DEVICE_BLOCK_ELEMENTS))
+        statistics = _measure(next(blocks), dtype)
+        for block in blocks:
+            merge(statistics, _measure(block, dtype))
+    if values.numel() < tensor.numel():
+        statistics[_SUM] *= tensor.numel() // values.numel()
+    return statistics
+
+
+def _flat(values: Tensor) -> Tensor:
+    """All elements in one dimension, in the order of memory: a view wherever they lie without gaps."""
+    order = sorted(range(values.dim()), key=values.stride, reverse=True)
+    return values.permute(order).reshape(-1)
+
+
+def _measure(values: Tensor, dtype: torch.dtype) -> Tensor:
+    smallest_normal = torch.finfo(values.dtype).smallest_normal
+    if values.dtype.itemsize == 1:
+        values = values.float()  # exact; few operations know float8
+    magnitude, finite, zero = values.abs(), torch.isfinite(values), values == 0
+    nonzero = finite & ~zero
+    finite_magnitude = torch.where(finite, magnitude, 0.0)
+    statistics = {
+        "amax": finite_magnitude.amax(),
+        "nan_count": torch.isnan(values).sum(),
+        "inf_count": torch.isinf(values).sum(),
+        "amin": torch.where(nonzero, magnitude, math.inf).amin(),
+        "zero_count": zero.sum(),
+        "subnormal_count": (nonzero & (magnitude < smallest_normal)).sum(),
+        "sum_sq": finite_magnitude.to(dtype).square().sum(),
+    }
+    return torch.stack([statistics[name].to(dtype) for name in COLUMNS])
+
+
+def merge(row: Tensor, values: Tensor) -> None:
+    """Merge a vector of `COLUMNS` into a row of the same, in place, by each statistic's rule."""
+    torch.maximum(row[_MAX], values[_MAX], out=row[_MAX])
+    torch.minimum(row[_MIN], values[_MIN], out=row[_MIN])
+    row[_SUM].add_(values[_SUM])
+
+
+def fill_identities(rows: Tensor) -> None:
+    """Set rows (..., `COLUMNS`) to the statistics' neutral elements, in place."""
+    for position, statistic in enumerate(ON_DEVICE):
+        rows[..., position].fill_(statistic.identity)

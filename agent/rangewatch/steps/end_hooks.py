@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from rangewatch.core.guard import Guarded
+from rangewatch.core.guard import Guarded, logger
 from rangewatch.hooks.compiled import CompiledCall
 from rangewatch.steps.boundary import StepBoundary, is_inner
 from rangewatch.steps.interface import StepRecorder
@@ -20,26 +20,34 @@ from rangewatch.steps.scalers.method_watch import Watch
 from rangewatch.steps.scalers.wrapped import runs_hooks, stepping, wrapped_in
 
 
-def add_step_ends(agent: StepRecorder, optimizers: list[Any], scaler: Any, undo: contextlib.ExitStack) -> None:
+def add_step_ends(
+    agent: StepRecorder, optimizers: list[Any], scaler: Any, undo: contextlib.ExitStack, ends: str = "all"
+) -> tuple[StepBoundary, LossScaling]:
     """End the agent's step when the optimizers or the scalers say so; `undo` gets what takes the hooks away.
+
+    `ends`: `Options.step_ends`.
 
     `scaler` None: those that the optimizers bring along. An optimizer inside one that settles its step itself, as
     DeepSpeed's do, has no say: it steps several times a step, or not at all.
     """
-    found = scalers_of(scaler, optimizers)
-    settled = {id(each) for kind, one in found if kind.method == "step" for each in wrapped_in(one)}
+    matched = scalers_of(scaler, optimizers)
+    settled = {id(each) for kind, one in matched if kind.method == "step" for each in wrapped_in(one)}
     outer = [each for each in optimizers if not settled & {id(inner) for inner in wrapped_in(each)}]
     known = frozenset(id(inner) for each in outer for inner in wrapped_in(each))
-    boundary = StepBoundary(agent.close_step, len(outer))
-    undo.callback(LossScaling(agent, found, boundary, known, is_alone=not outer).remove)
+    boundary = StepBoundary(agent, len(outer), ends=ends)
+    boundary.served_ids = [frozenset(map(id, wrapped_in(each))) for each in outer]
+    scaling = LossScaling(agent, matched, boundary, known, is_alone=not outer)
+    undo.callback(scaling.remove)
     for position, optimizer in enumerate(outer):
-        ended = CompiledCall(agent.guard, "step", partial(_stepped, boundary, position))
+        ended = CompiledCall(agent.guard, "step", partial(stepped, boundary, position))
         watch_step(optimizer, None, ended, undo)
+    return boundary, scaling
 
 
-def _stepped(boundary: StepBoundary, position: int, *args: Any) -> None:
+def stepped(boundary: StepBoundary, key: int, *args: Any) -> None:
+    """The optimizer of this key has stepped; `args` are those of torch's hook."""
     if not is_inner(args):
-        boundary.optimizer_stepped(position)
+        boundary.optimizer_stepped(key)
 
 
 def watch_step(optimizer: Any, before: Guarded | None, after: Guarded, undo: contextlib.ExitStack) -> None:
@@ -64,18 +72,26 @@ def as_list(optimizer: Any) -> list[Any]:
 
 
 def check_optimizers(optimizers: list[Any], model: nn.Module) -> None:
-    """Raise `TypeError` or `ValueError` for what cannot be the optimizers of `model`.
+    """Raise `TypeError` for what cannot be the optimizers of `model`, and warn of one that has none of its parameters.
 
-    One that wraps another may hold copies of the model's parameters in float32: those are not looked for.
+    That may be right: of float32 copies which the loop copies back. One that wraps another is not examined.
     """
-    own = {id(parameter) for parameter in model.parameters()}
     for optimizer in optimizers:
         _check_type(optimizer)
-        if not runs_hooks(optimizer):
-            continue
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if not any(id(parameter) in own for parameter in parameters):
-            raise ValueError("rangewatch.attach: the optimizer has none of the model's parameters")
+        if not has_parameters_of(optimizer, model):
+            logger.warning(
+                "rangewatch: the optimizer (%s) has none of the model's parameters; that is right where it updates "
+                "master weights that you copy back yourself, and else nothing trains this model",
+                type(optimizer).__name__,
+            )
+
+
+def has_parameters_of(optimizer: Any, model: nn.Module) -> bool:
+    """Whether an optimizer has any parameter of `model`; of one that wraps another it is taken for granted."""
+    own = {id(parameter) for parameter in model.parameters()}
+    return not runs_hooks(optimizer) or any(
+        id(each) in own for group in optimizer.param_groups for each in group["params"]
+    )
 
 
 def _check_type(optimizer: Any) -> None:

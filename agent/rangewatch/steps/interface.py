@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rangewatch.core.guard import Guard
+from rangewatch.recording.events import Events
 from rangewatch.recording.level import Recording
-from rangewatch.recording.observer import Observer
+from rangewatch.recording.logged_values import LoggedValues
+from rangewatch.recording.observer import ForwardListener, Observer
 from rangewatch.steps.phase_clock import PhaseClock
 
 
@@ -18,16 +20,17 @@ class StepRecorder(Protocol):
     observer: Observer
     recording: Recording
     phases: PhaseClock
-    step: int
-    """Number of the open step."""
-    in_forward: list[Callable[[], None]]
-    """Each is called where a forward of the model begins."""
+    in_forward: list[ForwardListener]
+    """They hear where a forward of the model begins; they may take themselves from the list."""
+    events: Events
+    values: LoggedValues
+
+    @property
+    def step(self) -> int:
+        """Number of the open step."""
 
     def close_step(self) -> None:
         """The open step is over."""
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Record values of the open step: numbers, or tensors of one element."""
-
-    def add_event(self, kind: str, message: str = "", data: dict[str, Any] | None = None) -> None:
-        """Ship an event with the next batch."""

@@ -14,9 +14,10 @@ from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.scalers.base import Values
 from rangewatch.steps.scalers.grad_scaler import either
 from rangewatch.steps.scalers.method_watch import Patch, Watch
+from rangewatch.wire.events import Scaler
 
 MOST_EMITTED = 32
-"""Times that a scaler's settings are told of in a process: once, and again when they have changed."""
+"""Times that a scaler's settings are sent in a process: once, and again when they have changed."""
 
 
 def check_scaler(scaler: Any) -> None:
@@ -37,7 +38,7 @@ def is_loss_scaled(scaler: Any, optimizers: Sequence[Any]) -> bool:
 class LossScaling:
     """The scalers of one model. `loss_scale` is the first one's, `loss_scale/1` the second's and so on, as given.
 
-    `found_inf` is of the step: 1.0 if any of them found one. `boundary` is told the number of each that has settled a
+    `found_inf` is of the step: 1.0 if any of them found one. `boundary` hears the number of each that has settled a
     step. `optimizers`: ids of those that the scalers may serve. `is_alone`: nothing else ends steps, so that a disabled
     scaler must.
     """
@@ -45,7 +46,7 @@ class LossScaling:
     def __init__(
         self,
         agent: StepRecorder,
-        found: Sequence[scalers.MatchedScaler],
+        matched: Sequence[scalers.MatchedScaler],
         boundary: StepBoundary,
         optimizers: frozenset[int],
         *,
@@ -53,8 +54,8 @@ class LossScaling:
     ) -> None:
         self.agent, self.boundary, self.is_alone = agent, boundary, is_alone
         self._found_inf: tuple[int, Tensor | float] = (-1, 0.0)
-        first = optimizers if len(found) == 1 else frozenset[int]()
-        self.watched = [WatchedScaler(self, number, each, first) for number, each in enumerate(found)]
+        first = optimizers if len(matched) == 1 else frozenset[int]()
+        self.watched = [WatchedScaler(self, number, each, first) for number, each in enumerate(matched)]
 
     def record(self, number: int, values: Values) -> None:
         """Record what scaler `number` says of the open step; nothing where that one is closed already."""
@@ -70,8 +71,12 @@ class LossScaling:
     def emit(self, number: int, scaler: Any, settings: dict[str, float]) -> None:
         """Say how scaler `number` changes its scale."""
         if self.agent.observer.is_active:
-            about = {"series": _series(number), "class": type(scaler).__name__}
-            self.agent.add_event("scaler", data=about | settings)
+            self.agent.events.add(Scaler(_series(number), type(scaler).__name__, **settings))
+
+    def scale(self) -> Tensor | float:
+        """What the loss of a backward is multiplied by now, as far as the first scaler says; 1.0 where none does."""
+        scale = self.watched[0].scale() if self.watched else None
+        return 1.0 if scale is None else scale
 
     def remove(self) -> None:
         """Stop watching."""
@@ -100,27 +105,36 @@ class WatchedScaler:
     """
 
     def __init__(
-        self, scaling: LossScaling, number: int, found: scalers.MatchedScaler, optimizers: frozenset[int]
+        self, scaling: LossScaling, number: int, matched: scalers.MatchedScaler, optimizers: frozenset[int]
     ) -> None:
-        self.number, self._scaling, self._kind = number, scaling, found.kind
+        self.number, self._scaling, self._kind = number, scaling, matched.kind
         self._optimizers, self._ends = optimizers, True
         self._settings: dict[str, float] = {}
         self._reported = 0
-        if scaling.is_alone or found.kind.is_enabled(found.scaler):
+        if scaling.is_alone or matched.kind.is_enabled(matched.scaler):
             scaling.boundary.awaited.add(number)
-        self._meet = Guarded(scaling.agent.guard, "scaler", self._take_over)
-        self._watch = self._begin(found.scaler)
+        self._found_other = Guarded(scaling.agent.guard, "scaler", self._take_over)
+        self._watch = self._begin(matched.scaler)
         self._patch: Patch | None = self._watch.patch
         if self._patch is not None:
-            self._patch.strangers.append(self._meet)
+            self._patch.finders.append(self)
 
     def remove(self) -> None:
         """Stop watching."""
-        if self._patch is not None and self._meet in self._patch.strangers:
-            self._patch.strangers.remove(self._meet)
+        if self._patch is not None and self in self._patch.finders:
+            self._patch.finders.remove(self)
         self._watch.remove()
         if self._patch is not None:
             self._patch.restore_if_unused()
+
+    def scale(self) -> Tensor | float | None:
+        """Its scale, where it is; None where it scales nothing."""
+        scaler = self._watch.target()
+        return None if scaler is None else self._kind.scale_of(scaler)
+
+    def unwatched(self, target: Any) -> None:
+        """Another scaler is updated: it may have taken this one's place."""
+        self._found_other(target)
 
     def _begin(self, scaler: Any) -> Watch:
         guard = self._scaling.agent.guard
@@ -149,7 +163,7 @@ class WatchedScaler:
     def _end(self) -> None:
         ends, self._ends = self._ends, True
         if ends:
-            self._scaling.boundary.scaler_updated(self.number)
+            self._scaling.boundary.scaler_updated(self.number, self._optimizers)
 
     def _take_over(self, other: Any) -> None:
         if self._kind.fits(other) and self._optimizers & self._kind.optimizers(other):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -23,15 +22,15 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from rangewatch.core.guard import Guard
-from rangewatch.recording.cost import Cost
-from rangewatch.recording.memory.layout import PHASE, PHASE_NUMBERS
+from rangewatch.recording.level import Cost
+from rangewatch.recording.mirror import PHASE, PHASE_NUMBERS, own_cells
 from rangewatch.recording.phase_times import BACKWARD, EXPOSED_COMM, FORWARD, OTHER, Spent
 
 SLICES = 1024
-"""Slices of one step that get an event, some 3 microseconds of the host each; a step of more is told by the host."""
+"""Slices of one step that get an event, some 3 microseconds of the host each; a step of more is timed by the host."""
 
 WAITING_STEPS = 256
-"""Steps that wait to be asked for, four full step buffers; the oldest is told by the host when there are more."""
+"""Steps that wait to be asked for, four full step buffers; the oldest is timed by the host when there are more."""
 
 
 class _Slice(NamedTuple):
@@ -93,15 +92,15 @@ class DeviceSlices:
 
     def take(self) -> list[tuple[int, dict[str, float]]]:
         """(step, series) of the steps that are done, in order, each once."""
-        found = []
+        late = []
         while self._waiting:
             first = self._waiting[0]
             is_done = not first.slices or self._is_broken or self._is_done(first)
             if not is_done and not self.is_ending and len(self._waiting) <= WAITING_STEPS:
                 break
             self._waiting.popleft()
-            found.append((first.step, self._series(first) if is_done else first.host))
-        return found
+            late.append((first.step, self._series(first) if is_done else first.host))
+        return late
 
     def _is_done(self, step: _Step) -> bool:
         try:
@@ -156,6 +155,7 @@ def of_device(device: torch.device) -> DeviceSlices | None:
 
 
 _now_ns = time.perf_counter_ns
+_COMPUTING = frozenset({FORWARD, BACKWARD})
 
 
 class ExposedSource(Protocol):
@@ -173,18 +173,22 @@ class PhaseClock:
     By the host's monotonic clock; with `device`, by events on that device's stream, which are read later.
     """
 
-    def __init__(self, cost: Cost, guard: Guard) -> None:
+    def __init__(self, cost: Cost, guard: Guard, cells: Any = None) -> None:
         self._cost, self._guard = cost, guard
         self.sources: list[ExposedSource] = []
         """While it is empty nobody knows of communication: its time is left in the phase it happened in."""
         self.device: DeviceSlices | None = None
         self.is_on = True
+        self.has_begun = False
+        """Whether the open step has had a forward or a backward."""
+        self.backward_count = 0
+        """Backwards that have begun."""
         self.seen = {OTHER}
         """Phases met so far. One that was never met is unknown and has no series; one met before may well be 0."""
         self.step_time_s: float | None = None
         """Of the last step, by the host's clock; None for the first, whose beginning nobody saw."""
-        self.position: Any = array("q", bytes(8 * (PHASE + 1)))
-        """The cells that say where this process is, see `recording.memory.layout`: the phase is kept there."""
+        self._cells: Any = own_cells() if cells is None else cells
+        """Say where this process is, see `recording.mirror`: the phase is kept there."""
         self._thread = get_ident()
         self._inside: list[tuple[str, str]] = []
         """Open phases, and what each counts as."""
@@ -202,7 +206,9 @@ class PhaseClock:
         is_recomputed = phase == FORWARD and self._inside and any(each == BACKWARD for each, _ in self._inside)
         counted = BACKWARD if is_recomputed else phase
         self._inside.append((phase, counted))
-        self.position[PHASE] = PHASE_NUMBERS[counted]
+        self.has_begun = self.has_begun or phase in _COMPUTING
+        self.backward_count += phase == BACKWARD
+        self._cells[PHASE] = PHASE_NUMBERS[counted]
         self.seen.add(counted)
         if self._cost.is_on:
             self._cost.add(now_ns)
@@ -216,7 +222,7 @@ class PhaseClock:
                 now_ns = _now_ns()
                 self._cut(now_ns)
                 del self._inside[depth:]
-                self.position[PHASE] = PHASE_NUMBERS[self._inside[-1][1]] if self._inside else 0
+                self._cells[PHASE] = PHASE_NUMBERS[self._inside[-1][1]] if self._inside else 0
                 if self._cost.is_on:
                     self._cost.add(now_ns)
                 return
@@ -255,8 +261,9 @@ class PhaseClock:
         # An exception may have left a phase open, so none outlasts the step; but a backward in which the optimizer
         # steps, perhaps in a thread of the engine's, ends by itself and where it began.
         self._inside = [each for each in self._inside if each[0] == BACKWARD]
-        self.position[PHASE] = PHASE_NUMBERS[BACKWARD] if self._inside else 0
+        self._cells[PHASE] = PHASE_NUMBERS[BACKWARD] if self._inside else 0
         self._spent = Spent()
+        self.has_begun = False
         if not self._inside:
             self._thread = get_ident()
         self._since_ns = self._began_ns = now_ns

@@ -17,7 +17,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
 import torch
@@ -27,20 +27,35 @@ from torch.utils.hooks import RemovableHandle
 
 from rangewatch.core.guard import Guard, Guarded
 from rangewatch.hooks.compiled import IS_SUPPORTED, CompiledCall, run_eagerly
+from rangewatch.hooks.model_hooks import KEY as READS_KEY
+from rangewatch.recording.observer import ForwardListener, StepReader
 from rangewatch.recording.phase_times import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER
 from rangewatch.steps import phase_clock
 from rangewatch.steps.end_hooks import watch_step
 from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss_scale import scalers_of
+from rangewatch.steps.passes import Passes
 from rangewatch.steps.phase_clock import PhaseClock
 from rangewatch.steps.scalers.base import has_method
 from rangewatch.steps.scalers.method_watch import Watch
+
+
+class CallListener(Protocol):
+    """Wants to know what the function was called with."""
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """It is called."""
+
+    def after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """It has returned."""
 
 
 class _Listener(NamedTuple):
     clock: PhaseClock
     enter: Guarded
     leave: Guarded
+    before: Guarded | None = None
+    after: Guarded | None = None
 
 
 class PhaseCall:
@@ -53,12 +68,18 @@ class PhaseCall:
         self._listeners: tuple[_Listener, ...] = ()
         """Replaced and never changed: another thread may be in the call."""
 
-    def add(self, clock: PhaseClock, guard: Guard) -> Callable[[], None]:
-        """Tell `clock` from here on; returns what ends that. A torch that has no such function is let be."""
+    def add(self, clock: PhaseClock, guard: Guard, calls: CallListener | None = None) -> Callable[[], None]:
+        """Report phases to `clock` and `calls` from here on; returns what ends that. A torch without such a function is
+        let be.
+
+        `calls` hears of calls by the thread that made it, the training thread.
+        """
         listener = _Listener(
             clock,
             Guarded(guard, self._phase, functools.partial(clock.enter, self._phase)),
             Guarded(guard, self._phase, functools.partial(clock.leave, self._phase)),
+            None if calls is None else Guarded(guard, self._phase, calls.before),
+            None if calls is None else Guarded(guard, self._phase, calls.after),
         )
         self._listeners = (*self._listeners, listener)
         self._install()
@@ -84,8 +105,14 @@ class PhaseCall:
             listeners = self._listeners
             for each in listeners:
                 each.enter()
+                if each.before is not None:
+                    each.before(args, kwargs)
             try:
-                return own(*args, **kwargs)
+                result = own(*args, **kwargs)
+                for each in listeners:
+                    if each.after is not None:
+                        each.after(args, kwargs)
+                return result
             finally:
                 for each in listeners:
                     each.leave()
@@ -103,7 +130,7 @@ CALLS = (
 """One object a process, as the classes are."""
 
 
-_BACKWARD_CALL = PhaseCall(torch.autograd, "backward", BACKWARD)
+BACKWARD_CALL = PhaseCall(torch.autograd, "backward", BACKWARD)
 _IN_GRAPH = {"input", "output", "grad_output"}
 
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -113,21 +140,35 @@ _is_grad_enabled = torch.is_grad_enabled
 
 def add_phases(
     agent: StepRecorder, model: nn.Module, optimizers: list[Any], scaler: Any, undo: contextlib.ExitStack
-) -> None:
-    """Tell the agent's clock of each phase; `undo` gets what takes the hooks away. Call it before the step's ends."""
+) -> ForwardPhases:
+    """Report each phase to the agent's clock; `undo` gets what takes the hooks away.
+
+    Call it before the step's ends, and `begin_step` of what it returns when the hooks that read are there.
+    """
     clock, guard = agent.phases, agent.guard
     clock.device = phase_clock.of_device(next(model.parameters()).device)
-    for call in (*CALLS, _BACKWARD_CALL):
+    for call in CALLS:
         undo.callback(call.add(clock, guard))
     is_traced = not _IN_GRAPH.isdisjoint(agent.recording.kinds)
-    forward = ForwardPhases(clock, guard, model, agent.in_forward, is_traced=is_traced)
+    forward = ForwardPhases(agent, model, agent.in_forward, is_traced=is_traced)
     undo.callback(forward.remove)
-    agent.observer.before_closing.append(forward.end_step)
+    agent.observer.step_readers.append(forward)
     for optimizer in optimizers:
-        watch_step(optimizer, *_around(CompiledCall, clock, guard), undo)
+        add_optimizer_phase(agent, optimizer, undo)
     for kind, each in scalers_of(scaler, optimizers):
         if kind.method != "step" and has_method(each, "step"):  # unscales, looks for Inf, and then steps the optimizer
             undo.callback(Watch(each, "step", *_around(Guarded, clock, guard)).remove)
+    return forward
+
+
+def add_backward(agent: StepRecorder, calls: CallListener, undo: contextlib.ExitStack) -> None:
+    """The same of backwards, of which `calls` hears too."""
+    undo.callback(BACKWARD_CALL.add(agent.phases, agent.guard, calls))
+
+
+def add_optimizer_phase(agent: StepRecorder, optimizer: Any, undo: contextlib.ExitStack) -> None:
+    """The same for one optimizer."""
+    watch_step(optimizer, *_around(CompiledCall, agent.phases, agent.guard), undo)
 
 
 def _around(hook: type[Guarded], clock: PhaseClock, guard: Guard) -> tuple[Guarded, Guarded]:
@@ -140,55 +181,88 @@ def _around(hook: type[Guarded], clock: PhaseClock, guard: Guard) -> tuple[Guard
     return hook(guard, OPTIMIZER, enter), hook(guard, OPTIMIZER, leave)
 
 
-class ForwardHook(CompiledCall):
-    """Forward hook or pre-hook. Evaluation is no phase of a training step.
+class ForwardHook(Guarded):
+    """Forward hook or pre-hook of the model. `body` gets the module, whether it is in `train()`, whether gradients are
+    on, and the arguments of the hook.
 
     In compiled code it is an operator in the graph, where `is_traced`: where there are others of ours already. Else it
-    would be the one that a CUDA graph cannot hold.
+    would be the one that a CUDA graph cannot hold. Without gradients in `eval()` nothing is read there, nor called.
     """
 
-    __slots__ = ("_is_traced",)
+    __slots__ = ("_compiled", "_is_traced")
 
-    def __init__(self, guard: Guard, body: Any, *, is_traced: bool) -> None:
+    def __init__(self, guard: Guard, body: Callable[..., None], *, is_traced: bool) -> None:
         super().__init__(guard, FORWARD, body)
         self._is_traced = IS_SUPPORTED and is_traced
+        self._compiled = {
+            (is_training, has_grad): CompiledCall(guard, FORWARD, partial(body, None, is_training, has_grad))
+            for is_training in (True, False)
+            for has_grad in (True, False)
+        }
 
     def __call__(self, *args: Any) -> None:
-        if args and not args[0].training and not _is_grad_enabled():
-            return
+        is_training, has_grad = args[0].training, _is_grad_enabled()
         if not _is_compiling():
-            Guarded.__call__(self)
-        elif self._is_traced and not _is_exporting():
-            CompiledCall.__call__(self)
+            super().__call__(args[0], is_training, has_grad, args)
+        elif self._is_traced and (is_training or has_grad) and not _is_exporting():
+            self._compiled[is_training, has_grad]()
 
 
 run_eagerly(ForwardHook.__call__)
 
 
-class ForwardPhases:
+class ForwardPhases(StepReader):
     """The forwards of the model; where nobody calls the model itself, as with Lightning's, those of its children."""
 
     def __init__(
-        self, clock: PhaseClock, guard: Guard, model: nn.Module, reported: list[Callable[[], None]], *, is_traced: bool
+        self, agent: StepRecorder, model: nn.Module, listeners: list[ForwardListener], *, is_traced: bool
     ) -> None:
-        self._clock, self._model, self._is_settled, self._reported = clock, ref(model), False, reported
-        self._before = ForwardHook(guard, self._begin, is_traced=is_traced)
-        self._after = ForwardHook(guard, partial(clock.leave, FORWARD), is_traced=is_traced)
+        self._clock, self._model, self._is_settled, self._listeners = agent.phases, ref(model), False, listeners
+        self._agent = agent
+        self._passes = Passes(agent.observer, agent.phases, agent.values)
+        self._before = ForwardHook(agent.guard, self._begin, is_traced=is_traced)
+        self._after = ForwardHook(agent.guard, self._end, is_traced=is_traced)
         self._handles: list[RemovableHandle] = []
+        self._ends: list[tuple[ref[nn.Module], int]] = []
+        """Modules whose forward hook is ours, and its key there."""
+        self._has_been_called = False
         self._hook(model)
 
-    def _begin(self) -> None:
-        self._clock.enter(FORWARD)
-        for each in tuple(self._reported):
-            each()
+    def _begin(self, module: nn.Module | None, is_training: bool, has_grad: bool, *hook: Any) -> None:
+        if not self._agent.observer.is_active:
+            return
+        if self._passes.begin(module, is_training=is_training, has_grad=has_grad):
+            for each in tuple(self._listeners):
+                each.forward_begins()
+        if not self._agent.observer.is_evaluating:
+            self._has_been_called = True
+            self._clock.enter(FORWARD)
+
+    def _end(self, module: nn.Module | None, is_training: bool, has_grad: bool, *hook: Any) -> None:
+        if not self._agent.observer.is_active:
+            return
+        if not self._agent.observer.is_evaluating:
+            self._clock.leave(FORWARD)
+        self._passes.end(hook[0][2] if hook and len(hook[0]) > 2 else None)
+
+    def begin_step(self, step: int) -> None:
+        """Other levels may have brought hooks that read what modules return: the pass ends after them."""
+        for reference, key in self._ends:
+            module = reference()
+            if module is not None:
+                ordered: Any = module._forward_hooks
+                hooks = list(ordered)
+                if READS_KEY in hooks and key in hooks and hooks.index(key) < hooks.index(READS_KEY):
+                    ordered.move_to_end(key)
 
     def end_step(self) -> None:
         """After the first step it is known whether the model itself is called."""
+        self._passes.end_step(self._agent.step)
         if self._is_settled:
             return
         self._is_settled = True
         model = self._model()
-        if model is not None and FORWARD not in self._clock.seen:
+        if model is not None and not self._has_been_called:
             for child in _called_children(model):
                 self._hook(child)
 
@@ -202,7 +276,9 @@ class ForwardPhases:
         if isinstance(module, torch.jit.ScriptModule) or getattr(module, "_compiled_call_impl", None) is not None:
             return  # the one runs no Python, the other would be compiled anew
         self._handles.append(module.register_forward_pre_hook(self._before, prepend=True))
-        self._handles.append(module.register_forward_hook(self._after, always_call=True))
+        after = module.register_forward_hook(self._after, always_call=True)
+        self._handles.append(after)
+        self._ends.append((ref(module), after.id))
 
 
 def _called_children(module: nn.Module) -> Iterator[nn.Module]:

@@ -1,4 +1,8 @@
-"""The wire format: `StreamHeader` and `Batch` records to bytes and back. No torch, no I/O; see docs/wire.md."""
+"""The wire format, shared with the server: `StreamHeader` and `Batch` records to bytes and back; see docs/wire.md.
+
+In: records, or bytes from anybody. Out: bytes, or records within bounds; what is damaged raises `WireError`. Never:
+torch, I/O, pickle.
+"""
 
 from rangewatch.wire.columns import Column, pack, unpack
 from rangewatch.wire.errors import WireError

@@ -32,16 +32,35 @@ class Column(msgspec.Struct, frozen=True, array_like=True):
     nbytes: int
 
 
-def pack(values: Array) -> tuple[Column, bytes]:
-    """Encode a numeric array of any shape, in C order; every value comes back exactly equal."""
+def pack_into(values: Array, blocks: list[bytes]) -> Column:
+    """Encode a numeric array of any shape, in C order, as one more block; every value comes back exactly equal."""
     flat = np.ascontiguousarray(values).reshape(-1)
     if flat.size and _is_constant(flat):
-        dtype = "i8" if flat.dtype.kind in "iu" else "f8"
-        return _column(dtype, "const", flat.size, flat[:1].astype(DTYPES[dtype]).tobytes())
-    if flat.dtype.kind == "i" and flat.size and _is_range(flat):
-        return _column("i8", "range", flat.size, np.array([flat[0], flat[1] - flat[0]], "<i8").tobytes())
-    narrow = _narrowest(flat)
-    return _column(narrow.dtype.str[1:], "shuffle", flat.size, _transposed(narrow, narrow.dtype.itemsize))
+        dtype, encoding = "i8" if flat.dtype.kind in "iu" else "f8", "const"
+        block = flat[:1].astype(DTYPES[dtype]).tobytes()
+    elif flat.dtype.kind == "i" and flat.size and _is_range(flat):
+        dtype, encoding = "i8", "range"
+        block = np.array([flat[0], flat[1] - flat[0]], "<i8").tobytes()
+    else:
+        narrow = flat  # what is narrow comes from an earlier unpack
+        if flat.dtype.kind in "iu" and flat.dtype not in _NARROW:
+            narrow = flat.astype("<i8")
+        elif flat.dtype not in _NARROW:
+            with np.errstate(over="ignore", invalid="ignore"):
+                for name in ("u1", "u2", "u4", "f4", "f8"):
+                    narrow = flat.astype(DTYPES[name])
+                    if name == "f8" or _same(narrow.astype(np.float64), flat):
+                        break
+        dtype, encoding = narrow.dtype.str[1:], "shuffle"
+        block = _transposed(narrow, narrow.dtype.itemsize)
+    blocks.append(block)
+    return Column(dtype, encoding, flat.size, len(block))
+
+
+def pack(values: Array) -> tuple[Column, bytes]:
+    """The same for one array by itself."""
+    blocks: list[bytes] = []
+    return pack_into(values, blocks), blocks[0]
 
 
 def unpack(column: Column, block: bytes | memoryview) -> Array:
@@ -79,10 +98,6 @@ def _transposed(values: Array, width: int) -> bytes:
     return result.tobytes()
 
 
-def _column(dtype: str, encoding: str, count: int, data: bytes) -> tuple[Column, bytes]:
-    return Column(dtype, encoding, count, len(data)), data
-
-
 def _is_constant(flat: Array) -> bool:
     if flat[0] != flat[-1] and flat[0] == flat[0]:
         return False
@@ -103,19 +118,6 @@ def _unpack_range(start_and_stride: Array, count: int) -> Array:
     if not (abs(start) < 2**62 and 0 < stride < 2**31 and count <= MAX_RANGE):
         raise WireError("bad_header", "range column out of bounds")
     return start + stride * np.arange(count, dtype=np.int64)
-
-
-def _narrowest(flat: Array) -> Array:
-    if flat.dtype in _NARROW:  # it came narrow from an earlier unpack
-        return flat
-    if flat.dtype.kind in "iu":
-        return flat.astype("<i8")
-    with np.errstate(over="ignore", invalid="ignore"):
-        for name in ("u1", "u2", "u4", "f4"):
-            narrow = flat.astype(DTYPES[name])
-            if _same(narrow.astype(np.float64), flat):
-                return narrow
-    return flat.astype("<f8")
 
 
 def _same(left: Array, right: Array) -> bool:

@@ -18,7 +18,11 @@ StepArray = NDArray[np.int64]
 # Most items of what a message brings, which decoding looks at before it takes memory for them.
 MAX_DIMS, MAX_VERSIONS, MAX_STATISTICS, MAX_TENSORS = 64, 1_000, 4_096, 200_000
 
-KINDS = ("output", "input", "grad_output", "weight", "grad", "reduced_grad", "update")
+MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+"""What optimizers keep of a parameter's gradients, by their own names for it."""
+
+# Stored rows are numbered by places in it: new kinds come last.
+KINDS = ("output", "input", "grad_output", "weight", "grad", "reduced_grad", "update", *MOMENTS)
 
 
 class Statistic(msgspec.Struct, frozen=True):
@@ -107,7 +111,7 @@ class Samples(msgspec.Struct, frozen=True):
 
     `source` names what they are rows of, `key` which one (a GPU's UUID), "" where there is one only. `times_ns`: (n,)
     int64 Unix time, ascending, ties allowed. `columns`: name -> (n,) float64, NaN where a value is unknown or not
-    supported. `about`: JSON facts, such as the names that a column refers to by number.
+    supported. `about`: JSON details, such as the names that a column refers to by number.
     """
 
     source: str

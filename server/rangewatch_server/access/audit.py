@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rangewatch_server.access.principals import Principal
-from rangewatch_server.core.errors import ApiError
-from rangewatch_server.store.engine import DatabaseError
+from rangewatch_server.core.errors import ApiError, DatabaseError
 from rangewatch_server.store.tokens import AccessStore
 
 logger = logging.getLogger("rangewatch.server")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rangewatch.core.command_parser import ERROR, CommandParser, command_parser
 from rangewatch_server.access.token_cli import DB_ENVIRONMENT, add_db, opened, shown_time, write_table
-from rangewatch_server.store.engine import DatabaseError
+from rangewatch_server.core.errors import DatabaseError
 from rangewatch_server.store.tokens import NoTables, Record
 
 LISTED = 50

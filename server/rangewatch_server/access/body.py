@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TypeVar
 
 import msgspec
+from anyio import fail_after
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
@@ -58,9 +58,19 @@ async def read_body(request: Request, most_bytes: int, taken: Taken | None = Non
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > most_bytes:
         raise _too_large(most_bytes)
+    parts: list[bytes] = []
+    size = 0
     try:
-        return await asyncio.wait_for(_read(request, most_bytes, taken), BODY_S)
-    except asyncio.TimeoutError:
+        with fail_after(BODY_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > most_bytes:
+                    raise _too_large(most_bytes)
+                if taken is not None:
+                    taken.take(len(part))
+                parts.append(part)
+        return b"".join(parts)
+    except TimeoutError:
         raise ApiError(408, "slow_body", f"body did not arrive within {BODY_S:.0f} s") from None
     except ClientDisconnect:
         raise ApiError(400, "disconnected", "the client went away before its body had arrived") from None
@@ -72,19 +82,6 @@ def decoded(body: bytes, shape: type[Shape]) -> Shape:
         return msgspec.json.decode(body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(422, "bad_parameter", f"the body cannot be read: {str(error)[:200]}") from None
-
-
-async def _read(request: Request, most_bytes: int, taken: Taken | None) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most_bytes:
-            raise _too_large(most_bytes)
-        if taken is not None:
-            taken.take(len(part))
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _too_large(most_bytes: int) -> ApiError:

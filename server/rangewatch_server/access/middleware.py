@@ -16,7 +16,7 @@ from rangewatch_server.access.audit import client_of, recorded
 from rangewatch_server.access.principals import ADMIN, INGEST, VIEW, Principal, Principals
 from rangewatch_server.access.rate_limits import RateLimit
 from rangewatch_server.core.errors import ApiError
-from rangewatch_server.settings import Settings, host_name, is_loopback, own_name
+from rangewatch_server.core.settings import Settings, host_name, is_loopback, own_name
 
 METRICS = "/metrics"
 PROBES = ("/healthz", "/readyz")  # asked by address, under any name; who asks so learns a status only
@@ -34,7 +34,7 @@ SECURITY_HEADERS = {
 READS = ("GET", "HEAD")
 INGEST_PATH = "/api/v1/ingest"
 BACKUP_PATH = "/api/v1/backup"
-WHO_PATH = "/api/v1/access"  # told to strangers, too: that they are
+WHO_PATH = "/api/v1/access"  # shown to strangers, too: that they are
 ADMIN_READS = (BACKUP_PATH, "/api/v1/prune", "/api/v1/audit")
 OUR_PAGES = ("same-origin", "none")  # none: typed, or a bookmark
 
@@ -81,8 +81,8 @@ class AccessMiddleware:
         principal = self.principals.find(headers) or await self.principals.find_fresh(headers)
         if principal is None:
             is_wrong = "authorization" in headers
-            said = "that token is not known here, or was revoked" if is_wrong else "a token is needed"
-            raise ApiError(401, "unauthorized", f"{said}: Authorization: Bearer TOKEN")
+            message = "that token is not known here, or was revoked" if is_wrong else "a token is needed"
+            raise ApiError(401, "unauthorized", f"{message}: Authorization: Bearer TOKEN")
         if role not in principal.roles:
             may = " and ".join(sorted(principal.roles))
             raise ApiError(403, "forbidden", f"the token {principal.name!r} has the role {may}; this needs {role}")

@@ -19,8 +19,8 @@ import msgspec
 from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers
 
-from rangewatch_server.settings import Settings, host_port, is_loopback
-from rangewatch_server.store.engine import DatabaseError
+from rangewatch_server.core.errors import DatabaseError
+from rangewatch_server.core.settings import Settings, host_port, is_loopback
 from rangewatch_server.store.tokens import AccessStore, Session, Stored, Token, digest_of
 
 logger = logging.getLogger("rangewatch.server")
@@ -31,7 +31,7 @@ ROLES = (INGEST, VIEW, ADMIN)
 MAX_COOKIES = 20  # of our name in one request: each costs a digest
 SERVER_TOKEN = "--token"  # noqa: S105 - the name that the audit has for it
 POLL_S = 1.0
-LOOK_S = 0.25  # between two looks for unknown secrets: anybody may send such
+REFRESH_S = 0.25  # between two looks for unknown secrets: anybody may send such
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Principals:
         self._tokens: dict[str, Token] = {}
         self._sessions: dict[str, Session] = {}
         self._had_tokens = False
-        self._looked_s = -LOOK_S
+        self._refreshed_s = -REFRESH_S
         self._limiter = CapacityLimiter(1)
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -69,12 +69,12 @@ class Principals:
     def load(self) -> None:
         """Read all now. Raises `DatabaseError`."""
         with self._lock:  # an older answer must not come after a newer one
-            found = self.store.read()
-            changed = found != self._stored
-            live = {each.digest: each for each in found.tokens if each.revoked_ns is None}
-            self._tokens, self._sessions = live, {each.digest: each for each in found.sessions}
-            self._stored = found
-            self._had_tokens = self._had_tokens or bool(found.tokens)
+            stored = self.store.read()
+            changed = stored != self._stored
+            live = {each.digest: each for each in stored.tokens if each.revoked_ns is None}
+            self._tokens, self._sessions = live, {each.digest: each for each in stored.sessions}
+            self._stored = stored
+            self._had_tokens = self._had_tokens or bool(stored.tokens)
         if changed:
             self.on_change()
 
@@ -100,40 +100,40 @@ class Principals:
         if not self.need_token:
             return LOCAL
         secret, cookies = _secrets(headers)
-        found = self.of_token(secret) if secret else None
-        return found or next(filter(None, map(self.of_cookie, cookies)), None)
+        principal = self.of_token(secret) if secret else None
+        return principal or next(filter(None, map(self.of_cookie, cookies)), None)
 
     async def find_fresh(self, headers: Headers) -> Principal | None:
         """As `find`, after a look for what other processes may have made a moment ago."""
         if any(_secrets(headers)):
-            await self.look()
+            await self.refresh()
         return self.find(headers)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read all again, unless somebody just did."""
-        if time.monotonic() - self._looked_s >= LOOK_S:
-            self._looked_s = time.monotonic()
+        if time.monotonic() - self._refreshed_s >= REFRESH_S:
+            self._refreshed_s = time.monotonic()
             await to_thread.run_sync(self._load, limiter=self._limiter)
 
     def of_token(self, secret: str) -> Principal | None:
         """Whose token it is."""
-        found = self._tokens.get(digest_of(secret))
-        if found is not None:
-            return Principal(found.name, _implied(found.roles), found.id)
+        token = self._tokens.get(digest_of(secret))
+        if token is not None:
+            return Principal(token.name, _implied(token.roles), token.id)
         if self.settings.token and hmac.compare_digest(secret.encode("utf-8", "replace"), self.settings.token.encode()):
             return Principal(SERVER_TOKEN, EVERYTHING)
         return None
 
     def of_cookie(self, cookie: str) -> Principal | None:
         """Whose session it is."""
-        found = self._sessions.get(digest_of(cookie))
-        if found is None or found.expires_ns <= time.time_ns():
+        session = self._sessions.get(digest_of(cookie))
+        if session is None or session.expires_ns <= time.time_ns():
             return None
-        if found.token_id is None:
-            is_ours = bool(self.settings.token) and hmac.compare_digest(found.proof, self.proof(cookie))
-            return Principal(SERVER_TOKEN, EVERYTHING, None, found.digest) if is_ours else None
-        token = next((each for each in self._tokens.values() if each.id == found.token_id), None)
-        return None if token is None else Principal(token.name, _implied(token.roles), token.id, found.digest)
+        if session.token_id is None:
+            is_ours = bool(self.settings.token) and hmac.compare_digest(session.proof, self.proof(cookie))
+            return Principal(SERVER_TOKEN, EVERYTHING, None, session.digest) if is_ours else None
+        token = next((each for each in self._tokens.values() if each.id == session.token_id), None)
+        return None if token is None else Principal(token.name, _implied(token.roles), token.id, session.digest)
 
     def proof(self, cookie: str) -> str:
         """Binds a session to --token: keyed by the cookie, which is not stored, so that nobody can guess from it."""

@@ -15,8 +15,9 @@ from alembic.migration import MigrationContext
 
 from rangewatch.core.command_parser import ERROR, CommandParser, command_parser
 from rangewatch_server.access.principals import ROLES
-from rangewatch_server.settings import Settings
-from rangewatch_server.store.engine import DatabaseError, open_database
+from rangewatch_server.core.errors import DatabaseError
+from rangewatch_server.core.settings import Settings
+from rangewatch_server.store.engine import open_database
 from rangewatch_server.store.tokens import AccessStore, NoTables, Token, digest_of
 
 PREFIX = "rangewatch_"  # so that what looks for secrets in repositories and logs knows one
@@ -132,15 +133,15 @@ def _tokens(store: AccessStore, db: str) -> tuple[Token, ...]:
 
 def _list(store: AccessStore, _: argparse.Namespace) -> int:
     try:
-        found = store.read()
+        stored = store.read()
     except NoTables:
-        found = None
-    if found is None or not found.tokens:
+        stored = None
+    if stored is None or not stored.tokens:
         sys.stdout.write("There is no token: rangewatch token create NAME --role view\n")
         return 0
     rows = [("NAME", "ROLES", "CREATED", "BROWSERS", "REVOKED")]
-    for each in found.tokens:
-        sessions = sum(session.token_id == each.id for session in found.sessions)
+    for each in stored.tokens:
+        sessions = sum(session.token_id == each.id for session in stored.sessions)
         revoked = "" if each.revoked_ns is None else shown_time(each.revoked_ns)
         rows.append((each.name, ", ".join(each.roles), shown_time(each.created_ns), str(sessions), revoked))
     write_table(rows)

@@ -79,14 +79,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def given(self, run: str) -> dict[str, RuleTable]:
         """What the file says for a run of this name, by rule."""
-        found: dict[str, RuleTable] = {}
+        tables: dict[str, RuleTable] = {}
         fitting = [each for pattern, each in self.runs.items() if fnmatch.fnmatchcase(run, pattern)]
         parts: list[Config | Run] = [self, *fitting]
         for part in parts:
             if part.preset:
-                merge(found, presets.BY_NAME[part.preset].thresholds)
-            merge(found, part.rules)
-        return found
+                merge(tables, presets.BY_NAME[part.preset].thresholds)
+            merge(tables, part.rules)
+        return tables
 
     @property
     def targets(self) -> tuple[Webhook | Email, ...]:
@@ -99,10 +99,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(ipaddress.ip_network(each, strict=False) for each in self.allow_networks)
 
 
-def merge(found: dict[str, RuleTable], more: Mapping[str, Mapping[str, bool | int | float]]) -> None:
+def merge(tables: dict[str, RuleTable], more: Mapping[str, Mapping[str, bool | int | float]]) -> None:
     """Put `more` over what is there."""
     for name, values in more.items():
-        found[name] = {**found.get(name, {}), **values}
+        tables[name] = {**tables.get(name, {}), **values}
 
 
 def read(path: str) -> Config:

@@ -38,7 +38,7 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 5.0, 1_800.0
 """Pauses double: ten attempts take about an hour and a half, in which a chat or mail server may be down."""
 
 AT_ONCE = 20
-LOOK_EVERY_S = 60.0
+POLL_EVERY_S = 60.0
 JOIN_S = 3.0
 SMTP_TIMEOUT_S = 20.0
 CLAIM_S = 300.0
@@ -85,19 +85,16 @@ class Delivery:
         """Send one now. Raises `SafeHttpError`."""
         if isinstance(target, Email):
             _mail(target, message.as_email(notice, target), self.config)
-        else:
-            _post(target, notice, self.config)
+            return
+        body = message.as_slack(notice) if target.format == "slack" else message.as_json(notice)
+        headers = {"Content-Type": "application/json", "User-Agent": "Rangewatch", **target.headers}
+        status = safe_http.post(target.url, body, headers, self.config.networks)
+        if not 200 <= status < 300:
+            raise SafeHttpError(f"{target.name} answered {status}")
 
     def test_notice(self) -> Notice:
         """What the test button sends."""
         return Notice("test", 0, "test", 0, message.test_finding(), self.page_url, time.time_ns())
-
-    def notice(self, due: Any, row: Any) -> Notice:
-        """What is said of an alert's row."""
-        found = msgspec.json.decode(row.finding, type=Finding)
-        url = f"{self.page_url}/runs/{row.run_id}/alerts?key={row.id}"
-        time_ns = row.opened_ns if due.what == "opened" else row.resolved_ns
-        return Notice(due.what, row.id, row.run, row.run_id, found, url, time_ns or time.time_ns())
 
 
 class _Line:
@@ -113,7 +110,7 @@ class _Line:
 
     def _work(self) -> None:
         while not self._all.has_ended:
-            self.wake.wait(LOOK_EVERY_S)
+            self.wake.wait(POLL_EVERY_S)
             self.wake.clear()
             try:
                 while not self._all.has_ended and self._send_due():
@@ -124,7 +121,7 @@ class _Line:
                 if not self._all.has_ended:
                     logger.error("alerts are not sent: a fault of the database: %s", str(error).splitlines()[0])
             except Exception:
-                logger.exception("alerts are not sent; it is tried again in %.0f s", LOOK_EVERY_S)
+                logger.exception("alerts are not sent; it is tried again in %.0f s", POLL_EVERY_S)
 
     def _send_due(self) -> int:
         """Send what is due now; how many that were."""
@@ -133,29 +130,32 @@ class _Line:
         with self._all.queries.read() as reader:
             until_ns = time.time_ns() - int(GONE_S * 1e9 if name is None else 0)
             due = alerts.waiting(reader.connection, until_ns, AT_ONCE, name, known)
-            rows = {row.id: alerts.one(reader.connection, row.alert_id) for row in due}
         for each in due:
             if self._all.has_ended:
                 break
-            if self._is_ours(each):
-                self._try(each, rows[each.id])
+            if not self._is_ours(each):
+                continue
+            if self._target is None:
+                self._done(each.id, "the target is no longer in the file of --alerts")
+                continue
+            if each.run is None:
+                self._done(each.id, "the run was deleted")
+                continue
+            finding = msgspec.json.decode(each.finding, type=Finding)
+            url = f"{self._all.page_url}/runs/{each.run_id}/alerts?key={each.alert_id}"
+            time_ns = (each.opened_ns if each.what == "opened" else each.resolved_ns) or time.time_ns()
+            notice = Notice(each.what, each.alert_id, each.run, each.run_id, finding, url, time_ns)
+            try:
+                self._all.send(self._target, notice)
+            except SafeHttpError as error:
+                self._failed(each, str(error))
+            else:
+                self._done(each.id, "")
         return len(due)
 
     def _is_ours(self, due: Any) -> bool:
         until_ns = time.time_ns() + int(CLAIM_S * 1e9)
         return self._all.jobs(lambda connection: alerts.claimed(connection, due.id, due.next_ns, until_ns))
-
-    def _try(self, due: Any, row: Any) -> None:
-        if self._target is None or row is None:
-            gone = "the target is no longer in the file of --alerts" if self._target is None else "the run was deleted"
-            self._done(due.id, gone)
-            return
-        try:
-            self._all.send(self._target, self._all.notice(due, row))
-        except SafeHttpError as error:
-            self._failed(due, str(error))
-        else:
-            self._done(due.id, "")
 
     def _done(self, delivery_id: int, error: str) -> None:
         self._all.metrics.alert_sent("given_up" if error else "sent")
@@ -177,16 +177,8 @@ class _Line:
         again.start()
 
 
-def _post(target: Webhook, notice: Notice, config: Config) -> None:
-    body = message.as_slack(notice) if target.format == "slack" else message.as_json(notice)
-    headers = {"Content-Type": "application/json", "User-Agent": "Rangewatch", **target.headers}
-    status = safe_http.post(target.url, body, headers, config.networks)
-    if not 200 <= status < 300:
-        raise SafeHttpError(f"{target.name} answered {status}")
-
-
 def _mail(target: Email, letter: EmailMessage, config: Config) -> None:
-    """Raises `SafeHttpError`. The address is looked at as a webhook's is."""
+    """Raises `SafeHttpError`. The address is examined as a webhook's is."""
     password = os.environ.get(target.password_env, "") if target.password_env else ""
     if target.user and not password:
         raise SafeHttpError(f"the environment variable {target.password_env or 'password_env'} holds no password")
@@ -214,7 +206,7 @@ def _connected(target: Email, address: str) -> smtplib.SMTP:
 
 
 class _Plain(smtplib.SMTP):
-    """Connects to an address that was looked at, whatever its name says a moment later."""
+    """Connects to an address that was examined, whatever its name says a moment later."""
 
     def __init__(self, address: str, host: str, context: ssl.SSLContext) -> None:
         super().__init__(timeout=SMTP_TIMEOUT_S)

@@ -1,25 +1,24 @@
-"""Looks at runs that have changed, as often as the rules' cost allows, and keeps their alerts. One thread.
+"""Evaluates the rules on runs that have changed, as often as the rules' cost allows, and opens and resolves alerts.
 
-Rules may take at most `SHARE` of a core: after a look that took t seconds of it the next one waits t / SHARE, however
-many runs there are. A look changes nothing of what agents and pages see but alerts, and waits for nobody.
+One thread. Rules may take at most `SHARE` of a core: after an evaluation that took t seconds of it the next one waits
+t / SHARE, however many runs there are. Only alerts change by it, and it waits for nobody.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from rangewatch_server.alerts import lifecycle
 from rangewatch_server.alerts.config import Config, RuleTable, merge
-from rangewatch_server.alerts.lifecycle import Change, Open
 from rangewatch_server.alerts.silences import Silence, silenced
 from rangewatch_server.core.deadline import TimeLimitReached, limited
 from rangewatch_server.core.metrics import Metrics
@@ -29,10 +28,64 @@ from rangewatch_server.ingest.writer import Busy, Unavailable, Writer
 from rangewatch_server.maintenance.jobs import QueuedJobs, Stopped
 from rangewatch_server.query.reader import Queries, Rank, RunReader
 from rangewatch_server.rules import Finding
-from rangewatch_server.rules.diagnosis import Diagnosis, diagnose
+from rangewatch_server.rules.diagnosis import Diagnosis, RulePace, diagnose
 from rangewatch_server.rules.rule import SEVERITIES
 from rangewatch_server.store import alerts
 from rangewatch_server.store.alerts import NewAlert
+
+GONE_AFTER = 3
+"""Evaluations in a row that must lack a finding until its alert is over: one that flickers stays one alert."""
+
+
+class Open(msgspec.Struct):
+    """An alert that stands. `missing`: evaluations in a row at which its finding was not there."""
+
+    id: int
+    finding: Finding
+    missing: int = 0
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What one evaluation changes: findings that open, alerts whose finding reads otherwise, alerts that are over."""
+
+    opened: tuple[tuple[str, Finding], ...]
+    changed: tuple[tuple[int, Finding], ...]
+    resolved: tuple[int, ...]
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nothing is to be written."""
+        return not (self.opened or self.changed or self.resolved)
+
+
+def identity(finding: Finding) -> str:
+    """Which finding this is: the same one at a later step, with other numbers, has the same identity."""
+    parts = (finding.rule, finding.rank, finding.tensor, finding.kind, finding.subject)
+    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def compare(standing: Mapping[str, Open], findings: Iterable[Finding], failed: Container[str] = ()) -> Change:
+    """Compare what stands, by identity, with what was found now; counts what is missing.
+
+    `failed`: rules that could not be applied. Whether their findings are still there is unknown, so their alerts stay.
+    """
+    now: dict[str, Finding] = {}
+    for each in findings:
+        now.setdefault(identity(each), each)
+    opened = tuple((key, finding) for key, finding in now.items() if key not in standing)
+    changed: list[tuple[int, Finding]] = []
+    resolved: list[int] = []
+    for key, alert in standing.items():
+        finding = now.get(key)
+        if finding is None and alert.finding.rule in failed:
+            continue
+        alert.missing = 0 if finding is not None else alert.missing + 1
+        if finding is not None and finding != alert.finding:
+            changed.append((alert.id, finding))
+        elif alert.missing >= GONE_AFTER:
+            resolved.append(alert.id)
+    return Change(opened, tuple(changed), tuple(resolved))
+
 
 logger = logging.getLogger("rangewatch.server")
 
@@ -40,13 +93,13 @@ SHARE = 0.015
 """Of one core, at most. The aim for all rules is 5 % of the server's time, 0.37 of a core with 200 ranks."""
 
 EVERY_S = 2.0
-"""Between two looks at one run, at least."""
+"""Between two evaluations of one run, at least."""
 
 REWRITE_S = 10.0
 """Between two writes of an alert whose numbers change all the time."""
 
 LIVE_EVERY_S = 15.0
-"""Between two looks at a live run that tells nothing."""
+"""Between two evaluations of a live run that sends nothing."""
 
 JOIN_S = 3.0
 READ_LIMIT_S = 10.0
@@ -83,13 +136,13 @@ class Evaluator:
     def changed(self, changes: Iterable[Changed]) -> None:
         """Runs that have news. From any thread; it does not wait."""
         for each in changes:
-            self._look_in(each.run, EVERY_S)
+            self._evaluate_in(each.run, EVERY_S)
         self._wake.set()
 
     def _has_ended(self) -> bool:
         return self._ended.is_set()
 
-    def _look_in(self, run_id: int, seconds: float) -> None:
+    def _evaluate_in(self, run_id: int, seconds: float) -> None:
         """Have the run looked at so many seconds from now, or sooner if it is to be already."""
         at_s = time.monotonic() + seconds
         with self._lock:
@@ -123,7 +176,7 @@ class Evaluator:
     def _guarded(self, run_id: int) -> None:
         """Whatever fails here, the thread lives and looks again when the run has news."""
         try:
-            self.look(run_id)
+            self.evaluate(run_id)
         except Stopped:
             return
         except TimeLimitReached:
@@ -136,7 +189,7 @@ class Evaluator:
         except Exception:
             logger.exception("alerts of run %d failed", run_id)
 
-    def look(self, run_id: int) -> Diagnosis | None:
+    def evaluate(self, run_id: int) -> Diagnosis | None:
         """Apply the rules to a run and bring its alerts up to date; None when it is gone."""
         with self.queries.read() as reader, limited(reader.connection, READ_LIMIT_S):
             run = reader.run(run_id)
@@ -144,52 +197,53 @@ class Evaluator:
                 self._runs.pop(run_id, None)
                 return None
             mine = self._runs.get(run_id) or _known(run)
-            found = diagnose(run, None, thresholds_of(run, self.config))
             is_live = any(run.is_live(rank) for rank in run.ranks.values())
+            pace = mine.pace if is_live else None  # what is said of a run that has ended is whole
+            diagnosis = diagnose(run, None, thresholds_of(run, self.config), pace=pace)
             takers = tuple(number for number, rank in sorted(run.ranks.items()) if _takes_alerts(run, rank))
             size = max((rank.info.world_size for rank in run.ranks.values()), default=0)
             quiet = [Silence(**row._mapping) for row in alerts.silences(run.connection, run.now_ns)]
         self._runs[run_id], mine.is_live = mine, is_live
-        change = mine.changed(found.findings, found.failed)
+        change = mine.changed(diagnosis.findings, diagnosis.failed)
         if not change.is_nothing:
-            reported = self._write(run_id, mine, change, quiet, found.stop - 1)
+            reported = self._write(run_id, mine, change, quiet, diagnosis.stop - 1)
             for each in reported if takers else ():
                 self._emit_to_ranks(Ask(run_id, _command(each), takers, size))
         self._count()
         if any(each.missing for each in mine.standing.values()):
-            self._look_in(run_id, EVERY_S)
-        elif is_live:  # a rank's silence is no news that anything tells
-            self._look_in(run_id, LIVE_EVERY_S)
+            self._evaluate_in(run_id, EVERY_S)
+        elif is_live:  # a rank's silence says nothing of it
+            self._evaluate_in(run_id, LIVE_EVERY_S)
         else:
             self._runs.pop(run_id, None)  # of thousands that have ended nothing is kept; the rows are read again
-        return found
+        return diagnosis
 
     def _count(self) -> None:
         """Alerts of live runs, for /metrics: of one that has ended nobody can do anything."""
         live = [alert.finding for run in self._runs.values() if run.is_live for alert in run.standing.values()]
-        self.metrics.open_alerts(Counter((found.rule, found.severity) for found in live))
+        self.metrics.open_alerts(Counter((finding.rule, finding.severity) for finding in live))
 
     def _write(self, run_id: int, mine: _Run, change: Change, quiet: Sequence[Silence], step: int) -> list[Finding]:
         """Findings that have opened now and are not silenced."""
         now_ns = time.time_ns()
-        reported = [(key, found, silenced(quiet, run_id, found, now_ns) is None) for key, found in change.opened]
+        reported = [(key, finding, silenced(quiet, run_id, finding, now_ns) is None) for key, finding in change.opened]
         opened = self.jobs(lambda connection: self._rows(connection, run_id, change, reported, now_ns, step))
-        for key, found, alert_id in opened:
-            mine.standing[key] = Open(alert_id, found)
+        for key, finding, alert_id in opened:
+            mine.standing[key] = Open(alert_id, finding)
         if len(opened) < len(change.opened):  # another server has opened some: its rows are read at the next look
             self._runs.pop(run_id, None)
         mine.forget(change.resolved)
         mine.rewritten(change.changed)
         self.wake_delivery()
         new = {key for key, _, _ in opened}
-        return [found for key, found, is_reported in reported if is_reported and key in new]
+        return [finding for key, finding, is_reported in reported if is_reported and key in new]
 
     def _emit_to_ranks(self, ask: Ask) -> None:
-        """Those that were attached with `on_alert`. One that is too busy to be told is told by the page alone."""
+        """Those that were attached with `on_alert`. One that is too busy is informed by the page alone."""
         try:
             self.jobs.writer.command(ask).result()
         except (Busy, CommandRefused, Refused, Unavailable) as error:
-            logger.warning("the ranks of run %d are not told of an alert: %s", ask.run_id, error)
+            logger.warning("the ranks of run %d are not informed of an alert: %s", ask.run_id, error)
 
     def _rows(
         self, connection: Connection, run_id: int, change: Change, reported: Sequence[tuple[str, Finding, bool]],
@@ -197,22 +251,22 @@ class Evaluator:
     ) -> list[tuple[str, Finding, int]]:  # fmt: skip
         """What is written, in one transaction: an alert is never there without what is to be sent of it."""
         opened: list[tuple[str, Finding, int]] = []
-        for key, found, is_reported in reported:
-            alert_id = alerts.open_alert(connection, run_id, _row(key, found), now_ns)
+        for key, finding, is_reported in reported:
+            alert_id = alerts.open_alert(connection, run_id, _row(key, finding), now_ns)
             if alert_id is not None:
-                opened.append((key, found, alert_id))
-                targets = self._targets(found) if is_reported else []
+                opened.append((key, finding, alert_id))
+                targets = self._targets(finding) if is_reported else []
                 alerts.deliver(connection, alert_id, targets, "opened", now_ns)
-        for alert_id, found in change.changed:
-            alerts.change_alert(connection, alert_id, _row(lifecycle.identity(found), found))
+        for alert_id, finding in change.changed:
+            alerts.change_alert(connection, alert_id, _row(identity(finding), finding))
         for alert_id in alerts.resolve(connection, change.resolved, now_ns, step):
             alerts.deliver_end(connection, alert_id, self._ends(), now_ns)
         if change.resolved:
             alerts.trim(connection, run_id)
         return opened
 
-    def _targets(self, found: Finding) -> list[str]:
-        importance = SEVERITIES.index(found.severity)
+    def _targets(self, finding: Finding) -> list[str]:
+        importance = SEVERITIES.index(finding.severity)
         return [each.name for each in self.config.targets if importance <= SEVERITIES.index(each.severity)]
 
     def _ends(self) -> list[str]:
@@ -224,25 +278,27 @@ class _Run:
 
     def __init__(self, standing: dict[str, Open]) -> None:
         self.standing, self.is_live = standing, True
+        self.pace = RulePace()
         self._written_s: dict[int, float] = {}
 
     def changed(self, findings: Sequence[Finding], failed: Container[str]) -> Change:
         """What this look changes; an alert whose numbers change all the time only now and then."""
-        change = lifecycle.look(self.standing, findings, failed)
+        change = compare(self.standing, findings, failed)
         now_s = time.monotonic()
         severities = {alert.id: alert.finding.severity for alert in self.standing.values()}
         due = tuple(
-            (alert_id, found)
-            for alert_id, found in change.changed
-            if found.severity != severities[alert_id] or now_s - self._written_s.get(alert_id, -REWRITE_S) >= REWRITE_S
+            (alert_id, finding)
+            for alert_id, finding in change.changed
+            if finding.severity != severities[alert_id]
+            or now_s - self._written_s.get(alert_id, -REWRITE_S) >= REWRITE_S
         )
         return msgspec.structs.replace(change, changed=due)
 
     def rewritten(self, changed: Iterable[tuple[int, Finding]]) -> None:
         """These were written now."""
         by_id = {alert.id: alert for alert in self.standing.values()}
-        for alert_id, found in changed:
-            by_id[alert_id].finding = found
+        for alert_id, finding in changed:
+            by_id[alert_id].finding = finding
             self._written_s[alert_id] = time.monotonic()
 
     def forget(self, resolved: Sequence[int]) -> None:
@@ -256,12 +312,12 @@ def _takes_alerts(run: RunReader, rank: Rank) -> bool:
     return rank.info.takes_alerts and run.is_live(rank)
 
 
-def _command(found: Finding) -> dict[str, Any]:
+def _command(finding: Finding) -> dict[str, Any]:
     """What the ranks are sent (docs/wire.md)."""
     names = ("rule", "severity", "rank", "step", "kind")
-    alert = {name: getattr(found, name) for name in names}
-    tensor = None if found.tensor is None else found.tensor[:MOST_NAME]
-    return {"kind": "alert", "alert": alert | {"tensor": tensor, "summary": found.summary[:MOST_SUMMARY]}}
+    alert = {name: getattr(finding, name) for name in names}
+    tensor = None if finding.tensor is None else finding.tensor[:MOST_NAME]
+    return {"kind": "alert", "alert": alert | {"tensor": tensor, "summary": finding.summary[:MOST_SUMMARY]}}
 
 
 def _known(run: RunReader) -> _Run:
@@ -270,14 +326,14 @@ def _known(run: RunReader) -> _Run:
     return _Run({row.identity: Open(row.id, msgspec.json.decode(row.finding, type=Finding)) for row in rows})
 
 
-def _row(key: str, found: Finding) -> NewAlert:
-    return NewAlert(key, found.rule, found.severity, found.step, msgspec.json.encode(found))
+def _row(key: str, finding: Finding) -> NewAlert:
+    return NewAlert(key, finding.rule, finding.severity, finding.step, msgspec.json.encode(finding))
 
 
 def thresholds_of(run: RunReader, config: Config) -> dict[str, RuleTable]:
     """What the file says for the run, and over it what was set in the page."""
-    found = config.given(run.name)
+    tables = config.given(run.name)
     given = alerts.thresholds(run.connection, run.id)
     if given is not None:
-        merge(found, msgspec.json.decode(given, type=dict[str, RuleTable]))
-    return found
+        merge(tables, msgspec.json.decode(given, type=dict[str, RuleTable]))
+    return tables

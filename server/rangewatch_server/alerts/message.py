@@ -30,12 +30,12 @@ class Notice(msgspec.Struct, frozen=True):
 
 def as_json(notice: Notice) -> bytes:
     """The body of a webhook of format `json`: docs/alerts.md."""
-    found = notice.finding
+    finding = notice.finding
     return msgspec.json.encode({
         "version": 1, "event": notice.what, "alert": notice.alert, "run": notice.run, "run_id": notice.run_id,
-        "url": notice.url, "time_ns": notice.time_ns, "rule": found.rule, "severity": found.severity,
-        "rank": found.rank, "step": found.step, "tensor": found.tensor, "kind": found.kind, "summary": found.summary,
-        "evidence": found.evidence, "remedy": found.remedy,
+        "url": notice.url, "time_ns": notice.time_ns, "rule": finding.rule, "severity": finding.severity,
+        "label": rules.label(finding), "rank": finding.rank, "step": finding.step, "tensor": finding.tensor,
+        "kind": finding.kind, "summary": finding.summary, "evidence": finding.evidence, "remedy": finding.remedy,
     })  # fmt: skip
 
 
@@ -61,13 +61,17 @@ def as_email(notice: Notice, mail: Email) -> EmailMessage:
 def title(notice: Notice) -> str:
     """One line: what, how bad, in which run."""
     word = {"opened": notice.finding.severity, "resolved": "resolved", "test": "test"}[notice.what]
-    return _plain(f"[{word}] {notice.run}: {notice.finding.rule.replace('_', ' ')}")
+    return _plain(f"[{word}] {notice.run}: {rules.label(notice.finding)}")
 
 
 def _lines(notice: Notice) -> list[str]:
-    found = notice.finding
-    lines = [found.summary, *(f"- {each}" for each in found.evidence), *(f"- then: {each}" for each in found.path)]
-    for remedy in found.remedy:
+    finding = notice.finding
+    lines = [
+        finding.summary,
+        *(f"- {each}" for each in finding.evidence),
+        *(f"- then: {each}" for each in finding.path),
+    ]
+    for remedy in finding.remedy:
         lines += [f"Try: {remedy.text}", *(f"    {line}" for line in remedy.code.splitlines())]
     shown = [_plain(line) for line in lines[:MOST_LINES]]
     return [*shown, f"... and {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else shown
@@ -90,14 +94,15 @@ def test_finding() -> Finding:
     return Finding(rule="test", severity="info", summary="This is a test: alerts of Rangewatch arrive here.")
 
 
-def facts_of(row: Any) -> dict[str, Any]:
+def shown_of(row: Any) -> dict[str, Any]:
     """An alert's row as the API shows it (docs/api.md)."""
     shown = ("id", "run_id", "run", "opened_ns", "resolved_ns", "resolved_step", "acknowledged_ns", "acknowledged_by")
-    return {name: getattr(row, name) for name in shown} | {"finding": _found(row)}
+    finding = _finding(row)
+    return {name: getattr(row, name) for name in shown} | {"label": rules.label(finding), "finding": finding}
 
 
-def _found(row: Any) -> Finding:
+def _finding(row: Any) -> Finding:
     """As stored, but for its links: pages move, and a restored run may have another number."""
-    found = msgspec.json.decode(row.finding, type=Finding)
-    rule = rules.BY_NAME.get(found.rule)
-    return found if rule is None else msgspec.structs.replace(found, links=rule.links(row.run_id, found))
+    finding = msgspec.json.decode(row.finding, type=Finding)
+    rule = rules.BY_NAME.get(finding.rule)
+    return finding if rule is None else msgspec.structs.replace(finding, links=rule.links(row.run_id, finding))

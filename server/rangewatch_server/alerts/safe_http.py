@@ -85,10 +85,10 @@ def post(url: str, body: bytes, headers: Mapping[str, str], allowed: Sequence[Ne
 def resolve(target: Target, allowed: Sequence[Network] = ()) -> Address:
     """The one address to connect to. Raises `SafeHttpError` when any that the name has may not be reached."""
     try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise SafeHttpError(f"{target.host} has no address") from None
-    addresses = [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found]
+    addresses = [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in entries]
     for address in addresses:
         if not may_reach(address, allowed):
             raise SafeHttpError(f"{target.host} is {address}, which is not public; the server's operator may allow it")
@@ -127,31 +127,24 @@ def _exchange(target: Target, address: Address, body: bytes, headers: Mapping[st
         ends = threading.Timer(TIMEOUT_S, _hang_up, (handle,))
         ends.daemon = True
         ends.start()
+        connection = http.client.HTTPConnection(target.host, target.port, timeout=TIMEOUT_S)
+        is_usual = target.port == (443 if target.scheme == "https" else 80)
+        name = f"[{target.host}]" if ":" in target.host else target.host
+        host = name if is_usual else f"{name}:{target.port}"
         try:
-            return _answered(target, plain, body, headers)
+            # The certificate must be the name's, whatever address it has.
+            context = ssl.create_default_context() if target.scheme == "https" else None
+            connection.sock = plain if context is None else context.wrap_socket(plain, server_hostname=target.host)
+            connection.request("POST", target.path, body, {**headers, "Host": host, "Connection": "close"})
+            return connection.getresponse().status
         finally:
+            connection.close()
             ends.cancel()
             ends.join()  # or it might hang up on somebody else's, with this handle's number
 
 
 def _connect(target: Target, address: Address) -> socket.socket:
     return socket.create_connection((str(address), target.port), TIMEOUT_S)
-
-
-def _answered(target: Target, plain: socket.socket, body: bytes, headers: Mapping[str, str]) -> int:
-    connection = http.client.HTTPConnection(target.host, target.port, timeout=TIMEOUT_S)
-    is_usual = target.port == (443 if target.scheme == "https" else 80)
-    name = f"[{target.host}]" if ":" in target.host else target.host
-    host = name if is_usual else f"{name}:{target.port}"
-    # The certificate must be the name's, whatever address it has.
-    secure = target.scheme == "https"
-    context = ssl.create_default_context() if secure else None
-    connection.sock = plain if context is None else context.wrap_socket(plain, server_hostname=target.host)
-    try:
-        connection.request("POST", target.path, body, {**headers, "Host": host, "Connection": "close"})
-        return connection.getresponse().status
-    finally:
-        connection.close()
 
 
 def _hang_up(plain: socket.socket) -> None:

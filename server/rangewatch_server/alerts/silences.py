@@ -1,4 +1,4 @@
-"""What nobody wants to be told of, and until when. Pure."""
+"""Silences: what is not sent, and until when. Pure."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Silence(msgspec.Struct, frozen=True):
     created_by: str = ""
     created_ns: int = 0
 
-    def covers(self, run_id: int, found: Finding, now_ns: int) -> bool:
+    def covers(self, run_id: int, finding: Finding, now_ns: int) -> bool:
         """Whether it keeps this one quiet now."""
         return (
             now_ns < self.until_ns
             and self.run_id in (None, run_id)
-            and self.rule in ("", found.rule)
-            and (not self.tensor or fnmatch.fnmatchcase(found.tensor or "", self.tensor))
+            and self.rule in ("", finding.rule)
+            and (not self.tensor or fnmatch.fnmatchcase(finding.tensor or "", self.tensor))
         )
 
 
-def silenced(silences: Iterable[Silence], run_id: int, found: Finding, now_ns: int) -> Silence | None:
+def silenced(silences: Iterable[Silence], run_id: int, finding: Finding, now_ns: int) -> Silence | None:
     """The first silence that covers the finding."""
-    return next((each for each in silences if each.covers(run_id, found, now_ns)), None)
+    return next((each for each in silences if each.covers(run_id, finding, now_ns)), None)

@@ -1,4 +1,4 @@
-"""What is known of each rank when a run does not advance: as its agent has told, and as its records show.
+"""What is known of each rank when a run does not advance: as its agent has reported, and as its records show.
 
 All that is known of the ranks of a run that does not advance: who speaks, who waits in what, who is not there.
 """
@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import CodeLine, Hang, WaitingCall
 from rangewatch_server.collectives.records import Chunk, Group, GroupKey, Names, group_key, newest_process, rank_records
 
 KEPT_CALLS = 16
 """Newest calls of a rank and group that are compared with what others wait for."""
-
-_MOST_WHOLE = 1 << 53  # what a float64 column of records still counts by one
-_MOST_S = 1e8  # three years: what is more is no time that a rank has waited
 
 _DATA_LOADERS = (
     "torch/utils/data/dataloader.py", "torch/utils/data/_utils/fetch.py", "/torchdata/", "/webdataset/",
@@ -28,7 +26,7 @@ _DATA_LOADERS = (
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One collective as a rank called it. `waited_s`: how long it had not ended when that was told."""
+    """One collective as a rank called it. `waited_s`: how long it had not ended when that was reported."""
 
     sequence: int
     op: str
@@ -39,7 +37,7 @@ class Call(msgspec.Struct, frozen=True):
 
 class Progress(msgspec.Struct, frozen=True):
     """How far one rank is in one group. `waiting`: called and not ended, first one first. `completed` None: nobody
-    tells that rank of ends, and what it says to wait in may be over."""
+    informs that rank of ends, and what it says to wait in may be over."""
 
     key: GroupKey
     group: Group
@@ -48,22 +46,11 @@ class Progress(msgspec.Struct, frozen=True):
     waiting: tuple[Call, ...] = ()
 
 
-class Line(msgspec.Struct, frozen=True):
-    """Where in its code a rank is."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{self.line} in {self.function}"
-
-
 class RankEvidence(msgspec.Struct, frozen=True):
     """One rank. Times are of the server's clock.
 
-    `last_seen_ns`: its last message came. `has_ended`: it has said that it ends. `hang`: data of its newest event of
-    kind `hang`, None when there is none or it has gone on since; `hang_seen_ns`: when that came. `stacks`: newest text
+    `last_seen_ns`: its last message came. `has_ended`: it has said that it ends. `hang`: its newest report that
+    it hangs, None when there is none or it has gone on since; `hang_seen_ns`: when that came. `stacks`: newest text
     of its stacks, from itself or from another rank of its host. `calls`: see `recent_calls`.
     """
 
@@ -71,7 +58,7 @@ class RankEvidence(msgspec.Struct, frozen=True):
     last_seen_ns: int
     last_step: int = -1
     has_ended: bool = False
-    hang: Mapping[str, Any] | None = None
+    hang: Hang | None = None
     hang_seen_ns: int | None = None
     stacks: str = ""
     calls: Mapping[GroupKey, Sequence[Call]] = {}
@@ -85,34 +72,30 @@ def recent_calls(chunks: Sequence[Chunk]) -> dict[GroupKey, tuple[Call, ...]]:
     names = Names()
     records = rank_records(chunks, names)
     records = records.take(records.incarnation == newest_process(chunks))
-    found: dict[GroupKey, tuple[Call, ...]] = {}
+    by_group: dict[GroupKey, tuple[Call, ...]] = {}
     for number, key in enumerate(names.group_keys):
         newest = records.take(np.flatnonzero(records.group == number)[-KEPT_CALLS:])
         rows = zip(*(getattr(newest, name).tolist() for name in ("sequence", "op", "bytes", "dtype")), strict=True)
-        found[key] = tuple(
+        by_group[key] = tuple(
             Call(sequence, names.ops[op], size, names.dtypes[dtype] if dtype >= 0 else "")
             for sequence, op, size, dtype in rows
         )
-    return found
+    return by_group
 
 
-def progress_of(data: Mapping[str, Any] | None) -> Iterator[Progress]:
-    """What an event of kind `hang` says of each group. What does not have the right form is left out."""
-    groups = (data or {}).get("groups")
-    for said in groups if isinstance(groups, list) else ():
-        try:
-            yield _progress(said)
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-            continue
+def progress_of(hang: Hang | None) -> Iterator[Progress]:
+    """How far a rank that reports a hang is in each group."""
+    for each in hang.groups if hang is not None else ():
+        key = group_key(msgspec.structs.asdict(each))
+        group = Group(key[0], key[1], tuple(sorted(each.ranks)), each.desc or "")
+        waiting = sorted(map(_call, each.waiting), key=lambda call: call.sequence)
+        yield Progress(key, group, each.enqueued, each.completed, tuple(waiting))
 
 
-def line_of(data: Mapping[str, Any] | None) -> Line | None:
-    """Where the training thread was, of an event of kind `hang`."""
-    said = (data or {}).get("line") or (data or {}).get("where")
-    if not isinstance(said, Mapping) or not said.get("file"):
-        return None
-    line = said.get("line")
-    return Line(str(said["file"]), line if isinstance(line, int) else 0, str(said.get("function", "?")))
+def line_of(hang: Hang | None) -> CodeLine | None:
+    """Where the training thread of a rank that reports a hang was."""
+    line = None if hang is None else hang.line or hang.where or None
+    return line if line is not None and line.file else None
 
 
 def is_in_data_loader(stacks: str) -> bool:
@@ -121,42 +104,13 @@ def is_in_data_loader(stacks: str) -> bool:
     return any(part in main for part in _DATA_LOADERS)
 
 
-def _progress(said: Mapping[str, Any]) -> Progress:
-    key = group_key(said)
-    ranks = tuple(sorted(_whole(rank) for rank in said.get("ranks") or ()))
-    group = Group(key[0], key[1], ranks, str(said.get("desc") or ""))
-    waiting = sorted((_call(each) for each in said.get("waiting") or ()), key=lambda call: call.sequence)
-    completed = None if said["completed"] is None else _whole(said["completed"])
-    return Progress(key, group, _whole(said["enqueued"]), completed, tuple(waiting))
-
-
-def _call(said: Mapping[str, Any]) -> Call:
-    size = said.get("bytes")
-    return Call(
-        sequence=_whole(said["sequence"]),
-        op=str(said["op"]),
-        bytes=float("nan") if size is None else float(size),
-        dtype=str(said.get("dtype") or ""),
-        waited_s=seconds_of(said.get("waited_s")),
-    )
-
-
-def _whole(said: Any) -> int:
-    """Raises `ValueError` for what is no place in an order of calls."""
-    number = int(said)
-    if abs(number) >= _MOST_WHOLE:
-        raise ValueError("too large for a sequence or a rank")
-    return number
-
-
-def seconds_of(said: Any) -> float:
-    """A time that an agent tells; 0 for what cannot be one."""
-    is_time = isinstance(said, (int, float)) and math.isfinite(said) and 0 <= said <= _MOST_S
-    return float(said) if is_time else 0.0
+def _call(waiting: WaitingCall) -> Call:
+    size = math.nan if waiting.bytes is None else waiting.bytes
+    return Call(waiting.sequence, waiting.op, size, waiting.dtype or "", waiting.waited_s)
 
 
 GRACE_S = 6.0
-"""Seconds after the first rank has told of a hang in which the others may: by then they have, or are soon silent ..."""
+"""Seconds after the first rank has reported a hang in which the others may: by then they have, or are soon silent"""
 GRACE_SHARE = 0.25
 """... or this share of what the first one had waited: each rank's patience is ten of its own longest steps."""
 
@@ -177,7 +131,7 @@ class HangEvidence:
     """All that is known, by rank."""
 
     def __init__(self, now_ns: int, ranks: Sequence[RankEvidence], silent_after_s: float) -> None:
-        self.facts = {each.rank: each for each in ranks}
+        self.by_rank = {each.rank: each for each in ranks}
         self.ended = {each.rank for each in ranks if each.has_ended}
         self.silent_after_s = silent_after_s
         self.quiet_s = self._quiet_s(now_ns)
@@ -187,39 +141,42 @@ class HangEvidence:
         late = {each.rank for each in ranks if self.silent_s(each) > silent_after_s} - self.ended
         self.silent = late if len(late) < len(ranks) else set()  # nobody speaks: it is not one rank's doing
         self.reported = {each.rank for each in ranks if each.hang is not None} - self.ended - self.silent
+        self.unknown = set(self.by_rank) - self.reported - self.silent - self.ended
+        """Ranks that live and have not reported: their records show what has ended, not what they wait for."""
         heard = {each.rank: each for each in ranks if each.rank not in self.ended}
-        self.progress = {rank: {each.key: each for each in progress_of(facts.hang)} for rank, facts in heard.items()}
+        self.progress = {rank: {each.key: each for each in progress_of(report.hang)} for rank, report in heard.items()}
 
     def _quiet_s(self, now_ns: int) -> float:
         """All of a run that hung are killed together, and are no more to blame for it each than before."""
-        left = [each for each in self.facts.values() if not each.has_ended]
+        left = [each for each in self.by_rank.values() if not each.has_ended]
         quiet_s = min((max(now_ns - each.last_seen_ns, 0) / 1e9 for each in left), default=0.0)
         return quiet_s if quiet_s > self.silent_after_s and any(each.hang is not None for each in left) else 0.0
 
     @property
     def left_behind(self) -> set[int]:
         """Silent ranks without which the others went on for long: not what those wait for now."""
-        stalled_s = [self._stalled_s(each) for each in self.facts.values() if each.hang is not None]
-        ended_s = [self.silent_s(self.facts[rank]) for rank in self.ended]
+        stalled_s = [self._stalled_s(each) for each in self.by_rank.values() if each.hang is not None]
+        ended_s = [self.silent_s(self.by_rank[rank]) for rank in self.ended]
         since_s = max(stalled_s or ended_s, default=math.inf) + self.silent_after_s
-        return {rank for rank in self.silent if self.silent_s(self.facts[rank]) > since_s}
+        return {rank for rank in self.silent if self.silent_s(self.by_rank[rank]) > since_s}
 
-    def silent_s(self, facts: RankEvidence) -> float:
-        return max(self.now_ns - facts.last_seen_ns, 0) / 1e9
+    def silent_s(self, report: RankEvidence) -> float:
+        return max(self.now_ns - report.last_seen_ns, 0) / 1e9
 
     @property
     def since_s(self) -> float:
-        """The longest that a rank has told of, until now; where none has, since the first silent one was heard."""
-        reported = [self._stalled_s(self.facts[rank]) for rank in self.reported]
-        return max(reported or [self.silent_s(self.facts[rank]) for rank in self.silent], default=0.0)
+        """The longest that a rank has reported, until now; where none has, since the first silent one was heard."""
+        reported = [self._stalled_s(self.by_rank[rank]) for rank in self.reported]
+        return max(reported or [self.silent_s(self.by_rank[rank]) for rank in self.silent], default=0.0)
 
-    def _stalled_s(self, facts: RankEvidence) -> float:
-        seen_ns = self.now_ns if facts.hang_seen_ns is None else facts.hang_seen_ns
-        return seconds_of((facts.hang or {}).get("stalled_s")) + max(self.now_ns - seen_ns, 0) / 1e9
+    def _stalled_s(self, report: RankEvidence) -> float:
+        seen_ns = self.now_ns if report.hang_seen_ns is None else report.hang_seen_ns
+        return (report.hang.stalled_s if report.hang is not None else 0.0) + max(self.now_ns - seen_ns, 0) / 1e9
 
-    @property
-    def _is_in_grace(self) -> bool:
-        reported = [self.facts[rank] for rank in self.reported if self.facts[rank].hang_seen_ns is not None]
+    @cached_property
+    def is_in_grace(self) -> bool:
+        """Whether ranks that have not reported may be about to."""
+        reported = [self.by_rank[rank] for rank in self.reported if self.by_rank[rank].hang_seen_ns is not None]
         if not reported:
             return False
         since_s = max((self.now_ns - (each.hang_seen_ns or 0)) / 1e9 for each in reported)
@@ -235,8 +192,8 @@ class HangEvidence:
     def completed(self, rank: int, key: GroupKey) -> int | None:
         """The same of the last that has ended."""
         reported = self.progress.get(rank, {}).get(key)
-        said = [reported.completed] if reported and reported.completed is not None else []
-        return max([*(call.sequence for call in self._called(rank, key)), *said], default=None)
+        last = [reported.completed] if reported and reported.completed is not None else []
+        return max([*(call.sequence for call in self._called(rank, key)), *last], default=None)
 
     def waits_for(self, rank: int, key: GroupKey | None = None) -> Call | None:
         """What `rank` has waited for longest, in one group or in any."""
@@ -267,7 +224,7 @@ class HangEvidence:
             (call for each in self.progress[rank].values() if call in each.waiting and each.completed is not None), None
         )
 
-    def tells_of_ends(self, key: GroupKey) -> bool:
+    def reports_ends(self, key: GroupKey) -> bool:
         """Whether any rank that waits in a group would know if that were over."""
         reported = [self.progress[rank].get(key) for rank in self.reported]
         return any(each is not None and each.waiting and each.completed is not None for each in reported)
@@ -287,8 +244,8 @@ class HangEvidence:
                 groups.setdefault(progress.key, progress.group)
                 if progress.waiting:
                     waiting[progress.key][rank] = progress.waiting[0]
-        found = [self._stop(key, groups[key], calls) for key, calls in waiting.items()]
-        return sorted(found, key=lambda stop: (-len(stop.waiting), stop.key))
+        stops = [self._stop(key, groups[key], calls) for key, calls in waiting.items()]
+        return sorted(stops, key=lambda stop: (-len(stop.waiting), stop.key))
 
     def _stop(self, key: GroupKey, group: Group, calls: Mapping[int, Call]) -> Stop:
         """Where several sequences are waited for: the first that somebody is missing from."""
@@ -301,6 +258,10 @@ class HangEvidence:
             stops.append(Stop(key, group, calls[waiting[0]], waiting, missing, sequences))
         return next((stop for stop in stops if stop.missing), stops[0])
 
+    def lacking(self, stop: Stop, ranks: Collection[int]) -> set[int]:
+        """Those of `ranks` that have to call what `stop` waits in, and are not known to have."""
+        return {rank for rank in stop.group.ranks if rank in ranks and self._lacks(rank, stop.key, stop.call.sequence)}
+
     def _is_missing(self, rank: int, key: GroupKey, sequence: int) -> bool:
         return self._lacks(rank, key, sequence) and not self.is_open(rank)
 
@@ -309,9 +270,10 @@ class HangEvidence:
         return enqueued is None or enqueued < sequence
 
     def is_open(self, rank: int) -> bool:
-        """It lives, and has not told: its records show what has ended, not what it waits for."""
-        gone = self.reported | self.silent | self.ended
-        return rank in self.facts and rank not in gone and self._is_in_grace
+        """Whether what it waits for is not known yet. Of one alone it is, once the others have given it time: it is
+        the only one that can be missing.
+        """
+        return rank in self.unknown and (self.is_in_grace or len(self.unknown) > 1)
 
     def _called(self, rank: int, key: GroupKey) -> Sequence[Call]:
-        return self.facts[rank].calls.get(key, ()) if rank in self.facts else ()
+        return self.by_rank[rank].calls.get(key, ()) if rank in self.by_rank else ()

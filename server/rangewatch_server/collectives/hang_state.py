@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from sqlalchemy import func, select
 
+from rangewatch.wire.events import Hang, Stacks
 from rangewatch_server.collectives.hang_evidence import RankEvidence, recent_calls
 from rangewatch_server.collectives.hang_verdict import SILENT_AFTER_S, HangFinding, HungRank, hang
 from rangewatch_server.collectives.matching import match
@@ -17,25 +17,31 @@ from rangewatch_server.ingest.pace import MOST_S, REQUESTS_PER_S
 from rangewatch_server.machines.deaths import ended
 from rangewatch_server.machines.deaths import sentence as sentence_of_deaths
 from rangewatch_server.machines.gpus import HOST, watched
+from rangewatch_server.query import events
+from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.query.reader import Rank, RunReader
 from rangewatch_server.query.samples import Latest, newest
-from rangewatch_server.store import tables
 from rangewatch_server.store.batch_checks import MAX_STEP
-from rangewatch_server.store.exit_state import DIED, FAILED, TERMINATED
+from rangewatch_server.store.exit_state import DIED, FAILED, INTERRUPTED, TERMINATED
 
-LATEST = ("hang", "hang_over", "stacks")
+LATEST = (Hang.KIND, "hang_over", Stacks.KIND)
 MOST_STACKS = 64 << 10  # characters of one rank's stacks that are shown
 FAR_STEPS = 64  # from the first rank's step to the slowest one's: who is farther behind was left there long ago
 NEAR_STEPS = 2  # before the slowest rank's step: ranks are at most one apart
-_event = tables.events.c
 
 
-class Said(msgspec.Struct, frozen=True):
-    """The newest event of a kind: its time is the agent's."""
+class Reports(msgspec.Struct):
+    """The newest events of a rank, whose times are the agent's: that it hangs, that it goes on, and its stacks."""
 
-    id: int
-    time_ns: int
-    data: dict[str, Any]
+    hang: StoredEvent | None = None
+    hang_over: StoredEvent | None = None
+    stacks: str | None = None
+
+    @property
+    def hung(self) -> StoredEvent | None:
+        """That it hangs, where it has not gone on since."""
+        over = self.hang is not None and self.hang_over is not None and self.hang_over.id >= self.hang.id
+        return None if over else self.hang
 
 
 def is_reported(run: RunReader) -> bool:
@@ -44,50 +50,46 @@ def is_reported(run: RunReader) -> bool:
     rows = [rank.row for rank in run.ranks.values()]
     is_silent = [run.now_ns - row.last_seen_ns > silent_ns for row in rows if row.state == "open"]
     # Of a silent one alone nothing is said while all others go on: it may have been left out of the run.
-    others = any(row.state in (FAILED, DIED, TERMINATED) for row in rows) or (
+    others = any(row.state in (FAILED, DIED, INTERRUPTED, TERMINATED) for row in rows) or (
         not all(is_silent) and any(row.state != "open" for row in rows)
     )
-    return (any(is_silent) and others) or any(_hung(said) for said in _said(run).values())
+    return (any(is_silent) and others) or any(each.hung for each in _reports(run).values())
 
 
-def _hung(said: dict[str, Said]) -> Said | None:
-    reported, over = said.get("hang"), said.get("hang_over")
-    return reported if reported is not None and (over is None or over.id < reported.id) else None
-
-
-def _said(run: RunReader) -> dict[int, dict[str, Said]]:
-    """Of each rank's newest process the newest event of each kind; stacks that a rank tells of another one are its."""
-    ranks = {rank.streams[-1].id: each for each, rank in run.ranks.items()}
-    latest = (
-        select(func.max(_event.id))
-        .where(_event.stream_id.in_(ranks), _event.kind.in_(LATEST))
-        .group_by(_event.stream_id, _event.kind, _event.message)
-    )
-    query = select(_event.id, _event.stream_id, _event.kind, _event.time_ns, _event.data)
-    found: dict[int, dict[str, Said]] = {rank: {} for rank in run.ranks}
-    for row in run.connection.execute(query.where(_event.id.in_(latest)).order_by(_event.id)):
-        data = msgspec.json.decode(row.data)
-        of_rank = data.get("of_rank")
-        rank = of_rank if isinstance(of_rank, int) and of_rank in found else ranks[row.stream_id]
-        found[rank][row.kind] = Said(row.id, row.time_ns, data)
-    return found
+def _reports(run: RunReader) -> dict[int, Reports]:
+    """Of each rank's newest process; stacks that a rank sends of another one are that one's."""
+    reports = {rank: Reports() for rank in run.ranks}
+    streams = [rank.streams[-1].id for rank in run.ranks.values()]
+    for event in events.last(run.connection, streams, LATEST, each_message=True):
+        if event.kind == Stacks.KIND:
+            stacks = event.read(Stacks) or Stacks()
+            reports[stacks.of_rank if stacks.of_rank in reports else event.rank].stacks = stacks.text
+        elif event.kind == Hang.KIND:
+            reports[event.rank].hang = event
+        else:
+            reports[event.rank].hang_over = event
+    return reports
 
 
 def finding(run: RunReader) -> HangFinding | None:
     """Who the run waits for now; None while it goes on, or when it cannot be said yet."""
     if not is_reported(run):
         return None
-    said, hosts = _said(run), {each.rank: each for each in newest(run, HOST)}
+    reports, hosts = _reports(run), {each.rank: each for each in newest(run, HOST)}
     records = _records(run)
-    facts = [_facts(rank, said[number], hosts.get(number), records[number]) for number, rank in run.ranks.items()]
-    found = hang(time.time_ns(), facts, match(records).desyncs, silent_after_s(len(run.ranks)))
-    return None if found is None else _with_deaths(found, run)
+    ranks = [_evidence(rank, reports[number], hosts.get(number), records[number]) for number, rank in run.ranks.items()]
+    hang_finding = hang(time.time_ns(), ranks, match(records).desyncs, silent_after_s(len(run.ranks)))
+    return None if hang_finding is None else _with_deaths(hang_finding, run)
 
 
-def _with_deaths(found: HangFinding, run: RunReader) -> HangFinding:
+def _with_deaths(hang_finding: HangFinding, run: RunReader) -> HangFinding:
     """How those have ended that the others wait for, where their watcher saw it."""
-    reported = sentence_of_deaths([each for each in ended(run) if each.rank in found.culprits])
-    return found if reported is None else msgspec.structs.replace(found, sentence=f"{found.sentence} {reported}")
+    reported = sentence_of_deaths([each for each in ended(run) if each.rank in hang_finding.culprits])
+    return (
+        hang_finding
+        if reported is None
+        else msgspec.structs.replace(hang_finding, sentence=f"{hang_finding.sentence} {reported}")
+    )
 
 
 def silent_after_s(ranks: int) -> float:
@@ -97,8 +99,8 @@ def silent_after_s(ranks: int) -> float:
 
 def sentence(run: RunReader) -> str | None:
     """For the head of a run's pages."""
-    found = finding(run)
-    return None if found is None else found.sentence
+    hang_finding = finding(run)
+    return None if hang_finding is None else hang_finding.sentence
 
 
 def _records(run: RunReader) -> dict[int, list[Chunk]]:
@@ -111,51 +113,51 @@ def _records(run: RunReader) -> dict[int, list[Chunk]]:
     return chunks(run, start, stop - 1) if start < stop else {rank: [] for rank in run.ranks}
 
 
-def _facts(rank: Rank, said: dict[str, Said], host: Latest | None, records: list[Chunk]) -> RankEvidence:
-    row, reported = rank.row, _hung(said)
+def _evidence(rank: Rank, reports: Reports, host: Latest | None, records: list[Chunk]) -> RankEvidence:
+    row, reported = rank.row, reports.hung
     # An event has its own host's time. The newest sample came with about the last message: that is the difference.
     ahead_ns = row.last_seen_ns - host.time_ns if host is not None else 0
-    stacks = said.get("stacks")
     reported_ns = None if reported is None else min(reported.time_ns + ahead_ns, row.last_seen_ns)
     return RankEvidence(
         rank.rank, row.last_seen_ns, -1 if row.last_step is None else row.last_step, row.state != "open",
-        None if reported is None else reported.data, reported_ns,
-        str(stacks.data.get("text") or "") if stacks is not None else "", recent_calls(records),
+        None if reported is None else reported.read(Hang) or Hang(), reported_ns, reports.stacks or "",
+        recent_calls(records),
     )  # fmt: skip
 
 
 def answer(run: RunReader) -> dict[str, Any]:
     """The answer of docs/api.md."""
-    found = finding(run)
+    hang_finding = finding(run)
     now_ns = time.time_ns()
-    if found is None:
+    if hang_finding is None:
         return {"hang": None, "checked_ns": now_ns}
     cards = {each.rank: each for each in watched(run)}
-    said = _said(run)
+    reports = _reports(run)
     shown = {
-        "text": found.sentence, "kind": found.cause, "class": found.kind, "since_ns": now_ns - int(found.since_s * 1e9),
-        "step": min((each.last_step for each in found.ranks if each.last_step >= 0), default=None),
-        "culprits": found.culprits, "missing": found.missing, "silent": found.silent, "waiting": found.waiting,
-        "groups": [_group(found)] if found.group is not None else [],
-        "mismatch": [msgspec.to_builtins(side) for side in found.sides],
-        "ranks": [_rank(each, said[each.rank], cards.get(each.rank)) for each in found.ranks],
+        "text": hang_finding.sentence, "kind": hang_finding.cause, "class": hang_finding.kind,
+        "since_ns": now_ns - int(hang_finding.since_s * 1e9),
+        "step": min((each.last_step for each in hang_finding.ranks if each.last_step >= 0), default=None),
+        "culprits": hang_finding.culprits, "missing": hang_finding.missing, "silent": hang_finding.silent,
+        "waiting": hang_finding.waiting,
+        "groups": [_group(hang_finding)] if hang_finding.group is not None else [],
+        "mismatch": [msgspec.to_builtins(side) for side in hang_finding.sides],
+        "ranks": [_rank(each, reports[each.rank], cards.get(each.rank)) for each in hang_finding.ranks],
     }  # fmt: skip
     return {"hang": shown, "checked_ns": now_ns}
 
 
-def _group(found: HangFinding) -> dict[str, Any]:
-    group, call = found.group, found.waited_for
+def _group(hang_finding: HangFinding) -> dict[str, Any]:
+    group, call = hang_finding.group, hang_finding.waited_for
     assert group is not None
     return {
-        "group": group.title, "ranks": group.ranks, "sequence": found.sequence, "missing": found.missing,
+        "group": group.title, "ranks": group.ranks, "sequence": hang_finding.sequence, "missing": hang_finding.missing,
         "op": call.op if call else None, "bytes": call.bytes if call else None, "dtype": call.dtype if call else None,
-        "last_enqueued": {str(each.rank): each.enqueued for each in found.ranks if each.rank in group.ranks},
-        "last_completed": {str(each.rank): each.completed for each in found.ranks if each.rank in group.ranks},
+        "last_enqueued": {str(each.rank): each.enqueued for each in hang_finding.ranks if each.rank in group.ranks},
+        "last_completed": {str(each.rank): each.completed for each in hang_finding.ranks if each.rank in group.ranks},
     }  # fmt: skip
 
 
-def _rank(each: HungRank, said: dict[str, Said], card: Latest | None) -> dict[str, Any]:
-    stacks = said.get("stacks")
+def _rank(each: HungRank, reports: Reports, card: Latest | None) -> dict[str, Any]:
     values = None
     if card is not None:
         values = {name: float(value) if np.isfinite(value) else None for name, value in card.columns.items()}
@@ -164,5 +166,5 @@ def _rank(each: HungRank, said: dict[str, Said], card: Latest | None) -> dict[st
         "silent_s": each.silent_s, "last_step": each.last_step, "is_in_data_loader": each.is_in_data_loader,
         "where": msgspec.to_builtins(each.line) if each.line is not None else None,
         "waits_for": msgspec.to_builtins(each.waits_for) if each.waits_for is not None else None,
-        "stacks": str(stacks.data.get("text") or "")[:MOST_STACKS] if stacks is not None else None, "gpu": values,
+        "stacks": None if reports.stacks is None else reports.stacks[:MOST_STACKS], "gpu": values,
     }  # fmt: skip

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from rangewatch.wire.events import CodeLine
 from rangewatch_server.collectives.hang_evidence import (
     Call,
     HangEvidence,
-    Line,
     RankEvidence,
     Stop,
     is_in_data_loader,
@@ -18,8 +18,7 @@ from rangewatch_server.collectives.hang_evidence import (
 )
 from rangewatch_server.collectives.matching import Desync, Side, mismatch
 from rangewatch_server.collectives.records import UNEVEN, Group, GroupKey, kind_of
-from rangewatch_server.collectives.straggler import COMMUNICATION_HANG, NON_COMMUNICATION_HANG
-from rangewatch_server.collectives.wording import lasting, named, sized
+from rangewatch_server.core.text import duration_text, ranks_text, size_text
 
 SILENT_AFTER_S = 8.0
 """Seconds without a message, which come every two or so, after which a rank is silent while others speak."""
@@ -28,8 +27,14 @@ GONE_AFTER_S = 30.0
 """Seconds without a word from any rank of a run that hung, after which it is said to be over."""
 
 MISMATCH, SILENT, ENDED, DATA_LOADER = "mismatch", "silent", "ended", "data loader"
-ABSENT, ORDER, COMMUNICATION, BUSY = "absent", "order", "communication", "busy"
-"""Causes. Absent: elsewhere in its code. Order: ranks wait for each other in different groups. Busy: nobody waits."""
+ABSENT, ORDER, COMMUNICATION, BUSY, UNDECIDED = "absent", "order", "communication", "busy", "undecided"
+"""Causes. Absent: elsewhere in its code. Order: ranks wait for each other in different groups. Busy: nobody waits.
+Undecided: who is missing is among ranks that have not reported what they wait for.
+"""
+
+NON_COMMUNICATION_HANG = "non-communication hang"
+COMMUNICATION_HANG = "communication hang"
+"""The kinds of a finding."""
 
 
 class HungRank(msgspec.Struct, frozen=True):
@@ -45,7 +50,7 @@ class HungRank(msgspec.Struct, frozen=True):
     enqueued: int | None
     completed: int | None
     waits_for: Call | None
-    line: Line | None
+    line: CodeLine | None
     is_in_data_loader: bool
 
 
@@ -85,11 +90,14 @@ def hang(
         return None
     stops = evidence.stops()
     finding = _mismatched(evidence, stops, desyncs) or _missing(evidence, stops)
-    if finding is None and not any(map(evidence.is_open, evidence.facts)):
+    if finding is None and not any(map(evidence.is_open, evidence.by_rank)):
         finding = _nobody_missing(evidence, stops)
+    elif finding is None and not evidence.is_in_grace:
+        finding = _undecided(evidence, stops)
     if finding is None or evidence.quiet_s < GONE_AFTER_S:
         return finding
-    over = f"Nothing has come from any rank for {lasting(evidence.quiet_s)} since: the run was killed, or is cut off."
+    quiet = duration_text(evidence.quiet_s)
+    over = f"Nothing has come from any rank for {quiet} since: the run was killed, or is cut off."
     return msgspec.structs.replace(finding, sentence=f"{finding.sentence} {over}")
 
 
@@ -108,8 +116,8 @@ def _mismatched(evidence: HangEvidence, stops: Sequence[Stop], desyncs: Sequence
 
 
 def _slowest_step(evidence: HangEvidence) -> int:
-    facts = [evidence.facts[rank] for rank in evidence.facts.keys() - evidence.left_behind]
-    return min((each.last_step for each in facts if each.last_step >= 0), default=0)
+    report = [evidence.by_rank[rank] for rank in evidence.by_rank.keys() - evidence.left_behind]
+    return min((each.last_step for each in report if each.last_step >= 0), default=0)
 
 
 def _sides(evidence: HangEvidence, stop: Stop, sequence: int) -> tuple[Side, ...]:
@@ -154,6 +162,8 @@ def _missing(evidence: HangEvidence, stops: Sequence[Stop]) -> HangFinding | Non
     members = {rank for stop in stops for rank in stop.group.ranks}
     silent = evidence.silent & members if stops else evidence.silent - evidence.left_behind
     free = {rank for rank in missing if not evidence.is_held(rank)}
+    if free - evidence.unknown or silent:
+        free -= evidence.unknown
     culprits = {rank for rank in free if evidence.own_call(rank) is None} | silent or free
     if not culprits and not missing:
         return None
@@ -167,8 +177,39 @@ def _missing(evidence: HangEvidence, stops: Sequence[Stop]) -> HangFinding | Non
     if not culprits:
         return _finding(evidence, ORDER, tuple(sorted(missing)), stop, _crossed(evidence, stops, missing))
     cause = _cause(evidence, culprits)
-    sentence = " ".join([*([_not_joined(culprits, stop, evidence)] if stop else []), *_why(evidence, culprits)])
+    joined = [_not_joined(culprits, stop, evidence)] if stop else []
+    sentence = " ".join([*joined, *_why(evidence, culprits), *_not_reported(evidence, stop, culprits)])
     return _finding(evidence, cause, tuple(sorted(culprits)), stop, sentence)
+
+
+def _not_reported(evidence: HangEvidence, stop: Stop | None, culprits: set[int]) -> list[str]:
+    """Ranks that may be missing as well, or not: nobody knows."""
+    unknown = sorted(evidence.lacking(stop, evidence.unknown - culprits)) if stop else []
+    if not unknown:
+        return []
+    verb, they = ("has", "it") if len(unknown) == 1 else ("have", "they")
+    return [
+        f"Whether {ranks_text(unknown)} {verb} called it is not known: {they} {verb} not reported"
+        f"{_since_step(evidence, unknown)}."
+    ]
+
+
+def _since_step(evidence: HangEvidence, ranks: Iterable[int]) -> str:
+    steps = {evidence.by_rank[rank].last_step for rank in ranks}
+    return f" since step {min(steps)}" if len(steps) == 1 and min(steps) >= 0 else ""
+
+
+def _undecided(evidence: HangEvidence, stops: Sequence[Stop]) -> HangFinding | None:
+    """Ranks wait in a collective that others, whose state is not known, may have called or not."""
+    stop = next((stop for stop in stops if evidence.lacking(stop, evidence.unknown)), None)
+    if stop is None:
+        return _nobody_missing(evidence, stops)
+    wait = "waits" if len(stop.waiting) == 1 else "wait"
+    sentence = (
+        f"{_capital(ranks_text(stop.waiting))} {wait} in {_worded(stop.call)} of group {stop.group.title} for "
+        f"{duration_text(evidence.since_s)}."
+    )
+    return _finding(evidence, UNDECIDED, (), stop, " ".join([sentence, *_not_reported(evidence, stop, set())]))
 
 
 def _cause(evidence: HangEvidence, culprits: set[int]) -> str:
@@ -180,24 +221,24 @@ def _cause(evidence: HangEvidence, culprits: set[int]) -> str:
 
 
 def _is_stuck(evidence: HangEvidence, stop: Stop) -> bool:
-    """All of its ranks wait in it, and would be told if it were over."""
-    return set(stop.waiting) >= set(stop.group.ranks) and evidence.tells_of_ends(stop.key)
+    """All of its ranks wait in it, and would report if it were over."""
+    return set(stop.waiting) >= set(stop.group.ranks) and evidence.reports_ends(stop.key)
 
 
 def _communication(evidence: HangEvidence, stop: Stop) -> str:
     return (
         f"All {len(stop.group.ranks)} ranks of group {stop.group.title} have called {_worded(stop.call)} and wait "
-        f"in it for {lasting(evidence.since_s)}: nobody is missing, so it is the communication itself (a network, a "
-        f"link, a GPU or its driver)."
+        f"in it for {duration_text(evidence.since_s)}: nobody is missing, so it is the communication itself "
+        f"(a network, a link, a GPU or its driver)."
     )
 
 
 def _nobody_missing(evidence: HangEvidence, stops: Sequence[Stop]) -> HangFinding | None:
-    stop = next((stop for stop in stops if evidence.tells_of_ends(stop.key)), None)
+    stop = next((stop for stop in stops if evidence.reports_ends(stop.key)), None)
     if stop is not None:
         return _finding(evidence, COMMUNICATION, (), stop, _communication(evidence, stop))
     loading = {rank for rank in evidence.reported if _loads(evidence, rank)}
-    reported = [f"No step for {lasting(evidence.since_s)}, and no rank is known to wait in a collective."]
+    reported = [f"No step for {duration_text(evidence.since_s)}, and no rank is known to wait in a collective."]
     if stops:  # the last that was called may have ended, and nobody says so
         reported.append(f"The last that was called is {_worded(stops[0].call)} of group {stops[0].group.title}.")
     if loading:
@@ -219,7 +260,10 @@ def _places(evidence: HangEvidence) -> list[str]:
         if line is not None:
             ranks[str(line)].append(rank)
     most = sorted(ranks.items(), key=lambda place: -len(place[1]))
-    return [f"{_capital(named(found))} {'is' if len(found) == 1 else 'are'} at {place}." for place, found in most[:2]]
+    return [
+        f"{_capital(ranks_text(at_place))} {'is' if len(at_place) == 1 else 'are'} at {place}."
+        for place, at_place in most[:2]
+    ]
 
 
 def _not_joined(culprits: Iterable[int], stop: Stop, evidence: HangEvidence) -> str:
@@ -228,25 +272,25 @@ def _not_joined(culprits: Iterable[int], stop: Stop, evidence: HangEvidence) -> 
     waiting = [rank for rank in stop.waiting if rank not in culprits]
     wait = "waits" if len(waiting) == 1 else "wait"
     return (
-        f"{_capital(named(culprits))} {verb} not joined {_worded(stop.call)} of group {stop.group.title}, in which "
-        f"{named(waiting)} {wait} for {lasting(evidence.since_s)}."
+        f"{_capital(ranks_text(culprits))} {verb} not joined {_worded(stop.call)} of group {stop.group.title}, in "
+        f"which {ranks_text(waiting)} {wait} for {duration_text(evidence.since_s)}."
     )
 
 
 def _crossed(evidence: HangEvidence, stops: Sequence[Stop], missing: set[int]) -> str:
-    parts = [f"{named(stop.waiting)} in {_worded(stop.call)} of group {stop.group.title}" for stop in stops[:3]]
+    parts = [f"{ranks_text(stop.waiting)} in {_worded(stop.call)} of group {stop.group.title}" for stop in stops[:3]]
     return (
-        f"Ranks wait for each other in different groups for {lasting(evidence.since_s)}: {'; '.join(parts)}. They call "
-        f"collectives in a different order."
+        f"Ranks wait for each other in different groups for {duration_text(evidence.since_s)}: {'; '.join(parts)}. "
+        f"They call collectives in a different order."
     )
 
 
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _ended(ranks: set[int]) -> list[str]:
-    return [f"{_capital(named(ranks))} {'has' if len(ranks) == 1 else 'have'} ended."] if ranks else []
+    return [f"{_capital(ranks_text(ranks))} {'has' if len(ranks) == 1 else 'have'} ended."] if ranks else []
 
 
 def _why(evidence: HangEvidence, culprits: set[int]) -> list[str]:
@@ -254,16 +298,15 @@ def _why(evidence: HangEvidence, culprits: set[int]) -> list[str]:
     silent, ended = culprits & evidence.silent, culprits & evidence.ended
     loading = {rank for rank in culprits if _loads(evidence, rank)}
     if silent:
-        last_s = min(evidence.silent_s(evidence.facts[rank]) for rank in silent)
-        steps = sorted({evidence.facts[rank].last_step for rank in silent})
-        at = f" since step {steps[0]}" if len(steps) == 1 and steps[0] >= 0 else ""
+        last_s = min(evidence.silent_s(evidence.by_rank[rank]) for rank in silent)
+        at = _since_step(evidence, silent)
         reported.append(
-            f"Nothing has come from {named(silent)} for {lasting(last_s)}{at}: stopped, killed, cut off, or stuck "
-            f"where Python cannot run."
+            f"Nothing has come from {ranks_text(silent)} for {duration_text(last_s)}{at}: stopped, killed, cut off, or "
+            f"stuck where Python cannot run."
         )
     reported += _ended(ended)
     if loading:
-        reported.append(f"The data loader of {named(loading)} gives nothing.")
+        reported.append(f"The data loader of {ranks_text(loading)} gives nothing.")
     for rank in sorted(culprits - silent - ended)[:3]:
         line = _line(evidence, rank)
         if line is not None:
@@ -275,15 +318,15 @@ def _why(evidence: HangEvidence, culprits: set[int]) -> list[str]:
 
 
 def _loads(evidence: HangEvidence, rank: int) -> bool:
-    return rank in evidence.facts and is_in_data_loader(evidence.facts[rank].stacks)
+    return rank in evidence.by_rank and is_in_data_loader(evidence.by_rank[rank].stacks)
 
 
-def _line(evidence: HangEvidence, rank: int) -> Line | None:
-    return line_of(evidence.facts[rank].hang) if rank in evidence.facts else None
+def _line(evidence: HangEvidence, rank: int) -> CodeLine | None:
+    return line_of(evidence.by_rank[rank].hang) if rank in evidence.by_rank else None
 
 
 def _worded(call: Call) -> str:
-    return f"{call.op} of {sized(call.bytes, call.dtype)} (collective {call.sequence})"
+    return f"{call.op} of {size_text(call.bytes, call.dtype)} (collective {call.sequence})"
 
 
 def _finding(
@@ -294,7 +337,8 @@ def _finding(
     sentence: str,
     sides: tuple[Side, ...] = (),
 ) -> HangFinding:
-    missing = tuple(sorted({*stop.missing, *(evidence.silent & set(stop.group.ranks))})) if stop else ()
+    lacking = {*stop.missing, *(evidence.silent & set(stop.group.ranks))} if stop else set()
+    missing = tuple(sorted(lacking - (evidence.unknown - set(culprits))))
     waiting = tuple(
         rank for rank in sorted(evidence.reported) if evidence.waits_for(rank) is not None and rank not in culprits
     )
@@ -312,22 +356,22 @@ def _finding(
         sides=sides,
         since_s=evidence.since_s + evidence.quiet_s,
         sentence=sentence,
-        ranks=tuple(_row(evidence, rank, roles.get(rank, "other"), stop) for rank in sorted(evidence.facts)),
+        ranks=tuple(_row(evidence, rank, roles.get(rank, "other"), stop) for rank in sorted(evidence.by_rank)),
     )
 
 
 def _row(evidence: HangEvidence, rank: int, role: str, stop: Stop | None) -> HungRank:
-    facts = evidence.facts[rank]
+    report = evidence.by_rank[rank]
     return HungRank(
         rank=rank,
         role=role,
         is_silent=rank in evidence.silent,
         has_ended=rank in evidence.ended,
-        silent_s=evidence.silent_s(facts) + evidence.quiet_s,
-        last_step=facts.last_step,
+        silent_s=evidence.silent_s(report) + evidence.quiet_s,
+        last_step=report.last_step,
         enqueued=evidence.enqueued(rank, stop.key) if stop else None,
         completed=evidence.completed(rank, stop.key) if stop else None,
         waits_for=evidence.waits_for(rank),
-        line=line_of(facts.hang),
-        is_in_data_loader=is_in_data_loader(facts.stacks),
+        line=line_of(report.hang),
+        is_in_data_loader=is_in_data_loader(report.stacks),
     )

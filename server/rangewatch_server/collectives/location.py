@@ -27,12 +27,12 @@ PHASES = {
     "exposed_comm_s": COMMUNICATION,  # such as in a rooted or point-to-point one, which no wait is known of
 }
 _BECAUSE = {
-    DATA_LOADER: "its data loader keeps it waiting.",
-    FORWARD: "its forward takes longer.",
-    BEFORE_BACKWARD: "it spends that before its backward begins, outside of the model's forward.",
-    INSIDE_BACKWARD: "it spends that inside backward.",
-    OPTIMIZER: "its optimizer takes longer.",
-    COMMUNICATION: "it spends that in communication of its own.",
+    DATA_LOADER: "the extra time is in its data loader.",
+    FORWARD: "the extra time is in forward.",
+    BEFORE_BACKWARD: "the extra time is between its forward and its backward, or between two steps.",
+    INSIDE_BACKWARD: "the extra time is in backward.",
+    OPTIMIZER: "the extra time is in the optimizer.",
+    COMMUNICATION: "the extra time is in communication of its own.",
 }
 ABOUT = 0.5
 """A phase explains a cost when it is longer than the other ranks' by at least this share of it."""
@@ -105,8 +105,8 @@ def _where(excess_s: Mapping[str, float], cost_s: float, first_share: float, *, 
 
 def _by_pattern(first_share: float) -> str:
     if first_share >= FIRST:
-        return "it comes late to the first collective of a step; what it does before that is not known."
-    return "no phase of its step explains it."
+        return "it joins the first collective of each step late; what it does before is unknown."
+    return "no phase of its step is longer than the others'."
 
 
 def _pattern(waits: Waits, rank: int, steps: Array) -> tuple[float, bool]:

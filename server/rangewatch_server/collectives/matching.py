@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,11 +25,7 @@ from rangewatch_server.collectives.records import (
     rank_records,
     uneven_ops,
 )
-from rangewatch_server.collectives.wording import named, sized
-
-if TYPE_CHECKING:
-    pass
-
+from rangewatch_server.core.text import ranks_text, size_text
 
 MAX_DESYNCS = 16
 """Told apart a block: after the first one everything that follows in the group may differ."""
@@ -61,12 +57,12 @@ class Desync(msgspec.Struct, frozen=True):
 def desyncs(block: Block, runs: Mapping[int, Records], names: Names) -> list[Desync]:
     """The first differing sequences of a block, whose `op`, `dtype` and `bytes` there become those of most ranks."""
     places = np.flatnonzero(block.is_desync)
-    found = []
+    all_desyncs = []
     for number, place in enumerate(places[:MAX_DESYNCS].tolist()):
         sides = _sides(int(block.sequence[place]), runs)
         (block.op[place], block.dtype[place], block.bytes[place]), _ = sides[0]
-        found.append(_desync(block, place, sides, names, len(places) - 1 - number))
-    return found
+        all_desyncs.append(_desync(block, place, sides, names, len(places) - 1 - number))
+    return all_desyncs
 
 
 _Called = tuple[int, int, float]
@@ -99,7 +95,7 @@ def mismatch(sides: tuple[Side, ...], group: Group, sequence: int, where: Mappin
     for side in reversed(sides):
         places = sorted({where[rank] for rank in side.ranks if rank in where}) if where else []
         at = f" at {', '.join(places[:2])}" if places else ""
-        reported.append(f"{named(side.ranks)} called {side.op} of {sized(side.bytes, side.dtype)}{at}")
+        reported.append(f"{ranks_text(side.ranks)} called {side.op} of {size_text(side.bytes, side.dtype)}{at}")
     return f"At collective {sequence} of group {group.title} {'; '.join(reported)}."
 
 
@@ -255,23 +251,23 @@ def match(by_rank: Mapping[int, Sequence[Chunk]]) -> Matched:
         records = rank_records(by_rank[rank], names)
         for group, run in _by_group(records):
             parts = generations(run)
-            kept = sum(map(len, parts))
-            names.left_out["repeated"] += len(run) - kept
+            remaining = sum(map(len, parts))
+            names.left_out["repeated"] += len(run) - remaining
             begun = int(run.incarnation[-1]) != newest_process(by_rank[rank])
             for age, part in enumerate(reversed(parts), begun):
                 runs[group, age].append(_Run(rank, part))
     uneven = uneven_ops(names)
     newest = dict(sorted(runs, reverse=True))  # group -> its least age
-    found: list[Desync] = []
+    all_desyncs: list[Desync] = []
     blocks = []
     for (group, age), parts_of_ranks in sorted(runs.items()):
         block = _block(names.groups[group], age - newest[group], parts_of_ranks, uneven)
         blocks.append(block)
         if block.is_desync.any():
-            found += desyncs(block, dict(parts_of_ranks), names)
+            all_desyncs += desyncs(block, dict(parts_of_ranks), names)
     left_out = {reason: count for reason, count in sorted(names.left_out.items()) if count}
     ranks = np.array(sorted(by_rank), np.int64)
-    return Matched(blocks, names.ops, names.dtypes, names.buckets, ranks, found, left_out)
+    return Matched(blocks, names.ops, names.dtypes, names.buckets, ranks, all_desyncs, left_out)
 
 
 def _by_group(records: Records) -> list[tuple[int, Records]]:
@@ -364,9 +360,9 @@ def _places(sequence: Array, mine: Array) -> Array | slice:
 
 
 def _without(block: Block, empty: Array) -> Block:
-    kept = {}
+    columns = {}
     for name in block.__struct_fields__:
         value = getattr(block, name)
         is_along = name not in {"group", "age", "ranks", "incarnation"}
-        kept[name] = value[..., ~empty] if is_along else value
-    return Block(**kept)
+        columns[name] = value[..., ~empty] if is_along else value
+    return Block(**columns)

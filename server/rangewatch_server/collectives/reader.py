@@ -1,6 +1,6 @@
 """Records of collectives as they are stored: which steps can be matched at once, and those steps' records.
 
-The parameters of DDP's buckets, where the records that are shown lack them: ranks tell them once a minute.
+The parameters of DDP's buckets, where the records that are shown lack them: ranks report them once a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 SOURCE = "collective"
 MOST_STEPS = 200  # looked at: what is older is history, and a verdict needs some ten
 MOST_ROWS = 600_000  # of all ranks: half a second to read and match
-FEWER = (200, 64, 24, 10)
+FEWER = (MOST_STEPS, 128, 96, 64, 48, 32, 24, 16, 10)
 NAMES_OF_A_GROUP = ("hash", "name", "desc", "backend", "instance")
 _row = tables.samples.c
 
@@ -40,18 +40,21 @@ class Chunk(msgspec.Struct, frozen=True):
 def chunks(run: RunReader, first_step: int, last_step: int) -> dict[int, list[Chunk]]:
     """Records of the steps first_step to last_step, both included, by rank."""
     ordinals = {row.incarnation: row.ordinal for rank in run.ranks.values() for row in rank.rows}
-    found: dict[int, list[Chunk]] = {rank: [] for rank in run.ranks}
+    by_rank: dict[int, list[Chunk]] = {rank: [] for rank in run.ranks}
+    details: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # of most ranks they are one object
     for each in samples(run, SOURCE, first_step=first_step, last_step=last_step, limit_rows=4 * MOST_ROWS):
         incarnation = ordinals.get(each.incarnation, 0)
-        found[each.rank].append(Chunk(each.times_ns, each.columns, _facts(each.about), incarnation))
-    for rank, known in found.items():  # records of a process that has just begun may come seconds after others'
+        if id(each.about) not in details:
+            details[id(each.about)] = each.about, _details(each.about)
+        by_rank[each.rank].append(Chunk(each.times_ns, each.columns, details[id(each.about)][1], incarnation))
+    for rank, known in by_rank.items():  # records of a process that has just begun may come seconds after others'
         newest = run.ranks[rank].row.ordinal
         if known and all(each.incarnation != newest for each in known):
             known.append(Chunk(np.zeros(0, np.int64), {}, {}, newest))
-    return found
+    return by_rank
 
 
-def _facts(about: dict[str, Any]) -> dict[str, Any]:
+def _details(about: dict[str, Any]) -> dict[str, Any]:
     """What columns refer to by number, as the analysis takes it, whatever an agent has sent."""
     return {
         "groups": [_group(each) for each in _listed(about.get("groups"))],
@@ -61,19 +64,19 @@ def _facts(about: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _group(said: Any) -> dict[str, Any]:
-    known = said if isinstance(said, dict) else {}
+def _group(value: Any) -> dict[str, Any]:
+    known = value if isinstance(value, dict) else {}
     ranks = [each for each in _listed(known.get("ranks")) if isinstance(each, int) and each >= 0]
     names = {name: str(known[name]) for name in NAMES_OF_A_GROUP if known.get(name) is not None}
     return {**names, "ranks": ranks}
 
 
-def _listed(said: Any) -> list[Any]:
-    return said if isinstance(said, list) else []
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
-def searched_range(run: RunReader, start: int, stop: int) -> tuple[int, int]:
-    """The last steps of [start, stop) with records, as many as can be matched at once; the same step twice for none."""
+def searched_range(run: RunReader, start: int, stop: int, most_rows: int = MOST_ROWS) -> tuple[int, int]:
+    """The last steps of [start, stop) with records, as many as have `most_rows`; the same step twice for none."""
     ids = [stream.id for rank in run.ranks.values() for stream in rank.streams]
     mine = (_row.run_id == run.id) & _row.stream_id.in_(ids) & (_row.source == SOURCE)
     last = run.connection.execute(select(func.max(_row.last_step)).where(mine, _row.first_step < stop)).scalar()
@@ -83,7 +86,7 @@ def searched_range(run: RunReader, start: int, stop: int) -> tuple[int, int]:
     for steps in FEWER:
         low = max(start, stop - steps)
         held = select(func.coalesce(func.sum(_row.row_count), 0)).where(mine, _row.last_step >= low)
-        if int(run.connection.execute(held.where(_row.first_step < stop)).scalar_one()) <= MOST_ROWS:
+        if int(run.connection.execute(held.where(_row.first_step < stop)).scalar_one()) <= most_rows:
             break
     return low, stop
 
@@ -93,13 +96,13 @@ MOST_CHUNKS = 64  # of each: two minutes of a rank that sends every two seconds
 
 
 def bucket_names(run: RunReader, source: str, last_step: int) -> Any:
-    """What any rank's newest process has told of its buckets last, until `last_step` or later; {} for nothing."""
+    """What any rank's newest process has reported of its buckets last, until `last_step` or later; {} for nothing."""
     for rank in sorted(run.ranks)[:MOST_RANKS]:
-        for payload in run.payloads(rank, source, last_step, MOST_CHUNKS):
+        for payload in run.source.payloads(run.ranks[rank].streams[-1].id, source, last_step, MOST_CHUNKS):
             deadline.check()
-            found = _reported(payload)
-            if found:
-                return found
+            buckets = _reported(payload)
+            if buckets:
+                return buckets
     return {}
 
 
@@ -110,6 +113,6 @@ def _reported(payload: bytes) -> Any:
         return {}
     for part in reversed(parts):
         about = msgspec.json.decode(part.about)
-        if isinstance(about, dict) and isinstance(found := about.get("buckets"), (dict, list)) and found:
-            return found
+        if isinstance(about, dict) and isinstance(buckets := about.get("buckets"), (dict, list)) and buckets:
+            return buckets
     return {}

@@ -64,7 +64,7 @@ def busbw_factor(op: str, group_size: int) -> float:
 
 
 def parts_of_size(op: str, group_size: int) -> int:
-    """How many times its record's `bytes` the S of nccl-tests is: of a gather or scatter a rank tells its own part."""
+    """How many times its record's `bytes` the S of nccl-tests is: a rank of a gather or scatter has its own part."""
     return max(group_size, 1) if kind_of(op) in {"gather", "scatter"} else 1
 
 
@@ -88,9 +88,9 @@ class Chunk(Protocol):
     in the lists `groups` ({name, hash, ranks, desc, backend, instance}), `ops` and `dtypes` of `about`; `bucket` is
     DDP's number, whose parameters `buckets` may name (a list, or a dict by number).
 
-    A chunk may have `incarnation`, which tells the rank's processes apart: a number that grows, or a name. Names are
+    A chunk may have `incarnation`, which separates the rank's processes: a number that grows, or a name. Names are
     put in order by the processes' first records. Without it a restart shows by sequences that begin anew. A process
-    whose records have not come yet is told by a chunk without rows: else the records of the one before it would be
+    whose records have not come yet is announced by a chunk without rows: else the records of the one before it would be
     compared with those of the other ranks' new ones.
     """
 
@@ -116,13 +116,13 @@ class Group(msgspec.Struct, frozen=True):
         return self.desc or self.name or self.hash
 
 
-def group_key(said: Mapping[str, Any]) -> GroupKey:
+def group_key(fields: Mapping[str, Any]) -> GroupKey:
     """Of a group as a rank describes it."""
     return (
-        str(said.get("hash", "")),
-        str(said.get("name", "")),
-        str(said.get("backend", "")),
-        str(said.get("instance", "")),
+        str(fields.get("hash", "")),
+        str(fields.get("name", "")),
+        str(fields.get("backend", "")),
+        str(fields.get("instance", "")),
     )
 
 
@@ -171,20 +171,20 @@ class Names:
 
     def add_buckets(self, about: Mapping[str, Any]) -> None:
         """What `about` says of the parameters of DDP's buckets."""
-        said = about.get("buckets") or {}
-        items = said.items() if isinstance(said, Mapping) else enumerate(said)
+        buckets = about.get("buckets") or {}
+        items = buckets.items() if isinstance(buckets, Mapping) else enumerate(buckets)
         self.buckets.update((int(number), each) for number, each in items if _BUCKET.fullmatch(str(number)))
 
     def are(self, names: Collection[str]) -> Array:
         """(ops,) bool: those whose kind is one of `names`."""
         return np.array([kind_of(op) in names for op in self.ops], bool)
 
-    def _group(self, said: Mapping[str, Any]) -> int:
-        group = group_key(said)
+    def _group(self, fields: Mapping[str, Any]) -> int:
+        group = group_key(fields)
         number = self._numbers.setdefault(("groups", group), len(self.groups))
         if number == len(self.groups):
-            ranks = tuple(sorted({int(each) for each in said.get("ranks") or ()}))
-            self.groups.append(Group(group[0], group[1], ranks, str(said.get("desc") or "")))
+            ranks = tuple(sorted({int(each) for each in fields.get("ranks") or ()}))
+            self.groups.append(Group(group[0], group[1], ranks, str(fields.get("desc") or "")))
             self.group_keys.append(group)
         return number
 
@@ -242,17 +242,17 @@ def _part(chunk: Chunk, process: int, names: Names) -> Records:
     )
 
 
-def _symmetric(said: Array, op: Array, names: Names) -> Array:
-    unsaid = np.isnan(said)
-    if not unsaid.any():
-        return said > 0
-    return np.where(unsaid, np.append(names.are(SYMMETRIC), False)[op], said > 0)
+def _symmetric(flags: Array, op: Array, names: Names) -> Array:
+    is_unknown = np.isnan(flags)
+    if not is_unknown.any():
+        return flags > 0
+    return np.where(is_unknown, np.append(names.are(SYMMETRIC), False)[op], flags > 0)
 
 
-def _durations(said: Array) -> Array:
-    if np.fmin.reduce(said, initial=0.0) >= 0:
-        return said
-    return np.where(said >= 0, said, np.nan)
+def _durations(durations: Array) -> Array:
+    if np.fmin.reduce(durations, initial=0.0) >= 0:
+        return durations
+    return np.where(durations >= 0, durations, np.nan)
 
 
 def _numbered(places: Array, numbers: Array) -> Array:
@@ -289,8 +289,8 @@ def _is_ascending(records: Records) -> bool:
 
 
 def _incarnation(chunk: Chunk) -> str | int:
-    said = getattr(chunk, "incarnation", 0)
-    return said if isinstance(said, int) else str(said)
+    incarnation = getattr(chunk, "incarnation", 0)
+    return incarnation if isinstance(incarnation, int) else str(incarnation)
 
 
 def _processes(chunks: Sequence[Chunk]) -> dict[str | int, int]:

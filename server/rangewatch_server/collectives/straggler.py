@@ -1,6 +1,6 @@
-"""Whether one rank keeps the others waiting, or communication itself has become slow. Only what goes on is said.
+"""Whether one rank keeps the others waiting, or communication itself has become slower on all ranks alike.
 
-Also collectives that take longer than they used to, on all ranks alike.
+Only what still goes on is a verdict.
 """
 
 from __future__ import annotations
@@ -12,105 +12,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rangewatch_server.collectives.bandwidth import size_class
+from rangewatch_server.collectives.bandwidth import Slowdown, slowdown
 from rangewatch_server.collectives.location import COMMUNICATION, PhaseSeries, location_of
 from rangewatch_server.collectives.matching import Block
-from rangewatch_server.collectives.records import UNKNOWN, Array, Group, kind_of
-from rangewatch_server.collectives.waits import BlockWaits, Waits
-from rangewatch_server.collectives.wording import lasting, named
-
-MIN_RATIO = 1.5
-"""A collective is slow from so many times its own baseline on."""
-MIN_BASELINE = 20
-"""Earlier collectives of the same group, op and size that make a baseline."""
-MIN_KNOWN = 0.6
-"""Share of the window's collectives of the kind in which each rank's duration must be known."""
-MIN_SLOW_SHARE = 0.6
-"""Share of the window's steps in which it is slow."""
-
-
-class Slowdown(msgspec.Struct, frozen=True):
-    """The kind of collective that lost most. `duration_s` and `baseline_s`: medians of the last rank's durations, now
-    and before. `cost_s`: seconds a step that collectives of the group take longer than before."""
-
-    group: Group
-    op: str
-    least_bytes: int
-    baseline_s: float
-    duration_s: float
-    ratio: float
-    cost_s: float
-    share: float
-    since_step: int
-
-
-def slowdown(waits: Waits, steps: Array) -> Slowdown | None:
-    """The worst of any group in the window of `steps`, against all that came before it; None where nothing is slow."""
-    found = [each for block in waits.blocks for each in _of_block(block, steps, waits.op_names)]
-    return max(found, key=lambda each: each.cost_s, default=None)
-
-
-def _of_block(each: BlockWaits, steps: Array, ops: list[str]) -> list[Slowdown]:
-    block = each.block
-    step = block.step[each.columns]
-    sizes = size_class(block.bytes[each.columns])
-    op = block.op[each.columns]
-    in_window = (step >= steps[0]) & (step <= steps[-1])
-    found = []
-    for number, least in sorted(set(zip(op[in_window].tolist(), sizes[in_window].tolist(), strict=True))):
-        mine = np.flatnonzero((op == number) & (sizes == least))
-        slow = _of_kind(each, mine, step, steps)
-        # A barrier moves nothing: it takes as long as its ranks' processes do to be woken up.
-        if slow is not None and kind_of(ops[number]) != "barrier":
-            found.append(msgspec.structs.replace(slow, op=ops[number], least_bytes=least))
-    return found
-
-
-def _of_kind(each: BlockWaits, mine: Array, step: Array, steps: Array) -> Slowdown | None:
-    now, before = mine[step[mine] >= steps[0]], mine[step[mine] < steps[0]]
-    if len(before) < MIN_BASELINE or not len(now) or not _all_are_known(each, now):
-        return None
-    # The better half of what came before: the slowness may have begun there.
-    baseline_s = float(np.quantile(each.least_s[before], 0.25))
-    duration_s = float(np.median(each.least_s[now]))
-    is_slow = each.least_s > MIN_RATIO * baseline_s
-    slow_steps = np.unique(step[now[is_slow[now]]])
-    share = len(slow_steps) / len(steps)
-    if duration_s <= MIN_RATIO * baseline_s or share < MIN_SLOW_SHARE:
-        return None
-    fast = mine[~is_slow[mine] & (step[mine] < slow_steps[0])]
-    since_step = int(step[mine[mine > fast[-1]][0]]) if len(fast) else int(slow_steps[0])
-    cost_s = min(_busy_s(each, now, each.least_s[now] - baseline_s) / len(steps), _longer_s(each, step, steps))
-    ratio = duration_s / baseline_s if baseline_s > 0 else float("inf")
-    return Slowdown(each.block.group, "", 0, baseline_s, duration_s, ratio, cost_s, share, since_step)
-
-
-def _all_are_known(each: BlockWaits, now: Array) -> bool:
-    """Whether no rank of the group is mostly unknown: it may be late each time, and all that is known wait for it."""
-    known = np.count_nonzero(~np.isnan(each.wait_s[:, now]), axis=1)
-    return len(known) >= each.block.size and bool((known >= MIN_KNOWN * len(now)).all())
-
-
-def _busy_s(each: BlockWaits, now: Array, more_s: Array) -> float:
-    """Seconds in which some collective takes longer than before: asynchronous ones overlap."""
-    times_ns = each.block.times_ns[:, each.columns[now]]
-    starts_ns = times_ns[int((times_ns != UNKNOWN).sum(axis=1).argmax())]
-    order = np.argsort(starts_ns, kind="stable")
-    starts_ns, ends_ns = starts_ns[order], (starts_ns + np.maximum(more_s, 0) * 1e9)[order]
-    before_ns = np.append(starts_ns[:1], np.maximum.accumulate(ends_ns)[:-1])
-    return float(np.maximum(ends_ns - np.maximum(starts_ns, before_ns), 0).sum() / 1e9)
-
-
-def _longer_s(each: BlockWaits, step: Array, steps: Array) -> float:
-    """Seconds by which a step takes longer than before: what is hidden behind computation costs nothing."""
-    times_ns = each.block.times_ns[:, each.columns]
-    row = times_ns[int((times_ns != UNKNOWN).sum(axis=1).argmax())]
-    seen = np.flatnonzero(row != UNKNOWN)
-    names, firsts = np.unique(step[seen], return_index=True)
-    paces_s = np.diff(row[seen][firsts]) / 1e9 / np.diff(names)
-    now, before = paces_s[names[:-1] >= steps[0]], paces_s[names[1:] <= steps[0]]
-    return float(np.median(now) - np.median(before)) if len(now) and len(before) else 0.0
-
+from rangewatch_server.collectives.records import UNKNOWN, Array
+from rangewatch_server.collectives.waits import Waits
+from rangewatch_server.core.text import duration_text, ranks_text
 
 MIN_COLLECTIVES = 50
 """A window has at least so many collectives ..."""
@@ -125,7 +32,7 @@ MIN_SHARE = 0.6
 CHANCE = 1e-4
 """What is less likely by chance, were all ranks alike, is none. Of few ranks one is often last a while."""
 WIDENED = (1, 2, 4, 8)
-"""Windows that are looked at, in lengths of the shortest: what is not clear in one may be in the next."""
+"""Windows that are examined, in lengths of the shortest: what is not clear in one may be in the next."""
 MIN_COST_SHARE = 0.05
 """Share of the step's time that it costs."""
 MIN_COVERAGE = 0.5
@@ -134,15 +41,13 @@ MIN_COVERAGE = 0.5
 LATE_SHARE = 0.5
 """Who waits less than this share of what the usual rank waits is late, too."""
 MOST_LATE = 8
-"""Late ranks that are told of where none stands out."""
+"""Late ranks that are named where none stands out."""
 MIN_REPORTED = 0.9
 """Share of the usual coverage from which on a step counts as reported by all ranks."""
 
 NON_COMMUNICATION_SLOW = "non-communication slow"
 COMMUNICATION_SLOW = "communication slow"
-NON_COMMUNICATION_HANG = "non-communication hang"
-COMMUNICATION_HANG = "communication hang"
-"""The classes of a verdict; hangs are those of `hang_verdict`."""
+"""The classes of a verdict; those of a hang are in `hang_verdict`."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -166,7 +71,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """`verdict` None: nobody stands out, or it cannot be said; `reason` says why, in a sentence."""
+    """`verdict` None: no straggler, or it cannot be said; `reason` says why, in a sentence."""
 
     verdict: Verdict | None
     reason: str
@@ -185,8 +90,8 @@ def judge(
     windows = _windows(waits, phases or {})
     if not windows:
         return _none(
-            f"Fewer than {MIN_COLLECTIVES} symmetric collectives in {MIN_STEPS} steps, over {lasting(MIN_SPAN_S)} or "
-            f"{ENOUGH_STEPS} steps, are known on two ranks."
+            f"Fewer than {MIN_COLLECTIVES} symmetric collectives in {MIN_STEPS} steps, over {duration_text(MIN_SPAN_S)}"
+            f" or {ENOUGH_STEPS} steps, are known on two ranks."
         )
     judgements = []
     for window in windows:
@@ -209,15 +114,15 @@ def _judge(
     step_time_s = _step_time_s(waits, window, phases)
     if step_time_s is None:
         return _none("It is not known how long a step takes.")
-    found = _Costs(waits, window, chances)
-    if found.stands_out and found.cost_s > MIN_COST_SHARE * step_time_s:
-        return _straggler(waits, window, found, step_time_s, coverage, phases, who)
+    costs = _Costs(waits, window, chances)
+    if costs.stands_out and costs.cost_s > MIN_COST_SHARE * step_time_s:
+        return _straggler(waits, window, costs, step_time_s, coverage, phases, who)
     slow = slowdown(waits, waits.steps[window])
     if slow is not None and slow.cost_s > MIN_COST_SHARE * step_time_s:
         return _slow(slow, waits, window, step_time_s, coverage)
     unknown = _unmeasured(waits, waits.steps[window])
-    unsure = [f"Of {named(unknown)} nothing is known: it may be late, or several of them."] if unknown else []
-    return _none(" ".join([_why_nobody(found, step_time_s, who), *_together(waits, window, step_time_s, who), *unsure]))
+    unsure = [f"Of {ranks_text(unknown)} nothing is known: it may be late, or several of them."] if unknown else []
+    return _none(" ".join([_why_nobody(costs, step_time_s, who), *_together(waits, window, step_time_s, who), *unsure]))
 
 
 def _none(reason: str) -> Judgement:
@@ -253,7 +158,7 @@ def _together(waits: Waits, window: slice, step_time_s: float, who: Callable[[in
     late = [who(rank) for rank in waits.ranks[wait_s < LATE_SHARE * usual_s].tolist()]
     if usual_s <= MIN_COST_SHARE * step_time_s or not 1 < len(late) <= MOST_LATE:
         return []
-    return [f"The others wait {lasting(usual_s)} a step for several: {', '.join(late[:-1])} and {late[-1]}."]
+    return [f"The others wait {duration_text(usual_s)} a step for several: {', '.join(late[:-1])} and {late[-1]}."]
 
 
 def _unmeasured(waits: Waits, steps: Array) -> list[int]:
@@ -340,36 +245,36 @@ def _tail(count: int, least: int, chance: float) -> float:
 def _straggler(
     waits: Waits,
     window: slice,
-    found: _Costs,
+    costs: _Costs,
     step_time_s: float,
     coverage: float,
     phases: Mapping[int, PhaseSeries],
     who: Callable[[int], str],
 ) -> Judgement:
-    place, steps = found.place, waits.steps[window]
-    location = location_of(waits, found.rank, steps, found.cost_s, phases)
+    place, steps = costs.place, waits.steps[window]
+    location = location_of(waits, costs.rank, steps, costs.cost_s, phases)
     kind = COMMUNICATION_SLOW if location.where == COMMUNICATION else NON_COMMUNICATION_SLOW
     last, clear = int(waits.last_count[place, window].sum()), int(waits.clear_count[place, window].sum())
-    since_step = found.since(waits, window)
+    since_step = costs.since(waits, window)
     sentence = (
-        f"The others wait {lasting(found.cost_s)} a step for {who(found.rank)} "
-        f"({found.cost_s / step_time_s:.0%} of the step), since step {since_step}: {location.because}"
+        f"The others wait {duration_text(costs.cost_s)} a step for {who(costs.rank)} "
+        f"({costs.cost_s / step_time_s:.0%} of the step), since step {since_step}: {location.because}"
     )
     evidence = {
         **_evidence(waits, window, step_time_s, coverage),
         "last_count": last,
         "clear_count": clear,
         "last_share": last / clear if clear else 0.0,
-        "cost_share": found.share,
+        "cost_share": costs.share,
         "cost_to_others_s": float(waits.cost_to_others_s[place, window].mean()),
         "own_wait_s": float(waits.wait_s[place, window].mean()),
-        "next_rank": int(waits.ranks[found.order[1]]) if len(found.order) > 1 else None,
-        "next_cost_s": found.next_s,
+        "next_rank": int(waits.ranks[costs.order[1]]) if len(costs.order) > 1 else None,
+        "next_cost_s": costs.next_s,
         "phase_excess_s": location.excess_s,
         "first_collective_share": location.first_share,
     }
     return Judgement(
-        Verdict(kind, found.rank, location.where, found.cost_s, found.steps_share, since_step, sentence, evidence),
+        Verdict(kind, costs.rank, location.where, costs.cost_s, costs.steps_share, since_step, sentence, evidence),
         sentence,
     )
 
@@ -377,7 +282,7 @@ def _straggler(
 def _slow(slow: Slowdown, waits: Waits, window: slice, step_time_s: float, coverage: float) -> Judgement:
     sentence = (
         f"Communication is slow since step {slow.since_step}: {slow.op} of group {slow.group.title} takes "
-        f"{slow.ratio:.1f} times as long as before, {lasting(slow.cost_s)} a step, and no rank comes late."
+        f"{slow.ratio:.1f} times as long as before, {duration_text(slow.cost_s)} a step, and no rank comes late."
     )
     evidence = {
         **_evidence(waits, window, step_time_s, coverage),
@@ -404,13 +309,13 @@ def _evidence(waits: Waits, window: slice, step_time_s: float, coverage: float) 
     }
 
 
-def _why_nobody(found: _Costs, step_time_s: float, who: Callable[[int], str]) -> str:
-    if found.cost_s <= MIN_COST_SHARE * step_time_s:
+def _why_nobody(costs: _Costs, step_time_s: float, who: Callable[[int], str]) -> str:
+    if costs.cost_s <= MIN_COST_SHARE * step_time_s:
         return (
-            f"Nobody stands out: {who(found.rank)} costs the others most, {lasting(max(found.cost_s, 0.0))} of a "
-            f"step's {lasting(step_time_s)}."
+            f"No straggler: {who(costs.rank)} costs the others most, {duration_text(max(costs.cost_s, 0.0))} of a "
+            f"step's {duration_text(step_time_s)}."
         )
     return (
-        f"Nobody stands out for long: {who(found.rank)} costs the others most, in {found.steps_share:.0%} of the "
-        f"steps, and has {found.share:.0%} of what all late ranks cost."
+        f"No lasting straggler: {who(costs.rank)} costs the others most, in {costs.steps_share:.0%} of the "
+        f"steps, and has {costs.share:.0%} of what all late ranks cost."
     )

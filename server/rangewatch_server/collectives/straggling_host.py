@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -12,50 +13,69 @@ from rangewatch_server.collectives.matching import Block, Matched
 from rangewatch_server.collectives.records import UNKNOWN, Array
 from rangewatch_server.collectives.straggler import LATE_SHARE, MIN_COVERAGE, Judgement, Verdict, judge
 from rangewatch_server.collectives.waits import Waits, waits_of
-from rangewatch_server.collectives.wording import named
+from rangewatch_server.core.text import ranks_text
 
 
 def judge_hosts(
     matched: Matched, waits: Waits, hosts: Mapping[int, str], phases: Mapping[int, PhaseSeries] | None = None
 ) -> Judgement | None:
-    """The verdict on a host with several ranks; None where no host stands out, or less is known than a verdict needs.
+    """See `Hosts.judge`. `hosts`: rank -> name; a rank without one is a host of its own."""
+    return Hosts(matched, waits, hosts).judge(phases)
 
-    For when no single rank stands out: of several late ranks now this one is last and now that one, or none clearly.
-    A host is in a collective for as long as the last of its ranks, and hosts are judged as ranks are. `hosts`: rank ->
-    name; a rank without one is a host of its own.
-    """
-    names = sorted({_name(rank, hosts) for rank in waits.ranks.tolist()})
-    number = {rank: names.index(_name(rank, hosts)) for rank in waits.ranks.tolist()}
-    of_host = np.array([number[rank] for rank in waits.ranks.tolist()], np.int64)
-    sizes = np.bincount(of_host, minlength=len(names))
-    if len(names) < 2 or sizes.max(initial=0) < 2 or waits.known.sum() < MIN_COVERAGE * waits.expected.sum():
-        return None
-    found = judge(
-        waits_of(by_host(matched, number)), _slowest(phases or {}, number), lambda host: f"host {names[host]}",
-        chances=sizes / sizes.sum(),
-    ).verdict  # fmt: skip
-    if found is None or found.rank is None or sizes[found.rank] < 2:
-        return None
-    verdict = _of_host(found, waits, of_host, names)
-    return Judgement(verdict, verdict.sentence)
+
+class Hosts:
+    """The hosts of a run as if each were one rank: in a collective for as long as the last of its ranks."""
+
+    def __init__(self, matched: Matched, waits: Waits, hosts: Mapping[int, str]) -> None:
+        self._matched, self._waits = matched, waits
+        ranks = waits.ranks.tolist()
+        self._names = sorted({_name(rank, hosts) for rank in ranks})
+        places = {name: place for place, name in enumerate(self._names)}
+        self._number = {rank: places[_name(rank, hosts)] for rank in ranks}
+        self._of_host = np.array([self._number[rank] for rank in ranks], np.int64)
+
+    @cached_property
+    def _waits_of_hosts(self) -> Waits:
+        return waits_of(by_host(self._matched, self._number))
+
+    def judge(self, phases: Mapping[int, PhaseSeries] | None = None) -> Judgement | None:
+        """The verdict on a host with several ranks; None where none stands out, or less is known than a verdict needs.
+
+        For when no single rank stands out: of several late ranks now this one is last and now that one, or none
+        clearly. Hosts are judged as ranks are.
+        """
+        names, waits = self._names, self._waits
+        sizes = np.bincount(self._of_host, minlength=len(names))
+        if len(names) < 2 or sizes.max(initial=0) < 2 or waits.known.sum() < MIN_COVERAGE * waits.expected.sum():
+            return None
+        host_verdict = judge(
+            self._waits_of_hosts, _slowest(phases or {}, self._number), lambda host: f"host {names[host]}",
+            chances=sizes / sizes.sum(),
+        ).verdict  # fmt: skip
+        if host_verdict is None or host_verdict.rank is None or sizes[host_verdict.rank] < 2:
+            return None
+        verdict = _of_host(host_verdict, waits, self._of_host, names)
+        return Judgement(verdict, verdict.sentence)
 
 
 def _name(rank: int, hosts: Mapping[int, str]) -> str:
     return hosts.get(rank) or f"of rank {rank}"
 
 
-def _of_host(found: Verdict, waits: Waits, of_host: Array, names: list[str]) -> Verdict:
-    assert found.rank is not None
-    late = _late(waits, of_host == found.rank, found.evidence["first_step"], found.evidence["last_step"])
-    name = names[found.rank]
-    following = found.evidence["next_rank"]
-    evidence = {key: value for key, value in found.evidence.items() if key not in {"next_rank", "next_cost_s"}}
+def _of_host(host_verdict: Verdict, waits: Waits, of_host: Array, names: list[str]) -> Verdict:
+    assert host_verdict.rank is not None
+    late = _late(
+        waits, of_host == host_verdict.rank, host_verdict.evidence["first_step"], host_verdict.evidence["last_step"]
+    )
+    name = names[host_verdict.rank]
+    following = host_verdict.evidence["next_rank"]
+    evidence = {key: value for key, value in host_verdict.evidence.items() if key not in {"next_rank", "next_cost_s"}}
     evidence |= {
         "next_host": None if following is None else names[following],
-        "next_cost_s": found.evidence["next_cost_s"],
+        "next_cost_s": host_verdict.evidence["next_cost_s"],
     }
-    sentence = found.sentence.replace(f"for host {name} (", f"for host {name}, {named(late)} (", 1)
-    return msgspec.structs.replace(found, rank=None, host=name, ranks=late, sentence=sentence, evidence=evidence)
+    sentence = host_verdict.sentence.replace(f"for host {name} (", f"for host {name}, {ranks_text(late)} (", 1)
+    return msgspec.structs.replace(host_verdict, rank=None, host=name, ranks=late, sentence=sentence, evidence=evidence)
 
 
 def _late(waits: Waits, is_its: Array, first_step: int, last_step: int) -> tuple[int, ...]:
@@ -107,18 +127,18 @@ def _last_of(block: Block, rows: Array) -> tuple[Array, Array]:
 
 def _slowest(phases: Mapping[int, PhaseSeries], number: Mapping[int, int]) -> dict[int, PhaseSeries]:
     """Of each host the longest of each phase over its ranks, step by step."""
-    found: dict[int, PhaseSeries] = {}
+    slowest: dict[int, PhaseSeries] = {}
     for rank, series in phases.items():
         if rank not in number or not len(series.steps):
             continue
         host = number[rank]
-        before = found.get(host)
+        before = slowest.get(host)
         if before is None or not np.array_equal(before.steps, series.steps):
-            found.setdefault(host, series)
+            slowest.setdefault(host, series)
             continue
         both = {
             name: np.fmax(before.seconds[name], series.seconds[name])
             for name in before.seconds.keys() & series.seconds.keys()
         }
-        found[host] = PhaseSeries(series.steps, both)
-    return found
+        slowest[host] = PhaseSeries(series.steps, both)
+    return slowest

@@ -10,22 +10,27 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rangewatch.wire.events import CollectiveTiming
 from rangewatch_server.collectives.bandwidth import Speed, speeds
 from rangewatch_server.collectives.location import PHASES, PhaseSeries
 from rangewatch_server.collectives.matching import Block, Matched, match
+from rangewatch_server.collectives.onset import with_onset
 from rangewatch_server.collectives.reader import SOURCE, Chunk, bucket_names, chunks, searched_range
 from rangewatch_server.collectives.records import UNKNOWN, Names
 from rangewatch_server.collectives.straggler import Judgement, Verdict, judge
-from rangewatch_server.collectives.straggling_host import judge_hosts
+from rangewatch_server.collectives.straggling_host import Hosts
 from rangewatch_server.collectives.waits import Waits, waits_of
+from rangewatch_server.numerics.outliers import OUTLYING, robust_scores
 from rangewatch_server.numerics.pyramid import SERIES_PART
 from rangewatch_server.query.reader import RunReader
 from rangewatch_server.store.batch_checks import MAX_STEP
 
 Array = NDArray[Any]
 
+MOST_JUDGED = 200_000  # rows of all ranks by which the rule judges: a few tenths of a second to read and match
 MOST_PHASED = 64  # ranks whose phases are read to say where a delay lies
-NEWEST_STEPS = 64  # in which the newest step of all ranks is looked for
+NEWEST_STEPS = 64  # in which the newest step of all ranks is searched for
+NO_DIFFERENCE_S = 0.2e-3  # a step: who costs the others less does not stand out, however alike all ranks are
 MOST_PARAMETERS = 64  # names of one bucket that are shown
 
 
@@ -46,6 +51,25 @@ def collectives(run: RunReader, start: int, stop: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def newest_verdict(run: RunReader, start: int, stop: int) -> dict[str, Any] | None:
+    """The `verdict` of that answer, of fewer steps where there are many ranks: it is asked for again and again."""
+    low, high = searched_range(run, start, stop, MOST_JUDGED)
+    if low >= high:
+        return None
+    matched = match(chunks(run, low, high - 1))
+    return _verdict(judge_with_phases(run, matched, waits_of(matched)))
+
+
+def costs(run: RunReader, start: int, stop: int) -> dict[int, float]:
+    """Rank -> what each of the others waits for it a step, in seconds: the mean of the range's last steps."""
+    low, high = searched_range(run, start, stop, MOST_JUDGED)
+    if low >= high:
+        return {}
+    waits = waits_of(match(chunks(run, low, high - 1)))
+    means = ((rank, _mean(waits.delay_s[place], waits.known_count[place])) for place, rank in enumerate(waits.ranks))
+    return {int(rank): mean for rank, mean in means if mean is not None}
+
+
 def coverage(waits: Waits) -> float | None:
     """Share of the durations that are known; None without collectives."""
     expected = int(waits.expected.sum())
@@ -57,14 +81,18 @@ def judge_with_phases(run: RunReader, matched: Matched, waits: Waits) -> Judgeme
     judged = judge(waits)
     if not len(waits.steps):
         return judged
-    hosts = {number: rank.info.host for number, rank in run.ranks.items()}
-    verdict = judged.verdict or _verdict_on_a_host(judge_hosts(matched, waits, hosts))
+    hosts = Hosts(matched, waits, {number: rank.info.host for number, rank in run.ranks.items()})
+    verdict = judged.verdict or _verdict_on_a_host(hosts.judge())
     late = [] if verdict is None else [verdict.rank] if verdict.rank is not None else [*verdict.ranks]
     late = late[: MOST_PHASED // 2]
     chosen = sorted({*sorted(run.ranks)[: MOST_PHASED - len(late)], *late})
     spent = phases(run, chosen, int(waits.steps[0]), int(waits.steps[-1]) + 1)
     judged = judge(waits, spent)
-    return judged if judged.verdict is not None else judge_hosts(matched, waits, hosts, spent) or judged
+    judged = judged if judged.verdict is not None else hosts.judge(spent) or judged
+    if judged.verdict is None:
+        return judged
+    since = with_onset(run, judged.verdict, int(waits.steps[0]))
+    return Judgement(since, since.sentence)
 
 
 def _verdict_on_a_host(judged: Judgement | None) -> Verdict | None:
@@ -78,28 +106,31 @@ def phases(run: RunReader, ranks: Sequence[int], start: int, stop: int) -> dict[
     rows = np.sort(np.array([known[name] for name in names], np.int64))
     if not len(rows):
         return {}
-    found: dict[int, PhaseSeries] = {}
+    by_rank: dict[int, PhaseSeries] = {}
     for rank in ranks:
         block = run.slice(SERIES_PART, [rank], 0, start, stop, ("count", "last"), rows)
         seconds = np.where(block.columns["count"] > 0, block.columns["last"], np.nan)
         at = {name: seconds[int(np.searchsorted(rows, known[name]))] for name in names}
-        found[rank] = PhaseSeries(np.arange(start, stop), at)
-    return found
+        by_rank[rank] = PhaseSeries(np.arange(start, stop), at)
+    return by_rank
 
 
 def sources(run: RunReader) -> Iterator[dict[str, Any]]:
     """How each rank times its collectives, as it said last."""
-    for rank, _, message, data in sorted(run.newest_events(["collectives"])):
-        said = msgspec.json.decode(data)
-        yield {"rank": rank, "rung": str(said.get("rung", "")), "why": str(said.get("why", "") or message)}
+    for event in run.newest_events([CollectiveTiming.KIND]):
+        timing = event.read(CollectiveTiming) or CollectiveTiming()
+        yield {"rank": event.rank, "rung": timing.rung, "why": timing.why or event.message}
 
 
 def _by_rank(waits: Waits) -> Iterator[dict[str, Any]]:
+    costs_s = [_mean(waits.delay_s[place], waits.known_count[place]) for place in range(len(waits.ranks))]
+    scores = robust_scores(np.array([np.nan if each is None else each for each in costs_s]), NO_DIFFERENCE_S)
     for place, rank in enumerate(waits.ranks.tolist()):
         clear = int(waits.clear_count[place].sum())
         yield {
             "rank": rank, "last_share": float(waits.last_count[place].sum() / clear) if clear else None,
             "cost_to_others_s": _mean(waits.cost_to_others_s[place], waits.known_count[place]),
+            "cost_s": costs_s[place], "stands_out": bool(scores[place] >= OUTLYING),
             "wait_s": _mean(waits.wait_s[place], waits.known_count[place]),
         }  # fmt: skip
 
@@ -110,21 +141,21 @@ def _mean(values: Array, known: Array) -> float | None:
 
 
 def _rounded(values: Array, is_known: Array) -> list[list[float | None]]:
-    """To a microsecond: no clock here tells less, and a page of 1,024 ranks is half as large. None: not known."""
+    """To a microsecond: no clock here resolves less, and a page of 1,024 ranks is half as large. None: not known."""
     return [
-        [round(value, 6) if known else None for value, known in zip(row, said, strict=True)]
-        for row, said in zip(values.tolist(), is_known.tolist(), strict=True)
+        [round(value, 6) if known else None for value, known in zip(row, known_row, strict=True)]
+        for row, known_row in zip(values.tolist(), is_known.tolist(), strict=True)
     ]
 
 
 def _verdict(judged: Judgement) -> dict[str, Any] | None:
-    found = judged.verdict
-    if found is None:
+    verdict = judged.verdict
+    if verdict is None:
         return None
     return {
-        "rank": found.rank, "host": found.host or None, "ranks": found.ranks, "class": found.kind,
-        "where": found.where, "cost_s": found.cost_s, "share": found.share, "since_step": found.since_step,
-        "text": found.sentence, "evidence": _plain(found.evidence),
+        "rank": verdict.rank, "host": verdict.host or None, "ranks": verdict.ranks, "class": verdict.kind,
+        "where": verdict.where, "cost_s": verdict.cost_s, "share": verdict.share, "since_step": verdict.since_step,
+        "text": verdict.sentence, "evidence": _plain(verdict.evidence),
     }  # fmt: skip
 
 
@@ -149,12 +180,14 @@ def one_step(run: RunReader, step: int | None) -> dict[str, Any]:
         names = Names()
         names.add_buckets({"buckets": bucket_names(run, SOURCE, at)})
         matched.buckets = names.buckets | matched.buckets
-    found = {rank: sorted(_calls(matched, rank, at), key=lambda call: call["began_ns"]) for rank in sorted(run.ranks)}
-    for calls in found.values():
+    calls_by_rank = {
+        rank: sorted(_calls(matched, rank, at), key=lambda call: call["began_ns"]) for rank in sorted(run.ranks)
+    }
+    for calls in calls_by_rank.values():
         begin_ns = calls[0]["began_ns"] if calls else 0
         for call in calls:  # by the rank's own clock: those of two hosts are never compared
             call["begin_s"] = (call.pop("began_ns") - begin_ns) / 1e9
-    ranks = [{"rank": rank, "collectives": calls} for rank, calls in found.items()]
+    ranks = [{"rank": rank, "collectives": calls} for rank, calls in calls_by_rank.items()]
     return {
         "step": at if low < high or step is not None else None,
         "ranks": ranks,
@@ -164,15 +197,15 @@ def one_step(run: RunReader, step: int | None) -> dict[str, Any]:
 
 
 def _buckets_of(matched: Matched, step: int) -> set[int]:
-    found = [block.bucket[(block.step == step) & (block.bucket != UNKNOWN)].tolist() for block in matched.blocks]
-    return {bucket for buckets in found for bucket in buckets}
+    per_block = [block.bucket[(block.step == step) & (block.bucket != UNKNOWN)].tolist() for block in matched.blocks]
+    return {bucket for buckets in per_block for bucket in buckets}
 
 
 def _newest_of_all(records: dict[int, list[Chunk]], newest: int) -> int:
     """The last step that every rank with records has got to: they do not report at once."""
     known = [
-        [np.nan_to_num(each.columns["step"], nan=-1).max() for each in found if len(each.times_ns)]
-        for found in records.values()
+        [np.nan_to_num(each.columns["step"], nan=-1).max() for each in chunks if len(each.times_ns)]
+        for chunks in records.values()
     ]
     last = [int(max(steps)) for steps in known if steps]
     return max(min(last, default=newest), newest - NEWEST_STEPS + 1)

@@ -188,8 +188,8 @@ def _clear(filled: Array, gap_s: Array, known: Array) -> Array:
 
 
 def _steps(blocks: list[BlockWaits]) -> Array:
-    found = [np.unique(each.block.step[each.columns]) for each in blocks]
-    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+    steps = [np.unique(each.block.step[each.columns]) for each in blocks]
+    return np.unique(np.concatenate(steps)) if steps else np.zeros(0, np.int64)
 
 
 class _Row(NamedTuple):
@@ -264,8 +264,8 @@ def _add_costs(waits: Waits, each: BlockWaits) -> None:
     waits.last_count.flat[cells] += np.bincount(which, minlength=len(cells))
     waits.cost_to_others_s.flat[cells] += np.bincount(which, weights=cost_s, minlength=len(cells))
     mean_s = cost_s / (each.known[clear] - 1)
-    for found, weights in ((waits.delay_s, mean_s), (waits.gain_s, np.minimum(mean_s, each.gap_s[clear]))):
-        found.flat[cells] = np.maximum(found.flat[cells], np.bincount(which, weights=weights, minlength=len(cells)))
+    for total_s, weights in ((waits.delay_s, mean_s), (waits.gain_s, np.minimum(mean_s, each.gap_s[clear]))):
+        total_s.flat[cells] = np.maximum(total_s.flat[cells], np.bincount(which, weights=weights, minlength=len(cells)))
 
 
 def _add_coverage(waits: Waits, block: Block) -> None:

@@ -1,1 +1,4 @@
-"""What every room may use: errors with their codes, time limits of reads, logs, the server's own metrics."""
+"""What every room may use: settings, errors with their codes, time limits of reads, logs, texts, the own metrics.
+
+Imports no other room. Nothing here knows of runs.
+"""

@@ -22,7 +22,7 @@ from rangewatch_server.core.errors import ApiError
 # several figures besides.
 READ_LIMIT_S = 10.0
 SQLITE_INSTRUCTIONS = 20_000  # between two looks at the clock: about 1 ms of SQLite's work, which 1 us of ours ends
-RENEW_S = 1.0  # PostgreSQL is told the time left again when it is that much less: a round trip, so not each statement
+RENEW_S = 1.0  # PostgreSQL gets the time left again when it is that much less: a round trip, so not each statement
 CANCELLED = "57014"  # PostgreSQL's query_canceled
 
 _thread = threading.local()
@@ -91,16 +91,16 @@ def _sqlite(connection: Connection, limit: _Limit) -> Iterator[None]:
 
 @contextmanager
 def _server(connection: Connection, limit: _Limit) -> Iterator[None]:
-    told_s = limit.limit_s + 2 * RENEW_S
+    renewed_s = limit.limit_s + 2 * RENEW_S
 
     def before(_connection: Any, cursor: Any, *_: Any) -> None:
-        nonlocal told_s
+        nonlocal renewed_s
         check()
         left_s = limit.left_s
-        if told_s - left_s >= RENEW_S:
+        if renewed_s - left_s >= RENEW_S:
             # LOCAL: it ends with the transaction. 0 would mean no limit.
             cursor.execute(f"SET LOCAL statement_timeout = {max(1, int(left_s * 1_000))}")
-            told_s = left_s
+            renewed_s = left_s
 
     event.listen(connection, "before_cursor_execute", before)
     try:

@@ -1,10 +1,14 @@
-"""Errors of the HTTP API: one line for a person, a short code for a program."""
+"""Errors of the HTTP API: one line for a person, a short code for a program; and the database's."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
+
+
+class DatabaseError(RuntimeError):
+    """The database cannot be used; the text says why and what to do."""
 
 
 class ApiError(Exception):

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 OURS = ("rangewatch", "uvicorn")
-SAID_AGAIN_S = 60.0  # what a stranger's bytes make uvicorn say, which any port scan repeats as fast as it can
+LOG_AGAIN_S = 60.0  # what a stranger's bytes make uvicorn say, which any port scan repeats as fast as it can
 MOST_CHARACTERS = 4_000  # of one text: a name may have 4 KiB, and a line should stay one that tools accept
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message", "taskName"}
@@ -44,16 +44,16 @@ class _RateLimited(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said_s: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether it is logged."""
         if record.levelno != logging.WARNING or record.args:
             return True
-        now_s, last_s = time.monotonic(), self._said_s.get(str(record.msg))
-        if last_s is not None and now_s - last_s < SAID_AGAIN_S:
+        now_s, last_s = time.monotonic(), self._logged_s.get(str(record.msg))
+        if last_s is not None and now_s - last_s < LOG_AGAIN_S:
             return False
-        self._said_s[str(record.msg)] = now_s
+        self._logged_s[str(record.msg)] = now_s
         return True
 
 
@@ -62,15 +62,17 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
-        said: dict[str, Any] = {
+        record_fields: dict[str, Any] = {
             "time": _time(record), "level": record.levelname.lower(), "logger": record.name,
             "message": _cut(record.getMessage()),
         }  # fmt: skip
         for name, value in fields_of(record).items():
-            said.setdefault(name, value if isinstance(value, (bool, int, float, type(None))) else _cut(str(value)))
+            record_fields.setdefault(
+                name, value if isinstance(value, (bool, int, float, type(None))) else _cut(str(value))
+            )
         if record.exc_info:
-            said["exception"] = self.formatException(record.exc_info)
-        return json.dumps(said)
+            record_fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(record_fields)
 
 
 class TextFormatter(logging.Formatter):
@@ -78,12 +80,12 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and the traceback if there is one."""
-        words = [f"{_time(record)} {record.levelname} {record.name}: {_printable(record.getMessage())}"]
-        words += [f"{name}={_printable(str(value))}" for name, value in fields_of(record).items()]
+        parts = [f"{_time(record)} {record.levelname} {record.name}: {_printable(record.getMessage())}"]
+        parts += [f"{name}={_printable(str(value))}" for name, value in fields_of(record).items()]
         if not record.exc_info:
-            return " ".join(words)
+            return " ".join(parts)
         trace = self.formatException(record.exc_info).split("\n")
-        return "\n".join([" ".join(words), *(f"    {_printable(line)}" for line in trace)])
+        return "\n".join([" ".join(parts), *(f"    {_printable(line)}" for line in trace)])
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -1,23 +1,13 @@
-"""Shelf 3: arrays to Plotly figure dicts. To add one is one file and one line here; the API lists and serves it."""
+"""Shelf 3: what the store holds, as names and arrays for a chart.
 
-from rangewatch_server.figures import (
-    comparison,
-    exponents,
-    layers,
-    lines,
-    percentiles,
-    phases,
-    ranks,
-    series,
-    timeline,
-    waits,
-)
+A figure is one entry: its route, the checks of its parameters, its unit and scale, and its row of the docs follow.
+In: a `RunReader` and `Params`. Out: the answer of docs/api.md. Never: colours, or anything else of how it is drawn.
+"""
+
+from rangewatch_server.figures import comparison, exponents, layers, lines, phases, ranks, waits
 from rangewatch_server.figures.base import Figure
 
 ALL: tuple[Figure, ...] = (
-    lines.LOSS, lines.LOSS_SCALE, lines.STEP_TIME, phases.FIGURE, lines.TENSOR, exponents.FIGURE, timeline.FIGURE,
-    layers.FIGURE, ranks.FIGURE,
-    series.FIGURE, waits.FIGURE,
-    percentiles.FIGURE, comparison.FIGURE,
+    *lines.FIGURES, *ranks.FIGURES, phases.FIGURE, *layers.FIGURES, exponents.FIGURE, waits.FIGURE, comparison.FIGURE,
 )  # fmt: skip
 BY_NAME = {figure.name: figure for figure in ALL}

@@ -1,9 +1,9 @@
-"""What every figure shares: parameters, the column grid, and typed arrays as Plotly reads them. Pure."""
+"""What every figure shares: parameters, the column grid, lines and typed arrays. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-MAX_COLUMNS = 2_000  # Plotly draws a wider heatmap by nearest neighbour, and single hot columns vanish (docs/api.md)
+MAX_COLUMNS = 2_000  # no screen is wider
 MAX_ROWS = 1_000
 
 
@@ -35,20 +35,38 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
     against: str = ""
     columns: int = 1_000
     rows: int = 400
-    statistic: str = "headroom_bits"
+    statistic: str = ""
+    """What a heatmap shows; "" for the figure's own choice."""
     sort: str = "call"
     closed: tuple[str, ...] = ()
     tree: int = 0
     """Modules in `meta.modules` at most; none is sent where none is asked for."""
 
 
-class Figure(msgspec.Struct, frozen=True):
-    """A shelf entry: `build` gives the traces, the layout and the meta of docs/api.md."""
+FigureData = tuple[list[dict[str, Any]], dict[str, Any]]
+"""`data` and `meta` of docs/api.md: names and typed arrays, and what is known of them. Nothing of how it is drawn."""
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """A shelf entry, from which the route, its checks, `meta` and the row of docs/collectors.md follow."""
 
     name: str
     title: str
     help: str
-    build: Callable[[RunReader, Params], dict[str, Any]]
+    data: str
+    """What is in `data`, in order, for the docs."""
+    build: Callable[[RunReader, Params], FigureData]
+    unit: str = ""
+    """Of the values, such as `ms`; "" where they have none."""
+    scale: Literal["linear", "log2"] = "linear"
+    """How lines are best drawn."""
+    needs_tensor: bool = False
+    """Whether it is of the one tensor that `tensor` names."""
+
+
+def line(name: str, x: Array, y: Array) -> dict[str, Any]:
+    """One line, or the points of one kind: float64 `x` and `y`, both (n,)."""
+    return {"name": name, "x": typed(x, "f8"), "y": typed(y, "f8")}
 
 
 class Grid(msgspec.Struct, frozen=True):
@@ -84,17 +102,22 @@ class Grid(msgspec.Struct, frozen=True):
         starts = (self.first + np.arange(self.width)) * per_column - block_first
         return np.clip(starts, 0, max(block_width - 1, 0))
 
+    @property
+    def origin(self) -> dict[str, float]:
+        """Of a heatmap's columns: `x0` the centre of the first one, `dx` how wide each is, in steps."""
+        return {"x0": self.first * self.per + (self.per - 1) / 2, "dx": self.per}
+
     def meta(self) -> dict[str, Any]:
         """The part of `meta` that every figure has."""
         note = "each column: one step" if self.per == 1 else f"each column: worst of {self.per} steps"
-        found: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "start": self.start, "stop": self.stop, "steps_per_column": self.per, "columns": self.width,
             "level": self.level, "note": note,
         }  # fmt: skip
         if not self.thin_step:
-            return found
-        kept = f"detail before step {self.thin_step} is kept at {self.thin_per} steps a column"
-        return found | {"note": f"{note}; {kept}", "thinned": {"step": self.thin_step, "steps": self.thin_per}}
+            return answer
+        thinned = f"detail before step {self.thin_step} is kept at {self.thin_per} steps a column"
+        return answer | {"note": f"{note}; {thinned}", "thinned": {"step": self.thin_step, "steps": self.thin_per}}
 
 
 def grid(start: int, stop: int, columns: int, merged: int = 1) -> Grid:
@@ -109,9 +132,9 @@ def grid(start: int, stop: int, columns: int, merged: int = 1) -> Grid:
     while _rounded(per, level + 1) <= 2 * per:
         level += 1
     per = _rounded(per, level)
-    while (found := Grid(start, stop, per, level)).width > columns and columns > 1:
+    while (cut := Grid(start, stop, per, level)).width > columns and columns > 1:
         per += FANOUT**level
-    return found
+    return cut
 
 
 def grid_of(run: RunReader, params: Params, merged: int | None = None) -> Grid:
@@ -120,8 +143,8 @@ def grid_of(run: RunReader, params: Params, merged: int | None = None) -> Grid:
     thinned = run.thinned(params.ranks, params.start, params.stop)
     if thinned is None:
         return grid(params.start, params.stop, params.columns, merged)
-    found = grid(params.start, params.stop, params.columns, max(merged, thinned.per))
-    return msgspec.structs.replace(found, thin_step=thinned.step, thin_per=thinned.per)
+    cut = grid(params.start, params.stop, params.columns, max(merged, thinned.per))
+    return msgspec.structs.replace(cut, thin_step=thinned.step, thin_per=thinned.per)
 
 
 def _rounded(per: int, level: int) -> int:
@@ -130,7 +153,7 @@ def _rounded(per: int, level: int) -> int:
 
 
 def typed(values: Array, dtype: str) -> dict[str, Any]:
-    """A Plotly typed array: `bdata` is bytes here and base64 once encoded as JSON."""
+    """A typed array of docs/api.md: `bdata` is bytes here and base64 once encoded as JSON."""
     data = np.ascontiguousarray(values, np.dtype(f"<{dtype}"))
     encoded: dict[str, Any] = {"dtype": dtype, "bdata": data.tobytes()}
     if data.ndim == 2:
@@ -142,13 +165,3 @@ def label(entry: TensorEntry) -> str:
     """A tensor's name for people."""
     suffix = f"[{entry.index}]" if entry.index else ""
     return f"{entry.fqn or '(model)'} {entry.kind}{suffix}"
-
-
-def layout(y_title: str = "", **yaxis: Any) -> dict[str, Any]:
-    """A lane's layout: fixed margins, so that all lanes share their left and right edges."""
-    return {
-        "margin": {"l": 150, "r": 24, "t": 8, "b": 28},
-        "xaxis": {"title": {"text": ""}, "zeroline": False},
-        "yaxis": {"title": {"text": y_title}, "zeroline": False, **yaxis},
-        "showlegend": False,
-    }

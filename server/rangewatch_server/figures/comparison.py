@@ -17,22 +17,26 @@ from numpy.typing import NDArray
 
 from rangewatch_server.core import deadline
 from rangewatch_server.core.errors import ApiError
-from rangewatch_server.figures import reading
-from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label, layout, typed
-from rangewatch_server.figures.differences import Compared, Loss, compare, has_headroom, is_nonfinite, losses
+from rangewatch_server.figures import heatmap
+from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid_of, label, typed
 from rangewatch_server.figures.heatmap import Cells
-from rangewatch_server.figures.heatmap_values import HEADROOM
-from rangewatch_server.figures.layers import chosen
+from rangewatch_server.figures.name_filter import chosen
 from rangewatch_server.figures.rows import Unit, grouped, row, row_edges
+from rangewatch_server.numerics import headroom
 from rangewatch_server.numerics.headroom import STATE_NAMES
 from rangewatch_server.store.names import Tensors
 
 if TYPE_CHECKING:
-    from rangewatch_server.figures.base import Params
     from rangewatch_server.query.reader import RunReader
 
+Array = NDArray[Any]
+Name = tuple[str, str, int]
 
 PATTERN = re.compile(r"(step|rank|run):(\d{1,15})", re.ASCII)
+SCALE_BITS = 8.0  # to either side; fixed, never stretched to the data, so that two comparisons compare by eye
+MOST_LOSSES = 50
+MOST_NAMES = 50  # of tensors that one side alone has
+MOST_CELLS = 1 << 24  # of a side: 64 MiB, and some more of each while they are compared
 
 
 class Against(msgspec.Struct, frozen=True):
@@ -46,7 +50,7 @@ class Against(msgspec.Struct, frozen=True):
     step: int | None = None
     """The one step that all columns are compared with; None: each with its own."""
 
-    def facts(self) -> dict[str, Any]:
+    def meta(self) -> dict[str, Any]:
         """As `meta.against` of docs/api.md."""
         return {
             "kind": self.kind, "number": self.number, "run": self.run.name, "ranks": len(self.ranks),
@@ -58,10 +62,10 @@ def resolve(run: RunReader, params: Params) -> Against | None:
     """The other side, or None where none is asked for. Raises `ApiError` for what cannot be, or is not there."""
     if not params.against:
         return None
-    found = PATTERN.fullmatch(params.against)
-    if found is None:
+    match = PATTERN.fullmatch(params.against)
+    if match is None:
         raise ApiError(422, "bad_parameter", "against must be step:N, rank:N or run:N")
-    return {"step": _step, "rank": _rank, "run": _run}[found[1]](run, params, int(found[2]))
+    return {"step": _step, "rank": _rank, "run": _run}[match[1]](run, params, int(match[2]))
 
 
 def _step(run: RunReader, params: Params, step: int) -> Against:
@@ -90,11 +94,6 @@ def _run(run: RunReader, params: Params, number: int) -> Against:
     return Against("run", number, other, params.ranks)
 
 
-Array = NDArray[Any]
-
-Name = tuple[str, str, int]
-
-
 class Pairs(msgspec.Struct, frozen=True):
     """`here[i]` and `there[i]` are ordinals of the same tensor in two runs; the others are of one only."""
 
@@ -107,57 +106,110 @@ class Pairs(msgspec.Struct, frozen=True):
 def pairs(here: Tensors, order: Array, there: Tensors, other_order: Array) -> Pairs:
     """Pairs in the order of `order`. Of a name that has several dtypes, those of one dtype belong together."""
     others = _by_name(there, other_order)
-    found: dict[int, int] = {}
+    matches: dict[int, int] = {}
     for name, mine in _by_name(here, order).items():
-        found |= _same(mine, others.get(name, {}))
-    matched = [int(each) for each in order if int(each) in found]
-    taken = set(found.values())
+        matches |= _same(mine, others.get(name, {}))
+    matched = [int(each) for each in order if int(each) in matches]
+    taken = set(matches.values())
     return Pairs(
         np.array(matched, np.int64),
-        np.array([found[each] for each in matched], np.int64),
-        [int(each) for each in order if int(each) not in found],
+        np.array([matches[each] for each in matched], np.int64),
+        [int(each) for each in order if int(each) not in matches],
         [int(each) for each in other_order if int(each) not in taken],
     )
 
 
 def _by_name(tensors: Tensors, order: Array) -> dict[Name, dict[str, int]]:
     """(fqn, kind, index) -> dtype -> ordinal."""
-    found: dict[Name, dict[str, int]] = defaultdict(dict)
+    by_name: dict[Name, dict[str, int]] = defaultdict(dict)
     for ordinal in order.tolist():
         entry = tensors.entries[ordinal]
-        found[entry.fqn, entry.kind, entry.index][entry.dtype] = ordinal
-    return found
+        by_name[entry.fqn, entry.kind, entry.index][entry.dtype] = ordinal
+    return by_name
 
 
 def _same(here: dict[str, int], there: dict[str, int]) -> dict[int, int]:
     """Two of one dtype; and of what is left one with one, as a run in bfloat16 is compared with one in float16."""
-    found = {ordinal: there[dtype] for dtype, ordinal in here.items() if dtype in there}
+    same = {ordinal: there[dtype] for dtype, ordinal in here.items() if dtype in there}
     left = [ordinal for dtype, ordinal in here.items() if dtype not in there]
     others = [ordinal for dtype, ordinal in there.items() if dtype not in here]
-    return found | (dict(zip(left, others, strict=True)) if len(left) == len(others) == 1 else {})
+    return same | (dict(zip(left, others, strict=True)) if len(left) == len(others) == 1 else {})
 
 
-SCALE_BITS = 8.0  # to either side; fixed, never stretched to the data, so that two comparisons compare by eye
-LIGHT = ((0.0, "#c22403"), (0.25, "#fdb863"), (0.5, "#e3e6e8"), (0.75, "#7fb0d8"), (1.0, "#0b62a8"))
-MOST_LOSSES = 50
-MOST_NAMES = 50  # of tensors that one side alone has
-MOST_CELLS = 1 << 24  # of a side: 64 MiB, and some more of each while they are compared
+class Compared(msgspec.Struct, frozen=True):
+    """Cells of this side and of the other, (tensors, columns) each, with the difference of what can be compared."""
+
+    here: Cells
+    there: Cells
+    difference: Array
+    """float32 bits that this side has more than the other; NaN where either has no headroom."""
+
+    def pooled(self, starts: Array) -> Compared:
+        """Groups of neighbours as one row: of each column the tensor that has lost most, and the worst states."""
+        if len(starts) == len(self.difference):
+            return self
+        groups = np.split(np.arange(len(self.difference)), starts[1:])
+        lost = np.where(np.isnan(self.difference), np.inf, self.difference)
+        at = [group[0] + lost[group].argmin(axis=0) for group in groups]
+        return Compared(_of_rows(self.here, at, starts), _of_rows(self.there, at, starts), _picked(self.difference, at))
 
 
-def build(run: RunReader, params: Params) -> dict[str, Any]:
+class Loss(msgspec.Struct, frozen=True):
+    """Where a tensor has lost most: its `row` and `column`; `broke`: it holds NaN or Inf here, and not there."""
+
+    row: int
+    column: int
+    broke: bool
+
+
+def compare(here: Cells, there: Cells) -> Compared:
+    """The two sides of as many tensors and columns."""
+    comparable = here.has_headroom & there.has_headroom
+    with np.errstate(invalid="ignore"):
+        difference = np.where(comparable, here.bits - there.bits, np.float32(np.nan))
+    return Compared(here, there, difference.astype(np.float32))
+
+
+def losses(compared: Compared, most: int) -> list[Loss]:
+    """At most so many tensors: those that hold NaN or Inf here alone by when, then by how many bits they have lost."""
+    if not compared.difference.size:
+        return []
+    broken = compared.here.is_nonfinite & compared.there.has_headroom
+    lost = np.where(np.isnan(compared.difference), np.inf, compared.difference)
+    breaks: Array = np.any(broken, axis=1)
+    column = np.where(breaks, broken.argmax(axis=1), lost.argmin(axis=1))
+    least: Array = np.min(lost, axis=1)
+    order = np.lexsort((least, np.where(breaks, column, 0), ~breaks))
+    rows = [row for row in order.tolist() if breaks[row] or np.isfinite(least[row])]
+    return [Loss(row, int(column[row]), bool(breaks[row])) for row in rows[:most]]
+
+
+def _of_rows(cells: Cells, at: list[Array], starts: Array) -> Cells:
+    _, state = headroom.pool(cells.bits, cells.state, starts, 0)
+    return Cells(_picked(cells.bits, at), state)
+
+
+def _picked(values: Array, at: list[Array]) -> Array:
+    """(groups, columns): of each column the value in the row that `at` has for the group."""
+    columns = np.arange(values.shape[1])
+    return np.stack([values[rows, columns] for rows in at])
+
+
+def build(run: RunReader, params: Params) -> FigureData:
     """The figure `comparison` of docs/api.md; without another side an empty one."""
     other = resolve(run, params)
     if other is None:
-        return _figure(grid_of(run, params), _nothing(), []) | {"meta": grid_of(run, params).meta() | {"against": None}}
-    found, tensors = _paired(run, params, other), run.names().tensors
-    cut = _cut(run, params, other, len(found.here))
-    here = _read(run, params.ranks, cut, found.here)
-    compared = compare(here, _there(params, other, cut, found.there))
-    starts = row_edges(len(found.here), params.rows)
-    pooled, rows = compared.pooled(starts), _rows(tensors, found.here, starts)
-    meta = cut.meta() | _cells_meta(pooled, rows) | _facts(run, other, found)
-    lost = [_loss(each, compared, found, run, other, cut) for each in losses(compared, MOST_LOSSES)]
-    return _figure(cut, pooled, rows) | {"meta": meta | {"losses": lost}}
+        return [], grid_of(run, params).meta() | {"against": None}
+    paired, tensors = _paired(run, params, other), run.names().tensors
+    cut = _cut(run, params, other, len(paired.here))
+    here = _read(run, params.ranks, cut, paired.here)
+    compared = compare(here, _there(params, other, cut, paired.there))
+    starts = row_edges(len(paired.here), params.rows)
+    pooled, rows = compared.pooled(starts), _rows(tensors, paired.here, starts)
+    meta = cut.meta() | _cells_meta(pooled, rows) | _sides_meta(run, other, paired)
+    lost = [_loss(each, compared, paired, run, other, cut) for each in losses(compared, MOST_LOSSES)]
+    cells = {"name": "difference", **cut.origin, "z": typed(pooled.difference, "f4")}
+    return [cells] if rows else [], meta | {"losses": lost}
 
 
 def _cut(run: RunReader, params: Params, other: Against, tensors: int) -> Grid:
@@ -189,31 +241,19 @@ def _there(params: Params, other: Against, cut: Grid, order: Array) -> Cells:
 
 def _read(run: RunReader, ranks: tuple[int, ...], cut: Grid, order: Array) -> Cells:
     deadline.check()
-    found = reading.read(run, ranks, cut, order, run.names().tensors, HEADROOM)
-    reading.mark_stale(run, ranks, cut, found.state)
-    return found
-
-
-def _nothing() -> Compared:
-    empty = Cells(np.zeros((0, 0), np.float32), np.zeros((0, 0), np.uint8))
-    return compare(empty, empty)
-
-
-def _figure(cut: Grid, pooled: Compared, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    trace = {
-        "type": "heatmap", "name": "difference", "x0": cut.first * cut.per + (cut.per - 1) / 2, "dx": cut.per,
-        "z": typed(pooled.difference, "f4"), "zmin": -SCALE_BITS, "zmax": SCALE_BITS, "zauto": False,
-        "showscale": False, "hoverongaps": True, "colorscale": [list(stop) for stop in LIGHT],
-    }  # fmt: skip
-    return {"figure": {"data": [trace] if rows else [], "layout": layout(autorange="reversed")}}
+    cells = heatmap.read(run, ranks, cut, order)
+    heatmap.mark_stale(run, ranks, cut, cells.state)
+    return cells
 
 
 def _cells_meta(pooled: Compared, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    bad = is_nonfinite(pooled.here) | is_nonfinite(pooled.there)
+    bad = pooled.here.is_nonfinite | pooled.there.is_nonfinite
+    title = "Difference in headroom"
     return {
         "rows": rows, "state_names": STATE_NAMES,
+        "statistic": heatmap.scale_meta("difference_bits", title, "bits", "greatest loss", -SCALE_BITS, SCALE_BITS),
         "states": typed(pooled.here.state, "u1"), "other_states": typed(pooled.there.state, "u1"),
-        "bits": typed(np.where(has_headroom(pooled.here), pooled.here.bits, np.nan), "f4"),
+        "bits": typed(np.where(pooled.here.has_headroom, pooled.here.bits, np.nan), "f4"),
         "nonfinite_columns": np.flatnonzero(bad.any(axis=0)).tolist() if bad.size else [],
     }  # fmt: skip
 
@@ -223,12 +263,12 @@ def _rows(tensors: Tensors, order: Array, starts: Array) -> list[dict[str, Any]]
     return [row(tensors.entries, group) for group in grouped(units, starts)]
 
 
-def _facts(run: RunReader, other: Against, found: Pairs) -> dict[str, Any]:
+def _sides_meta(run: RunReader, other: Against, paired: Pairs) -> dict[str, Any]:
     return {
-        "against": other.facts(), "first_step": run.first_step, "last_step": run.last_step,
-        "matched": len(found.here),
-        "only_here": _names(run.names().tensors, found.only_here),
-        "only_there": _names(other.run.names().tensors, found.only_there),
+        "against": other.meta(), "first_step": run.first_step, "last_step": run.last_step,
+        "matched": len(paired.here),
+        "only_here": _names(run.names().tensors, paired.only_here),
+        "only_there": _names(other.run.names().tensors, paired.only_there),
         "other_damaged_tiles": 0 if other.run is run else len(other.run.damage),  # this run's own are in `damaged`
     }  # fmt: skip
 
@@ -237,9 +277,9 @@ def _names(tensors: Tensors, ordinals: list[int]) -> dict[str, Any]:
     return {"count": len(ordinals), "labels": [label(tensors.entries[each]) for each in ordinals[:MOST_NAMES]]}
 
 
-def _loss(loss: Loss, compared: Compared, found: Pairs, run: RunReader, other: Against, cut: Grid) -> dict[str, Any]:
+def _loss(loss: Loss, compared: Compared, paired: Pairs, run: RunReader, other: Against, cut: Grid) -> dict[str, Any]:
     at = (loss.row, loss.column)
-    here, there = int(found.here[loss.row]), int(found.there[loss.row])
+    here, there = int(paired.here[loss.row]), int(paired.there[loss.row])
     entry, start = run.names().tensors.entries[here], (cut.first + loss.column) * cut.per
     return {
         "tensor": here, "other_tensor": there, "label": label(entry), "dtype": entry.dtype,
@@ -253,10 +293,10 @@ def _loss(loss: Loss, compared: Compared, found: Pairs, run: RunReader, other: A
 
 def _bits(cells: Cells, at: tuple[int, int]) -> float | None:
     one = Cells(cells.bits[at][None], cells.state[at][None])
-    return float(one.bits[0]) if has_headroom(one)[0] else None
+    return float(one.bits[0]) if one.has_headroom[0] else None
 
 
 FIGURE = Figure(
-    "comparison", "Difference in headroom",
-    "Bits of headroom that each tensor has more than at another step, on another rank or in another run.", build,
+    name="comparison", title="Difference in headroom", build=build, data="bits more; none without rows", unit="bits",
+    help="Bits of headroom that each tensor has more than at another step, on another rank or in another run.",
 )  # fmt: skip

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.statistics.dtype_limits import DtypeLimits
 from rangewatch.statistics.exponents import exponent_of
 from rangewatch.wire.records import TensorEntry
-from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, label, layout, typed
+from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid_of, label, typed
+from rangewatch_server.figures.heatmap import scale_meta
 from rangewatch_server.figures.lines import to_grid
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.numerics.pyramid import RANGES
@@ -22,13 +22,12 @@ Array = NDArray[Any]
 
 LEAST_LOG10 = -6.0  # the scale is fixed, from one element in a million to all, so that two runs compare by eye
 MOST_MARKS = 200  # a lone step among thousands is drawn as wide as this part of the range, or nobody sees it
-LIGHT = ((0.0, "#e3e6e8"), (5 / 6, "#0b62a8"), (1.0, "#1d2226"))  # the page paints these by theme
 QUANTILES = {"low": 0.01, "median": 0.5, "high": 0.99}
 NOT_RECORDED = "No histogram was recorded: attach(histograms=True) takes one with every full set."
 NOT_HERE = "No histogram of this tensor in these steps: it comes with the full set, of tensors that are in host memory."
 
 
-def build(run: RunReader, params: Params) -> dict[str, Any]:
+def build(run: RunReader, params: Params) -> FigureData:
     """The figure `exponents` of docs/api.md."""
     names = run.names()
     entries = names.tensors.entries
@@ -39,15 +38,15 @@ def build(run: RunReader, params: Params) -> dict[str, Any]:
     known = [name for name in ("full_numel", "zero_count", "subnormal_count") if name in names.fill[RANGES]]
     wanted = [*known, *bins.values()]
     block = run.slice(RANGES, params.ranks, cut.level, cut.start, cut.stop, wanted, np.array([params.tensor]))
-    found = {name: values[0] for name, values in to_grid(block, cut, names.rules[RANGES]).items()}
+    columns = {name: values[0] for name, values in to_grid(block, cut, names.rules[RANGES]).items()}
     lowest = min(bins)
     counts = np.zeros((max(bins) - lowest + 1, cut.width))
     for exponent, name in bins.items():
-        counts[exponent - lowest] = found[name]
-    return _drawn(cut, entries[params.tensor], counts, lowest, {name: found[name] for name in known})
+        counts[exponent - lowest] = columns[name]
+    return _drawn(cut, entries[params.tensor], counts, lowest, {name: columns[name] for name in known})
 
 
-def _drawn(cut: Grid, entry: TensorEntry, counts: Array, lowest: int, full: dict[str, Array]) -> dict[str, Any]:
+def _drawn(cut: Grid, entry: TensorEntry, counts: Array, lowest: int, full: dict[str, Array]) -> FigureData:
     """`counts`: (exponents from `lowest`, columns of the grid)."""
     measured = counts.any(axis=0)
     if "full_numel" in full and "zero_count" in full:
@@ -55,12 +54,12 @@ def _drawn(cut: Grid, entry: TensorEntry, counts: Array, lowest: int, full: dict
     at = np.flatnonzero(measured)
     filled = np.flatnonzero(counts.any(axis=1))
     first, last = (int(filled[0]), int(filled[-1]) + 1) if filled.size else (0, 0)
-    kept = counts[first:last, at]
+    shown = counts[first:last, at]
     empty = "" if at.size else NOT_HERE
-    meta = _measured(cut, at, kept, lowest + first, {name: values[at] for name, values in full.items()})
+    meta = _measured(cut, at, shown, lowest + first, {name: values[at] for name, values in full.items()})
     edges, source = column_edges((cut.first + at) * cut.per, cut)
-    z = np.full((len(kept), len(source)), np.nan, np.float32)
-    z[:, source >= 0] = shares_log10(kept)[:, source[source >= 0]]
+    z = np.full((len(shown), len(source)), np.nan, np.float32)
+    z[:, source >= 0] = shares_log10(shown)[:, source[source >= 0]]
     return _figure(cut, entry, z, edges, lowest + first, empty, meta)
 
 
@@ -112,33 +111,24 @@ def _measured(cut: Grid, at: Array, counts: Array, lowest: int, full: dict[str, 
 
 def _figure(
     cut: Grid, entry: TensorEntry | None, z: Array, edges: Array, lowest: int, empty: str, measured: dict[str, Any]
-) -> dict[str, Any]:
-    trace = {
-        "type": "heatmap", "name": "share of the elements, log10", "x": typed(edges, "f8"), "y0": lowest + 0.5, "dy": 1,
-        "z": typed(z, "f4"), "zmin": LEAST_LOG10, "zmax": 0, "zauto": False, "hoverongaps": False,
-        "colorscale": [list(stop) for stop in LIGHT], "colorbar": {"title": {"text": "log10 of the share"}},
-    }  # fmt: skip
+) -> FigureData:
     limits = limits_of(entry.dtype) if entry else limits_of("")
-    shape = layout("exponent: 2^") | {"shapes": [_line(*each) for each in _limit_lines(limits)]}
     per = "one step" if cut.per == 1 else f"all elements of {cut.per} steps"
     meta = cut.meta() | {
         "note": f"each column: {per}", "empty": empty, "measured": measured,
+        "statistic": scale_meta("share", "Share of the elements", "log10", "least share", LEAST_LOG10, 0),
         "label": label(entry) if entry else "",
         "limits": {
             "dtype": entry.dtype, "max_finite": limits.max_finite, "smallest_normal": limits.smallest_normal,
             "smallest_subnormal": limits.smallest_subnormal,
         } if entry else None,
     }  # fmt: skip
-    return {"figure": {"data": [trace] if z.size else [], "layout": shape}, "meta": meta}
+    cells = {"name": "share", "x": typed(edges, "f8"), "y0": lowest + 0.5, "dy": 1, "z": typed(z, "f4")}
+    return [cells] if z.size else [], meta
 
 
-def _limit_lines(limits: DtypeLimits) -> list[tuple[float, str]]:
-    named = ((limits.max_finite, "solid"), (limits.smallest_normal, "dash"), (limits.smallest_subnormal, "dot"))
-    return [(float(np.log2(value)), dash) for value, dash in named if np.isfinite(value)]
-
-
-def _line(at: float, dash: str) -> dict[str, Any]:
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at, "line": {"dash": dash}}
-
-
-FIGURE = Figure("exponents", "Exponents of one tensor", "The share of elements in each power of two over steps.", build)
+FIGURE = Figure(
+    name="exponents", title="Exponents of one tensor", build=build, needs_tensor=True,
+    data="log10 of the share, a row an exponent; none when nothing was measured",
+    help="The share of elements in each power of two over steps.",
+)  # fmt: skip

@@ -1,6 +1,5 @@
-"""What steps spend their time on: the phases of a step, stacked, of one rank or the mean of several.
-
-What steps spend their time on, by rank: which phase dominates, and who waits for its data loader.
+"""What steps spend their time on: the phases of a step, of one rank or the mean of several; by rank, which phase
+dominates, and who waits for its data loader.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch_server.figures.base import Figure, Grid, Params, grid_of, layout, typed
+from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid_of, line
 from rangewatch_server.figures.lines import MS, to_grid
 from rangewatch_server.numerics.pyramid import SERIES_PART
 
@@ -71,12 +70,12 @@ def phase_shares(
     """
     if seconds.shape[:2] != (len(ranks), len(PHASES)) or seconds.ndim != 3:
         raise ValueError(f"phase_shares: seconds {seconds.shape}, not ({len(ranks)}, {len(PHASES)}, steps)")
-    found = tuple(_of_rank(rank, each, last, loader_bound_share) for rank, each in zip(ranks, seconds, strict=True))
-    mean = {phase: sum(each.shares[phase] or 0.0 for each in found) for phase in PHASES}
+    shares = tuple(_of_rank(rank, each, last, loader_bound_share) for rank, each in zip(ranks, seconds, strict=True))
+    mean = {phase: sum(each.shares[phase] or 0.0 for each in shares) for phase in PHASES}
     return PhaseShares(
-        found,
+        shares,
         max(mean, key=lambda phase: mean[phase]) if any(mean.values()) else None,
-        tuple(each.rank for each in found if each.is_loader_bound),
+        tuple(each.rank for each in shares if each.is_loader_bound),
     )
 
 
@@ -104,25 +103,27 @@ _WHOLE = "step_time_s"
 _COLUMNS = ("count", "nonfinite_count", "max", "sum")
 
 
-def build(run: RunReader, params: Params) -> dict[str, Any]:
+def build(run: RunReader, params: Params) -> FigureData:
     """The figure `phases` of docs/api.md."""
     cut = grid_of(run, params, merged=1)
-    found = _columns(run, params.ranks, cut)
-    whole, x = found[_WHOLE], cut.centres()
+    columns = _columns(run, params.ranks, cut)
+    whole, x = columns[_WHOLE], cut.centres()
     # Each phase is divided by the same count, so that the areas add up to the mean step, also where not every rank
     # knows every phase. Steps of an agent that tells of no phases are left out.
-    steps = found[_series("other")]["count"]
+    steps = columns[_series("other")]["count"]
     shown = (steps > 0) & (whole["nonfinite_count"] == 0)
-    known = [phase for phase in PHASES if (found[_series(phase)]["count"][shown] > 0).any()]
-    data = [_area(phase, x[shown], found[_series(phase)]["sum"][shown] / steps[shown] * MS) for phase in known]
-    data += [_worst(phase, x[shown], found[_series(phase)]["max"][shown] * MS) for phase in known]
+    known = [phase for phase in PHASES if (columns[_series(phase)]["count"][shown] > 0).any()]
+    means = {phase: columns[_series(phase)]["sum"][shown] / steps[shown] * MS for phase in known}
+    data = [line(_name(phase), x[shown], means[phase]) for phase in known]
+    # The longest of any rank and step in each column: these do not add up.
+    data += [line(f"{_name(phase)}, worst", x[shown], columns[_series(phase)]["max"][shown] * MS) for phase in known]
     if known:
-        data.append(_line("slowest step", x[shown], whole["max"][shown] * MS))
+        data.append(line("slowest step", x[shown], whole["max"][shown] * MS))
     meta = cut.meta() | {
         "note": _note(cut, params), "phases": known, "unknown": [phase for phase in PHASES if phase not in known],
         "empty": None if known else "no phases were recorded of these steps", **_judged(run, params),
     }  # fmt: skip
-    return {"figure": {"data": data, "layout": layout("ms", rangemode="tozero")}, "meta": meta}
+    return data, meta
 
 
 def read_seconds(run: RunReader, ranks: Sequence[int], start: int, stop: int) -> Array:
@@ -130,9 +131,9 @@ def read_seconds(run: RunReader, ranks: Sequence[int], start: int, stop: int) ->
     cut = Grid(start, stop, 1, 0)
     seconds = np.full((len(ranks), len(PHASES), cut.width), np.nan)
     for at, rank in enumerate(ranks):
-        found = _columns(run, (rank,), cut)
+        columns = _columns(run, (rank,), cut)
         for row, phase in enumerate(PHASES):
-            count, total = found[_series(phase)]["count"], found[_series(phase)]["sum"]
+            count, total = columns[_series(phase)]["count"], columns[_series(phase)]["sum"]
             seconds[at, row] = np.where(count > 0, total, np.nan)
     return seconds
 
@@ -141,19 +142,23 @@ def _series(phase: str) -> str:
     return f"{phase}_s"
 
 
+def _name(phase: str) -> str:
+    return phase.replace("_", " ")
+
+
 def _columns(run: RunReader, ranks: Sequence[int], cut: Grid) -> dict[str, dict[str, Array]]:
     """Of each series the merged `_COLUMNS`, each (width,); a series that was never recorded has a count of 0."""
     names = run.names()
     ids = {name: names.series[name] for name in (_WHOLE, *map(_series, PHASES)) if name in names.series}
     empty = {each: np.full(cut.width, names.fill[SERIES_PART][each]) for each in _COLUMNS}
-    found = dict.fromkeys((_WHOLE, *map(_series, PHASES)), empty)
+    by_series = dict.fromkeys((_WHOLE, *map(_series, PHASES)), empty)
     if ids and cut.width:
         rows = np.sort(np.array(list(ids.values())))
         block = run.slice(SERIES_PART, ranks, cut.level, cut.start, cut.stop, _COLUMNS, rows)
         columns = to_grid(block, cut, names.rules[SERIES_PART])
         for name, number in ids.items():
-            found[name] = {each: values[int(np.searchsorted(rows, number))] for each, values in columns.items()}
-    return found
+            by_series[name] = {each: values[int(np.searchsorted(rows, number))] for each, values in columns.items()}
+    return by_series
 
 
 def _judged(run: RunReader, params: Params) -> dict[str, Any]:
@@ -163,12 +168,12 @@ def _judged(run: RunReader, params: Params) -> dict[str, Any]:
     every = -(-len(params.ranks) // JUDGED_RANKS) or 1
     ranks = params.ranks[::every]
     seconds = read_seconds(run, ranks, start, stop) if start < stop else np.zeros((len(ranks), len(PHASES), 0))
-    found = phase_shares(ranks, seconds)
+    shares = phase_shares(ranks, seconds)
     return {
-        "dominant": found.dominant,
-        "is_loader_bound": found.is_loader_bound,
-        "loader_bound_ranks": list(found.loader_bound_ranks),
-        "shares": [msgspec.to_builtins(each) for each in found.ranks],
+        "dominant": shares.dominant,
+        "is_loader_bound": shares.is_loader_bound,
+        "loader_bound_ranks": list(shares.loader_bound_ranks),
+        "shares": [msgspec.to_builtins(each) for each in shares.ranks],
     }
 
 
@@ -177,17 +182,8 @@ def _note(cut: Grid, params: Params) -> str:
     return f"{who}; each column: one step" if cut.per == 1 else f"{who}; each column: mean of {cut.per} steps"
 
 
-def _area(phase: str, x: Array, y: Array) -> dict[str, Any]:
-    return _line(phase.replace("_", " "), x, y) | {"stackgroup": "phases", "line": {"width": 0}}
-
-
-def _worst(phase: str, x: Array, y: Array) -> dict[str, Any]:
-    """The longest of any rank and step in each column: these do not add up, so they are lines, and off at first."""
-    return _line(f"{phase.replace('_', ' ')}, worst", x, y) | {"visible": "legendonly"}
-
-
-def _line(name: str, x: Array, y: Array) -> dict[str, Any]:
-    return {"type": "scatter", "mode": "lines", "name": name, "x": typed(x, "f8"), "y": typed(y, "f8")}
-
-
-FIGURE = Figure("phases", "Step phases", "What each step spent its time on, stacked; mean of the ranks.", build)
+FIGURE = Figure(
+    name="phases", title="Step phases", build=build, unit="ms",
+    data='a line a phase, which add up; "data wait, worst" and so on, which do not; "slowest step"',
+    help="What each step spent its time on, stacked; mean of the ranks.",
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which tensors a row stands for: one, a module that was closed, or neighbours where there are more rows than room."""
+"""Rows: a tensor, a closed module, or neighbours where there are more rows than room; in the order asked for."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.wire.records import KINDS, TensorEntry
-from rangewatch_server.figures.base import label
+from rangewatch_server.figures.base import Params, label
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.numerics.headroom import SEVERITY, State
+from rangewatch_server.numerics.outliers import outlying
+from rangewatch_server.store.names import Tensors
 
 Array = NDArray[Any]
 
@@ -55,14 +57,29 @@ def units(order: Array, entries: Sequence[TensorEntry], closed: Collection[str])
     if not closed:
         return [Unit(tensor) for tensor in order[:, None]]
     wanted, outermost = frozenset(closed), dict[str, str | None]()
-    found: dict[str | int, list[int]] = {}
+    members: dict[str | int, list[int]] = {}
     for ordinal in order.tolist():
         fqn = entries[ordinal].fqn
         if fqn not in outermost:
             outermost[fqn] = next((path for path in modules_of(fqn) if path in wanted), None)
         module = outermost[fqn]
-        found.setdefault(ordinal if module is None else module, []).append(ordinal)
-    return [Unit(np.array(each, np.int64), key if isinstance(key, str) else None) for key, each in found.items()]
+        members.setdefault(ordinal if module is None else module, []).append(ordinal)
+    return [Unit(np.array(each, np.int64), key if isinstance(key, str) else None) for key, each in members.items()]
+
+
+BANDS_FROM = 160
+"""Tensors from which on blocks of a model begin closed: more rows than a screen names."""
+MOST_BANDS = 200
+
+
+def bands(order: Array, entries: Sequence[TensorEntry]) -> tuple[str, ...]:
+    """The outermost modules that are numbered, as `blocks.3`, of a model with many tensors; none of a small one."""
+    if len(order) < BANDS_FROM:
+        return ()
+    of = (modules_of(fqn) for fqn in dict.fromkeys(entries[ordinal].fqn for ordinal in order.tolist()))
+    numbered = (next((path for path in paths if path.rpartition(".")[2].isdecimal()), None) for paths in of)
+    found = tuple(dict.fromkeys(path for path in numbered if path is not None))
+    return found if 1 < len(found) <= MOST_BANDS else ()
 
 
 def modules_of(fqn: str) -> list[str]:
@@ -77,6 +94,25 @@ def flat(of: Sequence[Unit]) -> tuple[Array, Array]:
     return tensors, np.cumsum([0, *sizes[:-1]]) if of else np.zeros(0, np.int64)
 
 
+def arranged(tensors: Tensors, params: Params, order: Array, cells: Cells, axis: int) -> tuple[list[Unit], Cells]:
+    """The tensors as closed modules and single ones in the order asked for, and the cells so.
+
+    `cells` has the tensors of `order` along `axis`.
+    """
+    sorted_order = by_name(order, tensors.entries) if params.sort == "name" else order
+    of = units(sorted_order, tensors.entries, params.closed)
+    members, starts = flat(of)
+    if not of or (params.sort == "call" and not params.closed):
+        return of, cells
+    place = np.empty(len(tensors.entries), np.int64)
+    place[order] = np.arange(len(order))
+    pooled = cells.taken(place[members], axis).pooled(starts, axis)
+    if params.sort != "worst":
+        return of, pooled
+    first = worst_first(pooled if axis == 0 else pooled.transposed)
+    return [of[at] for at in first], pooled.taken(first, axis)
+
+
 def worst_first(cells: Cells) -> Array:
     """Row numbers: those that held NaN or Inf, in order of the first column they did in, then by the worst score."""
     if not cells.bits.size:
@@ -89,7 +125,7 @@ def worst_first(cells: Cells) -> Array:
 
 def scores(cells: Cells) -> Array:
     """Scores of the cells that have one, NaN elsewhere: an all-zero tensor's +Inf is none."""
-    return np.where((cells.state == State.VALUE) | (cells.state == State.SATURATED), cells.bits, np.nan)
+    return np.where(cells.has_value, cells.bits, np.nan)
 
 
 def row(entries: Sequence[TensorEntry], of: Sequence[Unit], is_call_order: bool = True) -> dict[str, Any]:
@@ -99,15 +135,15 @@ def row(entries: Sequence[TensorEntry], of: Sequence[Unit], is_call_order: bool 
     """
     tensors = of[0].tensors if len(of) == 1 else np.concatenate([unit.tensors for unit in of])
     first, last, single = int(tensors[0]), int(tensors[-1]), len(tensors) == 1
-    found: dict[str, Any] = {
+    row_meta: dict[str, Any] = {
         "label": label(entries[first]) if single else _name(entries, of, tensors),
         "count": len(tensors), "tensor": first if single else None, "tensors": [first, last],
     }  # fmt: skip
     if len(of) == 1 and of[0].module is not None:
-        found["module"] = of[0].module
+        row_meta["module"] = of[0].module
     elif not single and (not is_call_order or any(unit.module is not None for unit in of)):
-        found["listed"] = tensors.tolist() if len(tensors) <= MOST_LISTED else []
-    return found
+        row_meta["listed"] = tensors.tolist() if len(tensors) <= MOST_LISTED else []
+    return row_meta
 
 
 def _name(entries: Sequence[TensorEntry], of: Sequence[Unit], tensors: Array) -> str:
@@ -131,11 +167,35 @@ def row_edges(count: int, rows: int) -> Array:
     return np.arange(0, count, per)
 
 
-def rank_row(group: Array) -> dict[str, Any]:
+def rank_rows(ranks: Sequence[int], edges: Array) -> list[dict[str, Any]]:
+    """What the rows that stand for neighbouring ranks are called."""
+    groups = np.split(np.array(ranks, np.int64), edges[1:]) if ranks else []
+    return [_rank_row(group) for group in groups]
+
+
+def _rank_row(group: Array) -> dict[str, Any]:
     """What a row that stands for these neighbouring ranks is called."""
     single, first = len(group) == 1, int(group[0])
     name = f"rank {first}" if single else f"ranks {first}-{group[-1]}"
     return {"label": name, "count": len(group), "tensor": None, "tensors": None, "rank": first if single else None}
+
+
+MANY_RANKS = 64
+"""From more ranks on those that stand out have rows of their own, and the others are one."""
+MOST_ODD = 8
+
+
+def odd_and_others(ranks: Sequence[int], scores: Array, rows: int) -> tuple[list[int], Array, list[dict[str, Any]]]:
+    """Of many ranks: places of those that stand out, by rank; places of the others, which are one row; and the rows.
+
+    `scores`: (ranks,) of `numerics.outliers.robust_scores`. With any grouping of neighbours the one rank that differs
+    would be lost in it, or would colour all of it.
+    """
+    odd = sorted(outlying(scores, min(MOST_ODD, max(rows - 1, 0))).tolist())
+    others = np.setdiff1d(np.arange(len(ranks)), odd)
+    meta = [_rank_row(np.array([ranks[place]], np.int64)) for place in odd]
+    name = f"{len(others):,} {'others' if odd else 'ranks'}"
+    return odd, others, [*meta, {"label": name, "count": 1, "tensor": None, "tensors": None, "rank": None}]
 
 
 def grouped(of: Sequence[Unit], edges: Array) -> list[Sequence[Unit]]:

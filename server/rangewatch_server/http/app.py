@@ -23,6 +23,7 @@ from rangewatch_server.alerts.evaluator import Evaluator
 from rangewatch_server.core import msgspec_warmup
 from rangewatch_server.core.errors import ERRORS, ApiError
 from rangewatch_server.core.metrics import Metrics
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.http import health, live, rank_gauges, static
 from rangewatch_server.http.health import Health
 from rangewatch_server.http.request_log import TrafficMiddleware
@@ -33,22 +34,22 @@ from rangewatch_server.maintenance.retention.background import Retention
 from rangewatch_server.maintenance.retention.policy import GB, Policy
 from rangewatch_server.query.reader import Queries
 from rangewatch_server.routes import (
+    access,
     alerts,
-    audit,
     collectives,
     commands,
+    compare,
     diagnosis,
-    error_answers,
     figures,
     ingest,
-    login,
     loss_scale,
+    machines,
     maintenance,
-    run_metadata,
+    ranks,
     runs,
     slices,
 )
-from rangewatch_server.settings import Settings
+from rangewatch_server.routes.dependencies import error_answer
 from rangewatch_server.store.engine import Engines, open_database
 from rangewatch_server.store.tiles import TileError
 from rangewatch_server.store.tokens import AccessStore
@@ -58,21 +59,22 @@ OPENAPI_PATH = "/api/v1/openapi.json"  # below /api/, where a token is asked for
 # Static last: it takes every page path.
 ROUTES = (
     health,
-    login,
+    access,
     ingest,
     live,
     runs,
     figures,
     slices,
     collectives,
+    ranks,
+    machines,
     diagnosis,
     rank_gauges,
-    run_metadata,
     alerts,
     loss_scale,
     commands,
+    compare,
     maintenance,
-    audit,
     static,
 )
 
@@ -192,8 +194,8 @@ def _listener(engines: Engines, server_id: str, broker: live.Broker, writer: Wri
 
 
 async def _error(request: Request, error: Exception) -> Response:
-    found = error_answers.of(error)
+    answer = error_answer(error)
     if isinstance(error, ApiError) and request.url.path == ingest.PATH:
         request.app.state.metrics.refused(error.code)
-    headers = {} if found.retry_after_s is None else {"retry-after": str(found.retry_after_s)}
-    return Response(found.body(), found.status, headers, media_type="application/json")
+    headers = {} if answer.retry_after_s is None else {"retry-after": str(answer.retry_after_s)}
+    return Response(answer.body(), answer.status, headers, media_type="application/json")

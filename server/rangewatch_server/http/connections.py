@@ -1,16 +1,9 @@
 """Connections bounded in number, in the time headers may take, and in the time a client may not read its answer.
 
-uvicorn bounds none of them.
-
-Its only timeout is for a connection idle between two requests: one that sends nothing, or a byte a second, would
-stay for as long as the client likes (measured: 200 of them were all open after 2 minutes; with this, after 10 s none).
-
-How many connections one client may hold, so that others still get in; and a word to those that are one too many.
-
-Proxies that are believed (--forwarded-allow-ips) hold as many as they like: who is behind them is not known before a
-request has come. Event loop only.
-
-How many files this process may open, and how many of them connections may be.
+uvicorn bounds none of them. Its only timeout is for a connection idle between two requests: one that sends nothing, or
+a byte a second, would stay for as long as the client likes (measured: 200 of them were all open after 2 minutes; with
+this, after 10 s none). Its `limit_concurrency` takes every connection, with its file, and refuses requests: those of
+agents that are connected already, too, once others hold enough. How many one client may have is a proxy's to say.
 """
 
 from __future__ import annotations
@@ -20,80 +13,52 @@ import asyncio.constants
 import logging
 import sys
 import time
-from collections import Counter
 from typing import NamedTuple
 
 import h11
 import msgspec
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from rangewatch_server.access.rate_limits import counted_as
 
 logger = logging.getLogger("rangewatch.server")
 
 MAX_CONNECTIONS = 10_000  # each agent holds one; 4 KiB each while they wait (measured), so 40 MiB
-MOST_EMITTED = 100  # connections that are told why at once; further ones are cut without a word
-SAID_AGAIN_S = 60.0
+MOST_ANSWERED = 100  # connections that get the reason at once; further ones are cut without a word
+LOG_AGAIN_S = 60.0
 RETRY_AFTER_S = 10
 
 
-class TooMany(Exception):
-    """One connection too many: the answer to it, as bytes."""
-
-    def __init__(self, status: str, text: str) -> None:
-        super().__init__(text)
-        body = msgspec.json.encode({"error": text, "code": "too_many_connections"})
-        head = (
-            f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            f"retry-after: {RETRY_AFTER_S}\r\nx-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
-        )
-        self.answer = head.encode() + body
+_TEXT = "as many connections as this server takes are open already"
+_BODY = msgspec.json.encode({"error": _TEXT, "code": "too_many_connections"})
+REFUSAL = (
+    f"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {len(_BODY)}\r\n"
+    f"retry-after: {RETRY_AFTER_S}\r\nx-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
+).encode() + _BODY
 
 
-class ClientConnections:
-    """Counts the open ones, in all and by client: an IPv4 address, or a /64 of IPv6."""
+class ConnectionLimit:
+    """Counts the open connections of a server. Event loop only."""
 
-    def __init__(self, most: int = MAX_CONNECTIONS, most_of_one: int | None = None, proxies: str = "") -> None:
-        """`most_of_one` None: two fifths of all, so that two clients leave room for others."""
+    def __init__(self, most: int = MAX_CONNECTIONS) -> None:
         self.most = most
-        self.most_of_one = max(most * 2 // 5, 1) if most_of_one is None else most_of_one
-        self.reported: set[object] = set()
+        self.open = 0
+        self.refused: set[object] = set()
         """Connections that are being refused: they are not counted, and end in a moment."""
-        self._all = 0
-        self._proxies = ProxyHeadersMiddleware(_nothing, proxies or []).trusted_hosts
-        self._open = Counter[str]()
-        self._said_s = -SAID_AGAIN_S
+        self._logged_s = -LOG_AGAIN_S
 
-    def take(self, address: str) -> str:
-        """Count one from `address`; what to give back as. Raises `TooMany`."""
-        client = "" if address in self._proxies else counted_as(address)
-        if self._all >= self.most:
-            raise self._refused(client, "503 Service Unavailable", f"{self.most} connections are open already")
-        if client and self._open[client] >= self.most_of_one:
-            text = f"{self.most_of_one} connections of this client are open already (--max-connections)"
-            raise self._refused(client, "429 Too Many Requests", text)
-        self._open[client] += 1
-        self._all += 1
-        return client
-
-    def give_back(self, client: str) -> None:
-        """One that `take` counted has ended."""
-        self._all -= 1
-        self._open[client] -= 1
-        if not self._open[client]:
-            del self._open[client]
-
-    def _refused(self, client: str, status: str, text: str) -> TooMany:
+    def take(self) -> bool:
+        """Count one more; False where there is no place for it."""
+        if self.open < self.most:
+            self.open += 1
+            return True
         now_s = time.monotonic()
-        if now_s - self._said_s >= SAID_AGAIN_S:
-            self._said_s = now_s
-            logger.warning("a connection is refused: %s", text, extra={"client": client or "a proxy"})
-        return TooMany(status, text)
+        if now_s - self._logged_s >= LOG_AGAIN_S:
+            self._logged_s = now_s
+            logger.warning("a connection is refused: %d are open already", self.most)
+        return False
 
-
-async def _nothing(*_: object) -> None:
-    """Of uvicorn's middleware only what it takes for a proxy is used: an application it needs, and never calls."""
+    def give_back(self) -> None:
+        """One that `take` counted has ended."""
+        self.open -= 1
 
 
 HEADERS_S = 10.0  # from the connection, or a request's first byte, to the end of its headers: agents send them at once
@@ -102,15 +67,15 @@ STALLED_S = 120.0  # a client that takes less than 48 KiB of its answer in this 
 # Over TLS a connection closes when the client has said so, too, and one that idles in a pool does not: asyncio waits
 # 30 s, and so did each stop of the server (measured: 20 s, which is all it has). At a stop nothing is left to say.
 GOODBYE_S, GOODBYE_AT_STOP_S = 5.0, 0.5
-TOLD_S = 2.0  # one that is refused may send its request and read the answer; to close at once would lose that
+REFUSED_S = 2.0  # one that is refused may send its request and read the answer; to close at once would lose that
 
 
 class BoundedConnection(H11Protocol):
     """One connection; too many, or too slow, and it is closed."""
 
-    counts = ClientConnections()
+    limit = ConnectionLimit()
     """Shared by all; `bounded` makes a class with its own."""
-    _client: str | None = None
+    _is_counted = False
     _headers_timer: asyncio.TimerHandle | None = None
     _stalled_timer: asyncio.TimerHandle | None = None
 
@@ -118,16 +83,15 @@ class BoundedConnection(H11Protocol):
         """As uvicorn's; the headers' time begins."""
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
-        try:
-            self._client = self.counts.take(self.client[0] if self.client else "")
-        except TooMany as error:
-            self._refuse(transport, error.answer)
-            return
-        self._begin()
+        self._is_counted = self.limit.take()
+        if self._is_counted:
+            self._begin()
+        else:
+            self._refuse(transport)
 
     def data_received(self, data: bytes) -> None:
         """As uvicorn's; then either the headers are whole, or their time runs. So it does for a body nobody reads."""
-        if self._client is None:  # refused: what it sends is nothing to us
+        if not self._is_counted:  # refused: what it sends is nothing to us
             return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE and not self._is_leftover:
@@ -139,9 +103,9 @@ class BoundedConnection(H11Protocol):
         """As uvicorn's."""
         self._end()
         self._flowing()
-        self.counts.reported.discard(self)
-        if self._client is not None:
-            self.counts.give_back(self._client)
+        self.limit.refused.discard(self)
+        if self._is_counted:
+            self.limit.give_back()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -175,16 +139,16 @@ class BoundedConnection(H11Protocol):
         if self.transport.is_closing():
             self._say_goodbye(GOODBYE_AT_STOP_S)
 
-    def _refuse(self, transport: asyncio.Transport, answer: bytes) -> None:
+    def _refuse(self, transport: asyncio.Transport) -> None:
         self.connections.discard(self)  # a stop need not wait for it
-        if len(self.counts.reported) >= MOST_EMITTED:
+        if len(self.limit.refused) >= MOST_ANSWERED:
             transport.abort()
             return
-        self.counts.reported.add(self)
-        transport.write(answer)
+        self.limit.refused.add(self)
+        transport.write(REFUSAL)
         if transport.can_write_eof():  # not over TLS
             transport.write_eof()
-        self.loop.call_later(TOLD_S, transport.abort)
+        self.loop.call_later(REFUSED_S, transport.abort)
 
     @property
     def _is_leftover(self) -> bool:
@@ -229,13 +193,12 @@ class BoundedConnection(H11Protocol):
             self._headers_timer = None
 
 
-def bounded(counts: ClientConnections) -> type[BoundedConnection]:
+def bounded(connections: ConnectionLimit) -> type[BoundedConnection]:
     """The class of one server's connections, which are counted together."""
 
     class Counted(BoundedConnection):
-        pass
+        limit = connections
 
-    Counted.counts = counts
     return Counted
 
 

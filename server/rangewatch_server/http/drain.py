@@ -39,22 +39,22 @@ class Drain:
 
     def end_at_once(self, number: int) -> None:
         """For the second signal: end now, as if killed by it."""
-        _say(f"rangewatch serve: ended by {signal.Signals(number).name}, {self._left()}")
+        _print(f"rangewatch serve: ended by {signal.Signals(number).name}, {self._left()}")
         os._exit(128 + number)
 
     def _watch(self) -> None:
         deadline_s = time.monotonic() + BOUND_S
         while not self._done.wait(QUIET_S):
             if time.monotonic() >= deadline_s:
-                _say(f"rangewatch serve: gave up after {BOUND_S:.0f} s, {self._left()}; agents send them again")
+                _print(f"rangewatch serve: gave up after {BOUND_S:.0f} s, {self._left()}; agents send them again")
                 os._exit(NOT_DRAINED)
-            _say(f"draining: {self._left()}")
+            _print(f"draining: {self._left()}")
 
     def _left(self) -> str:
         return f"{self._writer.queued} messages left"
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     """Without the buffers and locks of `sys.stderr`, which the main thread may hold while its handler runs."""
     try:
         os.write(sys.stderr.fileno(), f"{line}\n".encode())

@@ -1,6 +1,6 @@
 """Whether the server lives (/healthz), whether it can work (/readyz), and how much it does (/metrics).
 
-The first two need no token, so that a load balancer may ask; what /readyz found is told only to who may read runs.
+The first two need no token, so that a load balancer may ask; what /readyz found is shown only to who may read runs.
 
 The checks of /readyz: what was found, whether that is enough, and what to do about it.
 
@@ -25,11 +25,11 @@ from rangewatch.core.version import VERSION
 from rangewatch_server.access.middleware import may_read
 from rangewatch_server.core.errors import ApiError, answers
 from rangewatch_server.core.metrics import Metrics
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.ingest.writer import QUEUE_MESSAGES, Writer
-from rangewatch_server.settings import Settings
-from rangewatch_server.store import health as condition
+from rangewatch_server.store import condition
+from rangewatch_server.store.condition import NETWORK_FILE_SYSTEMS, Condition, has_wal_reset_bug, newest_schema
 from rangewatch_server.store.engine import Engines, first_line
-from rangewatch_server.store.health import NETWORK_FILE_SYSTEMS, Condition, has_wal_reset_bug, newest_schema
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 LARGE_WAL_BYTES = 256 << 20  # it is folded back at 16 MiB: sixteen times that means that a reader holds on to it
@@ -66,68 +66,68 @@ class Readings(msgspec.Struct, frozen=True):
     queued: int
 
 
-def live_facts(writer: Writer, *, draining: bool) -> Readings:
+def live_details(writer: Writer, *, draining: bool) -> Readings:
     """As it is now."""
     return Readings(draining, writer.is_alive, writer.queued)
 
 
 def checks(
-    found: Condition | Exception | None, written: bool | Exception | None, facts: Readings, settings: Settings
+    condition: Condition | Exception | None, written: bool | Exception | None, readings: Readings, settings: Settings
 ) -> list[Check]:
-    """All of them. None for `found` and `written`: no answer in time."""
-    listed = [_draining(facts), _written(written, facts), _queue(facts)]
-    if isinstance(found, Condition):
-        listed += [_schema(found), *_file_checks(found, settings)]
+    """All of them. None for `condition` and `written`: no answer in time."""
+    listed = [_draining(readings), _written(written, readings), _queue(readings)]
+    if isinstance(condition, Condition):
+        listed += [_schema(condition), *_file_checks(condition, settings)]
     else:
-        said = "no answer in time" if found is None else first_line(found)
-        listed.append(Check("database", FAILED, said, "see whether the database runs and can be reached"))
+        message = "no answer in time" if condition is None else first_line(condition)
+        listed.append(Check("database", FAILED, message, "see whether the database runs and can be reached"))
     return listed
 
 
-def _draining(facts: Readings) -> Check:
-    if facts.draining:
+def _draining(readings: Readings) -> Check:
+    if readings.draining:
         return Check("draining", FAILED, "yes", "the server is stopping; send to another, or wait for the restart")
     return Check("draining", OK, "no")
 
 
-def _written(written: bool | Exception | None, facts: Readings) -> Check:
-    if not facts.writer_is_alive:
+def _written(written: bool | Exception | None, readings: Readings) -> Check:
+    if not readings.writer_is_alive:
         return Check("write", FAILED, "the writer has ended", "restart the server; its log says why")
     if written is None:
         advice = "the database is locked, its disk does not answer, or the queue is long: see the log and the queue"
         return Check("write", FAILED, "no answer in time", advice)
     if isinstance(written, Exception):
-        said = first_line(written)
-        return Check("write", FAILED, said, _write_advice(said))
+        message = first_line(written)
+        return Check("write", FAILED, message, _write_advice(message))
     return Check("write", OK, "works")
 
 
-def _queue(facts: Readings) -> Check:
-    value = f"{facts.queued} of {QUEUE_MESSAGES} messages"
-    if facts.queued >= QUEUE_MESSAGES:
+def _queue(readings: Readings) -> Check:
+    value = f"{readings.queued} of {QUEUE_MESSAGES} messages"
+    if readings.queued >= QUEUE_MESSAGES:
         return Check("queue", FAILED, value, "the writer does not keep up: agents get 429 and wait; see commit seconds")
     return Check("queue", OK, value)
 
 
-def _schema(found: Condition) -> Check:
-    if found.schema != newest_schema():
+def _schema(condition: Condition) -> Check:
+    if condition.schema != newest_schema():
         advice = f"this program wants {newest_schema()}: another version has migrated the database; run that one"
-        return Check("schema", FAILED, found.schema, advice)
-    return Check("schema", OK, found.schema)
+        return Check("schema", FAILED, condition.schema, advice)
+    return Check("schema", OK, condition.schema)
 
 
-def _file_checks(found: Condition, settings: Settings) -> Iterator[Check]:
+def _file_checks(condition: Condition, settings: Settings) -> Iterator[Check]:
     """Those of a SQLite file."""
-    if found.free_bytes is None:
+    if condition.free_bytes is None:
         return
     note = WAL_RESET_NOTE if has_wal_reset_bug() else ""
     yield Check("sqlite", WARNING if note else OK, sqlite3.sqlite_version, note)
-    yield _room(found.free_bytes, settings.least_free_bytes)
-    wal = found.wal_bytes or 0
+    yield _room(condition.free_bytes, settings.least_free_bytes)
+    wal = condition.wal_bytes or 0
     advice = "a reader holds on to it: another program that has the file open?" if wal > LARGE_WAL_BYTES else ""
     yield Check("wal_bytes", WARNING if advice else OK, wal, advice)
-    advice = network_advice(found.file_system)
-    yield Check("file_system", WARNING if advice else OK, found.file_system, advice)
+    advice = network_advice(condition.file_system)
+    yield Check("file_system", WARNING if advice else OK, condition.file_system, advice)
 
 
 def _room(free: int, least: int) -> Check:
@@ -147,25 +147,27 @@ def network_advice(kind: str | None) -> str:
     )
 
 
-def _write_advice(said: str) -> str:
-    found = next((advice for sign, advice in WRITE_ADVICE.items() if sign in said.lower()), "see the log, and the disk")
-    return f"{found}; agents keep and resend"
+def _write_advice(message: str) -> str:
+    hint = next(
+        (advice for sign, advice in WRITE_ADVICE.items() if sign in message.lower()), "see the log, and the disk"
+    )
+    return f"{hint}; agents keep and resend"
 
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 
-class BlockingCheck(Generic[Found]):
+class BlockingCheck(Generic[Answer]):
     """Asked from the event loop only. An answer is kept for `keep_s`; a question that hangs costs one thread, ever."""
 
-    def __init__(self, name: str, ask: Callable[[], Found], keep_s: float) -> None:
+    def __init__(self, name: str, ask: Callable[[], Answer], keep_s: float) -> None:
         self._name = f"rangewatch-{name}"
         self._ask = ask
         self._keep_s = keep_s
-        self._asked: Future[Found | Exception] | None = None
+        self._asked: Future[Answer | Exception] | None = None
         self._answered_s = 0.0
 
-    async def within(self, seconds: float) -> Found | Exception | None:
+    async def within(self, seconds: float) -> Answer | Exception | None:
         """The answer, or the error of it; None when there is none yet."""
         if self._asked is None or (self._asked.done() and time.monotonic() - self._answered_s > self._keep_s):
             self._asked = Future()
@@ -174,19 +176,19 @@ class BlockingCheck(Generic[Found]):
         await asyncio.wait([asyncio.wrap_future(asked)], timeout=seconds)
         return asked.result() if asked.done() else None
 
-    def _run(self, asked: Future[Found | Exception]) -> None:
+    def _run(self, asked: Future[Answer | Exception]) -> None:
         try:
-            found: Found | Exception = self._ask()
+            result: Answer | Exception = self._ask()
         except Exception as error:  # noqa: BLE001 - the answer: whoever asked says what it means
-            found = error
+            result = error
         self._answered_s = time.monotonic()
-        asked.set_result(found)
+        asked.set_result(result)
 
 
 router = APIRouter()
 
 WAIT_S = 1.5  # for the database and the writer, so that /readyz answers within 2 s whatever hangs
-KEEP_S = 2.0  # what was found is told again for so long: anybody may ask, and each answer costs a write
+KEEP_S = 2.0  # an answer is given again for so long: anybody may ask, and each answer costs a write
 
 
 class Health:
@@ -209,19 +211,19 @@ class Health:
 
     async def checks(self, *, draining: bool) -> list[Check]:
         """Everything /readyz looks at, within `WAIT_S`."""
-        found, written = await asyncio.gather(self.condition.within(WAIT_S), self._written())
-        facts = live_facts(self.writer, draining=draining)
-        return checks(found, written, facts, self.settings)
+        condition, written = await asyncio.gather(self.condition.within(WAIT_S), self._written())
+        readings = live_details(self.writer, draining=draining)
+        return checks(condition, written, readings, self.settings)
 
     async def scrape(self) -> bytes:
         """The text of /metrics; sizes are the last known ones when the database does not answer in time."""
-        found = await self.condition.within(WAIT_S)
-        if isinstance(found, Condition):
+        condition = await self.condition.within(WAIT_S)
+        if isinstance(condition, Condition):
             note = self.metrics.note
-            note("rangewatch_database_bytes", "Size of the database.", found.database_bytes)
-            note("rangewatch_wal_bytes", "Size of SQLite's write-ahead log.", found.wal_bytes)
-            note("rangewatch_disk_free_bytes", "Room where the SQLite file is.", found.free_bytes)
-            note("rangewatch_live_runs", "Runs that sent something lately.", found.live_runs)
+            note("rangewatch_database_bytes", "Size of the database.", condition.database_bytes)
+            note("rangewatch_wal_bytes", "Size of SQLite's write-ahead log.", condition.wal_bytes)
+            note("rangewatch_disk_free_bytes", "Room where the SQLite file is.", condition.free_bytes)
+            note("rangewatch_live_runs", "Runs that sent something lately.", condition.live_runs)
         return self.metrics.text()
 
     async def _written(self) -> bool | Exception | None:
@@ -249,12 +251,12 @@ async def healthz(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """200 or 503; with each check, its value and what to do for who may read runs."""
     health: Health = request.app.state.health
-    found = await health.checks(draining=request.app.state.draining)
-    ready = all(check.state != FAILED for check in found)
-    said: dict[str, Any] = {"status": "ready" if ready else "not ready"}
+    results = await health.checks(draining=request.app.state.draining)
+    ready = all(check.state != FAILED for check in results)
+    status: dict[str, Any] = {"status": "ready" if ready else "not ready"}
     if may_read(request.headers, request.app.state.principals):
-        said |= {"version": VERSION, "checks": found}
-    return _answer(said, 200 if ready else 503)
+        status |= {"version": VERSION, "checks": results}
+    return _answer(status, 200 if ready else 503)
 
 
 @router.get("/metrics", responses=answers(200, "Prometheus' text format.", "text/plain"))

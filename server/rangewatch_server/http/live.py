@@ -1,7 +1,7 @@
 """Live pages: a server-sent event when a run changed, never data. Coalesced, bounded, and cheap when nobody looks.
 
-All pages hear the same, so what is told is put together and encoded once for all of them, twice a second at most: a
-thousand pages cost a thousand writes. A page that does not take what it was told has its rest merged.
+All pages hear the same, so what is sent is put together and encoded once for all of them, twice a second at most: a
+thousand pages cost a thousand writes. A page that does not take what it was sent has its rest merged.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rangewatch_server.access.audit import client_of
 from rangewatch_server.access.principals import Principal, Principals
 from rangewatch_server.access.rate_limits import counted_as
 from rangewatch_server.core.errors import ApiError, answers
+from rangewatch_server.core.settings import MAX_STREAMS
 from rangewatch_server.ingest.transaction import Changed
-from rangewatch_server.settings import MAX_STREAMS
 
 router = APIRouter()
 
-MIN_INTERVAL_S = 0.5  # a run is told at most twice a second, whatever its ranks send
-PING_S = 15.0  # a comment on streams that have nothing to tell: proxies close what is silent
+MIN_INTERVAL_S = 0.5  # a run is announced at most twice a second, whatever its ranks send
+PING_S = 15.0  # a comment on streams that have nothing to send: proxies close what is silent
 MAX_CLIENTS = 1_000  # open streams: each is a socket and a task
 CONNECTED = b": connected\nretry: 2000\n\n"
 PING = b": ping\n\n"
@@ -65,7 +65,7 @@ class Broker:
         self._open_of = Counter[str]()
         self._pending: dict[int, tuple[int | None, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        """Set for `MIN_INTERVAL_S` after something was told."""
+        """Set for `MIN_INTERVAL_S` after something was sent."""
 
     def start(self) -> None:
         """Remember the running loop."""
@@ -79,7 +79,7 @@ class Broker:
 
     @property
     def changes(self) -> str:
-        """What there has been to tell until now: the same text is the same changes."""
+        """What there has been to send until now: the same text is the same changes."""
         return f"{self._name}.{self.version}"
 
     @property
@@ -123,7 +123,7 @@ class Broker:
             client.wake.set()
 
     def _ping(self) -> None:
-        """Wake all: who has nothing to tell sends a comment. One timer, as one a stream would cost more than events."""
+        """Wake all: who has nothing to send sends a comment. One timer, as one a stream would cost more than events."""
         if self._loop is not None:
             for client in self._clients:
                 client.wake.set()
@@ -147,7 +147,7 @@ class Broker:
 
 
 class _Client:
-    """What one page has not been told yet: one entry a run, so a slow page costs nothing."""
+    """What one page has not been sent yet: one entry a run, so a slow page costs nothing."""
 
     def __init__(self, name: str, may_stay: Callable[[], bool]) -> None:
         self.name = name
@@ -189,15 +189,15 @@ class LiveResponse(Response):
         broker: Broker = self._request.app.state.broker
         client = self._open(broker)
         missed = MISSED if self._seen not in (None, broker.changes) else b""
-        telling = asyncio.create_task(self._reported(client, send, CONNECTED + missed))
+        sending = asyncio.create_task(self._reported(client, send, CONNECTED + missed))
         gone = asyncio.create_task(_gone(receive))
         try:
-            await asyncio.wait((telling, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
             broker.close(client)
-            for task in (telling, gone):
+            for task in (sending, gone):
                 task.cancel()
-            await asyncio.gather(telling, gone, return_exceptions=True)
+            await asyncio.gather(sending, gone, return_exceptions=True)
 
     def _open(self, broker: Broker) -> _Client:
         principals: Principals = self._request.app.state.principals

@@ -1,7 +1,7 @@
 """Each rank of the live runs as Prometheus gauges, for GET /metrics/ranks: apart from the server's own /metrics, since
 names of runs and hosts are labels here. docs/operations.md has the table, docs/grafana.json a dashboard of it.
 
-What is not known has no sample: a rank that told no loss has no gauge of it.
+What is not known has no sample: a rank that reported no loss has no gauge of it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from rangewatch_server.machines.gpus import watched
 from rangewatch_server.numerics.pyramid import SERIES_PART
 from rangewatch_server.query.reader import Rank, Reader, RunReader, last_step
 from rangewatch_server.query.samples import Latest
-from rangewatch_server.routes.runs import reading
+from rangewatch_server.routes.dependencies import reading
 from rangewatch_server.store import tables
 
 router = APIRouter()
 
 MOST_RUNS = 20
-"""Live runs that are told of, the newest."""
+"""Live runs that are listed, the newest."""
 
 MOST_RANKS = 64
 """Ranks of a run whose series are read, the lowest: each costs a read of its own."""
 
 RECENT_STEPS = 16
-"""The newest steps, in which the last value of a series and the least headroom are looked for."""
+"""The newest steps, in which the last value of a series and the least headroom are searched for."""
 
 RANK_LABELS = ("run", "rank", "host")
 GPU_LABELS = (*RANK_LABELS, "gpu")
@@ -70,8 +70,12 @@ def rank_metrics(request: Request) -> Response:
 
 def text(reader: Reader) -> bytes:
     """The gauges of all live runs, in Prometheus' text format."""
-    families = {name: GaugeMetricFamily(name, said, labels=RANK_LABELS) for name, said in RANK_GAUGES.items()}
-    families |= {name: GaugeMetricFamily(name, said, labels=GPU_LABELS) for name, said in GPU_GAUGES.values()}
+    families = {
+        name: GaugeMetricFamily(name, documentation, labels=RANK_LABELS) for name, documentation in RANK_GAUGES.items()
+    }
+    families |= {
+        name: GaugeMetricFamily(name, documentation, labels=GPU_LABELS) for name, documentation in GPU_GAUGES.values()
+    }
     for run_id in _live(reader):
         run = reader.run(run_id)
         if run is not None:
@@ -152,11 +156,11 @@ def _series(run: RunReader) -> Iterator[tuple[int, str, float]]:
         if step is None or not known:
             continue
         start, rows = max(0, step + 1 - RECENT_STEPS), np.array(list(known.values()))
-        found = run.slice(SERIES_PART, [number], 0, start, step + 1, ("count", "last"), rows)
+        block = run.slice(SERIES_PART, [number], 0, start, step + 1, ("count", "last"), rows)
         for place, name in enumerate(known):
-            reported = np.flatnonzero(found.columns["count"][place] > 0)
+            reported = np.flatnonzero(block.columns["count"][place] > 0)
             if len(reported):
-                yield number, SERIES[name], float(found.columns["last"][place][reported[-1]])
+                yield number, SERIES[name], float(block.columns["last"][place][reported[-1]])
 
 
 def _card_name(card: Latest) -> str:

@@ -50,8 +50,8 @@ class TrafficMiddleware:
         template = str(getattr(route, "path", NO_ROUTE))
         self.metrics.answered(template, scope["method"], status)
         if logger.isEnabledFor(logging.DEBUG):
-            said = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": round(seconds, 6)}
-            logger.debug("request", extra=said)
+            fields = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": round(seconds, 6)}
+            logger.debug("request", extra=fields)
 
 
 async def _refuse(send: Send) -> None:

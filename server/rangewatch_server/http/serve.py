@@ -22,14 +22,9 @@ from fastapi import FastAPI
 from rangewatch.core.command_parser import CommandParser, command_parser
 from rangewatch_server.alerts.config import ConfigError
 from rangewatch_server.core import logs
+from rangewatch_server.core.errors import DatabaseError
 from rangewatch_server.core.logs import FORMATS, LEVELS
-from rangewatch_server.http import static
-from rangewatch_server.http.app import create_app
-from rangewatch_server.http.connections import ClientConnections, Files, bound_handshakes, bounded, raise_file_limit
-from rangewatch_server.http.drain import DRAIN_S, Drain
-from rangewatch_server.http.health import network_advice
-from rangewatch_server.http.tls import tls_context
-from rangewatch_server.settings import (
+from rangewatch_server.core.settings import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     LEAST_FREE_BYTES,
@@ -40,9 +35,14 @@ from rangewatch_server.settings import (
     check_reach,
     is_loopback,
 )
-from rangewatch_server.store.engine import DatabaseError
-from rangewatch_server.store.health import file_system
-from rangewatch_server.store.single import hold
+from rangewatch_server.http import static
+from rangewatch_server.http.app import create_app
+from rangewatch_server.http.connections import ConnectionLimit, Files, bound_handshakes, bounded, raise_file_limit
+from rangewatch_server.http.drain import DRAIN_S, Drain
+from rangewatch_server.http.health import network_advice
+from rangewatch_server.http.tls import tls_context
+from rangewatch_server.store.condition import file_system
+from rangewatch_server.store.engine import hold
 from rangewatch_server.store.tokens import AccessStore, NoTables
 
 logger = logging.getLogger("rangewatch.server")
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> CommandParser:
     """What the command takes."""
     names = (
-        "host port db token allow-host tls-cert tls-key forwarded-allow-ips max-streams max-connections sync keep-days "
+        "host port db token allow-host tls-cert tls-key forwarded-allow-ips max-streams sync keep-days "
         "keep-gb min-free-mib alerts log-format log-level"
     )
     made = command_parser(
@@ -75,7 +75,7 @@ def parser() -> CommandParser:
             "rangewatch serve --host 0.0.0.0 --db postgresql://user@host/name": "for others, who need a token then "
             "(rangewatch token create)",
         },
-        statuses={0: "stopped", 2: "wrong arguments, or it cannot start, which is told in one line"},
+        statuses={0: "stopped", 2: "wrong arguments, or it cannot start, with one line that says why"},
         environment={
             f"RANGEWATCH_{each.replace('-', '_').upper()}": f"--{each}, where that is not given"
             f"{'; several by commas' if each == 'allow-host' else ''}"
@@ -140,12 +140,6 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
         default=env("RANGEWATCH_MAX_STREAMS", str(MAX_STREAMS)),
         metavar="N",
         help="live pages that one client may have open (default: %(default)s)",
-    )
-    add(
-        "--max-connections",
-        default=env("RANGEWATCH_MAX_CONNECTIONS", ""),
-        metavar="N",
-        help="connections that one client may have open, all agents behind one address together (default: 4000)",
     )
 
 
@@ -217,7 +211,6 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         host=arguments.host, port=_number("--port", arguments.port), db=arguments.db, token=arguments.token,
         allowed_hosts=tuple(named), tls_cert=arguments.tls_cert, tls_key=arguments.tls_key,
         forwarded_allow_ips=arguments.forwarded_allow_ips, max_streams=_number("--max-streams", arguments.max_streams),
-        max_connections=_number("--max-connections", arguments.max_connections) if arguments.max_connections else None,
         least_free_bytes=_number("--min-free-mib", arguments.min_free_mib) << 20,
         sync=arguments.sync, keep_days=_amount("--keep-days", arguments.keep_days),
         keep_gb=_amount("--keep-gb", arguments.keep_gb), log_format=arguments.log_format, log_level=arguments.log_level,
@@ -280,10 +273,9 @@ def _run(settings: Settings, listening: socket.socket, context: ssl.SSLContext |
     # h11 by name: where httptools is installed uvicorn would take that, which has no bound on headers (connections.py).
     # No WebSocket: we have none, and where its library is installed one would leave these bounds behind. asyncio's own
     # loop, also where uvloop is installed, which would not know of our time for handshakes.
-    counts = ClientConnections(files.connections, settings.max_connections, settings.forwarded_allow_ips)
     config = uvicorn.Config(
-        app, http=bounded(counts), ws="none", loop="asyncio", backlog=files.backlog, log_config=None, access_log=False,
-        timeout_graceful_shutdown=int(DRAIN_S),
+        app, http=bounded(ConnectionLimit(files.connections)), ws="none", loop="asyncio", backlog=files.backlog,
+        log_config=None, access_log=False, timeout_graceful_shutdown=int(DRAIN_S),
         server_header=False, proxy_headers=bool(settings.forwarded_allow_ips),
         forwarded_allow_ips=settings.forwarded_allow_ips or None,
         ssl_context_factory=None if context is None else lambda *_: context,

@@ -48,10 +48,10 @@ def gzipped(asset: Asset) -> bytes:
 def web_dir() -> Path:
     """`web/`: beside this package in a wheel, at the top of the tree in a checkout."""
     here = Path(__file__).resolve().parents[1]
-    found = [path for path in (here / "web", here.parents[1] / "web") if (path / "index.html").is_file()]
-    if not found:
+    folders = [path for path in (here / "web", here.parents[1] / "web") if (path / "index.html").is_file()]
+    if not folders:
         raise FileNotFoundError("web/index.html is missing from the installation")
-    return found[0]
+    return folders[0]
 
 
 def assets() -> dict[str, Path]:
@@ -64,8 +64,8 @@ def assets() -> dict[str, Path]:
 def _asset(path: Path) -> Asset | None:
     """A file as it is now: one of a checkout may have been edited, or be gone."""
     try:
-        found = path.stat()
-        return _read(path, found.st_mtime_ns, found.st_size)
+        stat = path.stat()
+        return _read(path, stat.st_mtime_ns, stat.st_size)
     except FileNotFoundError:
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from rangewatch_server.settings import SettingsError
+from rangewatch_server.core.settings import SettingsError
 
 
 def tls_context(cert: str, key: str) -> ssl.SSLContext:

@@ -14,5 +14,5 @@ cannot be subtracted, so the merged tiles from that step on are dropped and made
 
 Several servers on one PostgreSQL are equal. A transaction first takes an advisory lock on its runs, then reads again
 what another server has changed (`streams.version`). One server keeps a run's merged ranks, by a lock that dies with its
-connection. NOTIFY, inside the transaction, tells the others' pages and commands.
+connection. NOTIFY, inside the transaction, informs the others' pages and commands.
 """

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.wire.records import KINDS
+from rangewatch.statistics import UFUNCS
 from rangewatch_server.ingest.fold import summarise
-from rangewatch_server.numerics.pyramid import PARTS_OF_A_STEP, RANGES, SERIES_PART, SUMMARY, UFUNCS, Block
+from rangewatch_server.numerics.pyramid import PARTS_OF_A_STEP, RANGES, SERIES_PART, SUMMARY, Block
 from rangewatch_server.store.batch_checks import NEEDED
 from rangewatch_server.store.names import Tensors
 from rangewatch_server.store.rows import Raw
@@ -28,9 +28,19 @@ UNMERGED = ("sum_sq",)
 PRESENT = {RANGES: ("call_count",), SERIES_PART: ("count",), SUMMARY: ("observed", "nan_count", "inf_count")}
 
 
-def rank_row(rank: int, kind_rows: Array) -> Array:
+# Stored tiles number the rows so. Kinds that came later have rows of their own behind those of all ranks.
+_FIRST_KINDS, _LATER_KINDS, _LATER_ROW = 7, 16, 1 << 40
+
+
+def rank_row(rank: int | Array, kind_rows: Array) -> Array:
     """Rows of the summary of all ranks: one for each rank and kind, where a rank's own has one for each kind."""
-    return rank * len(KINDS) + kind_rows
+    later = _LATER_ROW + rank * _LATER_KINDS + kind_rows - _FIRST_KINDS
+    return np.where(kind_rows < _FIRST_KINDS, rank * _FIRST_KINDS + kind_rows, later)
+
+
+def kind_of_row(rows: Array) -> Array:
+    """The kinds, as places in `KINDS`, that rows of the summary of all ranks are of."""
+    return np.where(rows < _LATER_ROW, rows % _FIRST_KINDS, _FIRST_KINDS + (rows - _LATER_ROW) % _LATER_KINDS)
 
 
 class RowIndex:
@@ -85,10 +95,10 @@ class Accumulator:
         where: slice | Array = slice(int(at[0]), int(at[-1]) + 1) if side_by_side else at
         for name, values in columns.items():
             rule = self.rules.get(name)
-            if rule in UFUNCS and name not in UNMERGED and self._says_anything(name, values):
+            if rule in UFUNCS and name not in UNMERGED and self._has_values(name, values):
                 self._merge(UFUNCS[rule], self._column(name), places, where, values)
 
-    def _says_anything(self, name: str, values: Array) -> bool:
+    def _has_values(self, name: str, values: Array) -> bool:
         is_constant = not any(values.strides) and values.size > 0
         return name in self.columns or not is_constant or float(values.flat[0]) != self.fill[name]
 
@@ -102,14 +112,14 @@ class Accumulator:
         target[cut] = ufunc(target[cut], values)
 
     def _column(self, name: str) -> Array:
-        found = self.columns.get(name)
-        if found is None:
-            found = self.columns[name] = np.full((len(self.index), WIDTH), self.fill[name])
-        elif len(found) < len(self.index):  # half as much again: a thousand ranks come one by one
-            grown = np.full((max(len(self.index), len(found) * 3 // 2), WIDTH), self.fill[name])
-            grown[: len(found)] = found
-            found = self.columns[name] = grown
-        return found
+        values = self.columns.get(name)
+        if values is None:
+            values = self.columns[name] = np.full((len(self.index), WIDTH), self.fill[name])
+        elif len(values) < len(self.index):  # half as much again: a thousand ranks come one by one
+            grown = np.full((max(len(self.index), len(values) * 3 // 2), WIDTH), self.fill[name])
+            grown[: len(values)] = values
+            values = self.columns[name] = grown
+        return values
 
     def block(self, part: str, tile: int, wanted: Iterable[str] | None = None) -> Block:
         """What is there as a block of its own: the rows that were recorded, ascending."""
@@ -171,18 +181,18 @@ class Accumulators:
                     self._summarise(rank, tile, at, Block(0, tile * WIDTH, raw.rows, columns), tensors)
 
     def _summarise(self, rank: int, tile: int, at: Array, block: Block, tensors: Tensors) -> None:
-        found = summarise(block, tensors)
-        self._tile(SUMMARY, tile).merge(rank_row(rank, found.rows), at, found.columns)
+        summary = summarise(block, tensors)
+        self._tile(SUMMARY, tile).merge(rank_row(rank, summary.rows), at, summary.columns)
 
     def _tile(self, part: str, tile: int) -> Accumulator:
-        found = self.tiles.get((part, tile))
-        if found is None:
+        accumulator = self.tiles.get((part, tile))
+        if accumulator is None:
             rules = self.rules[part]
             if part in PARTS_OF_A_STEP:
                 rules = rules | PARTS_OF_A_STEP[part]
-            found = Accumulator(self._indexes[part], self.fill[part], rules)
-            self.tiles[part, tile] = found
-        return found
+            accumulator = Accumulator(self._indexes[part], self.fill[part], rules)
+            self.tiles[part, tile] = accumulator
+        return accumulator
 
     def below(self, tile: int) -> list[int]:
         """Tiles before `tile` that have something."""

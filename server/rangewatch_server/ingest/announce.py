@@ -1,8 +1,8 @@
-"""Several servers on one PostgreSQL database: each tells the others, by NOTIFY, which runs its commits changed.
+"""Several servers on one PostgreSQL database: each informs the others, by NOTIFY, which runs its commits changed.
 
-`announce` runs inside the writer's transaction, so that nothing is told that was not committed. `Listener` has a
+`announce` runs inside the writer's transaction, so that nothing is announced that was not committed. `Listener` has a
 connection and a daemon thread of its own. A payload is untrusted: whoever may connect to the database may send one.
-SQLite has one server only (store/single.py) and nothing to announce.
+SQLite has one server only (store/engine.py) and nothing to announce.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POLL_S = 0.5  # how soon `stop` is heard
 GATHER_S = 0.05  # notifications that come within this are passed on as one
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between attempts to connect
 OVERLAP_NS = 60 * 10**9  # clocks of servers may differ by this when what was missed is looked up
-MOST_MISSED = 10_000  # runs told of after a gap, the newest
+MOST_MISSED = 10_000  # runs announced after a gap, the newest
 
 # Half-open connections are given up after about 25 s: no server says anything on an idle one.
 KEEPALIVE = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
@@ -64,13 +64,13 @@ def announce(
 
 def payloads(server_id: str, changes: list[tuple[int, int | None]], commands: list[int]) -> list[str]:
     """The JSON texts for these changes, each under `PAYLOAD_BYTES`."""
-    found = []
+    payloads = []
     for low in range(0, max(len(changes), len(commands)), ENTRIES):
         part = slice(low, low + ENTRIES)
         payload = msgspec.json.encode(_Announced(server_id, changes[part], commands[part])).decode()
         assert len(payload) <= PAYLOAD_BYTES
-        found.append(payload)
-    return found
+        payloads.append(payload)
+    return payloads
 
 
 class Listener:
@@ -134,13 +134,13 @@ class Listener:
         commands: set[int] = set()
         for payload in heard:
             try:
-                said = msgspec.json.decode(payload, type=_Announced)
+                announced = msgspec.json.decode(payload, type=_Announced)
             except (msgspec.DecodeError, UnicodeError):
                 logger.warning("a notification on channel %s is not from a Rangewatch server", CHANNEL)
                 continue
-            if said.server != self._server_id:
-                changes.update(said.changes)
-                commands.update(said.commands)
+            if announced.server != self._server_id:
+                changes.update(announced.changes)
+                commands.update(announced.commands)
         self._pass_on(list(changes.items()), sorted(commands))
 
     def _pass_on(self, changes: list[tuple[int, int | None]], commands: list[int] | None) -> None:

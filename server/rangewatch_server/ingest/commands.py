@@ -11,19 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam, case, func, insert, select, update
 
+from rangewatch.wire import events
+from rangewatch.wire.events import CommandAnswer
 from rangewatch.wire.records import Event
 from rangewatch_server.store import tables
-from rangewatch_server.store.batch_checks import MAX_STEP
 
 MAX_REASON = 1_000  # characters of an agent's reason
 
 _command, _rank = tables.commands.c, tables.command_ranks.c
-_Step = Annotated[int, msgspec.Meta(ge=-1, le=MAX_STEP)]
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -48,16 +48,6 @@ class CommandRefused(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-class Acknowledgement(msgspec.Struct, frozen=True):
-    """The details of an event `command` (docs/wire.md)."""
-
-    id: Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
-    state: Literal["accepted", "done", "refused"]
-    first_step: _Step | None = None
-    last_step: _Step | None = None
-    reason: str = ""
 
 
 SELECT_OPEN = (
@@ -93,12 +83,9 @@ _ANSWERED = {
 }
 
 
-def acknowledgement(event: Event) -> Acknowledgement | None:
+def answered(event: Event) -> CommandAnswer | None:
     """The event's details, or None: details are free, so wrong ones are no reason to refuse a batch."""
-    try:
-        return msgspec.convert(event.data, Acknowledgement) if event.kind == "command" else None
-    except msgspec.ValidationError:
-        return None
+    return events.read(CommandAnswer, event.data) if event.kind == CommandAnswer.KIND else None
 
 
 def insert_command(connection: Connection, asked: Ask, expires_s: float) -> Any:
@@ -121,13 +108,13 @@ def insert_ranks(connection: Connection, command_id: int, streams: dict[int, int
     connection.execute(insert(tables.command_ranks), rows)
 
 
-def answer(connection: Connection, stream_id: int, said: Acknowledgement) -> None:
+def answer(connection: Connection, stream_id: int, reply: CommandAnswer) -> None:
     """Note what the stream said; nothing happens when it was not asked."""
     values = {
-        "b_id": said.id, "b_stream": stream_id, "b_reason": said.reason.replace("\0", "")[:MAX_REASON],
-        "b_now": time.time_ns(), "b_first_step": said.first_step, "b_last_step": said.last_step,
+        "b_id": reply.id, "b_stream": stream_id, "b_reason": reply.reason.replace("\0", "")[:MAX_REASON],
+        "b_now": time.time_ns(), "b_first_step": reply.first_step, "b_last_step": reply.last_step,
     }  # fmt: skip
-    connection.execute(_ANSWERED[said.state], values)
+    connection.execute(_ANSWERED[reply.state], values)
 
 
 def withdraw(connection: Connection, command_id: int) -> None:
@@ -214,19 +201,19 @@ class Commands:
         if self._is_loaded:
             return
         for row in connection.execute(SELECT_OPEN, {"now_ns": time.time_ns()}):
-            found = self._runs.get(row.run_id, {}).get(row.id) or self._remember(row)
-            found.streams[row.rank] = row.stream_id
+            command = self._runs.get(row.run_id, {}).get(row.id) or self._remember(row)
+            command.streams[row.rank] = row.stream_id
             if row.state == "pending":
-                found.waiting.add(row.stream_id)
+                command.waiting.add(row.stream_id)
         self._is_loaded = True
 
     def waiting(self, run_id: int, stream_id: int) -> tuple[msgspec.Raw, ...]:
         """What the stream's next reply holds: JSON objects, oldest first."""
-        found = self._runs.get(run_id)
-        if not found:
+        commands = self._runs.get(run_id)
+        if not commands:
             return NO_COMMANDS
         now_ns = time.time_ns()
-        mine = (each.sent for each in found.values() if stream_id in each.waiting and now_ns < each.expires_ns)
+        mine = (each.sent for each in commands.values() if stream_id in each.waiting and now_ns < each.expires_ns)
         return tuple(islice(mine, MAX_OPEN))
 
     def ask(self, connection: Connection, asked: Ask) -> int:
@@ -253,11 +240,11 @@ class Commands:
     def acknowledge(self, connection: Connection, run_id: int, stream_id: int, events: Sequence[Event]) -> None:
         """Note what a batch's events say of commands."""
         for event in events:
-            if (said := acknowledgement(event)) is None:
+            if (reply := answered(event)) is None:
                 continue
-            answer(connection, stream_id, said)
-            if (found := self._runs.get(run_id, {}).get(said.id)) is not None:
-                self._answered(found, stream_id)
+            answer(connection, stream_id, reply)
+            if (command := self._runs.get(run_id, {}).get(reply.id)) is not None:
+                self._answered(command, stream_id)
 
     def opened(self, connection: Connection, run_id: int, rank: int, stream_id: int) -> None:
         """A rank has opened a stream: what its older process was asked is over, and what is for all is for it too."""
@@ -288,7 +275,7 @@ class Commands:
         return None if next_ns is None else max((next_ns - time.time_ns()) / 1e9, 0.0)
 
     def _all(self) -> Iterator[_Open]:
-        return (each for found in self._runs.values() for each in found.values())
+        return (each for commands in self._runs.values() for each in commands.values())
 
     def _of(self, run_id: int) -> list[_Open]:
         return list(self._runs.get(run_id, {}).values())
@@ -296,15 +283,15 @@ class Commands:
     def _remember(self, row: Any) -> _Open:
         sent = msgspec.Raw(msgspec.json.encode({"id": row.id} | msgspec.json.decode(row.body)))
         is_for_all = msgspec.json.decode(row.ranks) is None
-        found = _Open(row.id, row.run_id, sent, is_for_all, row.world_size, row.expires_ns)
-        self._runs.setdefault(row.run_id, {})[row.id] = found
-        return found
+        command = _Open(row.id, row.run_id, sent, is_for_all, row.world_size, row.expires_ns)
+        self._runs.setdefault(row.run_id, {})[row.id] = command
+        return command
 
     def _make_room(self, run_id: int) -> None:
         """For one more: a command that only ranks yet to come would still get goes, the oldest first."""
-        found = self._of(run_id)
-        if len(found) >= MAX_OPEN:
-            answered = next((each for each in found if not each.waiting), None)
+        commands = self._of(run_id)
+        if len(commands) >= MAX_OPEN:
+            answered = next((each for each in commands if not each.waiting), None)
             if answered is None:
                 raise CommandRefused("too_many_commands", f"{MAX_OPEN} commands of this run wait for an answer already")
             self._forget(answered)

@@ -67,23 +67,26 @@ class Folder:
             folded = [tile for tile in touched if (tile + 1) * WIDTH <= frontier]
             late = [tile for tile in folded if tile * WIDTH < old_frontier]
             thin = {tile: level for tile in late if (level := self.tiles.thin_level(tile))}
-            for tile, level in thin.items():
-                self._late_in_thinned(part, tile, self._dense(part, mine, tile), level, old_frontier)
-            folded = [tile for tile in folded if tile not in thin]
+            has_summary = part == RANGES and self.summarises
             for tile in folded:
-                self._level_0(part, tile, self._dense(part, mine, tile), late=tile * WIDTH < old_frontier)
-            self._parents(part, folded, old_frontier, frontier)
-            if part == RANGES and self.summarises:
-                self._parents(SUMMARY, folded, old_frontier, frontier)
-
-    def _dense(self, part: str, raws: Sequence[Raw], tile: int) -> Block:
-        return dense(raws, self.fill[part], self.rules[part], tile * WIDTH, (tile + 1) * WIDTH)
-
-    def _late_in_thinned(self, part: str, tile: int, block: Block, thin_level: int, frontier: int) -> None:
-        """Late rows of steps whose tiles have gone: the tiles above cannot be made again, so they are added to them."""
-        self._add(part, tile, block, thin_level, frontier)
-        if part == RANGES and self.summarises:
-            self._add(SUMMARY, tile, summarise(block, self.tensors), thin_level, frontier)
+                block = dense(mine, self.fill[part], self.rules[part], tile * WIDTH, (tile + 1) * WIDTH)
+                if tile in thin:  # the tiles above cannot be made again, so late rows are added to them
+                    self._add(part, tile, block, thin[tile], old_frontier)
+                    if has_summary:
+                        self._add(SUMMARY, tile, summarise(block, self.tensors), thin[tile], old_frontier)
+                    continue
+                if tile in late and (stored := self._stored(part, 0, tile)):
+                    block = self._both(part, stored, block)
+                self.tiles.put(part, tile, block, tile in late)
+                self._keep_coarser(part, tile, block, tile in late)
+                if has_summary:
+                    summary = summarise(block, self.tensors)
+                    self.tiles.put(SUMMARY, tile, summary, tile in late)
+                    self._keep_coarser(SUMMARY, tile, summary, tile in late)
+            made = [tile for tile in folded if tile not in thin]
+            self._parents(part, made, old_frontier, frontier)
+            if has_summary:
+                self._parents(SUMMARY, made, old_frontier, frontier)
 
     def _add(self, part: str, tile: int, block: Block, thin_level: int, frontier: int) -> None:
         """Merge rows of one level 0 tile into the stored tiles of every level; one that has gone is not begun anew."""
@@ -95,14 +98,6 @@ class Folder:
             level, span, child, tile = level + 1, span * FANOUT, tile, tile // FANOUT
             self._waiting.get((part, level), {}).pop(child, None)  # it is read again
             block = self._joined(part, [self._coarser(part, block)], level, tile * WIDTH)
-
-    def _level_0(self, part: str, tile: int, block: Block, late: bool) -> None:
-        if late:
-            stored = self._stored(part, 0, tile)
-            block = self._both(part, stored, block) if stored else block
-        self._write(part, tile, block, late)
-        if part == RANGES and self.summarises:
-            self._write(SUMMARY, tile, summarise(block, self.tensors), late)
 
     def _both(self, part: str, old: Block, new: Block) -> Block:
         rows = union([old.rows, new.rows])
@@ -123,13 +118,15 @@ class Folder:
         ready = self._waiting.pop((part, level), {})
         children = range(tile * FANOUT, (tile + 1) * FANOUT)
         blocks = {child: None if late else ready.pop(child, None) for child in children}
-        found = [each or self._read_coarser(part, level - 1, child) for child, each in blocks.items()]
-        kept = {child: each for child, each in ready.items() if child >= children.stop}
-        if kept:
-            self._waiting[part, level] = kept
-        present = [each for each in found if each is not None]
+        loaded = [each or self._read_coarser(part, level - 1, child) for child, each in blocks.items()]
+        remaining = {child: each for child, each in ready.items() if child >= children.stop}
+        if remaining:
+            self._waiting[part, level] = remaining
+        present = [each for each in loaded if each is not None]
         if present:
-            self._write(part, tile, self._joined(part, present, level, tile * WIDTH), late)
+            block = self._joined(part, present, level, tile * WIDTH)
+            self.tiles.put(part, tile, block, late)
+            self._keep_coarser(part, tile, block, late)
         return bool(present)
 
     def _joined(self, part: str, blocks: list[Block], level: int, first: int) -> Block:
@@ -148,8 +145,8 @@ class Folder:
 
     def _column(self, part: str, block: Block, name: str) -> Array:
         """A block lacks the bins of histograms that nothing lay in."""
-        found = block.columns.get(name)
-        return np.broadcast_to(self.fill[part][name], (len(block.rows), block.width)) if found is None else found
+        values = block.columns.get(name)
+        return np.broadcast_to(self.fill[part][name], (len(block.rows), block.width)) if values is None else values
 
     def _stored(self, part: str, level: int, tile: int) -> Block | None:
         """A stored tile. One that is damaged is made again of the level below; at level 0 it is as if not there."""
@@ -169,8 +166,8 @@ class Folder:
         stored = self._stored(part, level, tile)
         return self._coarser(part, stored) if stored else None
 
-    def _write(self, part: str, tile: int, block: Block, late: bool) -> None:
-        self.tiles.put(part, tile, block, late)
+    def _keep_coarser(self, part: str, tile: int, block: Block, late: bool) -> None:
+        """For the parent, until it is complete; of late rows it is read from the tiles again."""
         if late:
             self._waiting.get((part, block.level + 1), {}).pop(tile, None)
         else:

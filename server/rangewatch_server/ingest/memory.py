@@ -1,4 +1,7 @@
-"""What the writer remembers between transactions. All of it can be read back: `forget` after a rollback."""
+"""What the writer remembers between transactions. All of it can be read back: `forget` after a rollback.
+
+Which server keeps a run's merged ranks is one, by an advisory lock of PostgreSQL that dies with its connection.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,96 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from rangewatch.wire import WireError, decode
+from rangewatch_server.ingest.also_live import AlsoLive
 from rangewatch_server.ingest.commands import Commands
 from rangewatch_server.ingest.merged_ranks import MergedRun
-from rangewatch_server.ingest.ownership import Ownership
 from rangewatch_server.ingest.pace import Pace
 from rangewatch_server.ingest.stream import StreamState
 from rangewatch_server.store import tables
 from rangewatch_server.store.names import Names
+from rangewatch_server.store.rows import raws_of
+
+LOCK_CLASS = 0x7277  # "rw": apart from other programs' advisory locks in the same database
+RETRY_S = 2.0  # a run of another server is asked for again: that server may be gone
+CHECK_S = 2.0  # a connection that was cut has lost its locks: at most this long ago
+
+
+class Ownership:
+    """Used by the writer's thread alone. On SQLite this server owns everything."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = None
+        self._owned: set[int] = set()
+        self._refused_s: dict[int, float] = {}
+        self._checked_s = 0.0
+
+    def owns(self, run_id: int) -> bool:
+        """Whether the run is ours; asks for it when it is nobody's. Never waits for another server."""
+        if self._engine.dialect.name == "sqlite":
+            return True
+        self._check()
+        if run_id not in self._owned and self._is_due(run_id) and self._try(run_id):
+            self._owned.add(run_id)
+            self._refused_s.pop(run_id, None)
+        return run_id in self._owned
+
+    def release(self, run_id: int) -> None:
+        """Let go of a run: another server may keep it."""
+        if run_id not in self._owned or self._connection is None:
+            return
+        self._owned.discard(run_id)
+        self._ask("pg_advisory_unlock", run_id)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._owned.clear()
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            try:
+                connection.invalidate()  # the pool must not hand a connection with locks to others
+                connection.close()
+            except SQLAlchemyError:
+                logger.debug("the connection with the locks was gone already")
+
+    def _is_due(self, run_id: int) -> bool:
+        return time.monotonic() - self._refused_s.get(run_id, -RETRY_S) >= RETRY_S
+
+    def _check(self) -> None:
+        if self._connection is None or time.monotonic() - self._checked_s < CHECK_S:
+            return
+        self._checked_s = time.monotonic()
+        try:
+            self._connection.execute(text("SELECT 1"))
+        except SQLAlchemyError:
+            logger.warning("the connection that holds this server's runs was cut; they are asked for again")
+            self.close()
+
+    def _try(self, run_id: int) -> bool:
+        if self._connection is None:
+            try:
+                self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            except SQLAlchemyError:
+                return False
+            self._checked_s = time.monotonic()
+        is_ours = self._ask("pg_try_advisory_lock", run_id)
+        if not is_ours:
+            self._refused_s[run_id] = time.monotonic()
+        return is_ours
+
+    def _ask(self, function: str, run_id: int) -> bool:
+        assert self._connection is not None, "connected before"
+        query = text(f"SELECT {function}(CAST(:kind AS int), CAST(:run AS int))")
+        try:
+            return bool(self._connection.execute(query, {"kind": LOCK_CLASS, "run": run_id}).scalar())
+        except SQLAlchemyError:
+            self.close()  # cut since the last look: every lock is gone, and this one was not got
+            return False
+
 
 logger = logging.getLogger("rangewatch.server")
 
@@ -52,6 +135,7 @@ class Memory:
         """When a run was last spoken of, or changed by another server."""
         self._turn = 0
         self.pace = Pace(self.streams)
+        self.also_live = AlsoLive()
 
     def forget(self) -> None:
         """Drop all that was read or changed: after a rollback it may never have been stored. What waits, waits on."""
@@ -68,19 +152,19 @@ class Memory:
         waiting = select(batches.sequence).where(
             batches.run_id == streams.run_id, batches.stream_id == streams.id, batches.sequence <= streams.contiguous
         )
-        found = select(streams.id, streams.run_id, streams.rank, streams.incarnation).where(waiting.exists())
-        self.backlog |= {row.id: (row.run_id, row.rank, row.incarnation) for row in connection.execute(found)}
+        query = select(streams.id, streams.run_id, streams.rank, streams.incarnation).where(waiting.exists())
+        self.backlog |= {row.id: (row.run_id, row.rank, row.incarnation) for row in connection.execute(query)}
 
     def stream(self, connection: Connection, key: Key, keep: Iterable[int]) -> StreamState | None:
         """A stream's state, read back if need be; `keep`: streams of this transaction, which must stay."""
-        found = self.streams.pop(key, None)
-        if found is None:
-            found = self._load(connection, key)
-            if found is None:
+        state = self.streams.pop(key, None)
+        if state is None:
+            state = self._load(connection, key)
+            if state is None:
                 return None
             self._evict(set(keep))
-        self.streams[key] = found  # at the end: the least recently used come first
-        return found
+        self.streams[key] = state  # at the end: the least recently used come first
+        return state
 
     def _evict(self, keep: set[int]) -> None:
         """Make room for one more stream; those of this transaction are not in the database yet and stay."""
@@ -107,10 +191,11 @@ class Memory:
         for sequence, body in connection.execute(query).all():
             try:
                 batch: Any = decode(body)
-                raws = self.names.raws(connection, run_id, batch)
+                known, series = self.names.meaning(connection, run_id, batch)
             except WireError as error:  # damaged where it lies: the rest of the stream goes on
                 logger.error("run %d, stream %d: stored batch %d is damaged: %s", run_id, row.id, sequence, error)
                 continue
+            raws = raws_of(batch, known.ordinals, known.catalogue.statistics, series)
             state.restore(sequence, body, raws, batch)
         return state
 
@@ -120,10 +205,10 @@ class Memory:
         Several servers: each run is locked until the transaction ends, in one order for all; what another server has
         changed meanwhile is forgotten, and read again when it is needed.
         """
-        found = set(keys)
-        known = {run for run, _, _ in found} | set(runs)
+        stream_keys = set(keys)
+        known = {run for run, _, _ in stream_keys} | set(runs)
         now_s = time.monotonic()
-        self._touched_s |= dict.fromkeys((run for run, _, _ in found), now_s)
+        self._touched_s |= dict.fromkeys((run for run, _, _ in stream_keys), now_s)
         self._make_room(known)
         if not self.is_shared or not known:
             return
@@ -132,9 +217,9 @@ class Memory:
         deleted = self.names.forget_deleted(connection, known)
         for key in [key for key in self.streams if key[0] in deleted]:
             del self.streams[key]
-        self._drop_changed(connection, found)
+        self._drop_changed(connection, stream_keys)
         for run_id in sorted(known & set(self.merged)):
-            if self._sync(connection, run_id, [key for key in found if key[0] == run_id]):
+            if self._sync(connection, run_id, [key for key in stream_keys if key[0] == run_id]):
                 self._touched_s[run_id] = now_s
 
     def _make_room(self, known: set[int]) -> None:
@@ -167,7 +252,7 @@ class Memory:
                 self.local.discard(stream_id)
 
     def _sync(self, connection: Connection, run_id: int, keys: list[Key]) -> bool:
-        versions = {found.id: found.version for key in keys if (found := self.stream(connection, key, ())) is not None}
+        versions = {state.id: state.version for key in keys if (state := self.stream(connection, key, ())) is not None}
         return self.merged[run_id].sync(connection, versions, is_owner=self.ownership.owns(run_id))
 
     def runs_behind(self) -> set[int]:
@@ -186,12 +271,12 @@ class Memory:
 
     def merged_run(self, connection: Connection, run_id: int) -> MergedRun:
         """The run's merged ranks."""
-        found = self.merged.get(run_id)
-        if found is None:
-            found = self.merged[run_id] = MergedRun(
+        merged = self.merged.get(run_id)
+        if merged is None:
+            merged = self.merged[run_id] = MergedRun(
                 connection, self.names, run_id, is_owner=self.ownership.owns(run_id)
             )
-        return found
+        return merged
 
     def reread(self, connection: Connection, key: Key, stream_id: int, keep: Iterable[int]) -> StreamState | None:
         """The state of a stream that this transaction is not about, as it is stored now."""

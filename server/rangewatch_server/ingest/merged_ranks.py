@@ -22,7 +22,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -36,10 +36,6 @@ from rangewatch_server.store import tables
 from rangewatch_server.store.names import Names
 from rangewatch_server.store.rows import Raw, clip
 from rangewatch_server.store.tiles import WIDTH, TileError
-
-if TYPE_CHECKING:
-    pass
-
 
 ALL_RANKS = -1
 LEVELS = 12  # 64 * 8**12 steps are more than a run can have
@@ -312,6 +308,10 @@ class MergedRun:
     def is_needed(self) -> bool:
         """Whether there is anything to merge: more than one rank."""
         return len(self._by_rank) > 1
+
+    def of_rank(self, rank: int) -> Sequence[Sibling]:
+        """The rank's processes, those that are gone too."""
+        return self._by_rank.get(rank, ())
 
     def opened(self, connection: Connection, stream: StreamState) -> None:
         """A stream has said hello, perhaps with statistics that are new."""

@@ -15,7 +15,7 @@ from rangewatch_server.ingest.stream import StreamState
 REQUESTS_PER_S = 128  # of all ranks together: a quarter of what two cores take (517, bench/ingest.py)
 LEAST_S, MOST_S = 0.5, 10.0  # an agent's own pace; and well below the 15 s after which a rank counts as stale
 ACTIVE_NS = 30 * 10**9
-LOOK_S = 1.0
+COUNT_EVERY_S = 1.0
 COMING_S = 60.0  # a rank that has not come by then is not waited for
 GOLDEN = 0.6180339887  # its multiples lie evenly between whole numbers, however many ranks there are
 
@@ -25,7 +25,7 @@ class Pace:
 
     def __init__(self, streams: Mapping[Any, StreamState]) -> None:
         self._streams = streams
-        self._looked_s = float("-inf")
+        self._counted_s = float("-inf")
         self._send_every_s = LEAST_S
         self._sizes: dict[int, tuple[int, float]] = {}
 
@@ -42,8 +42,8 @@ class Pace:
 
     def _for_all(self) -> float:
         now_s = time.monotonic()
-        if now_s - self._looked_s >= LOOK_S:
-            self._looked_s = now_s
+        if now_s - self._counted_s >= COUNT_EVERY_S:
+            self._counted_s = now_s
             since_ns = time.time_ns() - ACTIVE_NS
             active = sum(each.state == "open" and each.last_seen_ns > since_ns for each in self._streams.values())
             self._sizes = {run: each for run, each in self._sizes.items() if now_s - each[1] < COMING_S}

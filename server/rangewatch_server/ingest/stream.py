@@ -44,34 +44,26 @@ class Pending(msgspec.Struct):
     body: bytes
     raws: list[Raw] | None
     """Its rows; None: they are read from the body again when they are needed."""
-    first: int
-    last: int
-    """Its steps; none where `last` is below `first`."""
+    batch: Batch | None
+    """Until it is counted: when no sequence before it is missing any more."""
     is_stored: bool = False
     """Whether the body is in the database."""
     low: int = 0
     """Rows of the steps below are in tiles."""
-    batch: Batch | None = None
-    """Until it is counted: when no sequence before it is missing any more."""
+    first: int = 0
+    last: int = -1
+    """Its steps; none where `last` is below `first`."""
 
-    def rows(self, read: Read) -> list[Raw]:
-        """The rows that are not in tiles."""
-        if self.raws is None:
-            return [_from(raw, self.low) for raw in read(self.body) if len(raw.steps) and raw.steps[-1] >= self.low]
-        return self.raws
+    def __post_init__(self) -> None:
+        steps = [raw.steps for raw in self.raws or () if len(raw.steps)]
+        if steps:
+            self.first, self.last = min(int(each[0]) for each in steps), max(int(each[-1]) for each in steps)
 
     def cut(self, frontier: int) -> None:
         """Its rows below the frontier are in tiles."""
         self.low = frontier
         if self.raws is not None:
             self.raws = [_from(raw, frontier) for raw in self.raws if raw.steps[-1] >= frontier]
-
-
-def waiting(body: bytes, raws: list[Raw], batch: Batch | None, *, is_stored: bool = False) -> Pending:
-    """A batch as it came, or as it was read back."""
-    steps = [raw.steps for raw in raws if len(raw.steps)]
-    first, last = min((int(each[0]) for each in steps), default=0), max((int(each[-1]) for each in steps), default=-1)
-    return Pending(body, raws, first, last, is_stored, batch=batch)
 
 
 class StreamState(msgspec.Struct):
@@ -108,7 +100,7 @@ class StreamState(msgspec.Struct):
 
     def add(self, batch: Batch, raws: list[Raw], body: bytes, tensors: Tensors, now_ns: int) -> list[Raw]:
         """Take a batch not seen before; the caller has checked it. Returns the rows that count from now on."""
-        self.pending[batch.sequence] = waiting(body, raws, batch)
+        self.pending[batch.sequence] = Pending(body, raws, batch)
         self.contiguous = max(self.contiguous, batch.settled - 1)
         while self.contiguous + 1 in self.pending:
             self.contiguous += 1
@@ -122,10 +114,10 @@ class StreamState(msgspec.Struct):
     def restore(self, sequence: int, body: bytes, raws: list[Raw], batch: Batch) -> None:
         """Take a batch that was read back: what of it lies before the frontier is in tiles already."""
         waits = batch if sequence > self.contiguous else None
-        found = self.pending[sequence] = waiting(body, raws, waits, is_stored=True)
+        pending = self.pending[sequence] = Pending(body, raws, waits, is_stored=True)
         # What lies wholly below the frontier came late and has yet to be folded: a batch that is in tiles is deleted.
-        if waits is None and found.last >= self.frontier:
-            found.cut(self.frontier)
+        if waits is None and pending.last >= self.frontier:
+            pending.cut(self.frontier)
 
     def _count(self, pending: Pending, tensors: Tensors) -> None:
         """What a batch says of the run as a whole; once, and not while sequences before it are missing."""
@@ -145,7 +137,17 @@ class StreamState(msgspec.Struct):
 
     def waiting_rows(self, read: Read) -> list[Raw]:
         """Rows of the batches without a gap before them that are not in tiles, in sequence."""
-        return [raw for pending in self._counted() for raw in pending.rows(read)]
+        rows: list[Raw] = []
+        for sequence, each in sorted(self.pending.items()):
+            if sequence > self.contiguous:
+                break
+            if each.raws is not None:
+                rows += each.raws
+            else:
+                rows += [
+                    _from(raw, each.low) for raw in read(each.body) if len(raw.steps) and raw.steps[-1] >= each.low
+                ]
+        return rows
 
     def folded_to(self, frontier: int) -> list[int]:
         """Move the frontier; sequences now wholly in tiles are dropped, and returned if they were stored."""

@@ -8,7 +8,8 @@ read from the batches meanwhile, and made in the transactions that follow.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,13 +18,14 @@ from sqlalchemy import Connection, bindparam, delete, insert, update
 from rangewatch.wire import WireError, decode
 from rangewatch.wire.records import Batch, StreamHeader
 from rangewatch_server.ingest import merged_ranks
-from rangewatch_server.ingest.commands import NO_COMMANDS, Ask, CommandRefused, Withdraw, acknowledgement
+from rangewatch_server.ingest.also_live import OtherProcess
+from rangewatch_server.ingest.commands import NO_COMMANDS, Ask, CommandRefused, Withdraw, answered
 from rangewatch_server.ingest.fold import Folder
 from rangewatch_server.ingest.memory import Key, Memory
 from rangewatch_server.ingest.merged_ranks import ReadRows, Sibling
 from rangewatch_server.ingest.stream import INSERT_TILE, SUMMARY_FIELDS, StreamState, StreamTiles
 from rangewatch_server.store import samples, tables
-from rangewatch_server.store.rows import Raw, clip
+from rangewatch_server.store.rows import Raw, clip, raws_of
 
 FOLD_S = 0.1  # for tiles in one transaction; a tile of 600 tensors takes about 8 ms
 KEPT_STREAMS = 64  # with more of them rows are not kept decoded: 1,024 ranks of 600 tensors would hold 3 GiB
@@ -44,7 +46,7 @@ UPDATE_STREAM = (
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What an agent is told: the highest sequence up to which everything is stored (-1 for none), and what to do.
+    """What an agent is answered: the highest sequence up to which everything is stored (-1 for none), and what to do.
 
     `commands` are JSON objects as they stand.
     """
@@ -54,6 +56,8 @@ class Answer(msgspec.Struct, frozen=True):
     commands: tuple[msgspec.Raw, ...] = NO_COMMANDS
     send_every_s: float = 0.0
     """Least seconds between two batches of a rank, so that a crowd of ranks sends fewer and larger ones."""
+    also_live: OtherProcess | None = None
+    """Another process that sends as the same rank."""
 
 
 class Refused(Exception):
@@ -108,9 +112,35 @@ class Transaction:
             if isinstance(message, StreamHeader):
                 with self.connection.begin_nested():  # refused in the middle, it leaves no run behind
                     return self._opening(message)
-            if isinstance(message, Batch):
-                return self._batch(message, body)
-            return self._command(message)
+            if not isinstance(message, Batch):
+                self.commanded.add(message.run_id)
+                self.recommanded.add(message.run_id)
+                if isinstance(message, Ask):
+                    return self.commands.ask(self.connection, message)
+                return self.commands.withdraw(self.connection, message)
+            run_id = self.names.run(self.connection, message.run)
+            stream = None if run_id is None else self._stream((run_id, message.rank, message.incarnation))
+            if run_id is None or stream is None:
+                text = f"run {message.run[:80]!r}, rank {message.rank} has not been opened; send its opening"
+                raise Refused("unknown_run", text)
+            if stream.has(message.sequence):
+                return self._reply(stream, duplicate=True)
+            if message.sequence > max(stream.contiguous, message.settled) + MAX_AHEAD:
+                text = f"sequence {message.sequence} is far past {stream.contiguous}; send the gap first"
+                raise Refused("too_far_ahead", text)
+            known, series = self.names.meaning(self.connection, run_id, message)
+            raws = raws_of(message, known.ordinals, known.catalogue.statistics, series)
+            sample_rows = samples.rows_of(run_id, stream.id, message)
+            counted = stream.add(message, raws, body, self.names.tensors(self.connection, run_id), time.time_ns())
+            self._touch(stream)
+            merged = self.memory.merged_run(self.connection, run_id)
+            if stream.id not in merged.siblings:
+                merged.opened(self.connection, stream)
+            merged.counted(self.connection, stream, counted, is_kept=self.folds)
+            self._events(stream, message)
+            self.sample_rows += sample_rows
+            other = self.memory.also_live.look(self.connection, stream, merged.of_rank(stream.rank))
+            return self._reply(stream, also_live=other)
         except (Refused, CommandRefused, WireError) as error:
             if isinstance(message, StreamHeader):
                 self.names.forget()
@@ -132,44 +162,9 @@ class Transaction:
             self.commands.opened(self.connection, run_id, stream.rank, stream.id)
         return self._reply(stream)
 
-    def _command(self, asked: Ask | Withdraw) -> int:
-        self.commanded.add(asked.run_id)
-        self.recommanded.add(asked.run_id)
-        if isinstance(asked, Ask):
-            return self.commands.ask(self.connection, asked)
-        return self.commands.withdraw(self.connection, asked)
-
-    def _reply(self, stream: StreamState, *, duplicate: bool = False) -> Answer:
+    def _reply(self, stream: StreamState, *, duplicate: bool = False, also_live: OtherProcess | None = None) -> Answer:
         commands = self.commands.waiting(stream.run_id, stream.id)
-        return Answer(stream.contiguous, duplicate, commands, self.memory.pace.send_every_s(stream.rank))
-
-    def _batch(self, batch: Batch, body: bytes) -> Answer:
-        run_id = self.names.run(self.connection, batch.run)
-        stream = None if run_id is None else self._stream((run_id, batch.rank, batch.incarnation))
-        if run_id is None or stream is None:
-            raise Refused(
-                "unknown_run", f"run {batch.run[:80]!r}, rank {batch.rank} has not been opened; send its opening"
-            )
-        if stream.has(batch.sequence):
-            return self._reply(stream, duplicate=True)
-        if batch.sequence > max(stream.contiguous, batch.settled) + MAX_AHEAD:
-            raise Refused(
-                "too_far_ahead", f"sequence {batch.sequence} is far past {stream.contiguous}; send the gap first"
-            )
-        raws = self.names.raws(self.connection, run_id, batch)
-        sample_rows = samples.rows_of(run_id, stream.id, batch)
-        counted = stream.add(batch, raws, body, self.names.tensors(self.connection, run_id), time.time_ns())
-        self._touch(stream)
-        self._merge(stream, counted)
-        self._events(stream, batch)
-        self.sample_rows += sample_rows
-        return self._reply(stream)
-
-    def _merge(self, stream: StreamState, counted: list[Raw]) -> None:
-        merged = self.memory.merged_run(self.connection, stream.run_id)
-        if stream.id not in merged.siblings:
-            merged.opened(self.connection, stream)
-        merged.counted(self.connection, stream, counted, is_kept=self.folds)
+        return Answer(stream.contiguous, duplicate, commands, self.memory.pace.send_every_s(stream.rank), also_live)
 
     def _events(self, stream: StreamState, batch: Batch) -> None:
         rows = [
@@ -177,9 +172,10 @@ class Transaction:
              "message": event.message, "data": msgspec.json.encode(event.data)}
             for event in batch.events
         ]  # fmt: skip
-        self._execute(INSERT_EVENT, rows)
+        if rows:
+            self.connection.execute(INSERT_EVENT, rows)
         self.commands.acknowledge(self.connection, stream.run_id, stream.id, batch.events)
-        if any(acknowledgement(event) is not None for event in batch.events):
+        if any(answered(event) is not None for event in batch.events):
             self.recommanded.add(stream.run_id)
 
     def _stream(self, key: Key) -> StreamState | None:
@@ -189,44 +185,44 @@ class Transaction:
         self.touched[stream.id] = stream
         self.memory.local.add(stream.id)
 
-    def finish(self) -> None:
-        """Make tiles of what is complete, then write what changed."""
-        for stream in self.touched.values():
-            if stream.state != "open":
-                self.commands.ended(self.connection, stream.run_id, stream.id)
-        self._store({stream.run_id for stream in self.touched.values()}, list(self.touched))
-
     def drain_backlog(self) -> None:
         """Make tiles that had to wait, of streams and of merged ranks, without any message."""
         backlog, runs = self.memory.backlog, self.memory.runs_behind()
         self.memory.begin(self.connection, backlog.values(), runs)
         self._restart_clock()  # whatever the locks cost: something must be done each time
-        self._store(runs, list(backlog))
+        self.finish(runs, list(backlog))
 
     def _restart_clock(self) -> None:
         self.deadline_s = time.perf_counter() + FOLD_S
 
-    def _store(self, runs: set[int], foldable: list[int]) -> None:
-        """A few statements, each for all streams at once."""
+    def finish(self, runs: Iterable[int] = (), backlog: Iterable[int] = ()) -> None:
+        """Make tiles of what is complete, of the streams that got messages and of those of `backlog`, and merge ranks
+        of their runs and of `runs`; write what changed in a few statements, each for all streams at once.
+        """
+        for stream in self.touched.values():
+            if stream.state != "open":
+                self.commands.ended(self.connection, stream.run_id, stream.id)
+        merging = {*runs, *(stream.run_id for stream in self.touched.values())}
         tile_rows: list[dict[str, Any]] = []
-        folded = self._fold_all(foldable, tile_rows) if self.folds else []
-        self._execute(INSERT_TILE, tile_rows)
-        self._execute(DELETE_BATCH, folded)
-        self._execute(INSERT_BATCH, [row for stream in self.touched.values() for row in stream.unstored()])
-        self._execute(samples.INSERT_SAMPLES, self.sample_rows)
-        for stream in self.touched.values():
+        folded = self._fold([*self.touched, *backlog], tile_rows) if self.folds else []
+        streams = self.touched.values()
+        for stream in streams:
             stream.version += 1
-        self._execute(UPDATE_STREAM, [stream.values() for stream in self.touched.values()])
-        for stream in self.touched.values():
+        for statement, rows in (
+            (INSERT_TILE, tile_rows),
+            (DELETE_BATCH, folded),
+            (INSERT_BATCH, [row for stream in streams for row in stream.unstored()]),
+            (samples.INSERT_SAMPLES, self.sample_rows),
+            (UPDATE_STREAM, [stream.values() for stream in streams]),
+        ):
+            if rows:
+                self.connection.execute(statement, rows)
+        for stream in streams:
             self.memory.merged_run(self.connection, stream.run_id).stored(stream)
         if self.folds:
-            self._merge_runs(runs)
+            self._merge_runs(merging)
 
-    def _execute(self, statement: Any, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            self.connection.execute(statement, rows)
-
-    def _fold_all(self, stream_ids: list[int], tile_rows: list[dict[str, Any]]) -> list[dict[str, int]]:
+    def _fold(self, stream_ids: list[int], tile_rows: list[dict[str, Any]]) -> list[dict[str, int]]:
         """Tiles of these streams while there is time, the others wait; the batches that nobody needs any more.
 
         Late rows never wait: a stream that is read back takes what lies below its frontier for folded.
@@ -244,26 +240,25 @@ class Transaction:
             stream = stream or self._stream(backlog[stream_id])
             if stream is not None and stream.is_foldable():
                 self.touched[stream_id] = stream
-                done = self._fold(stream, tile_rows)
+                foldable = stream.foldable()
+                if foldable > stream.frontier or stream.is_late():
+                    if stream.folder is None:
+                        tensors = self.names.tensors(self.connection, stream.run_id)
+                        stream.folder = Folder(tensors, self.names.statistics(self.connection, stream.run_id))
+                    stream.rewrites += stream.is_late()
+                    raws = stream.waiting_rows(partial(self._reread, stream.run_id))
+                    stream.folder.fold(self._tiles(stream, tile_rows), raws, stream.frontier, foldable)
+                done = stream.folded_to(foldable)
                 folded += [{"run": stream.run_id, "stream": stream.id, "number": each} for each in done]
             self.done.append(stream_id)
         return folded
 
-    def _fold(self, stream: StreamState, tile_rows: list[dict[str, Any]]) -> list[int]:
-        """Make tiles of what is complete; the stored batches that nobody needs any more are returned."""
-        foldable = stream.foldable()
-        if foldable == stream.frontier and not stream.is_late():
-            return stream.folded_to(foldable)
-        if stream.folder is None:
-            tensors = self.names.tensors(self.connection, stream.run_id)
-            stream.folder = Folder(tensors, self.names.statistics(self.connection, stream.run_id))
-        stream.rewrites += stream.is_late()
-        raws = stream.waiting_rows(self._read(stream))
-        stream.folder.fold(self._tiles(stream, tile_rows), raws, stream.frontier, foldable)
-        return stream.folded_to(foldable)
-
-    def _read(self, stream: StreamState) -> Callable[[bytes], list[Raw]]:
-        return lambda body: self.names.raws(self.connection, stream.run_id, _batch_of(body))
+    def _reread(self, run_id: int, body: bytes) -> list[Raw]:
+        """Rows of a stored batch."""
+        batch = decode(body)
+        assert isinstance(batch, Batch), "only batches wait"
+        known, series = self.names.meaning(self.connection, run_id, batch)
+        return raws_of(batch, known.ordinals, known.catalogue.statistics, series)
 
     def _tiles(self, stream: StreamState, rows: list[dict[str, Any]]) -> StreamTiles:
         return StreamTiles(self.connection, stream.run_id, stream.id, rows)
@@ -289,7 +284,7 @@ class Transaction:
             if stream is None:
                 return []
             stored = merged_ranks.stored_rows(self._tiles(stream, []), start, min(stop, stream.frontier))
-            waiting = (clip(raw, start, stop) for raw in stream.waiting_rows(self._read(stream)))
+            waiting = (clip(raw, start, stop) for raw in stream.waiting_rows(partial(self._reread, run_id)))
             return [raw for raw in (*stored, *waiting) if len(raw.steps)]
 
         return rows
@@ -314,9 +309,3 @@ class Transaction:
             steps = [step for step in (last.get(stream.run_id), stream.last_step) if step is not None]
             last[stream.run_id] = max(steps, default=None)
         return [Changed(run, step) for run, step in last.items()]
-
-
-def _batch_of(body: bytes) -> Batch:
-    batch = decode(body)
-    assert isinstance(batch, Batch), "only batches wait"
-    return batch

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import msgspec
-from sqlalchemy import Engine
+from sqlalchemy import Connection
 from sqlalchemy.exc import (
     DatabaseError,
     InterfaceError,
@@ -38,7 +38,7 @@ from rangewatch_server.store.engine import Engines, first_line
 
 logger = logging.getLogger("rangewatch.server")
 
-QUEUE_MESSAGES = 1_024  # at about 30 KiB a body, 30 MiB; then agents are told 429
+QUEUE_MESSAGES = 1_024  # at about 30 KiB a body, 30 MiB; then agents are answered 429
 GROUP_BYTES = 8 << 20  # bodies in one transaction: keeps a commit, and so an answer, under about 0.3 s
 MAX_BACKLOG = 2_048  # streams that wait for tiles; with more of them messages wait too
 PAUSE_S = 0.1  # between two looks at merged ranks that are behind, when nothing else is to do
@@ -59,7 +59,7 @@ class Unavailable(Exception):
 
 
 class _Job(msgspec.Struct, frozen=True):
-    run: Callable[[Engine], Any]
+    run: Callable[[Connection], Any]
     forgets: bool
 
 
@@ -97,39 +97,39 @@ class Writer:
         self._queue.put(None)
         self._thread.join()
 
-    def submit(self, message: StreamHeader | Batch, body: bytes) -> Future[Answer]:
-        """Queue a message. Raises `Busy` when the queue is full; the future `Unavailable`, `Refused` or `WireError`."""
-        return self._put(_Item(message, body, Future()))
-
-    def command(self, message: Ask | Withdraw) -> Future[int]:
-        """Queue a change of commands: the command's id. Raises as `submit`, and the future also `CommandRefused`."""
-        return self._put(_Item(message, b"", Future()))
-
-    def work(self, job: Callable[[Engine], Any], *, forgets: bool = False) -> Future[Any]:
-        """Queue something else that writes; it gets the writer's engine, in the writer's thread, between two groups.
-
-        It must be short (100 ms: agents wait meanwhile), so long work is many jobs, each queued when the one before is
-        done. `forgets`: it changes rows that the writer remembers. Raises `Busy`; the future raises what the job does.
+    def submit(self, message: StreamHeader | Batch | Ask | Withdraw | _Job, body: bytes = b"") -> Future[Any]:
+        """Queue a message: its `Answer`. Raises `Busy` when the queue is full; the future `Unavailable`, `Refused` or
+        `WireError`.
         """
-        return self._put(_Item(_Job(job, forgets), b"", Future()))
-
-    def reload_commands(self) -> None:
-        """Another server changed commands: they are read anew before the next group. From any thread."""
-        self._are_commands_stale = True
-
-    def _put(self, item: _Item) -> Future[Any]:
+        item = _Item(message, body, Future())
         try:
             self._queue.put_nowait(item)
         except queue.Full:
             raise Busy("ingest queue is full") from None
         return item.future
 
+    def command(self, message: Ask | Withdraw) -> Future[int]:
+        """Queue a change of commands: the command's id. Raises as `submit`, and the future also `CommandRefused`."""
+        return self.submit(message)
+
+    def work(self, job: Callable[[Connection], Any], *, forgets: bool = False) -> Future[Any]:
+        """Queue something else that writes: in a transaction of its own, in the writer's thread, between two groups.
+
+        It must be short (100 ms: agents wait meanwhile), so long work is many jobs, each queued when the one before is
+        done. `forgets`: it changes rows that the writer remembers. Raises `Busy`; the future raises what the job does.
+        """
+        return self.submit(_Job(job, forgets))
+
+    def reload_commands(self) -> None:
+        """Another server changed commands: they are read anew before the next group. From any thread."""
+        self._are_commands_stale = True
+
     def merged(
         self, run_id: int, part: str, version: int, start: int, stop: int, wanted: Sequence[str]
     ) -> Snapshot | None:
         """What memory holds of a run's merged ranks, beside stored tiles of that version. From any thread."""
-        found = self.memory.merged.get(run_id)
-        return None if found is None else found.snapshot(part, version, start, stop, wanted)
+        merged_run = self.memory.merged.get(run_id)
+        return None if merged_run is None else merged_run.snapshot(part, version, start, stop, wanted)
 
     @property
     def queued(self) -> int:
@@ -143,18 +143,35 @@ class Writer:
 
     def _run(self) -> None:
         self._resume()
-        while (first := self._next()) is not None:
-            group, ended = self._group(first)
-            live = [item for item in group if item.future.set_running_or_notify_cancel()]
-            messages = [item for item in live if not isinstance(item.message, _Job)]
+        is_ended = False
+        while not is_ended:
+            try:
+                item = self._queue.get(timeout=self._idle_s())
+            except queue.Empty:  # meanwhile tiles that had to wait are made, and pages hear when a command expires
+                self._tidy()
+                self._emit([Changed(run, self._last_step(run)) for run in self.memory.commands.expire()])
+                continue
+            group: list[_Item] = []
+            size = 0
+            while item is not None:
+                group.append(item)
+                size += len(item.body)
+                if size >= GROUP_BYTES:
+                    break
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            is_ended = item is None
+            live = [each for each in group if each.future.set_running_or_notify_cancel()]
+            messages = [each for each in live if not isinstance(each.message, _Job)]
             if messages:
                 self._commit(messages)
-            for item in live:
-                if isinstance(item.message, _Job):
-                    self._do(item.message, item.future)
-            if ended:
-                break
-            self._tidy()
+            for each in live:
+                if isinstance(each.message, _Job):
+                    self._do(each.message, each.future)
+            if not is_ended:
+                self._tidy()
         self._tidy_up()
         self.memory.ownership.close()
 
@@ -174,15 +191,6 @@ class Writer:
                 self.memory.load_backlog(connection)
         except Exception as error:  # whatever it is, the thread must live: nobody else takes messages
             logger.error("database did not say which steps are to be made into tiles: %s", first_line(error))
-
-    def _next(self) -> _Item | None:
-        """Wait for an item; meanwhile tiles that had to wait are made, and pages are told when a command expires."""
-        while True:
-            try:
-                return self._queue.get(timeout=self._idle_s())
-            except queue.Empty:
-                self._tidy()
-                self._emit([Changed(run, self._last_step(run)) for run in self.memory.commands.expire()])
 
     def _idle_s(self) -> float | None:
         waits = [each for each in (self.memory.commands.expires_in_s(),) if each is not None]
@@ -225,22 +233,10 @@ class Writer:
         steps = (stream.last_step for stream in self.memory.streams.values() if stream.run_id == run)
         return max((step for step in steps if step is not None), default=None)
 
-    def _group(self, first: _Item) -> tuple[list[_Item], bool]:
-        group, size = [first], len(first.body)
-        while size < GROUP_BYTES:
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if item is None:
-                return group, True
-            group.append(item)
-            size += len(item.body)
-        return group, False
-
     def _do(self, job: _Job, future: Future[Any]) -> None:
         try:
-            result = job.run(self.engine)
+            with self.engine.begin() as connection:
+                result = job.run(connection)
         except Exception as error:
             future.set_exception(error)
         else:
@@ -276,7 +272,7 @@ class Writer:
         try:
             self.on_change(changes)
         except Exception:
-            logger.exception("live pages were not told of a change")
+            logger.exception("live pages were not informed of a change")
 
     def _answer(self, group: list[_Item], answers: list[Answer | int | Exception]) -> None:
         for item, answer in zip(group, answers, strict=True):

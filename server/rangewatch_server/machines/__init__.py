@@ -1,1 +1,4 @@
-"""What machines and processes are like, from samples and events: cards, environments, deaths of ranks."""
+"""What machines and processes are like: cards, environments, deaths of ranks.
+
+In: stored samples and events. Out: tables and sentences for `rules`, `views` and `routes`. Never: a write.
+"""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any, NamedTuple
 
-import msgspec
-from sqlalchemy import func, select
-
+from rangewatch.wire.events import Died, details_of
+from rangewatch_server.query import events
+from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.store import tables
 from rangewatch_server.store.exit_state import DIED, TERMINATED
 
 MOST_DEATHS = 64
@@ -19,7 +18,6 @@ MOST_STACK = 16 << 10
 """Characters of a stack that is shown."""
 
 MOST_SENTENCES = 3
-_event, _stream = tables.events.c, tables.streams.c
 
 _SHOWN = (
     "exit_code", "signal", "signal_name", "oom_kills", "core_dumped", "phase", "last", "next", "module", "collectives",
@@ -36,7 +34,7 @@ class Ended(NamedTuple):
 
 
 def ended(run: RunReader) -> list[Ended]:
-    """The newest process of each rank; those that nobody stopped from outside first, in the order they were told."""
+    """The newest process of each rank; those that nobody stopped from outside first, in order of their reports."""
     states = {
         rank.streams[-1].id: (rank.rank, rank.row.state)
         for rank in run.ranks.values()
@@ -44,59 +42,53 @@ def ended(run: RunReader) -> list[Ended]:
     }
     if not states:
         return []
-    newest = (
-        select(func.max(_event.id))
-        .where(_event.stream_id.in_(states), _event.kind == "died")
-        .group_by(_event.stream_id)
-    )
-    query = select(_event.id, _event.stream_id, _event.message).where(_event.id.in_(newest)).order_by(_event.id)
-    found = [Ended(row.id, *states[row.stream_id], row.message) for row in run.connection.execute(query)]
-    return sorted(found, key=lambda each: each.state == TERMINATED)
+    heads = events.last_heads(run.connection, states, [Died.KIND])
+    ended_ranks = [Ended(event.id, *states[event.stream_id], event.message) for event in heads]
+    return sorted(ended_ranks, key=lambda each: each.state == TERMINATED)
 
 
-def deaths(run: RunReader, found: list[Ended]) -> list[dict[str, Any]]:
+def deaths(run: RunReader, ended_ranks: list[Ended]) -> list[dict[str, Any]]:
     """The first of them with all that is known."""
-    shown = {each.event: each for each in found[:MOST_DEATHS]}
-    query = select(_event.id, _event.time_ns, _event.step, _event.data).where(_event.id.in_(shown))
-    rows = {row.id: row for row in run.connection.execute(query)} if shown else {}
-    return [_death(each, rows[number]) for number, each in shown.items()]
+    shown = {each.event: each for each in ended_ranks[:MOST_DEATHS]}
+    stored = {event.id: event for event in events.by_id(run.connection, shown)}
+    return [_death(each, stored[number]) for number, each in shown.items()]
 
 
-def _death(each: Ended, row: Any) -> dict[str, Any]:
-    data = msgspec.json.decode(row.data)
+def _death(each: Ended, row: StoredEvent) -> dict[str, Any]:
+    known = row.read(Died) or Died()
     return {
         "rank": each.rank, "state": each.state, "text": f"rank {each.rank} {each.message}",
         "step": row.step if row.step >= 0 else None,
-        "time_ns": row.time_ns, "stack": str(data.get("stack") or "")[:MOST_STACK],
-    } | {name: data.get(name) for name in _SHOWN}  # fmt: skip
+        "time_ns": row.time_ns, "stack": (known.stack or "")[:MOST_STACK],
+    } | dict.fromkeys(_SHOWN) | {name: each for name, each in details_of(known).items() if name in _SHOWN}  # fmt: skip
 
 
-def sentence(found: list[Ended]) -> str | None:
+def sentence(ended_ranks: list[Ended]) -> str | None:
     """What is said of them first; None where none died."""
-    if not found:
+    if not ended_ranks:
         return None
-    died = _alike([each for each in found if each.state == DIED])
+    died = _alike([each for each in ended_ranks if each.state == DIED])
     reported = [_of(each) for each in died[:MOST_SENTENCES]]
     left = sum(len(each) for each in died[MOST_SENTENCES:])
     if left:
         reported.append(f"{left} more {'rank' if left == 1 else 'ranks'} died.")
-    stopped = [each for each in found if each.state == TERMINATED]
+    stopped = [each for each in ended_ranks if each.state == TERMINATED]
     return " ".join([*reported, _of(stopped)] if stopped else reported)
 
 
-def _alike(found: list[Ended]) -> list[list[Ended]]:
+def _alike(ended_ranks: list[Ended]) -> list[list[Ended]]:
     """Those of which the same is said together, in the order of the first of each."""
-    order = {each.message: place for place, each in reversed(list(enumerate(found)))}
-    by_message = sorted(found, key=lambda each: order[each.message])
+    order = {each.message: place for place, each in reversed(list(enumerate(ended_ranks)))}
+    by_message = sorted(ended_ranks, key=lambda each: order[each.message])
     return [list(each) for _, each in groupby(by_message, key=lambda each: each.message)]
 
 
-def _of(found: list[Ended]) -> str:
-    first, more = found[0], len(found) - 1
+def _of(ended_ranks: list[Ended]) -> str:
+    first, more = ended_ranks[0], len(ended_ranks) - 1
     were = "was 1 other rank" if more == 1 else f"were {more} other ranks"
     if not more:
         also = ""
-    elif all(each.message == first.message for each in found):
+    elif all(each.message == first.message for each in ended_ranks):
         also = f", and so {were}"
     else:  # in other places than the first
         also = f"; so {were}, each where it was"

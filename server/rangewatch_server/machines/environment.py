@@ -2,8 +2,8 @@
 
 Which rank has another environment than the others: by key, against the majority.
 
-The facts are what agents ship in events of kind "environment" (made by agent/rangewatch/checks/doctor/details.py). They
-come over the wire, so nothing of their shape is taken for granted.
+The details are what agents ship in events of kind "environment" (made by agent/rangewatch/checks/doctor/details.py).
+They come over the wire, so nothing of their shape is taken for granted.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import select
 
+from rangewatch.wire.events import Environment
+from rangewatch_server.core.text import ranks_text
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.store import tables
 
-Facts = Mapping[str, Any]
+Details = Mapping[str, Any]
 
-MOST = 100  # differences that are told of
+MOST = 100  # differences that are reported
 VALUE_CHARACTERS = 120  # of a value in a sentence
 NOT_SET = "not set"
 
@@ -90,23 +90,23 @@ _SETTING = _Key(
 _OTHER = _Key("info", "It is set otherwise than on the other ranks.", "")
 
 
-def odd_ranks(facts_by_rank: Mapping[int, Facts]) -> list[Difference]:
+def odd_ranks(details_by_rank: Mapping[int, Details]) -> list[Difference]:
     """Each rank out against the majority, the worst first; at most 100.
 
     What differs between ranks by its nature is no difference: their numbers, devices given out one by one, paths with
     the rank or the host in them. A section that a rank did not send is not compared for that rank.
     """
     values: dict[str, dict[int, str]] = defaultdict(dict)
-    for rank, facts in facts_by_rank.items():
-        for key, value in _flat(facts):
+    for rank, details in details_by_rank.items():
+        for key, value in _flat(details):
             values[key][rank] = value
-    for key, of_ranks in _variables(facts_by_rank).items():
+    for key, of_ranks in _variables(details_by_rank).items():
         values[key] = of_ranks
-    found = [each for key, of_ranks in values.items() if (each := _difference(key, of_ranks, facts_by_rank))]
-    return sorted(found, key=lambda each: (_SEVERITIES.index(each.severity), each.where))[:MOST]
+    differences = [each for key, of_ranks in values.items() if (each := _difference(key, of_ranks, details_by_rank))]
+    return sorted(differences, key=lambda each: (_SEVERITIES.index(each.severity), each.where))[:MOST]
 
 
-def _difference(key: str, values: Mapping[int, str], facts_by_rank: Mapping[int, Facts]) -> Difference | None:
+def _difference(key: str, values: Mapping[int, str], details_by_rank: Mapping[int, Details]) -> Difference | None:
     counts = Counter(values.values())
     if len(counts) < 2:
         return None
@@ -119,7 +119,7 @@ def _difference(key: str, values: Mapping[int, str], facts_by_rank: Mapping[int,
         return Difference("ranks_differ", about.severity, text, about.why, do, key, tuple(sorted(values)))
     odd = tuple(sorted(rank for rank, value in values.items() if value != usual))
     theirs = " or ".join(_cut(value) for value in dict.fromkeys(values[rank] for rank in odd[:3]))
-    text = f"{_named(odd, facts_by_rank)}: {key} is {theirs}, and {_cut(usual)} on the other {count}"
+    text = f"{_named(odd, details_by_rank)}: {key} is {theirs}, and {_cut(usual)} on the other {count}"
     return Difference("odd_rank", about.severity, text, about.why, _to_type(key, usual, about), key, odd)
 
 
@@ -138,21 +138,21 @@ def _to_type(key: str, usual: str, about: _Key) -> str:
     return f"unset {key}" if usual == NOT_SET else f"export {key}={_cut(usual)}"
 
 
-def _flat(facts: Facts) -> Iterator[tuple[str, str]]:
+def _flat(details: Details) -> Iterator[tuple[str, str]]:
     """What is compared, by key; what this rank does not know is left out."""
     for key in _KEYS:
         section, _, name = key.partition(".")
-        value = _section(facts, section).get(name, "")
+        value = _section(details, section).get(name, "")
         if value is None and key == "host.memlock_bytes":
             value = "unlimited"
         if isinstance(value, (str, int, float)) and value != "":
             yield key, str(value)
-    names = sorted(_names(_section(facts, "torch").get("devices")) or _names(_section(facts, "gpu").get("cards")))
+    names = sorted(_names(_section(details, "torch").get("devices")) or _names(_section(details, "gpu").get("cards")))
     if names:
         yield "gpu.names", ", ".join(dict.fromkeys(names))
-    if isinstance(facts.get("infiniband"), Mapping):
-        yield "infiniband", _ports(_section(facts, "infiniband").get("ports"))
-    for name, value in _section(facts, "packages").items():
+    if isinstance(details.get("infiniband"), Mapping):
+        yield "infiniband", _ports(_section(details, "infiniband").get("ports"))
+    for name, value in _section(details, "packages").items():
         if isinstance(value, str):
             yield f"packages.{name}", value
 
@@ -163,35 +163,35 @@ def _ports(ports: object) -> str:
     return f"{len(active)} ports up" + (f" at {rates}" if rates else "")
 
 
-def _variables(facts_by_rank: Mapping[int, Facts]) -> dict[str, dict[int, str]]:
+def _variables(details_by_rank: Mapping[int, Details]) -> dict[str, dict[int, str]]:
     """Each variable that any rank has set, on every rank that sent its variables at all."""
-    of_ranks = {rank: _settings(facts) for rank, facts in facts_by_rank.items() if "variables" in facts}
+    of_ranks = {rank: _settings(details) for rank, details in details_by_rank.items() if "variables" in details}
     names = {name for settings in of_ranks.values() for name in settings if not _OF_EACH_RANK.match(name)}
-    found = {}
+    by_name = {}
     for name in sorted(names):
         values = {rank: settings.get(name, NOT_SET) for rank, settings in of_ranks.items()}
-        found[name] = _comparable(name, values, facts_by_rank)
-    return found
+        by_name[name] = _comparable(name, values, details_by_rank)
+    return by_name
 
 
-def _settings(facts: Facts) -> dict[str, str]:
+def _settings(details: Details) -> dict[str, str]:
     """The variables as NCCL and torch get them: NCCL's files, the stronger last, then the process's own."""
-    found: dict[str, Any] = {}
-    for settings in reversed(list(_section(facts, "nccl_files").values())):
-        found |= settings if isinstance(settings, Mapping) else {}
-    found |= _section(facts, "variables")
-    return {str(name): value for name, value in found.items() if isinstance(value, str)}
+    variables: dict[str, Any] = {}
+    for settings in reversed(list(_section(details, "nccl_files").values())):
+        variables |= settings if isinstance(settings, Mapping) else {}
+    variables |= _section(details, "variables")
+    return {str(name): value for name, value in variables.items() if isinstance(value, str)}
 
 
-def _comparable(name: str, values: Mapping[int, str], facts_by_rank: Mapping[int, Facts]) -> dict[int, str]:
+def _comparable(name: str, values: Mapping[int, str], details_by_rank: Mapping[int, Details]) -> dict[int, str]:
     """The values without what is each rank's own in them."""
-    hosts = {rank: _host(facts_by_rank[rank]) for rank in values}
+    hosts = {rank: _host(details_by_rank[rank]) for rank in values}
     if name in _VISIBLE:
         return _devices(values, hosts)
     named = {rank: _without_host(value, hosts[rank]) for rank, value in values.items()}
     if not any("/" in value for value in named.values()):
         return named
-    alike = _without_own_numbers(named, {rank: _own_numbers(rank, facts_by_rank[rank]) for rank in named})
+    alike = _without_own_numbers(named, {rank: _own_numbers(rank, details_by_rank[rank]) for rank in named})
     # a path that no two ranks share, such as one with the process id in it, is each rank's own too
     return {} if len(set(alike.values())) == len(alike) > 2 else alike
 
@@ -209,7 +209,7 @@ def _without_own_numbers(values: Mapping[int, str], own: Mapping[int, set[str]])
     alike: dict[str, list[int]] = defaultdict(list)
     for rank, value in values.items():
         alike[re.sub(r"\d+", "#", value)].append(rank)
-    found = dict(values)
+    result = dict(values)
     for ranks in alike.values():
         parts = {rank: re.split(r"(\d+)", values[rank]) for rank in ranks}
         for place in range(1, len(parts[ranks[0]]), 2):
@@ -217,12 +217,12 @@ def _without_own_numbers(values: Mapping[int, str], own: Mapping[int, set[str]])
             if len(set(numbers.values())) > 1 and all(number in own[rank] for rank, number in numbers.items()):
                 for rank in ranks:
                     parts[rank][place] = "#"
-        found |= {rank: "".join(parts[rank]) for rank in ranks}
-    return found
+        result |= {rank: "".join(parts[rank]) for rank in ranks}
+    return result
 
 
-def _own_numbers(rank: int, facts: Facts) -> set[str]:
-    variables = _section(facts, "variables")
+def _own_numbers(rank: int, details: Details) -> set[str]:
+    variables = _section(details, "variables")
     names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
     return {str(rank)} | {str(variables[name]) for name in names if name in variables}
 
@@ -231,13 +231,13 @@ def _without_host(value: str, host: str) -> str:
     return value.replace(host, "<host>") if len(host) > 2 else value
 
 
-def _host(facts: Facts) -> str:
-    name = _section(facts, "host").get("name")
+def _host(details: Details) -> str:
+    name = _section(details, "host").get("name")
     return name if isinstance(name, str) else ""
 
 
-def _section(facts: Facts, name: str) -> Mapping[str, Any]:
-    section = facts.get(name)
+def _section(details: Details, name: str) -> Mapping[str, Any]:
+    section = details.get(name)
     return section if isinstance(section, Mapping) else {}
 
 
@@ -249,27 +249,14 @@ def _names(cards: object) -> list[str]:
     return [name for card in _mappings(cards) if isinstance(name := card.get("name"), str)]
 
 
-def _named(ranks: tuple[int, ...], facts_by_rank: Mapping[int, Facts]) -> str:
-    hosts = list(dict.fromkeys(host for rank in ranks if (host := _host(facts_by_rank[rank]))))
+def _named(ranks: tuple[int, ...], details_by_rank: Mapping[int, Details]) -> str:
+    hosts = list(dict.fromkeys(host for rank in ranks if (host := _host(details_by_rank[rank]))))
     on = f" on {', '.join(hosts[:3])}{' ...' if len(hosts) > 3 else ''}" if hosts else ""
-    return f"Rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)}{on}"
+    return f"{ranks_text(ranks).capitalize()}{on}"
 
 
 def _ranks(values: Mapping[int, str], value: str) -> str:
-    ranks = sorted(rank for rank, each in values.items() if each == value)
-    return f"rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)}"
-
-
-def _spans(ranks: Iterable[int]) -> str:
-    """0, 1, 2, 3, 7 as "0-3, 7"."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and spans[-1][-1] == rank - 1:
-            spans[-1][1:] = [rank]
-        else:
-            spans.append([rank])
-    reported = ["-".join(str(rank) for rank in span) for span in spans[:8]]
-    return ", ".join(reported) + (" ..." if len(spans) > 8 else "")
+    return ranks_text(rank for rank, each in values.items() if each == value)
 
 
 def _cut(value: str) -> str:
@@ -277,62 +264,46 @@ def _cut(value: str) -> str:
 
 
 SEVERITIES = ("error", "warning", "info")
-FIELDS = ("code", "severity", "what", "why", "do", "where")
 
 
 def environment(run: RunReader) -> dict[str, Any]:
-    """By rank: facts and findings; then who is out against the majority."""
-    said = {rank: msgspec.json.decode(data) for rank, _, _, data in sorted(run.newest_events(["environment"]))}
-    facts = {rank: _object(data.get("facts")) for rank, data in said.items()}
+    """By rank: details and findings; then who is out against the majority."""
+    newest = run.newest_events([Environment.KIND])
+    reported = {event.rank: event.read(Environment) or Environment() for event in newest}
     ranks = [
-        {"rank": rank, "host": run.ranks[rank].info.host, "facts": facts[rank], "findings": _findings(data)}
-        for rank, data in said.items()
+        {"rank": rank, "host": run.ranks[rank].info.host, **msgspec.to_builtins(each)}
+        for rank, each in reported.items()
     ]
-    odd = _odd(run, facts, said)
+    odd = _odd(run, reported)
     return {"ranks": ranks, "odd": odd, "findings": [*odd, *_merged(ranks)], "linkcheck": linkcheck(run)}
 
 
-def _odd(run: RunReader, facts: dict[int, dict[str, Any]], said: dict[int, Any]) -> list[dict[str, Any]]:
+def _odd(run: RunReader, reported: dict[int, Environment]) -> list[dict[str, Any]]:
     """Kept while nobody says anything else: 1,024 ranks with 100 variables each are compared in a second."""
-    digest = hashlib.blake2b(msgspec.json.encode(sorted(said.items())), digest_size=16).digest()
+    digest = hashlib.blake2b(
+        msgspec.json.encode(sorted(reported.items(), key=lambda each: each[0])), digest_size=16
+    ).digest()
     key = (run.id, "odd ranks", digest)
-    found: list[dict[str, Any]] | None = run.reader.cache.get(key)
-    if found is None:
-        found = [msgspec.to_builtins(each) for each in odd_ranks(facts)]
-        run.reader.cache.put(key, found, 4_096 * (1 + len(found)))
-    return found
+    differences: list[dict[str, Any]] | None = run.reader.cache.get(key)
+    if differences is None:
+        differences = [
+            msgspec.to_builtins(each) for each in odd_ranks({rank: each.facts for rank, each in reported.items()})
+        ]
+        run.reader.cache.put(key, differences, 4_096 * (1 + len(differences)))
+    return differences
 
 
 def _merged(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What ranks found themselves, once each, with the `ranks` that did; the worst first."""
-    found: dict[tuple[str, ...], list[int]] = {}
+    ranks_of: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for each in ranks:
         for finding in each["findings"]:
-            found.setdefault(tuple(finding.values()), []).append(each["rank"])
-    merged = [dict(zip(FIELDS, values, strict=True)) | {"ranks": those} for values, those in found.items()]
+            ranks_of.setdefault(tuple(finding.items()), []).append(each["rank"])
+    merged = [dict(fields) | {"ranks": those} for fields, those in ranks_of.items()]
     return sorted(merged, key=lambda each: SEVERITIES.index(each["severity"]) if each["severity"] in SEVERITIES else 9)
-
-
-def _object(said: Any) -> dict[str, Any]:
-    return said if isinstance(said, dict) else {}
-
-
-def _findings(data: dict[str, Any]) -> list[dict[str, str]]:
-    """With exactly the fields that pages show, as text."""
-    said = data.get("findings")
-    known = [_object(each) for each in said] if isinstance(said, list) else []
-    return [{name: str(each.get(name) or "") for name in FIELDS} for each in known]
 
 
 def linkcheck(run: RunReader) -> dict[str, Any] | None:
     """The newest result that was posted to the run, with `time_ns`; None when there is none."""
-    event, stream = tables.events.c, tables.streams.c
-    query = (
-        select(event.time_ns, event.data)
-        .join(tables.streams, stream.id == event.stream_id)
-        .where(stream.run_id == run.id, event.kind == "linkcheck")
-        .order_by(event.id.desc())
-        .limit(1)
-    )
-    row = run.connection.execute(query).first()
-    return None if row is None else msgspec.json.decode(row.data) | {"time_ns": row.time_ns}
+    newest = next(iter(run.events("linkcheck", 1)), None)
+    return None if newest is None else msgspec.json.decode(newest.data) | {"time_ns": newest.time_ns}

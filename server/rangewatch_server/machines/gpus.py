@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from sqlalchemy import select
 
+from rangewatch.wire.events import GPU_KINDS, GpuEvent
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.query.samples import Chunk, Latest, downsample, newest, samples
-from rangewatch_server.store import tables
+from rangewatch_server.query.samples import Chunk, Latest, downsample, newest, newest_times, samples
 
 GPU, HOST = "gpu", "host"
 STATES = ("gone", "alarm", "slowed", "stale", "ok")  # the worst first
+NOT_WELL = STATES[:3]
 SILENT_NS = 15 * 10**9  # without a sample while the rank's other samples come
 SLOWING = {
     0x8: "HW slowdown", 0x20: "SW thermal slowdown", 0x40: "HW thermal slowdown", 0x80: "HW power brake slowdown",
@@ -36,40 +36,67 @@ MERGES = {
     "throttle_reasons": "or", "clocks_event_reasons": "or", "memory_available_bytes": "min",
 }  # fmt: skip
 """How rows become one: what is bad must survive. Others by `max`; what is counted since the last row by `sum`."""
-EVENT_KINDS = ("xid", "gpu_lost", "gpu")
 MOST_EVENTS = 500  # of one kind of one card
 MOST_EVENTS_OF_RUN = 5_000  # of one kind: a thousand ranks without a driver say so one by one
 
 
-class Said(msgspec.Struct, frozen=True):
-    """An event of a rank about its cards."""
+class CardEvent(msgspec.Struct, frozen=True):
+    """An event of a rank about its cards. `data`: all its details as JSON; `details`: those that are read."""
 
     rank: int
     time_ns: int
     step: int
     kind: str
     message: str
-    data: dict[str, Any]
+    data: bytes
+    details: GpuEvent
+
+    def shown(self) -> dict[str, Any]:
+        """As docs/api.md has it."""
+        names = ("rank", "time_ns", "step", "kind", "message")
+        return {name: getattr(self, name) for name in names} | {"data": msgspec.json.decode(self.data)}
 
 
 def summary(run: RunReader) -> dict[str, Any]:
     """All cards and hosts of the run, the worst first."""
-    hosts = {each.rank: each for each in newest(run, HOST)}
-    said = list(events(run, most=MOST_EVENTS_OF_RUN))
-    of_card: dict[tuple[int, str], list[Said]] = {}
-    for each in said:
-        uuid = each.data.get("uuid")
-        if isinstance(uuid, str):  # details are the sender's: it may be a list, which no dict has for a key
-            of_card.setdefault((each.rank, uuid), []).append(each)
-    cards = [_card(run, each, hosts.get(each.rank), of_card.get((each.rank, each.key), [])) for each in watched(run)]
-    cards.sort(key=lambda card: (STATES.index(card["state"]), _margin(card), card["rank"]))
+    hosts = newest(run, HOST)
+    card_events = list(events(run, most=MOST_EVENTS_OF_RUN))
+    cards = cards_of(run, card_events, {each.rank: each.time_ns for each in hosts})
     known = {card["rank"] for card in cards}
-    notes = {each.rank: each.message for each in said if each.kind == "gpu" and "reason" in each.data}
+    notes = {each.rank: each.message for each in card_events if each.kind == "gpu" and each.details.reason is not None}
     return {
-        "gpus": cards, "hosts": [_host(run, each) for each in hosts.values()],
+        "gpus": cards, "hosts": [_host(run, each) for each in hosts],
         "notes": [{"rank": rank, "message": text} for rank, text in sorted(notes.items()) if rank not in known],
         "throttle_reasons": {str(bit): name for bit, name in SLOWING.items()},
     }  # fmt: skip
+
+
+def cards_that_are_not_well(run: RunReader) -> list[dict[str, Any]]:
+    """Of `summary`'s cards those that are gone, raise an alarm or are slowed down; hosts' samples are not unpacked."""
+    cards = cards_of(run, list(events(run, most=MOST_EVENTS_OF_RUN)), newest_times(run, HOST))
+    return [card for card in cards if card["state"] in NOT_WELL]
+
+
+def cards_of(
+    run: RunReader, card_events: Sequence[CardEvent], host_times_ns: Mapping[int, int]
+) -> list[dict[str, Any]]:
+    """All cards, the worst first. `host_times_ns`: rank -> the newest sample of its host."""
+    of_card: dict[tuple[int, str], list[CardEvent]] = {}
+    for event in card_events:
+        if event.details.uuid is not None:
+            of_card.setdefault((event.rank, event.details.uuid), []).append(event)
+    cards: list[dict[str, Any]] = []
+    for each in watched(run):
+        state, why = _state(run, each, host_times_ns.get(each.rank), of_card.get((each.rank, each.key), []))
+        values = _finite(each.columns)
+        step = values.pop("step", None)
+        cards.append({
+            "rank": each.rank, "key": each.key, "name": each.about.get("name"), "host": _host_name(run, each),
+            "device_index": each.about.get("device_index"), "state": state, "why": why, "time_ns": each.time_ns,
+            "step": step, "values": values, "about": each.about,
+        })  # fmt: skip
+    cards.sort(key=lambda card: (STATES.index(card["state"]), _margin(card), card["rank"]))
+    return cards
 
 
 def watched(run: RunReader) -> list[Latest]:
@@ -85,65 +112,58 @@ def _margin(card: Mapping[str, Any]) -> float:
     return math.inf if margin is None else float(margin)
 
 
-def _card(run: RunReader, found: Latest, host: Latest | None, said: list[Said]) -> dict[str, Any]:
-    state, why = _state(run, found, host, said)
-    return {
-        "rank": found.rank, "key": found.key, "name": found.about.get("name"), "host": _host_name(run, found),
-        "device_index": found.about.get("device_index"), "state": state, "why": why, "time_ns": found.time_ns,
-        "step": _plain(found.columns.get("step", math.nan)), "values": _values(found.columns), "about": found.about,
-    }  # fmt: skip
-
-
-def _state(run: RunReader, found: Latest, host: Latest | None, said: list[Said]) -> tuple[str, list[str]]:
-    if found.columns.get("present") == 0:
-        lost = [each.message for each in said if each.kind == "gpu_lost"]
+def _state(run: RunReader, latest: Latest, host_ns: int | None, card_events: list[CardEvent]) -> tuple[str, list[str]]:
+    if latest.columns.get("present") == 0:
+        lost = [each.message for each in card_events if each.kind == "gpu_lost"]
         return "gone", lost[-1:] or ["it does not answer any more"]
     # Both by the clock of the rank's host: a card whose rows have ended while the host's go on has vanished.
-    if host is not None and host.time_ns - found.time_ns > SILENT_NS:
+    if host_ns is not None and host_ns - latest.time_ns > SILENT_NS:
         return "gone", ["its samples have ended while the host's go on"]
-    why = list(_alarms(found, said))
-    slowed = list(_slowed(found))
+    why = list(_alarms(latest, card_events))
+    slowed = list(_slowed(latest))
     if why:
         return "alarm", why + slowed
     if slowed:
         return "slowed", slowed
-    rank = run.ranks[found.rank]
+    rank = run.ranks[latest.rank]
     if rank.row.state == "open" and not run.is_live(rank):
         return "stale", ["its rank is silent"]
     return "ok", []
 
 
-def _alarms(found: Latest, said: list[Said]) -> Iterator[str]:
+def _alarms(latest: Latest, card_events: list[CardEvent]) -> Iterator[str]:
     for column, text in ALARMS.items():
-        value = found.columns.get(column, math.nan)
+        value = latest.columns.get(column, math.nan)
         if value > 0:
-            yield f"{text}: {_named(found, column, value)}"
-    serious = [each.message for each in said if each.kind == "xid" and each.data.get("resolution") != IGNORED]
+            yield f"{text}: {_named(latest, column, value)}"
+    serious = [each.message for each in card_events if each.kind == "xid" and each.details.resolution != IGNORED]
     yield from dict.fromkeys(serious[-3:])
 
 
-def _named(found: Latest, column: str, value: float) -> str:
+def _named(latest: Latest, column: str, value: float) -> str:
     """A number by its name, if the agent sent any."""
-    names = found.about.get("names")
+    names = latest.about.get("names")
     known = names.get(column) if isinstance(names, dict) else None
     return str(known.get(f"{value:.0f}", f"{value:g}")) if isinstance(known, dict) else f"{value:g}"
 
 
-def _slowed(found: Latest) -> Iterator[str]:
-    bits = found.columns.get("throttle_reasons", math.nan)
+def _slowed(latest: Latest) -> Iterator[str]:
+    bits = latest.columns.get("throttle_reasons", math.nan)
     if math.isfinite(bits):
         yield from (name for bit, name in SLOWING.items() if int(bits) & bit)
 
 
-def _host(run: RunReader, found: Latest) -> dict[str, Any]:
+def _host(run: RunReader, latest: Latest) -> dict[str, Any]:
+    values = _finite(latest.columns)
+    values.pop("step", None)
     return {
-        "rank": found.rank, "host": _host_name(run, found), "time_ns": found.time_ns,
-        "values": _values(found.columns), "about": found.about,
+        "rank": latest.rank, "host": _host_name(run, latest), "time_ns": latest.time_ns, "values": values,
+        "about": latest.about,
     }  # fmt: skip
 
 
-def _host_name(run: RunReader, found: Latest) -> str:
-    return str(found.about.get("host") or run.ranks[found.rank].info.host)
+def _host_name(run: RunReader, latest: Latest) -> str:
+    return str(latest.about.get("host") or run.ranks[latest.rank].info.host)
 
 
 def lanes(
@@ -160,12 +180,13 @@ def lanes(
     high = max(int(each.times_ns[-1]) for each in chunks) + 1 if stop_ns is None else stop_ns
     rules = {name: _merge(name) for each in chunks for name in each.columns}
     fewer = [downsample(each, columns, rules, low, high) for each in chunks]
-    said = [each for each in events(run, rank) if low <= each.time_ns < high and each.data.get("uuid", key) == key]
+    during = [each for each in events(run, rank) if low <= each.time_ns < high]
+    card_events = [each for each in during if each.details.uuid in (None, key)]
     return {
         "rank": rank, "key": key, "about": chunks[-1].about, "merge": rules,
         "times_ns": [time for each in fewer for time in each.times_ns.tolist()], "steps": _joined(fewer, "step"),
         "values": {name: _joined(fewer, name) for name in rules if name != "step"},
-        "events": [msgspec.to_builtins(each) for each in said] if key else [],
+        "events": [each.shown() for each in card_events] if key else [],
     }  # fmt: skip
 
 
@@ -177,35 +198,19 @@ def _merge(column: str) -> str:
 
 def _joined(chunks: list[Chunk], name: str) -> list[float | None]:
     parts = [each.columns.get(name, np.full(len(each.times_ns), np.nan)) for each in chunks]
-    return [_plain(value) for part in parts for value in part.tolist()]
+    return [value if math.isfinite(value) else None for part in parts for value in part.tolist()]
 
 
-def events(run: RunReader, rank: int | None = None, most: int = MOST_EVENTS) -> Iterator[Said]:
+def events(run: RunReader, rank: int | None = None, most: int = MOST_EVENTS) -> Iterator[CardEvent]:
     """What ranks said of their cards, oldest first; of each kind the last `most`, so that none hides another."""
-    ids = {row.id: each.rank for each in run.ranks.values() for row in each.rows if rank in (None, each.rank)}
-    rows = [row for kind in EVENT_KINDS for row in _newest_events(run, rank, kind, most)]
-    for row in sorted(rows, key=lambda each: int(each.id)):
-        if row.stream_id in ids:
-            data = msgspec.json.decode(row.data)
-            yield Said(ids[row.stream_id], row.time_ns, row.step, row.kind, row.message, data)
+    shown = {row.id for each in run.ranks.values() for row in each.rows}
+    stored = [event for kind in GPU_KINDS for event in run.events(kind, most, rank=rank)]
+    for event in sorted(stored):
+        if event.stream_id in shown:
+            about = event.rank, event.time_ns, event.step, event.kind, event.message, event.data
+            yield CardEvent(*about, event.read(GpuEvent) or GpuEvent())
 
 
-def _newest_events(run: RunReader, rank: int | None, kind: str, most: int) -> Sequence[Any]:
-    event, stream = tables.events.c, tables.streams.c
-    query = (
-        select(event.id, event.stream_id, event.time_ns, event.step, event.kind, event.message, event.data)
-        .join(tables.streams, stream.id == event.stream_id)
-        .where(stream.run_id == run.id, event.kind == kind)
-        .order_by(event.id.desc())
-    )
-    if rank is not None:
-        query = query.where(stream.rank == rank)
-    return run.connection.execute(query.limit(most)).all()
-
-
-def _values(columns: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: _plain(value) for name, value in columns.items() if name != "step"}
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(columns: Mapping[str, float]) -> dict[str, float | None]:
+    """What JSON can say: None for NaN and Inf."""
+    return {name: value if math.isfinite(value) else None for name, value in columns.items()}

@@ -18,6 +18,8 @@ from alembic.migration import MigrationContext
 from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
+from rangewatch_server.core.errors import DatabaseError
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.maintenance.copies.backup import check_room, snapshot
 from rangewatch_server.maintenance.copies.backup_file import BadBackup, open_backup
 from rangewatch_server.maintenance.copies.restore import restore as restore_runs
@@ -26,19 +28,17 @@ from rangewatch_server.maintenance.retention.plan import held_bytes, planned
 from rangewatch_server.maintenance.retention.policy import GB, Policy
 from rangewatch_server.maintenance.retention.prune import apply, finish_deletions, table_of
 from rangewatch_server.maintenance.retention.space import vacuum_whole
-from rangewatch_server.settings import Settings
-from rangewatch_server.store.engine import DatabaseError, Engines, open_database
-from rangewatch_server.store.health import newest_schema
-from rangewatch_server.store.single import hold
+from rangewatch_server.store.condition import newest_schema
+from rangewatch_server.store.engine import Engines, hold, open_database
 
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 class Failed(OSError):
     """In one line for a person: the commands show an `OSError` as it is."""
 
 
-def backup(db: str, path: Path, target: Path, reported: Told) -> None:
+def backup(db: str, path: Path, target: Path, reported: OnProgress) -> None:
     """A snapshot of the database in `path`, which will be `target`. Raises `Failed`."""
     with _shown():
         url = _url(db)
@@ -55,7 +55,7 @@ def backup(db: str, path: Path, target: Path, reported: Told) -> None:
             engine.dispose()
 
 
-def restore(db: str, file: Path, replace: bool, reported: Told) -> None:
+def restore(db: str, file: Path, replace: bool, reported: OnProgress) -> None:
     """The runs of `file` added to the database. Raises `Failed`."""
     with _shown(), tempfile.TemporaryDirectory(prefix="rangewatch-") as folder:
         check_room(Path(folder), file.stat().st_size)
@@ -63,11 +63,11 @@ def restore(db: str, file: Path, replace: bool, reported: Told) -> None:
         copy.chmod(0o600)
         with open_backup(copy) as backup_file, _held(_url(db)) as engines:
             jobs = DirectJobs(engines.writer)
-            found = restore_runs(jobs, engines.reader, backup_file, replace, reported)
-            reported(f"{len(found.added)} runs restored, {len(found.skipped)} were there already")
+            restored = restore_runs(jobs, engines.reader, backup_file, replace, reported)
+            reported(f"{len(restored.added)} runs restored, {len(restored.skipped)} were there already")
 
 
-def prune(db: str, limits: Mapping[str, float], dry_run: bool, vacuum: bool, reported: Told) -> list[str]:
+def prune(db: str, limits: Mapping[str, float], dry_run: bool, vacuum: bool, reported: OnProgress) -> list[str]:
     """The plan as lines; done, too, unless it is a `dry_run`, which only reads. Raises `Failed`."""
     keep_gb = limits.get("keep_gb")
     policy = Policy(limits.get("keep_days"), None if keep_gb is None else int(keep_gb * GB))
@@ -81,7 +81,7 @@ def prune(db: str, limits: Mapping[str, float], dry_run: bool, vacuum: bool, rep
             return table_of(planned(engine, policy))
 
 
-def _prune(url: URL, policy: Policy, vacuum: bool, reported: Told) -> list[str]:
+def _prune(url: URL, policy: Policy, vacuum: bool, reported: OnProgress) -> list[str]:
     with _held(url) as engines:
         jobs = DirectJobs(engines.writer)
         finish_deletions(jobs, engines.reader)
@@ -112,12 +112,12 @@ def _read_only(url: URL) -> Iterator[Engine]:
 
 def _check_schema(engine: Engine) -> None:
     with engine.connect() as connection:
-        found, wanted = MigrationContext.configure(connection).get_current_revision(), newest_schema()
-    if found is None:
+        schema, wanted = MigrationContext.configure(connection).get_current_revision(), newest_schema()
+    if schema is None:
         raise Failed("this is no database of Rangewatch")
-    if found != wanted:
+    if schema != wanted:
         raise Failed(
-            f"the database has schema {found}, this version of Rangewatch reads {wanted}; a server that starts on it, "
+            f"the database has schema {schema}, this version of Rangewatch reads {wanted}; a server that starts on it, "
             "or prune without --dry-run, migrates an older one"
         )
 

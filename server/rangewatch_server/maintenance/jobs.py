@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine
 
@@ -39,7 +39,7 @@ class QueuedJobs:
         """Waits while the queue is full: agents come first. Raises `Stopped`."""
         while not self.has_ended():
             try:
-                result: Result = self.writer.work(lambda engine: _whole(engine, job), forgets=forgets).result()
+                result: Result = self.writer.work(job, forgets=forgets).result()
                 return result
             except Busy:
                 time.sleep(BUSY_S)
@@ -54,7 +54,8 @@ class DirectJobs:
 
     def __call__(self, job: Job[Result], *, forgets: bool = False) -> Result:
         """At once."""
-        return _whole(self.engine, job)
+        with self.engine.begin() as connection:
+            return job(connection)
 
 
 class Deadline:
@@ -67,8 +68,3 @@ class Deadline:
     def is_over(self) -> bool:
         """Whether it is time to let others."""
         return time.monotonic() >= self._end_s
-
-
-def _whole(engine: Engine, job: Job[Any]) -> Any:
-    with engine.begin() as connection:
-        return job(connection)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.wire.records import KINDS
+from rangewatch.wire.records import KINDS, MOMENTS
 
 Array = NDArray[Any]
 
@@ -17,7 +17,7 @@ COLUMNS = ("call_count", "nan_count", "inf_count", NONFINITE_NS)
 """The statistics that `first_bad` looks at; the last may be missing."""
 
 # Read once a step, however many microbatches it has: that they have fewer calls than an output says nothing.
-_ONCE = [KINDS.index(kind) for kind in ("weight", "reduced_grad", "update")]
+_ONCE = [KINDS.index(kind) for kind in ("weight", "reduced_grad", "update", *MOMENTS)]
 
 
 def first_bad(columns: Mapping[str, Array], call_index: Array, kind_rows: Array) -> int | None:
@@ -49,13 +49,13 @@ def _is_late(calls: Array, is_bad: Array, order: Array, kind_rows: Array) -> Arr
     finite, or late itself, nothing bad had come there yet. Next smaller elements with a stack: one pass, whatever the
     counts are.
     """
-    tells = (calls > 0) & ~np.isin(kind_rows, _ONCE)
+    is_counted = (calls > 0) & ~np.isin(kind_rows, _ONCE)
     late = np.zeros(len(order), bool)
     later: list[int] = []
     for each in order[::-1]:
         while later and calls[later[-1]] >= calls[each]:
             later.pop()
         late[each] = bool(later) and bool(late[later[-1]] or not is_bad[later[-1]])
-        if tells[each]:
+        if is_counted[each]:
             later.append(int(each))
     return late

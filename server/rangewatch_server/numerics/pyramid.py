@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.statistics import SERIES
+from rangewatch.statistics import SERIES, UFUNCS
 from rangewatch.wire.records import Statistic
 
 Array = NDArray[Any]
@@ -38,8 +38,6 @@ SUMMARY_STATISTICS = (
 # A step of a rank that comes in two parts is one step still: before steps are added, parts of one merge like this.
 PARTS_OF_A_STEP = {SUMMARY: {"observed": "max"}}
 
-UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add}
-
 
 class Block(msgspec.Struct):
     """`columns[name]` is (rows, n); column `i` covers steps `[(first + i) * 8**level, (first + i + 1) * 8**level)`."""
@@ -56,8 +54,8 @@ class Block(msgspec.Struct):
 
 def identities(part: str, statistics: tuple[Statistic, ...]) -> dict[str, float]:
     """Column name -> neutral element, for all columns that `part` keeps."""
-    kept = {RANGES: statistics, SERIES_PART: SERIES, SUMMARY: SUMMARY_STATISTICS}[part]
-    result = {statistic.name: statistic.identity for statistic in kept}
+    of_part = {RANGES: statistics, SERIES_PART: SERIES, SUMMARY: SUMMARY_STATISTICS}[part]
+    result = {statistic.name: statistic.identity for statistic in of_part}
     if part == RANGES:
         result |= {AMAX_STEP: NO_STEP, NONFINITE_STEP: NO_STEP}
     return result
@@ -65,8 +63,8 @@ def identities(part: str, statistics: tuple[Statistic, ...]) -> dict[str, float]
 
 def merge_rules(part: str, statistics: tuple[Statistic, ...]) -> dict[str, str]:
     """Column name -> merge rule, for all columns that `part` keeps."""
-    kept = {RANGES: statistics, SERIES_PART: SERIES, SUMMARY: SUMMARY_STATISTICS}[part]
-    result = {statistic.name: statistic.merge for statistic in kept}
+    of_part = {RANGES: statistics, SERIES_PART: SERIES, SUMMARY: SUMMARY_STATISTICS}[part]
+    result = {statistic.name: statistic.merge for statistic in of_part}
     if part == RANGES:
         result |= {AMAX_STEP: "step_of_amax", NONFINITE_STEP: "min"}
     return result
@@ -194,7 +192,7 @@ def with_places(columns: dict[str, Array], steps: Array) -> dict[str, Array]:
     """Raw (level 0) range columns with `amax_step` and `nonfinite_step` added; `steps` are the columns' steps, (n,)."""
     calls, nans, infs = (columns[name] for name in ("call_count", "nan_count", "inf_count"))
     at = np.broadcast_to(steps.astype(np.float64), calls.shape)
-    # The usual step has all tensors and nothing that is not finite: then no cell is looked at.
+    # The usual step has all tensors and nothing that is not finite: then no cell is examined.
     seen = at if _is_constant(calls) and calls.flat[0] > 0 else np.where(calls > 0, at, NO_STEP)
     if all(_is_constant(each) and each.flat[0] == 0 for each in (nans, infs)):
         return columns | {AMAX_STEP: seen, NONFINITE_STEP: np.broadcast_to(NO_STEP, calls.shape)}

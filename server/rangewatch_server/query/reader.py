@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -17,8 +18,9 @@ from rangewatch.wire.records import KINDS, RankInfo, Statistic
 from rangewatch_server.ingest.accumulators import UNMERGED
 from rangewatch_server.ingest.merged_ranks import ALL_RANKS
 from rangewatch_server.numerics import pyramid
-from rangewatch_server.numerics.pyramid import FANOUT, PARTS, RANGES, SUMMARY, Block
-from rangewatch_server.query import merged_ranks as shared_rows
+from rangewatch_server.numerics.pyramid import FANOUT, PARTS, RANGES, SERIES_PART, SUMMARY, Block
+from rangewatch_server.query import events, inf_by_design
+from rangewatch_server.query.events import Shared, StoredEvent, most_sharing
 from rangewatch_server.query.merged_ranks import Memory, MergedReader, no_memory
 from rangewatch_server.query.slices import Cache, Damage, RunNames, Stream, StreamSlices, few, join
 from rangewatch_server.store import run_metadata, tables
@@ -31,7 +33,7 @@ Array = NDArray[Any]
 
 NO_END = 2**62  # past any step
 EXACT_RANKS = 64  # beyond, sums of fractions may differ by 1e-15 with the order in which ranks reported
-MOST_LOOKED_AT = 256  # tiles of a stream, or streams: a wider range is drawn in coarser columns anyhow
+MOST_CHECKED = 256  # tiles of a stream, or streams: a wider range is drawn in coarser columns anyhow
 
 
 class Thinned(msgspec.Struct, frozen=True):
@@ -54,13 +56,13 @@ class Rank(msgspec.Struct, frozen=True):
 
     def visible(self) -> list[tuple[Any, int]]:
         """Rows that have steps, with the step from which a newer incarnation's are shown instead; newest first."""
-        found: list[tuple[Any, int]] = []
+        visible: list[tuple[Any, int]] = []
         newer_from = NO_END
         for row in reversed(self.rows):
             if row.first_step is not None and row.first_step < newer_from:
-                found.append((row, newer_from))
+                visible.append((row, newer_from))
                 newer_from = row.first_step
-        return found
+        return visible
 
 
 class Queries:
@@ -100,18 +102,95 @@ class Reader:
         return None if row is None else RunReader(self, row)
 
 
+class RunSource(Protocol):
+    """Where a `RunReader` has a run's rows from."""
+
+    has_merged_ranks: bool
+    """Whether all ranks are stored merged beside each one's own."""
+
+    def stream_rows(self) -> Iterable[Any]:
+        """Rows of `streams`, by rank and age."""
+
+    def names(self) -> RunNames:
+        """Tensors, series and statistics."""
+
+    def slices(self, names: RunNames, stream: Stream, damage: set[Damage], rows: Array | None) -> StreamSlices:
+        """The slices of one process."""
+
+    def events(
+        self, kind: str, most: int, *, rank: int | None = None, stream_id: int | None = None,
+        before: int | None = None, step: int | None = None,
+    ) -> list[StoredEvent]:  # fmt: skip
+        """See `RunReader.events`."""
+
+    def payloads(self, stream_id: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
+        """Samples of a process that begin by `last_step`, as they are stored: the newest `most`."""
+
+    def shared_rows(self) -> list[Shared]:
+        """Steps that share rows."""
+
+
+class StoredRun:
+    """The source of a run in the database."""
+
+    has_merged_ranks = True
+
+    def __init__(self, connection: Connection, cache: Cache, run_id: int) -> None:
+        self.connection, self.cache, self.id = connection, cache, run_id
+
+    def stream_rows(self) -> Iterable[Any]:
+        streams = tables.streams
+        query = select(streams).where(streams.c.run_id == self.id).order_by(streams.c.rank, streams.c.ordinal)
+        return self.connection.execute(query)
+
+    def names(self) -> RunNames:
+        """Cached by how many there are, since none ever changes."""
+        query = select(func.max(tables.catalogues.c.id)).where(tables.catalogues.c.run_id == self.id)
+        newest = self.connection.execute(query).scalar() or 0
+        query = select(func.count()).where(tables.series.c.run_id == self.id)
+        key = (self.id, "names", newest, self.connection.execute(query).scalar())
+        names: RunNames | None = self.cache.get(key)
+        if names is None:
+            tensors, series = load_tensors(self.connection, self.id), load_series(self.connection, self.id)
+            names = run_names(self.id, tensors, series, load_statistics(self.connection, self.id))
+            self.cache.put(key, names, 500 * len(tensors.entries) + 1_000)
+        return names
+
+    def slices(self, names: RunNames, stream: Stream, damage: set[Damage], rows: Array | None) -> StreamSlices:
+        return StreamSlices(self.connection, self.cache, names, stream, damage, rows)
+
+    def events(
+        self, kind: str, most: int, *, rank: int | None = None, stream_id: int | None = None,
+        before: int | None = None, step: int | None = None,
+    ) -> list[StoredEvent]:  # fmt: skip
+        return events.newest(
+            self.connection, self.id, kind, most, rank=rank, stream_id=stream_id, before=before, step=step
+        )
+
+    def payloads(self, stream_id: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
+        row = tables.samples.c
+        mine = (row.run_id == self.id) & (row.source == source) & (row.stream_id == stream_id)
+        until = select(row.payload).where(mine, row.first_step <= last_step)
+        return self.connection.execute(until.order_by(row.last_ns.desc()).limit(most)).scalars()
+
+    def shared_rows(self) -> list[Shared]:
+        return events.shared_rows(self.connection, self.id)
+
+
 class RunReader:
     """One run inside one read transaction."""
 
-    def __init__(self, reader: Reader, row: Any) -> None:
+    def __init__(self, reader: Reader, row: Any, source: RunSource | None = None) -> None:
         self.reader = reader
         self.connection = reader.connection
         self.id: int = row.id
+        self.source = source or StoredRun(reader.connection, reader.cache, row.id)
         self.name: str = row.name
         self.created_ns: int = row.created_ns
         self.about = run_metadata.of_row(row)
         self._all_ranks: Any = None
         self._is_history = False
+        self._known_stop: int | None = None
         self.ranks = self._ranks()
         self.now_ns = time.time_ns()
         self.damage: set[Damage] = set()
@@ -120,8 +199,10 @@ class RunReader:
 
     def as_of(self, incarnation: int) -> None:
         """Show the run as it was before restarts after `incarnation` (1: before any), whose history later ones hide."""
-        kept = {rank: [row for row in each.rows if row.ordinal <= incarnation] for rank, each in self.ranks.items()}
-        self.ranks = {rank: _rank(rank, rows) for rank, rows in kept.items() if rows}
+        rows_by_rank = {
+            rank: [row for row in each.rows if row.ordinal <= incarnation] for rank, each in self.ranks.items()
+        }
+        self.ranks = {rank: _rank(rank, rows) for rank, rows in rows_by_rank.items() if rows}
         self._is_history = True
 
     @property
@@ -142,17 +223,22 @@ class RunReader:
         return max((step for rank in self.ranks.values() if (step := last_step(rank)) is not None), default=None)
 
     @cached_property
+    def stream_versions(self) -> dict[int, int]:
+        """Stream -> its version, of every process of every rank."""
+        return {row.id: row.version for rank in self.ranks.values() for row in rank.rows}
+
+    @cached_property
     def ship_every(self) -> int:
         """The most steps that any agent merges, or merged before a restart, into one row: a level's column, or 1."""
         return max((_ship_every(row) for rank in self.ranks.values() for row in rank.rows), default=1)
 
     @cached_property
-    def _shared(self) -> list[shared_rows.Shared]:
-        return shared_rows.read(self.connection, self.id)
+    def _shared(self) -> list[Shared]:
+        return self.source.shared_rows()
 
     def steps_a_row(self, ranks: Iterable[int], start: int, stop: int) -> int:
         """The most steps of [start, stop) that share a row: as agents merge them, or a full spool had to."""
-        return max(self.ship_every, shared_rows.most(self._shared, frozenset(ranks), start, stop))
+        return max(self.ship_every, most_sharing(self._shared, frozenset(ranks), start, stop))
 
     def thinned(self, ranks: Sequence[int], start: int, stop: int) -> Thinned | None:
         """What retention left of the steps [start, stop) of these ranks; None where all of it is there."""
@@ -164,9 +250,9 @@ class RunReader:
         return Thinned(max(row.thin_step for row, *_ in inside), FANOUT ** max(row.thin_level for row, *_ in inside))
 
     def _has_all(self, inside: Sequence[tuple[Any, int, int]]) -> bool:
-        """Whether every level 0 tile of (stream, start, stop) is there; not looked at where they are many."""
+        """Whether every level 0 tile of (stream, start, stop) is there; not examined where they are many."""
         spans = {row.id: (start // WIDTH, -(-end // WIDTH)) for row, start, end in inside}
-        if max(last - first for first, last in spans.values()) > MOST_LOOKED_AT or len(spans) > MOST_LOOKED_AT:
+        if max(last - first for first, last in spans.values()) > MOST_CHECKED or len(spans) > MOST_CHECKED:
             return False
         tiles = tables.tiles.c
         first, last = min(first for first, _ in spans.values()), max(last for _, last in spans.values())
@@ -175,18 +261,18 @@ class RunReader:
             .where(tiles.run_id == self.id, tiles.stream_id.in_(list(spans)), tiles.part == RANGES, tiles.level == 0)
             .where(tiles.tile >= first, tiles.tile < last)
         )
-        found = {(stream, tile) for stream, tile in self.connection.execute(query)}
-        return all((stream, tile) in found for stream, (low, high) in spans.items() for tile in range(low, high))
+        stored = {(stream, tile) for stream, tile in self.connection.execute(query)}
+        return all((stream, tile) in stored for stream, (low, high) in spans.items() for tile in range(low, high))
 
     def steps_a_row_at(self, rank: int, step: int) -> int:
         """The same of one step, in the incarnation of the rank that it is shown of."""
-        merged = shared_rows.most(self._shared, (rank,), step, step + 1)
+        merged = most_sharing(self._shared, (rank,), step, step + 1)
         return max(_ship_every(self._row_at(rank, step)), merged)
 
     def _row_at(self, rank: int, step: int) -> Any:
         """The row of `streams` of the incarnation whose record of the step is shown; the newest where there is none."""
-        found = self.ranks[rank]
-        return next((row for row, _ in found.visible() if row.first_step <= step), found.row)
+        streams = self.ranks[rank]
+        return next((row for row, _ in streams.visible() if row.first_step <= step), streams.row)
 
     def is_live(self, rank: Rank) -> bool:
         """Whether the rank spoke lately and has not said goodbye."""
@@ -197,94 +283,72 @@ class RunReader:
         return sum(self._speaks(row) for row in rank.rows[:-1])
 
     def _speaks(self, row: Any) -> bool:
-        """Whether it spoke lately. A time ahead of ours was told by a clock that has been put back since."""
+        """Whether it spoke lately. A time ahead of ours is of a clock that has been put back since."""
         return row.state == "open" and abs(self.now_ns - row.last_seen_ns) < self.reader.live_ns
 
     def silent_since(self, rank: int) -> int | None:
         """The rank's last step when it neither speaks nor said goodbye, while the run went on; else None."""
-        found = self.ranks[rank]
-        step = last_step(found)
+        streams = self.ranks[rank]
+        step = last_step(streams)
         went_on = step is not None and self.last_step is not None and self.last_step > step
-        return step if went_on and found.row.state == "open" and not self.is_live(found) else None
+        return step if went_on and streams.row.state == "open" and not self.is_live(streams) else None
 
     def names(self) -> RunNames:
         """Tensors, series and statistics; cached by how many there are, since none ever changes."""
         if self._names is None:
-            self._names = self._read_names()
+            self._names = self.source.names()
         return self._names
-
-    def _read_names(self) -> RunNames:
-        query = select(func.max(tables.catalogues.c.id)).where(tables.catalogues.c.run_id == self.id)
-        newest = self.connection.execute(query).scalar() or 0
-        query = select(func.count()).where(tables.series.c.run_id == self.id)
-        key = (self.id, "names", newest, self.connection.execute(query).scalar())
-        found: RunNames | None = self.reader.cache.get(key)
-        if found is None:
-            tensors = load_tensors(self.connection, self.id)
-            found = run_names(self.id, tensors, load_series(self.connection, self.id), self.statistics())
-            self.reader.cache.put(key, found, 500 * len(tensors.entries) + 1_000)
-        return found
 
     def statistics(self) -> tuple[Statistic, ...]:
         """The run's statistics."""
         return load_statistics(self.connection, self.id)
 
-    def events(self, kind: str, most: int, *, before: int | None = None, stream_id: int | None = None) -> Sequence[Any]:
-        """(id, stream_id, step, kind, message, data) rows: the newest `most` events of a kind, newest first.
+    def events(
+        self, kind: str, most: int, *, rank: int | None = None, stream_id: int | None = None,
+        before: int | None = None, step: int | None = None,
+    ) -> list[StoredEvent]:  # fmt: skip
+        """The newest `most` events of a kind, newest first: of a rank, of one process, of steps before `before`, of
+        `step`."""
+        return self.source.events(kind, most, rank=rank, stream_id=stream_id, before=before, step=step)
 
-        Of steps before `before`, and of one process, where they are given.
-        """
-        events, streams = tables.events.c, tables.streams.c
-        query = select(events.id, events.stream_id, events.step, events.kind, events.message, events.data)
-        if stream_id is None:
-            query = query.join(tables.streams, streams.id == events.stream_id).where(streams.run_id == self.id)
-        else:
-            query = query.where(events.stream_id == stream_id)
-        if before is not None:
-            query = query.where(events.step < before)
-        return self.connection.execute(query.where(events.kind == kind).order_by(events.id.desc()).limit(most)).all()
+    def newest_events(self, kinds: Sequence[str]) -> list[StoredEvent]:
+        """The last event of each of these kinds of each rank's newest process, by rank."""
+        newest = events.last(self.connection, [rank.streams[-1].id for rank in self.ranks.values()], kinds)
+        return sorted(newest, key=lambda event: event.rank)
 
-    def payloads(self, rank: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
-        """Samples of a rank's newest process that begin by `last_step`, as they are stored: the newest `most`."""
-        row = tables.samples.c
-        mine = (row.run_id == self.id) & (row.source == source) & (row.stream_id == self.ranks[rank].streams[-1].id)
-        until = select(row.payload).where(mine, row.first_step <= last_step)
-        return self.connection.execute(until.order_by(row.last_ns.desc()).limit(most)).scalars()
-
-    def newest_events(self, kinds: Sequence[str]) -> list[Any]:
-        """(rank, kind, message, data) rows: of each rank's newest incarnation the last event of each of these kinds."""
-        events = tables.events.c
-        ids = [rank.streams[-1].id for rank in self.ranks.values()]
-        newest = (
-            select(func.max(events.id))
-            .where(events.stream_id.in_(ids), events.kind.in_(kinds))
-            .group_by(events.stream_id, events.kind)
-        )
-        query = (
-            select(tables.streams.c.rank, events.kind, events.message, events.data)
-            .join(tables.streams, tables.streams.c.id == events.stream_id)
-            .where(events.id.in_(newest))
-        )
-        return list(self.connection.execute(query))
-
-    def account(self, kind: str, rank: int, step: int) -> bytes | None:
-        """The details of the event that tells of a step, as JSON: the first sent after it, or else the last of all.
-
-        An account grows, and is sent with the first batch after what it tells of.
-        """
-        events = tables.events.c
-        mine = (events.stream_id == self._row_at(rank, step).id) & (events.kind == kind)
-        query = select(events.data).where(mine).limit(1)
-        after = query.where(events.step > step).order_by(events.step, events.id)
-        last = query.order_by(events.step.desc(), events.id.desc())
-        found: bytes | None = self.connection.execute(after).scalar()
-        return found if found is not None else self.connection.execute(last).scalar()
+    def account(self, kind: str, rank: int, step: int) -> StoredEvent | None:
+        """The event whose account covers a step of a rank."""
+        return events.about_step(self.connection, self._row_at(rank, step).id, kind, step)
 
     def slice(
         self, part: str, ranks: Sequence[int], level: int, start: int, stop: int, wanted: Sequence[str],
         rows: Array | None = None,
     ) -> Block:  # fmt: skip
-        """Steps [start, stop) at `level`, the worst of `ranks`. A rank's newer incarnation counts."""
+        """Steps [start, stop) at `level`, the worst of `ranks`, Inf by design not counted. A rank's newer incarnation
+        counts.
+        """
+        block = self.stored(part, ranks, level, start, stop, wanted, rows)
+        if part == SERIES_PART or not len(self.inf_by_design):
+            return block
+        return inf_by_design.taken_out(self, self.inf_by_design, block, part, ranks, start, stop)
+
+    @cached_property
+    def inf_by_design(self) -> Array:
+        """(d,) ordinals of tensors in which Inf is meant, as in masks."""
+        return inf_by_design.find(self, self._known_stop)
+
+    def known_before(self, stop: int) -> RunReader:
+        """The same run, in which Inf by design is what was known of it before the step `stop`."""
+        other = copy.copy(self)
+        other._known_stop = stop
+        other.__dict__.pop("inf_by_design", None)
+        return other
+
+    def stored(
+        self, part: str, ranks: Sequence[int], level: int, start: int, stop: int, wanted: Sequence[str],
+        rows: Array | None = None,
+    ) -> Block:  # fmt: skip
+        """What `slice` gives, with all Inf that was recorded."""
         names = self.names()
         fill, rules = names.fill[part], names.rules[part]
         if part == SUMMARY and self._are_all(ranks, wanted):
@@ -294,14 +358,16 @@ class RunReader:
             pieces = self.merged.pieces(part, level, start, stop, wanted, rows)
         else:
             own = [self.own_pieces(rank, part, level, start, stop, wanted, rows=rows) for rank in ranks]
-            pieces = [each for found in own for each in found]
+            pieces = [each for blocks in own for each in blocks]
         rows = union([piece.rows for piece in pieces]) if rows is None else rows
         return join(pieces, level, start, stop, wanted, rows, fill, rules)
 
     def by_rank(self, ranks: Sequence[int], level: int, start: int, stop: int, wanted: Sequence[str]) -> Block:
         """The summary of each of `ranks`: row `place in ranks * len(KINDS) + kind`."""
         if self._are_all(ranks, wanted) and list(ranks) == sorted(ranks):
-            return self.merged.by_rank(level, start, stop, wanted)
+            block = self.merged.by_rank(level, start, stop, wanted)
+            meant = self.inf_by_design
+            return inf_by_design.taken_out_by_rank(self, meant, block, ranks, start, stop) if len(meant) else block
         rows = np.arange(len(KINDS))
         blocks = [self.slice(SUMMARY, [rank], level, start, stop, wanted, rows) for rank in ranks]
         first, width = start // FANOUT**level, -(-stop // FANOUT**level) - start // FANOUT**level
@@ -314,7 +380,7 @@ class RunReader:
 
         Sums of fractions have not, in their last bits: of up to EXACT_RANKS ranks they are added in the ranks' order.
         """
-        if self._is_history:
+        if self._is_history or not self.source.has_merged_ranks:
             return False  # merged ranks are what is shown now
         if ("sum" in wanted and len(ranks) <= EXACT_RANKS) or not set(UNMERGED).isdisjoint(wanted):
             return False
@@ -339,27 +405,19 @@ class RunReader:
             low, high = max(start, stream.first_step), min(newer_from, stream.last_step + 1)
             newer_from = min(newer_from, stream.first_step)
             if low < high and stream.id not in without:
-                found = self._stream_slices(stream, rows).pieces(part, level, low, high, wanted)
-                pieces = [*found, *pieces]  # oldest first: the last value wins
+                slices = self.source.slices(self.names(), stream, self.damage, rows)
+                stored = slices.pieces(part, level, low, high, wanted)
+                pieces = [*stored, *pieces]  # oldest first: the last value wins
         return pieces
-
-    def _stream_slices(self, stream: Stream, rows: Array | None) -> StreamSlices:
-        return StreamSlices(self.connection, self.reader.cache, self.names(), stream, self.damage, rows)
 
     def _ranks(self) -> dict[int, Rank]:
         grouped: dict[int, list[Any]] = {}
-        for row in self._stream_rows():
+        for row in self.source.stream_rows():
             if row.rank == ALL_RANKS:
                 self._all_ranks = row
             else:
                 grouped.setdefault(row.rank, []).append(row)
         return {rank: _rank(rank, rows) for rank, rows in grouped.items()}
-
-    def _stream_rows(self) -> Iterable[Any]:
-        """Rows of `streams`, by rank and age."""
-        streams = tables.streams
-        query = select(streams).where(streams.c.run_id == self.id).order_by(streams.c.rank, streams.c.ordinal)
-        return self.connection.execute(query)
 
 
 def run_names(run_id: int, tensors: Tensors, series: dict[str, int], statistics: tuple[Statistic, ...]) -> RunNames:
@@ -369,7 +427,7 @@ def run_names(run_id: int, tensors: Tensors, series: dict[str, int], statistics:
 
 
 def _ship_every(row: Any) -> int:
-    given = msgspec.json.decode(row.info, type=RankInfo).ship_every
+    given = _info(row.info).ship_every
     return given if given in (FANOUT, FANOUT**2) else 1
 
 
@@ -384,4 +442,10 @@ def _rank(rank: int, rows: list[Any]) -> Rank:
         Stream(row.id, row.rank, row.ordinal, row.contiguous, row.frontier, row.rewrites, row.first_step, row.last_step)
         for row in rows
     ]
-    return Rank(rank, msgspec.json.decode(rows[-1].info, type=RankInfo), rows[-1], tuple(streams), tuple(rows))
+    return Rank(rank, _info(rows[-1].info), rows[-1], tuple(streams), tuple(rows))
+
+
+@lru_cache(maxsize=8_192)
+def _info(stored: bytes) -> RankInfo:
+    """A run of a thousand ranks is opened for every request, and what a rank says of itself does not change."""
+    return msgspec.json.decode(stored, type=RankInfo)

@@ -1,7 +1,7 @@
 """Reading samples: the rows of one source by time or by steps, and the newest of each key.
 
-A chunk is what one process recorded under one key while its facts meant the same: usually there is one a process and
-key. Facts that only grow, such as a list of names that columns refer to by number, mean the same. Rows come
+A chunk is what one process recorded under one key while its details meant the same: usually there is one a process and
+key. Details that only grow, such as a list of names that columns refer to by number, mean the same. Rows come
 in the order of their times; those of the same time in the order in which they were sent.
 
 Fewer rows of a chunk of samples, so that no spike of one second is lost: a plot has some 2,000 columns.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,10 +25,6 @@ from rangewatch_server.query.reader import RunReader
 from rangewatch_server.query.slices import Damage
 from rangewatch_server.store import tables
 from rangewatch_server.store.samples import SPAN_NS, STEP, Part, SamplesError, decode
-
-if TYPE_CHECKING:
-    pass
-
 
 Array = NDArray[Any]
 
@@ -65,8 +61,8 @@ def _last(values: Array, first: Array) -> Array:
 
 def _sum(values: Array, first: Array) -> Array:
     is_known = ~np.isnan(values)
-    found = np.add.reduceat(np.where(is_known, values, 0.0), first)
-    return np.where(np.logical_or.reduceat(is_known, first), found, np.nan)
+    sums = np.add.reduceat(np.where(is_known, values, 0.0), first)
+    return np.where(np.logical_or.reduceat(is_known, first), sums, np.nan)
 
 
 def _or(values: Array, first: Array) -> Array:
@@ -84,9 +80,9 @@ RULES: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-Facts = dict[str, Any]
+Details = dict[str, Any]
 
-__all__ = ["Chunk", "Latest", "downsample", "each_chunk", "grown_facts", "newest", "samples"]
+__all__ = ["Chunk", "Latest", "downsample", "grown_details", "newest", "newest_times", "samples"]
 logger = logging.getLogger("rangewatch.server")
 
 PLACES_AT_ONCE = 32  # keys of processes in one query: one a rank costs PostgreSQL a millisecond each
@@ -101,7 +97,7 @@ class Chunk(msgspec.Struct, frozen=True):
     key: str
     times_ns: Array
     columns: dict[str, Array]
-    about: Facts
+    about: Details
     incarnation: str
     """The process: numbers that it counts, such as those of collectives, begin anew with the next one."""
 
@@ -113,11 +109,11 @@ class Latest(msgspec.Struct, frozen=True):
     key: str
     time_ns: int
     columns: dict[str, float]
-    about: Facts
+    about: Details
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where chunks are looked for: one key of one process."""
+    """Where chunks are searched for: one key of one process."""
 
     stream_id: int
     rank: int
@@ -180,70 +176,88 @@ def samples(
     Steps alone look at every chunk of the source: say the time, too, where it is known. What is damaged is left out,
     and is in `run.damage`. Raises `ApiError` when there are more than `limit_rows`.
     """
-    found: list[Chunk] = []
-    for chunk in each_chunk(run, source, ranks, keys, start_ns, stop_ns, first_step, last_step):
-        found.append(chunk)
-        limit_rows -= len(chunk.times_ns)
-        if limit_rows < 0:
-            raise ApiError(
-                422, "too_many_samples", "there are too many samples; ask for fewer ranks, or a shorter time"
-            )
-    return found
-
-
-def each_chunk(
-    run: RunReader, source: str, ranks: Sequence[int] | None = None, keys: Sequence[str] | None = None,
-    start_ns: int | None = None, stop_ns: int | None = None, first_step: int | None = None,
-    last_step: int | None = None,
-) -> Iterator[Chunk]:  # fmt: skip
-    """As `samples`, one after the other: no more is in memory than one key of one process."""
     wanted = _Range(start_ns, stop_ns, first_step, last_step)
-    known: dict[bytes, Facts] = {}
-    places = _places(run, source, ranks, keys)
-    for place, rows in _rows(run, source, places, wanted):
-        yield from _merged(place, _parts(run, place, rows, wanted), known)
+    known: dict[bytes, Details] = {}  # decoded before
+    chunks: list[Chunk] = []
+    for place, rows in _rows(run, source, _places(run, source, ranks, keys), wanted):
+        groups: list[list[Part]] = []  # a chunk each: for as long as the details mean the same
+        details: list[Details] = []
+        for part in _parts(run, place, rows, wanted):
+            if groups and part.about == groups[-1][-1].about:
+                groups[-1].append(part)
+                continue
+            about = known.get(part.about)
+            if about is None:
+                about = known[part.about] = msgspec.json.decode(part.about)
+            grown = grown_details(details[-1], about) if groups else None
+            if grown is None:
+                groups.append([part])
+                details.append(about)
+            else:
+                groups[-1].append(part)
+                details[-1] = grown
+        chunks += [_chunk(place, group, about) for group, about in zip(groups, details, strict=True)]
+        limit_rows -= sum(len(part.times_ns) for group in groups for part in group)
+        if limit_rows < 0:
+            text = "there are too many samples; ask for fewer ranks, or a shorter time"
+            raise ApiError(422, "too_many_samples", text)
+    return chunks
 
 
 def newest(run: RunReader, source: str) -> list[Latest]:
     """The newest row of each key of each rank's newest process, by rank and key; one query."""
     ranks = {rank.streams[-1].id: rank.rank for rank in run.ranks.values()}
-    found = _keys(run.id, source, list(ranks))
+    keys = _keys(run.id, source, list(ranks))
     mine = (_row.run_id == run.id) & (_row.source == source)
     # A scalar, as a join is planned from the wrong end: every chunk of the run, and then whether it is the newest.
     payload = (
         select(_row.payload)
-        .where(mine, _row.stream_id == found.c.stream_id, _row.sample_key == found.c.sample_key)
+        .where(mine, _row.stream_id == keys.c.stream_id, _row.sample_key == keys.c.sample_key)
         .order_by(_row.last_ns.desc(), _row.first_ns.desc())  # as the index has them: nothing is sorted
         .limit(1)
     )
-    columns = (found.c.stream_id, found.c.sample_key, payload.correlate(found).scalar_subquery().label("payload"))
-    rows = run.connection.execute(select(*columns).where(_is_key(found))).all() if ranks else []
-    return [
-        latest
-        for row in sorted(rows, key=lambda each: (ranks[each.stream_id], each.sample_key))
-        if (latest := _latest(run, source, _Place(row.stream_id, ranks[row.stream_id], row.sample_key), row.payload))
-    ]
+    columns = (keys.c.stream_id, keys.c.sample_key, payload.correlate(keys).scalar_subquery().label("payload"))
+    rows = run.connection.execute(select(*columns).where(_is_key(keys))).all() if ranks else []
+    result: list[Latest] = []
+    for row in sorted(rows, key=lambda each: (ranks[each.stream_id], each.sample_key)):
+        deadline.check()
+        place = _Place(row.stream_id, ranks[row.stream_id], row.sample_key)
+        try:
+            parts = decode(row.payload)
+        except SamplesError:
+            for _, stored in _rows(run, source, [place], ANY):
+                list(_parts(run, place, stored, ANY))  # says which it is
+            continue
+        part = max(reversed(parts), key=lambda each: int(each.times_ns[-1]))
+        last = {name: float(values[-1]) for name, values in part.columns.items()}
+        about = msgspec.json.decode(part.about)
+        result.append(Latest(place.rank, place.key, int(part.times_ns[-1]), last, about))
+    return result
 
 
-def _latest(run: RunReader, source: str, place: _Place, payload: bytes) -> Latest | None:
-    deadline.check()
-    try:
-        parts = decode(payload)
-    except SamplesError:
-        for _, rows in _rows(run, source, [place], ANY):
-            list(_parts(run, place, rows, ANY))  # says which it is
-        return None
-    part = max(reversed(parts), key=lambda each: int(each.times_ns[-1]))
-    columns = {name: float(values[-1]) for name, values in part.columns.items()}
-    return Latest(place.rank, place.key, int(part.times_ns[-1]), columns, msgspec.json.decode(part.about))
+def newest_times(run: RunReader, source: str) -> dict[int, int]:
+    """Rank -> the time of its newest row of any key, of its newest process; nothing is unpacked."""
+    ranks = {rank.streams[-1].id: rank.rank for rank in run.ranks.values()}
+    if not ranks:
+        return {}
+    keys = _keys(run.id, source, list(ranks))
+    last = select(func.max(_row.last_ns)).where(
+        _row.run_id == run.id, _row.source == source, _row.stream_id == keys.c.stream_id,
+        _row.sample_key == keys.c.sample_key,
+    )  # fmt: skip
+    rows = run.connection.execute(select(keys.c.stream_id, last.correlate(keys).scalar_subquery()).where(_is_key(keys)))
+    times_ns: dict[int, int] = {}
+    for stream, last_ns in rows:
+        times_ns[ranks[stream]] = max(int(last_ns), times_ns.get(ranks[stream], 0))
+    return times_ns
 
 
 def _places(run: RunReader, source: str, ranks: Sequence[int] | None, keys: Sequence[str] | None) -> list[_Place]:
     """By rank, key and age of the process."""
-    found = (
+    of_ranks = (
         run.ranks.values() if ranks is None else [run.ranks[rank] for rank in sorted(set(ranks)) if rank in run.ranks]
     )
-    streams = {row.id: (each.rank, place, row.incarnation) for each in found for place, row in enumerate(each.rows)}
+    streams = {row.id: (each.rank, place, row.incarnation) for each in of_ranks for place, row in enumerate(each.rows)}
     if not streams:
         return []
     named = _keys(run.id, source, list(streams))
@@ -262,19 +276,19 @@ def _keys(run_id: int, source: str, streams: list[int]) -> CTE:
     least = select(func.min(_row.sample_key)).where(
         _row.run_id == run_id, _row.source == source, _row.stream_id == begin.c.stream_id
     )
-    found = select(begin.c.stream_id, least.correlate(begin).scalar_subquery().label("sample_key")).cte(
-        "found", recursive=True
+    keys = select(begin.c.stream_id, least.correlate(begin).scalar_subquery().label("sample_key")).cte(
+        "keys", recursive=True
     )
     after = select(func.min(_row.sample_key)).where(
-        _row.run_id == run_id, _row.source == source, _row.stream_id == found.c.stream_id,
-        _row.sample_key > found.c.sample_key,
+        _row.run_id == run_id, _row.source == source, _row.stream_id == keys.c.stream_id,
+        _row.sample_key > keys.c.sample_key,
     )  # fmt: skip
-    following: Select[Any] = select(found.c.stream_id, after.correlate(found).scalar_subquery())
-    return found.union_all(following.where(_is_key(found)))
+    following: Select[Any] = select(keys.c.stream_id, after.correlate(keys).scalar_subquery())
+    return keys.union_all(following.where(_is_key(keys)))
 
 
-def _is_key(found: CTE) -> ColumnElement[bool]:
-    return found.c.sample_key.is_not(None)
+def _is_key(keys: CTE) -> ColumnElement[bool]:
+    return keys.c.sample_key.is_not(None)
 
 
 def _rows(run: RunReader, source: str, places: Sequence[_Place], wanted: _Range) -> Iterator[tuple[_Place, list[Any]]]:
@@ -289,7 +303,7 @@ def _rows(run: RunReader, source: str, places: Sequence[_Place], wanted: _Range)
             query = select(*columns).where(mine, _row.sample_key == key, _row.stream_id.in_(streams), *wanted.wheres())
             # Sorted here: in the query it would be read by the primary key, all sources and times of it.
             rows = sorted(run.connection.execute(query).all(), key=lambda each: each[:3])
-            of_stream = {stream: list(found) for stream, found in groupby(rows, key=lambda each: each[0])}
+            of_stream = {stream: list(group) for stream, group in groupby(rows, key=lambda each: each[0])}
             yield from ((place, of_stream.get(place.stream_id, [])) for place in some)
 
 
@@ -301,47 +315,25 @@ def batched(places: Iterable[_Place], count: int) -> Iterator[list[_Place]]:
 
 
 def _parts(run: RunReader, place: _Place, rows: Sequence[Any], wanted: _Range) -> Iterator[Part]:
-    """What is asked for of a place's rows."""
+    """What is asked for of a place's rows; a damaged one is left out, which is said."""
     for row in rows:
         deadline.check()
-        cut = (wanted.cut(part) for part in _decoded(run, place.rank, row))
-        yield from (part for part in cut if len(part.times_ns))
-
-
-def _decoded(run: RunReader, rank: int, row: Any) -> list[Part]:
-    """The parts of a row; none when it is damaged, which is said."""
-    try:
-        return decode(row.payload)
-    except SamplesError as error:
-        first, last = row.first_step or 0, row.last_step or 0
-        run.damage.add(Damage(rank, f"samples {row.source}", 0, row.sequence, first, last + 1))
-        logger.warning("run %d, stream %d, batch %d: %s", run.id, row.stream_id, row.sequence, error)
-        return []
-
-
-def _merged(place: _Place, parts: Iterator[Part], known: dict[bytes, Facts]) -> Iterator[Chunk]:
-    """One chunk for as long as the facts mean the same. `known`: facts decoded before."""
-    group: list[Part] = []
-    facts: Facts = {}
-    for part in parts:
-        if not group or part.about != group[-1].about:
-            about = known.setdefault(part.about, msgspec.json.decode(part.about))
-            grown = about if not group else grown_facts(facts, about)
-            if grown is None:
-                yield _chunk(place, group, facts)
-                group, grown = [], about
-            facts = grown
-        group.append(part)
-    if group:
-        yield _chunk(place, group, facts)
+        try:
+            parts = decode(row.payload)
+        except SamplesError as error:
+            first, last = row.first_step or 0, row.last_step or 0
+            run.damage.add(Damage(place.rank, f"samples {row.source}", 0, row.sequence, first, last + 1))
+            logger.warning("run %d, stream %d, batch %d: %s", run.id, row.stream_id, row.sequence, error)
+            continue
+        yield from (part for part in map(wanted.cut, parts) if len(part.times_ns))
 
 
 class _Other(Exception):
-    """A fact has become another."""
+    """A detail has become another."""
 
 
-def grown_facts(before: Facts, after: Facts) -> Facts | None:
-    """Facts that hold for both: what is new is added, a list goes on; None where something has become another."""
+def grown_details(before: Details, after: Details) -> Details | None:
+    """Details that hold for both: what is new is added, a list goes on; None where something has become another."""
     try:
         return _both(before, after)
     except _Other:
@@ -361,16 +353,15 @@ def _both(before: Any, after: Any) -> Any:
     return after
 
 
-def _chunk(place: _Place, parts: Sequence[Part], about: Facts) -> Chunk:
+def _chunk(place: _Place, parts: Sequence[Part], about: Details) -> Chunk:
     times = np.concatenate([part.times_ns for part in parts])
     names = dict.fromkeys(name for part in parts for name in part.columns)
-    columns = {name: np.concatenate([_column(part, name) for part in parts], dtype=np.float64) for name in names}
+    columns: dict[str, Array] = {}
+    for name in names:
+        values = (part.columns.get(name) for part in parts)
+        known = [np.full(len(part.times_ns), np.nan) if v is None else v for part, v in zip(parts, values, strict=True)]
+        columns[name] = np.concatenate(known, dtype=np.float64)
     if not bool((np.diff(times) >= 0).all()):
         order = np.argsort(times, kind="stable")
         times, columns = times[order], {name: values[order] for name, values in columns.items()}
     return Chunk(place.rank, place.key, times, columns, about, place.incarnation)
-
-
-def _column(part: Part, name: str) -> Array:
-    found = part.columns.get(name)
-    return np.full(len(part.times_ns), np.nan) if found is None else found

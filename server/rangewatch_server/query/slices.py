@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, bindparam, select
 
+from rangewatch.statistics import UFUNCS
 from rangewatch.wire import WireError, decode
-from rangewatch.wire.records import KINDS, Batch
 from rangewatch_server.core import deadline
+from rangewatch_server.ingest.accumulators import kind_of_row
 from rangewatch_server.ingest.fold import placed, summarise
 from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.pyramid import (
@@ -35,12 +36,11 @@ from rangewatch_server.numerics.pyramid import (
     RANGES,
     SERIES_PART,
     SUMMARY,
-    UFUNCS,
     Block,
 )
 from rangewatch_server.store import tables, tiles
 from rangewatch_server.store.names import KnownCatalogue, Tensors, load_catalogue
-from rangewatch_server.store.rows import Raw, align, clip, dense, raw_ranges, raw_series, union
+from rangewatch_server.store.rows import Raw, align, clip, dense, raws_of, union
 
 Array = NDArray[Any]
 
@@ -57,7 +57,24 @@ def join(
         depth[piece.first - first : piece.first - first + piece.width] += 1
     if any(rules[name] not in UFUNCS for name in wanted) and depth.size and depth.max() > 1:
         return _stacked(aligned, level, first, width, wanted, rows, fill, rules)
-    columns = {name: _column(name, aligned, first, depth, len(rows), fill, rules[name]) for name in wanted}
+    columns: dict[str, Array] = {}
+    for name in wanted:
+        parts = [(piece.first - first, piece.columns[name]) for piece in aligned if name in piece.columns]
+        constant = _constant([values for _, values in parts], depth, rules[name]) if parts else fill[name]
+        if constant is not None:
+            columns[name] = np.broadcast_to(constant, (len(rows), width))
+            continue
+        is_narrow = rules[name] != "sum" and all(v.dtype in (np.float32, np.uint8, np.uint16) for _, v in parts)
+        ufunc = UFUNCS.get(rules[name]) if depth.size and depth.max() > 1 else None
+        columns[name] = result = np.empty((len(rows), width), np.float32 if is_narrow else np.float64)
+        if ufunc or sum(values.shape[1] for _, values in parts) != width:  # else every cell is written once
+            result.fill(fill[name])
+        for at, values in parts:
+            place = result[:, at : at + values.shape[1]]
+            if ufunc is None:
+                place[:] = values
+            else:
+                ufunc(place, values, out=place)
     return Block(level, first, rows, columns)
 
 
@@ -88,27 +105,6 @@ def beside(
     return join(pieces, level, start * size, stop * size, wanted, rows, fill, rules)
 
 
-def _column(
-    name: str, pieces: list[Block], first: int, depth: Array, rows: int, fill: Mapping[str, float], rule: str
-) -> Array:
-    parts = [(piece.first - first, piece.columns[name]) for piece in pieces if name in piece.columns]
-    constant = _constant([values for _, values in parts], depth, rule) if parts else fill[name]
-    if constant is not None:
-        return np.broadcast_to(constant, (rows, len(depth)))
-    narrow = bool(parts) and rule != "sum" and all(v.dtype in (np.float32, np.uint8, np.uint16) for _, v in parts)
-    ufunc = UFUNCS.get(rule) if depth.size and depth.max() > 1 else None
-    result = np.empty((rows, len(depth)), np.float32 if narrow else np.float64)
-    if ufunc or sum(values.shape[1] for _, values in parts) != len(depth):  # else every cell is written once
-        result.fill(fill[name])
-    for at, values in parts:
-        place = result[:, at : at + values.shape[1]]
-        if ufunc is None:
-            place[:] = values
-        else:
-            ufunc(place, values, out=place)
-    return result
-
-
 def _constant(parts: list[Array], depth: Array, rule: str) -> float | None:
     """The one value of all cells, when every part is that constant and covers every column equally often."""
     if not parts or not depth.size or depth.min() == 0 or depth.min() != depth.max():
@@ -135,8 +131,8 @@ def _stacked(
 def _spread(block: Block, first: int, width: int, names: list[str], fill: Mapping[str, float]) -> dict[str, Array]:
     before, after = block.first - first, first + width - block.first - block.width
     shape = (len(block.rows), block.width)
-    found = {name: block.columns.get(name, np.broadcast_to(fill[name], shape)) for name in names}
-    return {name: pyramid.padded(values, before, after, fill[name]) for name, values in found.items()}
+    columns = {name: block.columns.get(name, np.broadcast_to(fill[name], shape)) for name in names}
+    return {name: pyramid.padded(values, before, after, fill[name]) for name, values in columns.items()}
 
 
 logger = logging.getLogger("rangewatch.server")
@@ -173,11 +169,11 @@ class Cache:
     def get(self, key: Any) -> Any:
         """The value, or None."""
         with self._lock:
-            found = self._entries.get(key)
-            if found is None:
+            entry = self._entries.get(key)
+            if entry is None:
                 return None
             self._entries.move_to_end(key)
-            return found[0]
+            return entry[0]
 
     def put(self, key: Any, value: Any, nbytes: int) -> None:
         """Keep a value, and let the oldest go."""
@@ -228,8 +224,8 @@ class RunNames(msgspec.Struct, frozen=True):
 class StreamSlices:
     """Slices of one stream, inside one read transaction."""
 
-    variant = ""
-    """Under which name tiles are cached, where they are not kept as they are stored."""
+    is_by_kind = False
+    """Whether ranks are merged away in what is read: see `MergedSlices`."""
 
     def __init__(
         self, connection: Connection, cache: Cache, names: RunNames, stream: Stream, damage: set[Damage] | None = None,
@@ -251,11 +247,9 @@ class StreamSlices:
 
         An edge column holds only the steps inside. `wanted` are the columns to read; what merging needs comes along.
         """
-        return self._pieces(part, level, start, stop, with_needed(part, wanted))
-
-    def _pieces(self, part: str, level: int, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
         if start >= stop:
             return []
+        wanted = with_needed(part, wanted)
         if level == 0:
             split = min(max(start, self.stream.frontier), stop)
             return [*self._tiles(part, 0, start, split, wanted), *self._raw(part, split, stop, wanted)]
@@ -274,7 +268,7 @@ class StreamSlices:
         if start >= stop:
             return []
         fill, rules = self.names.fill[part], self.names.rules[part]
-        groups = sharing_columns(self._pieces(part, level - 1, start, stop, wanted))
+        groups = sharing_columns(self.pieces(part, level - 1, start, stop, wanted))
         return [pyramid.coarser(beside(group, wanted, fill, rules), rules, fill) for group in groups]
 
     def _tiles(self, part: str, level: int, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
@@ -283,12 +277,31 @@ class StreamSlices:
             return []
         span = FANOUT**level * tiles.WIDTH
         numbers = range(start // span, -(-stop // span))
-        stored = self._stored(part, level, numbers, wanted)
+        rows = None if self.rows is None else self.rows.tobytes()
+        key = (self.stream.id, self.stream.rewrites, self.is_by_kind, part, level, wanted, rows)
+        stored = {each: found for each in numbers if (found := self.cache.get((*key, each))) is not None}
+        missing = [each for each in numbers if each not in stored]
+        if missing:
+            place = {"run": self.names.run_id, "stream": self.stream.id, "part": part, "level": level}
+            ends = {"first": missing[0], "last": missing[-1]}
+            for tile, payload in self.connection.execute(SELECT_TILES, place | ends):
+                deadline.check()
+                if tile in stored:
+                    continue
+                try:
+                    block = Block(level, tile * tiles.WIDTH, *tiles.decode(payload, wanted, self.rows))
+                except tiles.TileError as error:
+                    stored[tile] = self._damaged(part, level, tile, error)
+                    self.cache.put((*key, tile), stored[tile], 256)
+                    continue
+                stored[tile] = block = self._by_kind(block) if self.is_by_kind else block
+                self.cache.put((*key, tile), block, _size(block.columns))
         low, high = start // FANOUT**level, stop // FANOUT**level
         pieces: list[Block] = []
         for each in (stored[number] for number in numbers if number in stored):
             if isinstance(each, Block):
-                pieces.append(placed_if(part, _cut(each, low, high), wanted))
+                cut = _cut(each, low, high)
+                pieces.append(placed(part, cut) if has_places(wanted) else cut)
                 continue
             self.damage.add(each)
             if level:
@@ -297,30 +310,17 @@ class StreamSlices:
                 self.absent.append((max(start, each.start), min(stop, each.stop)))
         return pieces
 
-    def _stored(self, part: str, level: int, numbers: range, wanted: tuple[str, ...]) -> dict[int, Block | Damage]:
-        rows = None if self.rows is None else self.rows.tobytes()
-        key = (self.stream.id, self.stream.rewrites, self.variant, part, level, wanted, rows)
-        found = {each: block for each in numbers if (block := self.cache.get((*key, each))) is not None}
-        missing = [each for each in numbers if each not in found]
-        if missing:
-            place = {"run": self.names.run_id, "stream": self.stream.id, "part": part, "level": level}
-            span = {"first": missing[0], "last": missing[-1]}
-            for tile, payload in self.connection.execute(SELECT_TILES, place | span):
-                deadline.check()
-                if tile not in found:
-                    found[tile] = block = self._decoded(part, level, tile, payload, wanted)
-                    self.cache.put((*key, tile), block, _size(block.columns) if isinstance(block, Block) else 256)
-        return found
-
-    def _decoded(self, part: str, level: int, tile: int, payload: bytes, wanted: tuple[str, ...]) -> Block | Damage:
-        try:
-            rows, values = tiles.decode(payload, wanted, self.rows)
-        except tiles.TileError as error:
-            return self._damaged(part, level, tile, error)
-        return self._kept(Block(level, tile * tiles.WIDTH, rows, values))
-
-    def _kept(self, block: Block) -> Block:
-        return block
+    def _by_kind(self, block: Block) -> Block:
+        """A block of the summary of all ranks with a row for each kind."""
+        kinds = kind_of_row(block.rows)
+        order = np.argsort(kinds, kind="stable")
+        rows, edges = np.unique(kinds[order], return_index=True)
+        rules = self.names.rules[SUMMARY]
+        columns = {
+            name: UFUNCS[rules[name]].reduceat(values[order], edges, axis=0) if len(rows) else values
+            for name, values in block.columns.items()
+        }
+        return Block(block.level, block.first, rows, columns)
 
     def _damaged(self, part: str, level: int, tile: int, error: tiles.TileError) -> Damage:
         span = FANOUT**level * tiles.WIDTH
@@ -343,7 +343,8 @@ class StreamSlices:
         block = dense(raws, self.names.fill[source], self.names.rules[source], start, stop)
         if part == SUMMARY:
             return [summarise(block, self.names.tensors)]
-        block = placed_if(part, self._only_rows(part, block), wanted)
+        block = self._only_rows(part, block)
+        block = placed(part, block) if has_places(wanted) else block
         return [Block(0, start, block.rows, {name: block.columns[name] for name in wanted if name in block.columns})]
 
     def _only_rows(self, part: str, block: Block) -> Block:
@@ -360,17 +361,18 @@ class StreamSlices:
     def _batch(self, sequence: int) -> list[Raw]:
         deadline.check()
         key = (self.stream.id, "batch", sequence)
-        found = self.cache.get(key)
-        if found is None:
+        raws = self.cache.get(key)
+        if raws is None:
             mine = {"run": self.names.run_id, "stream": self.stream.id, "sequence": sequence}
             body = self.connection.execute(SELECT_BODY, mine).scalar_one()
             try:
-                batch: Any = decode(body)
+                batch: Any = decode(body, rows_only=True)
             except WireError as error:
                 return self._damaged_batch(sequence, error)
-            found = self._mapped(batch)
-            self.cache.put(key, found, sum(_size(raw.columns) for raw in found))
-        return found
+            known = self._catalogue(batch.catalogue)
+            raws = raws_of(batch, known.ordinals, known.catalogue.statistics, self.names.series)
+            self.cache.put(key, raws, sum(_size(raw.columns) for raw in raws))
+        return raws
 
     def _damaged_batch(self, sequence: int, error: WireError) -> list[Raw]:
         """Its steps are absent; which they were nobody can say, but that they are not in tiles."""
@@ -379,50 +381,34 @@ class StreamSlices:
         logger.warning("run %d, stream %d: batch %d: %s", self.names.run_id, self.stream.id, sequence, error)
         return []
 
-    def _mapped(self, batch: Batch) -> list[Raw]:
-        known = self._catalogue(batch.catalogue)
-        ranges = raw_ranges(batch, known.ordinals, known.catalogue.statistics)
-        return [*([ranges] if ranges else []), *raw_series(batch, self.names.series)]
-
     def _catalogue(self, digest: str) -> KnownCatalogue:
         key = (self.names.run_id, "catalogue", digest)
-        found = self.cache.get(key)
-        if found is None:
-            found = load_catalogue(self.connection, self.names.run_id, digest)
-            assert found is not None, "a stored batch's catalogue is stored before it"
-            self.cache.put(key, found, found.ordinals.nbytes + 200 * len(found.catalogue.tensors))
-        return found
+        known = self.cache.get(key)
+        if known is None:
+            known = load_catalogue(self.connection, self.names.run_id, digest)
+            assert known is not None, "a stored batch's catalogue is stored before it"
+            self.cache.put(key, known, known.ordinals.nbytes + 200 * len(known.catalogue.tensors))
+        return known
 
 
 class MergedSlices(StreamSlices):
-    """Slices of the stream of all ranks: what is not in tiles yet comes from the writer's memory, not from batches."""
+    """Slices of the stream of all ranks: what is not in tiles yet comes from the writer's memory, not from batches.
+
+    `is_by_kind`: of the summary, with the ranks merged away as tiles are read: a row for each kind.
+    """
 
     memory: Sequence[Block] = ()
 
     def _raw(self, part: str, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
-        blocks = (self._only_rows(part, _cut(self._kept(block), start, stop)) for block in self.memory)
-        placed = (placed_if(part, block, wanted) for block in blocks if block.width > 0 and len(block.rows))
-        return [
-            Block(0, each.first, each.rows, {name: each.columns[name] for name in wanted if name in each.columns})
-            for each in placed
-        ]
-
-
-class KindSlices(MergedSlices):
-    """The summary of all ranks with the ranks merged away: a row for each kind. Fewer rows from the tiles on."""
-
-    variant = "by kind"
-
-    def _kept(self, block: Block) -> Block:
-        kinds = block.rows % len(KINDS)
-        order = np.argsort(kinds, kind="stable")
-        rows, edges = np.unique(kinds[order], return_index=True)
-        rules = self.names.rules[SUMMARY]
-        columns = {
-            name: pyramid.UFUNCS[rules[name]].reduceat(values[order], edges, axis=0) if len(rows) else values
-            for name, values in block.columns.items()
-        }
-        return Block(block.level, block.first, rows, columns)
+        pieces: list[Block] = []
+        for each in self.memory:
+            cut = _cut(self._by_kind(each) if self.is_by_kind else each, start, stop)
+            block = self._only_rows(part, cut)
+            if block.width > 0 and len(block.rows):
+                block = placed(part, block) if has_places(wanted) else block
+                columns = {name: block.columns[name] for name in wanted if name in block.columns}
+                pieces.append(Block(0, block.first, block.rows, columns))
+        return pieces
 
 
 def with_needed(part: str, wanted: Sequence[str]) -> tuple[str, ...]:
@@ -446,9 +432,9 @@ def _named(raw: Raw, wanted: Sequence[str]) -> Raw:
     return Raw(raw.part, raw.steps, raw.rows, columns)
 
 
-def placed_if(part: str, block: Block, wanted: Sequence[str]) -> Block:
-    """With the columns that say where, when they are wanted."""
-    return placed(part, block) if AMAX_STEP in wanted or NONFINITE_STEP in wanted else block
+def has_places(wanted: Sequence[str]) -> bool:
+    """Whether a column that says where is wanted."""
+    return AMAX_STEP in wanted or NONFINITE_STEP in wanted
 
 
 def _cut(block: Block, low: int, high: int) -> Block:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from rangewatch_server import rules
 from rangewatch_server.access.audit import note
@@ -24,7 +24,7 @@ from rangewatch_server.alerts.silences import Silence, silenced
 from rangewatch_server.core.errors import ApiError, request_body
 from rangewatch_server.ingest.transaction import Changed
 from rangewatch_server.ingest.writer import Busy
-from rangewatch_server.routes.runs import MAX_ID, RunId, answer, reading, reading_run
+from rangewatch_server.routes.dependencies import MAX_ID, RunId, answer, reading, reading_run
 from rangewatch_server.store import alerts
 from rangewatch_server.store.run_metadata import ANY_TEXT
 
@@ -46,7 +46,7 @@ _testing = CapacityLimiter(1)
 
 
 class AskedSilence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a silence: for so many seconds nothing is told of a run, a rule, and modules that fit a pattern."""
+    """The body of a silence: for so many seconds nothing is sent of a run, a rule, and modules that fit a pattern."""
 
     seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_SILENCE_S)]
     run_id: Annotated[int, msgspec.Meta(ge=0, lt=MAX_ID)] | None = None
@@ -111,7 +111,7 @@ def _reported(request: Request, alert_id: int) -> Response:
 
 @router.get("/api/v1/silences")
 def list_silences(request: Request) -> Response:
-    """What nobody is told of now."""
+    """What is silenced now."""
     with reading(request) as reader:
         rows = alerts.silences(reader.connection, time.time_ns())
         return answer({"silences": [dict(row._mapping) for row in rows]})
@@ -212,9 +212,9 @@ def _listed(connection: Connection, run_id: int | None, state: State, limit: int
 
 
 def _shown(row: Any, quiet: list[Silence], now_ns: int) -> dict[str, Any]:
-    facts = message.facts_of(row)
-    by = silenced(quiet, row.run_id, facts["finding"], now_ns)
-    return facts | {"silenced_by": None if by is None else by.id}
+    details = message.shown_of(row)
+    by = silenced(quiet, row.run_id, details["finding"], now_ns)
+    return details | {"silenced_by": None if by is None else by.id}
 
 
 def _one(connection: Connection, alert_id: int) -> dict[str, Any]:
@@ -237,13 +237,8 @@ def _check_run(request: Request, run_id: int) -> None:
 
 async def _written(request: Request, job: Callable[[Connection], Result]) -> Result:
     """Wait until the writer has committed it."""
-
-    def work(engine: Engine) -> Result:
-        with engine.begin() as connection:
-            return job(connection)
-
     try:
-        result: Result = await asyncio.wrap_future(request.app.state.writer.work(work))
+        result: Result = await asyncio.wrap_future(request.app.state.writer.work(job))
     except Busy as error:
         raise ApiError(429, "busy", str(error), 1) from None
     return result

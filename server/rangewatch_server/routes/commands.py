@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
+from sqlalchemy import select
 
 from rangewatch_server.access.audit import note
 from rangewatch_server.access.body import decoded, read_body
 from rangewatch_server.core.errors import ApiError, request_body
-from rangewatch_server.ingest.commands import Ask, CommandRefused, Withdraw
+from rangewatch_server.ingest.commands import EXPIRES_S, Ask, CommandRefused, Withdraw
 from rangewatch_server.ingest.transaction import Refused
 from rangewatch_server.ingest.writer import Busy, Unavailable, Writer
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.routes.runs import MAX_ID, RunId, answer, reading_run
+from rangewatch_server.routes.dependencies import MAX_ID, RunId, answer, reading_run
+from rangewatch_server.store import tables
 from rangewatch_server.store.exit_state import ENDED
-from rangewatch_server.views import commands, overview
+from rangewatch_server.views import overview
 
 router = APIRouter()
 
@@ -61,7 +64,7 @@ async def ask(run_id: RunId, request: Request) -> Response:
 def list_commands(run_id: RunId, request: Request, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20) -> Response:
     """What was asked of the run, newest first."""
     with reading_run(request, run_id) as run:
-        return answer({"now_ns": run.now_ns, "commands": commands.newest(run, limit)})
+        return answer({"now_ns": run.now_ns, "commands": newest_commands(run, limit)})
 
 
 @router.get("/api/v1/runs/{run_id}/commands/{command_id}")
@@ -80,10 +83,10 @@ async def withdraw(run_id: RunId, command_id: int, request: Request) -> Response
 
 def _show(request: Request, run_id: int, command_id: int, status: int) -> Response:
     with reading_run(request, run_id) as run:
-        found = commands.one(run, command_id) if 0 <= command_id < MAX_ID else None
-        if found is None:
+        command = one_command(run, command_id) if 0 <= command_id < MAX_ID else None
+        if command is None:
             raise ApiError(404, "unknown_command", f"run {run_id} has no command {command_id}")
-        return answer(found, status)
+        return answer(command, status)
 
 
 async def _written(request: Request, message: Ask | Withdraw) -> int:
@@ -145,3 +148,49 @@ def _check_ranks(run: RunReader, ranks: tuple[int, ...]) -> None:
 
 def _bad(text: str) -> ApiError:
     return ApiError(422, "bad_parameter", text)
+
+
+NOT_ANSWERED = f"no answer within {EXPIRES_S / 60:.0f} minutes"
+
+
+def newest_commands(run: RunReader, limit: int) -> list[dict[str, Any]]:
+    """The run's last `limit` commands, newest first."""
+    commands = tables.commands
+    query = select(commands).where(commands.c.run_id == run.id).order_by(commands.c.id.desc()).limit(limit)
+    return _with_states(run, list(run.connection.execute(query)))
+
+
+def one_command(run: RunReader, command_id: int) -> dict[str, Any] | None:
+    """One command of the run, or None."""
+    commands = tables.commands
+    query = select(commands).where(commands.c.run_id == run.id, commands.c.id == command_id)
+    return next(iter(_with_states(run, list(run.connection.execute(query)))), None)
+
+
+def _with_states(run: RunReader, commands: Sequence[Any]) -> list[dict[str, Any]]:
+    states = tables.command_ranks
+    query = select(states).where(states.c.command_id.in_([each.id for each in commands])).order_by(states.c.rank)
+    by_command: dict[int, list[Any]] = {each.id: [] for each in commands}
+    for row in run.connection.execute(query):
+        by_command[row.command_id].append(row)
+    return [_command(run, each, by_command[each.id]) for each in commands]
+
+
+def _command(run: RunReader, command: Any, states: Sequence[Any]) -> dict[str, Any]:
+    has_expired = run.now_ns >= command.expires_ns
+    return {"id": command.id} | msgspec.json.decode(command.body) | {
+        "ranks": msgspec.json.decode(command.ranks), "created_ns": command.created_ns,
+        "expires_ns": command.expires_ns, "withdrawn_ns": command.withdrawn_ns,
+        "states": [_state(run, each, has_expired) for each in states],
+    }  # fmt: skip
+
+
+def _state(run: RunReader, row: Any, has_expired: bool) -> dict[str, Any]:
+    is_late = row.state == "pending" and has_expired
+    rank = run.ranks[row.rank]
+    return {
+        "rank": row.rank, "state": "expired" if is_late else row.state,
+        "first_step": row.first_step, "last_step": row.last_step,
+        "reason": NOT_ANSWERED if is_late else row.reason, "changed_ns": row.changed_ns,
+        "live": rank.row.id == row.stream_id and run.is_live(rank),
+    }  # fmt: skip

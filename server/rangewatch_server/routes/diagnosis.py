@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
 from rangewatch_server import rules
 from rangewatch_server.alerts.evaluator import Evaluator, thresholds_of
-from rangewatch_server.routes.runs import RunId, Step, answer, reading, reading_run
+from rangewatch_server.routes.dependencies import RunId, Step, answer, reading, reading_run
 from rangewatch_server.rules import presets
 from rangewatch_server.rules.diagnosis import diagnose
 
@@ -23,8 +24,15 @@ def list_rules(request: Request) -> Response:
 def _rule(rule: rules.Rule) -> dict[str, object]:
     return {
         "name": rule.name, "title": rule.title, "severity": rule.severity, "explanation": rule.explanation,
-        "thresholds": rule.thresholds,
+        "thresholds": [
+            {"name": each.name, "default": each.default, "unit": each.unit, "help": each.help}
+            for each in rule.thresholds
+        ],
     }  # fmt: skip
+
+
+def _finding(finding: rules.Finding) -> dict[str, object]:
+    return {"label": rules.label(finding)} | msgspec.structs.asdict(finding)
 
 
 @router.get("/api/v1/runs/{run_id}/diagnosis")
@@ -35,14 +43,14 @@ def show_diagnosis(run_id: RunId, request: Request, stop: Step = None) -> Respon
     evaluator: Evaluator = request.app.state.alerts
     with reading_run(request, run_id) as run:
         given = thresholds_of(run, evaluator.config)
-        found = diagnose(run, stop, given)
+        diagnosis = diagnose(run, stop, given)
         return answer(
             {
                 "run": run.name,
-                "start": found.start,
-                "stop": found.stop,
-                "findings": found.findings,
-                "failed": found.failed,
+                "start": diagnosis.start,
+                "stop": diagnosis.stop,
+                "findings": [_finding(each) for each in diagnosis.findings],
+                "failed": diagnosis.failed,
                 "thresholds": given,
             }
         )

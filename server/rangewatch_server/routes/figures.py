@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs
 
+import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
@@ -23,15 +24,14 @@ from rangewatch_server.core.errors import ApiError, answers
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.figures.base import MAX_COLUMNS, MAX_ROWS, Figure, Params
 from rangewatch_server.query.reader import Queries, RunReader
-from rangewatch_server.routes import error_answers
-from rangewatch_server.routes.runs import (
+from rangewatch_server.routes.dependencies import (
     ALL_RANKS,
     MAX_PATH,
     RunId,
     answer,
-    as_json,
     check_tensor,
     damaged_in,
+    error_answer,
     kinds_of,
     ranks_of,
     reading_run,
@@ -50,8 +50,6 @@ MOST_LETTERS = 4_096
 TOGETHER_LIMIT_S = 30.0  # all figures of one answer; each has a request's
 LINES = "application/x-ndjson"
 UNKEPT = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would keep lines until it has 8 KiB of them
-OF_TENSOR = (figures.lines.TENSOR, figures.exponents.FIGURE, figures.percentiles.FIGURE)
-
 Place = Annotated[int | None, Field(ge=0, le=MAX_STEP + 1)]
 
 
@@ -69,7 +67,7 @@ class Asked(BaseModel):
     against: Annotated[str, Field(max_length=40)] = ""
     columns: Annotated[int, Field(ge=1, le=MAX_COLUMNS)] = 1_000
     rows: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 400
-    statistic: Annotated[str, Field(max_length=60)] = "headroom_bits"
+    statistic: Annotated[str, Field(max_length=60)] = ""
     sort: Literal["call", "name", "worst"] = "call"
     closed: Annotated[list[Annotated[str, Field(max_length=MAX_PATH)]], Field(max_length=MAX_CLOSED)] = []
     tree: Annotated[int, Field(ge=0, le=MAX_TREE)] = 0
@@ -81,12 +79,13 @@ REPEATED = ("kind", "closed")
 @router.get("/api/v1/figures")
 def list_figures() -> Response:
     """The figures there are."""
-    return answer({"figures": [{"name": each.name, "title": each.title, "help": each.help} for each in figures.ALL]})
+    listed = ({"name": each.name, "title": each.title, "help": each.help, "unit": each.unit} for each in figures.ALL)
+    return answer({"figures": list(listed)})
 
 
 @router.get("/api/v1/runs/{run_id}/figures/{name}")
 def show_figure(run_id: RunId, name: str, request: Request, asked: Annotated[Asked, Query()]) -> Response:
-    """A Plotly figure of some steps of the run."""
+    """A figure of some steps of the run."""
     figure = _named(name)
     with reading_run(request, run_id) as run:
         return answer(_built(run, figure, asked))
@@ -164,11 +163,11 @@ class _Lines:
         number, text = self._asked.pop(0)
         try:
             with limited(run.connection, self._limit_s()):
-                found = as_json(self._of(run, text))
+                encoded = msgspec.json.encode(self._of(run, text))
         except Exception as error:  # noqa: BLE001 - told in its line, and one that nobody foresaw is logged
             self._refuse(number, error)
             return False
-        self._emit(b'{"number":%d,"answer":%b}\n' % (number, found))
+        self._emit(b'{"number":%d,"answer":%b}\n' % (number, encoded))
         return True
 
     def _limit_s(self) -> float:
@@ -178,7 +177,7 @@ class _Lines:
         return min(left_s, deadline.READ_LIMIT_S)
 
     def _refuse(self, number: int, error: Exception) -> None:
-        refused = error_answers.of(error)
+        refused = error_answer(error)
         metrics: Metrics = self._request.app.state.metrics
         metrics.figure_refused(refused.status)
         self._emit(b'{"number":%d,"status":%d,"refused":%b}\n' % (number, refused.status, refused.body()))
@@ -221,12 +220,13 @@ def _named(name: str) -> Figure:
 
 def _built(run: RunReader, figure: Figure, asked: Asked) -> dict[str, Any]:
     low, high = steps_of(run, asked.start, asked.stop)
-    if figure in OF_TENSOR:
+    if figure.needs_tensor:
         check_tensor(run, asked.tensor)
     params = Params(
         start=low, stop=high, ranks=tuple(ranks_of(run, asked.rank)), all_ranks=asked.rank == ALL_RANKS,
         kinds=kinds_of(asked.kind), q=asked.q, tensor=asked.tensor, columns=asked.columns, rows=asked.rows,
         against=asked.against, statistic=asked.statistic, sort=asked.sort, closed=tuple(asked.closed), tree=asked.tree,
     )  # fmt: skip
-    found = figure.build(run, params)
-    return found | {"meta": found["meta"] | damaged_in(run)}
+    data, meta = figure.build(run, params)
+    meta = {"unit": figure.unit, "scale": figure.scale} | meta | damaged_in(run)
+    return {"figure": {"data": data}, "meta": meta}

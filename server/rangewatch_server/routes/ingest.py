@@ -13,10 +13,11 @@ from fastapi import APIRouter, Request, Response
 
 from rangewatch.wire import MAX_COMPRESSED_BYTES, MAX_DECOMPRESSED_BYTES, WireError, decode
 from rangewatch.wire.records import Batch, StreamHeader
-from rangewatch_server.access.body import Room, Taken, read_body
+from rangewatch_server.access.body import Room, read_body
 from rangewatch_server.core.errors import STATUS_OF_CODE, ApiError, request_body
 from rangewatch_server.core.metrics import Metrics
-from rangewatch_server.ingest.transaction import Refused
+from rangewatch_server.ingest.also_live import OtherProcess
+from rangewatch_server.ingest.transaction import Answer, Refused
 from rangewatch_server.ingest.writer import Busy, Unavailable, Writer
 from rangewatch_server.store.batch_checks import check_header, check_opening
 
@@ -34,12 +35,15 @@ DECODERS = 2  # threads: decoding is mostly zstd and numpy, which let each other
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The answer to an agent. `commands` are JSON objects that ask it for more: docs/wire.md."""
+    """The answer to an agent. `commands` are JSON objects that ask it for more: docs/wire.md. `also_live` is left out
+    where there is none.
+    """
 
     contiguous: int
     duplicate: bool
     commands: tuple[msgspec.Raw, ...]
     send_every_s: float
+    also_live: OtherProcess | msgspec.UnsetType = msgspec.UNSET
 
 
 @router.post(
@@ -48,31 +52,29 @@ class Accepted(msgspec.Struct, frozen=True):
 async def ingest(request: Request) -> Response:
     """Take one wire message (docs/wire.md)."""
     room: Room = request.app.state.room
-    with room.taken() as taken:
-        return await _taken(request, taken)
-
-
-async def _taken(request: Request, taken: Taken) -> Response:
-    body = await read_body(request, MAX_COMPRESSED_BYTES, taken)
-    taken.take(_unpacked_bytes(body))
-    began_s = time.monotonic()
     writer: Writer = request.app.state.writer
-    message = await to_thread.run_sync(_checked, body, limiter=_limiter())
-    if isinstance(message, WireError):
-        raise _refused(message.code, str(message))
-    if isinstance(message, StreamHeader):
-        taken.take(OPENING_OBJECTS * _unpacked_bytes(body))
-    try:
-        answer = await asyncio.wrap_future(writer.submit(message, body))
-    except (WireError, Refused) as error:
-        raise _refused(error.code, str(error)) from None
-    except Busy as error:
-        raise ApiError(429, "busy", str(error), RETRY_AFTER_S) from None
-    except Unavailable as error:
-        raise ApiError(503, "unavailable", str(error), RETRY_AFTER_S) from None
     metrics: Metrics = request.app.state.metrics
+    with room.taken() as taken:
+        body = await read_body(request, MAX_COMPRESSED_BYTES, taken)
+        taken.take(_unpacked_bytes(body))
+        began_s = time.monotonic()
+        message = await to_thread.run_sync(_checked, body, limiter=_limiter())
+        if isinstance(message, WireError):
+            raise _refused(message.code, str(message))
+        if isinstance(message, StreamHeader):
+            taken.take(OPENING_OBJECTS * _unpacked_bytes(body))
+        try:
+            answer: Answer = await asyncio.wrap_future(writer.submit(message, body))
+        except (WireError, Refused) as error:
+            raise _refused(error.code, str(error)) from None
+        except Busy as error:
+            raise ApiError(429, "busy", str(error), RETRY_AFTER_S) from None
+        except Unavailable as error:
+            raise ApiError(503, "unavailable", str(error), RETRY_AFTER_S) from None
     metrics.acknowledged(len(body), time.monotonic() - began_s, duplicate=answer.duplicate)
-    accepted = Accepted(answer.contiguous, answer.duplicate, answer.commands, answer.send_every_s)
+    accepted = Accepted(
+        answer.contiguous, answer.duplicate, answer.commands, answer.send_every_s, answer.also_live or msgspec.UNSET
+    )
     return Response(msgspec.json.encode(accepted), 202, media_type="application/json")
 
 

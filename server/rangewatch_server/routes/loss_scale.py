@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
+from rangewatch.wire.events import Scaler
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.routes.runs import RunId, Step, answer, reading_run, steps_of
+from rangewatch_server.routes.dependencies import RunId, Step, answer, reading_run, steps_of
 from rangewatch_server.rules.loss_scale import skip_cause
-from rangewatch_server.rules.loss_scale.history import Change, History, reported
+from rangewatch_server.rules.loss_scale.history import Change, History, scalers
 from rangewatch_server.rules.loss_scale.skip_cause import Bad, Cause, Layer
 from rangewatch_server.views import extremes
 
@@ -20,6 +21,7 @@ router = APIRouter()
 MOST_DROPS = 200  # of one reply
 TABLE_DROPS = 50  # newest, and as many oldest, that the table of layers is made of
 MOST_LAYERS = 100
+MOST_LETTERS = 100  # of the name of a scaler's class
 MOST_NAMED = 16  # tensors and ranks of a drop that are named; all are counted
 
 Order = Literal["newest", "oldest"]
@@ -37,13 +39,13 @@ def show_loss_scale(
 
 
 def _loss_scale(run: RunReader, history: History, limit: int, order: Order) -> dict[str, Any]:
-    found = _drops(history, limit + 1, newest=order == "newest")
-    page, more = found[:limit], len(found) > limit
+    drops = _drops(history, limit + 1, newest=order == "newest")
+    page, more = drops[:limit], len(drops) > limit
     # Where to go on: the `stop` of the next page of the newest, the `start` of that of the oldest.
     after = page[-1].step + (order == "oldest") if more else None
     causes = _causes(run, history, page)
     table = _causes(run, history, _ends(history), known=causes)
-    settings = reported(run, history.rank)
+    settings = {series: _settings(each) for series, each in scalers(run, history.rank).items()}
     return {
         "run": run.name, "start": history.start, "stop": history.stop,
         "scalers": [_scaler(history, name) | {"settings": settings.get(name)} for name in history.scalers],
@@ -53,12 +55,20 @@ def _loss_scale(run: RunReader, history: History, limit: int, order: Order) -> d
     }  # fmt: skip
 
 
+def _settings(scaler: Scaler) -> dict[str, Any]:
+    """None for what it did not say."""
+    return {
+        "class": None if scaler.name is None else scaler.name[:MOST_LETTERS], "growth_factor": scaler.growth_factor,
+        "backoff_factor": scaler.backoff_factor, "growth_interval": scaler.growth_interval,
+    }  # fmt: skip
+
+
 def _drops(history: History, most: int, *, newest: bool) -> list[Change]:
     return list(islice((each for each in history.changes(newest=newest) if each.skipped or each.fell), most))
 
 
 def _ends(history: History) -> list[Change]:
-    """The newest drops and the oldest: of a long run the ones between are not looked at."""
+    """The newest drops and the oldest: of a long run the ones between are not examined."""
     ends = [each for newest in (False, True) for each in _drops(history, TABLE_DROPS, newest=newest)]
     return list({each.step: each for each in ends}.values())
 
@@ -67,9 +77,9 @@ def _causes(
     run: RunReader, history: History, drops: Iterable[Change], known: dict[int, Cause] | None = None
 ) -> dict[int, Cause]:
     """Step -> cause; of a scale that fell without a skip there is nothing to look for."""
-    found = known or {}
+    causes = known or {}
     return {
-        each.step: found.get(each.step)
+        each.step: causes.get(each.step)
         or (skip_cause.cause_of(run, each.step) if each.skipped else Cause(each.step, "set"))
         for each in drops
     }
@@ -108,17 +118,19 @@ def _before(cause: Cause) -> dict[str, Any]:
 
 
 def _named(run: RunReader, tensor: int) -> dict[str, Any]:
-    facts = extremes.tensor_facts(tensor, run.names().tensors)
-    return {name: facts[name] for name in ("tensor", "label", "fqn", "kind", "index", "module", "dtype", "max_finite")}
+    details = extremes.tensor_details(tensor, run.names().tensors)
+    return {
+        name: details[name] for name in ("tensor", "label", "fqn", "kind", "index", "module", "dtype", "max_finite")
+    }
 
 
 def _layers(run: RunReader, history: History, causes: Iterable[Cause]) -> list[dict[str, Any]]:
-    found: list[Layer] = skip_cause.by_layer(causes)[:MOST_LAYERS]
+    layers: list[Layer] = skip_cause.by_layer(causes)[:MOST_LAYERS]
     level = history.coarse().level
-    amax = skip_cause.largest(run, [each.tensor for each in found], level, history.start, history.stop)
+    amax = skip_cause.largest(run, [each.tensor for each in layers], level, history.start, history.stop)
     return [
         _named(run, each.tensor) | {
             "first": each.first, "overflows": each.overflows, "last_step": each.last_step,
             "amax": amax.get(each.tensor),
-        } for each in found
+        } for each in layers
     ]  # fmt: skip

@@ -1,42 +1,135 @@
 """Routes that remove, copy out and bring in: deletion, pruning, backup, restore. docs/api.md is the contract.
 
-Long work answers with lines of JSON while it goes on; it goes on, too, when nobody listens any more.
+Long work answers with lines of JSON while it goes on; it goes on, too, when nobody listens any more. It has a daemon
+thread of its own, bounded in number, and none of those that serve pages.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
+import threading
 import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import anyio
+import msgspec
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import FileResponse
-from sqlalchemy import URL, Engine
+from fastapi.responses import FileResponse, StreamingResponse
+from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from rangewatch_server.access.audit import note
 from rangewatch_server.core.deadline import limited
-from rangewatch_server.core.errors import ApiError, answers, request_body
+from rangewatch_server.core.errors import ApiError, DatabaseError, answers, request_body
 from rangewatch_server.ingest.announce import announce
 from rangewatch_server.ingest.transaction import Changed
 from rangewatch_server.ingest.writer import Busy
 from rangewatch_server.maintenance.copies.backup import ROOM_BYTES, check_room, snapshot
-from rangewatch_server.maintenance.copies.backup_file import open_backup
+from rangewatch_server.maintenance.copies.backup_file import BadBackup, open_backup
 from rangewatch_server.maintenance.copies.restore import restore
-from rangewatch_server.maintenance.long_work import Places, Told, in_thread, streamed
+from rangewatch_server.maintenance.jobs import Stopped
 from rangewatch_server.maintenance.retention.background import Retention
 from rangewatch_server.maintenance.retention.plan import held_bytes, planned
 from rangewatch_server.maintenance.retention.policy import GB, Action, Policy
 from rangewatch_server.maintenance.retention.prune import described, table_of
 from rangewatch_server.maintenance.retention.runs_delete import mark_deleted
-from rangewatch_server.routes.runs import MAX_ID, answer
-from rangewatch_server.store.engine import DatabaseError
+from rangewatch_server.routes.dependencies import MAX_ID, answer
 
 router = APIRouter()
+
+AGAIN_S = 10  # what a client that finds no place is asked to wait
+
+
+class Places:
+    """At most so many of one kind of work at a time. `what` is said to who comes when all are taken."""
+
+    def __init__(self, count: int, what: str) -> None:
+        self._free = threading.BoundedSemaphore(count)
+        self.what = what
+
+    def take(self) -> None:
+        """Take one, to be given back from whatever thread. Raises `ApiError` 429."""
+        if not self._free.acquire(blocking=False):
+            raise ApiError(429, "busy", f"{self.what}; try again when it is done", AGAIN_S)
+
+    def give_back(self) -> None:
+        """Others may have it."""
+        self._free.release()
+
+
+async def in_thread(work: Callable[[], Result]) -> Result:
+    """What `work` returns or raises. It goes on when nobody waits any more."""
+    future: Future[Result] = Future()
+    future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - the answer: whoever waits raises it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="rangewatch-long-work", daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+def streamed(work: Callable[[OnProgress], None], ended: Callable[[], None]) -> StreamingResponse:
+    """Starts `work` in a thread: what it reports, line by line; then `ended` is called there.
+
+    Lines are `{"line": ...}`, and at last `{"done": true}` or `{"error": ..., "code": ...}`.
+    """
+    lines = _Lines()
+    thread = threading.Thread(target=lines.run, args=(work, ended), name="rangewatch-maintenance", daemon=True)
+    thread.start()
+    return StreamingResponse(lines.body(), media_type="application/x-ndjson")
+
+
+class _Lines:
+    """From the thread to the answer. As many wait as the work reports: a few for each run."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue = asyncio.Queue[dict[str, Any] | None]()
+
+    def run(self, work: Callable[[OnProgress], None], ended: Callable[[], None]) -> None:
+        try:
+            work(lambda line: self._emit({"line": line}))
+            self._emit({"done": True})
+        except Exception as error:  # noqa: BLE001 - reported, and logged where nobody expected it
+            self._emit(_failure(error))
+        finally:
+            ended()
+            self._emit(None)
+
+    def _emit(self, value: dict[str, Any] | None) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, value)
+
+    async def body(self) -> AsyncIterator[bytes]:
+        while (value := await self._queue.get()) is not None:
+            yield msgspec.json.encode(value) + b"\n"
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    """The last line, when it failed."""
+    if isinstance(error, BadBackup):
+        return {"error": str(error), "code": "bad_backup"}
+    if isinstance(error, DatabaseError):
+        return {"error": str(error), "code": "database"}
+    if isinstance(error, Stopped):
+        return {"error": str(error), "code": "stopped"}
+    if isinstance(error, SQLAlchemyError):
+        return {"error": f"the database failed: {str(error).splitlines()[0]}", "code": "database"}
+    logger.error("long work failed", exc_info=error)
+    return {"error": "the server failed; its log says more", "code": "internal"}
+
+
 _LINES = answers(200, "Lines of JSON: what is done, and at last how it ended.", "application/x-ndjson")
 
 Folder = tempfile.TemporaryDirectory[str]
@@ -60,7 +153,7 @@ async def delete_run(run_id: int, request: Request) -> Response:
     state = request.app.state
     server_id: str = state.writer.server_id
     try:
-        work = state.writer.work(lambda engine: _mark_deleted(engine, run_id, server_id), forgets=True)
+        work = state.writer.work(lambda connection: _mark_deleted(connection, run_id, server_id), forgets=True)
         name = await asyncio.wrap_future(work)
     except Busy as error:
         raise ApiError(429, "busy", str(error), 1) from None
@@ -72,12 +165,11 @@ async def delete_run(run_id: int, request: Request) -> Response:
     return answer({"id": run_id, "name": name})
 
 
-def _mark_deleted(engine: Engine, run_id: int, server_id: str) -> str | None:
-    with engine.begin() as connection:
-        name = mark_deleted(connection, run_id)
-        if name is not None:
-            announce(connection, server_id, [(run_id, None)])
-        return name
+def _mark_deleted(connection: Connection, run_id: int, server_id: str) -> str | None:
+    name = mark_deleted(connection, run_id)
+    if name is not None:
+        announce(connection, server_id, [(run_id, None)])
+    return name
 
 
 @router.get("/api/v1/prune")
@@ -190,10 +282,10 @@ async def restore_runs(request: Request, replace: bool = False) -> Response:
         raise
 
 
-def _restore(retention: Retention, folder: Folder, path: Path, replace: bool, reported: Told) -> None:
+def _restore(retention: Retention, folder: Folder, path: Path, replace: bool, reported: OnProgress) -> None:
     with folder, open_backup(path) as file, retention.alone():
-        found = restore(retention.jobs, retention.engines.reader, file, replace, reported, retention.changed)
-        reported(f"{len(found.added)} runs restored, {len(found.skipped)} were there already")
+        restored = restore(retention.jobs, retention.engines.reader, file, replace, reported, retention.changed)
+        reported(f"{len(restored.added)} runs restored, {len(restored.skipped)} were there already")
 
 
 async def _receive(request: Request, path: Path) -> None:
@@ -223,3 +315,9 @@ def _folder(url: URL) -> Folder:
     """A folder of its own, beside a SQLite database; else in the directory for temporary files."""
     beside = Path(url.database or ".").parent if url.get_backend_name() == "sqlite" else None
     return tempfile.TemporaryDirectory(prefix=PREFIX, dir=beside)
+
+
+logger = logging.getLogger("rangewatch.server")
+
+OnProgress = Callable[[str], None]
+Result = TypeVar("Result")

@@ -1,72 +1,60 @@
-"""GET routes, thin: parameters -> queries -> figures -> JSON bytes. docs/api.md is the contract."""
+"""Runs, what people say of them, their tensors and steps. docs/api.md is the contract."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
+from sqlalchemy import Connection
 
-from rangewatch.wire.records import KINDS
-from rangewatch_server.core.deadline import limited
-from rangewatch_server.core.errors import ApiError
-from rangewatch_server.figures.layers import chosen
+from rangewatch_server.access.audit import note
+from rangewatch_server.access.body import decoded, read_body
+from rangewatch_server.core.errors import ApiError, request_body
+from rangewatch_server.figures.name_filter import chosen
 from rangewatch_server.figures.rows import MOST_LISTED
-from rangewatch_server.query.reader import Queries, Reader, RunReader, last_step
-from rangewatch_server.store.batch_checks import MAX_STEP
+from rangewatch_server.ingest.announce import announce
+from rangewatch_server.ingest.transaction import Changed
+from rangewatch_server.ingest.writer import Busy
+from rangewatch_server.query.reader import RunReader, last_step
+from rangewatch_server.routes.dependencies import (
+    ALL_RANKS,
+    MAX_ID,
+    MAX_PATH,
+    RunId,
+    Step,
+    answer,
+    check_tensor,
+    damaged_in,
+    kinds_of,
+    rank_of,
+    ranks_of,
+    reading,
+    reading_run,
+    steps_of,
+)
+from rangewatch_server.rules.batch_rows import rows_of
+from rangewatch_server.store import run_metadata
+from rangewatch_server.store.run_metadata import About, Change
 from rangewatch_server.views import extremes, overview, report, run_list
 from rangewatch_server.views.module_sources import ModuleSources
 
 router = APIRouter()
 
-Step = Annotated[int | None, Query(ge=0, le=MAX_STEP + 1)]
-RunId = int
-MAX_ID = 2**62
-MAX_PATH = 4_096  # letters of a module's path
-ALL_RANKS = "all"
-MAX_DAMAGED = 100  # stored tiles that a reply names; it counts all
-
-
-def as_json(value: Any) -> bytes:
-    """Bytes become base64, and NaN and Inf null."""
-    return msgspec.json.encode(value)
-
-
-def answer(value: Any, status: int = 200) -> Response:
-    """`value` as JSON."""
-    return Response(as_json(value), status, media_type="application/json", headers={"cache-control": "no-store"})
-
-
-@contextmanager
-def reading(request: Request) -> Iterator[Reader]:
-    """One consistent view of the database for one request."""
-    queries: Queries = request.app.state.queries
-    with queries.read() as reader, limited(reader.connection):
-        yield reader
-
-
-@contextmanager
-def reading_run(request: Request, run_id: int) -> Iterator[RunReader]:
-    """The run, or 404; with `incarnation=` in the query as it was before later restarts."""
-    with reading(request) as reader:
-        yield run_of(request, reader, run_id)
-
-
-def run_of(request: Request, reader: Reader, run_id: int) -> RunReader:
-    """As `reading_run`, of a reader that is open."""
-    incarnation = request.query_params.get("incarnation")
-    if incarnation is not None and not (incarnation.isascii() and incarnation.isdecimal() and len(incarnation) <= 9):
-        raise ApiError(422, "bad_parameter", "incarnation must be a whole number from 1")
-    run = reader.run(run_id) if 0 <= run_id < MAX_ID else None
-    if run is None:
-        raise ApiError(404, "unknown_run", f"there is no run {run_id}")
-    if incarnation is not None:
-        run.as_of(int(incarnation))
-    return run
+MAX_BODY_BYTES = 64 << 10
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "maxLength": 200},
+        "tags": {"type": "array", "maxItems": 20, "items": {"type": "string", "minLength": 1, "maxLength": 60}},
+        "note": {"type": "string", "maxLength": 10_000},
+        "archived": {"type": "boolean"},
+    },
+    "additionalProperties": False,
+}  # fmt: skip
 
 
 @router.get("/api/v1/runs")
@@ -77,13 +65,19 @@ def list_runs(
     offset: Annotated[int, Query(ge=0, le=MAX_ID)] = 0,
     q: Annotated[str, Query(max_length=200)] = "",
     archived: bool | None = None,
-    sort: Literal["newest", "oldest", "name", "seen"] = "newest",
+    sort: run_list.Sort = "newest",
+    down: bool = False,
+    state: Annotated[list[str] | None, Query()] = None,
 ) -> Response:
     """Runs a page at a time."""
+    unknown = next((each for each in state or () if each not in run_list.STATES), None)
+    if unknown is not None:
+        raise ApiError(422, "bad_parameter", f"state {unknown[:40]!r} is not one of {', '.join(run_list.STATES)}")
+    wanted = run_list.Listing(limit, before, offset, q, archived, sort, down, tuple(state or ()))
     with reading(request) as reader:
-        found = run_list.page(reader, run_list.Listing(limit, before, offset, q, archived, sort))
+        page = run_list.page(reader, wanted)
     address = request.app.state.settings.address
-    return answer({"now_ns": time.time_ns(), "address": address, **found})
+    return answer({"now_ns": time.time_ns(), "address": address, **page})
 
 
 @router.get("/api/v1/runs/{run_id}")
@@ -91,6 +85,31 @@ def show_run(run_id: RunId, request: Request) -> Response:
     """One run with its ranks and verdict."""
     with reading_run(request, run_id) as run:
         return answer(overview.run_detail(run) | {"now_ns": time.time_ns()})
+
+
+@router.patch("/api/v1/runs/{run_id}", openapi_extra=request_body("application/json", _SCHEMA))
+async def change_run(run_id: int, request: Request) -> Response:
+    """Title, tags, note, archived: what is given is set, what is left out stays."""
+    wanted = decoded(await read_body(request, MAX_BODY_BYTES), Change)
+    state = request.app.state
+    server_id: str = state.writer.server_id
+    note(request, msgspec.json.encode(wanted).decode()[:1_000])
+    try:
+        work = state.writer.work(lambda connection: _changed(connection, run_id, wanted, server_id))
+        about = await asyncio.wrap_future(work) if 0 <= run_id < MAX_ID else None
+    except Busy as error:
+        raise ApiError(429, "busy", str(error), 1) from None
+    if about is None:
+        raise ApiError(404, "unknown_run", f"there is no run {run_id}")
+    state.broker.publish([Changed(run_id, None)])
+    return answer({"id": run_id, "note": about.note} | run_metadata.shown(about))
+
+
+def _changed(connection: Connection, run_id: int, wanted: Change, server_id: str) -> About | None:
+    about = run_metadata.change(connection, run_id, wanted)
+    if about is not None:
+        announce(connection, server_id, [(run_id, None)])
+    return about
 
 
 @router.get("/api/v1/runs/{run_id}/tensors")
@@ -102,8 +121,8 @@ def list_tensors(
         tensors = run.names().tensors
         order = chosen(tensors, kinds_of(kind), q)
         sources = ModuleSources(run)
-        reported = [extremes.tensor_facts(int(each), tensors) | sources.facts(tensors.entries[each]) for each in order]
-        return answer({"tensors": reported})
+        details = [extremes.tensor_details(int(each), tensors) | sources.of(tensors.entries[each]) for each in order]
+        return answer({"tensors": details})
 
 
 @router.get("/api/v1/runs/{run_id}/step")
@@ -118,21 +137,22 @@ def show_step(
     with reading_run(request, run_id) as run:
         if not run.ranks or run.last_step is None or run.first_step is None:
             return answer({"step": None, "rank": None, "observed": False, "frames": [], "ranks": sorted(run.ranks)})
-        at = _rank(run, rank)
+        at = rank_of(run, rank)
         step = step if step is not None else last_step(run.ranks[at]) or 0
         return answer(_step(run, at, step, run.first_step, run.last_step, report_frames) | damaged_in(run))
 
 
 def _step(run: RunReader, rank: int, step: int, first: int, last: int, report_frames: int) -> dict[str, Any]:
-    found = extremes.frames(run, rank, step)
-    bad = extremes.first_bad(found)
+    frames = extremes.frames(run, rank, step)
+    bad = extremes.first_bad(frames)
     return {
         "step": step, "rank": rank, "first_step": first, "last_step": last, "ranks": sorted(run.ranks),
-        "observed": bool(found), "frames": found, "first_nonfinite": bad,
+        "batch": None if (rows := rows_of(run, rank, step)) is None else msgspec.to_builtins(rows),
+        "observed": bool(frames), "frames": frames, "first_nonfinite": bad,
         "previous_nonfinite_step": extremes.nonfinite_step(run, rank, first, step, last=True),
         "next_nonfinite_step": extremes.nonfinite_step(run, rank, step + 1, last + 1, last=False),
-        "report": report.text(run.name, rank, step, found, bad, extremes.other_values(run, rank, step), report_frames),
-    } | extremes.step_facts(run, rank, step)  # fmt: skip
+        "report": report.text(run.name, rank, step, frames, bad, extremes.other_values(run, rank, step), report_frames),
+    } | extremes.step_details(run, rank, step)  # fmt: skip
 
 
 @router.get("/api/v1/runs/{run_id}/locate")
@@ -150,64 +170,14 @@ def locate(
     """The exact place of the worst value in a rectangle."""
     with reading_run(request, run_id) as run:
         low, high = steps_of(run, start, stop)
-        found = (
+        place = (
             extremes.locate(run, ranks_of(run, rank), low, high, _rows(run, tensor, kinds_of(kind), q, module))
             if low < high
             else None
         )
-        if found is None:
+        if place is None:
             raise ApiError(404, "nothing_there", "nothing was observed there")
-        return answer(msgspec.structs.asdict(found) | damaged_in(run))
-
-
-def damaged_in(run: RunReader) -> dict[str, Any]:
-    """What could not be read for this reply, for `meta` or the reply itself; nothing when all could."""
-    found = sorted(run.damage, key=lambda each: (each.level, each.start, each.rank, each.part))
-    shown = [
-        {"rank": each.rank, "part": each.part, "level": each.level}
-        | {"first_step": each.start, "last_step": each.stop - 1}
-        for each in found[:MAX_DAMAGED]
-    ]
-    return {"damaged": shown, "damaged_tiles": len(found)} if found else {}
-
-
-def steps_of(run: RunReader, start: int | None, stop: int | None) -> tuple[int, int]:
-    """The steps asked for, cut to those there are."""
-    first, last = run.first_step or 0, -1 if run.last_step is None else run.last_step
-    low = first if start is None else max(start, first)
-    high = last + 1 if stop is None else min(stop, last + 1)
-    return low, max(high, low)
-
-
-def _rank(run: RunReader, rank: int | None) -> int:
-    if rank is None:
-        return min(run.ranks)
-    if rank not in run.ranks:
-        raise ApiError(404, "unknown_rank", f"run {run.id} has no rank {rank}")
-    return rank
-
-
-def ranks_of(run: RunReader, rank: str) -> list[int]:
-    """The ranks that the text names. Raises `ApiError`."""
-    if rank == ALL_RANKS:
-        return sorted(run.ranks)
-    if not rank.isdecimal() or len(rank) > 9:
-        raise ApiError(422, "bad_parameter", "rank must be a number or all")
-    return [_rank(run, int(rank))]
-
-
-def kinds_of(kinds: list[str] | None) -> tuple[str, ...]:
-    """The kinds asked for, none: all. Raises `ApiError` 422."""
-    unknown = [kind for kind in kinds or [] if kind not in KINDS]
-    if unknown:
-        raise ApiError(422, "bad_parameter", f"kind {unknown[0][:40]!r} is not one of {', '.join(KINDS)}")
-    return tuple(kinds or ())
-
-
-def check_tensor(run: RunReader, tensor: int | None) -> None:
-    """Raises `ApiError` 404 where the run has no such tensor."""
-    if tensor is None or not 0 <= tensor < len(run.names().tensors.entries):
-        raise ApiError(404, "unknown_tensor", f"run {run.id} has no tensor {tensor}")
+        return answer(msgspec.structs.asdict(place) | damaged_in(run))
 
 
 def _rows(run: RunReader, tensor: str, kinds: tuple[str, ...], q: str, module: str) -> Any:

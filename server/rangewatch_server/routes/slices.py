@@ -17,15 +17,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from rangewatch_server.core.deadline import limited
 from rangewatch_server.core.errors import ApiError, answers
-from rangewatch_server.exports import rectangles
-from rangewatch_server.exports import request as slice_request
-from rangewatch_server.exports.rectangles import Rectangle
 from rangewatch_server.figures.base import Grid, label
 from rangewatch_server.numerics.headroom import STATE_NAMES
 from rangewatch_server.query.reader import Queries, RunReader
 from rangewatch_server.query.slices import Cache
-from rangewatch_server.routes.runs import RunId, Step, answer, reading_run
+from rangewatch_server.routes.dependencies import RunId, Step, answer, reading_run
 from rangewatch_server.store.names import Tensors
+from rangewatch_server.views.exports import rectangles
+from rangewatch_server.views.exports.rectangles import Asked, Rectangle, resolve
 
 router = APIRouter()
 Array = NDArray[Any]
@@ -60,16 +59,16 @@ def show_slice(
     format: Literal["json", "csv", "parquet", "arrow"] = "json",
 ) -> Response:
     """Any two of step, tensor and rank, the third fixed or merged."""
-    asked = slice_request.Asked(
+    asked = Asked(
         axes=axes, statistics=statistic or ["amax"], rank=rank, tensor=tensor, kinds=kind or [], q=q, step=step,
         start=start, stop=stop, columns=columns, is_export=format != "json",
     )  # fmt: skip
     with reading_run(request, run_id) as run:
-        rectangle = slice_request.resolve(run, asked)
+        rectangle = resolve(run, asked)
         if format == "json":
             return answer(_matrices(run, rectangle))
-        facts, tensors = _facts(run, rectangle), run.names().tensors
-    return Export(_file(_own(request), run_id, rectangle, tensors, facts, format), format, run_id, rectangle)
+        details, tensors = _details(run, rectangle), run.names().tensors
+    return Export(_file(_own(request), run_id, rectangle, tensors, details, format), format, run_id, rectangle)
 
 
 def _matrices(run: RunReader, rectangle: Rectangle) -> dict[str, Any]:
@@ -78,7 +77,7 @@ def _matrices(run: RunReader, rectangle: Rectangle) -> dict[str, Any]:
         name: _matrix([part.columns[name] for part in parts], rectangle).tolist() for name in rectangle.statistics
     }
     states = _matrix([part.state for part in parts], rectangle).tolist()
-    return _facts(run, rectangle) | _axes(rectangle, run.names().tensors) | {
+    return _details(run, rectangle) | _axes(rectangle, run.names().tensors) | {
         "values": values, "states": states, "state_names": STATE_NAMES,
     }  # fmt: skip
 
@@ -93,19 +92,19 @@ def _matrix(parts: list[Array], rectangle: Rectangle) -> Array:
 
 
 def _axes(rectangle: Rectangle, tensors: Tensors) -> dict[str, Any]:
-    found: dict[str, dict[str, Any]] = {}
+    axes: dict[str, dict[str, Any]] = {}
     if "rank" in rectangle.axes:
-        found["rows"] = {"axis": "rank", "ranks": [group[0] for group in rectangle.groups]}
+        axes["rows"] = {"axis": "rank", "ranks": [group[0] for group in rectangle.groups]}
     if "step" in rectangle.axes:
-        found["columns"] = {"axis": "step", "steps": rectangle.column_starts(rectangle.cut)[0].tolist()}
+        axes["columns"] = {"axis": "step", "steps": rectangle.column_starts(rectangle.cut)[0].tolist()}
     if "tensor" in rectangle.axes:
         labels = [label(tensors.entries[each]) for each in rectangle.order]
         named = {"axis": "tensor", "tensors": rectangle.order.tolist(), "labels": labels}
-        found["columns" if "rows" in found else "rows"] = named
-    return found
+        axes["columns" if "rows" in axes else "rows"] = named
+    return axes
 
 
-def _facts(run: RunReader, rectangle: Rectangle) -> dict[str, Any]:
+def _details(run: RunReader, rectangle: Rectangle) -> dict[str, Any]:
     """What was read, and what of it is merged."""
     cut = rectangle.cut
     per = cut.per if "step" in rectangle.axes else cut.stop - cut.start
@@ -141,7 +140,7 @@ def _own(request: Request) -> Queries:
 
 
 def _file(
-    queries: Queries, run_id: int, rectangle: Rectangle, tensors: Tensors, facts: dict[str, Any], format_name: str
+    queries: Queries, run_id: int, rectangle: Rectangle, tensors: Tensors, details: dict[str, Any], format_name: str
 ) -> Iterator[bytes]:
     """The file's bytes. Each piece has a transaction of its own, over before any of it is sent.
 
@@ -149,9 +148,9 @@ def _file(
     PostgreSQL's rows be cleaned, and a client that reads slowly would keep both growing. Steps that have passed change
     only when rows come late.
     """
-    from rangewatch_server.exports import files
+    from rangewatch_server.views.exports import files
 
-    about = {f"rangewatch.{name}": str(value) for name, value in facts.items() if name != "merged"}
+    about = {f"rangewatch.{name}": str(value) for name, value in details.items() if name != "merged"}
     table = files.Table(rectangle, tensors.entries, about)
     encoder = files.encoder(format_name, table.schema)
 

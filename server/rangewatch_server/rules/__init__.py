@@ -1,6 +1,7 @@
-"""Shelf 4: what can be wrong with a run. Each rule is one file; its name, thresholds and words make docs/diagnosis.md.
+"""Shelf 4: what can be wrong with a run. Each rule is one file with all that is its own: name, severity, title and text
+of docs/diagnosis.md, thresholds with the presets' values, what it explains, pages it links to, and remedies.
 
-To add one is its file and one line here.
+To add one is its file and an entry here; `python -m tests.faults.make_docs` then makes docs/diagnosis.md anew.
 
 Evidence is read once for all rules, through `query`. Trends use the last 256 single steps of all ranks merged and ask
 single ranks only for what was seen there; the whole run is searched at a coarse level first. A finding whose rule
@@ -9,19 +10,36 @@ another finding's rule `explains`, of the same rank and not earlier, is shown as
 
 from __future__ import annotations
 
-from rangewatch_server.rules.activations import attention_logits, dead_activation, headroom_trend, saturated_activation
+from rangewatch_server.rules.activations import (
+    attention_logits,
+    dead_activation,
+    headroom_trend,
+    outlier_batch,
+    saturated_activation,
+)
 from rangewatch_server.rules.gradients import (
+    adam_moments,
     exploding_gradient,
     gradient_underflow,
+    kept_gradients,
     unchanged_weights,
     underflow_rising,
     update_ratio,
     vanishing_gradient,
 )
-from rangewatch_server.rules.loss import loss_plateau, loss_spike
-from rangewatch_server.rules.loss_scale import collapse, growing_past_use, never_grows
-from rangewatch_server.rules.machine import data_bound, gpu_health, hang, out_of_memory, rank_died, straggler
-from rangewatch_server.rules.nonfinite import first_nonfinite, loss_nonfinite
+from rangewatch_server.rules.importance import label_of
+from rangewatch_server.rules.loss import loss_plateau, loss_spike, loss_stuck, short_spike
+from rangewatch_server.rules.loss_scale import collapse, growing_past_use, never_grows, unexplained_skip
+from rangewatch_server.rules.machine import (
+    data_bound,
+    gpu_health,
+    hang,
+    out_of_memory,
+    rank_died,
+    rank_failed,
+    straggler,
+)
+from rangewatch_server.rules.nonfinite import first_nonfinite, inf_by_design, loss_nonfinite
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
 
@@ -30,28 +48,43 @@ ALL: tuple[Rule, ...] = (
     collapse.RULE,
     never_grows.RULE,
     growing_past_use.RULE,
+    unexplained_skip.RULE,
     gradient_underflow.RULE,
     mismatch.RULE,
     rank_died.RULE,
+    rank_failed.RULE,
     out_of_memory.RULE,
     hang.RULE,
     gpu_health.RULE,
     straggler.RULE,
     data_bound.RULE,
+    outlier_batch.RULE,
     headroom_trend.RULE,
     underflow_rising.RULE,
     exploding_gradient.RULE,
+    kept_gradients.RULE,
     vanishing_gradient.RULE,
     update_ratio.RULE,
+    adam_moments.RULE,
     unchanged_weights.RULE,
     dead_activation.RULE,
     saturated_activation.RULE,
     attention_logits.RULE,
     loss_nonfinite.RULE,
     loss_spike.RULE,
+    loss_stuck.RULE,
+    short_spike.RULE,
     loss_plateau.RULE,
+    inf_by_design.RULE,
 )
 
 BY_NAME = {rule.name: rule for rule in ALL}
 
-__all__ = ["ALL", "BY_NAME", "Finding", "Remedy", "Rule", "Threshold"]
+
+def label(finding: Finding) -> str:
+    """What it is called in a few words, wherever it is shown."""
+    rule = BY_NAME.get(finding.rule)
+    return label_of(finding, None if rule is None else rule.title)
+
+
+__all__ = ["ALL", "BY_NAME", "Finding", "Remedy", "Rule", "Threshold", "label"]

@@ -1,13 +1,16 @@
 """What is wrong with a run: every rule over its evidence, findings that explain others joined with them.
 
 A pure function of what is stored: asked again it says the same, however often it was asked before. But for a
-hang, which is told only while it lasts.
+hang, which is reported only while it lasts.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -17,6 +20,7 @@ from rangewatch_server.core.deadline import TimeLimitReached
 from rangewatch_server.query.reader import RunReader
 from rangewatch_server.rules import Finding, Rule
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.importance import importance
 from rangewatch_server.rules.rule import SEVERITIES
 
 logger = logging.getLogger("rangewatch.server")
@@ -29,9 +33,21 @@ OF_ONE_RANK = frozenset({"replica_mismatch"})
 which none is known to be right, explain nothing.
 """
 
+AFTER = 64
+"""Steps after what recovered in which it explains others: what begins later is of its own."""
+
+NONFINITE = frozenset({"first_nonfinite", "loss_nonfinite"})
+"""Rules whose findings explain only what had not begun before them, by its own `since_step`."""
+
+SLACK = 8
+"""Steps by which that may be too early: it is read from columns of so many."""
+
+CONTAINED = "contained"
+"""Subject of a finding on Inf that went nowhere."""
+
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """Steps [start, stop) that were looked at, and what was found, most important first.
+    """Steps [start, stop) that were examined, and what was found, most important first.
 
     `failed`: rules that could not be applied, with the reason: what they would have found is unknown.
     """
@@ -42,73 +58,192 @@ class Diagnosis(msgspec.Struct, frozen=True):
     failed: dict[str, str]
 
 
+AIM_S = 0.15
+"""Of processor time for all rules, each time that a live run is examined, in the mean."""
+
+DEAR_S = 0.05
+"""A rule that takes less is always applied."""
+
+LEAST_SHARE = 1 / 3
+"""Of the aim that is left to dear rules, however much the others take."""
+
+
+class RulePace:
+    """Which rules are due, where a live run is examined again and again: dear ones as often as the aim allows.
+
+    Of a thousand ranks some rules read each rank's own records. What they found stands until they are applied again.
+    """
+
+    def __init__(self) -> None:
+        self._spent_s: dict[str, float] = {}
+        """By rule that has been applied, the last time."""
+        self._findings: dict[str, tuple[Finding, ...]] = {}
+        self._order: list[str] = []
+        """Dear rules, the one that has waited longest first."""
+        self._saved_s = 0.0
+        self._thresholds: Any = None
+
+    def due(self, chosen: Sequence[Rule], thresholds: Any) -> set[str]:
+        """Names of the rules that are to be applied now: all the first time, and when they are set otherwise."""
+        names = [rule.name for rule in chosen]
+        if not self._spent_s or thresholds != self._thresholds:
+            self._thresholds, self._order, self._saved_s = thresholds, [], 0.0
+            return set(names)
+        dear = [name for name in names if self._spent_s.get(name, 0.0) >= DEAR_S]
+        cheap_s = sum(self._spent_s.get(name, 0.0) for name in names if name not in dear)
+        self._order = [name for name in self._order if name in dear]
+        self._order += [name for name in dear if name not in self._order]
+        self._saved_s += max(AIM_S - cheap_s, LEAST_SHARE * AIM_S)
+        due = set(names) - set(dear)
+        while self._order and self._spent_s[self._order[0]] <= self._saved_s:
+            name = self._order.pop(0)
+            self._saved_s -= self._spent_s[name]
+            due.add(name)
+        return due
+
+    def standing(self, rule: Rule) -> tuple[Finding, ...]:
+        """What it found when it was applied last."""
+        return self._findings.get(rule.name, ())
+
+    def applied(self, rule: Rule, findings: Sequence[Finding], spent_s: float) -> None:
+        """It was, and took so much processor time."""
+        self._findings[rule.name], self._spent_s[rule.name] = tuple(findings), spent_s
+
+
 def diagnose(
     run: RunReader, stop: int | None = None, thresholds: Mapping[str, Mapping[str, Any]] | None = None,
-    chosen: Sequence[Rule] = rules.ALL,
+    chosen: Sequence[Rule] = rules.ALL, pace: RulePace | None = None,
 ) -> Diagnosis:  # fmt: skip
     """Apply the rules to the steps before `stop`. `thresholds`: rule -> name -> value, where not the default; with
-    `enabled` False the rule is left out.
+    `enabled` False the rule is left out. `pace`: of a live run, which of them are due.
 
     A rule that raises is left out and named; a reached time limit is raised.
     """
     evidence = Evidence(run, stop)
-    found: list[Finding] = []
+    due = set() if pace is None else pace.due(chosen, thresholds)
+    findings: list[Finding] = []
     failed: dict[str, str] = {}
     for rule in chosen:
         given = (thresholds or {}).get(rule.name, {})
         if given.get("enabled") is False:
             continue
+        if pace is not None and rule.name not in due:
+            findings += pace.standing(rule)
+            continue
+        began_s = time.thread_time()
         try:
-            found += _of_rule(rule, evidence, given)
+            found = [
+                msgspec.structs.replace(
+                    each, rule=rule.name, severity=each.severity or rule.severity, links=rule.links(run.id, each)
+                )
+                for each in islice(rule.check(evidence, rule.limits(given)), MOST_FINDINGS)
+            ]
+            findings += found
+            if pace is not None:
+                pace.applied(rule, found, time.thread_time() - began_s)
         except TimeLimitReached:
             raise
         except Exception as error:
             logger.exception("rule %s failed on run %d", rule.name, run.id)
             failed[rule.name] = f"{type(error).__name__}: {error}"
     explained = {rule.name: frozenset(rule.explains) for rule in chosen}
-    return Diagnosis(evidence.start, evidence.stop, tuple(joined(found, explained)), failed)
+    led_to = {rule.name: frozenset(rule.leads_to) for rule in chosen}
+    return Diagnosis(evidence.start, evidence.stop, tuple(joined(findings, explained, led_to)), failed)
 
 
-def _of_rule(rule: Rule, evidence: Evidence, given: Mapping[str, Any]) -> list[Finding]:
-    found: list[Finding] = []
-    for each in rule.check(evidence, rule.limits(given)):
-        links, severity = rule.links(evidence.run.id, each), each.severity or rule.severity
-        found.append(msgspec.structs.replace(each, rule=rule.name, severity=severity, links=links))
-        if len(found) == MOST_FINDINGS:
-            break
-    return found
-
-
-def joined(found: Sequence[Finding], explained: Mapping[str, frozenset[str]]) -> list[Finding]:
+def joined(
+    findings: Sequence[Finding], explained: Mapping[str, frozenset[str]],
+    led_to: Mapping[str, frozenset[str]] = MappingProxyType({}),
+) -> list[Finding]:  # fmt: skip
     """Findings without those that another one explains, which are named in it; most important first.
 
-    `explained`: rule -> the rules whose findings are consequences of its own.
+    `explained`: rule -> the rules whose findings are consequences of its own. `led_to`: rule -> those whose findings
+    follow from its own, and weigh more: they stay, right behind their root, which names them. What was said first, such
+    as by an alert, so is first at the end of the run.
     """
-    order = sorted(found, key=_importance)
+    order = sorted(findings, key=_order)
     causes = {
         place: cause for place, each in enumerate(order) if (cause := _cause(order, place, each, explained)) is not None
     }
-    return [
+    left = [
         msgspec.structs.replace(each, consequences=each.consequences + _consequences(order, causes, place))
         for place, each in enumerate(order)
         if place not in causes
     ]
+    return _roots_first(left, led_to)
 
 
-def _cause(order: Sequence[Finding], place: int, found: Finding, explained: Mapping[str, frozenset[str]]) -> int | None:
+def _roots_first(order: Sequence[Finding], led_to: Mapping[str, frozenset[str]]) -> list[Finding]:
+    """Each root right before the first of what it led to."""
+    root_of: dict[int, int] = {}
+    for place, each in enumerate(order):
+        leading = [at for at, other in enumerate(order) if _leads_to(other, each, led_to)]
+        if leading:
+            root_of[place] = leading[0]
+    root_of = {place: _root(root_of, at) for place, at in root_of.items()}
+    rooted: list[Finding] = []
+    emitted: set[int] = set()
+    for place, each in enumerate(order):
+        at = root_of.get(place)
+        if at is None:
+            rooted += [each] if place not in root_of.values() else []
+            continue
+        root = order[at]
+        if at not in emitted:
+            emitted.add(at)
+            led = [order[other] for other, its_root in root_of.items() if its_root == at]
+            named = tuple(text for one in led for text in (one.summary, *one.consequences))
+            rooted.append(msgspec.structs.replace(root, consequences=named + root.consequences))
+        text = f"It follows from what had begun before: {root.summary}"
+        rooted.append(msgspec.structs.replace(each, evidence=(*each.evidence, text)))
+    return rooted
+
+
+def _leads_to(root: Finding, finding: Finding, led_to: Mapping[str, frozenset[str]]) -> bool:
+    """Whether `finding` is of a rule that the root's leads to, began when the root could be seen already and lasted, is
+    of no other rank, and does not show a cause of its own.
+    """
+    if finding.rule not in led_to.get(root.rule, ()) or root.step is None or finding.step is None:
+        return False
+    is_worse = SEVERITIES.index(finding.severity) < SEVERITIES.index(root.severity)
+    seen = int(root.facts.get("seen_step", root.step)) if is_worse else root.step
+    is_later = _begin(finding, finding.step) > seen
+    of_another = finding.rank is not None and root.rank is not None and finding.rank != root.rank
+    is_over = bool(root.facts.get("is_over", False))
+    return is_later and not of_another and not is_over and bool(finding.facts.get("of_magnitude", True))
+
+
+def _cause(
+    order: Sequence[Finding], place: int, finding: Finding, explained: Mapping[str, frozenset[str]]
+) -> int | None:
     """Place of the first finding that explains this one."""
     return next(
-        (at for at, other in enumerate(order) if at != place and _explains(other, found, explained[other.rule])), None
+        (at for at, other in enumerate(order) if at != place and _explains(other, finding, explained[other.rule])), None
     )
 
 
-def _explains(cause: Finding, found: Finding, consequences: frozenset[str]) -> bool:
-    """Whether `found` is of a rule that the cause's explains, no worse, not earlier, and not of another rank."""
-    is_earlier = found.step is not None and cause.step is not None and found.step < _begin(cause, cause.step)
-    of_another = found.rank is not None and cause.rank is not None and found.rank != cause.rank
+def _explains(cause: Finding, finding: Finding, consequences: frozenset[str]) -> bool:
+    """Whether `finding` is of a rule that the cause's explains, no worse, not earlier, and not of another rank.
+
+    What nothing took over explains nothing.
+    """
+    is_earlier = finding.step is not None and cause.step is not None and finding.step < _begin(cause, cause.step)
+    of_another = finding.rank is not None and cause.rank is not None and finding.rank != cause.rank
     of_none = cause.rule in OF_ONE_RANK and cause.rank is None
-    is_worse = SEVERITIES.index(found.severity) < SEVERITIES.index(cause.severity)
-    return found.rule in consequences and not (is_worse or is_earlier or of_another or of_none)
+    is_worse = SEVERITIES.index(finding.severity) < SEVERITIES.index(cause.severity)
+    is_contained = cause.subject == CONTAINED
+    if cause.rule in NONFINITE and finding.rule in consequences and not is_earlier:
+        is_earlier = _is_apart(cause, finding)
+    return finding.rule in consequences and not (is_worse or is_earlier or of_another or of_none or is_contained)
+
+
+def _is_apart(cause: Finding, finding: Finding) -> bool:
+    """Whether it had begun before the cause, or long after that was over."""
+    begun = finding.facts.get("since_step", finding.step)
+    over = cause.facts.get("recovered_step")
+    if begun is None or cause.step is None:
+        return False
+    return begun < _begin(cause, cause.step) - SLACK or (over is not None and begun > over + AFTER)
 
 
 def _begin(cause: Finding, step: int) -> int:
@@ -127,8 +262,6 @@ def _root(causes: Mapping[int, int], at: int) -> int:
     return at
 
 
-def _importance(found: Finding) -> tuple[int, int, str, int, str]:
-    """Sorts by severity, then what was first; the rest makes the order the same each time."""
-    step = found.step if found.step is not None else 2**63
-    rank = found.rank if found.rank is not None else -1
-    return SEVERITIES.index(found.severity), step, found.rule, rank, found.subject
+def _order(finding: Finding) -> tuple[tuple[bool, int, int, int, str], int, str]:
+    """Sorts by importance; the rest makes the order the same each time."""
+    return importance(finding), -1 if finding.rank is None else finding.rank, finding.subject

@@ -8,24 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.wire.records import KINDS, RankInfo
+from rangewatch.wire.events import Details
+from rangewatch.wire.records import KINDS, MOMENTS, RankInfo
 from rangewatch_server.core import deadline
-from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, SUMMARY, level_for
+from rangewatch_server.query.events import StoredEvent
+from rangewatch_server.query.inf_by_design import FIRST_STEPS
 from rangewatch_server.query.reader import RunReader, last_step
 from rangewatch_server.rules.loss_scale.history import History
 from rangewatch_server.store.names import Tensors
 
 Array = NDArray[Any]
+D = TypeVar("D", bound=Details)
 
 FORWARD = ("output", "input", "weight")
 BACKWARD = ("grad_output", "grad")
-OPTIMIZER = ("reduced_grad", "update")
+OPTIMIZER = ("reduced_grad", "update", *MOMENTS)
 
 WINDOW = 256
 """Steps that trends are judged by, up to the last: four tiles of a rank."""
@@ -36,8 +40,11 @@ SCAN_COLUMNS = 512
 FAR_STEPS = 64
 """A rank that is so many steps behind the first was left there: the others are not judged by what it lacks."""
 
+MANY_RANKS = 16
+"""Of more it is asked of all together first whether any is concerned."""
+
 MOST_EVENTS = 5_000
-"""Of one kind that rules look at: their JSON is decoded for each look."""
+"""Of one kind that rules look at."""
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -53,26 +60,17 @@ class Window(msgspec.Struct, frozen=True):
         return np.arange(self.start, self.stop)
 
 
-class Event(msgspec.Struct, frozen=True):
-    """Something that a rank, or its watcher, told."""
-
-    rank: int
-    step: int
-    kind: str
-    message: str
-    data: dict[str, Any]
-
-
 class Evidence:
     """A run's steps [start, stop). Default: from its first to behind the last step of any rank."""
 
     def __init__(self, run: RunReader, stop: int | None = None, start: int | None = None) -> None:
-        self.run = run
+        is_early = start is None and stop is not None and stop < (run.first_step or 0) + FIRST_STEPS
+        self.run = run.known_before(stop) if is_early and stop is not None else run
         end = 0 if run.last_step is None else run.last_step + 1
         self.start = (run.first_step or 0) if start is None else start
         self.stop = end if stop is None else max(self.start, min(stop, end))
         self.is_newest = self.stop >= end
-        """Whether it is the run as it is now: what is told of the step in progress, as its end is, belongs to it."""
+        """Whether it is the run as it is now: what is known of the step in progress, as its end is, belongs to it."""
         self._kept: dict[Any, Any] = {}
 
     @cached_property
@@ -96,12 +94,12 @@ class Evidence:
 
     @cached_property
     def loss_scales(self) -> History:
-        """The loss scale up to the last step that all ranks told."""
+        """The loss scale up to the last step that all ranks reported."""
         return History(self.run, self.start, self.whole_stop)
 
     @cached_property
     def whole_stop(self) -> int:
-        """Behind the last step that all ranks have told, but for those that were left behind."""
+        """Behind the last step that all ranks have reported, but for those that were left behind."""
         ends = [1 + step for rank in self.ranks if (step := last_step(self.run.ranks[rank])) is not None]
         near = [min(end, self.stop) for end in ends if end > self.stop - FAR_STEPS]
         return min(near, default=self.stop)
@@ -109,7 +107,7 @@ class Evidence:
     def window(
         self, wanted: Sequence[str], steps: int = WINDOW, stop: int | None = None, rank: int | None = None
     ) -> Window:
-        """The last `steps` single steps before `stop` (default: those that all ranks told): of one rank, or all merged.
+        """The last `steps` single steps before `stop` (default: that all ranks reported): of one rank, or all merged.
 
         A statistic that the run has not is left out.
         """
@@ -136,7 +134,7 @@ class Evidence:
         return {name: np.asarray(block.columns[name][0], np.float64) for name in names}
 
     def series(self, name: str, start: int | None = None, stop: int | None = None, rank: int | None = None) -> Array:
-        """(n,) values of the single steps; NaN where a step has none. Of all ranks the mean of those that told one."""
+        """(n,) values of the single steps; NaN where a step has none. Of all ranks: the mean where reported."""
         low = max(self.start, self.whole_stop - WINDOW) if start is None else max(self.start, start)
         high = self.whole_stop if stop is None else stop
         return self._once(("series", name, low, high, rank), lambda: self._series(name, low, high, rank))
@@ -147,22 +145,45 @@ class Evidence:
             return np.full(max(0, stop - start), np.nan)
         rows = np.array([names.series[name]])
         ranks = list(self.ranks) if rank is None else [rank]
-        found = self.run.slice(SERIES_PART, ranks, 0, start, stop, ("count", "nonfinite_count", "sum"), rows)
-        count, bad, total = (found.columns[each][0] for each in ("count", "nonfinite_count", "sum"))
+        block = self.run.slice(SERIES_PART, ranks, 0, start, stop, ("count", "nonfinite_count", "sum"), rows)
+        count, bad, total = (block.columns[each][0] for each in ("count", "nonfinite_count", "sum"))
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = total / (count - bad)
-        if (bad > 0).any():  # ranks are not kept merged of the last values: they are read where they are needed only
-            last = self.run.slice(SERIES_PART, ranks, 0, start, stop, ("count", "last"), rows).columns["last"][0]
-            mean = np.where(bad > 0, last, mean)
+        if (bad > 0).any():
+            mean = np.where(bad > 0, self._bad_values(rows, ranks, start, stop, bad > 0), mean)
         return np.where(count > 0, mean, np.nan)
 
+    def _bad_values(self, rows: Array, ranks: Sequence[int], start: int, stop: int, is_bad: Array) -> Array:
+        """(n,) at each bad step the value, NaN or Inf, of the first rank that has one there.
+
+        Ranks are not kept merged of the last values, and are read one by one until all are known: a loss that is bad on
+        one is, as a rule, bad on the first.
+        """
+        values = np.full(stop - start, np.nan)
+        for rank in ranks:
+            if not is_bad.any():
+                break
+            block = self.run.slice(SERIES_PART, [rank], 0, start, stop, ("count", "nonfinite_count", "last"), rows)
+            has = is_bad & (block.columns["nonfinite_count"][0] > 0)
+            values[has], is_bad = block.columns["last"][0][has], is_bad & ~has
+        return values
+
+    def largest(self, name: str, start: int, stop: int) -> Array:
+        """(n,) the largest value of any rank at each single step; -Inf where none reported one, NaN not counted."""
+        names, low = self.run.names(), max(self.start, start)
+        if name not in names.series or low >= stop:
+            return np.full(max(0, stop - low), -np.inf)
+        rows = np.array([names.series[name]])
+        block = self.run.slice(SERIES_PART, list(self.ranks), 0, low, stop, ("max",), rows)
+        return np.asarray(block.columns["max"][0], np.float64)
+
     def has_series(self, name: str) -> bool:
-        """Whether any rank told it."""
+        """Whether any rank reported it."""
         return name in self.run.names().series
 
     @cached_property
     def reported_stop(self) -> int:
-        """Behind the last step that every rank has told, those left behind too: what comes later is of later steps."""
+        """Behind the last step of every rank's reports, those left behind too: what comes later is of later steps."""
         ends = [last_step(self.run.ranks[rank]) for rank in self.ranks]
         return min((self.start if end is None else min(end + 1, self.stop) for end in ends), default=self.start)
 
@@ -175,9 +196,11 @@ class Evidence:
         if start >= stop or not self.ranks:
             return
         deadline.check()
+        if len(self.ranks) > MANY_RANKS and not self._has_bad(kinds, level, start, stop):
+            return
         block = self.run.by_rank(self.ranks, level, start, stop, ("nan_count", "inf_count"))
-        found = (block.columns["nan_count"] + block.columns["inf_count"]).reshape(len(self.ranks), len(KINDS), -1)
-        bad = found[:, kinds].sum(axis=1) > 0
+        nonfinite = (block.columns["nan_count"] + block.columns["inf_count"]).reshape(len(self.ranks), len(KINDS), -1)
+        bad = nonfinite[:, kinds].sum(axis=1) > 0
         for column in np.flatnonzero(bad.any(axis=0)):
             at = block.first + int(column)
             if level == 0:
@@ -186,24 +209,35 @@ class Evidence:
                 low, high = max(start, at * FANOUT**level), min(stop, (at + 1) * FANOUT**level)
                 yield from self._bad_steps(kinds, level - 1, low, high)
 
-    def events(self, *kinds: str) -> list[Event]:
+    def _has_bad(self, kinds: list[int], level: int, start: int, stop: int) -> bool:
+        """Whether any rank held any: all of them are kept merged."""
+        wanted = ("nan_count", "inf_count")
+        block = self.run.slice(SUMMARY, list(self.ranks), level, start, stop, wanted, np.array(sorted(kinds)))
+        return bool((block.columns["nan_count"] + block.columns["inf_count"] > 0).any())
+
+    def events(self, *kinds: str) -> list[StoredEvent]:
         """Events of these kinds of all processes, by step and rank; of the run as it was, those before `stop`.
 
         Of each kind the newest `MOST_EVENTS`: whoever may send can send any number.
         """
         return self._once(("events", kinds), lambda: self._events(kinds))
 
-    def _events(self, kinds: tuple[str, ...]) -> list[Event]:
-        ids = {row.id: (rank, row.ordinal) for rank, each in self.run.ranks.items() for row in each.rows}
+    def details(self, kind: type[D]) -> list[tuple[StoredEvent, D]]:
+        """The same of one kind with what its events hold; those that cannot be read are left out."""
+        return self._once(("details", kind), lambda: self._details(kind))
+
+    def _details(self, kind: type[D]) -> list[tuple[StoredEvent, D]]:
+        events = self.events(kind.KIND)
+        read = {data: event.read(kind) for data, event in {event.data: event for event in events}.items()}
+        return [(event, known) for event in events if (known := read[event.data]) is not None]
+
+    def _events(self, kinds: tuple[str, ...]) -> list[StoredEvent]:
+        ordinals = {row.id: row.ordinal for each in self.run.ranks.values() for row in each.rows}
         before = None if self.is_newest else self.stop
         reported = [row for kind in kinds for row in self.run.events(kind, MOST_EVENTS, before=before)]
         # Numbers are given as messages arrive: of one process they are in its order, of several they say nothing.
-        rows = sorted(
-            (row for row in reported if row.stream_id in ids), key=lambda row: (row.step, ids[row.stream_id], row.id)
-        )
-        return [
-            Event(ids[row.stream_id][0], row.step, row.kind, row.message, msgspec.json.decode(row.data)) for row in rows
-        ]
+        known = (event for event in reported if event.stream_id in ordinals)
+        return sorted(known, key=lambda event: (event.step, event.rank, ordinals[event.stream_id], event.id))
 
     def _once(self, key: Any, read: Any) -> Any:
         if key not in self._kept:

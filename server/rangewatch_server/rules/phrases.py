@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rangewatch.wire.records import TensorEntry
 
 _KINDS = {
@@ -12,6 +14,9 @@ _KINDS = {
     "weight": "the weight {}",
     "reduced_grad": "the reduced gradient of {}",
     "update": "the update of {}",
+    "exp_avg": "the first moment (exp_avg) of {}",
+    "exp_avg_sq": "the second moment (exp_avg_sq) of {}",
+    "momentum_buffer": "the momentum of {}",
 }
 
 
@@ -30,6 +35,28 @@ def listed(entries: list[TensorEntry], most: int = 4) -> str:
     """The first few by name, and how many more there are."""
     names = ", ".join(the(entry) for entry in entries[:most])
     return names if len(entries) <= most else f"{names} and {len(entries) - most} more"
+
+
+CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
+"""Classes that hold others of the same class, and whose forward is torch's own."""
+
+
+def module_path(entries: Sequence[TensorEntry], fqn: str) -> str:
+    """The path of the module that a tensor of this name is of; "" is the model itself.
+
+    A value that was watched with `detect_overflow` is no module: it is of the one in whose forward it stands. That is
+    "blocks.0" of "blocks.0 scores", and the model of "scores" where the model's own forward watches it, or none that
+    is known.
+    """
+    own = next((each for each in entries if each.fqn == fqn and each.kind == "output"), None)
+    if own is None or any(each.fqn.startswith(f"{fqn}.") for each in entries):
+        return fqn
+    head, space, _ = fqn.partition(" ")
+    if space:
+        return head if any(each.fqn == head or each.fqn.startswith(f"{head}.") for each in entries) else ""
+    root = next((each.module for each in entries if each.fqn == "" and each.kind == "output"), None)
+    is_of_root = own.module == "Value" or (own.module == root and root not in CONTAINERS)
+    return "" if is_of_root else fqn
 
 
 def module_code(fqn: str) -> str:

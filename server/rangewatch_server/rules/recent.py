@@ -23,7 +23,7 @@ SQUARES = ("call_count", "full_numel", "amax", "sum_sq")
 """Those with the sum of squares, of which they are not: it is read from a few ranks."""
 
 FEW_RANKS = 8
-"""So many, the lowest: a root mean square is told by some of the ranks as well."""
+"""So many, the lowest: a root mean square is reported by some of the ranks as well."""
 
 LEVEL, GROUPS = 2, 64
 """The full set is taken once in 100 steps on a CPU: it is read in groups of 64 steps, the last 4,096."""
@@ -60,17 +60,19 @@ def recent(evidence: Evidence) -> Recent:
     return Recent(window.steps, observed, observed & ~bad & (amax == 0), bad, bits)
 
 
-def unscaled(evidence: Evidence, found: Recent) -> Array:
+def unscaled(evidence: Evidence, points: Recent) -> Array:
     """(t, n) `bits` with the loss scale taken out of the kinds that it multiplies; NaN where it is not known."""
     if not evidence.is_loss_scaled:
-        return found.bits
-    scale = evidence.series("loss_scale", int(found.steps[0]), int(found.steps[-1]) + 1) if len(found.steps) else None
+        return points.bits
+    scale = (
+        evidence.series("loss_scale", int(points.steps[0]), int(points.steps[-1]) + 1) if len(points.steps) else None
+    )
     if scale is None:
-        return found.bits
+        return points.bits
     with np.errstate(invalid="ignore", divide="ignore"):
         shift = np.log2(scale)
     is_scaled = np.isin(evidence.tensors.kind_rows, rows_of(BACKWARD))
-    return np.where(is_scaled[:, None], found.bits - shift, found.bits)
+    return np.where(is_scaled[:, None], points.bits - shift, points.bits)
 
 
 def rows_of(kinds: tuple[str, ...]) -> list[int]:
@@ -114,12 +116,12 @@ def history(evidence: Evidence, tensors: Array, wanted: tuple[str, ...] = COUNTS
     names = tuple(name for name in wanted if name in evidence.run.names().fill[RANGES])
     ranks = evidence.ranks[:FEW_RANKS] if "sum_sq" in wanted else evidence.ranks
     first, width = start // size, max(0, -(-stop // size) - start // size)
-    found = {name: np.zeros((len(tensors), width)) for name in wanted}
+    columns = {name: np.zeros((len(tensors), width)) for name in wanted}
     if start < stop and len(tensors) and ranks:
         block = evidence.run.slice(RANGES, list(ranks), LEVEL, start, stop, names, tensors)
-        found |= {name: np.asarray(values, np.float64) for name, values in block.columns.items()}
+        columns |= {name: np.asarray(values, np.float64) for name, values in block.columns.items()}
     starts = (first + np.arange(width)) * size
-    return History(np.maximum(start, starts), np.minimum(stop, starts + size) - 1, found)
+    return History(np.maximum(start, starts), np.minimum(stop, starts + size) - 1, columns)
 
 
 def last_finite(values: Array, count: int) -> Array:
@@ -134,7 +136,7 @@ def only_rank(evidence: Evidence) -> int | None:
 
 def odd_rank(evidence: Evidence, tensor: int, step: int, sign: int = 1) -> tuple[int | None, str]:
     """The rank whose `amax` of the tensor at the step is the largest (`sign` -1: the smallest), and a sentence on the
-    others; None where all ranks are alike, or the ranks that were looked at do not tell."""
+    others; None where all ranks are alike, or the ranks that were looked at do not show it."""
     if len(evidence.ranks) == 1:
         return evidence.ranks[0], ""
     ranks = _candidates(evidence, tensor, step)

@@ -21,6 +21,8 @@ class Threshold(msgspec.Struct, frozen=True):
     default: float
     unit: str
     help: str
+    presets: tuple[tuple[str, float], ...] = ()
+    """Name of a preset (`rules/presets.py`), and the value by which that other tool judges."""
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -39,8 +41,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong. `rank`, `step`, `tensor` (a module's or parameter's name) and `kind` are None where it
     is of none in particular.
 
-    `evidence`: short facts, each a sentence. `path`: how it went on from there, in order. `subject` tells findings of
-    one rule apart that lie at one place: the same subject later is the same finding. `links` are the rule's to say.
+    `evidence`: short facts, each a sentence. `path`: how it went on from there, in order. `subject` separates findings
+    of one rule that lie at one place: the same subject later is the same finding. `links` are the rule's to say.
     """
 
     rule: str = ""
@@ -64,7 +66,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 Thresholds = Mapping[str, float]
 
 
-def _no_links(run_id: int, found: Finding) -> Links:
+def _no_links(run_id: int, finding: Finding) -> Links:
     return ()
 
 
@@ -84,6 +86,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     check: Callable[[Evidence, Thresholds], Iterable[Finding]]
     thresholds: tuple[Threshold, ...] = ()
     explains: tuple[str, ...] = ()
+    leads_to: tuple[str, ...] = ()
+    """Names of rules whose findings follow from this one's although they weigh more: see `diagnosis.joined`."""
     links: Callable[[int, Finding], Links] = _no_links
     """The pages that show more of a finding of the run of that number. Of the finding's own facts alone, so that an
     alert that was stored long ago leads to where its page is now.

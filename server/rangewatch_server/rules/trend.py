@@ -2,7 +2,7 @@
 
 Theil-Sen: the slope is the median of the slopes between all pairs of points, so that up to 29 % of the points may lie
 anywhere (single spikes do not move it). Its interval is the one of Kendall's rank test (Sen, 1968), widened for points
-that follow each other closely in time and so tell less than as many independent ones.
+that follow each other closely in time and so say less than as many independent ones.
 
 For how many steps something has grown, and how fast, up to its last point. Pure numpy, no I/O.
 """

@@ -36,12 +36,30 @@ def standing(connection: Connection, run_id: int) -> list[Any]:
     )
 
 
+def open_of(connection: Connection, run_ids: Sequence[int]) -> list[Any]:
+    """(run_id, id, rule, severity, step) rows of the open alerts of these runs, without what they say."""
+    query = select(_alert.run_id, _alert.id, _alert.rule, _alert.severity, _alert.step)
+    return list(connection.execute(query.where(_alert.run_id.in_(run_ids), _alert.resolved_ns.is_(None))))
+
+
+def findings(connection: Connection, alert_ids: Sequence[int]) -> dict[int, bytes]:
+    """What these alerts say, as JSON."""
+    query = select(_alert.id, _alert.finding).where(_alert.id.in_(alert_ids))
+    return {row.id: row.finding for row in connection.execute(query)}
+
+
+def hung(connection: Connection, run_ids: Sequence[int]) -> set[int]:
+    """Those of these runs that hang, as an open alert says."""
+    query = select(_alert.run_id).where(_alert.run_id.in_(run_ids), _alert.rule == "hang", _alert.resolved_ns.is_(None))
+    return set(connection.execute(query).scalars())
+
+
 def open_alert(connection: Connection, run_id: int, new: NewAlert, now_ns: int) -> int | None:
     """The new alert's id; None when another server has opened it meanwhile."""
     values = {"run_id": run_id, "opened_ns": now_ns} | msgspec.structs.asdict(new)
     row = _dialect(connection).insert(tables.alerts).values(values).on_conflict_do_nothing().returning(_alert.id)
-    found: int | None = connection.execute(row).scalar()
-    return found
+    alert_id: int | None = connection.execute(row).scalar()
+    return alert_id
 
 
 def _dialect(connection: Connection) -> Any:
@@ -133,8 +151,8 @@ def silence(connection: Connection, values: dict[str, Any], now_ns: int) -> int 
     if count >= MAX_SILENCES:
         return None
     made = insert(tables.silences).values(values | {"created_ns": now_ns}).returning(_silence.id)
-    found: int | None = connection.execute(made).scalar()
-    return found
+    silence_id: int | None = connection.execute(made).scalar()
+    return silence_id
 
 
 def unsilence(connection: Connection, silence_id: int) -> bool:
@@ -144,10 +162,10 @@ def unsilence(connection: Connection, silence_id: int) -> bool:
 
 def thresholds(connection: Connection, run_id: int) -> bytes | None:
     """What was set for the run in the page, as JSON."""
-    found: bytes | None = connection.execute(
+    stored: bytes | None = connection.execute(
         select(tables.thresholds.c.given).where(tables.thresholds.c.run_id == run_id)
     ).scalar()
-    return found
+    return stored
 
 
 def set_thresholds(connection: Connection, run_id: int, given: bytes, now_ns: int) -> None:
@@ -161,25 +179,30 @@ def standing_counts(connection: Connection, run_ids: Sequence[int]) -> dict[int,
     """Of each run how many alerts of each severity stand; runs without any are left out."""
     query = select(_alert.run_id, _alert.severity, func.count()).group_by(_alert.run_id, _alert.severity)
     stands = query.where(_alert.run_id.in_(run_ids), _alert.resolved_ns.is_(None))
-    found: dict[int, dict[str, int]] = {}
+    counts: dict[int, dict[str, int]] = {}
     for run_id, severity, count in connection.execute(stands):
-        found.setdefault(run_id, {})[severity] = count
-    return found
+        counts.setdefault(run_id, {})[severity] = count
+    return counts
 
 
 def waiting(connection: Connection, now_ns: int, limit: int, target: str | None, known: Sequence[str]) -> list[Any]:
-    """(id, alert_id, target, what, attempts, next_ns) rows of what is due, oldest first: for a target, or with None for
-    those that are not `known`.
+    """Rows of what is due, oldest first: for a target, or with None for those that are not `known`. Each with its
+    alert's `finding`, `run_id`, `opened_ns` and `resolved_ns`, and the `run`'s name: None where it was deleted.
     """
     mine = _delivery.target.not_in(known) if target is None else _delivery.target == target
     due = _delivery.done_ns.is_(None) & (_delivery.next_ns <= now_ns) & mine
     columns = ("id", "alert_id", "target", "what", "attempts", "next_ns")
-    query = select(*(_delivery[each] for each in columns))
+    of_alert = (_alert.finding, _alert.run_id, _alert.opened_ns, _alert.resolved_ns, tables.runs.c.name.label("run"))
+    query = (
+        select(*(_delivery[each] for each in columns), *of_alert)
+        .outerjoin(tables.alerts, _alert.id == _delivery.alert_id)
+        .outerjoin(tables.runs, (tables.runs.c.id == _alert.run_id) & tables.runs.c.deleted_ns.is_(None))
+    )
     return list(connection.execute(query.where(due).order_by(_delivery.next_ns, _delivery.id).limit(limit)))
 
 
 def claimed(connection: Connection, delivery_id: int, seen_ns: int, until_ns: int) -> bool:
-    """Whether it is this server's to send until then: of several that saw it due at `seen_ns` one is told so."""
+    """Whether it is this server's to send until then: of several that saw it due at `seen_ns` one gets it."""
     mine = (_delivery.id == delivery_id) & (_delivery.next_ns == seen_ns) & _delivery.done_ns.is_(None)
     return bool(connection.execute(update(tables.deliveries).where(mine).values(next_ns=until_ns)).rowcount)
 

@@ -66,9 +66,9 @@ def check_statistics(given: Iterable[Statistic], known: Mapping[str, Statistic])
     for each in given:
         expected = known.get(each.name, each)
         for field in ("merge", "unit", "identity"):
-            said, meant = repr(getattr(each, field)), repr(getattr(expected, field))  # NaN is no other than NaN
-            if said != meant:
-                text = f"statistic {each.name[:60]!r}: its {field} is {said[:60]}, and {meant[:60]} elsewhere"
+            sent, meant = repr(getattr(each, field)), repr(getattr(expected, field))  # NaN is no other than NaN
+            if sent != meant:
+                text = f"statistic {each.name[:60]!r}: its {field} is {sent[:60]}, and {meant[:60]} elsewhere"
                 raise WireError("wrong_statistic", text)
 
 
@@ -167,9 +167,9 @@ def _details(event: Event) -> None:
         raise WireError("too_large", f"{what} have {size} bytes")
 
 
-def _json_bytes(facts: dict[str, Any], what: str) -> int:
+def _json_bytes(details: dict[str, Any], what: str) -> int:
     try:
-        return len(msgspec.json.encode(facts))
+        return len(msgspec.json.encode(details))
     except (TypeError, ValueError, OverflowError, RecursionError):
         raise WireError("bad_header", f"{what} are not plain values") from None
 

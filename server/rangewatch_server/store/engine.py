@@ -1,4 +1,4 @@
-"""Engines: one that writes, one that reads.
+"""Engines: one that writes, one that reads; and one server a SQLite file.
 
 SQLite: WAL, and only the writer's connection ever checkpoints. SQLite before 3.51.3 can lose pages when one connection
 writes while another resets the WAL (sqlite.org/wal.html#walresetbug); with a single checkpointer, which is also the
@@ -7,12 +7,23 @@ Durability: with `sync="normal"` what was acknowledged survives the death of the
 crash of the system the last commits of SQLite may be gone (a checkpoint syncs them: every 16 MiB of log); with
 `sync="full"` each commit waits for the disk, and they survive that too. PostgreSQL syncs each commit unless its own
 settings say otherwise; `full` asks for it whatever they say.
+
+A server holds an advisory lock on FILE.lock beside its SQLite file for as long as it writes (`hold`): two writers would
+each fold tiles from a memory the other does not know. Readers need no lock. The lock is the kernel's (`flock`), so it
+ends with the process however that ends; what the file says is only for people. A network file system may have no such
+lock, or one that other hosts do not see: there it is on the operator to start one server only.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
+import os
+import socket
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,16 +37,21 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
+from rangewatch_server.core.errors import DatabaseError
+
+try:
+    import fcntl
+except ImportError:  # Windows: no flock, and so no check
+    fcntl = None  # type: ignore[assignment]
+
 logger = logging.getLogger("rangewatch.server")
 
 BUSY_TIMEOUT_MS = 5_000  # another process (a backup, a shell) may hold the lock this long before a commit is retried
 READER_CONNECTIONS = 8
 MIGRATION_LOCK = 0x52616E67  # apart from the runs' locks, which are small numbers
 MIGRATIONS = Path(__file__).with_name("migrations")
-
-
-class DatabaseError(RuntimeError):
-    """The database cannot be used; the text says why and what to do."""
+MOST_BYTES = 1_000  # of a lock file read: ours have about 60
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class Engines(msgspec.Struct, frozen=True):
@@ -48,9 +64,6 @@ class Engines(msgspec.Struct, frozen=True):
         """Close every connection."""
         self.reader.dispose()
         self.writer.dispose()
-
-
-SYNCS = ("normal", "full")
 
 
 def open_database(url: str | URL, sync: str = "normal") -> Engines:
@@ -78,21 +91,21 @@ def migrate(engine: Engine) -> None:
     config.set_main_option("script_location", str(MIGRATIONS))
     with engine.begin() as connection:
         _one_at_a_time(connection)
-        found = MigrationContext.configure(connection).get_current_revision()
+        current = MigrationContext.configure(connection).get_current_revision()
         scripts = ScriptDirectory.from_config(config)
         head = scripts.get_current_head()
-        if found == head:
+        if current == head:
             return
-        if found is not None:
-            _check_known(found, scripts)
-            logger.warning("the database is brought from schema %s to %s; a large one takes minutes", found, head)
+        if current is not None:
+            _check_known(current, scripts)
+            logger.warning("the database is brought from schema %s to %s; a large one takes minutes", current, head)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
 
-def _check_known(found: str, scripts: ScriptDirectory) -> None:
-    if found not in {revision.revision for revision in scripts.walk_revisions()}:
-        raise DatabaseError(f"the database has schema {found!r}, which is newer than this version of Rangewatch")
+def _check_known(current: str, scripts: ScriptDirectory) -> None:
+    if current not in {revision.revision for revision in scripts.walk_revisions()}:
+        raise DatabaseError(f"the database has schema {current!r}, which is newer than this version of Rangewatch")
 
 
 def _one_at_a_time(connection: Connection) -> None:
@@ -147,8 +160,8 @@ def _reader_pragmas(connection: Any, _record: Any) -> None:
 
 
 def _server(url: URL, sync: str) -> Engines:
-    said = f"{url.query.get('options', '')} -c lock_timeout={BUSY_TIMEOUT_MS}"  # without it: for ever
-    options = {"options": f"{said} -c synchronous_commit=on" if sync == "full" else said}
+    options_text = f"{url.query.get('options', '')} -c lock_timeout={BUSY_TIMEOUT_MS}"  # without it: for ever
+    options = {"options": f"{options_text} -c synchronous_commit=on" if sync == "full" else options_text}
     writer = create_engine(url, pool_size=2, max_overflow=1, pool_pre_ping=True, connect_args=options)
     reader = create_engine(
         url, pool_size=READER_CONNECTIONS, max_overflow=0, pool_pre_ping=True, isolation_level="REPEATABLE READ"
@@ -163,5 +176,84 @@ def _shown(url: str | URL) -> str:
 
 def first_line(error: Exception) -> str:
     """What a database's error says, without the statement that SQLAlchemy puts beside it; at most 300 characters."""
-    said = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
-    return said.partition("\n")[0][:300]
+    message = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    return message.partition("\n")[0][:300]
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who holds the file, as its lock file says."""
+
+    pid: int
+    host: str
+
+
+@contextmanager
+def hold(database: str | Path | URL) -> Iterator[None]:
+    """Be the only writer of a SQLite file meanwhile; of other databases (a URL) nothing is held.
+
+    Raises `DatabaseError` when another process holds it, or the lock file cannot be made.
+    """
+    path = _file(database)
+    if path is None or fcntl is None:
+        yield
+        return
+    descriptor = _take(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)  # the file stays: removing it would race with the next one's lock
+        os.close(descriptor)
+
+
+def _file(database: str | Path | URL) -> Path | None:
+    if isinstance(database, str) and "://" in database:
+        database = make_url(database)
+    if isinstance(database, URL):
+        if database.get_backend_name() != "sqlite" or not database.database:
+            return None
+        database = database.database
+    return Path(database).resolve()  # one lock, whatever link the file is reached by
+
+
+def _take(path: Path) -> int:
+    lock = path.with_name(path.name + ".lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DatabaseError(f"cannot open {path}: its lock file {lock.name}: {error.strerror}") from None
+    try:
+        _lock(descriptor, path)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, msgspec.json.encode(Holder(os.getpid(), socket.gethostname())))
+    except OSError as error:
+        os.close(descriptor)
+        raise DatabaseError(f"cannot open {path}: its lock file {lock.name}: {error.strerror}") from None
+    except DatabaseError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DatabaseError(
+            f"{path} is in use by {_holder(descriptor)}; end that one, give another --db, or use PostgreSQL, which "
+            "takes several servers"
+        ) from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        logger.warning("%s is on a file system without locks: make sure that no second server writes it", path)
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        holder = msgspec.json.decode(os.pread(descriptor, MOST_BYTES, 0), type=Holder)
+    except (OSError, msgspec.DecodeError):
+        return "another process"
+    host = "".join(each for each in holder.host[:100] if each.isprintable())
+    return f"process {holder.pid} on {host}"

@@ -25,7 +25,6 @@ from rangewatch_server.numerics.headroom import max_finite_log2
 from rangewatch_server.numerics.pyramid import PARTS
 from rangewatch_server.store import tables
 from rangewatch_server.store.batch_checks import KNOWN, check_ranges, check_statistics
-from rangewatch_server.store.rows import Raw, raw_ranges, raw_series
 
 Array = NDArray[Any]
 
@@ -87,15 +86,15 @@ def load_series(connection: Connection, run_id: int) -> dict[str, int]:
 
 def load_catalogue(connection: Connection, run_id: int, digest: str) -> KnownCatalogue | None:
     """The catalogue of that digest in the run, or None."""
-    found = connection.execute(
+    row = connection.execute(
         select(tables.catalogues.c.body, tables.catalogues.c.ordinals)
         .where(tables.catalogues.c.run_id == run_id)
         .where(tables.catalogues.c.digest == digest)
     ).first()
-    if found is None:
+    if row is None:
         return None
-    catalogue = msgspec.msgpack.decode(zstandard.decompress(found.body), type=Catalogue)
-    return KnownCatalogue(catalogue, np.frombuffer(found.ordinals, "<i8"))
+    catalogue = msgspec.msgpack.decode(zstandard.decompress(row.body), type=Catalogue)
+    return KnownCatalogue(catalogue, np.frombuffer(row.ordinals, "<i8"))
 
 
 def load_statistics(connection: Connection, run_id: int) -> tuple[Statistic, ...]:
@@ -103,11 +102,11 @@ def load_statistics(connection: Connection, run_id: int) -> tuple[Statistic, ...
     query = (
         select(tables.catalogues.c.body).where(tables.catalogues.c.run_id == run_id).order_by(tables.catalogues.c.id)
     )
-    found: dict[str, Statistic] = {}
+    by_name: dict[str, Statistic] = {}
     for body in connection.execute(query).scalars():
         catalogue = msgspec.msgpack.decode(zstandard.decompress(body), type=_StatisticsOnly)
-        found |= {each.name: each for each in catalogue.statistics}
-    return tuple(found.values())
+        by_name |= {each.name: each for each in catalogue.statistics}
+    return tuple(by_name.values())
 
 
 class _StatisticsOnly(msgspec.Struct, frozen=True):
@@ -153,18 +152,18 @@ class Names:
 
     def forget_run(self, run_id: int) -> None:
         """Drop what is remembered of one run: another server may have added to it."""
-        for kept in (self._tensors, self._tensor_ordinals, self._series, self._statistics, self._bytes):
-            kept.pop(run_id, None)
+        for cache in (self._tensors, self._tensor_ordinals, self._series, self._statistics, self._bytes):
+            cache.pop(run_id, None)
         self._catalogues = {key: each for key, each in self._catalogues.items() if key[0] != run_id}
 
     def run(self, connection: Connection, name: str) -> int | None:
         """The run's id, or None when there is none of that name."""
         if name not in self._runs:
             query = select(tables.runs.c.id).where(tables.runs.c.identity == identity(name))
-            found = connection.execute(query).scalar()
-            if found is None:
+            run_id = connection.execute(query).scalar()
+            if run_id is None:
                 return None
-            self._runs[name] = found
+            self._runs[name] = run_id
         return self._runs[name]
 
     def lock(self, connection: Connection, name: str) -> None:
@@ -179,25 +178,25 @@ class Names:
 
     def open_run(self, connection: Connection, name: str) -> int:
         """The run's id, made when new. Raises `WireError` when there are too many."""
-        found = self.run(connection, name)
-        if found is None:
+        run_id = self.run(connection, name)
+        if run_id is None:
             count = select(func.count()).select_from(tables.runs).where(tables.runs.c.deleted_ns.is_(None))
             if connection.execute(count).scalar_one() >= MAX_RUNS:
                 raise WireError("too_many_runs", f"the server keeps {MAX_RUNS} runs already: delete or prune some")
             values = {"identity": identity(name), "name": name, "created_ns": time.time_ns()}
-            found = connection.execute(insert(tables.runs).values(values).returning(tables.runs.c.id)).scalar_one()
-            open_partitions(connection, found)
-            self._runs[name] = found
-        return found
+            run_id = connection.execute(insert(tables.runs).values(values).returning(tables.runs.c.id)).scalar_one()
+            open_partitions(connection, run_id)
+            self._runs[name] = run_id
+        return run_id
 
     def open_stream(self, connection: Connection, run_id: int, info: RankInfo) -> int:
         """The stream's id, made when new; a new incarnation gets the next ordinal of its rank."""
         streams = tables.streams
         same_rank = (streams.c.run_id == run_id) & (streams.c.rank == info.rank)
         same = same_rank & (streams.c.incarnation == info.incarnation)
-        found = connection.execute(select(streams.c.id).where(same)).scalar()
-        if found is not None:
-            return int(found)
+        stream_id = connection.execute(select(streams.c.id).where(same)).scalar()
+        if stream_id is not None:
+            return int(stream_id)
         ordinal = connection.execute(
             select(func.coalesce(func.max(streams.c.ordinal), 0)).where(same_rank)
         ).scalar_one()
@@ -211,20 +210,23 @@ class Names:
         """A catalogue by its digest, or None when the run has none such."""
         key = (run_id, digest)
         if key not in self._catalogues:
-            found = load_catalogue(connection, run_id, digest)
-            if found is None:
+            known = load_catalogue(connection, run_id, digest)
+            if known is None:
                 return None
-            self._catalogues[key] = found
-            self._counted(run_id, found.catalogue)
+            self._catalogues[key] = known
+            self._counted(run_id, known.catalogue)
             self._statistics.pop(run_id, None)  # it may have more of them than this server knows
-            if found.ordinals.size and found.ordinals.max() >= len(self.tensors(connection, run_id).entries):
+            if known.ordinals.size and known.ordinals.max() >= len(self.tensors(connection, run_id).entries):
                 self.forget_run(run_id)  # another server has stored it, with tensors that are new
-                self._catalogues[key] = found
-                self._counted(run_id, found.catalogue)
+                self._catalogues[key] = known
+                self._counted(run_id, known.catalogue)
         return self._catalogues[key]
 
-    def raws(self, connection: Connection, run_id: int, batch: Batch) -> list[Raw]:
-        """The batch's rows under the run's ordinals. Raises `WireError`: unknown catalogue, or rows unfit for it."""
+    def meaning(self, connection: Connection, run_id: int, batch: Batch) -> tuple[KnownCatalogue, dict[str, int]]:
+        """The batch's catalogue and the run's series, those of the batch among them.
+
+        Raises `WireError`: unknown catalogue, or rows unfit for it.
+        """
         known = self.catalogue(connection, run_id, batch.catalogue)
         if known is None:
             raise wire.WireError(
@@ -232,24 +234,22 @@ class Names:
             )
         if batch.ranges is not None:
             check_ranges(batch.ranges, known.catalogue)
-        series = self.series(connection, run_id, [rows.name for rows in batch.series])
-        ranges = raw_ranges(batch, known.ordinals, known.catalogue.statistics)
-        return [*([ranges] if ranges else []), *raw_series(batch, series)]
+        return known, self.series(connection, run_id, [rows.name for rows in batch.series])
 
     def open_catalogue(self, connection: Connection, run_id: int, opening: StreamHeader) -> KnownCatalogue:
         """Store a catalogue and give its new tensors their ordinals. Raises `WireError`."""
         digest = wire.catalogue_digest(opening.catalogue)
-        found = self.catalogue(connection, run_id, digest)
-        if found is None:
+        known = self.catalogue(connection, run_id, digest)
+        if known is None:
             self._check_statistics(connection, run_id, opening.catalogue.statistics)
             ordinals = self._ordinals(connection, run_id, opening.catalogue.tensors)
             body = zstandard.compress(msgspec.msgpack.encode(opening.catalogue))
             values = {"run_id": run_id, "digest": digest, "body": body, "ordinals": ordinals.astype("<i8").tobytes()}
             connection.execute(insert(tables.catalogues).values(values))
-            found = self._catalogues[run_id, digest] = KnownCatalogue(opening.catalogue, ordinals)
+            known = self._catalogues[run_id, digest] = KnownCatalogue(opening.catalogue, ordinals)
             self._counted(run_id, opening.catalogue)
             self._statistics.pop(run_id, None)
-        return found
+        return known
 
     def _check_statistics(self, connection: Connection, run_id: int, given: Sequence[Statistic]) -> None:
         """Of names that this server does not know, the run's first catalogue that has one says what it means."""

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rangewatch.statistics import UFUNCS
 from rangewatch.statistics.exponents import exponent_of
 from rangewatch.wire.records import Batch, SeriesRows, Statistic
 from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART, Block
@@ -25,14 +26,24 @@ class Raw(msgspec.Struct, frozen=True):
     columns: dict[str, Array]
 
 
-def raw_ranges(batch: Batch, ordinals: Array, statistics: Sequence[Statistic]) -> Raw | None:
-    """The batch's range rows under the run's ordinals; None when it has none.
+def raws_of(
+    batch: Batch, ordinals: Array, statistics: Sequence[Statistic], series_ordinals: Mapping[str, int]
+) -> list[Raw]:
+    """The batch's rows under the run's ordinals, ranges first; series of the same steps share one `Raw`.
 
     Every statistic is present but the bins of histograms that nothing lay in: 277 constants would be most of a tile.
     """
+    groups: dict[bytes, list[SeriesRows]] = {}
+    for each in batch.series:
+        if len(each.steps):
+            groups.setdefault(np.asarray(each.steps).tobytes(), []).append(each)
+    of_series = [
+        _series(sorted(group, key=lambda each: series_ordinals[each.name]), series_ordinals)
+        for group in groups.values()
+    ]
     ranges = batch.ranges
     if ranges is None or not len(ranges.steps) or not len(ranges.tensors):
-        return None
+        return of_series
     rows = ordinals[ranges.tensors]
     shape = (len(rows), len(ranges.steps))
     columns = {
@@ -43,16 +54,7 @@ def raw_ranges(batch: Batch, ordinals: Array, statistics: Sequence[Statistic]) -
     if len(rows) > 1 and not bool((np.diff(rows) > 0).all()):
         order = np.argsort(rows)
         rows, columns = rows[order], {name: _pick(values, order) for name, values in columns.items()}
-    return Raw(RANGES, ranges.steps, rows, columns)
-
-
-def raw_series(batch: Batch, ordinals: Mapping[str, int]) -> list[Raw]:
-    """The batch's series as rows of the series part; those with the same steps share one `Raw`."""
-    groups: dict[bytes, list[SeriesRows]] = {}
-    for rows in batch.series:
-        if len(rows.steps):
-            groups.setdefault(np.asarray(rows.steps).tobytes(), []).append(rows)
-    return [_series(sorted(group, key=lambda rows: ordinals[rows.name]), ordinals) for group in groups.values()]
+    return [Raw(RANGES, ranges.steps, rows, columns), *of_series]
 
 
 def _series(group: list[SeriesRows], ordinals: Mapping[str, int]) -> Raw:
@@ -73,8 +75,28 @@ def dense(raws: Sequence[Raw], fill: Mapping[str, float], rules: Mapping[str, st
     """Level 0 block of the steps [start, stop): rows are the union of the raws' rows, columns are steps."""
     names = [name for name in fill if any(name in raw.columns for raw in raws)]
     inside = [clipped for raw in raws if len((clipped := clip(raw, start, stop)).steps)]
-    joined = _joined(inside, names, fill, start, stop)
-    return joined if joined is not None else _scattered(inside, names, fill, rules, start, stop)
+    columns: dict[str, Array] = {}
+    if _is_gapless(inside, start, stop):  # the usual case: constants stay constants
+        for name in names:
+            parts = []
+            for raw in inside:
+                values = raw.columns.get(name)
+                shape = len(raw.rows), len(raw.steps)
+                parts.append(np.broadcast_to(fill[name], shape) if values is None else values)
+            columns[name] = beside(parts)
+        return Block(0, start, inside[0].rows, columns)
+    rows = union([raw.rows for raw in inside])
+    columns = {name: np.full((len(rows), stop - start), fill[name]) for name in names}
+    for raw in inside:
+        at = np.ix_(np.searchsorted(rows, raw.rows), raw.steps - start)
+        present = raw.columns["count"] > 0 if "count" in raw.columns else None
+        for name, new in raw.columns.items():
+            old = columns[name][at]
+            if rules[name] != "last":
+                columns[name][at] = UFUNCS[rules[name]](old, new)
+            else:
+                columns[name][at] = new if present is None else np.where(present, new, old)
+    return Block(0, start, rows, columns)
 
 
 def clip(raw: Raw, start: int, stop: int) -> Raw:
@@ -85,23 +107,17 @@ def clip(raw: Raw, start: int, stop: int) -> Raw:
     return Raw(raw.part, raw.steps[low:high], raw.rows, {name: v[:, low:high] for name, v in raw.columns.items()})
 
 
-def _joined(raws: Sequence[Raw], names: list[str], fill: Mapping[str, float], start: int, stop: int) -> Block | None:
-    """The usual case, in order and without gaps: side by side, constants kept as constants."""
+def _is_gapless(raws: Sequence[Raw], start: int, stop: int) -> bool:
+    """Whether they have each of the steps once, in order, and the same rows."""
     if not raws or sum(len(raw.steps) for raw in raws) != stop - start:
-        return None
+        return False
     expected = start
     for raw in raws:
         whole = raw.steps[0] == expected and raw.steps[-1] == expected + len(raw.steps) - 1
         if not whole or (raw.rows is not raws[0].rows and not np.array_equal(raw.rows, raws[0].rows)):
-            return None
+            return False
         expected += len(raw.steps)
-    columns = {name: beside([_column(raw, name, fill[name]) for raw in raws]) for name in names}
-    return Block(0, start, raws[0].rows, columns)
-
-
-def _column(raw: Raw, name: str, fill: float) -> Array:
-    found = raw.columns.get(name)
-    return np.broadcast_to(fill, (len(raw.rows), len(raw.steps))) if found is None else found
+    return True
 
 
 def beside(parts: list[Array]) -> Array:
@@ -109,27 +125,6 @@ def beside(parts: list[Array]) -> Array:
     if all(not any(part.strides) and part.flat[0] == parts[0].flat[0] for part in parts):
         return np.broadcast_to(parts[0].flat[0], (parts[0].shape[0], sum(part.shape[1] for part in parts)))
     return np.concatenate(parts, axis=1)
-
-
-def _scattered(
-    raws: Sequence[Raw], names: list[str], fill: Mapping[str, float], rules: Mapping[str, str], start: int, stop: int
-) -> Block:
-    rows = union([raw.rows for raw in raws])
-    columns = {name: np.full((len(rows), stop - start), fill[name]) for name in names}
-    for raw in raws:
-        at = np.ix_(np.searchsorted(rows, raw.rows), raw.steps - start)
-        present = raw.columns["count"] > 0 if "count" in raw.columns else None
-        for name in raw.columns:
-            columns[name][at] = _merged(columns[name][at], raw.columns[name], rules[name], present)
-    return Block(0, start, rows, columns)
-
-
-def _merged(old: Array, new: Array, rule: str, present: Array | None) -> Array:
-    if rule == "last":
-        return np.where(present, new, old) if present is not None else new
-    if rule == "sum":
-        return np.add(old, new)
-    return np.maximum(old, new) if rule == "max" else np.minimum(old, new)
 
 
 def align(block: Block, rows: Array, fill: Mapping[str, float]) -> Block:

@@ -3,13 +3,14 @@
     b"RWS1" | crc32 u32 of the rest | one zstd frame of: header length u32 | header (msgpack) | blocks
 
 A table of a batch is mostly a few rows of many columns: they are one block, which costs a tenth of a block each. Joined
-tables lie one behind the other as parts: those of the same facts and columns are one. The checksum is looked at before
-anything else.
+tables lie one behind the other as parts: those of the same details and columns are one. The checksum is checked
+before anything else.
 """
 
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -63,6 +64,7 @@ class _Header(msgspec.Struct, frozen=True, array_like=True):
     about: bytes
 
 
+_of_thread = threading.local()
 _DECODER = msgspec.msgpack.Decoder(tuple[_Header, ...])
 _DAMAGE = (struct.error, msgspec.MsgspecError, zstandard.ZstdError, WireError, ValueError)
 
@@ -70,23 +72,18 @@ _DAMAGE = (struct.error, msgspec.MsgspecError, zstandard.ZstdError, WireError, V
 def encode(parts: Sequence[Part]) -> bytes:
     """The parts as one payload."""
     blocks: list[bytes] = []
-
-    def put(values: Array) -> Column:
-        column, data = pack(values)
-        blocks.append(data)
-        return column
-
-    headers = [
-        _Header(put(part.times_ns), tuple(part.columns), tuple(map(put, _blocks(part))), part.about) for part in parts
-    ]
+    headers: list[_Header] = []
+    for part in parts:
+        columns = list(part.columns.values())
+        if columns and len(part.times_ns) < FEW_ROWS:
+            columns = [np.stack(columns)]
+        packed = [pack(values) for values in (part.times_ns, *columns)]
+        blocks += [data for _, data in packed]
+        times, *others = (column for column, _ in packed)
+        headers.append(_Header(times, tuple(part.columns), tuple(others), part.about))
     header = msgspec.msgpack.encode(headers)
     frame = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(b"".join((LENGTH.pack(len(header)), header, *blocks)))
     return PREFIX.pack(MAGIC, zlib.crc32(frame)) + frame
-
-
-def _blocks(part: Part) -> list[Array]:
-    columns = list(part.columns.values())
-    return [np.stack(columns)] if columns and len(part.times_ns) < FEW_ROWS else columns
 
 
 def decode(payload: bytes) -> list[Part]:
@@ -94,37 +91,41 @@ def decode(payload: bytes) -> list[Part]:
 
     Takes no more memory than one batch may, whatever the payload claims.
     """
+    data = memoryview(payload)
+    parts: list[Part] = []
     try:
-        return list(_parts(memoryview(payload)))
+        magic, checksum = PREFIX.unpack_from(data)
+        frame = data[PREFIX.size :]
+        if magic != MAGIC or zlib.crc32(frame) != checksum:
+            raise ValueError("wrong checksum")
+        if not 0 <= zstandard.get_frame_parameters(frame).content_size <= MAX_BYTES:
+            raise ValueError("unpacked they are too large")
+        raw = memoryview(_decompressor().decompress(frame))
+        (length,) = LENGTH.unpack_from(raw)
+        headers = _DECODER.decode(raw[LENGTH.size : LENGTH.size + length])
+        _check(headers)
+        position = LENGTH.size + length
+        for header in headers:
+            blocks: list[Array] = []
+            for column in (header.times_ns, *header.columns):
+                blocks.append(unpack(column, raw[position : position + column.nbytes]))
+                position += column.nbytes
+            times, names = blocks.pop(0), header.names
+            columns = blocks if len(blocks) == len(names) else blocks[0].reshape(len(names), -1)
+            parts.append(Part(times, dict(zip(names, columns, strict=True)), header.about))
+        if position != len(raw):
+            raise ValueError("wrong length")
     except _DAMAGE as error:
         raise SamplesError(f"stored samples are damaged: {error}") from None
+    return parts
 
 
-def _parts(data: memoryview) -> Iterator[Part]:
-    magic, checksum = PREFIX.unpack_from(data)
-    frame = data[PREFIX.size :]
-    if magic != MAGIC or zlib.crc32(frame) != checksum:
-        raise ValueError("wrong checksum")
-    if not 0 <= zstandard.get_frame_parameters(frame).content_size <= MAX_BYTES:
-        raise ValueError("unpacked they are too large")
-    raw = memoryview(zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompress(frame))
-    (length,) = LENGTH.unpack_from(raw)
-    headers = _DECODER.decode(raw[LENGTH.size : LENGTH.size + length])
-    _check(headers)
-    position = LENGTH.size + length
-
-    def take(column: Column) -> Array:
-        nonlocal position
-        position += column.nbytes
-        return unpack(column, raw[position - column.nbytes : position])
-
-    for header in headers:
-        times = take(header.times_ns)
-        blocks = [take(column) for column in header.columns]
-        columns = blocks if len(blocks) == len(header.names) else blocks[0].reshape(len(header.names), -1)
-        yield Part(times, dict(zip(header.names, columns, strict=True)), header.about)
-    if position != len(raw):
-        raise ValueError("wrong length")
+def _decompressor() -> zstandard.ZstdDecompressor:
+    """This thread's: to make one costs four times what some rows do, and no two threads may share it."""
+    if not hasattr(_of_thread, "decompressor"):
+        _of_thread.decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    decompressor: zstandard.ZstdDecompressor = _of_thread.decompressor
+    return decompressor
 
 
 def _check(headers: Sequence[_Header]) -> None:
@@ -158,9 +159,9 @@ def rows_of(run_id: int, stream_id: int, batch: Batch) -> list[Row]:
 
 def row_values(source: str, key: str, parts: Sequence[Part], *, joined: bool = False) -> Row:
     """A row of the table but for its place."""
-    said = described(parts)
-    is_done = joined or said["row_count"] > SMALL_ROWS
-    return {"source": source, "sample_key": key, **said, "joined": int(is_done), "payload": encode(parts)}
+    description = described(parts)
+    is_done = joined or description["row_count"] > SMALL_ROWS
+    return {"source": source, "sample_key": key, **description, "joined": int(is_done), "payload": encode(parts)}
 
 
 def described(parts: Sequence[Part]) -> Row:

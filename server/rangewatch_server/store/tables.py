@@ -28,9 +28,9 @@ NAMES = {
     "pk": "pk_%(table_name)s",
 }
 metadata = MetaData(naming_convention=NAMES)
-# Who may do what, and who did: in PostgreSQL beside the others; with SQLite in a file of its own (store/access.py).
+# Who may do what, and who did: in PostgreSQL beside the others; with SQLite in a file of its own (store/tokens.py).
 access = MetaData(naming_convention=NAMES)
-# What was found and told, and what not to tell: beside the runs, but no part of a backup, which is found again.
+# Findings, deliveries and silences: beside the runs, but no part of a backup, which is found again.
 alerting = MetaData(naming_convention=NAMES)
 
 # SQLite numbers rows by itself only for a column declared exactly INTEGER.
@@ -253,7 +253,7 @@ audit = Table(
     Column("status", Integer),
 )  # fmt: skip
 
-# A finding that stands, or stood. `identity` says which one it is (alerts/lifecycle.py); `finding` is JSON, as it was
+# A finding that stands, or stood. `identity` says which one it is (alerts/evaluator.py); `finding` is JSON, as it was
 # when last seen. While it is open there is one row of an identity, whichever server found it.
 alerts = Table(
     "alerts", alerting,
@@ -276,7 +276,7 @@ alerts = Table(
     ),
 )  # fmt: skip
 
-# What nobody wants to be told of: of one run or all (null), of one rule or all (""), of modules by a pattern ("": all).
+# Silences: of one run or all (null), of one rule or all (""), of modules by a pattern ("": all).
 silences = Table(
     "silences", alerting,
     Column("id", _Id, primary_key=True),

@@ -48,14 +48,12 @@ def encode(rows: Array, columns: Mapping[str, Array]) -> bytes:
     """`rows`: (t,) int64 ascending; each of `columns`: (t, WIDTH)."""
     compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=False)
     blocks: list[bytes] = []
-
-    def put(values: Array) -> tuple[Column, int]:
+    places: list[tuple[Column, int]] = []
+    for values in (rows, *columns.values()):
         column, data = pack(values)
-        stored = compressor.compress(data) if len(data) > SMALL_BYTES else data
-        blocks.append(stored)
-        return column, len(stored)
-
-    header = msgspec.msgpack.encode(_Header(put(rows), {name: put(values) for name, values in columns.items()}))
+        blocks.append(compressor.compress(data) if len(data) > SMALL_BYTES else data)
+        places.append((column, len(blocks[-1])))
+    header = msgspec.msgpack.encode(_Header(places[0], dict(zip(columns, places[1:], strict=True))))
     rest = b"".join((struct.pack("<I", len(header)), header, *blocks))
     return MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
 
@@ -67,27 +65,36 @@ def decode(
 
     `rows`: (n,) int64 ascending, the only rows to make arrays of. Raises `TileError`.
     """
+    data, wanted = memoryview(payload), None if names is None else set(names)
     try:
-        return _decode(memoryview(payload), None if names is None else set(names), rows)
+        magic, checksum, header_bytes = PREFIX.unpack_from(data)
+        if magic != MAGIC or zlib.crc32(data[8:]) != checksum:
+            raise TileError("checksum does not match")
+        header = _DECODER.decode(data[PREFIX.size : PREFIX.size + header_bytes])
+        position = PREFIX.size + header_bytes
+        column, nbytes = header.rows
+        stored_rows = unpack(column, _unpacked(column, data[position : position + nbytes]))
+        position += nbytes
+        at = None if rows is None else _places(stored_rows, rows)
+        columns: dict[str, Array] = {}
+        for name, (column, nbytes) in header.columns.items():
+            stored = data[position : position + nbytes]
+            position += nbytes
+            if wanted is not None and name not in wanted:
+                continue
+            if column.encoding == "const":
+                columns[name] = _constant(column, stored, len(stored_rows) if at is None else len(at))
+            elif at is None or column.encoding != "shuffle":
+                values = unpack(column, _unpacked(column, stored)).reshape(len(stored_rows), WIDTH)
+                columns[name] = values if at is None else values[at]
+            else:  # rows are taken while the bytes are transposed: to put all of them back costs as much as unpacking
+                dtype = _dtype(column)
+                planes = np.frombuffer(_unpacked(column, stored), np.uint8)
+                of_rows = planes.reshape(dtype.itemsize, len(stored_rows), WIDTH)[:, at]
+                columns[name] = of_rows.transpose(1, 2, 0).copy().view(dtype)[..., 0]
+        return stored_rows if at is None else stored_rows[at], columns
     except (struct.error, msgspec.MsgspecError, zstandard.ZstdError, WireError, ValueError) as error:
         raise TileError(f"stored tile is damaged: {error}") from None
-
-
-def _decode(data: memoryview, names: set[str] | None, wanted: Array | None) -> tuple[Array, dict[str, Array]]:
-    magic, checksum, header_bytes = PREFIX.unpack_from(data)
-    if magic != MAGIC or zlib.crc32(data[8:]) != checksum:
-        raise TileError("checksum does not match")
-    header = _DECODER.decode(data[PREFIX.size : PREFIX.size + header_bytes])
-    position = PREFIX.size + header_bytes
-    rows = _block(header.rows[0], data[position : position + header.rows[1]])
-    position += header.rows[1]
-    at = None if wanted is None else _places(rows, wanted)
-    columns: dict[str, Array] = {}
-    for name, (column, nbytes) in header.columns.items():
-        if names is None or name in names:
-            columns[name] = _column(column, data[position : position + nbytes], len(rows), at)
-        position += nbytes
-    return rows if at is None else rows[at], columns
 
 
 def _places(rows: Array, wanted: Array) -> Array:
@@ -97,30 +104,13 @@ def _places(rows: Array, wanted: Array) -> Array:
     return at[rows[at] == wanted]
 
 
-def _block(column: Column, stored: memoryview) -> Array:
-    return unpack(column, _unpacked(column, stored))
-
-
 def _unpacked(column: Column, stored: memoryview) -> bytes | memoryview:
     if column.nbytes <= SMALL_BYTES:
         return stored
     if not hasattr(_thread, "decompressor"):  # not for two threads at once; a new one for each block costs half of it
         _thread.decompressor = zstandard.ZstdDecompressor()
-    found: bytes = _thread.decompressor.decompress(stored, max_output_size=column.nbytes)
-    return found
-
-
-def _column(column: Column, stored: memoryview, rows: int, at: Array | None) -> Array:
-    """(rows, WIDTH), or only the rows at `at`."""
-    if column.encoding == "const":
-        return _constant(column, stored, rows if at is None else len(at))
-    if at is None or column.encoding != "shuffle":
-        values = _block(column, stored).reshape(rows, WIDTH)
-        return values if at is None else values[at]
-    # Rows are taken while the bytes are transposed still: putting all of them back costs as much as decompressing.
-    dtype = _dtype(column)
-    planes = np.frombuffer(_unpacked(column, stored), np.uint8).reshape(dtype.itemsize, rows, WIDTH)
-    return planes[:, at].transpose(1, 2, 0).copy().view(dtype)[..., 0]
+    unpacked: bytes = _thread.decompressor.decompress(stored, max_output_size=column.nbytes)
+    return unpacked
 
 
 def _constant(column: Column, stored: memoryview, rows: int) -> Array:

@@ -24,8 +24,9 @@ import msgspec
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, delete, event, func, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
+from rangewatch_server.core.errors import DatabaseError
 from rangewatch_server.store import tables
-from rangewatch_server.store.engine import DatabaseError, first_line
+from rangewatch_server.store.engine import first_line
 
 MAX_AUDIT = 100_000  # records kept, 30 MB at most
 CHECKED_EVERY = 256  # records between two looks whether there are too many: to count them takes milliseconds
@@ -38,8 +39,8 @@ def drop_oldest(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":  # SQLite has one that writes at a time
         connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
     who = tables.audit.c.who
-    found = connection.execute(select(who, func.count()).where(who != DROPPED_BY).group_by(who))
-    counts = {row[0]: int(row[1]) for row in found}
+    rows = connection.execute(select(who, func.count()).where(who != DROPPED_BY).group_by(who))
+    counts = {row[0]: int(row[1]) for row in rows}
     share = fair_share(list(counts.values()), MAX_AUDIT - CHECKED_EVERY)
     for name in [name for name, count in counts.items() if count > share]:
         _drop_of(connection, name, counts[name] - share)
@@ -130,7 +131,7 @@ class AccessStore:
         name = url.get_backend_name()
         if name not in ("sqlite", "postgresql"):
             raise DatabaseError(f"cannot use {name}: give sqlite:///FILE or postgresql://USER@HOST:PORT/NAME")
-        # By the file's own name: a server may be told of it by a link, and `rangewatch token` by another.
+        # By the file's own name: a server may be given it by a link, and `rangewatch token` by another.
         self.path = Path(f"{Path(url.database or '').resolve()}.access") if name == "sqlite" else None
         self.engine = _server(url) if self.path is None else _file(self.path)
 
@@ -143,11 +144,11 @@ class AccessStore:
         with self._reading() as connection:
             if connection is None:
                 return Stored()
-            found = connection.execute(select(tables.tokens).order_by(tables.tokens.c.id))
+            rows = connection.execute(select(tables.tokens).order_by(tables.tokens.c.id))
             sessions = tables.sessions
             live = connection.execute(select(sessions).where(sessions.c.expires_ns > time.time_ns()))
             return Stored(
-                tuple(_token(row) for row in found),
+                tuple(_token(row) for row in rows),
                 tuple(Session(row.digest, row.token_id, row.proof, row.expires_ns) for row in live),
             )
 
@@ -170,11 +171,11 @@ class AccessStore:
         tokens, sessions = tables.tokens, tables.sessions
         mine = (tokens.c.name == name) & tokens.c.revoked_ns.is_(None)
         with self._writing() as connection:
-            found = connection.execute(select(tokens.c.id).where(mine)).scalar()
-            if found is None:
+            token_id = connection.execute(select(tokens.c.id).where(mine)).scalar()
+            if token_id is None:
                 return False
-            connection.execute(update(tokens).where(tokens.c.id == found).values(revoked_ns=time.time_ns()))
-            connection.execute(delete(sessions).where(sessions.c.token_id == found))
+            connection.execute(update(tokens).where(tokens.c.id == token_id).values(revoked_ns=time.time_ns()))
+            connection.execute(delete(sessions).where(sessions.c.token_id == token_id))
             return True
 
     def open_session(self, session: Session) -> None:
@@ -218,8 +219,8 @@ class AccessStore:
         with self._reading() as connection:
             if connection is None:
                 return []
-            found = connection.execute(query if before is None else query.where(table.c.id < before))
-            return [Record(*row) for row in found]
+            rows = connection.execute(query if before is None else query.where(table.c.id < before))
+            return [Record(*row) for row in rows]
 
     @contextmanager
     def _reading(self) -> Iterator[Connection | None]:
@@ -310,7 +311,7 @@ def _create(path: Path, engine: Engine) -> None:
 
 
 def _check_schema(path: Path, connection: Connection) -> int:
-    found = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
-    if found > SCHEMA:
-        raise DatabaseError(f"{path} has schema {found}, which is newer than this version of Rangewatch")
-    return found
+    schema = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+    if schema > SCHEMA:
+        raise DatabaseError(f"{path} has schema {schema}, which is newer than this version of Rangewatch")
+    return schema

@@ -1,1 +1,4 @@
-"""A run in words, for people: its verdict, overview, list, report; `extremes`: exact places."""
+"""What is said of a run, for people: its overview, verdict, list and report; `extremes`: exact places.
+
+In: a run's reader, and findings. Out: documents of docs/api.md. Never: a rule of its own.
+"""

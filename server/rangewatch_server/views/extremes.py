@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.statistics import ALL, exponents
+from rangewatch.statistics import ALL, DERIVED, exponents
+from rangewatch.wire.events import ACCOUNTS
 from rangewatch.wire.records import KINDS
 from rangewatch_server.figures.base import grid, label
-from rangewatch_server.figures.heatmap import Cells
-from rangewatch_server.figures.layers import cells_of
+from rangewatch_server.figures.heatmap import Cells, cells_of
 from rangewatch_server.numerics import first_nonfinite, pyramid
 from rangewatch_server.numerics.headroom import SEVERITY, STATE_NAMES, State, limits_of
 from rangewatch_server.numerics.pyramid import AMAX_STEP, FANOUT, NONFINITE_STEP, RANGES, SUMMARY, Block
@@ -29,7 +29,7 @@ SEARCH_COLUMNS = 64  # locate reads this many columns at most, then one step
 UNDERFLOW_FRACTION = 0.01  # below that it is the tail that any bell-shaped distribution has
 OTHER_PLACE = re.compile(r"(input|output)\[\d{1,6}\]", re.ASCII)
 OTHER_WORDS = ("None", "not a tensor", "integer tensor")
-AROUND_COLUMNS = 512  # the previous and next non-finite step are looked for at this width first
+AROUND_COLUMNS = 512  # the previous and next non-finite step are searched for at this width first
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -46,13 +46,13 @@ class Place(msgspec.Struct, frozen=True):
 def locate(run: RunReader, ranks: Sequence[int], start: int, stop: int, rows: Array) -> Place | None:
     """The worst of a rectangle: the first NaN or Inf in order of step and call, else the least headroom."""
     tensors = run.names().tensors
-    found = [place for rank in ranks if (place := _worst(run, rank, start, stop, rows, tensors)) is not None]
-    if not found:
+    places = [place for rank in ranks if (place := _worst(run, rank, start, stop, rows, tensors)) is not None]
+    if not places:
         return None
-    bad = [place for place in found if place.state in ("inf", "nan")]
+    bad = [place for place in places if place.state in ("inf", "nan")]
     if bad:
         return min(bad, key=lambda place: (place.step, tensors.position[place.tensor], place.rank))
-    return min(found, key=lambda place: (np.inf if place.bits is None else place.bits, place.step))
+    return min(places, key=lambda place: (np.inf if place.bits is None else place.bits, place.step))
 
 
 def _worst(run: RunReader, rank: int, start: int, stop: int, rows: Array, tensors: Tensors) -> Place | None:
@@ -115,12 +115,12 @@ def _first_bad_row(run: RunReader, rank: int, step: int, rows: Array, bad: Array
     wanted = [name for name in first_nonfinite.COLUMNS if name in run.names().fill[RANGES]]
     block = run.slice(RANGES, [rank], 0, step, step + 1, wanted, rows)
     columns = {name: values[:, 0] for name, values in block.columns.items()}
-    found = first_nonfinite.first_bad(columns, tensors.call_index[rows], tensors.kind_rows[rows])
-    return int(bad[tensors.call_index[rows[bad]].argmin()]) if found is None else found
+    first = first_nonfinite.first_bad(columns, tensors.call_index[rows], tensors.kind_rows[rows])
+    return int(bad[tensors.call_index[rows[bad]].argmin()]) if first is None else first
 
 
 def place_at(run: RunReader, rank: int, step: int, tensor: int) -> Place:
-    """What one tensor held at one step of one rank; of a thinned step what its column still tells of it."""
+    """What one tensor held at one step of one rank; of a thinned step what its column still shows of it."""
     tensors = run.names().tensors
     rows = np.array([tensor])
     block = run.slice(RANGES, [rank], 0, step, step + 1, CELL, rows)
@@ -136,7 +136,7 @@ def place_at(run: RunReader, rank: int, step: int, tensor: int) -> Place:
 def _of_column(run: RunReader, rank: int, step: int, level: int, rows: Array) -> Block:
     """The thinned column of `step`, without what it holds of its other steps.
 
-    It tells of a step when that has its largest magnitude, or its first NaN or Inf; else nothing is known of the step.
+    It shows a step when that has its largest magnitude, or its first NaN or Inf; else nothing is known of the step.
     """
     low = step - step % FANOUT**level
     wanted = (*CELL, AMAX_STEP, NONFINITE_STEP)
@@ -157,9 +157,9 @@ def nonfinite_step(run: RunReader, rank: int, start: int, stop: int, last: bool)
         if column is None:
             return None
         if (column.start, column.stop) == (there.start, there.stop):  # one step, or nothing finer is kept of all of it
-            found = _known_steps(run, rank, column, start, stop, last)
-            if found:
-                return max(found) if last else min(found)
+            steps = _known_steps(run, rank, column, start, stop, last)
+            if steps:
+                return max(steps) if last else min(steps)
             # A column that reaches past an end, where its step is: the next one does not.
             ends = (start, column.start) if last else (column.stop, stop)
             return nonfinite_step(run, rank, *ends, last)
@@ -181,7 +181,7 @@ def _bad_column(run: RunReader, rank: int, steps: _Steps, last: bool) -> _Steps 
 def _known_steps(run: RunReader, rank: int, column: _Steps, start: int, stop: int, last: bool) -> list[int]:
     """Steps of [start, stop) with a NaN or Inf that a bad column knows: its first, and those kept more finely."""
     inside = [_Steps(max(start, column.start), min(stop, column.stop), level) for level in range(column.level)]
-    finer = [found for each in inside if (found := _bad_column(run, rank, each, last)) is not None]
+    finer = [bad for each in inside if (bad := _bad_column(run, rank, each, last)) is not None]
     return [step for each in (column, *finer) if start <= (step := _first_bad_step(run, rank, each)) < stop]
 
 
@@ -206,7 +206,26 @@ def frames(run: RunReader, rank: int, step: int) -> list[dict[str, Any]]:
     seen = np.flatnonzero(block.columns["call_count"][:, 0] > 0)
     cells = cells_of(block, names.tensors)
     order = sorted(seen, key=lambda row: (names.tensors.call_index[block.rows[row]], block.rows[row]))
-    return [_frame(names.tensors, block, cells, int(row)) for row in order]
+    all_frames = [_frame(names.tensors, block, cells, int(row)) for row in order]
+    meant = _inf_by_design(run, rank, block)
+    for each in all_frames:
+        if each["tensor"] in meant and not each["nan_count"]:
+            each["what"] = by_design(meant[each["tensor"]], each["numel"])
+    return all_frames
+
+
+def _inf_by_design(run: RunReader, rank: int, block: Block) -> dict[int, int]:
+    """Tensor -> its elements that are Inf by design, in the step or the row that a block is of."""
+    rows = run.inf_by_design
+    if not len(rows):
+        return {}
+    counts = run.stored(RANGES, [rank], 0, block.first, block.first + 1, ["inf_count"], rows).columns["inf_count"][:, 0]
+    return {int(row): int(count) for row, count in zip(rows, counts, strict=True) if count > 0}
+
+
+def by_design(count: int, numel: int) -> str:
+    """One line on Inf that is meant."""
+    return f"{count} Inf of {numel}, by design"
 
 
 def _row_step(run: RunReader, rank: int, step: int) -> int:
@@ -220,11 +239,11 @@ def _row_step(run: RunReader, rank: int, step: int) -> int:
         return step
     stop = step - step % most + most
     block = run.slice(RANGES, [rank], 0, step, stop, ["call_count"])
-    found = np.flatnonzero(block.columns["call_count"].any(axis=0)) + block.first
-    if not len(found):
+    observed = np.flatnonzero(block.columns["call_count"].any(axis=0)) + block.first
+    if not len(observed):
         return step
-    every = run.steps_a_row_at(rank, int(found[0]))
-    return int(found[0]) if np.count_nonzero(found // every == step // every) == 1 else step
+    every = run.steps_a_row_at(rank, int(observed[0]))
+    return int(observed[0]) if np.count_nonzero(observed // every == step // every) == 1 else step
 
 
 def first_bad(frames: Sequence[dict[str, Any]]) -> int | None:
@@ -239,9 +258,9 @@ def other_values(run: RunReader, rank: int, step: int) -> dict[str, dict[str, st
 
     An agent may send anything: only what a report can show comes through.
     """
-    data = run.account("other_values", rank, step)
-    given: Any = {} if data is None else msgspec.json.decode(data)
-    return {fqn: _known_values(values) for fqn, values in given.items() if isinstance(values, dict)}
+    account = run.account("other_values", rank, step)
+    given = None if account is None else account.read(ACCOUNTS["other_values"])
+    return {fqn: _known_values(values) for fqn, values in (given or {}).items()}
 
 
 def _known_values(values: dict[str, Any]) -> dict[str, str]:
@@ -262,7 +281,7 @@ def _frame(tensors: Tensors, block: Block, cells: Cells, row: int) -> dict[str, 
     limits = limits_of(entry.dtype)
     finite = value["numel"] - value["nan_count"] - value["inf_count"] > 0
     bits = float(cells.bits[row, 0])
-    frame = tensor_facts(ordinal, tensors) | {
+    frame = tensor_details(ordinal, tensors) | {
         "call_count": int(value["call_count"]), "numel": int(value["numel"]),
         "amax": value["amax"] if finite else None,
         "nan_count": int(value["nan_count"]), "inf_count": int(value["inf_count"]),
@@ -277,7 +296,7 @@ def _finite_int(value: float) -> int | None:
     return int(min(value, MAX_COUNT)) if np.isfinite(value) else None
 
 
-def tensor_facts(ordinal: int, tensors: Tensors) -> dict[str, Any]:
+def tensor_details(ordinal: int, tensors: Tensors) -> dict[str, Any]:
     """A tensor as docs/api.md has it; its `call_index` is its place among the run's tensors."""
     entry = tensors.entries[ordinal]
     limits = limits_of(entry.dtype)
@@ -292,20 +311,13 @@ def tensor_facts(ordinal: int, tensors: Tensors) -> dict[str, Any]:
 
 
 def full_set(value: dict[str, float], smallest_normal: float) -> dict[str, Any]:
-    """amin, rms and shares, or null for each when the full set was not measured at this step."""
-    measured = value.get("full_numel", 0.0)
-    if measured <= 0:
-        empty = ("amin", "rms", "zero_fraction", "subnormal_fraction", "floor_room_bits")
-        return {"full": False} | dict.fromkeys(empty)
-    amin = value["amin"] if np.isfinite(value["amin"]) else None
-    finite = max(measured - value["nan_count"] - value["inf_count"], 1.0)
-    room = float(np.log2(amin / smallest_normal)) if amin else None
-    return {
-        "full": True, "amin": amin,
-        "rms": float(np.sqrt(value["sum_sq"] / finite)) if np.isfinite(value["sum_sq"]) else None,
-        "zero_fraction": value["zero_count"] / measured, "subnormal_fraction": value["subnormal_count"] / measured,
-        "floor_room_bits": room if room is not None and np.isfinite(room) else None,
-    }  # fmt: skip
+    """amin, rms, shares and floor room, or null for each when the full set was not measured at this step."""
+    derived = [each for each in DERIVED if each.is_full_set]
+    if value.get("full_numel", 0.0) <= 0:
+        return {"full": False} | {each.name: None for each in derived}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = {each.name: float(each.formula(value, smallest_normal)) for each in derived}
+    return {"full": True} | {name: each if np.isfinite(each) else None for name, each in values.items()}
 
 
 def what(state: State, value: dict[str, float], bits: float, dtype: str) -> str:
@@ -327,7 +339,7 @@ def underflow(subnormal_fraction: float | None) -> str:
     return f"underflow: {100 * subnormal_fraction:.1f} % subnormal"
 
 
-def step_facts(run: RunReader, rank: int, step: int) -> dict[str, Any]:
+def step_details(run: RunReader, rank: int, step: int) -> dict[str, Any]:
     """Loss, loss scale, skip and times of one rank's step; null where nothing was recorded.
 
     `thinned`: how many steps a column the step is kept at, which says nothing of each; null where it would be there.

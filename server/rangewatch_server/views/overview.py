@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from rangewatch.statistics.exponents import exponent_of
+from rangewatch.wire.events import ACCOUNTS
 from rangewatch.wire.records import KINDS, Statistic
 from rangewatch_server.collectives import hang_state
+from rangewatch_server.figures import quantities
 from rangewatch_server.figures.base import Params, grid, label
 from rangewatch_server.figures.lines import series_columns
-from rangewatch_server.figures.timeline import summary_cells
+from rangewatch_server.figures.ranks import summary_cells
 from rangewatch_server.machines import deaths
 from rangewatch_server.numerics.headroom import SATURATED_BITS, State
 from rangewatch_server.numerics.pyramid import SUMMARY
 from rangewatch_server.query.reader import Rank, RunReader, last_step
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.nonfinite.search import first_bad
+from rangewatch_server.rules.nonfinite.case import Bad
+from rangewatch_server.rules.nonfinite.search import first_bad, first_bad_of_skipped
 from rangewatch_server.store import alerts, run_metadata
-from rangewatch_server.store.exit_state import DIED, FAILED, TERMINATED
+from rangewatch_server.store.exit_state import DIED, FAILED, INTERRUPTED, TERMINATED
 from rangewatch_server.views.extremes import Place, locate
 from rangewatch_server.views.verdict import verdict
 
@@ -51,28 +53,39 @@ def run_line(run: RunReader) -> dict[str, Any]:
 
 def run_detail(run: RunReader) -> dict[str, Any]:
     """A run as its own page shows it."""
-    first = first_overflow(run)
+    first, skipped, summary = first_overflow(run), first_skipped(run), run_line(run)
     trouble = _trouble(run)
     ended = deaths.ended(run)
     return (
-        run_line(run)
+        summary
         | run_metadata.shown(run.about)
         | {
+            "state": shown_state(summary["state"], alerts.hung(run.connection, [run.id])),
             "note": run.about.note,
             "alerts": alerts.standing_counts(run.connection, [run.id]).get(run.id, {}),
             "ranks": [_rank(run, rank, trouble) for rank in run.ranks.values()],
             "missing_ranks": [rank for rank in range(min(world_size(run), 4096)) if rank not in run.ranks],
-            "verdict": verdict(run, first, least_headroom(run), skipped_steps(run)),
+            "verdict": verdict(run, summary["least_headroom"], summary["skipped_steps"], first, skipped),
             "hang": hang_state.sentence(run),
             "death": deaths.sentence(ended),
             "deaths": deaths.deaths(run, ended),
             "first_overflow": first,
+            "first_skipped": skipped,
             "kinds": kinds(run),
             "series": sorted(run.names().series),
             "step_time_s": step_time_s(run),
             "statistics": [_statistic(each) for each in run.statistics() if exponent_of(each.name) is None],
+            "derived": _derived(run),
+            "default_statistic": quantities.default(run).name,
         }
     )
+
+
+def _derived(run: RunReader) -> list[dict[str, str]]:
+    """What a heatmap can show of this run; of one that has not said what it records, everything."""
+    recorded = {each.name for each in run.statistics()}
+    choices = quantities.choices(recorded, kinds(run))
+    return [{"name": each.name, "title": each.title, "aka": each.aka, "help": each.help} for each in choices]
 
 
 def _loss_scale(rank: Rank) -> float | None:
@@ -81,23 +94,28 @@ def _loss_scale(rank: Rank) -> float | None:
 
 
 def state(run: RunReader) -> str:
-    """`empty`, `live`, `finished`, `failed`, `died`, `terminated` or `stale`, from what the newest incarnation of each
-    rank last said: that ranks which died take others with them, which then fail or are stopped.
+    """`empty`, `live`, `finished`, `failed`, `died`, `interrupted`, `terminated` or `stale`, from what the newest
+    incarnation of each rank last said: that ranks which died take others with them, which then fail or are stopped.
     """
     states = {rank.row.state for rank in run.ranks.values()}
     if any(run.is_live(rank) for rank in run.ranks.values()):
         return "live" if run.last_step is not None else "empty"
-    worst = next((each for each in (DIED, FAILED, TERMINATED) if each in states), None)
+    worst = next((each for each in (DIED, FAILED, INTERRUPTED, TERMINATED) if each in states), None)
     if worst is not None:
         return worst
     return "finished" if states == {"finished"} else "stale"
 
 
+def shown_state(state: str, hangs: Collection[int]) -> str:
+    """The same, and `hung` for one that hangs and has not ended. `hangs`: the runs that do, this one or none."""
+    return "hung" if state in ("live", "stale") and hangs else state
+
+
 def _reason(run: RunReader, state: str) -> str | None:
     """Why a run that failed, or whose ranks died, has ended: in one line, and not all of a long one."""
     if state == FAILED:
-        said = min(((rank, message) for rank, _, message, _ in run.newest_events([FAILED])), default=None)
-        text = None if said is None or not said[1] else f"Rank {said[0]}: {said[1]}"
+        first = next(iter(run.newest_events([FAILED])), None)
+        text = None if first is None or not first.message else f"Rank {first.rank}: {first.message}"
     elif state in (DIED, TERMINATED):
         text = deaths.sentence(deaths.ended(run))
     else:
@@ -142,9 +160,9 @@ def _least_places(run: RunReader, rank: Rank) -> Iterator[Place]:
             state = "saturated" if row.least_bits < SATURATED_BITS else "value"
             yield Place(row.least_step, rank.rank, row.least_tensor, name, state, row.least_bits)
         elif row.least_step is not None:  # the worst was overwritten by a restart: look at what is left of it
-            found = _locate(run, rank, row.first_step, end)
-            if found is not None and found.bits is not None:
-                yield found
+            place = _locate(run, rank, row.first_step, end)
+            if place is not None and place.bits is not None:
+                yield place
 
 
 def first_overflow(run: RunReader) -> dict[str, Any] | None:
@@ -154,12 +172,27 @@ def first_overflow(run: RunReader) -> dict[str, Any] | None:
     """
     if not any(_has_bad(rank) for rank in run.ranks.values()):
         return None
-    found: tuple[dict[str, Any] | None] = _once(run, "first overflow", 200, lambda: (_first_overflow(run),))
-    return found[0]
+    cached: tuple[dict[str, Any] | None] = _once(run, "first overflow", 200, lambda: (_first_overflow(run),))
+    return cached[0]
+
+
+def first_skipped(run: RunReader) -> dict[str, Any] | None:
+    """The first NaN or Inf of the steps that the loss scaler skipped; None where it skipped none, or nothing that was
+    recorded held one there.
+    """
+    if not skipped_steps(run) or not any(_has_bad(rank) for rank in run.ranks.values()):
+        return None
+    cached: tuple[dict[str, Any] | None] = _once(
+        run, "first skipped", 200, lambda: (_place_of(run, first_bad_of_skipped(Evidence(run))),)
+    )
+    return cached[0]
 
 
 def _first_overflow(run: RunReader) -> dict[str, Any] | None:
-    bad = first_bad(Evidence(run))
+    return _place_of(run, first_bad(Evidence(run)))
+
+
+def _place_of(run: RunReader, bad: Bad | None) -> dict[str, Any] | None:
     if bad is None:
         return None
     entry = run.names().tensors.entries[bad.tensor]
@@ -177,11 +210,11 @@ def _once(run: RunReader, name: str, size: int, read: Callable[[], Any]) -> Any:
     """What `read` gives, kept until the run has news. `size`: of what is kept, in bytes; never None."""
     streams = tuple((s.id, s.contiguous, s.rewrites) for rank in run.ranks.values() for s in rank.streams)
     key = (run.id, name, streams)
-    found = run.reader.cache.get(key)
-    if found is None:
-        found = read()
-        run.reader.cache.put(key, found, size)
-    return found
+    value = run.reader.cache.get(key)
+    if value is None:
+        value = read()
+        run.reader.cache.put(key, value, size)
+    return value
 
 
 def _locate(run: RunReader, rank: Rank, start: int, end: int) -> Place | None:
@@ -197,8 +230,8 @@ def skipped_steps(run: RunReader) -> int:
 def _skipped(run: RunReader, rank: Rank) -> int:
     start, stop = run.first_step or 0, (run.last_step or 0) + 1
     cut = grid(start, stop, SPARKLINE_COLUMNS)
-    found = series_columns(run, Params(start=start, stop=stop, ranks=(rank.rank,)), cut, "skipped_step")
-    return int(found["sum"].sum())
+    columns = series_columns(run, Params(start=start, stop=stop, ranks=(rank.rank,)), cut, "skipped_step")
+    return int(columns["sum"].sum())
 
 
 def sparkline(run: RunReader) -> list[float | None]:
@@ -206,8 +239,8 @@ def sparkline(run: RunReader) -> list[float | None]:
     if run.first_step is None or run.last_step is None:
         return []
     start, stop = run.first_step, run.last_step + 1
-    found: list[float | None] = _once(run, "sparkline", 2_000, lambda: _sparkline(run, start, stop))
-    return found
+    values: list[float | None] = _once(run, "sparkline", 2_000, lambda: _sparkline(run, start, stop))
+    return values
 
 
 def _sparkline(run: RunReader, start: int, stop: int) -> list[float | None]:
@@ -229,9 +262,9 @@ def step_time_s(run: RunReader) -> float | None:
     stop = run.last_step + 1
     start = max(0, stop - RECENT_STEPS)
     params = Params(start=start, stop=stop, ranks=tuple(run.ranks))
-    found = series_columns(run, params, grid(start, stop, RECENT_STEPS), "step_time_s")
-    count = float((found["count"] - found["nonfinite_count"]).sum())
-    return float(found["sum"].sum()) / count if count else None
+    columns = series_columns(run, params, grid(start, stop, RECENT_STEPS), "step_time_s")
+    count = float((columns["count"] - columns["nonfinite_count"]).sum())
+    return float(columns["sum"].sum()) / count if count else None
 
 
 def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]]) -> dict[str, Any]:
@@ -246,16 +279,16 @@ def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]]) -> dic
 def _trouble(run: RunReader) -> dict[int, dict[str, Any]]:
     """What agents said of themselves, by rank; each event is the whole account as it was then, so the newest stands."""
     fields = {"dropped": "dropped", "fault": "faults", "not_observed": "not_observed", "not_fused": "not_fused"}
-    found: dict[int, dict[str, Any]] = {}
-    for rank, kind, message, data in run.newest_events([*fields, "failed", "level"]):
-        entry = found.setdefault(rank, _no_trouble())
-        if kind == "level":
-            entry["level"] = message or None  # "": recorded as it was asked for again
-        elif kind == "failed":
-            entry["failure"] = message
+    by_rank: dict[int, dict[str, Any]] = {}
+    for event in run.newest_events([*fields, FAILED, "level"]):
+        entry = by_rank.setdefault(event.rank, _no_trouble())
+        if event.kind == "level":
+            entry["level"] = event.message or None  # "": recorded as it was asked for again
+        elif event.kind == FAILED:
+            entry["failure"] = event.message
         else:
-            entry[fields[kind]] = msgspec.json.decode(data)
-    return found
+            entry[fields[event.kind]] = event.read(ACCOUNTS[event.kind]) or {}
+    return by_rank
 
 
 def _no_trouble() -> dict[str, Any]:

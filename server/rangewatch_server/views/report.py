@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from rangewatch.wire.records import MOMENTS
+
 FRAMES = 21  # modules, as Transformers keeps
 MAX_FRAMES = 10_000
 
@@ -19,7 +21,7 @@ Others = Mapping[str, Mapping[str, str]]
 """Module -> "input[1]" or "output[0]" -> "None", "not a tensor" or "integer tensor"."""
 
 _FORWARD = ("weight", "input", "output")
-_OPTIMIZER = ("reduced_grad", "update")
+_OPTIMIZER = ("reduced_grad", "update", *MOMENTS)
 
 
 class Frame(NamedTuple):
@@ -104,13 +106,13 @@ def _lines(own: list[Tensor], others: Mapping[str, str]) -> list[str]:
     outputs = sum(tensor["kind"] == "output" for tensor in own) + sum(where.startswith("output") for where in others)
     lines = []
     for kind in _FORWARD:
-        found = [
+        numbered = [
             (tensor["index"], f"{_range(tensor)} {_what(tensor, outputs)}{_note(tensor)}")
             for tensor in own
             if tensor["kind"] == kind
         ]
-        found += [(_index(where), f"{word:>17} {where}") for where, word in others.items() if where.startswith(kind)]
-        lines += [line for _, line in sorted(found, key=lambda each: each[0])]
+        numbered += [(_index(where), f"{word:>17} {where}") for where, word in others.items() if where.startswith(kind)]
+        lines += [line for _, line in sorted(numbered, key=lambda each: each[0])]
     return lines
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
 
 import msgspec
 from sqlalchemy import func, select
@@ -12,14 +13,19 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rangewatch_server.core.errors import ApiError
 from rangewatch_server.query.reader import Reader
-from rangewatch_server.store import alerts as alert_rows
-from rangewatch_server.store import run_metadata, tables
-from rangewatch_server.views import overview
+from rangewatch_server.store import alerts, run_metadata, tables
+from rangewatch_server.views import overview, run_loss, verdict
 
 logger = logging.getLogger("rangewatch.server")
 
-SORTS = ("newest", "oldest", "name", "seen")
-LIMIT, MOST = 100, 500  # runs of a page: one that is not cached costs about 5 ms
+Sort = Literal[
+    "newest", "oldest", "name", "seen", "state", "verdict", "loss", "step", "ranks", "headroom", "scale", "skipped"
+]  # fmt: skip
+SORTS: tuple[Sort, ...] = get_args(Sort)
+BY_ROW = frozenset[Sort](("newest", "oldest", "name", "seen"))  # read from the runs' rows, of however many
+LIMIT, MOST = 100, 500  # runs of a page, or sorted by what is read from each: one that is not cached costs about 5 ms
+STATES = ("hung", "died", "failed", "terminated", "interrupted", "stale", "live", "empty", "finished")  # gravest first
+LEVELS = ("critical", "warning", "ok")
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -32,36 +38,92 @@ class Listing(msgspec.Struct, frozen=True):
     offset: int = 0
     q: str = ""
     archived: bool | None = None
-    sort: str = SORTS[0]
+    sort: Sort = "newest"
+    is_down: bool = False
+    """The other way round, but that what is not known stays last."""
+    states: tuple[str, ...] = ()
+    """As they are shown; none: all."""
+
+    @property
+    def needs_lines(self) -> bool:
+        """Whether what is read of each run decides which are shown."""
+        return self.sort not in BY_ROW or bool(self.states)
 
 
 def page(reader: Reader, wanted: Listing) -> dict[str, Any]:
-    """The runs that are wanted; `next` is what to give as `before` for the rest, `total` how many match in all."""
-    found = run_metadata.matching(reader.connection, wanted.q, wanted.archived)
-    ids = _ordered(reader, found, wanted.sort)
+    """The runs that are wanted; `next` is what to give as `before` for the rest, `total` how many match in all. Where
+    more runs match than are read for an order or a state, `of_newest` is how many of the newest were.
+    """
+    rows = run_metadata.matching(reader.connection, wanted.q, wanted.archived)
+    if wanted.needs_lines:
+        return _page_by_lines(reader, rows, wanted)
+    ids = _ordered(reader, rows, wanted)
     behind = [run_id for run_id in ids if wanted.before is None or run_id < wanted.before][wanted.offset :]
     chosen, is_last = behind[: wanted.limit], len(behind) <= wanted.limit
+    next_before = None if is_last or wanted.sort != SORTS[0] or wanted.is_down else chosen[-1]
+    return {"runs": _lines(reader, chosen), "next": next_before, "total": len(rows), "of_newest": None}
+
+
+def _page_by_lines(reader: Reader, rows: list[Any], wanted: Listing) -> dict[str, Any]:
+    lines = _lines(reader, _ordered(reader, rows[:MOST], wanted))
+    lines = [line for line in lines if not wanted.states or line["state"] in wanted.states]
+    if wanted.sort not in BY_ROW:
+        key = _KEYS[wanted.sort]
+        known = [line for line in lines if key(line) is not None]
+        unknown = [line for line in lines if key(line) is None]
+        lines = sorted(known, key=key, reverse=wanted.is_down) + unknown
+    shown = lines[wanted.offset : wanted.offset + wanted.limit]
+    return {"runs": shown, "next": None, "total": len(lines), "of_newest": MOST if len(rows) > MOST else None}
+
+
+def _place(order: Sequence[str], value: str) -> int:
+    return order.index(value) if value in order else len(order)
+
+
+def _headroom(line: dict[str, Any]) -> float | None:
+    least = line["least_headroom"]
+    if least is None:
+        return None
+    return -1.0 if least["bits"] is None else float(least["bits"])
+
+
+_KEYS: dict[Sort, Callable[[dict[str, Any]], Any]] = {
+    "state": lambda line: _place(STATES, line["state"]),
+    "verdict": lambda line: (_place(LEVELS, line["headline"]["level"]), -sum(line["alerts"].values())),
+    "loss": lambda line: line["loss"] and line["loss"]["last"],
+    "step": lambda line: line["last_step"],
+    "ranks": lambda line: line["world_size"],
+    "headroom": _headroom,
+    "scale": lambda line: line["loss_scale"],
+    "skipped": lambda line: line["skipped_steps"],
+}
+
+
+def _lines(reader: Reader, chosen: list[int]) -> list[dict[str, Any]]:
     stamps, abouts = _stamps(reader, chosen), run_metadata.of_runs(reader.connection, chosen)
-    alerts = alert_rows.standing_counts(reader.connection, chosen)
-    lines = [
-        line | run_metadata.shown(abouts[run_id]) | {"alerts": alerts.get(run_id, {})}
+    counts, hung = alerts.standing_counts(reader.connection, chosen), alerts.hung(reader.connection, chosen)
+    headlines = verdict.headlines(reader.connection, chosen)
+    return [
+        line
+        | run_metadata.shown(abouts[run_id])
+        | {"alerts": counts.get(run_id, {}), "headline": headlines[run_id]}
+        | {"state": overview.shown_state(line["state"], hung & {run_id})}
         for run_id in chosen
         if (line := _readable(reader, run_id, stamps.get(run_id))) is not None
     ]
-    next_before = None if is_last or wanted.sort != SORTS[0] else chosen[-1]
-    return {"runs": lines, "next": next_before, "total": len(found)}
 
 
-def _ordered(reader: Reader, found: list[Any], sort: str) -> list[int]:
+def _ordered(reader: Reader, rows: list[Any], wanted: Listing) -> list[int]:
     """Numbers of runs that come newest first, in the order that is asked for; of equal ones the newest first."""
-    if sort == "name":
-        found = sorted(found, key=lambda row: (row.title or row.name).casefold())
-    elif sort == "seen":
+    sign = -1 if wanted.is_down else 1
+    if wanted.sort == "name":
+        rows = sorted(rows, key=lambda row: (row.title or row.name).casefold(), reverse=wanted.is_down)
+    elif wanted.sort == "seen":
         seen = _last_seen(reader)
-        found = sorted(found, key=lambda row: -seen.get(row.id, 0))
-    elif sort == "oldest":
-        found = found[::-1]
-    return [row.id for row in found]
+        rows = sorted(rows, key=lambda row: -sign * seen.get(row.id, 0))
+    elif (wanted.sort == "oldest") != wanted.is_down and wanted.sort in ("newest", "oldest"):
+        rows = rows[::-1]
+    return [row.id for row in rows]
 
 
 def _last_seen(reader: Reader) -> dict[int, int]:
@@ -96,12 +158,12 @@ def _line(reader: Reader, run_id: int, stamp: tuple[int, int, int] | None) -> di
     # Only a run that nobody speaks for stays as it is: which ranks of another are live is a matter of the clock.
     is_quiet = stamp is not None and time.time_ns() - stamp[2] > reader.live_ns
     key = (run_id, "line", stamp)
-    found: dict[str, Any] | None = reader.cache.get(key) if is_quiet else None
-    if found is None:
+    line: dict[str, Any] | None = reader.cache.get(key) if is_quiet else None
+    if line is None:
         run = reader.run(run_id)
         if run is None:
             return None
-        found = overview.run_line(run)
+        line = overview.run_line(run) | {"loss": run_loss.summary(run)}
         if is_quiet:
-            reader.cache.put(key, found, 4_000)
-    return found
+            reader.cache.put(key, line, 6_000)
+    return line

@@ -10,9 +10,11 @@ from torch import nn
 
 import rangewatch
 from rangewatch.core.options import OBSERVED_KINDS
+from rangewatch.wire.records import MOMENTS
 from tests.agent.ingest_double import IngestDouble
 
-ALL_BUT_UPDATES = set(OBSERVED_KINDS) - {"update"}
+EVERY_KIND = set(OBSERVED_KINDS) - set(MOMENTS)
+"""Plain SGD keeps nothing."""
 
 
 class Loop:
@@ -65,7 +67,7 @@ def test_a_trace(ingest: IngestDouble) -> None:
         {"id": 7, "state": "accepted", "first_step": first, "last_step": first + 1},
         {"id": 7, "state": "done", "last_step": first + 1},
     ]
-    assert [loop.kinds_at(first + offset) == set(OBSERVED_KINDS) for offset in (-1, 0, 1, 2)] == [0, 1, 1, 0]
+    assert [loop.kinds_at(first + offset) == EVERY_KIND for offset in (-1, 0, 1, 2)] == [0, 1, 1, 0]
     assert loop.kinds_at(first + 2) == loop.kinds_at(1) == {"output", "grad_output", "grad"}
     cells = ingest.tensors()["0", "output", 0]
     assert [cells[first + offset]["full_numel"] > 0 for offset in (-1, 0, 1, 2)] == [False, True, True, False]
@@ -97,7 +99,7 @@ def test_levels(ingest: IngestDouble) -> None:
         assert [(answer["id"], answer["state"]) for answer in loop.answers()] == [(n, "done") for n in range(3)]
         assert loop.kinds_at(firsts[0] - 1) == {"output", "grad_output", "grad"}
         assert loop.kinds_at(firsts[0]) == {"grad"}
-        assert loop.kinds_at(firsts[1]) == ALL_BUT_UPDATES - {"weight"}, "weights and updates have a cadence"
+        assert loop.kinds_at(firsts[1]) == EVERY_KIND - {"weight", "update"}, "weights and updates have a cadence"
         assert loop.kinds_at(firsts[2]) == {"output", "grad_output", "grad"}
 
 
@@ -146,7 +148,7 @@ def test_a_module_that_is_compiled_keeps_its_graph(ingest: IngestDouble) -> None
         compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
         for level in ("default", "grads", "default"):
             handle._agent.recording.set_level(level)  # type: ignore[union-attr]
-            handle._agent.update_hooks()  # type: ignore[union-attr]
+            handle._agent.hooks.record()  # type: ignore[union-attr]
             compiled(torch.ones(2, 4)).sum().backward()
             handle.step()
         assert counters["stats"]["unique_graphs"] == 1

@@ -8,8 +8,8 @@ import pytest
 
 import rangewatch
 from rangewatch.core.guard import Guard
-from rangewatch.core.options import OBSERVED_KINDS, Options
-from tests.agent.api.test_control import Loop
+from rangewatch.core.options import Options
+from tests.agent.api.test_control import EVERY_KIND, Loop
 from tests.agent.ingest_double import IngestDouble
 
 RAISED = {"rule": "headroom_trend", "severity": "warning", "summary": "Overflow in about 9 steps.", "rank": 5}
@@ -52,7 +52,7 @@ def test_what_a_function_returns_is_done(ingest: IngestDouble) -> None:
         loop.steps(1)
         assert reported(loop, 1) == "alert headroom_trend: trace"
         first = loop.answers()[-1]["first_step"]
-        assert loop.kinds_at(first) == set(OBSERVED_KINDS)
+        assert loop.kinds_at(first) == EVERY_KIND
         assert reported(loop, 2, severity="info") == "alert headroom_trend: record"
         assert reported(loop, 3, severity="critical") == "alert headroom_trend: grads"
         assert loop.kinds_at(loop.answers()[-1]["first_step"]) == {"grad"}

@@ -43,6 +43,11 @@ def train_and_exit(url: str) -> None:
     sys.exit(3)
 
 
+def train_and_interrupt(url: str) -> None:
+    model = train(url)  # noqa: F841 - held until the end
+    raise KeyboardInterrupt
+
+
 def run_child(target: Callable[[str], object], ingest: IngestDouble) -> int | None:
     child = multiprocessing.get_context("fork").Process(target=target, args=(ingest.url,))
     child.start()
@@ -57,7 +62,12 @@ def failures(ingest: IngestDouble) -> list[str]:
 
 def test_what_an_interactive_session_went_on_after_is_not_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[BaseException | None] = []
-    end = ProcessEnd(seen.append)
+
+    class Seeing:
+        def finish_at_exit(self, error: BaseException | None) -> None:
+            seen.append(error)
+
+    end = ProcessEnd(Seeing())
     before, of_a_cell, last = ValueError("before"), ValueError("of a cell"), ValueError("last")
     monkeypatch.setattr(sys, "last_value", before, raising=False)
     end.watch()
@@ -124,3 +134,10 @@ def test_torch_spawns_children_that_leave_by_an_exit_code(ingest: IngestDouble) 
     with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="planted"):
         torch.multiprocessing.start_processes(work, (ingest.url,), nprocs=1, start_method="fork")
     assert failures(ingest) == ["SystemExit: 1 (after ValueError: planted)"]
+
+
+def test_ctrl_c_is_said_to_be_that(ingest: IngestDouble) -> None:
+    run_child(train_and_interrupt, ingest)
+    assert [event.data for event in ingest.events("failed")] == [{"interrupted": True}]
+    run_child(train_and_raise, ingest)
+    assert ingest.events("failed")[-1].data == {}

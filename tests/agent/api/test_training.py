@@ -94,8 +94,8 @@ class TestEverythingIsRecorded:
     @pytest.mark.parametrize("full_every", [1, 3])
     def test_containers_shared_and_inplace_modules(self, ingest: IngestDouble, backend: str, full_every: int) -> None:
         counters = train_and_compare(ingest, Net(), tokens, backend=backend, full_every=full_every)
-        assert counters["not_observed"] == {"": "output: integer tensor"}
-        assert ingest.events("not_observed")[-1].data == counters["not_observed"]
+        assert counters["not_observed"] == {} and not ingest.events("not_observed")
+        assert "integer tensor" in ingest.events("other_values")[-1].data[""].values(), "it has no range"
         assert counters["faults"] == {} and counters["dropped"] == {}
         assert ingest.entry("attention", "output", 1).shape == (3, 5, 5)
         assert ingest.entry("shared", "output").module == "Linear"

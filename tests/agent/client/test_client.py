@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,35 +123,44 @@ def test_a_heatmap_has_the_pages_scale_rows_and_marks(run: Run) -> None:
 
 def test_a_tensor_has_its_dtypes_limits_and_loss_its_own_range(run: Run) -> None:
     found = run.figure("tensor", tensor=1)
+    assert (found.layout.yaxis.type, [each.mode for each in found.data[:2]]) == ("log", ["lines", "markers"])
     assert found.layout.shapes[0].y0 == 65504.0
     assert found.layout.shapes[0].label.text == "max finite float16, 6.55e+04"
     assert list(run.figure("ranks", start=5, stop=6).layout.xaxis.ticktext) == [each["label"] for each in run.tensors()]
 
 
-def _served(name: str, **trace: object) -> dict[str, object]:
+def _served(name: str, **meta: object) -> dict[str, object]:
     z = {"dtype": "f4", "bdata": base64.b64encode(np.array([[-3.0, 0.0]], "<f4").tobytes()).decode(), "shape": "1, 2"}
-    heat = {"type": "heatmap", "name": name, "x0": 0, "dx": 1, "z": z} | trace
-    return {"figure": {"data": [heat], "layout": {}}, "meta": {}}
+    return {"figure": {"data": [{"name": name, "x0": 0, "dx": 1, "z": z}]}, "meta": meta}
 
 
 def test_a_heatmap_that_is_not_of_headroom_keeps_its_own_scale() -> None:
-    own = {"zmin": -6, "zmax": 0, "colorscale": [[0, "#000000"], [1, "#ffffff"]]}
-    shares = figures.of_answer(_served("share of the elements, log10", **own), "").data[0]
-    assert (shares.zmin, shares.zmax, shares.colorscale) == (-6, 0, ((0, "#000000"), (1, "#ffffff")))
-    waits = figures.of_answer(_served("wait", zmin=0), "").data[0]
-    assert (waits.colorscale[0][1], waits.colorbar.title.text, waits.zmax) == ("#a9c7dd", "s", None)
-    answer = _served("largest magnitude", zmin=-24, zmax=16, colorscale=own["colorscale"])
-    answer["meta"] = {"statistic": {"name": "amax", "title": "Largest magnitude", "scale": "log2"}}
-    assert figures.of_answer(answer, "").data[0].colorbar.title.text == "Largest magnitude, log2"
+    def drawn(name: str, title: str, scale: str, low: float, high: float) -> Any:
+        statistic = {"name": name, "title": title, "scale": scale, "worst": "most", "low": low, "high": high}
+        return figures.of_answer(_served(name, statistic=statistic), "").data[0]
+
+    shares = drawn("share", "Share of the elements", "log10", -6, 0)
+    assert (shares.zmin, shares.zmax, shares.colorscale) == (-6, 0, colours.SHARE)
+    assert shares.colorbar.title.text == "Share of the elements, log10"
+    waits = figures.of_answer(_served("wait_s", unit="s"), "").data[0]
+    assert (waits.colorscale[0][1], waits.colorbar.title.text, waits.zmin, waits.zmax) == ("#a9c7dd", "s", 0, None)
+    assert drawn("amax", "Largest magnitude", "log2", -24, 16).colorbar.title.text == "Largest magnitude, log2"
+    difference = drawn("difference_bits", "Difference in headroom", "bits", -8, 8)
+    assert (difference.zmin, difference.zmax, difference.colorscale) == (-8, 8, colours.DIFFERENCE)
 
 
 def test_the_colours_are_those_of_the_pages() -> None:
-    css = (Path(__file__).parents[3] / "web" / "styles" / "style.css").read_text()
-    of = {
-        name: (light, dark)
-        for name, light, dark in re.findall(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)", css)
-    }
-    assert tuple(of[f"h{at}"] for at in range(7)) == tuple(zip(colours.HEADROOM, document.DARK_HEADROOM, strict=True))
+    web = Path(__file__).parents[3] / "web"
+    css, script = (web / "styles" / "style.css").read_text(), (web / "charts" / "colours.js").read_text()
+    both = r"light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)"
+    of = {name: (light, dark) for name, light, dark in re.findall(rf"--([\w-]+): {both}", css)}
+
+    def scale(name: str) -> list[tuple[str, str]]:
+        return re.findall(both, re.search(rf"const {name} = \[(.*?)\]", script, re.DOTALL)[1])  # type: ignore[index]
+
+    headroom = [*scale("HEADROOM"), of["calm"]]
+    assert headroom == list(zip(colours.HEADROOM, document.DARK_HEADROOM, strict=True))
+    assert [light for light, _ in scale("MAGNITUDE")] == list(colours.SEQUENTIAL)
     lines = [of[name] for name in ("accent", "warning", "second", "ok", "muted", "bad")]
     assert lines == list(zip(colours.LINES, document.DARK_LINES, strict=True))
     assert [of[f"p{at}"][0] for at in range(6)] == list(colours.PHASES.values())
@@ -160,7 +170,7 @@ def test_the_colours_are_those_of_the_pages() -> None:
 
 
 def test_facts_and_findings(run: Run) -> None:
-    assert run.facts()["first_overflow"]["step"] == 120
+    assert run.details()["first_overflow"]["step"] == 120
     assert run.step(120)["first_nonfinite"] == 3
     assert [each["rule"] for each in run.diagnosis()["findings"]] == ["first_nonfinite"]
     assert run.diagnosis(stop=100)["findings"] == []

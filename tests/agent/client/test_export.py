@@ -149,7 +149,7 @@ def test_a_run_without_steps_is_a_report(run: Run, tmp_path: Path) -> None:
     reported = export(run.server, run.name, tmp_path / "r.html")
     assert reported.returncode == 0, reported.stderr
     text = (tmp_path / "r.html").read_text()
-    assert "No step has been recorded yet." in text and "Nothing is wrong" in text
+    assert "No step has been recorded yet." in text and "No open finding." in text and "no step, 1 rank;" in text
 
 
 def test_slices_are_files(exported: Run, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rangewatch.collectors.gpu import xid
 from rangewatch.collectors.gpu.collector import GpuCollector
 from rangewatch.core.options import Options
 from rangewatch.wire.records import RankInfo, Samples
+from tests.agent.doubles import EventList
 
 TESTDATA = Path(__file__).parents[2] / "testdata" / "nvml"
 
@@ -29,14 +30,8 @@ def info(device: str = "NVIDIA H100 80GB HBM3", local_rank: int = 0) -> RankInfo
     return RankInfo("run", local_rank, 8, local_rank, "host", "incarnation", 0, device=device)
 
 
-class Reported:
+class Reported(EventList):
     """Remembers events."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str, dict[str, Any]]] = []
-
-    def __call__(self, kind: str, message: str, data: dict[str, Any]) -> None:
-        self.events.append((kind, message, data))
 
     def of(self, kind: str) -> list[tuple[str, dict[str, Any]]]:
         return [(message, data) for each, message, data in self.events if each == kind]

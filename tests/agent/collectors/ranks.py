@@ -14,11 +14,14 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch import nn
 
 from rangewatch.collectors.collectives.collector import Collectives
 from rangewatch.core.guard import Guard
+from rangewatch.recording.events import OpenStep
 from rangewatch.wire.records import RankInfo, Samples
 from tests import forked
+from tests.agent.doubles import EventList
 
 Rank = Callable[[int, Path], Any]
 
@@ -55,16 +58,26 @@ class Watched:
 
     def __init__(self, rank: int, count: int, *, hang_s: float = 1000.0) -> None:
         self.collector = Collectives(None, RankInfo("run", rank, count, rank, "host", "0", 0), hang_s=hang_s)
-        self.collector.open_step = lambda: self.step
-        self.step = 0
-        self.events: list[tuple[str, str, dict[str, Any]]] = []
+        self._open_step = OpenStep(0)
+        self.collector.watch(nn.Module(), self._open_step, None)
+        self._told = EventList()
+        self.events = self._told.events
         self.given: list[Samples] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
+    @property
+    def step(self) -> int:
+        """The open one."""
+        return self._open_step.number
+
+    @step.setter
+    def step(self, number: int) -> None:
+        self._open_step.number = number
+
     def start(self) -> None:
         """Start the collector; `collect` is for the caller to call."""
-        self.collector.start(lambda *event: self.events.append(event))
+        self.collector.start(self._told)
 
     def collect(self) -> None:
         """What is new."""

@@ -26,7 +26,7 @@ def scenario(rank: int, folder: Path) -> dict[str, Any]:
     watched.start()
     found: dict[str, Any] = {
         "error without us": error,
-        "rung": watched.collector.rung,
+        "rung": watched.collector.timing_source,
         "plain": plain,
         "watched": train(rank, watched),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from torch import nn
 
 import rangewatch
 from rangewatch import collectors
-from rangewatch.collectors.base import Emit
 from rangewatch.collectors.runner import joined
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
+from rangewatch.recording.events import Events
 from rangewatch.wire.records import Samples
 from tests.agent.ingest_double import IngestDouble
 
@@ -33,8 +34,8 @@ class Planted:
         self.stopped = threading.Event()
         self.ends = 0
 
-    def start(self, reported: Emit) -> None:
-        reported("gpu", "no GPU here", {"available": False})
+    def start(self, events: Events) -> None:
+        events.add("gpu", "no GPU here", {"available": False})
 
     def collect(self, step: int) -> Sequence[Samples]:
         self.threads.add(threading.current_thread().name)
@@ -62,9 +63,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SAMPLES_EVERY_S", 0.05)
 
 
+class Entry(NamedTuple):
+    """In place of a collector's class: it is made already."""
+
+    name: str
+    one: Planted
+
+    def __call__(self, *_: object) -> Planted:
+        return self.one
+
+
 def plant(monkeypatch: pytest.MonkeyPatch, *made: Planted) -> None:
     names = dict(zip(("gpu", "host"), made, strict=False))
-    monkeypatch.setattr(collectors, "ALL", {name: (lambda *_, one=one: one) for name, one in names.items()})
+    monkeypatch.setattr(collectors, "ALL", tuple(Entry(name, one) for name, one in names.items()))
 
 
 def attached(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch, *made: Planted) -> rangewatch.Handle:
@@ -183,7 +194,7 @@ def test_many_small_tables_travel_as_few() -> None:
 @pytest.mark.usefixtures("faults_are_counted")
 def test_one_that_does_not_start_is_stopped(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     class Unwilling(Planted):
-        def start(self, reported: Emit) -> None:
+        def start(self, events: Events) -> None:
             raise OSError("no driver")
 
     unwilling = Unwilling()

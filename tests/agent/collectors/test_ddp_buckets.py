@@ -33,7 +33,7 @@ def test_a_model_that_is_wrapped_later_is_found(alone: None) -> None:
     second.start()
     model = DistributedDataParallel(nn.Linear(3, 2))
     model(torch.ones(1, 3)).sum().backward()
-    assert first.look() and second.look()
+    assert first.refresh() and second.refresh()
     assert [bucket.size_bytes for bucket in first.buckets] == [32]
     first.stop()
     assert DistributedDataParallel.__init__ is not own, "the other one still hears"

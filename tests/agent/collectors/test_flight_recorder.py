@@ -23,6 +23,7 @@ from rangewatch.collectors.collectives.recorder import ENDED, ISSUED, Collective
 from rangewatch.core.guard import Guard
 from rangewatch.wire.records import RankInfo
 from tests.agent.collectors.ranks import rows_of
+from tests.agent.doubles import EventList
 
 CAPTURED = {
     "record_id": 7, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": 3, "p2p_seq_id": 0,
@@ -180,8 +181,9 @@ def test_the_rung_of_the_flight_recorder_alone(alone: None, monkeypatch: pytest.
     monkeypatch.setattr("rangewatch.collectors.collectives.collector.are_supported", lambda: False)
     collector = Collectives(None, RankInfo("run", 0, 1, 0, "host", "0", 0), hang_s=1000)  # type: ignore[arg-type]
     collector._join.flight.read()
-    events: list[Any] = []
-    collector.start(lambda *event: events.append(event))
+    reported = EventList()
+    events = reported.events
+    collector.start(reported)
     assert events[0][2]["rung"] == "flight_recorder" and "another kernel" in events[0][1]
     dist.all_reduce(torch.ones(3))
     found: list[Any] = []

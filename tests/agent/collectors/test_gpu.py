@@ -293,9 +293,11 @@ from rangewatch.collectors.gpu.collector import GpuCollector
 from rangewatch.collectors.host import HostCollector
 from rangewatch.core.options import Options
 from rangewatch.wire.records import RankInfo
-events = []
+from tests.agent.doubles import EventList
+told = EventList()
+events = told.events
 collector = GpuCollector(None, RankInfo("run", 0, 1, 0, "host", "i", 0, device="cuda"))
-collector.start(lambda *event: events.append(event))
+collector.start(told)
 keys = [samples.key for _ in range(2) for samples in collector.collect(0)]
 collector.stop()
 print(json.dumps([keys, [event[:2] for event in events]]))

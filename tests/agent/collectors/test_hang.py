@@ -91,7 +91,7 @@ def test_those_who_wait_say_for_what(ranks: list[dict[str, Any]], rank: int) -> 
 
 def test_the_missing_one_says_where_it_is(ranks: list[dict[str, Any]]) -> None:
     message, data = reported(ranks[MISSING], "hang")
-    assert not data["is_waiting"] and data["groups"][0]["waiting"] == []
+    assert not data["is_waiting"] and data["groups"][0]["waiting"] == ()
     assert data["groups"][0]["enqueued"] == data["groups"][0]["completed"] == 2 * SKIPPED + 1
     assert "in no collective" in message
     assert data["line"]["function"] == "wait_for"
@@ -107,7 +107,7 @@ def test_it_says_when_the_hang_is_over(ranks: list[dict[str, Any]]) -> None:
 
 def steps(watch: HangWatch, each_s: float, count: int) -> float:
     for step in range(count):
-        assert watch.look(step, 10 * step, step * each_s) == ""
+        assert watch.check(step, 10 * step, step * each_s) == ""
     return (count - 1) * each_s
 
 
@@ -115,8 +115,8 @@ def test_a_stop_is_told_once_and_when_it_is_over() -> None:
     watch = HangWatch()
     last_s = steps(watch, 0.5, 20)
     assert watch.threshold_s == LEAST_S
-    assert [watch.look(19, 190, last_s + later) for later in (1, 7.9, LEAST_S, 9, 30)] == ["", "", "hang", "", ""]
-    assert watch.look(20, 200, last_s + 40) == "hang_over"
+    assert [watch.check(19, 190, last_s + later) for later in (1, 7.9, LEAST_S, 9, 30)] == ["", "", "hang", "", ""]
+    assert watch.check(20, 200, last_s + 40) == "hang_over"
     assert watch.threshold_s == LEAST_S, "a hang says nothing about how long steps take"
 
 
@@ -124,7 +124,7 @@ def test_long_steps_are_no_hang() -> None:
     watch = HangWatch()
     last_s = steps(watch, 3.0, 20)
     assert watch.threshold_s == pytest.approx(STEPS * 3.0)
-    assert watch.look(19, 190, last_s + 29) == ""
+    assert watch.check(19, 190, last_s + 29) == ""
 
 
 def test_collectives_within_a_step_are_an_advance() -> None:
@@ -132,12 +132,12 @@ def test_collectives_within_a_step_are_an_advance() -> None:
     last_s = steps(watch, 0.5, 20)
     for minute in range(1, 5):
         for second in range(0, 60, 5):
-            assert watch.look(19, 190 + 100 * minute + second, last_s + 60 * minute + second) == ""
+            assert watch.check(19, 190 + 100 * minute + second, last_s + 60 * minute + second) == ""
 
 
 def test_the_first_step_may_compile() -> None:
     watch = HangWatch()
-    assert [watch.look(0, 0, now_s) for now_s in (0, 30, FIRST_STEPS_S - 1, FIRST_STEPS_S)] == ["", "", "", "hang"]
+    assert [watch.check(0, 0, now_s) for now_s in (0, 30, FIRST_STEPS_S - 1, FIRST_STEPS_S)] == ["", "", "", "hang"]
 
 
 STUCK = """

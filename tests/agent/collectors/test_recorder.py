@@ -28,6 +28,7 @@ from rangewatch.core.guard import Guard
 from rangewatch.wire.records import RankInfo
 from tests import forked
 from tests.agent.collectors.ranks import Watched, rows_of
+from tests.agent.doubles import EventList
 
 
 @pytest.fixture
@@ -82,13 +83,13 @@ def test_no_tensor_and_no_group_is_kept(watched: Watched) -> None:
 def test_a_second_model_does_not_count_them_twice(watched: Watched) -> None:
     other = Watched(0, 1)
     other.start()
-    assert other.collector.rung == "step_level" and "attached first" in other.events[0][1]
+    assert other.collector.timing_source == "step_level" and "attached first" in other.events[0][1]
     dist.all_reduce(torch.ones(1))
     other.collect()
     assert other.rows() == [] and len(other.events) == 1
     watched.stop()
     other.collect()
-    assert other.collector.rung == watched.collector.rung, "it takes over when the first has left"
+    assert other.collector.timing_source == watched.collector.timing_source, "it takes over when the first has left"
     dist.all_reduce(torch.ones(1))
     other.collect()
     assert len(other.rows()) == 1
@@ -205,8 +206,8 @@ def test_without_a_process_group_nothing_is_said_but_the_rung() -> None:
 def test_torch_without_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "is_available", lambda: False)
     collector = Collectives(None, RankInfo("run", 0, 1, 0, "host", "0", 0))  # type: ignore[arg-type]
-    collector.start(lambda *event: None)
-    assert collector.rung == "step_level" and list(collector.collect(0)) == []
+    collector.start(EventList())
+    assert collector.timing_source == "step_level" and list(collector.collect(0)) == []
     collector.stop()
 
 
@@ -277,7 +278,7 @@ def test_a_process_may_end_with_collectives_under_way(tmp_path: Path) -> None:
 
 def test_real_hooks_are_the_first_rung_where_torch_has_them(watched: Watched) -> None:
     """torch 2.14 and later."""
-    assert watched.collector.rung == ("hooks" if are_supported() else "wrapped")
+    assert watched.collector.timing_source == ("hooks" if are_supported() else "wrapped")
 
 
 def test_what_blocks_another_thread_is_no_wait_of_this_one(watched: Watched) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rangewatch.collectors.gpu import xid as xid_watch
-from rangewatch.collectors.gpu.xid_catalogue import ACTIONS, CATALOGUE, xid
+from rangewatch.collectors.gpu.xid import ACTIONS, CATALOGUE, xid
 from tests.agent.collectors.conftest import H100, SECOND_H100, Collecting, Driver, Reported, info
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rangewatch import __main__, __version__
-from rangewatch.commands.help.pages import installed_parsers
-from rangewatch.core.command_parser import CommandParser
+from rangewatch.core.command_parser import CommandParser, installed_parsers
 from rangewatch.core.commands import COMMANDS, GROUPS
 from tests import forked
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rangewatch.commands.help import completion
+from rangewatch.commands import completion
 from rangewatch.core.commands import COMMANDS
 
 COMPLETE = """

@@ -224,3 +224,9 @@ def test_the_hint_names_only_what_is_needed(
     assert command_line.main() == 2
     said = f"rangewatch {name}: missing_{name} is not installed; pip install {wanted}\n"
     assert capsys.readouterr().err == said
+
+
+def test_a_server_that_wants_a_token(service: Service) -> None:
+    service.usual = (401, '{"error": "a token is needed: Authorization: Bearer TOKEN", "code": "unauthorized"}')
+    status, _, err = typed("diagnose", "run", "--url", service.url)
+    assert status == 2 and "RANGEWATCH_TOKEN" in err

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rangewatch.crash.memory import layout
 from rangewatch.crash.watcher.death_report import Ending, died, from_stack, how, innermost
 from rangewatch.crash.watcher.recovery import Collective, Position
-from rangewatch.recording.memory import layout
 from rangewatch.wire.records import Event, TensorEntry
 
 FQNS = [

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch.recording.memory import anonymous_file
+from rangewatch.crash.memory import anonymous_file
 from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART
 from rangewatch_server.query.reader import Queries
 from rangewatch_server.store.engine import open_database

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from rangewatch.core import limits
+from rangewatch.crash.memory import anonymous_file, layout, stored_steps
+from rangewatch.crash.memory.shared_state import SharedState
 from rangewatch.crash.watcher.recovery import CrashRecord
-from rangewatch.recording.memory import anonymous_file, layout, stored_steps
-from rangewatch.recording.memory.shared_state import SharedState
 from rangewatch.recording.step_buffer import POSITIONS, Block, StepBuffer
 from rangewatch.wire.records import Event, TensorEntry
 
@@ -32,10 +32,14 @@ class Rank:
     """A step buffer with names, as an agent has them."""
 
     def __init__(self) -> None:
-        self.kept = SharedState(is_shared=True)
+        self.reported: list[str] = []
+        self.kept = SharedState(is_shared=True, listener=self)
         assert not self.kept.why_not
         self.buffer = StepBuffer(self.kept)
         self.tensors = 0
+
+    def steps_refused(self, why: str) -> None:
+        self.reported.append(why)
 
     def grow(self, tensors: int) -> None:
         while self.tensors < tensors:
@@ -66,8 +70,7 @@ def same(found: Block, wanted: Block) -> None:
 
 def test_where_no_more_memory_is_given_training_goes_on_and_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     rank = Rank()
-    reported: list[str] = []
-    rank.kept.steps.refused = reported.append
+    reported = rank.reported
 
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(24, "Too many open files")
@@ -121,7 +124,7 @@ def test_nan_inf_and_the_largest_steps_are_exact() -> None:
     assert found.series["loss"][2**53 - 1] == float("inf") and np.isnan(found.series["loss"][3])
 
 
-def test_a_process_without_last_words_keeps_its_steps_to_itself() -> None:
+def test_a_process_without_crash_state_keeps_its_steps_to_itself() -> None:
     kept = SharedState(is_shared=False)
     assert kept.descriptors == [] and "watcher=False" in kept.why_not
     buffer = StepBuffer(kept)
@@ -149,7 +152,7 @@ def test_values_that_are_still_on_an_accelerator_are_not_observed_rather_than_ze
     row = rank.buffer.row
     for number in range(3):
         row.call_count[number], row.numel[number], row.full_numel[number] = 1.0, 8.0, 8.0
-    row.zero_count[1] = 8.0  # all of it zero: that was measured
+    row.columns["zero_count"][1] = 8.0  # all of it zero: that was measured
     row.nan_count[2] = 8.0
     rank.buffer.close(0)
     (found,) = rank.left().blocks(0)

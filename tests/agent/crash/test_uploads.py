@@ -18,14 +18,14 @@ import msgspec
 import pytest
 
 from rangewatch.crash.handover import Joining
+from rangewatch.crash.memory import anonymous_file, layout
+from rangewatch.crash.memory.shared_state import SharedState
 from rangewatch.crash.watcher import node, uploads
 from rangewatch.crash.watcher.rank import Rank
 from rangewatch.crash.watcher.uploads import Uploads, Waiting
 from rangewatch.delivery.spool.folder import Folder, Owner, write_owner
 from rangewatch.delivery.spool.process import Process, start_ticks, this_process
 from rangewatch.delivery.spool.upload import upload
-from rangewatch.recording.memory import anonymous_file, layout
-from rangewatch.recording.memory.shared_state import SharedState
 from rangewatch.recording.step_buffer import StepBuffer
 from rangewatch.wire.records import Event, RankInfo, TensorEntry
 from tests.agent.ingest_double import IngestDouble
@@ -63,7 +63,7 @@ class Played:
 
 @pytest.fixture(autouse=True)
 def pauses_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "LOOK_S", 0.01)
+    monkeypatch.setattr(node, "POLL_S", 0.01)
     monkeypatch.setattr(uploads, "PAUSE_S", 0.01)
     monkeypatch.setattr(uploads, "Waiting", partial(Waiting, pause_s=0.01))
     monkeypatch.setattr(uploads, "TURN_S", 0.05)

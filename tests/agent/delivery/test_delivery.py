@@ -19,16 +19,16 @@ from torch import nn
 import rangewatch
 from rangewatch import wire
 from rangewatch.core import limits
-from rangewatch.core.guard import Guard
 from rangewatch.core.options import Options
-from rangewatch.delivery.batcher import Drops, PendingBatch, SendQueue
+from rangewatch.delivery.batcher import PendingBatch
 from rangewatch.delivery.sender import Sender
 from rangewatch.delivery.spool.queue import MemoryQueue
 from rangewatch.delivery.spool.record import Encoded
 from rangewatch.delivery.transport import Outcome, Transport, _meaning
+from rangewatch.recording.events import Drops
 from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block
-from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.wire.records import Batch, Event, RankInfo, StreamHeader
+from tests.agent import doubles
 from tests.agent.ingest_double import IngestDouble
 
 STEPS = 12
@@ -75,7 +75,7 @@ def train(url: str | None, *, between: Callable[[int], None] = lambda step: None
 
 def sender_of(drops: Drops) -> Sender:
     """One whose thread does not run."""
-    return Sender(Options(), RankInfo("r", 0, 1, 0, "h", "a", 1), TensorNames(), drops, Guard())
+    return doubles.sender_of(Options(), RankInfo("r", 0, 1, 0, "h", "a", 1), drops)
 
 
 def assert_complete(ingest: IngestDouble) -> None:
@@ -194,7 +194,7 @@ class TestRefusedForGood:
         monkeypatch.setattr(limits, "HEARTBEAT_S", 0.01)
         monkeypatch.setattr(limits, "BACKOFF_FIRST_S", 0.01)
         monkeypatch.setattr(limits, "BACKOFF_LAST_S", 0.04)
-        original, waited_for, is_due = ingest._take, [], []
+        original, waited_for, is_due, senders = ingest._take, [], [], []
 
         def take(message: Any) -> Any:
             if code == "unknown_run":
@@ -203,15 +203,16 @@ class TestRefusedForGood:
 
         def back_off(self: Sender, delay_s: float, own: Any = Sender._back_off) -> None:
             waited_for.append(delay_s)
+            senders.append(self)
             own(self, delay_s)
 
-        def attempt(self: Sender, own: Any = Sender._attempt) -> None:
-            is_due.append(time.monotonic() >= self._next_attempt_s)
-            own(self)
+        def post(self: Transport, body: bytes, own: Any = Transport.post) -> Any:
+            is_due.append(not senders or time.monotonic() >= senders[-1]._next_attempt_s)
+            return own(self, body)
 
         ingest._take = take
         monkeypatch.setattr(Sender, "_back_off", back_off)
-        monkeypatch.setattr(Sender, "_attempt", attempt)
+        monkeypatch.setattr(Transport, "post", post)
         with rangewatch.attach(nn.Linear(2, 1), url=ingest.url):
             while len(waited_for) < 4:  # it goes on, for the test's time limit ends this
                 time.sleep(0.01)
@@ -295,14 +296,14 @@ def test_a_full_queue_keeps_its_first_and_its_newest() -> None:
     assert drops.counts == {"queue_full": 3}
 
 
-def test_a_handoff_that_nobody_takes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handed_over_that_nobody_takes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HANDOFF_BYTES", 10_000)
     drops = Drops()
-    handoff = SendQueue(drops)
+    handoff = sender_of(drops).batcher
     for step in range(10):
         handoff.put(PendingBatch(Block(np.array([step]), np.zeros((10, 1, 50)), {}), (), 50))
     assert len(handoff) == 2 and drops.counts == {"worker_behind": 8}
-    first = handoff.get_complete()
+    first = handoff.take_complete()
     assert first is not None and first.block.steps.tolist() == [8]
 
 
@@ -315,15 +316,15 @@ def test_the_word_of_a_hang_goes_before_the_copy_that_hangs() -> None:
         def is_complete(self) -> bool:
             return False
 
-    handoff = SendQueue(Drops())
+    handoff = sender_of(Drops()).batcher
     steps = Block(np.array([1]), np.zeros((10, 1, 50)), {})
     handoff.put(PendingBatch(steps, (), 50, copies=(Hanging(),), mark=(1, 0)))  # type: ignore[arg-type]
     handoff.put(PendingBatch(steps, (), 50, mark=(2, 0)))
     handoff.put(PendingBatch(EMPTY_BLOCK, (Event("hang", 0, 1),), 50, mark=(2, 1)))
-    found = handoff.get_complete()
+    found = handoff.take_complete()
     assert found is not None and [event.kind for event in found.events] == ["hang"]
     assert found.mark is None, "the steps before it are not in the spool"
-    assert handoff.get_complete() is None and len(handoff) == 2, "steps stay in their order"
+    assert handoff.take_complete() is None and len(handoff) == 2, "steps stay in their order"
 
 
 class TestFaultsOfOurOwn:
@@ -333,13 +334,13 @@ class TestFaultsOfOurOwn:
         self, ingest: IngestDouble, plain: list[float], monkeypatch: pytest.MonkeyPatch, place: str, caplog: Any
     ) -> None:
         from rangewatch.delivery.batcher import Batcher
-        from rangewatch.recording import host_reader
+        from rangewatch.recording import observer
         from rangewatch.recording.step_buffer import StepBuffer
 
         targets = {
-            "aminmax": (host_reader, "_aminmax"),
+            "aminmax": (observer, "_aminmax"),
             "wire.encode": (wire, "encode"),
-            "batcher": (Batcher, "batch"),
+            "batcher": (Batcher, "encode_all"),
             "step_buffer": (StepBuffer, "close"),
             "transport": (Transport, "post"),
         }
@@ -367,10 +368,10 @@ class TestFaultsOfOurOwn:
 
         monkeypatch.setattr(wire, "encode", broken)
         for _ in range(2):
-            sender._handoff.put(PendingBatch(EMPTY_BLOCK, (Event("attached", 1, 0),), 0))
+            sender.batcher.put(PendingBatch(EMPTY_BLOCK, (Event("attached", 1, 0),), 0))
         assert not sender._guard.run("sender", sender._work)
         sender._skip()
-        sender._encode_all()
+        sender.batcher.encode_all()
         assert sender._queue.first().body == b"innocent" and len(sender._queue) == 2
         assert drops.counts == {"agent_fault": 1}
 
@@ -393,13 +394,13 @@ class TestFaultsOfOurOwn:
     def test_a_place_that_fails_again_and_again_gives_up(
         self, ingest: IngestDouble, monkeypatch: Any, caplog: Any
     ) -> None:
-        from rangewatch.recording import host_reader
+        from rangewatch.recording import observer
 
         def broken(*args: Any) -> float:
             raise ZeroDivisionError("planted")
 
         model = nn.Linear(2, 1)
-        monkeypatch.setattr(host_reader, "_aminmax", broken)
+        monkeypatch.setattr(observer, "_aminmax", broken)
         with rangewatch.attach(model, url=ingest.url, kinds=["output"]) as handle:
             for _ in range(10):
                 model(torch.ones(1, 2))
@@ -409,14 +410,14 @@ class TestFaultsOfOurOwn:
         assert sum("output of" in message for message in warnings(caplog)) == 2, "the first, and that it gave up"
 
     def test_the_guard_lets_go_of_what_is_no_exception(self, ingest: IngestDouble, monkeypatch: Any) -> None:
-        from rangewatch.recording import host_reader
+        from rangewatch.recording import observer
 
         def interrupted(*args: Any) -> float:
             raise KeyboardInterrupt
 
         model = nn.Linear(2, 1)
         with rangewatch.attach(model, url=ingest.url):
-            monkeypatch.setattr(host_reader, "_aminmax", interrupted)
+            monkeypatch.setattr(observer, "_aminmax", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 model(torch.ones(1, 2))
             monkeypatch.undo()
@@ -549,8 +550,8 @@ def test_events_that_wait_are_bounded_and_the_newest_stay(ingest: IngestDouble) 
     with rangewatch.attach(model, url=ingest.url, collect=()) as handle:
         assert handle._agent is not None
         for number in range(limits.EVENTS_A_BATCH + 20):
-            handle._agent.add_event("level", str(number))
-        assert len(handle._agent._events) <= limits.EVENTS_A_BATCH
+            handle._agent.events.add("level", str(number))
+        assert len(handle._agent.events) <= limits.EVENTS_A_BATCH
     kinds = [event.kind for each in ingest.batches for event in each.events]
     assert "finished" in kinds
     last = [event.message for each in ingest.batches for event in each.events if event.kind == "level"][-1]

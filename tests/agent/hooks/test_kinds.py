@@ -220,11 +220,11 @@ class TestLevels:
     @pytest.mark.parametrize("level", LEVELS)
     def test_are_names_for_kinds(self, ingest: IngestDouble, level: str) -> None:
         model = Net()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.Adam(model.parameters())
         with rangewatch.attach(model, optimizer, url=ingest.url, level=level):
             model(torch.randn(3, 4)).sum().backward()
             optimizer.step()
-        assert {kind for _, kind, _ in ingest.tensors()} == set(LEVELS[level])
+        assert {kind for _, kind, _ in ingest.tensors()} == set(LEVELS[level]) - {"momentum_buffer"}
 
     def test_given_in_the_environment(self) -> None:
         environment = {"RANGEWATCH_LEVEL": "frames"}
@@ -303,6 +303,16 @@ class TestAllowedInfinities:
         (event,) = ingest.events("allowed_inf")
         assert (event.step, event.message) == (5, "mask:output:0")
         assert event.data == {"fqn": "mask", "kind": "output", "index": 0, "inf_count": 2}
+
+    @pytest.mark.parametrize("pattern", ["(model)", "(model):output:*"])
+    def test_the_model_itself_is_called_as_the_pages_do(self, ingest: IngestDouble, pattern: str) -> None:
+        model = nn.Sequential(nn.Identity())
+        model.register_parameter("unused", nn.Parameter(torch.ones(1)))
+        with rangewatch.attach(model, url=ingest.url, allow_inf=pattern, ship_interval_s=0) as handle:
+            model(torch.full((3, 4), torch.inf))
+            handle.step()
+        recorded = ingest.tensors()
+        assert recorded["", "output", 0][0]["inf_count"] == 0 < recorded["0", "output", 0][0]["inf_count"]
 
     def test_others_are_counted(self, ingest: IngestDouble) -> None:
         model = Masked()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ import rangewatch
 from rangewatch.core import limits
 from rangewatch.hooks.module_sources import module_sources, short_path
 from rangewatch.recording.tensor_names import clean_modules
+from rangewatch.wire.events import Modules
 from tests.agent.ingest_double import IngestDouble
 
 
@@ -43,7 +45,7 @@ class Narrow(nn.Linear):
 
 
 def reported(model: nn.Module) -> dict[str, Any]:
-    return {each["module"]: each for each in module_sources(clean_modules(model))["classes"]}
+    return {each.module: msgspec.to_builtins(each) for each in module_sources(clean_modules(model)).classes}
 
 
 def line_of(code: Any) -> int:
@@ -73,7 +75,7 @@ def test_classes_of_one_name_are_told_apart_by_their_modules() -> None:
     other = type("Block", (nn.Module,), {"forward": Narrow.forward, "__module__": "elsewhere"})
     model = nn.Sequential(Block(), other(), nn.ReLU())
     found = module_sources(clean_modules(model))
-    names = {fqn: found["classes"][place]["name"] for fqn, place in found["of"].items()}
+    names = {fqn: found.classes[place].name for fqn, place in found.of.items()}
     assert names == {"0": f"{__name__}.Block", "1": "elsewhere.Block"}
 
 
@@ -95,14 +97,14 @@ def test_a_forward_that_wraps_itself_ends() -> None:
 def test_names_of_any_size_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     classes = [type("N" * 5_000, (nn.ReLU,), {"__module__": "m" * 5_000, "kind": at}) for at in range(600)]
     found = module_sources({"x" * 5_000 + str(at): each() for at, each in enumerate(classes)})
-    assert 0 < len(found["classes"]) <= limits.MODULE_CLASSES
-    assert all(place < len(found["classes"]) for place in found["of"].values())
+    assert 0 < len(found.classes) <= limits.MODULE_CLASSES
+    assert all(place < len(found.classes) for place in found.of.values())
     assert len(repr(found).encode()) < 1 << 20
     monkeypatch.setattr(limits, "MODULE_SOURCE_BYTES", 0)
-    assert module_sources({"one": classes[0]()}) == {"classes": [], "of": {}}
+    assert module_sources({"one": classes[0]()}) == Modules()
     monkeypatch.setattr(limits, "MODULE_SOURCE_BYTES", 1 << 20)
     monkeypatch.setattr(limits, "MODULE_CLASSES", 2)
-    assert len(module_sources({str(at): each() for at, each in enumerate(classes)})["classes"]) == 2
+    assert len(module_sources({str(at): each() for at, each in enumerate(classes)}).classes) == 2
 
 
 def test_without_a_working_directory_nothing_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

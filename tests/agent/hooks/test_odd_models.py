@@ -119,3 +119,36 @@ def test_a_model_that_is_dropped_without_detach(
     while sender_threads() > threads:  # the test's time limit ends this
         time.sleep(0.01)
     assert len(ingest.events("finished")) == 1
+
+
+class Routed(nn.Module):
+    """A router, a packed recurrence, and a dropout that is there for its probability."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.recurrence = nn.Linear(4, 2), nn.LSTM(4, 4, batch_first=True)
+        self.choice, self.unused, self.dropout = Choice(), nn.Linear(4, 4), nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)
+        y = nn.functional.dropout(self.recurrence(packed)[0].data, self.dropout.p)
+        return y * self.choice(self.router(y)).unsqueeze(-1)
+
+
+class Choice(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.argmax(-1)
+
+
+def test_what_has_no_range_is_not_said_to_be_missing(ingest: IngestDouble) -> None:
+    model = Routed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+        for _ in range(2):
+            model(torch.randn(2, 3, 4)).sum().backward()
+            optimizer.step()
+        handle.step()
+    missing = ingest.events("not_observed")[-1].data
+    assert {name for name in missing if "weight" not in name and "bias" not in name} == {"unused"}
+    assert ingest.events("other_values")[-1].data["choice"] == {"output[0]": "integer tensor"}
+    assert ingest.tensors()["recurrence", "output", 0]

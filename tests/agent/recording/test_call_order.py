@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import rangewatch
 from rangewatch.core import limits
-from rangewatch.recording.observer import CallOrder
+from rangewatch.recording.tensor_names import CallOrder
 from tests.agent.ingest_double import IngestDouble
 
 

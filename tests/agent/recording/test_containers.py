@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rangewatch.core import limits
-from rangewatch.recording.containers import leaves
+from rangewatch.recording.tensor_names import leaves
 
 
 def self_containing(count: int) -> list[Any]:

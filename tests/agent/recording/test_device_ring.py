@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import rangewatch
 from rangewatch.core import limits
 from rangewatch.recording.device_ring import DeviceReader
-from rangewatch.recording.step_buffer import POSITIONS, StepBuffer
-from rangewatch.statistics import device
+from rangewatch.recording.step_buffer import POSITIONS
+from rangewatch.statistics import reduce
+from tests.agent.doubles import own_buffer
 from tests.agent.ingest_double import IngestDouble
 
 
@@ -40,7 +41,7 @@ class FakeEvent:
 @pytest.fixture(autouse=True)
 def fake_events(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeEvent.complete = True
-    monkeypatch.setattr("rangewatch.recording.device_ring._new_event", lambda device: FakeEvent())
+    monkeypatch.setattr("rangewatch.recording.device_ring.new_event", lambda device: FakeEvent())
 
 
 def test_nothing_is_read_before_its_event_is_complete(ingest: IngestDouble) -> None:
@@ -83,7 +84,7 @@ class NoSynchronisation(TorchDispatchMode):
 
 
 def test_measuring_merging_and_copying_never_wait() -> None:
-    buffer = StepBuffer()
+    buffer = own_buffer()
     buffer.row.grow()
     reader = DeviceReader(buffer.row)
     with NoSynchronisation():
@@ -96,7 +97,7 @@ def test_measuring_merging_and_copying_never_wait() -> None:
 
 def test_a_checksum_of_a_step_that_never_closed_harms_no_other() -> None:
     """An exception in the optimizer ends the training there: the last shipment has no row of that step."""
-    buffer = StepBuffer()
+    buffer = own_buffer()
     buffer.row.grow()
     reader = DeviceReader(buffer.row)
     for closes in (True, False):
@@ -119,7 +120,7 @@ def test_the_test_above_can_fail() -> None:
 
 
 def test_growing_keeps_what_is_there() -> None:
-    buffer = StepBuffer()
+    buffer = own_buffer()
     for _ in range(300):
         buffer.row.grow()
     reader = DeviceReader(buffer.row)
@@ -138,7 +139,7 @@ def test_growing_keeps_what_is_there() -> None:
 
 def test_a_device_that_shows_late_and_then_not_at_all() -> None:
     """Its rows belong to the steps in which it was seen."""
-    buffer = StepBuffer()
+    buffer = own_buffer()
     buffer.row.grow()
     reader = DeviceReader(buffer.row)
     found = []
@@ -167,13 +168,14 @@ def test_scalars_are_bounded(ingest: IngestDouble, monkeypatch: pytest.MonkeyPat
 def test_columns_are_statistics() -> None:
     from rangewatch import statistics
 
-    rules = {statistic.name: (statistic.merge, statistic.identity) for statistic in statistics.ALL}
-    rows = torch.empty(2, len(device.COLUMNS), dtype=torch.float64)
-    device.fill_identities(rows)
-    assert rows[0].tolist() == [rules[name][1] for name in device.COLUMNS]
-    assert {rules[name][0] for name in device.MAX_COLUMNS} == {"max"}
-    assert {rules[name][0] for name in device.MIN_COLUMNS} == {"min"}
-    assert {rules[name][0] for name in device.SUM_COLUMNS} == {"sum"}
+    known = {statistic.name: statistic for statistic in statistics.ALL}
+    rows = torch.empty(2, len(reduce.COLUMNS), dtype=torch.float64)
+    reduce.fill_identities(rows)
+    assert rows[0].tolist() == [known[name].identity for name in reduce.COLUMNS]
+    row, other = torch.full((len(reduce.COLUMNS),), 3.0), torch.full((len(reduce.COLUMNS),), 5.0)
+    reduce.merge(row, other)
+    merged = {"max": 5.0, "min": 3.0, "sum": 8.0}
+    assert row.tolist() == [merged[known[name].merge] for name in reduce.COLUMNS]
 
 
 def test_what_a_cuda_graph_captures_is_not_observed(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,31 +195,31 @@ def test_large_tensors_are_measured_in_blocks(monkeypatch: pytest.MonkeyPatch, l
     tensor = torch.linspace(-3.0, 3.0, 400).to(dtype).reshape(20, 20)
     tensor[3, 3], tensor[7, 1], tensor[19, 19], tensor[0, 5] = float("nan"), float("inf"), 0.0, 1e-40
     shown = {"contiguous": tensor, "transposed": tensor.t(), "sliced": tensor[:, ::3]}[layout]
-    whole = device.measure(shown, torch.float64)
+    whole = reduce.measure(shown, torch.float64)
     sizes: list[int] = []
-    measure = device._measure
+    measure = reduce._measure
     monkeypatch.setattr(
-        device, "_measure", lambda values, kind: (sizes.append(values.numel()), measure(values, kind))[1]
+        reduce, "_measure", lambda values, kind: (sizes.append(values.numel()), measure(values, kind))[1]
     )
     monkeypatch.setattr(limits, "DEVICE_BLOCK_ELEMENTS", 64)
     with NoSynchronisation():
-        blocks = device.measure(shown, torch.float64)
+        blocks = reduce.measure(shown, torch.float64)
     assert sum(sizes) == shown.numel() and max(sizes) <= 64 and len(sizes) > 2
     torch.testing.assert_close(blocks, whole, rtol=1e-12, atol=0.0)
 
 
 def test_of_an_expanded_tensor_each_element_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.tensor([0.0, -2.0, float("nan"), float("inf"), 1e-40])
-    once = device.measure(tensor, torch.float64)
+    once = reduce.measure(tensor, torch.float64)
     monkeypatch.setattr(limits, "DEVICE_BLOCK_ELEMENTS", 4)
-    expanded = device.measure(tensor[:, None].expand(3, 5, 1 << 40), torch.float64)
+    expanded = reduce.measure(tensor[:, None].expand(3, 5, 1 << 40), torch.float64)
     assert torch.equal(expanded[:2], once[:2]) and torch.equal(expanded[2:], once[2:] * 3.0 * 2**40)
 
 
 def test_many_at_once_are_as_one_by_one() -> None:
     found = []
     for is_many in (False, True):
-        buffer = StepBuffer()
+        buffer = own_buffer()
         for _ in range(100):
             buffer.row.grow()
         reader = DeviceReader(buffer.row)
@@ -244,7 +246,7 @@ def test_many_at_once_are_as_one_by_one() -> None:
 
 
 def test_the_reason_for_torchs_operations_can_be_read() -> None:
-    buffer = StepBuffer()
+    buffer = own_buffer()
     buffer.row.grow()
     reader = DeviceReader(buffer.row)
     reader.times_step = 3
@@ -260,4 +262,4 @@ def test_no_copy_is_made_of_what_lies_without_gaps() -> None:
         torch.ones(4, 5).t(),
         torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
     ):
-        assert device._flat(values).data_ptr() == values.data_ptr()
+        assert reduce._flat(values).data_ptr() == values.data_ptr()

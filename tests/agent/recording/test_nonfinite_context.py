@@ -99,6 +99,15 @@ def test_infinities_of_a_mask(ingest: IngestDouble) -> None:
     assert (given["inf_count"], given["negative_inf_count"], given["masked_rows"]) == (4, 4, 1)
 
 
+def test_the_sign_of_infinities(ingest: IngestDouble) -> None:
+    model = nn.Sequential(nn.Identity(), nn.ReLU6(), nn.Linear(3, 1))
+    with rangewatch.attach(model, url=ingest.url, include=["0"]) as handle:
+        model(torch.tensor([[INF, -INF, 1.0], [-INF, 0.0, 1.0]]))
+        handle.step()
+    ((_, data),) = reported(ingest)
+    assert (data["inf_count"], data["negative_inf_count"]) == (3, 2)
+
+
 def test_once_while_it_lasts_and_again_when_it_comes_back(ingest: IngestDouble) -> None:
     model = Net()
     with rangewatch.attach(model, url=ingest.url) as handle:
@@ -134,7 +143,7 @@ def test_a_parameter_s_row(ingest: IngestDouble, kind: str) -> None:
 
 
 def test_no_more_than_so_often(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "NONFINITE_TOLD", 2)
+    monkeypatch.setattr(limits, "NONFINITE_EVENTS", 2)
     model = Net()
     with rangewatch.attach(model, url=ingest.url) as handle:
         for bad in (1, 0) * 4:
@@ -224,3 +233,44 @@ def test_are_finite(dtype: torch.dtype, value: float) -> None:
 
 def test_are_finite_of_nothing() -> None:
     assert are_finite(nn.Identity()) is None
+
+
+class Pair(nn.Module):
+    """Of which the parts are called, and never the whole, as of a GAN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maker, self.judge = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+
+def test_what_came_from_outside_where_only_a_part_is_called(ingest: IngestDouble) -> None:
+    model, x = Pair(), torch.randn(3, 4)
+    x[1, 2] = NAN
+    with rangewatch.attach(model, url=ingest.url) as handle:
+        model.judge(x)
+        handle.step()
+    ((_, data),) = reported(ingest)
+    assert (data["fqn"], data["entered"]) == ("judge.0", "judge")
+    assert [each["nan_count"] for each in data["model_inputs"]] == [1]
+
+
+def test_what_was_computed_on_the_way_is_no_data(ingest: IngestDouble) -> None:
+    model = Pair()
+    with rangewatch.attach(model, url=ingest.url) as handle:
+        model.judge(model.maker(torch.randn(3, 4)) * NAN)
+        handle.step()
+    ((_, data),) = reported(ingest)
+    assert (data["entered"], data["model_inputs"]) == ("judge", [])
+
+
+def test_one_element_of_a_weight_elsewhere(ingest: IngestDouble) -> None:
+    model = Net()
+    with torch.no_grad():
+        model.first.weight[1, 2] = 2e38
+    with rangewatch.attach(model, url=ingest.url) as handle:
+        model(torch.full((3, 4), 10.0))
+        handle.step()
+    ((_, data),) = reported(ingest)
+    (large,) = data["large_weights"]
+    assert (large["name"], large["peak_count"]) == ("first.weight", 1)
+    assert large["amax"] > 1e38 and 0 < large["rest_amax"] < 1

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 import rangewatch
 from rangewatch.core.guard import Guard
-from rangewatch.recording.cost import Cost
+from rangewatch.recording.level import Cost
 from rangewatch.recording.observer import Observer
 from rangewatch.recording.replicas import ReplicaReads, Replicated, is_whole
-from rangewatch.recording.step_buffer import StepBuffer
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.statistics import checksum
+from tests.agent.doubles import own_buffer
 from tests.agent.ingest_double import IngestDouble
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
@@ -97,7 +97,7 @@ class Reads:
 
     def __init__(self, model: nn.Module, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Replicated, "are_alike", lambda self, wrapper: True)
-        self.names, self.buffer = TensorNames(), StepBuffer()
+        self.names, self.buffer = TensorNames(), own_buffer()
         self.observer = Observer(self.names, self.buffer, Cost(100.0), Guard())
         for fqn, parameter in model.named_parameters():
             self.observer.number(parameter, fqn, "grad", 0, "Parameter")

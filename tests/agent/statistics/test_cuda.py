@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 import rangewatch
 from rangewatch.recording.device_ring import DeviceReader
-from rangewatch.recording.step_buffer import POSITIONS, StepBuffer
-from rangewatch.statistics import device, fused
+from rangewatch.recording.step_buffer import POSITIONS
+from rangewatch.statistics import fused, reduce
 from rangewatch.statistics.fused import FORMATS, FusedReads
+from tests.agent.doubles import own_buffer
 from tests.agent.ingest_double import IngestDouble
 from tests.agent.statistics.reference import KeepEverything, assert_recorded, statistics_of
 
@@ -154,8 +155,8 @@ def test_every_dtype_and_layout(reads: FusedReads, dtype: torch.dtype) -> None:
     cube = tensor.reshape(300, 10, 700)
     views = tensor, tensor.t(), tensor[:, ::3], tensor[1:, 1:], tensor.flatten()[1:], cube[::2, ::3, ::2]
     views += tensor[:1].expand(50, 700), cube.permute(1, 2, 0), tensor[3, 3].expand(9, 9), tensor[:2, :3]
-    rows = torch.empty(len(views), len(device.COLUMNS), dtype=torch.float64, device="cuda")
-    device.fill_identities(rows)
+    rows = torch.empty(len(views), len(reduce.COLUMNS), dtype=torch.float64, device="cuda")
+    reduce.fill_identities(rows)
     many = rows.clone()
     for row, view in zip(rows, views, strict=True):
         assert reads.read(row.data_ptr(), view), reads.why_not
@@ -163,7 +164,7 @@ def test_every_dtype_and_layout(reads: FusedReads, dtype: torch.dtype) -> None:
     for found in (rows.cpu(), many.cpu()):
         for row, view in zip(found, views, strict=True):
             expected = statistics_of([view.cpu()])
-            for name, value in zip(device.COLUMNS, row.tolist(), strict=True):
+            for name, value in zip(reduce.COLUMNS, row.tolist(), strict=True):
                 rtol = 1e-6 if name == "sum_sq" else 0.0
                 assert value == expected[name] or abs(value - expected[name]) <= rtol * expected[name], (
                     name,
@@ -177,24 +178,24 @@ def test_offsets_beyond_32_bits(reads: FusedReads) -> None:
         pytest.skip("needs 5 GiB of device memory")
     tensor = torch.zeros(numel, dtype=torch.uint8, device="cuda").view(torch.float8_e5m2)
     tensor.view(torch.uint8)[-1], tensor.view(torch.uint8)[-2] = 0x7C, 0x3C  # Inf and 1.0
-    rows = torch.empty(2, len(device.COLUMNS), dtype=torch.float64, device="cuda")
-    device.fill_identities(rows)
+    rows = torch.empty(2, len(reduce.COLUMNS), dtype=torch.float64, device="cuda")
+    reduce.fill_identities(rows)
     assert reads.read(rows[0].data_ptr(), tensor) and reads.read_many([(rows[1].data_ptr(), tensor)]) == []
     assert rows.tolist() == [[1.0, 1.0, 0.0, 1.0, numel - 2, 0.0, 1.0]] * 2
 
 
 def test_the_kernel_says_what_torchs_operations_say(reads: FusedReads) -> None:
     values = torch.randn(1 << 20, device="cuda", dtype=torch.bfloat16)
-    row = torch.empty(1, len(device.COLUMNS), dtype=torch.float64, device="cuda")
-    device.fill_identities(row)
+    row = torch.empty(1, len(reduce.COLUMNS), dtype=torch.float64, device="cuda")
+    reduce.fill_identities(row)
     reads.read(row.data_ptr(), values)
-    torch.testing.assert_close(row[0], device.measure(values, torch.float64), rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(row[0], reduce.measure(values, torch.float64), rtol=1e-6, atol=0.0)
 
 
 def test_a_launch_does_not_wait(reads: FusedReads, no_synchronisation: None) -> None:
     """The device is kept busy; were a read to wait for it, its event would be complete when the read returns."""
     values = torch.ones(1000, device="cuda")
-    row = torch.zeros(1, len(device.COLUMNS), dtype=torch.float64, device="cuda")
+    row = torch.zeros(1, len(reduce.COLUMNS), dtype=torch.float64, device="cuda")
     places = [(row.data_ptr(), values)] * 100
     reads.read(*places[0])
     reads.read_many(places)
@@ -225,8 +226,8 @@ def test_what_a_cuda_graph_captures_is_not_observed(ingest: IngestDouble) -> Non
 
 def test_a_tensor_of_another_stream_is_read_in_that_stream(reads: FusedReads) -> None:
     """The read is queued where the tensor is made, behind what makes it."""
-    row = torch.empty(1, len(device.COLUMNS), dtype=torch.float64, device="cuda")
-    device.fill_identities(row)
+    row = torch.empty(1, len(reduce.COLUMNS), dtype=torch.float64, device="cuda")
+    reduce.fill_identities(row)
     values = torch.zeros(1 << 16, device="cuda")
     reads.read(row.data_ptr(), values)  # compiles
     torch.cuda.synchronize()
@@ -242,7 +243,7 @@ def test_a_tensor_of_another_stream_is_read_in_that_stream(reads: FusedReads) ->
 
 
 def test_the_devices_time_is_taken_without_waiting() -> None:
-    buffer = StepBuffer()
+    buffer = own_buffer()
     buffer.row.grow()
     reader = DeviceReader(buffer.row)
     values = torch.ones(1 << 24, device="cuda")
@@ -269,7 +270,7 @@ def test_both_ways_of_the_reader_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [torch.randn(300, 70, device="cuda"), torch.full((5,), float("inf"), device="cuda", dtype=torch.bfloat16)]
     for why_not in ("", "to compare"):
         monkeypatch.setattr(fused, "_why_not", lambda device, why_not=why_not: why_not)
-        buffer = StepBuffer()
+        buffer = own_buffer()
         for _ in range(2):
             buffer.row.grow()
         reader = DeviceReader(buffer.row)

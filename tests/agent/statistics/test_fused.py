@@ -19,9 +19,10 @@ from torch import Tensor
 
 from rangewatch.core import limits
 from rangewatch.recording.device_ring import DeviceReader
-from rangewatch.recording.step_buffer import POSITIONS, StepBuffer
-from rangewatch.statistics import device, fused
+from rangewatch.recording.step_buffer import POSITIONS
+from rangewatch.statistics import fused, reduce
 from rangewatch.statistics.fused import FORMATS, TIMED_STEPS, DeviceTime, FusedReads, Layout, layout_of, table_of
+from tests.agent.doubles import own_buffer
 from tests.agent.statistics.reference import statistics_of
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -279,7 +280,7 @@ def some(*quick: torch.dtype) -> list[Any]:
 
 def read_by_reader(*tensors: Tensor) -> tuple[str, dict[str, float]]:
     """Why not by the kernels, and the row that a `DeviceReader` makes of the tensors."""
-    buffer = StepBuffer()
+    buffer = own_buffer()
     buffer.row.grow()
     reader = DeviceReader(buffer.row)
     for tensor in tensors:
@@ -478,8 +479,8 @@ class TestInterpreted:
 
 
 def new_rows(count: int) -> Tensor:
-    rows = torch.empty(count, len(device.COLUMNS), dtype=torch.float64)
-    device.fill_identities(rows)
+    rows = torch.empty(count, len(reduce.COLUMNS), dtype=torch.float64)
+    reduce.fill_identities(rows)
     return rows
 
 
@@ -493,7 +494,7 @@ def check(reads: FusedReads, tensor: Tensor) -> None:
 def assert_equal(row: Tensor, tensors: list[Tensor]) -> None:
     with np.errstate(over="ignore"):
         expected = statistics_of([tensor.resolve_neg() for tensor in tensors])
-    for name, value in zip(device.COLUMNS, row.tolist(), strict=True):
+    for name, value in zip(reduce.COLUMNS, row.tolist(), strict=True):
         rtol = 1e-6 if name == "sum_sq" else 0.0  # float32 over the elements of a tile, float64 from there
         assert value == expected[name] or abs(value - expected[name]) <= rtol * expected[name], (name, value, expected)
 

@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rangewatch.recording import host_reader as host
+from rangewatch.recording import nonfinite_context, observer
 from rangewatch.recording.device_ring import DeviceReader
-from rangewatch.recording.host_reader import HostReader
-from rangewatch.recording.step_buffer import IDENTITIES, POSITIONS, Block, StepBuffer, StepRow
-from rangewatch.statistics import reduce
+from rangewatch.recording.observer import HostReader
+from rangewatch.recording.step_buffer import IDENTITIES, POSITIONS, Block, StepRow
+from rangewatch.recording.tensor_names import CallOrder
+from rangewatch.statistics import checksum, reduce
+from tests.agent.doubles import own_buffer
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
@@ -23,15 +25,15 @@ PATHS = ["host", "device"]
 
 
 def host_reader(row: StepRow) -> HostReader:
-    def elsewhere(number: int, tensor: Tensor) -> None:
+    def others(number: int, tensor: Tensor) -> None:
         raise AssertionError("a plain CPU tensor is read here")
 
-    return HostReader(row, elsewhere, lambda number: None)
+    return HostReader(row, CallOrder(), others)
 
 
 def observed(path: str, *tensors: Tensor) -> dict[str, float]:
     """What the agent records of `tensors` as one tensor in one step."""
-    buffer = StepBuffer()
+    buffer = own_buffer()
     buffer.row.grow()
     reader: Any = host_reader(buffer.row) if path == "host" else DeviceReader(buffer.row)
     for tensor in tensors:
@@ -174,6 +176,20 @@ def test_a_tensor_that_requires_grad_gains_no_graph(path: str) -> None:
     assert torch.equal(leaf.grad, torch.full((3,), 2.0))
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, *FLOAT8])
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_a_storage_can_still_be_resized(dtype: torch.dtype, value: float) -> None:
+    """FSDP2 frees the storage of each parameter after its use; `Tensor.numpy` forbids that for ever."""
+    tensor = torch.full((8, 8), value).to(dtype)
+    storage = tensor.untyped_storage()
+    observed("host", tensor)
+    checksum.of_host(tensor)
+    details = nonfinite_context._details("weight", tensor, {})
+    assert bool(details.nan_count) == bool(tensor.double().isnan().any())
+    assert storage.resizable()
+    storage.resize_(0)
+
+
 def _values(dtype: torch.dtype) -> st.SearchStrategy[list[float]]:
     limits = torch.finfo(dtype)
     special = st.sampled_from(
@@ -217,10 +233,10 @@ class TestReadOnce:
 
     @staticmethod
     def reader(monkeypatch: pytest.MonkeyPatch) -> tuple[HostReader, StepRow, list[int]]:
-        row, reads, original = StepRow(), list[int](), host._aminmax
+        row, reads, original = StepRow(), list[int](), observer._aminmax
         for _ in range(3):
             row.grow()
-        monkeypatch.setattr(host, "_aminmax", lambda tensor: reads.append(tensor.numel()) or original(tensor))
+        monkeypatch.setattr(observer, "_aminmax", lambda tensor: reads.append(tensor.numel()) or original(tensor))
         reader = host_reader(row)
         reader.begin_step(is_full=False)
         return reader, row, reads

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, dataloader, get_worker_info
 
 import rangewatch
 from rangewatch import collectors
-from rangewatch.api.logged_values import OWN_SERIES
+from rangewatch.recording.logged_values import OWN_SERIES
 from rangewatch.recording.phase_times import SERIES
 from tests.agent.ingest_double import IngestDouble
 

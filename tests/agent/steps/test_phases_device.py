@@ -11,7 +11,7 @@ from torch import nn
 
 import rangewatch
 from rangewatch.core.guard import Guard
-from rangewatch.recording.cost import Cost
+from rangewatch.recording.level import Cost
 from rangewatch.steps import phase_clock
 from rangewatch.steps.phase_clock import SLICES, WAITING_STEPS, DeviceSlices, PhaseClock, of_device
 from tests.agent.ingest_double import IngestDouble

@@ -135,8 +135,13 @@ class TestBoundary:
     def ends(calls: str, optimizers: int, scalers: str) -> list[int]:
         """Positions in `calls` ("0", "1": optimizers; the letters: scalers) at which a step ended."""
         found: list[int] = []
-        boundary = StepBoundary(lambda: found.append(position), optimizers, map(ord, scalers))
-        for position, call in enumerate(calls):  # noqa: B007 - the lambda reads it
+
+        class Steps:
+            def close_step(self) -> None:
+                found.append(position)
+
+        boundary = StepBoundary(Steps(), optimizers, map(ord, scalers))
+        for position, call in enumerate(calls):  # noqa: B007 - `Steps` reads it
             boundary.scaler_updated(ord(call)) if call.isalpha() else boundary.optimizer_stepped(int(call))
         return found
 
@@ -263,6 +268,44 @@ class TestSeries:
                 if when == "after":
                     handle.log(value=float(step))
         assert ingest.series("value") == {step: float(step) for step in range(4)}
+
+    @pytest.mark.parametrize("backend", ["auto", "device"])
+    @pytest.mark.parametrize("odd", ["logged twice", "a forward in between", "logged before the loop"])
+    @pytest.mark.parametrize("odd_step", [0, 2])
+    def test_one_odd_step_moves_no_other_value(
+        self, ingest: IngestDouble, odd: str, odd_step: int, backend: str
+    ) -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with rangewatch.attach(model, optimizer, url=ingest.url, backend=backend, ship_interval_s=0) as handle:
+            if odd == "logged before the loop":
+                handle.log(value=0.0)
+            for step in range(6):
+                model(torch.randn(3, 2)).sum().backward()
+                optimizer.step()
+                if odd == "a forward in between" and step == odd_step:
+                    model(torch.randn(3, 2))
+                handle.log(value=float(step))
+                if odd == "logged twice" and step == odd_step:
+                    handle.log(value=float(step))
+        value = ingest.series("value")
+        if odd == "a forward in between" and odd_step == 0:
+            value.pop(1)  # where the line stands in the loop was not known yet, and its second call had that step
+            assert value == {2: 2.0, 3: 3.0, 4: 4.0, 5: 5.0}
+        else:
+            assert value == {step: float(step) for step in range(6)}
+
+    def test_a_sample_drawn_after_each_step_takes_no_value(self, ingest: IngestDouble) -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+            for step in range(20):
+                model(torch.randn(3, 2)).sum().backward()
+                optimizer.step()
+                if step % 5 == 4:
+                    model(torch.randn(3, 2))
+                handle.log(value=float(step))
+        assert ingest.series("value") == {step: float(step) for step in range(20)}
 
     @pytest.mark.allow_faults
     @pytest.mark.parametrize("backend", ["auto", "device"])

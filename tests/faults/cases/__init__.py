@@ -1,12 +1,31 @@
-"""The planted faults, by what is at fault."""
+"""The planted faults, by what is at fault: of small models made for it, and of scripts as strangers write them."""
 
 from __future__ import annotations
 
-from tests.faults.cases import functions, gradients, loss_scales, losses, overflow, ranks, weights
+from tests.faults.cases import (
+    arithmetic,
+    batches,
+    functions,
+    gradients,
+    loss_scales,
+    losses,
+    masks,
+    overflow,
+    ranks,
+    rates,
+    spikes,
+    weights,
+)
 from tests.faults.fault import Fault
 
 ALL: tuple[Fault, ...] = (
     *overflow.ALL, *functions.ALL, *weights.ALL, *gradients.ALL, *loss_scales.ALL, *losses.ALL, *ranks.ALL,
 )  # fmt: skip
 
-BY_NAME = {each.name: each for each in ALL}
+SCRIPTS: tuple[Fault, ...] = (
+    *masks.SCRIPTS, *rates.SCRIPTS, *arithmetic.SCRIPTS, *batches.SCRIPTS, *weights.SCRIPTS, *loss_scales.SCRIPTS,
+    *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS,
+)  # fmt: skip
+"""What is planted in `families`, and said before any rule was written for it."""
+
+BY_NAME = {each.name: each for each in (*ALL, *SCRIPTS)}

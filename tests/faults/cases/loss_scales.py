@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from tests.faults.cases.gradients import Times
-from tests.faults.fault import Job, fault
+from tests.faults.families import diffusion, nanogpt
+from tests.faults.fault import Job, Plant, fault, planted
 from tests.faults.models import MLP, cross_entropy, rows
 
 HALF = torch.float16
@@ -81,4 +82,69 @@ ALL = (
     gradient_overflow_that_the_scaler_skips, search_for_the_first_scale, loss_scale_falls_at_every_step,
     gradient_is_inf_at_any_scale, loss_scale_only_falls, loss_scale_is_driven, fp16_without_a_scaler_underflows,
     fp16_with_a_fixed_scale_that_is_too_low, fp32_with_a_scaler_that_grows, every_gradient_is_zero,
+)  # fmt: skip
+
+
+SCALED = {
+    "against": (r"[Mm]ask", "batch of this step", "tensors of the checkpoint"),
+    "also": ("unchanged_weights", "loss_plateau"),
+}
+
+
+def fixed(scale: float) -> object:
+    """A scaler that never grows and hardly falls."""
+    return lambda: torch.amp.GradScaler("cpu", init_scale=scale, backoff_factor=0.999, growth_interval=10**9)
+
+
+def spiking(at: range, place: str, factor: float = 1e30) -> Plant:
+    """The gradient that passes `place` overflows float16 at these steps."""
+
+    def inside(step: int, name: str, value: torch.Tensor) -> torch.Tensor:
+        if step in at and name == place:
+            value = value * 1.0
+            value.register_hook(lambda grad: grad * factor)
+        return value
+
+    return Plant(inside=inside)
+
+
+@planted("loss_scale", "loss_scale_collapse", "loss_scale_never_grows", **SCALED)
+def gpt_with_a_scale_that_is_far_too_large(job: Job) -> None:
+    nanogpt.train(job, 250, dtype=HALF, scaler=fixed(2.0**60))
+
+
+@planted("backward_arithmetic", "loss_scale_collapse", place=r"(h\.[01]|wte|wpe)\b.*", step=range(100, 104), **SCALED)
+def gradients_of_a_gpt_overflow_at_every_step(job: Job) -> None:
+    nanogpt.train(job, 250, plant=spiking(range(100, 250), "h.1.mlp"), dtype=HALF, scaler=scaler)
+
+
+@planted("loss_scale", "gradient_underflow", "underflow_rising", "vanishing_gradient", **SCALED)
+def scaler_of_a_gpt_is_forgotten(job: Job) -> None:
+    """float16, and a loss that is a mean over a thousand micro steps."""
+    nanogpt.train(job, 250, plant=Plant(loss=lambda step, loss: loss * 1e-5), dtype=HALF, full_every=20)
+
+
+@planted(
+    "backward_arithmetic",
+    "first_nonfinite",
+    "loss_scale_collapse",
+    "loss_scale_unexplained_skip",
+    least="info",
+    place=r"(middle|down|conv_in|time_mlp)\b.*",
+    step=140,
+    **SCALED,
+)
+def one_gradient_of_a_diffusion_overflows_and_is_skipped(job: Job) -> None:
+    diffusion.train(job, 250, plant=spiking(range(140, 141), "middle"), dtype=HALF, scaler=scaler, ch=4)
+
+
+@planted("loss_scale", "loss_scale_never_grows", "loss_scale_collapse", least="info", **SCALED)
+def interval_of_growth_is_two_steps(job: Job) -> None:
+    """The scale is driven into an overflow at every third step."""
+    nanogpt.train(job, dtype=HALF, scaler=lambda: scaler(2.0**16, 2))
+
+
+SCRIPTS = (
+    gpt_with_a_scale_that_is_far_too_large, gradients_of_a_gpt_overflow_at_every_step, scaler_of_a_gpt_is_forgotten,
+    one_gradient_of_a_diffusion_overflows_and_is_skipped, interval_of_growth_is_two_steps,
 )  # fmt: skip

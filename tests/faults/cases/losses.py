@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tests.faults.fault import Job, fault
-from tests.faults.models import MLP, cross_entropy, rows
+from tests.faults.families import nanogpt, sft
+from tests.faults.fault import Job, Plant, fault, planted
+from tests.faults.models import MLP, WORDS, cross_entropy, rows
 
 
 @fault("loss_spike", words=("jumped",))
@@ -54,3 +56,77 @@ def loop_that_waits_for_its_data(job: Job) -> None:
 
 
 ALL = (loss_jumps_and_stays_up, loss_does_not_fall, loop_that_waits_for_its_data)
+
+
+SPIKE = {
+    "against": (r"[Mm]ask", "GradScaler", "tensors of the checkpoint"),
+    "also": ("exploding_gradient", "update_ratio", "headroom_trend"),
+}
+
+
+@planted("data", "loss_spike", step=range(250, 253), **SPIKE)
+def shuffled_labels_for_ten_steps(job: Job) -> None:
+    def batch(step: int, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        return (batch[0], (batch[1] + 5) % WORDS) if 250 <= step < 262 else batch
+
+    nanogpt.train(job, 300, plant=Plant(batch=batch))
+
+
+@planted("learning_rate", "loss_spike", "exploding_gradient", "update_ratio", step=range(250, 258), **SPIKE)
+def rate_is_300_times_as_high_for_ten_steps(job: Job) -> None:
+    nanogpt.train(job, 300, plant=Plant(rate=lambda step, lr: lr * 300 if 250 <= step < 260 else lr))
+
+
+@planted(
+    "learning_rate",
+    "attention_logits",
+    "loss_spike",
+    "saturated_activation",
+    least="info",
+    place=r"h\.[01].*",
+    against=(r"[Mm]ask is", "GradScaler", "tensors of the checkpoint"),
+    also=("loss_spike", "exploding_gradient", "headroom_trend"),
+)
+def attention_logits_of_a_gpt_grow(job: Job) -> None:
+    """Its softmax is a function: nothing but the projection before it is a module."""
+
+    def weights(step: int, model: torch.nn.Module) -> None:
+        if step > 150:
+            with torch.no_grad():
+                model.h[0].attn.c_attn.weight[:64] *= 1.03  # type: ignore[index, union-attr]
+
+    nanogpt.train(job, plant=Plant(weights=weights))
+
+
+@planted("data", "loss_spike", least="info", step=range(200, 204), **SPIKE)
+def one_batch_of_noise_in_a_fine_tuning(job: Job) -> None:
+    """Eight batches of tokens that mean nothing: the loss is high while they come, and falls again."""
+
+    def batch(step: int, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        if 200 <= step < 212:
+            noise = torch.randint(WORDS, batch["labels"].shape)
+            batch["labels"] = noise.masked_fill(batch["labels"] < 0, -100)
+        return batch
+
+    sft.train(job, 300, plant=Plant(batch=batch))
+
+
+@planted("crash", least="info", against=("died", "out of memory", "learning rate"))
+def user_ends_a_training_with_ctrl_c(job: Job) -> None:
+    """It was meant: nothing is wrong with the run."""
+
+    def batch(step: int, batch: object) -> object:
+        if step == 100:
+            signal.raise_signal(signal.SIGINT)
+        return batch
+
+    try:
+        nanogpt.train(job, 200, plant=Plant(batch=batch))
+    except KeyboardInterrupt:
+        return
+
+
+SCRIPTS = (
+    shuffled_labels_for_ten_steps, rate_is_300_times_as_high_for_ten_steps, attention_logits_of_a_gpt_grow,
+    one_batch_of_noise_in_a_fine_tuning, user_ends_a_training_with_ctrl_c,
+)  # fmt: skip

@@ -102,7 +102,7 @@ def fp16_convolution_before_a_batchnorm_grows(job: Job) -> None:
     )  # fmt: skip
 
 
-@fault(**GROWN)
+@fault(**GROWN | {"also": (*GROWN["also"], "loss_spike")})
 def fp16_recurrent_state_grows(job: Job) -> None:
     model = Recurrent(nn.ReLU)
     with torch.no_grad():

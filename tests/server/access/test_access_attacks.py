@@ -19,7 +19,7 @@ from rangewatch_server.access.principals import Principals
 from rangewatch_server.access.rate_limits import ALL_LOGINS, LOGIN, Rate, RateLimit, counted_as
 from rangewatch_server.core import logs
 from rangewatch_server.core.errors import ApiError
-from rangewatch_server.settings import Settings, SettingsError, check
+from rangewatch_server.core.settings import Settings, SettingsError, check
 from rangewatch_server.store.tokens import AccessStore
 from tests.server.process import Server
 from tests.server.tokens import bearer, create

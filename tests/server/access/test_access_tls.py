@@ -12,8 +12,8 @@ import pytest
 
 from rangewatch import wire
 from rangewatch.delivery.transport import Outcome, Transport
+from rangewatch_server.core.settings import Settings, SettingsError, check
 from rangewatch_server.http.tls import tls_context
-from rangewatch_server.settings import Settings, SettingsError, check
 from tests import forked
 from tests.server.certificates import Pair, made, until_it_listens
 from tests.server.databases import lay_tables

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch_server.alerts import evaluator, lifecycle
+from rangewatch_server.alerts import evaluator
 from rangewatch_server.alerts.config import Config, Webhook
-from rangewatch_server.alerts.evaluator import Evaluator
-from rangewatch_server.alerts.lifecycle import GONE_AFTER, Open, identity, look
+from rangewatch_server.alerts.evaluator import GONE_AFTER, Evaluator, Open, compare, identity
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.maintenance.retention.runs_delete import mark_deleted, remove_rows
 from rangewatch_server.rules import Finding
@@ -33,7 +32,7 @@ class Rules:
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self.findings, self.failed = store, [found()], dict[str, str]()
-        monkeypatch.setattr(evaluator, "diagnose", lambda *_: Diagnosis(0, 10, tuple(self.findings), self.failed))
+        monkeypatch.setattr(evaluator, "diagnose", lambda *_, **__: Diagnosis(0, 10, tuple(self.findings), self.failed))
         store.send(opening(KNOWN))
         store.send(batch(KNOWN, 0, range(10)))
 
@@ -69,32 +68,32 @@ def test_a_finding_is_one_alert_until_it_has_been_gone_for_some_looks(rules: Rul
     server = rules.server()
     for step in range(3):
         rules.findings = [found(f"it is wrong at step {step}", step=step)]
-        server.look(1)
+        server.evaluate(1)
     (row,) = rules.rows(is_open=True)
     rules.findings = []
     for _ in range(GONE_AFTER - 1):
-        server.look(1)
+        server.evaluate(1)
     assert [each.id for each in rules.rows(is_open=True)] == [row.id]
-    server.look(1)
+    server.evaluate(1)
     assert rules.rows(is_open=True) == []
     (over,) = rules.rows(is_open=False)
     assert (over.id, over.resolved_step) == (row.id, 9)
     assert rules.sent() == [("ops", "opened"), ("ops", "resolved")]
     rules.findings = [found()]
-    server.look(1)
+    server.evaluate(1)
     assert len(rules.rows(is_open=True)) == 1
 
 
 def test_what_a_rule_that_failed_found_before_is_not_over(rules: Rules) -> None:
     server = rules.server()
-    server.look(1)
+    server.evaluate(1)
     rules.findings, rules.failed = [], {"first_nonfinite": "ValueError: x"}
     for _ in range(GONE_AFTER + 1):
-        server.look(1)
+        server.evaluate(1)
     assert len(rules.rows(is_open=True)) == 1
     rules.failed = {}
     for _ in range(GONE_AFTER):
-        server.look(1)
+        server.evaluate(1)
     assert rules.rows(is_open=True) == []
 
 
@@ -105,19 +104,19 @@ def test_two_servers_open_one_alert_and_a_later_one_knows_it(
     rules = Rules(open_store(database_url), monkeypatch)
     one, other = rules.server(), rules.server()
     rules.findings = []
-    one.look(1)
-    other.look(1)
+    one.evaluate(1)
+    other.evaluate(1)
     rules.findings = [found()]
-    one.look(1)
-    other.look(1)
-    rules.server().look(1)
+    one.evaluate(1)
+    other.evaluate(1)
+    rules.server().evaluate(1)
     assert len(rules.rows()) == 1
     assert rules.sent() == [("ops", "opened")]
 
 
 def test_a_delivery_is_one_servers_to_send(rules: Rules) -> None:
     server = rules.server()
-    server.look(1)
+    server.evaluate(1)
     with rules.store.queries.read() as reader:
         (due,) = alerts.waiting(reader.connection, 2**62, 100, "ops", [])
 
@@ -127,21 +126,37 @@ def test_a_delivery_is_one_servers_to_send(rules: Rules) -> None:
     assert (claim(), claim()) == (True, False)
 
 
+def test_what_is_due_of_a_run_that_was_deleted_has_no_run(rules: Rules) -> None:
+    """Or it would be sent to people whom its page answers 404."""
+    server = rules.server()
+    server.evaluate(1)
+
+    def run_of_due() -> str | None:
+        with rules.store.queries.read() as reader:
+            (due,) = alerts.waiting(reader.connection, 2**62, 100, "ops", [])
+            run: str | None = due.run
+            return run
+
+    assert run_of_due() == "run"
+    server.jobs(lambda connection: mark_deleted(connection, 1), forgets=True)
+    assert run_of_due() is None
+
+
 def test_a_worse_severity_is_written_at_once(rules: Rules) -> None:
     server = rules.server()
     rules.findings = [found(severity="warning")]
-    server.look(1)
+    server.evaluate(1)
     rules.findings = [found(severity="warning", evidence=("other numbers",))]
-    server.look(1)
+    server.evaluate(1)
     rules.findings = [found(severity="critical")]
-    server.look(1)
+    server.evaluate(1)
     (row,) = rules.rows()
     assert row.severity == "critical"
 
 
 def test_less_than_a_target_wants_is_not_sent(rules: Rules) -> None:
     rules.findings = [found(severity="info")]
-    rules.server().look(1)
+    rules.server().evaluate(1)
     assert len(rules.rows()) == 1
     assert rules.sent() == []
 
@@ -152,9 +167,9 @@ def test_a_deleted_run_leaves_no_alert(
 ) -> None:
     rules = Rules(open_store(database_url), monkeypatch)
     server = rules.server()
-    server.look(1)
+    server.evaluate(1)
     server.jobs(lambda connection: mark_deleted(connection, 1), forgets=True)
-    assert server.look(1) is None
+    assert server.evaluate(1) is None
     remove_rows(server.jobs, 1)
     with rules.store.queries.read() as reader:
         assert alerts.standing(reader.connection, 1) == []
@@ -167,10 +182,10 @@ def test_only_so_many_that_are_over_are_kept(rules: Rules, monkeypatch: pytest.M
     for number in range(5):
         rules.findings = [found(subject=str(number))]
         for _ in range(GONE_AFTER + 1):
-            server.look(1)
+            server.evaluate(1)
     rules.findings = []
     for _ in range(GONE_AFTER):
-        server.look(1)
+        server.evaluate(1)
     assert len(rules.rows()) == 2
 
 
@@ -183,13 +198,13 @@ def test_what_is_the_same_finding() -> None:
 
 def test_a_look_counts_and_says_what_changed() -> None:
     standing = {identity(found()): Open(1, found(), missing=1)}
-    change = look(standing, [found(), found(tensor="new"), found(tensor="new")])
+    change = compare(standing, [found(), found(tensor="new"), found(tensor="new")])
     assert (len(change.opened), change.changed, change.resolved) == (1, (), ())
     assert standing[identity(found())].missing == 0
-    assert lifecycle.look({}, []).is_nothing
+    assert compare({}, []).is_nothing
 
 
 def test_a_finding_of_no_place_is_kept_too(rules: Rules) -> None:
     rules.findings = [found(facts={"x": float(np.float64(1.5))})]
-    rules.server().look(1)
+    rules.server().evaluate(1)
     assert rules.rows()[0].step is None

@@ -25,8 +25,8 @@ from rangewatch import wire
 from rangewatch.wire.records import Batch, StreamHeader
 from rangewatch_server.alerts import delivery, evaluator, safe_http
 from rangewatch_server.alerts.config import ConfigError, read
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.http.app import create_app
-from rangewatch_server.settings import Settings
 from tests import forked
 from tests.server.databases import lay_tables
 from tests.server.process import Run
@@ -170,8 +170,9 @@ def test_an_overflow_opens_one_alert_and_sends_it_once(
     assert sent["path"] == "/hook?key=1"
     assert sent["body"]["event"] == "opened"
     assert sent["body"]["summary"] == found["summary"]
+    assert sent["body"]["label"] == alert["label"] == "NaN or Inf"
     assert sent["body"]["url"].endswith(f"/runs/1/alerts?key={alert['id']}")
-    assert slack.got[0]["body"]["text"].startswith("*[critical] run: first nonfinite*\n")
+    assert slack.got[0]["body"]["text"].startswith("*[critical] run: NaN or Inf*\n")
     line = 'rangewatch_alerts{rule="first_nonfinite",severity="critical"} 1.0'
     wait_for(lambda: line in app.client.get("/metrics").text)
     app.overflow(1, at=0)  # more of the same is no other alert

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rangewatch.wire.events import Hang, read
 from rangewatch_server.collectives.hang_evidence import Call, RankEvidence, is_in_data_loader, recent_calls
 from rangewatch_server.collectives.hang_verdict import HangFinding, hang
 from rangewatch_server.collectives.matching import match
@@ -53,7 +54,7 @@ def reported(
 
 def facts(rank: int, hang: Any = None, age_s: float = 1.0, **other: Any) -> RankEvidence:
     at = {"last_seen_ns": NOW - int(age_s * SECOND), "last_step": 7, "hang_seen_ns": NOW - SECOND if hang else None}
-    return RankEvidence(rank=rank, hang=hang, **(at | other))
+    return RankEvidence(rank=rank, hang=None if hang is None else read(Hang, hang), **(at | other))
 
 
 def waiting(*ranks: int, sequence: int = 17) -> list[RankEvidence]:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rangewatch_server.collectives.hang_evidence import recent_calls
-from rangewatch_server.collectives.hang_verdict import hang
+from rangewatch_server.collectives.hang_evidence import RankEvidence, recent_calls
+from rangewatch_server.collectives.hang_verdict import HangFinding, hang
 from rangewatch_server.collectives.records import group_key
 from tests.server.collectives.test_hangs import NOW, SECOND, WORLD, call, facts, found, reported, two_groups, waiting
 from tests.server.collectives.traces import chunk, row
@@ -79,13 +79,55 @@ def test_a_rank_that_the_others_went_on_without_is_not_what_they_wait_for() -> N
 
 
 def test_ranks_whose_patience_ends_later_are_not_missing() -> None:
-    """Ten of its own longest steps each: 100 s on rank 0, 106 s on the others."""
+    """Ten of its own longest steps each: 100 s on rank 0, longer on the others. Which of them is missing, if any, is
+    not known however long rank 0 has waited."""
     first = facts(0, reported((WORLD, 16, [call(17, 101.0)]), stalled_s=100.0), hang_seen_ns=NOW - 4 * SECOND)
     ranks = [first, *(facts(rank) for rank in (1, 2, 3))]
     assert hang(NOW, ranks) is None
     alive = msgspec.structs.replace(first, last_seen_ns=NOW + 21 * SECOND)
     finding = hang(NOW + 22 * SECOND, [alive, *(facts(rank, age_s=-21) for rank in (1, 2, 3))])
-    assert finding is not None and finding.culprits == (1, 2, 3)
+    assert finding is not None
+    assert (finding.cause, finding.culprits, finding.missing, finding.waiting) == ("undecided", (), (), (0,))
+    assert finding.sentence.endswith(
+        "Whether ranks 1-3 have called it is not known: they have not reported since step 7."
+    )
+
+
+def staged(*ranks: RankEvidence, at_s: int) -> HangFinding | None:
+    """`at_s` seconds after rank 0 has reported; all others speak, and have not reported."""
+    known = {each.rank: msgspec.structs.replace(each, last_seen_ns=NOW + at_s * SECOND) for each in ranks}
+    others = {rank: facts(rank, age_s=-at_s) for rank in range(4)}
+    return hang(NOW + at_s * SECOND, [*(others | known).values()])
+
+
+def test_who_is_missing_is_named_as_reports_come_in_and_not_before() -> None:
+    """Rank 2 has skipped the collective; the ranks report one after the other."""
+    (first, second, fourth), third = waiting(0, 1, 3), facts(2, reported((WORLD, 16, [])))
+    assert staged(first, at_s=3) is None
+    alone = staged(first, at_s=9)
+    assert alone is not None and (alone.cause, alone.culprits, alone.missing) == ("undecided", (), ())
+    decided = staged(first, third, at_s=10)
+    assert decided is not None and (decided.cause, decided.culprits, decided.missing) == ("absent", (2,), (2,))
+    assert decided.sentence.endswith(
+        "Rank 2 is at train.py:41 in train. Whether ranks 1 and 3 have called it is not known: they have not reported "
+        "since step 7."
+    )
+    one_left = staged(first, second, third, at_s=11)
+    assert one_left is not None and (one_left.culprits, one_left.missing) == ((2,), (2,))
+    assert "Whether rank 3 has called it is not known: it has not reported since step 7." in one_left.sentence
+    whole = staged(first, second, third, fourth, at_s=12)
+    assert whole is not None and whole.culprits == (2,) and "not known" not in whole.sentence
+
+
+def test_a_silent_rank_is_named_beside_those_that_have_not_reported() -> None:
+    finding = hang(NOW + 9 * SECOND, [msgspec.structs.replace(waiting(0)[0], last_seen_ns=NOW + 9 * SECOND), *(
+        facts(rank, age_s=-9) for rank in (1, 3)), facts(2)])  # fmt: skip
+    assert finding is not None and (finding.cause, finding.culprits, finding.missing) == ("silent", (2,), (2,))
+
+
+def test_the_last_rank_that_has_not_reported_is_the_one_that_is_missing() -> None:
+    finding = staged(*waiting(0, 1, 3), at_s=9)
+    assert finding is not None and (finding.cause, finding.culprits) == ("absent", (2,))
 
 
 def test_a_run_that_was_killed_after_it_hung_is_told_as_it_was() -> None:

@@ -10,12 +10,11 @@ import pytest
 
 from rangewatch import statistics
 from rangewatch.wire.records import Catalogue, TensorEntry
-from rangewatch_server.figures.comparison import pairs
-from rangewatch_server.figures.differences import compare, losses
+from rangewatch_server.figures.comparison import compare, losses, pairs
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.numerics.headroom import State
 from rangewatch_server.store.names import tensors_of
-from tests.server.figures.test_figures import array
+from tests.server.plots import array, valid
 from tests.server.process import Run, Server
 from tests.server.records import batch, opening
 
@@ -51,11 +50,8 @@ class Two(NamedTuple):
     second: Run
 
     def ask(self, query: str) -> tuple[np.ndarray, dict[str, Any]]:
-        import plotly.graph_objects as go
-
         found = self.first.get(f"/figures/comparison?{query}")
-        go.Figure(found["figure"])
-        return array(found["figure"]["data"][0]["z"]), found["meta"]
+        return array(valid(found["figure"])["data"][0]["z"]), found["meta"]
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +205,8 @@ def test_without_another_side_nothing_is_compared(two: Two) -> None:
 
 
 def test_percentiles_over_ranks_are_those_of_the_known_headroom(two: Two) -> None:
-    import plotly.graph_objects as go
-
     found = two.first.get("/figures/percentiles?tensor=0")
-    go.Figure(found["figure"])
+    valid(found["figure"])
     most = math.log2(FLOAT16 / amax(0)[0, 40])
     at = {
         trace["name"]: dict(zip(array(trace["x"]), array(trace["y"]), strict=True)) for trace in found["figure"]["data"]

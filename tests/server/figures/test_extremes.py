@@ -11,8 +11,9 @@ import pytest
 from rangewatch.wire.records import Catalogue, TensorEntry
 from rangewatch_server.ingest.commands import Ask
 from rangewatch_server.numerics.pyramid import RANGES
+from rangewatch_server.routes.commands import newest_commands
 from rangewatch_server.store.batch_checks import MAX_NAME_BYTES
-from rangewatch_server.views import commands, overview
+from rangewatch_server.views import overview
 from tests.server.opened_store import Store
 from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
@@ -71,7 +72,7 @@ def test_a_clock_that_jumps_does_not_stop_commands(store: Store, clock: Clock, h
     store.writer.command(Ask(1, TRACE, None, 1)).result(30)
     assert len(store.send(batch(KNOWN, 2, range(8, 12))).commands) == len(before) + 1
     with store.queries.read() as reader:
-        newest = commands.newest(reader.run(1), 1)[0]
+        newest = newest_commands(reader.run(1), 1)[0]
     assert newest["states"][0]["state"] == "pending"
     assert newest["expires_ns"] - newest["created_ns"] == 600 * 10**9
 

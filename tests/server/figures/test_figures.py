@@ -1,4 +1,4 @@
-"""Figures and pages' data: valid Plotly, the numbers behind them, and the spike in 100,000 steps."""
+"""Figures and pages' data: names and arrays, the numbers behind them, and the spike in 100,000 steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from rangewatch import statistics
 from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch.wire.records import StreamHeader
 from rangewatch_server import figures
 from rangewatch_server.figures.base import grid
-from rangewatch_server.figures.layers import group_label
+from rangewatch_server.figures.rows import group_label
 from rangewatch_server.numerics.headroom import State
 from tests.long_run import SPIKE_STEP, SPIKE_TENSOR, build
 from tests.server.plots import array, valid
@@ -47,11 +48,13 @@ QUERIES = ["", "&columns=7&rows=2", "&start=40&stop=130&rank=0", "&q=no-such-nam
 
 
 @pytest.mark.parametrize("figure", figures.ALL, ids=lambda figure: figure.name)
-def test_every_figure_is_valid_plotly(small: Run, figure: figures.Figure) -> None:
+def test_every_figure_is_names_and_arrays(small: Run, figure: figures.Figure) -> None:
     for query in QUERIES:
         found = small.get(f"/figures/{figure.name}?tensor=3{query}")
         valid(found["figure"])
-        assert {"start", "stop", "steps_per_column", "columns", "level", "note"} <= set(found["meta"]), query
+        assert {"start", "stop", "steps_per_column", "columns", "level", "note", "unit", "scale"} <= set(
+            found["meta"]
+        ), query
 
 
 def test_every_figure_is_listed(served: Server) -> None:
@@ -114,8 +117,8 @@ def test_first_overflow_and_verdict(small: Run) -> None:
         "step": 120, "rank": 0, "tensor": 3, "fqn": "blocks.3.ff", "kind": "output", "index": 0, "what": "inf", "x": 0,
     }  # fmt: skip
     words = "".join(text for _, text in detail["verdict"]["parts"])
-    assert words.startswith("Overflow. Step 120, rank 0: the output of blocks.3.ff is the first to hold Inf.")
-    assert "6.0 bits at step 119 and 6.0 bits at step 20" in words
+    assert words.startswith("NaN or Inf. Step 120, rank 0: the output of blocks.3.ff is the first to hold Inf.")
+    assert "Its headroom was 6.0 bits at step 119 and 6.0 bits at step 20." in detail["verdict"]["chain"]
 
 
 BAD = [
@@ -215,3 +218,22 @@ def test_merged_steps_are_shown_as_whole_columns(run: Run) -> None:
         frames = run.get(f"/step?rank=0&step={step}")["frames"]
         assert [frame["amax"] for frame in frames] == [1.0, 30_000.0, 1.0] and frames[0]["call_count"] == 8
     assert run.get("/locate?rank=0")["step"] == 39
+
+
+def test_moments_beside_eps_are_shares_of_what_moves(served: Server) -> None:
+    """Of ranks together; of other kinds, and of agents that know no such statistics, nothing."""
+    known = catalogue(2, dtype="float32", kinds=("exp_avg_sq", "exp_avg"))
+    names = {each.name for each in statistics.BESIDE_EPS}
+    older = msgspec.structs.replace(known, statistics=tuple(s for s in known.statistics if s.name not in names))
+    counts = {"full_numel": 32.0, "moved_count": 16.0, "lost_count": 2.0}
+    served.post(opening(known, run="moments", world_size=2))
+    served.post(opening(known, run="moments", rank=1, world_size=2))
+    served.post(batch(known, 0, range(3), counts | {"eps_count": 4.0}, run="moments"))
+    served.post(batch(known, 0, range(3), counts | {"eps_count": 12.0}, run="moments", rank=1))
+    served.post(opening(older, run="older"))
+    served.post(batch(older, 0, range(3), {"full_numel": 32.0}, run="older"))
+    runs = {each["name"]: each["id"] for each in served.get("/api/v1/runs")["runs"]}
+    for run, tensor, wanted in (("moments", 0, (50.0, 12.5)), ("moments", 1, None), ("older", 0, None)):
+        found = served.get(f"/api/v1/runs/{runs[run]}/figures/moments?tensor={tensor}")
+        shares = [array(each["y"]).tolist() for each in found["figure"]["data"]]
+        assert shares == [[] if wanted is None else [each] * 3 for each in wanted or (0, 0)], run

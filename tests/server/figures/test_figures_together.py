@@ -18,10 +18,10 @@ from sqlalchemy import create_engine, text, update
 from rangewatch import wire
 from rangewatch_server import figures
 from rangewatch_server.core.errors import ApiError
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.figures.base import Figure
 from rangewatch_server.http.app import create_app
 from rangewatch_server.routes import figures as figures_api
-from rangewatch_server.settings import Settings
 from rangewatch_server.store import tables
 from tests.server.own_loop import in_own_loop
 from tests.server.records import batch, catalogue, opening
@@ -135,7 +135,7 @@ def test_all_together_are_bounded(client: TestClient, monkeypatch: pytest.Monkey
 
 
 def built_by(monkeypatch: pytest.MonkeyPatch, build: Any) -> None:
-    monkeypatch.setitem(figures.BY_NAME, "odd", Figure("odd", "", "", build))
+    monkeypatch.setitem(figures.BY_NAME, "odd", Figure(name="odd", title="", help="", data="", build=build))
 
 
 def test_a_statement_that_fails_ends_nothing_but_its_figure(
@@ -157,7 +157,7 @@ def test_reads_that_take_too_long_end_nothing_but_their_figure(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000) SELECT MAX(i) FROM n"
     )
     built_by(monkeypatch, lambda run, params: run.connection.execute(text(endless)).all())
-    monkeypatch.setattr("rangewatch_server.core.deadline.READ_LIMIT_S", 0.5)
+    monkeypatch.setattr("rangewatch_server.core.deadline.READ_LIMIT_S", 2.0)
     first, second, third = lines(either, "loss", "odd", "loss")
     assert (second["status"], second["refused"]["code"]) == (503, "time_limit")
     assert first["answer"] == third["answer"]
@@ -167,7 +167,7 @@ def test_a_run_that_goes_away_meanwhile_is_said_in_what_is_left(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def build(run: Any, params: Any) -> dict[str, Any]:
-        monkeypatch.setattr("rangewatch_server.routes.runs.MAX_ID", 0)  # no run is there any more
+        monkeypatch.setattr("rangewatch_server.routes.dependencies.MAX_ID", 0)  # no run is there any more
         raise ApiError(404, "nothing_there", "nothing was observed there")
 
     built_by(monkeypatch, build)

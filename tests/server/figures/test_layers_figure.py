@@ -11,10 +11,8 @@ import pytest
 from rangewatch import statistics
 from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch.wire.records import Catalogue, TensorEntry
-from rangewatch_server.figures.heatmap import Cells
-from rangewatch_server.figures.heatmap_values import ALL
+from rangewatch_server.figures.heatmap import STATISTICS, Cells, held
 from rangewatch_server.figures.module_tree import Node, kept
-from rangewatch_server.figures.reading import held
 from rangewatch_server.figures.rows import MOST_LEVELS, modules_of, natural, worst_first
 from rangewatch_server.numerics.headroom import State
 from tests.server.plots import array, valid
@@ -51,6 +49,8 @@ def columns(rank: int) -> dict[str, Any]:
         "full_numel": np.where(is_full, 32.0, 0.0), "zero_count": np.where(is_full, 1 + tensor + rank, 0.0),
         "subnormal_count": np.where(is_full, 2.0, 0.0), "sum_sq": np.where(is_full, 32 * 4.0**tensor, 0.0),
         "amin": np.where(is_full, 2.0 ** -(8 + tensor), np.inf),
+        "moved_count": np.where(is_full, 16.0, 0.0), "eps_count": np.where(is_full, 4 + tensor + rank, 0.0),
+        "lost_count": np.where(is_full, 2.0 + rank, 0.0),
     }  # fmt: skip
 
 
@@ -83,6 +83,8 @@ def labels(meta: dict[str, Any]) -> list[str]:
         ("zero_fraction", lambda tensor: (2 + tensor) / 32),
         ("subnormal_fraction", lambda _: 2 / 32),
         ("nonfinite_count", lambda _: 0.0),
+        ("eps_fraction", lambda tensor: (5 + tensor) / 16),
+        ("lost_fraction", lambda _: 3 / 16),
     ],
 )
 def test_each_statistic_is_the_worst_of_the_ranks(layered: Run, statistic: str, value: Any) -> None:
@@ -102,7 +104,7 @@ def test_each_statistic_is_the_worst_of_the_ranks(layered: Run, statistic: str, 
 def test_all_that_the_shelf_has_is_tested_and_an_unknown_one_is_refused(layered: Run) -> None:
     answer = layered.ask("/figures/layers?statistic=nope")
     assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter")
-    assert all(each.name in answer.json()["error"] for each in ALL) and len(ALL) == 8
+    assert all(each in answer.json()["error"] for each in STATISTICS) and len(STATISTICS) == 10
 
 
 def test_what_is_measured_now_and_then_is_drawn_until_the_next_time(layered: Run) -> None:
@@ -260,3 +262,18 @@ def test_a_tree_that_does_not_fit_keeps_its_outer_levels() -> None:
     assert [node.path for node in kept(roots, 4)] == ["a", "b", "b.0"]
     assert [node.path for node in kept(roots, 8)] == ["a", "a.0", "a.1", "a.2", "a.3", "a.4", "b", "b.0"]
     assert kept(roots, 1) == []
+
+
+def test_blocks_of_a_large_model_begin_closed_where_that_is_left_to_the_server(run: Run) -> None:
+    names = ["embed", *(f"model.layers.{block}.{part}" for block in range(40) for part in ("q", "k", "v", "o")), "head"]
+    entries = (TensorEntry(name, "output", 0, "float16", (8,), at, "Linear") for at, name in enumerate(names))
+    large = Catalogue(statistics.ALL, tuple(entries))
+    assert run.post(opening(large)).status_code == 202
+    assert run.post(batch(large, 0, range(4), {"amax": np.full((len(names), 4), 4.0)})).status_code == 202
+    *_, meta = figure(run, "layers", "closed=*")
+    assert meta["closed"] == [f"model.layers.{block}" for block in range(40)]
+    assert [row["label"] for row in meta["rows"]][:3] == ["embed output", "model.layers.0.*", "model.layers.1.*"]
+    *_, meta = figure(run, "layers", "")
+    assert "closed" not in meta and len(meta["rows"]) == len(names)
+    *_, meta = figure(run, "layers", "closed=*&q=in:model.layers.3")
+    assert "closed" not in meta and len(meta["rows"]) == 4

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.errors import ApiError
-from rangewatch_server.figures.layers import MAX_EXPRESSION, MAX_TERMS, glob, name_filter
+from rangewatch_server.figures.name_filter import MAX_EXPRESSION, MAX_TERMS, glob, name_filter
 
 
 def entry(fqn: str, kind: str = "output", dtype: str = "float16", module: str = "Linear") -> TensorEntry:
@@ -19,9 +19,14 @@ def entry(fqn: str, kind: str = "output", dtype: str = "float16", module: str = 
 
 
 TENSORS = [
-    entry("blocks.3.attn"), entry("blocks.3.attn", "grad_output"), entry("blocks.30.attn", dtype="bfloat16"),
-    entry("blocks.3.ff", module="FeedForward"), entry("", "input"), entry("blocks.3"),
-]  # fmt: skip
+    entry("blocks.3.attn"),
+    entry("blocks.3.attn", "grad_output"),
+    entry("blocks.30.attn", dtype="bfloat16"),
+    entry("blocks.3.ff", module="FeedForward"),
+    entry("", "input"),
+    entry("blocks.3"),
+]
+NESTED = [entry(f"model.blocks.3.{name}") for name in ("attn.qkv", "attn", "attn_norm")]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -49,6 +54,15 @@ TENSORS = [
 def test_what_an_expression_leaves(q: str, wanted: set[int]) -> None:
     found = name_filter(q)
     assert {at for at, each in enumerate(TENSORS) if found(each)} == wanted
+
+
+@pytest.mark.parametrize(
+    ("q", "wanted"),
+    [("blocks.*.attn", {0, 1}), ("*.attn", {0, 1}), ("bl*", {0, 1, 2}), ("attn?norm", {2}), ("locks.*", set())],
+)
+def test_a_glob_is_whole_parts_of_a_name_wherever_they_are(q: str, wanted: set[int]) -> None:
+    found = name_filter(q)
+    assert {at for at, each in enumerate(NESTED) if found(each)} == wanted
 
 
 def test_plain_text_with_signs_of_other_languages_is_a_part_of_the_name() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rangewatch_server.figures.phases import PHASES
 from tests.server.plots import array, valid
 from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
@@ -33,12 +34,15 @@ def figure(run: Run, query: str = "") -> dict[str, Any]:
     return found
 
 
+NAMES = [phase.replace("_", " ") for phase in PHASES]
+
+
 def areas(found: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {each["name"]: array(each["y"]) for each in found["figure"]["data"] if "stackgroup" in each}
+    return {each["name"]: array(each["y"]) for each in found["figure"]["data"] if each["name"] in NAMES}
 
 
 def lines(found: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {each["name"]: array(each["y"]) for each in found["figure"]["data"] if "stackgroup" not in each}
+    return {each["name"]: array(each["y"]) for each in found["figure"]["data"] if each["name"] not in NAMES}
 
 
 @pytest.mark.parametrize("columns", [1000, 7])

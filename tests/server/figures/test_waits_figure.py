@@ -11,6 +11,7 @@ import pytest
 from rangewatch.wire.records import Samples
 from rangewatch_server.collectives import reader
 from rangewatch_server.figures import waits
+from rangewatch_server.figures.base import Params
 from tests.server.plots import array, valid
 from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
@@ -128,3 +129,28 @@ def test_a_series_that_nobody_recorded(waiting: Run) -> None:
     found = figure(waiting, "q=lr", name="series")
     assert found["meta"]["empty"] == "no series of this name was recorded"
     assert array(found["figure"]["data"][0]["x"]).size == 0
+
+
+def test_of_a_thousand_ranks_the_straggler_has_a_row_of_its_own() -> None:
+    """It is the one that does not wait: merged by the worst with others it would vanish."""
+    ranks, late = tuple(range(1_024)), 69
+    cells = np.full((waits.LAYERS, 1_024, 5), 0.02)
+    cells[1:] = 0.0
+    cells[:, late] = np.array([0.0, 0.02 * 1_023, 0.02])[:, None]
+    cells[:, 700] = np.nan
+    rows, (wait_s, cost_s, delay_s), spread = waits._rows(cells, Params(start=0, stop=5, ranks=ranks))
+    assert [(row["label"], row["rank"]) for row in rows] == [("rank 69", 69), ("1,023 others", None)]
+    np.testing.assert_allclose(wait_s, [[0.0] * 5, [0.02] * 5])
+    np.testing.assert_allclose(delay_s[:, 0], [0.02, 0.0])
+    assert cost_s[0, 0] > 20 and spread == "; 1,023 others: median, 5-95 % 20 ms to 20 ms"
+    equal = np.full_like(cells, 0.02)
+    rows, _, _ = waits._rows(equal, Params(start=0, stop=5, ranks=ranks))
+    assert [row["label"] for row in rows] == ["1,024 ranks"]
+
+
+def test_a_straggler_has_been_one_since_it_began_whichever_steps_are_asked_for(waiting: Run) -> None:
+    """It is late from step 500 on; the verdict looks at the last 200 steps, of which the first was called its begin."""
+    for query in ("", "?start=700", "?start=600&stop=900", "?start=820", "?start=100&stop=800"):
+        verdict = waiting.get(f"/collectives{query}")["verdict"]
+        assert (verdict["rank"], verdict["since_step"]) == (LATE, 500), query
+        assert "since step 500:" in verdict["text"] and "or before" not in verdict["text"]

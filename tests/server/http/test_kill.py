@@ -16,10 +16,10 @@ from sqlalchemy import select
 
 from rangewatch import wire
 from rangewatch.wire.records import Batch, StreamHeader
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART
 from rangewatch_server.query.reader import Queries, RunReader
-from rangewatch_server.settings import Settings
 from rangewatch_server.store import tables, tiles
 from rangewatch_server.store.engine import open_database
 from tests.server.process import Server

@@ -20,14 +20,15 @@ from sqlalchemy.exc import OperationalError
 from starlette.datastructures import Headers
 
 from rangewatch import wire
-from rangewatch.client.server_api import ServerError, find_run
+from rangewatch.client.connection import ServerError
+from rangewatch.client.server_api import find_run
 from rangewatch_server.access.middleware import may_read
 from rangewatch_server.access.principals import COOKIE, Principals
 from rangewatch_server.core import logs
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.http import serve
 from rangewatch_server.http.health import Readings, checks
-from rangewatch_server.settings import Settings
-from rangewatch_server.store.health import _type_at, newest_schema, read
+from rangewatch_server.store.condition import _type_at, newest_schema, read
 from rangewatch_server.store.tokens import AccessStore, Session, digest_of
 from tests.server.opened_store import Store
 from tests.server.process import Server

@@ -18,10 +18,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, text
 
 from rangewatch import wire
+from rangewatch_server.core.errors import DatabaseError
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.http.app import create_app
-from rangewatch_server.settings import Settings
-from rangewatch_server.store.engine import DatabaseError
-from rangewatch_server.store.single import hold
+from rangewatch_server.store.engine import hold
 from tests import forked
 from tests.server.http.test_operations import until
 from tests.server.process import Server

@@ -7,17 +7,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, text
 
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.http.app import create_app
 from rangewatch_server.ingest import announce as announcing
 from rangewatch_server.ingest.announce import ENTRIES, PAYLOAD_BYTES, Listener, announce, payloads
 from rangewatch_server.ingest.transaction import Changed
-from rangewatch_server.settings import Settings
 from rangewatch_server.store.engine import Engines, open_database
 from tests.server.databases import Databases
 from tests.server.process import Server
@@ -133,33 +134,40 @@ def url(databases: Databases) -> Iterator[str]:
         yield found
 
 
+@contextmanager
+def closing_engines(url: str) -> Iterator[Engines]:
+    opened = open_database(url)
+    try:
+        yield opened
+    finally:
+        opened.dispose()
+
+
 @pytest.fixture(scope="module")
 def engines(url: str) -> Iterator[Engines]:
-    opened = open_database(url)
-    yield opened
-    opened.dispose()
+    with closing_engines(url) as opened:
+        yield opened
+
+
+@contextmanager
+def listening(engines: Engines, server_id: str) -> Iterator[Heard]:
+    """A listener that has connected, as the queue of what it passes on."""
+    heard: Heard = queue.Queue()
+    listener = Listener(
+        engines.writer, server_id, lambda each: heard.put(("changes", each)), lambda each: heard.put(("commands", each))
+    )
+    listener.start()
+    assert heard.get(timeout=20) == ("commands", None), "at first anything may have changed"
+    try:
+        yield heard
+    finally:
+        listener.stop()
 
 
 @pytest.fixture
 def listen(engines: Engines) -> Iterator[Callable[[str], Heard]]:
-    """A listener that has connected, as the queue of what it passes on."""
-    started: list[Listener] = []
-
-    def start(server_id: str) -> Heard:
-        heard: Heard = queue.Queue()
-        started.append(
-            Listener(
-                engines.writer, server_id, lambda each: heard.put(("changes", each)),
-                lambda each: heard.put(("commands", each)),
-            )
-        )  # fmt: skip
-        started[-1].start()
-        assert heard.get(timeout=20) == ("commands", None), "at first anything may have changed"
-        return heard
-
-    yield start
-    for listener in started:
-        listener.stop()
+    with ExitStack() as stack:
+        yield lambda server_id: stack.enter_context(listening(engines, server_id))
 
 
 def test_what_is_committed_is_heard_by_the_others_only(engines: Engines, listen: Callable[[str], Heard]) -> None:
@@ -184,16 +192,14 @@ def test_what_is_rolled_back_is_not_heard(engines: Engines, listen: Callable[[st
     assert heard.get(timeout=20) == ("changes", [(2, 2)])
 
 
-def test_what_comes_after_the_database_was_away_is_heard(
-    engines: Engines, listen: Callable[[str], Heard], url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_comes_after_the_database_was_away_is_heard(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcing, "FIRST_WAIT_S", 0.01)
-    heard = listen("b")
-    assert cut_off(url) >= 1  # those of tests before it may not be gone from the list yet
-    assert heard.get(timeout=30) == ("commands", None), "anything may have changed meanwhile"
-    with engines.writer.begin() as connection:
-        announce(connection, "a", [(2, 2)])
-    assert heard.get(timeout=30) == ("changes", [(2, 2)])
+    with closing_engines(postgres_url) as engines, listening(engines, "b") as heard:
+        assert cut_off(postgres_url) == 1
+        assert heard.get(timeout=30) == ("commands", None), "anything may have changed meanwhile"
+        with engines.writer.begin() as connection:
+            announce(connection, "a", [(2, 2)])
+        assert heard.get(timeout=30) == ("changes", [(2, 2)])
 
 
 STRANGE = (

@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import select, update
 
 from rangewatch import wire
-from rangewatch.wire.records import Batch, StreamHeader
+from rangewatch.wire.records import KINDS, Batch, StreamHeader
 from rangewatch_server.ingest import merged_ranks, transaction
 from rangewatch_server.ingest import merged_ranks as merged_catch_up
-from rangewatch_server.ingest.accumulators import Accumulator, RowIndex
+from rangewatch_server.ingest.accumulators import Accumulator, RowIndex, kind_of_row, rank_row
 from rangewatch_server.ingest.merged_ranks import ALL_RANKS
 from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.pyramid import AMAX_STEP, NONFINITE_STEP, SERIES_PART
@@ -27,7 +27,7 @@ from rangewatch_server.store.rows import union
 from tests.server.opened_store import Store
 from tests.server.records import batch, catalogue, opening
 
-KNOWN = catalogue(5)
+KNOWN = catalogue(5, kinds=("output", "grad", "exp_avg_sq"))
 WANTED = {
     "ranges": ("call_count", "numel", "amax", "nan_count", "inf_count", AMAX_STEP, NONFINITE_STEP),
     "series": ("count", "nonfinite_count", "min", "max"),  # sums of few ranks are read from every rank
@@ -54,6 +54,9 @@ def check(queries: Queries) -> None:
         if run.last_step is None:
             return
         first, stop = run.first_step, run.last_step + 1
+        each_rank = [run.by_rank([rank], 1, first, stop, ("inf_count",)).columns["inf_count"] for rank in run.ranks]
+        found = run.by_rank(sorted(run.ranks), 1, first, stop, ("inf_count",))
+        np.testing.assert_array_equal(found.columns["inf_count"], np.concatenate(each_rank))
         for part in WANTED:
             for level in range(4):
                 for low, high in ((first, stop), (first + 3, stop - 5), ((first + stop) // 2, stop)):
@@ -110,6 +113,15 @@ class Rank:
         )  # fmt: skip
         self.sequence += 1
         self.step = max(self.step, steps[-1] + 1)
+
+
+def test_rows_of_the_summary_stay_what_they_were_in_stored_tiles() -> None:
+    """The first seven kinds have the rows that they had when there were no others."""
+    kinds, ranks = np.arange(len(KINDS)), np.array([0, 1, 1023, 2**31 - 1])
+    rows = rank_row(ranks[:, np.newaxis], kinds)
+    np.testing.assert_array_equal(rows[:, :7], 7 * ranks[:, np.newaxis] + kinds[:7])
+    assert len(np.unique(rows)) == rows.size
+    np.testing.assert_array_equal(kind_of_row(rows), np.broadcast_to(kinds, rows.shape))
 
 
 @pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 1])
@@ -266,11 +278,10 @@ def test_where_merged_tiles_are_damaged_the_ranks_own_are_read(store: Store, lev
             store.send(batch(KNOWN, number, steps, values(draw, 100), rank=rank, series={"loss": 1.0}))
     settle(store)
 
-    def damage(engine: Any) -> None:
+    def damage(connection: Any) -> None:
         merged = select(tables.streams.c.id).where(tables.streams.c.rank == ALL_RANKS)
         here = tables.tiles.c.stream_id.in_(merged) & (tables.tiles.c.level <= level) & (tables.tiles.c.tile % 3 == 0)
-        with engine.begin() as connection:
-            connection.execute(update(tables.tiles).where(here).values(payload=b"RWT1 and no more"))
+        connection.execute(update(tables.tiles).where(here).values(payload=b"RWT1 and no more"))
 
     store.writer.work(damage).result(30)
     queries = Queries(store.engines.reader, 15, store.writer.merged)

@@ -36,5 +36,5 @@ def test_ranks_are_counted_before_they_come(monkeypatch: pytest.MonkeyPatch) -> 
     coming.opened(1, 1_024)
     assert coming.send_every_s(0) > 4
     monkeypatch.setattr(pace, "COMING_S", -1.0)
-    monkeypatch.setattr(pace, "LOOK_S", 0.0)
+    monkeypatch.setattr(pace, "COUNT_EVERY_S", 0.0)
     assert coming.send_every_s(0) == LEAST_S, "a rank that has not come by then is not waited for"

@@ -11,7 +11,7 @@ from rangewatch_server.machines.deaths import MOST_DEATHS, Ended, sentence
 from rangewatch_server.store.exit_state import STATES, state_after
 from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
-from tests.server.routes import test_comms_api
+from tests.server.routes import test_collectives_api
 
 KNOWN = catalogue(3)
 SEGFAULT = {"signal": 11, "exit_code": None, "stack": "Fatal Python error: x", "module": "a.b", "oom_kills": 0}
@@ -34,13 +34,20 @@ def died(text: str = "died of signal 11 (SIGSEGV) in step 7", data: dict[str, An
 
 @pytest.mark.parametrize(
     ("data", "state"),
-    [(SEGFAULT, "died"), (STOPPED, "terminated"), ({"signal": None, "exit_code": 3}, "died"), ({}, "died"),
+    [(SEGFAULT, "died"), (STOPPED, "terminated"), ({"signal": 2}, "interrupted"),
+     ({"signal": None, "exit_code": 3}, "died"), ({}, "died"),
      ({"signal": None, "exit_code": 0}, "finished"), ({"signal": "15", "exit_code": "0"}, "died"),
      ({"signal": None, "exit_code": None, "replaced": True}, "finished"),
      ({"signal": 9, "replaced": True}, "died"), ({"exit_code": 3, "replaced": True}, "died")],
 )  # fmt: skip
 def test_the_state_of_a_rank_by_how_it_ended(data: dict[str, Any], state: str) -> None:
     assert state_after("open", Event("died", 0, 0, "", data)) == state
+
+
+def test_ctrl_c_is_no_failure() -> None:
+    interrupted = Event("failed", 0, 0, "KeyboardInterrupt", {"interrupted": True})
+    assert state_after("open", interrupted) == "interrupted"
+    assert state_after(state_after("open", interrupted), Event("failed", 0, 0)) == "failed"
 
 
 def test_what_a_rank_said_itself_is_not_taken_back() -> None:
@@ -125,13 +132,13 @@ def test_nobody_can_be_asked_for_anything(run: Run) -> None:
 
 
 def test_who_the_others_wait_for_is_told_with_how_it_ended(run: Run) -> None:
-    test_comms_api.send(run, late=None)
+    test_collectives_api.send(run, late=None)
     waits = {"op": "all_reduce", "sequence": 80, "bytes": 4096, "dtype": "float32", "waited_s": 9.0}
-    for rank in range(test_comms_api.RANKS):
+    for rank in range(test_collectives_api.RANKS):
         what, text, data = died()
-        event = Event(what, 5, 7, text, data) if rank == 2 else test_comms_api.hung(rank, 80, waits)
+        event = Event(what, 5, 7, text, data) if rank == 2 else test_collectives_api.hung(rank, 80, waits)
         run.post(batch(KNOWN, 1, [], rank=rank, events=(event,)))
-    test_comms_api.wait_for(lambda: run.get("/hang")["hang"])
+    test_collectives_api.wait_for(lambda: run.get("/hang")["hang"])
     found, hang = run.get(), run.get("/hang")["hang"]
     assert (hang["culprits"], hang["silent"], hang["ranks"][2]["has_ended"]) == ([2], [], True)
     assert hang["text"].endswith("Rank 2 has ended. Rank 2 died of signal 11 (SIGSEGV) in step 7.")

@@ -59,6 +59,26 @@ def test_an_alarm_is_not_hidden_by_later_events(run: Run) -> None:
     assert [each["links"] for each in found] == [[["This GPU", f"/runs/{run.id}/gpu?rank=0&key=GPU-own"]]]
 
 
+def test_a_slowdown_is_dated_by_its_first_sample_and_an_error_by_its_event(run: Run) -> None:
+    """Not by the newest sample; a slowdown that was over for a minute is another one."""
+    second = np.arange(240.0)
+    slow = ((second > 20) & (second < 30)) | (second > 150)
+    columns = {
+        "step": 2 * second, "present": np.ones(240), "throttle_reasons": np.where(slow, 64.0, 0.0),
+        "temperature_c": np.full(240, 92.0), "sm_clock_mhz": np.full(240, 1200.0),
+    }  # fmt: skip
+    times = START_NS + np.arange(240) * SECOND
+    hot = Samples("gpu", "GPU-hot", times, columns, {"name": "H100", "maxima": {"sm_clock_mhz": 1980.0}})
+    bad = Samples("gpu", "GPU-bad", times, columns | {"throttle_reasons": np.zeros(240)}, {"name": "H100"})
+    data = {"uuid": "GPU-bad", "xid": 79, "resolution": "reboot_node"}
+    xid = Event("xid", int(times[200]), 400, "Xid 79, fell off the bus", data)
+    host_now = Samples("host", "", times[-1:], {"step": np.zeros(1)}, {"host": "node0"})
+    send(run, opening(KNOWN), sampled(hot, bad, host_now, events=(xid,)))
+    found = {each["subject"]: each for each in run.get("/diagnosis")["findings"] if each["rule"] == "gpu_health"}
+    assert (found["GPU-hot"]["step"], found["GPU-bad"]["step"]) == (302, 400)
+    assert "is throttled (92 C, 1,200 of 1,980 MHz), since step 302." in found["GPU-hot"]["summary"]
+
+
 def test_every_rank_without_a_driver_is_told_of(run: Run) -> None:
     def reported(count: int) -> tuple[Event, ...]:
         reason = "the NVIDIA driver is not loaded"
@@ -71,5 +91,5 @@ def test_every_rank_without_a_driver_is_told_of(run: Run) -> None:
 
 def test_a_finding_leads_to_the_page_of_its_card() -> None:
     card = {"rank": 3, "key": "GPU-a b&c", "state": "gone", "name": "H100", "host": "n", "step": None, "why": []}
-    found = gpu_health._finding(card | {"values": {}})
+    found = gpu_health._finding(card | {"values": {}, "about": {}}, None)
     assert gpu_health.RULE.links(7, found) == (("This GPU", "/runs/7/gpu?rank=3&key=GPU-a+b%26c"),)

@@ -21,7 +21,8 @@ from sqlalchemy.exc import OperationalError
 from starlette.requests import Request
 
 from rangewatch import wire
-from rangewatch_server.core.errors import ApiError
+from rangewatch_server.core.errors import ApiError, DatabaseError
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.http.app import create_app
 from rangewatch_server.ingest import announce
 from rangewatch_server.maintenance.copies.backup import snapshot
@@ -31,9 +32,7 @@ from rangewatch_server.maintenance.jobs import Job, QueuedJobs
 from rangewatch_server.maintenance.retention.prune import finish_deletions
 from rangewatch_server.maintenance.retention.runs_delete import RESTORING
 from rangewatch_server.routes import maintenance
-from rangewatch_server.settings import Settings
 from rangewatch_server.store import tables, tiles
-from rangewatch_server.store.engine import DatabaseError
 from tests.server.maintenance.test_backup import BOTH, good, kept, last_steps, other, put, refused, send
 from tests.server.opened_store import Store
 from tests.server.own_loop import in_own_loop

@@ -15,7 +15,7 @@ from rangewatch.wire.records import Batch, Event, StreamHeader
 from rangewatch_server import figures
 from rangewatch_server.figures.base import Params
 from rangewatch_server.maintenance.jobs import QueuedJobs
-from rangewatch_server.maintenance.retention.plan import planned, run_facts
+from rangewatch_server.maintenance.retention.plan import kept_tiles, planned, run_details
 from rangewatch_server.maintenance.retention.policy import (
     DAY_NS,
     NEWEST_STEPS,
@@ -27,9 +27,7 @@ from rangewatch_server.maintenance.retention.policy import (
     Thin,
     plan,
 )
-from rangewatch_server.maintenance.retention.protected import kept_tiles
-from rangewatch_server.maintenance.retention.prune import apply, table_of
-from rangewatch_server.maintenance.retention.thinning import between, thin
+from rangewatch_server.maintenance.retention.prune import apply, between, table_of, thin
 from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART, SUMMARY
 from rangewatch_server.query.slices import Cache
 from rangewatch_server.store import tables
@@ -158,7 +156,7 @@ def jobs_of(store: Store) -> QueuedJobs:
 
 def thin_all(store: Store, level: int = 1) -> Thin:
     """Everything that may go, up to a level."""
-    found = run_facts(store.engines.reader, 1, time.time_ns())
+    found = run_details(store.engines.reader, 1, time.time_ns())
     assert found is not None and found.has_ended
     step = found.frontier // 512 * 512
     action = Thin(1, found.name, step, level, found.kept, 0, 0)
@@ -184,7 +182,8 @@ def figure(store: Store, name: str, start: int, stop: int, columns: int = 1_000)
         run = reader.run(1)
         assert run is not None
         params = Params(start=start, stop=stop, ranks=(0, 1), tensor=2, columns=columns)
-        return figures.BY_NAME[name].build(run, params)
+        data, meta = figures.BY_NAME[name].build(run, params)
+    return {"figure": {"data": data}, "meta": meta}
 
 
 def test_what_is_thinned_is_single_steps_that_no_event_is_near(store: Store, truth: dict[str, np.ndarray]) -> None:

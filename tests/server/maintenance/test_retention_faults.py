@@ -16,20 +16,19 @@ from rangewatch import wire
 from rangewatch.commands.maintenance import prune as prune_command
 from rangewatch.wire.records import Batch, Event, RankInfo, StreamHeader
 from rangewatch_server.core import deadline
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.http.app import create_app
 from rangewatch_server.http.drain import CLOSE_S
 from rangewatch_server.maintenance import command
 from rangewatch_server.maintenance.retention.background import JOIN_S, Retention
-from rangewatch_server.maintenance.retention.plan import held_bytes, planned, run_facts
+from rangewatch_server.maintenance.retention.plan import held_bytes, kept_tiles, planned, run_details
 from rangewatch_server.maintenance.retention.policy import DAY_NS, Policy, Remove, Span, Thin, plan
-from rangewatch_server.maintenance.retention.protected import kept_tiles
 from rangewatch_server.maintenance.retention.prune import apply
 from rangewatch_server.maintenance.retention.runs_delete import mark_deleted, unfinished
 from rangewatch_server.numerics.pyramid import SUMMARY
 from rangewatch_server.routes import maintenance
-from rangewatch_server.settings import Settings
 from rangewatch_server.store import tables
-from rangewatch_server.store.single import hold
+from rangewatch_server.store.engine import hold
 from tests.server.maintenance.test_retention import NOW, facts, fill, jobs_of, level_0, thin_all, truth
 from tests.server.opened_store import Store
 from tests.server.records import batch, catalogue, opening
@@ -186,7 +185,7 @@ def test_an_agents_clock_makes_no_step_old(store: Store) -> None:
     for sequence in range(16):
         store.send(batch(KNOWN, sequence, range(sequence * SIZE, (sequence + 1) * SIZE)))
     assert planned(store.engines.reader, Policy(keep_days=0.5)) == []
-    found = run_facts(store.engines.reader, 1, time.time_ns())
+    found = run_details(store.engines.reader, 1, time.time_ns())
     assert found is not None and found.spans[0].started_ns > time.time_ns() - DAY_NS
 
 

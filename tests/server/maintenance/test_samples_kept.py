@@ -17,8 +17,8 @@ from sqlalchemy import create_engine, func, inspect, make_url, select, text, upd
 
 from rangewatch.wire.records import Batch, Event, Samples, StreamHeader
 from rangewatch_server.maintenance.copies.backup_file import BadBackup
-from rangewatch_server.maintenance.retention.background import Retention
-from rangewatch_server.maintenance.retention.plan import held_bytes, planned, run_facts
+from rangewatch_server.maintenance.retention.background import AT_ONCE, NEWEST, Retention, join_samples
+from rangewatch_server.maintenance.retention.plan import held_bytes, planned, run_details
 from rangewatch_server.maintenance.retention.policy import (
     DAY_NS,
     HOUR_NS,
@@ -31,7 +31,6 @@ from rangewatch_server.maintenance.retention.policy import (
 )
 from rangewatch_server.maintenance.retention.prune import apply, finish_deletions, table_of
 from rangewatch_server.maintenance.retention.runs_delete import mark_deleted
-from rangewatch_server.maintenance.retention.sample_joining import AT_ONCE, NEWEST, join_samples
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.samples import Chunk, newest, samples
 from rangewatch_server.store import tables
@@ -255,7 +254,7 @@ def test_old_samples_go_and_those_around_events_stay(old: Store) -> None:
 
 
 def test_samples_are_counted(old: Store) -> None:
-    found = run_facts(old.engines.reader, 1, time.time_ns())
+    found = run_details(old.engines.reader, 1, time.time_ns())
     assert found is not None and sum(each.chunks for each in found.samples) == 26
     with old.engines.reader.connect() as connection:
         payloads = connection.execute(select(func.sum(func.length(tables.samples.c.payload)))).scalar_one()

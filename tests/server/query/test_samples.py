@@ -16,7 +16,7 @@ from rangewatch import wire
 from rangewatch.wire import WireError
 from rangewatch.wire.records import Batch, Samples
 from rangewatch_server.core.errors import ApiError
-from rangewatch_server.query.samples import Chunk, Latest, grown_facts, newest, samples
+from rangewatch_server.query.samples import Chunk, Latest, grown_details, newest, samples
 from rangewatch_server.query.slices import Damage
 from rangewatch_server.store import tables
 from rangewatch_server.store.batch_checks import check_header
@@ -163,8 +163,8 @@ def test_facts_that_grow_are_one_chunk_and_facts_that_change_are_two(store: Stor
     grown, changed = read(store)
     assert (seconds(grown), seconds(changed)) == ([0, 1, 2, 3, 4, 5], [6, 7])
     assert (grown.about, changed.about) == ({"names": ["a", "b"], "x": {"y": 1, "z": 2}}, {"names": ["b"]})
-    assert grown_facts({"a": None}, {"a": 1}) is None
-    assert grown_facts({"a": None}, {"a": None, "b": [1]}) == {"a": None, "b": [1]}
+    assert grown_details({"a": None}, {"a": 1}) is None
+    assert grown_details({"a": None}, {"a": None, "b": [1]}) == {"a": None, "b": [1]}
 
 
 def test_a_restarted_ranks_rows_stay_apart_by_process(store: Store) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
+from rangewatch.statistics import UFUNCS
 from rangewatch.wire.records import Batch, StreamHeader
 from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.pyramid import AMAX_STEP, FANOUT, NO_STEP, NONFINITE_STEP, RANGES, Block
@@ -147,7 +148,7 @@ def test_pieces_made_coarser_in_groups_are_what_all_at_once_are(pieces: list[Blo
 def test_groups_of_eight_merge_as_numpy_merges_one(seed: int, rows: int, groups: int, rule: str) -> None:
     values = np.random.default_rng(seed).random((rows, groups, FANOUT)).astype(np.float32 if seed % 2 else np.float64)
     found = pyramid.reduce_axis({"x": values}, {"x": rule}, 2)["x"]
-    ufunc = pyramid.UFUNCS[rule]
+    ufunc = UFUNCS[rule]
     for row, group in itertools.product(range(rows), range(groups)):
         one = ufunc.reduce(values[row, group], dtype=np.float64 if rule == "sum" else None)
         assert found[row, group] == one

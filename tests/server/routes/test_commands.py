@@ -17,7 +17,7 @@ from rangewatch_server.ingest import writer as writer_module
 from rangewatch_server.ingest.commands import Ask, CommandRefused, Withdraw
 from rangewatch_server.ingest.transaction import Changed
 from rangewatch_server.ingest.writer import Unavailable, Writer
-from rangewatch_server.views import commands
+from rangewatch_server.routes.commands import one_command
 from tests.server.opened_store import Store
 from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
@@ -356,13 +356,13 @@ def test_a_command_expires(store: Store, monkeypatch: pytest.MonkeyPatch) -> Non
     poll(lambda: reported == [Changed(1, None)] * 2)  # asked; and nobody sends anything: the writer wakes up by itself
     assert waiting(store, 0) == []
     with store.queries.read() as reader:
-        found = commands.one(reader.run(1), 1)
+        found = one_command(reader.run(1), 1)
     assert (found["states"][0]["state"], found["states"][0]["reason"]) == ("expired", "no answer within 10 minutes")
     with pytest.raises(Exception, match="no rank is still to answer command 1"):
         store.writer.command(Withdraw(1, 1)).result(30)
     waiting(store, 1, done(1))
     with store.queries.read() as reader:
-        assert commands.one(reader.run(1), 1)["states"][0]["state"] == "done"
+        assert one_command(reader.run(1), 1)["states"][0]["state"] == "done"
 
 
 def test_an_expired_command_is_not_read_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

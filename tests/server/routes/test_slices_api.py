@@ -19,10 +19,10 @@ from starlette.testclient import TestClient
 from rangewatch import statistics
 from rangewatch_server.core import deadline
 from rangewatch_server.core.deadline import TimeLimitReached
-from rangewatch_server.exports import request as slice_request
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.http import app
 from rangewatch_server.numerics.headroom import State
-from rangewatch_server.settings import Settings
+from rangewatch_server.views.exports import rectangles
 from tests.server.opened_store import Store
 from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
@@ -52,6 +52,7 @@ def made(seed: int) -> dict[str, np.ndarray]:
         "sum_sq": random.integers(1, 1_000, shape) / 8,
     }  # fmt: skip
     columns["checksum_max"] = columns["checksum_min"] = random.integers(1, 2**53, shape).astype(float)
+    columns |= {each.name: random.integers(0, 5, shape).astype(float) for each in statistics.BESIDE_EPS}
     columns["inf_count"][bad & (columns["nan_count"] == 0)] = 1
     columns["amax"][columns["nan_count"] == 32] = 0
     checked = random.random(shape) < 0.2
@@ -281,7 +282,7 @@ def test_bad_parameters_say_what_to_give(small: Sliced) -> None:
 def test_a_slice_too_large_for_json_says_what_to_do(run: Run) -> None:
     known = catalogue(100)
     run.post(opening(known))
-    run.post(batch(known, 0, range(slice_request.MAX_VALUES // 100 + 1)))
+    run.post(batch(known, 0, range(rectangles.MAX_VALUES // 100 + 1)))
     answer = run.ask("/slice")
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
     assert "100 x 2501 cells" in answer.json()["error"]

@@ -15,13 +15,14 @@ import msgspec
 import numpy as np
 
 from rangewatch import wire
+from rangewatch.wire.events import MergedSteps
 from rangewatch.wire.records import Batch, Event, StreamHeader, TensorEntry
-from rangewatch_server.query import merged_ranks
+from rangewatch_server.query.events import Shared, StoredEvent
 from rangewatch_server.query.reader import Reader, RunReader, run_names
-from rangewatch_server.query.slices import Cache, RunNames, Stream, StreamSlices
+from rangewatch_server.query.slices import Cache, Damage, RunNames, Stream, StreamSlices
 from rangewatch_server.store.exit_state import OPEN, state_after
 from rangewatch_server.store.names import KnownCatalogue, tensor_identity, tensors_of
-from rangewatch_server.store.rows import Raw, clip, raw_ranges, raw_series
+from rangewatch_server.store.rows import Raw, clip, raws_of
 
 LIVE_NS = 15 * 10**9
 
@@ -65,7 +66,7 @@ class Memory:
         self.catalogues: dict[str, KnownCatalogue] = {}
         self.entries: dict[str, TensorEntry] = {}
         self.series: dict[str, int] = {}
-        self.events: list[SimpleNamespace] = []
+        self.events: list[StoredEvent] = []
 
     def take(self, message: StreamHeader | Batch) -> None:
         """As the server does, without its checks."""
@@ -76,7 +77,10 @@ class Memory:
 
     def run(self) -> RunReader:
         """The run as it is now."""
-        return MemoryRun(self)
+        about = {"created_ns": 0, "title": "", "tags": "[]", "note": "", "archived_ns": None}
+        no_database: Any = None
+        row = SimpleNamespace(id=self.run_id, name="run", **about)
+        return RunReader(Reader(no_database, self.cache, LIVE_NS), row, MemorySource(self))
 
     def _open(self, opening: StreamHeader) -> None:
         info = opening.info
@@ -98,69 +102,62 @@ class Memory:
         stream.sequences.add(batch.sequence)
         for rows in batch.series:
             self.series.setdefault(rows.name, len(self.series))
-        ranges = raw_ranges(batch, known.ordinals, known.catalogue.statistics)
-        for raw in [*([ranges] if ranges else []), *raw_series(batch, self.series)]:
+        for raw in raws_of(batch, known.ordinals, known.catalogue.statistics, self.series):
             stream.add(raw)
         for event in batch.events:
             self._event(stream, event)
 
     def _event(self, stream: Told, event: Event) -> None:
-        assert event.kind != merged_ranks.EVENT, "steps that share a row are read from tables alone"
+        assert event.kind != MergedSteps.KIND, "steps that share a row are read from tables alone"
         stream.state = state_after(stream.state, event)
-        reported = {"step": event.step, "kind": event.kind, "message": event.message}
-        data = msgspec.json.encode(event.data)
-        self.events.append(SimpleNamespace(id=len(self.events) + 1, stream_id=stream.id, data=data, **reported))
+        about = stream.rank, stream.id, event.time_ns, event.step, event.kind, event.message
+        self.events.append(StoredEvent(len(self.events) + 1, *about, msgspec.json.encode(event.data)))
 
 
-class MemoryRun(RunReader):
-    """Reads a `Memory`."""
+class MemorySource:
+    """The source of the run of a `Memory`. Samples and steps that share a row it has none."""
 
-    def __init__(self, reported: Memory) -> None:
-        self._reported = reported
-        about = {"created_ns": 0, "title": "", "tags": "[]", "note": "", "archived_ns": None}
+    has_merged_ranks = False
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def stream_rows(self) -> Iterable[Told]:
+        return sorted(self._memory.streams.values(), key=lambda each: (each.rank, each.ordinal))
+
+    def names(self) -> RunNames:
+        memory = self._memory
+        key = (memory.run_id, "names", len(memory.catalogues), len(memory.series))
+        found: RunNames | None = memory.cache.get(key)
+        if found is None:
+            tensors = tensors_of(list(memory.entries.values()))
+            known = {each.name: each for kept in memory.catalogues.values() for each in kept.catalogue.statistics}
+            found = run_names(memory.run_id, tensors, dict(memory.series), tuple(known.values()))
+            memory.cache.put(key, found, 1_000)
+        return found
+
+    def slices(self, names: RunNames, stream: Stream, damage: set[Damage], rows: Any) -> StreamSlices:
         no_database: Any = None
-        super().__init__(
-            Reader(no_database, reported.cache, LIVE_NS), SimpleNamespace(id=reported.run_id, name="run", **about)
-        )
+        found = MemorySlices(no_database, self._memory.cache, names, stream, damage, rows)
+        found.raws = next(each.raws for each in self._memory.streams.values() if each.id == stream.id)
+        return found
 
-    def events(self, kind: str, most: int, *, before: int | None = None, stream_id: int | None = None) -> Sequence[Any]:
+    def events(
+        self, kind: str, most: int, *, rank: int | None = None, stream_id: int | None = None,
+        before: int | None = None, step: int | None = None,
+    ) -> list[StoredEvent]:  # fmt: skip
         found = (
             each
-            for each in self._reported.events
-            if each.kind == kind and (before is None or each.step < before) and stream_id in (None, each.stream_id)
+            for each in reversed(self._memory.events)
+            if each.kind == kind and rank in (None, each.rank) and stream_id in (None, each.stream_id)
         )
-        return sorted(found, key=lambda each: -each.id)[:most]
+        return [each for each in found if (before is None or each.step < before) and step in (None, each.step)][:most]
 
-    def payloads(self, rank: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
+    def payloads(self, stream_id: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
         return ()
 
-    @property
-    def _shared(self) -> list[merged_ranks.Shared]:  # type: ignore[override]
+    def shared_rows(self) -> list[Shared]:
         return []
-
-    def _read_names(self) -> RunNames:
-        key = (self.id, "names", len(self._reported.catalogues), len(self._reported.series))
-        found: RunNames | None = self.reader.cache.get(key)
-        if found is None:
-            tensors = tensors_of(list(self._reported.entries.values()))
-            known = {
-                each.name: each for kept in self._reported.catalogues.values() for each in kept.catalogue.statistics
-            }
-            found = run_names(self.id, tensors, dict(self._reported.series), tuple(known.values()))
-            self.reader.cache.put(key, found, 1_000)
-        return found
-
-    def _stream_rows(self) -> Iterable[Told]:
-        return sorted(self._reported.streams.values(), key=lambda each: (each.rank, each.ordinal))
-
-    def _stream_slices(self, stream: Stream, rows: Any) -> StreamSlices:
-        raws = next(each.raws for each in self._reported.streams.values() if each.id == stream.id)
-        found = MemorySlices(self.connection, self.reader.cache, self.names(), stream, self.damage, rows)
-        found.raws = raws
-        return found
-
-    def _are_all(self, ranks: Sequence[int], wanted: Sequence[str]) -> bool:
-        return False  # no merged ranks are kept: they are what all of them give
 
 
 class MemorySlices(StreamSlices):

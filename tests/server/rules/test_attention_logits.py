@@ -48,3 +48,29 @@ def test_other_modules_are_quiet(recording: Recording) -> None:
     others = [tensor("head.softmax", "input", module="Softmax"), tensor("attn.out", module="Linear", call_index=1)]
     recording.write(others, 200, {"amax": GROWS})
     assert recording.diagnose(RULE).findings == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["h.0.attn.c_attn", "layers.1.self_attn.q_proj", "encoder.attention.self.key", "blocks.3.attn.qkv", "attn1.to_k"],
+)
+def test_where_no_module_gives_the_logits_queries_and_keys_are_looked_at(recording: Recording, name: str) -> None:
+    recording.write(
+        [tensor(name), tensor("attn.c_proj", call_index=1)], 200, {"amax": np.stack([GROWS, GROWS / GROWS])}
+    )
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.severity, found.facts["are_seen"]) == (name, "info", False)
+    assert "Lower the learning rate" in found.remedy[0].text
+
+
+@pytest.mark.parametrize("name", ["attn.v_proj", "attn.out_proj", "attn.c_proj", "mlp.key", "attn.o"])
+def test_what_gives_no_queries_and_no_keys_is_quiet(recording: Recording, name: str) -> None:
+    recording.write([tensor(name)], 200, {"amax": GROWS})
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_logits_that_are_seen_speak_for_themselves(recording: Recording) -> None:
+    both = [SOFTMAX, tensor("blocks.0.attn.q_proj", call_index=1)]
+    recording.write(both, 200, {"amax": np.stack([GROWS, 10 * GROWS])})
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.severity) == ("blocks.0.attn.softmax", "warning")

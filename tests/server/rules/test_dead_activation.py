@@ -21,9 +21,9 @@ def test_a_relu_with_zeros_alone_is_told(recording: Recording) -> None:
     recording.write(layers("Linear", "ReLU", "ReLU6"), 100, {"amax": amax})
     assert recording.diagnose(RULE, stop=80).findings == ()
     (found,) = recording.diagnose(RULE).findings
-    assert (found.tensor, found.rank, found.step) == ("layers.1", 0, 99)
+    assert (found.tensor, found.rank, found.step) == ("layers.1", 0, 50)
     assert found.facts == {"zero_share": 1.0, "since_step": 50, "tensors": 2}
-    assert found.summary == "Step 99, rank 0: the output of layers.1 (ReLU) is dead: it has nothing but zeros."
+    assert found.summary == "Step 50, rank 0: the output of layers.1 (ReLU) is dead: it has nothing but zeros."
 
 
 @pytest.mark.parametrize("share", [0.9995, 0.97])
@@ -45,6 +45,19 @@ def test_a_linear_layer_that_has_died(recording: Recording) -> None:
     recording.write(layers("Linear"), 150, {"amax": np.where(np.arange(150) < 100, 1.0, 0.0)})
     (found,) = recording.diagnose(RULE).findings
     assert found.facts["since_step"] == 100
+
+
+@pytest.mark.parametrize("module", ["Linear", "ReLU"])
+def test_since_when_stays_however_long_ago_it_was(recording: Recording, module: str) -> None:
+    recording.write(layers(module), 1_500, {"amax": np.where(np.arange(1_500) < 100, 1.0, 0.0)})
+    for stop in (150, 320, 400, 1_500):
+        (found,) = recording.diagnose(RULE, stop=stop).findings
+        assert (found.step, found.facts["since_step"]) == (100, 100)
+
+
+def test_what_was_hardly_ever_alive_long_ago_is_quiet(recording: Recording) -> None:
+    recording.write(layers("Linear"), 900, {"amax": np.where(np.arange(900) % 40 == 5, np.arange(900) < 620, 0.0)})
+    assert recording.diagnose(RULE).findings == ()
 
 
 def test_zeros_now_and_then_are_quiet(recording: Recording) -> None:

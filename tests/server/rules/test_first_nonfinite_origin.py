@@ -174,15 +174,15 @@ class TestForward:
         assert "growing 0.9 bits a step for 29 steps" in text(finding)
 
     def test_finite_weights_and_inputs_of_a_linear_module_can_only_overflow(self, recording: Recording) -> None:
-        finding = found(recording, DOWN, seen(MODEL[DOWN], weights=[facts("down.weight", 300.0)]), what="inf_count")
+        finding = found(recording, DOWN, seen(MODEL[DOWN], weights=[facts("down.weight", 3e4)]), what="inf_count")
         assert origin(finding)[:2] == ("forward", "range")
-        assert "Its weights were finite, the largest magnitude 300 in down.weight." in text(finding)
+        assert "Its weights were finite, the largest magnitude 3e+04 in down.weight." in text(finding)
 
     @pytest.mark.parametrize(
         ("given", "what", "cause", "code"),
         [
-            (facts("input[0]", zero_count=4), "inf_count", "zero", "masked_fill(each == 0, tiny)"),
-            (facts("input[0]", negative_count=4), "nan_count", "negative", "clamp(min=tiny)"),
+            (facts("input[0]", zero_count=1), "inf_count", "zero", "masked_fill(each == 0, tiny)"),
+            (facts("input[0]", negative_count=1), "nan_count", "negative", "clamp(min=tiny)"),
             (facts("input[0]"), "nan_count", "", "detect_overflow"),
         ],
     )
@@ -288,3 +288,37 @@ class TestBackward:
         finding = found(recording, 7, model=model)
         assert origin(finding) == ("reduction", "", "up.weight")
         assert "As it accumulated on this rank the gradient was finite, amax 1," in text(finding)
+
+
+class TestInfThatGoesNowhere:
+    """It began in mid-run, and nothing took it over."""
+
+    def finding(self, recording: Recording, amax: float, **data: Any) -> Finding:
+        model = [MODEL[UP], tensor("power", call_index=1, module="Power"), MODEL[DOWN], MODEL[DOWN_GRADIENT]]
+        counts = np.zeros((len(model), STEPS))
+        counts[1, BAD:] = 3
+        known = seen(model[1], inputs=[facts("input[0]", amax)], **data)
+        recording.write(model, STEPS, {"inf_count": counts}, series={"loss": np.ones(STEPS)}, events=[known])
+        (only,) = recording.diagnose(RULE).findings
+        return only
+
+    @pytest.mark.parametrize("sign", [{}, {"inf_count": 3, "negative_inf_count": 0}])
+    def test_whose_square_is_beyond_the_limit_is_an_overflow(self, recording: Recording, sign: Any) -> None:
+        only = self.finding(recording, 656.0, **sign)
+        assert (only.severity, only.facts["cause_class"]) == ("warning", "forward_arithmetic")
+        assert "float32" in only.remedy[0].text
+
+    def test_of_small_values_and_positive_is_no_mask(self, recording: Recording) -> None:
+        only = self.finding(recording, 2.0, inf_count=3, negative_inf_count=1)
+        assert only.facts["cause_class"] == "forward_arithmetic"
+        assert "Some of it was +Inf." in only.evidence
+
+    def test_that_is_negative_is_a_mask(self, recording: Recording) -> None:
+        only = self.finding(recording, 656.0, inf_count=3, negative_inf_count=3)
+        assert only.facts["cause_class"] == "mask"
+        assert "All of it was -Inf." in only.evidence
+
+    def test_of_a_sign_that_nobody_counted_is_said_to_be_so(self, recording: Recording) -> None:
+        only = self.finding(recording, 2.0)
+        assert only.facts["cause_class"] == "mask"
+        assert any("sign is not known" in each for each in only.evidence)

@@ -35,7 +35,7 @@ class TestPath:
             "In the backward it reached the gradients of the outputs of down, act.",
             "Of 2 gradients of parameters 2 held it: down.weight, up.weight.",
             f"At step {BAD + 1} rank 0 held NaN or Inf, first the output of up.",
-            f"It lasts: step {STEPS - 1}, the last that was told, held NaN or Inf.",
+            f"It lasts: step {STEPS - 1}, the last that was reported, held NaN or Inf.",
         )
         assert finding.severity == "critical"
 
@@ -45,8 +45,10 @@ class TestPath:
             recording.write(MODEL, STEPS, {"nan_count": counts}, rank=rank, world_size=3)
         (finding,) = recording.diagnose(RULE).findings
         assert (finding.rank, finding.step) == (1, BAD)
-        assert f"What ranks 0, 2 recorded at step {BAD} was finite." in finding.path
-        assert any(each.startswith(f"Ranks 0, 2 had it at step {BAD + 1}: through what ranks") for each in finding.path)
+        assert f"What ranks 0 and 2 recorded at step {BAD} was finite." in finding.path
+        assert any(
+            each.startswith(f"Ranks 0 and 2 had it at step {BAD + 1}: through what ranks") for each in finding.path
+        )
         assert f"At step {BAD + 1} all ranks held NaN or Inf, first the output of up on rank 0." in finding.path
 
     def test_by_the_bucket_that_carried_it(self, stored: Recording) -> None:
@@ -115,10 +117,13 @@ class TestSpells:
         assert finding.severity == "critical"
 
 
+LATER = BAD - 6  # too late to be by design
+
+
 class TestInfThatIsMeant:
     def test_is_a_warning_with_the_option(self, recording: Recording) -> None:
         counts = np.zeros((len(MODEL), STEPS))
-        counts[ACT] = 1
+        counts[ACT, LATER:] = 1
         recording.write(MODEL, STEPS, {"inf_count": counts}, series={"loss": np.ones(STEPS)})
         (finding,) = recording.diagnose(RULE).findings
         assert (finding.tensor, finding.severity, finding.subject) == ("act", "warning", "contained")
@@ -126,7 +131,7 @@ class TestInfThatIsMeant:
 
     def test_hides_no_nan_that_comes_later(self, recording: Recording) -> None:
         infinities = np.zeros((len(MODEL), STEPS))
-        infinities[ACT] = 1
+        infinities[ACT, LATER:] = 1
         nans = from_step(BAD)
         nans[:2] = 0
         recording.write(MODEL, STEPS, {"inf_count": infinities, "nan_count": nans})

@@ -241,3 +241,16 @@ def test_all_nan(recording: Recording) -> None:
 def test_the_same_again(recording: Recording) -> None:
     write(recording, GROWTH["slow, over 200 steps"])
     assert recording.diagnose(RULE, stop=250) == recording.diagnose(RULE, stop=250)
+
+
+@pytest.mark.parametrize(("before", "since", "drift"), [(16, 3, 0.05), (30, 2, 0.05), (8, 6, 0.05), (200, 5, 0.2)])
+def test_a_jump_in_one_step_is_no_growth(recording: Recording, before: int, since: int, drift: float) -> None:
+    bits = 2 + drift * np.arange(before + since) + 124.7 * (np.arange(before + since) >= before)
+    recording.write([tensor("a", dtype="bfloat16")], len(bits), {"amax": 2 ** np.minimum(bits, 127.9)[None]})
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_growth_that_is_quicker_at_each_step_is_no_jump(recording: Recording) -> None:
+    bits = np.r_[flat(2, 60), 2.0 ** np.arange(1, 6.5, 0.5)]
+    recording.write([tensor("a", dtype="bfloat16")], len(bits), {"amax": 2 ** bits[None]})
+    assert len(recording.diagnose(RULE).findings) == 1

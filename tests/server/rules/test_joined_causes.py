@@ -13,7 +13,7 @@ from rangewatch.wire.records import Batch, Catalogue, Event, Samples
 from rangewatch_server import rules
 from rangewatch_server.rules import BY_NAME, Finding
 from rangewatch_server.rules.diagnosis import Diagnosis, joined
-from tests.server.routes import test_comms_api as ranks
+from tests.server.routes import test_collectives_api as ranks
 from tests.server.rules.conftest import Recording, Stored, tensor
 
 LAYERS = [tensor("a")]
@@ -25,7 +25,7 @@ SEGFAULT = {"signal": 11, "exit_code": None, "stack": "Fatal Python error", "mod
 
 
 class Sender:
-    """`send` of test_comms_api posts to a server: here straight to the store."""
+    """`send` of test_collectives_api posts to a server: here straight to the store."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -57,10 +57,27 @@ def test_a_slow_rank_is_named_with_what_it_costs(stored: Stored) -> None:
     found = stored.diagnose(*MINE)
     assert names(found) == ["straggler"]
     (slow,) = found.findings
-    assert (slow.rank, slow.severity, slow.facts["where"]) == (2, "warning", "data loader")
+    assert (slow.rank, slow.severity, slow.facts["where"]) == (2, "info", "data loader")  # 20 steps are not for long
     assert "rank 2" in slow.summary
     assert "data loader more workers" in slow.remedy[0].text
     assert stored.diagnose(BY_NAME["straggler"], thresholds={"straggler": {"least_cost_ms": 50}}).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("limits", "severity"),
+    [
+        ({}, "warning"), ({"least_steps": 21}, "info"), ({"least_s": 4.1}, "info"), ({"least_share": 0.3}, "info"),
+    ],
+    ids=["long and much", "few steps", "not for long", "not much"],
+)  # fmt: skip
+def test_a_slow_rank_is_a_warning_once_it_lasts_and_matters(
+    stored: Stored, limits: dict[str, float], severity: str
+) -> None:
+    """A busy host keeps a rank from its core for seconds, and then another: that is no warning."""
+    send(stored)
+    limits = {"least_steps": 15, "least_s": 3.0} | limits
+    (slow,) = stored.diagnose(BY_NAME["straggler"], thresholds={"straggler": limits}).findings
+    assert slow.severity == severity
 
 
 def test_where_nobody_is_late_nothing_is_found(stored: Stored) -> None:
@@ -268,3 +285,11 @@ def test_what_explains_what_makes_no_circle() -> None:
             left = {each for known in left for each in explained.get(known, set())} - seen
         assert name not in seen
     assert set().union(*explained.values()) <= set(explained)
+
+
+def test_diagnose_has_the_order_of_the_verdict() -> None:
+    """Not by severity alone: a straggler comes before replicas that differ, wherever a run's findings are listed."""
+    given = [("replica_mismatch", "critical", 1), ("straggler", "warning", 5), ("rank_died", "critical", 9)]
+    findings = [Finding(rule=rule, severity=severity, step=step, summary=rule) for rule, severity, step in given]
+    explained: dict[str, frozenset[str]] = {rule: frozenset() for rule, _, _ in given}
+    assert [each.rule for each in joined(findings, explained)] == ["rank_died", "straggler", "replica_mismatch"]

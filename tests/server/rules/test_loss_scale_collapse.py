@@ -151,6 +151,18 @@ def test_the_search_for_a_scale_is_healthy(recording: Recording, first: float, m
         assert recording.diagnose(RULE, stop=stop).findings == ()
 
 
+def test_a_search_that_hardly_moves_is_none(recording: Recording) -> None:
+    """Every step is skipped from the first on, and the scale far too large falls by next to nothing."""
+    steps = 60
+    series = {"loss_scale": 2.0**60 * 0.999 ** np.arange(steps), "found_inf": np.ones(steps)}
+    write(recording, series | {"skipped_step": np.ones(steps)}, GRAD_B, GRAD_A)
+    assert recording.diagnose(RULE, stop=8).findings == ()
+    for stop in (40, 60):
+        (found,) = recording.diagnose(RULE, stop=stop).findings
+        assert (found.severity, found.step) == ("critical", 0)
+    assert "a smaller scale" in found.remedy[0].text and "init_scale=65536" in found.remedy[0].code
+
+
 def test_so_is_that_of_a_process_that_began_again(recording: Recording) -> None:
     write(recording, scaled(300, ()), GRAD_B)
     series = scaled(200, lambda scale: scale > 2.0**13, first=2.0**30)

@@ -57,8 +57,16 @@ def test_it_is_driven_up_at_every_few_steps(recording: Recording) -> None:
     write(recording, scaled(400, lambda scale: scale > 2.0**16, interval=2))
     (found,) = recording.diagnose(RULE).findings
     assert found.subject == "loss_scale driven"
-    assert "64 of 192 steps are skipped, as the loss scale doubles after every 2 steps" in found.summary
+    assert "133 of 400 steps are skipped, as the loss scale doubles after every 2 steps" in found.summary
     assert "growth_interval=2000" in found.remedy[0].code
+
+
+def test_since_when_it_is_driven_stays(recording: Recording) -> None:
+    """However many changes and steps are looked at."""
+    write(recording, scaled(700, lambda scale: scale > 2.0**16, interval=2))
+    for stop in (200, 400, 700):
+        (found,) = recording.diagnose(RULE, stop=stop).findings
+        assert found.step == 0
 
 
 @pytest.mark.parametrize("interval", [20, 40, 200])

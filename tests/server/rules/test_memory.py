@@ -57,6 +57,8 @@ class Part(msgspec.Struct, frozen=True):
             columns[name] *= chance.random(shape) < 0.05
             if self.bad is not None:
                 columns[name][:, self.bad :] += 1
+        called = columns["call_count"] > 0
+        columns = {name: values * called for name, values in columns.items()}  # as an agent: not called, not measured
         series = {name: chance.integers(1, 8, self.steps) / 4 for name in self.series}
         if "skipped_step" in series:
             series["skipped_step"] = chance.integers(0, 2, self.steps) * 1.0

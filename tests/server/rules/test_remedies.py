@@ -8,21 +8,23 @@ from __future__ import annotations
 import builtins
 import dis
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 
 import rangewatch
+from rangewatch.wire.records import Event, TensorEntry
 from rangewatch_server.rules import Remedy
 from rangewatch_server.rules.nonfinite import code_snippets as code
-from rangewatch_server.rules.phrases import in_bfloat16, loader_with
+from rangewatch_server.rules.phrases import in_bfloat16, loader_with, module_path
 from tests.faults import examples
 from tests.server.rules import remedy_cases
-from tests.server.rules.conftest import Recording
+from tests.server.rules.conftest import Recording, tensor
 
 SHELL = ("nvidia-smi", "dcgmi", "rangewatch", "dmesg", "export", "torchrun")
 """Programs that a snippet for a shell calls."""
@@ -66,7 +68,8 @@ def modules_of(recording: Recording) -> dict[str, str]:
         entries = run.names().tensors.entries
     forward = {each.fqn: each.module for each in entries if each.kind in ("output", "input", "grad_output")}
     owners = {each.fqn.rpartition(".")[0]: "Linear" for each in entries if each.fqn.endswith((".weight", ".bias"))}
-    return {name: kind for name, kind in (owners | forward).items() if name}
+    modules = {name.partition(" ")[0] if " " in name else name: kind for name, kind in (owners | forward).items()}
+    return {name: kind for name, kind in modules.items() if name and kind != "Value"}
 
 
 def script(model: nn.Module) -> dict[str, Any]:
@@ -129,6 +132,55 @@ def test_it_runs_as_it_stands(
             assert "..." not in each.code
         else:
             run(each.code, model_with(modules_of(recording)))
+
+
+class Watched(Recording):
+    """Outputs of modules without parameters or children are recorded as values that `detect_overflow` watches in the
+    forward of what is above them, or of a module that is not known."""
+
+    def write(self, tensors: Sequence[TensorEntry], *rest: Any, events: Sequence[Event] = (), **more: Any) -> None:
+        names = {each.fqn for each in tensors if each.fqn}
+        values = {name for name in names if not any(other.startswith(f"{name}.") for other in names)}
+        values &= {each.fqn for each in tensors if each.kind == "output"}
+        entries = [self._value(each) if each.fqn in values else each for each in tensors]
+        renamed = [
+            msgspec.structs.replace(each, data=each.data | {"fqn": _value_name(each.data["fqn"])})
+            if each.data.get("fqn") in values else each
+            for each in events
+        ]  # fmt: skip
+        super().write(entries, *rest, events=renamed, **more)
+
+    def _value(self, entry: TensorEntry) -> TensorEntry:
+        name = _value_name(entry.fqn)
+        return msgspec.structs.replace(entry, fqn=name, module=entry.module if " " in name else "Value")
+
+
+def _value_name(fqn: str) -> str:
+    parent, _, last = fqn.rpartition(".")
+    return f"{parent} {last} scores" if parent else last
+
+
+@pytest.mark.parametrize("write", [each[1] for each in CASES if not each[2]], ids=[n for n, _, s in CASES if not s])
+def test_it_runs_where_a_value_inside_a_forward_is_watched(write: Callable[[Recording], None]) -> None:
+    recording = Watched()
+    write(recording)
+    for each in remedies(recording):
+        if each.code.split()[0] not in SHELL:
+            run(each.code, model_with(modules_of(recording)))
+
+
+@pytest.mark.parametrize(
+    ("fqn", "path"),
+    [
+        ("blocks.0 scores", "blocks.0"), ("blocks.0 max scores", "blocks.0"), ("after norm", ""), ("scores", ""),
+        ("alone", ""), ("blocks.0", "blocks.0"), ("blocks.0.ff", "blocks.0.ff"), ("unknown", "unknown"), ("", ""),
+    ],
+)  # fmt: skip
+def test_the_module_of_a_value(fqn: str, path: str) -> None:
+    known = [tensor(name, module="Block") for name in ("blocks.0", "blocks.0.ff", "blocks.0 scores")]
+    known += [tensor("blocks.0 max scores", module="Block"), tensor("alone", module="Value")]
+    known += [tensor(name, module="Net") for name in ("", "scores", "after norm")]
+    assert module_path(known, fqn) == path
 
 
 @pytest.mark.parametrize(

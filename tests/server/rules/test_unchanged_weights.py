@@ -6,8 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 from rangewatch_server.rules.gradients.unchanged_weights import RULE
+from tests.faults.fault import Job
+from tests.faults.models import CLASSES, FEATURES, cross_entropy, rows
+from tests.server.process import Run
 from tests.server.rules.conftest import Recording, tensor
 
 LAYERS = [
@@ -43,7 +48,7 @@ def test_one_that_does_not_change_is_told(recording: Recording, every: int) -> N
 def test_the_learning_rate_is_told(recording: Recording) -> None:
     write(recording, 0.3, series={"lr": 0.0})
     (found,) = recording.diagnose(RULE).findings
-    assert "The learning rate that was logged is 0." in found.evidence
+    assert "The learning rate is 0." in found.evidence
 
 
 def test_one_that_stops_changing(recording: Recording) -> None:
@@ -82,3 +87,65 @@ def test_a_gradient_that_is_nothing_but_rounding_moves_nothing(recording: Record
 def test_a_small_gradient_is_one(recording: Recording) -> None:
     write(recording, 0.3, gradient=1e-4)
     assert len(recording.diagnose(RULE).findings) == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"), [(0.0, [(30, "zero_rate")]), (1e-3, [])], ids=["for good", "for a while"]
+)
+def test_learning_rates_of_zero(run: Run, last: float, expected: list[tuple[int, str]]) -> None:
+    """No optimizer's step changes anything: the agent reads the rates themselves, logged or not."""
+    model = nn.Sequential(nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES))
+    optimizer = torch.optim.SGD([{"params": each.parameters()} for each in model], 1e-2)
+
+    def schedule(step: int) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0 if step == 0 or 30 <= step < 110 else last if step >= 110 else 1e-2
+
+    Job(run.server.url, run.name).train(model, rows(0), cross_entropy, 120, optimizer=optimizer, before=schedule)
+    found = [each for each in run.get("/diagnosis")["findings"] if each["rule"] == RULE.name]
+    assert [(each["step"], each["subject"]) for each in found] == expected
+
+
+class Adapted(nn.Module):
+    """A frozen layer with an adapter, whose output can be detached by mistake, a head, and perhaps a layer that nothing
+    calls."""
+
+    def __init__(self, *, is_detached: bool = False, is_frozen: bool = True, has_unused: bool = False) -> None:
+        super().__init__()
+        self.base = nn.Linear(FEATURES, 16).requires_grad_(not is_frozen)
+        self.lora_a, self.lora_b = nn.Linear(FEATURES, 4, bias=False), nn.Linear(4, 16, bias=False)
+        self.lora_c = nn.Linear(16, 16, bias=False)
+        self.head, self.is_detached = nn.Linear(16, CLASSES), is_detached
+        if has_unused:
+            self.unused = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        adapted = self.lora_c(self.lora_b(self.lora_a(x)))
+        return self.head(self.base(x) + (adapted.detach() if self.is_detached else adapted))
+
+
+@pytest.mark.parametrize(
+    ("model", "held", "expected"),
+    [
+        (Adapted(), "lora", ("warning", "no_optimizer", "head.weight", 2, 5)),
+        (Adapted(is_detached=True), "", ("warning", "no_gradient", "lora_a.weight", 3, 5)),
+        (Adapted(has_unused=True), "", ("info", "no_gradient", "unused.weight", 1, 6)),
+        (Adapted(is_frozen=False), "head", ("info", "no_optimizer", "base.weight", 5, 7)),
+        (Adapted(), "base", ("warning", "no_optimizer", "lora_a.weight", 5, 5)),
+        (Adapted(), "", None),
+    ],
+    ids=["head", "adapters", "unused", "not frozen", "only what is frozen", "healthy"],
+)
+def test_what_no_optimizer_has_and_no_backward_reaches(
+    run: Run, model: nn.Module, held: str, expected: tuple[Any, ...] | None
+) -> None:
+    torch.manual_seed(0)
+    held_or_all = [each for name, each in model.named_parameters() if held in name]
+    parameters = [each for each in held_or_all if each.requires_grad] or held_or_all
+    optimizer = torch.optim.SGD(parameters, 1e-2)
+    Job(run.server.url, run.name).train(model, rows(0), cross_entropy, 90, optimizer=optimizer)
+    found = [
+        (each["severity"], each["subject"], each["tensor"], each["facts"]["parameters"], each["facts"]["of"])
+        for each in run.get("/diagnosis")["findings"] if each["rule"] == RULE.name
+    ]  # fmt: skip
+    assert found == ([] if expected is None else [expected])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rangewatch_server.rules.gradients.update_ratio import RULE
-from rangewatch_server.rules.presets import SAGEMAKER
+from rangewatch_server.rules.presets import BY_NAME as PRESETS
 from tests.server.rules.conftest import Recording, tensor
 
 LAYERS = [
@@ -81,4 +81,4 @@ def test_without_updates(recording: Recording) -> None:
 
 def test_the_preset_is_wider(recording: Recording) -> None:
     write(recording, 2.0)
-    assert recording.diagnose(RULE, thresholds=SAGEMAKER.thresholds).findings == ()
+    assert recording.diagnose(RULE, thresholds=PRESETS["sagemaker"].thresholds).findings == ()

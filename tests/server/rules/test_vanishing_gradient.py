@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rangewatch_server.rules.gradients.vanishing_gradient import RULE
-from rangewatch_server.rules.presets import SAGEMAKER
+from rangewatch_server.rules.presets import BY_NAME as PRESETS
 from tests.server.rules.conftest import EVERY, Recording, tensor
 
 LAYERS = [tensor(f"layers.{at}.weight", "grad", at, dtype="float32") for at in range(6)]
@@ -33,7 +33,8 @@ def test_a_layer_that_gets_zeros_only(recording: Recording) -> None:
     amax[4, 140:] = 0
     recording.write(LAYERS, 200, {"amax": amax})
     (found,) = recording.diagnose(RULE).findings
-    assert found.summary == "Step 199, rank 0: the gradient of layers.4.weight is zero in every element."
+    assert found.summary == "Step 140, rank 0: the gradient of layers.4.weight has been zero in every element since."
+    assert found.facts["since_step"] == 140
 
 
 def test_all_layers_that_converge_are_quiet(recording: Recording) -> None:
@@ -79,7 +80,7 @@ def test_the_absolute_limit_is_a_preset(recording: Recording) -> None:
     sum_sq = measured * 32 * np.array([1, 1, 1e-16, 1, 1, 1])[:, None]  # root mean square 1e-8
     recording.write(LAYERS, 250, {"amax": 1e-7, "full_numel": 32 * measured, "sum_sq": sum_sq})
     assert recording.diagnose(RULE).findings == ()
-    (found,) = recording.diagnose(RULE, thresholds=SAGEMAKER.thresholds).findings
+    (found,) = recording.diagnose(RULE, thresholds=PRESETS["sagemaker"].thresholds).findings
     assert found.tensor == "layers.2.weight"
 
 

@@ -17,10 +17,10 @@ from sqlalchemy import create_engine, make_url, select, text, tuple_, update
 
 from rangewatch import wire
 from rangewatch.wire.records import Batch, StreamHeader
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.http.app import create_app
 from rangewatch_server.numerics.headroom import State
 from rangewatch_server.numerics.pyramid import RANGES
-from rangewatch_server.settings import Settings
 from rangewatch_server.store import tables
 from tests.server.opened_store import Store
 from tests.server.records import batch, catalogue, opening
@@ -164,9 +164,8 @@ def test_a_damaged_batch_costs_its_steps_only(sqlite_url: str, open_store: Calla
     for number in range(3):
         store.send(batch(known, number, range(number * 10, number * 10 + 10), {"amax": number + 1.0}))
 
-    def damage(engine: Any) -> None:
-        with engine.begin() as connection:
-            connection.execute(text("UPDATE batches SET body = :body WHERE sequence = 1"), {"body": b"RW?"})
+    def damage(connection: Any) -> None:
+        connection.execute(text("UPDATE batches SET body = :body WHERE sequence = 1"), {"body": b"RW?"})
 
     store.writer.work(damage, forgets=True).result(30)
     store.send(batch(known, 3, range(30, 40), {"amax": 4.0}))

@@ -13,10 +13,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 
 from rangewatch import wire
+from rangewatch_server.core.errors import DatabaseError
 from rangewatch_server.ingest.commands import Ask
-from rangewatch_server.store.engine import MIGRATIONS, DatabaseError, open_database
+from rangewatch_server.routes.commands import newest_commands
+from rangewatch_server.store.engine import MIGRATIONS, open_database
 from rangewatch_server.store.tables import access, alerting, metadata
-from rangewatch_server.views import commands
 from tests.server.opened_store import Store
 from tests.server.records import batch, catalogue, opening
 
@@ -79,4 +80,4 @@ def test_a_database_of_the_first_schema_is_taken_on_with_its_data(
     reply = store.writer.submit(wire.decode(body), body).result(30)
     assert [msgspec.json.decode(each)["level"] for each in reply.commands] == ["grads"]
     with store.queries.read() as reader:
-        assert [each["id"] for each in commands.newest(reader.run(1), 10)] == [1]
+        assert [each["id"] for each in newest_commands(reader.run(1), 10)] == [1]

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from rangewatch import wire
 from rangewatch.wire.records import Batch, Event, StreamHeader
+from rangewatch_server.core.settings import Settings
 from rangewatch_server.http.app import create_app
 from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.headroom import State
 from rangewatch_server.numerics.pyramid import AMAX_STEP, NO_STEP, NONFINITE_STEP, RANGES, SERIES_PART, SUMMARY
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.settings import Settings
 from tests.server.records import batch, catalogue, opening
 
 TENSORS = 3  # an output, a grad_output and a grad

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
+from rangewatch.wire import events
+from rangewatch.wire.events import BatchRows, RowLoss
 from rangewatch.wire.records import Event, StreamHeader
 from rangewatch_server.maintenance.jobs import QueuedJobs
 from rangewatch_server.maintenance.retention.policy import Thin
-from rangewatch_server.maintenance.retention.thinning import thin
+from rangewatch_server.maintenance.retention.prune import thin
 from rangewatch_server.numerics.headroom import State
 from rangewatch_server.query.reader import RunReader
 from rangewatch_server.store import tables
@@ -107,6 +109,21 @@ def test_a_time_past_all_reason_is_still_an_answer(run: Run) -> None:
     assert run.get("/step?step=0")["frames"][0]["nonfinite_ns"] == 2**53
 
 
+def test_the_rows_of_a_step_are_its_rank_s_and_of_its_newest_process(run: Run) -> None:
+    run.post(opening(KNOWN))
+
+    def rows(step: int, *ids: int | str) -> Event:
+        return events.event(BatchRows(ids, len(ids), largest=(RowLoss(ids[0], "NaN"),)), step, step)
+
+    run.post(batch(KNOWN, 0, range(9), events=(rows(3, 17, "a/b.png"), rows(4, 5))))
+    assert run.get("/step?step=2")["batch"] is None
+    shown = run.get("/step?step=3")["batch"]
+    assert (shown["ids"], shown["largest"]) == ([17, "a/b.png"], [{"row": 17, "loss": "NaN"}])
+    run.post(opening(KNOWN, incarnation="b"))
+    run.post(batch(KNOWN, 0, range(3, 9), incarnation="b", events=(rows(3, 8),)))
+    assert run.get("/step?step=3")["batch"]["ids"] == [8]
+
+
 # Thinned steps: a large magnitude, a NaN without its neighbourhood, and a NaN with it
 
 SPIKE, LONE, KEPT = 2003, 3005, 4100
@@ -184,6 +201,6 @@ def test_the_next_and_the_previous_nan_are_found_among_thinned_steps(thinned: tu
 
 def test_a_thinned_step_says_so(thinned: tuple[RunReader, int]) -> None:
     run, per = thinned
-    assert extremes.step_facts(run, 0, SPIKE)["thinned"] == {"step": STEPS - 512, "steps": per}
+    assert extremes.step_details(run, 0, SPIKE)["thinned"] == {"step": STEPS - 512, "steps": per}
     assert extremes.frames(run, 0, SPIKE) == []
-    assert extremes.step_facts(run, 0, KEPT)["thinned"] is None
+    assert extremes.step_details(run, 0, KEPT)["thinned"] is None

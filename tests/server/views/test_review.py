@@ -48,7 +48,7 @@ def test_a_restart_keeps_what_it_did_not_overwrite(run: Run) -> None:
     before = run.get()
     assert (before["first_overflow"]["step"], before["verdict"]["level"], before["loss_scale"]) == (
         40,
-        "overflow",
+        "critical",
         1024,
     )
     run.post(batch(KNOWN, 0, range(60, 70), incarnation="b"))
@@ -250,9 +250,11 @@ def test_what_the_loss_scaler_skipped_is_no_overflow(run: Run) -> None:
     assert (found["first_overflow"], found["verdict"]["level"], found["skipped_steps"]) == (None, "ok", 1)
     assert (found["least_headroom"]["state"], found["least_headroom"]["bits"]) == ("value", pytest.approx(15, abs=0.01))
     words = "".join(text for _, text in found["verdict"]["parts"])
-    assert words.startswith("No overflow; least headroom 15.0 bits (")
-    assert words.endswith(" The loss scaler skipped a step whose gradients overflowed, as it is meant to.")
+    assert words.startswith("No overflow in a step that was taken; least headroom 15.0 bits (")
+    first = found["first_skipped"]
+    assert (first["step"], first["rank"], first["tensor"], first["what"]) == (40, 0, 2, "inf")
+    assert f"skipped a step: at step 40, rank 0, where the gradient of {first['fqn']} held Inf first." in words
     more = inf_at(110, range(100, 120), tensor=2) | {"amax": 2.0}
     run.post(batch(KNOWN, 1, range(100, 120), more, series={"skipped_step": 0.0}))
     later = run.get()
-    assert (later["first_overflow"]["step"], later["verdict"]["level"]) == (110, "overflow")
+    assert (later["first_overflow"]["step"], later["verdict"]["level"]) == (110, "critical")

@@ -2,19 +2,18 @@
 
 import { svg } from "../../format/dom.js";
 import { clip, count, plural } from "../../format/numbers.js";
-import { clockText } from "../axis.js";
-import { frameOf, pixelOf } from "../frame.js";
+import { clockText, frameOf, pixelOf } from "../frame.js";
 
 /** @typedef {import("../../types.js").Alert} Alert */
 /** @typedef {import("../../types.js").StepRange} StepRange */
 /**
  * @typedef {object} MarkAxis Where alerts stand on what is drawn below them. Places are in the axis' own unit.
  * @property {number} left pixels before the axis begins
- * @property {string} outside where the others are, in words
+ * @property {string} outside where the others are, as text
  * @property {(alert: Alert) => number | null} placeOf null: it has no place on this axis, whatever part is shown
  * @property {(place: number) => boolean} shows
  * @property {(place: number) => number} pixelOf from the left edge
- * @property {(alert: Alert) => string} say where it stands
+ * @property {(alert: Alert) => string} text where it stands
  */
 /**
  * @typedef {object} Mark
@@ -30,7 +29,7 @@ const COUNT_ROOM = 40;
 const MOST_LETTERS = 240;
 const SEVERITIES = ["critical", "warning", "info"];
 /** @type {Record<string, string>} */
-const WORDS = { critical: "Critical", warning: "Warning", info: "Note" };
+const SEVERITY_LABELS = { critical: "Critical", warning: "Warning", info: "Info" };
 
 /** What stands before what is over, then the graver. @param {Alert} a @param {Alert} b */
 const byWeight = (a, b) => Number(isOver(a)) - Number(isOver(b)) || SEVERITIES.indexOf(a.finding.severity) - SEVERITIES.indexOf(b.finding.severity);
@@ -60,12 +59,12 @@ export function marksOf(alerts, axis) {
 }
 
 /** "Critical, over". @param {Alert} alert */
-export const weightText = (alert) => `${WORDS[alert.finding.severity] ?? alert.finding.severity}${isOver(alert) ? ", over" : ""}`;
+export const weightText = (alert) => `${SEVERITY_LABELS[alert.finding.severity] ?? alert.finding.severity}${isOver(alert) ? ", resolved" : ""}`;
 
 /** For who cannot see the mark. @param {Mark} mark @param {MarkAxis} axis */
 export function markName({ alerts }, axis) {
   const [first] = alerts;
-  const one = `${weightText(first)}, ${axis.say(first)}: ${clip(first.finding.summary, MOST_LETTERS)}`;
+  const one = `${weightText(first)}, ${axis.text(first)}: ${clip(first.finding.summary, MOST_LETTERS)}`;
   return alerts.length === 1 ? one : `${plural(alerts.length, "alert")}. ${one}`;
 }
 
@@ -73,7 +72,7 @@ export function markName({ alerts }, axis) {
 export function stepAxis(range, width, left) {
   return axisOf(range, frameOf(width, 0, range, left), "outside these steps", {
     placeOf: ({ finding }) => finding.step,
-    say: ({ finding }) => `step ${count(finding.step)}`,
+    text: ({ finding }) => `step ${count(finding.step)}`,
   });
 }
 
@@ -82,11 +81,11 @@ export function timeAxis(range, originNs, width) {
   const second = (/** @type {Alert} */ { opened_ns: opened }) => (opened - originNs) / 1e9;
   return axisOf(range, frameOf(width, 0, range), "outside this time", {
     placeOf: second,
-    say: (alert) => `raised at ${clockText(second(alert), originNs)}${alert.finding.step === null ? "" : `, of step ${count(alert.finding.step)}`}`,
+    text: (alert) => `raised at ${clockText(second(alert), originNs)}${alert.finding.step === null ? "" : `, of step ${count(alert.finding.step)}`}`,
   });
 }
 
-/** @param {StepRange} range @param {import("../frame.js").Frame} frame @param {string} outside @param {Pick<MarkAxis, "placeOf" | "say">} own @returns {MarkAxis} */
+/** @param {StepRange} range @param {import("../frame.js").Frame} frame @param {string} outside @param {Pick<MarkAxis, "placeOf" | "text">} own @returns {MarkAxis} */
 const axisOf = (range, frame, outside, own) => ({
   ...own,
   outside,
@@ -106,7 +105,7 @@ export function columnAxis(steps, { left, width }) {
     placeOf: ({ finding }) => (finding.step === null ? null : columnOf(steps, finding.step)),
     shows: (place) => place >= 0 && place <= steps.length,
     pixelOf: (place) => left + (place / Math.max(1, steps.length)) * width,
-    say: ({ finding }) => `step ${count(finding.step)}`,
+    text: ({ finding }) => `step ${count(finding.step)}`,
   };
 }
 
@@ -131,8 +130,8 @@ export function alertGlyph(alert) {
   return severityGlyph(alert.finding.severity, isOver(alert) ? "over" : "open");
 }
 
-/** @param {string} severity @param {"open" | "over"} look */
-export function severityGlyph(severity, look) {
+/** @param {string} severity @param {"open" | "over"} style */
+export function severityGlyph(severity, style) {
   const path = svg("path", { d: PATHS[severity] ?? PATHS.info });
-  return svg("svg", { class: "alert-glyph", viewBox: "0 0 12 12", "data-severity": severity, "data-look": look, "aria-hidden": "true" }, path);
+  return svg("svg", { class: "alert-glyph", viewBox: "0 0 12 12", "data-severity": severity, "data-style": style, "aria-hidden": "true" }, path);
 }

@@ -1,7 +1,7 @@
 // The row of a run's alerts above lanes: marks as links, with a tooltip. A run without alerts has no row.
 
 import { notableAlerts } from "../../api/queries.js";
-import { deferUntil } from "../../api/throttle.js";
+import { deferUntil } from "../../api/live.js";
 import { runPath } from "../../api/url_state.js";
 import { el, link, replace, watchWidth } from "../../format/dom.js";
 import { clip, count, plural } from "../../format/numbers.js";
@@ -12,20 +12,21 @@ import { alertGlyph, markName, marksOf, placed, weightText } from "./alert_marks
 /**
  * @typedef {object} RowHandlers
  * @property {(places: number[]) => void} marked where marks stand now, for the lines through what is below
+ * @property {boolean} [keepsRoom] it is there without alerts, too: the first one moves nothing
  * @property {(place: number | null) => void} [point] a mark is pointed at, or none any more
  */
 
-/** Pixels that keep the first mark, which is half as wide, off the word before it. */
+/** Pixels that keep the first mark, which is half as wide, off the label before it. */
 const LABEL_GAP = 13;
 
 /** @param {string} run @param {RowHandlers} handlers */
-export function createAlertRow(run, { marked, point = () => {} }) {
+export function createAlertRow(run, { marked, keepsRoom = false, point = () => {} }) {
   const label = link(runPath(run, "alerts"), { class: "alert-row-label", title: "All alerts of this run, as a list" }, "Alerts");
-  const said = el("span", { class: "alert-row-said" });
-  const list = createMarkList(run, tell, left);
+  const message = el("span", { class: "alert-row-message" });
+  const list = createMarkList(run, showTip, left);
   const tip = createAlertTip();
-  const body = el("div", { class: "alert-row-body" }, label, said, list.element, tip.element);
-  const element = el("div", { class: "alert-row", "data-testid": "alert-row", hidden: true }, body);
+  const body = el("div", { class: "alert-row-body" }, label, message, list.element, tip.element);
+  const element = el("div", { class: "alert-row", "data-testid": "alert-row", hidden: !keepsRoom }, body);
   /** @type {import("../../types.js").Alert[]} */
   let alerts = [];
   let problem = "";
@@ -34,8 +35,8 @@ export function createAlertRow(run, { marked, point = () => {} }) {
   let axisFor = null;
   /** @type {Mark[]} */
   let marks = [];
-  /** The mark whose words are shown. @type {number | null} */
-  let told = null;
+  /** Key of the mark whose tip is shown. @type {number | null} */
+  let shownKey = null;
   const stop = watchWidth(body, draw);
 
   function draw() {
@@ -43,33 +44,38 @@ export function createAlertRow(run, { marked, point = () => {} }) {
     element.hidden = false; // only what is shown has a width
     const axis = axisFor(body.clientWidth);
     const known = placed(alerts, axis);
-    element.hidden = !problem && !known.length;
+    element.hidden = !keepsRoom && !problem && !known.length;
     marks = marksOf(known, axis);
-    said.textContent = problem || (marks.length ? "" : `${plural(known.length, "alert")} ${axis.outside}`);
-    said.style.marginLeft = `${axis.left}px`;
+    message.textContent = problem || (marks.length ? "" : noneText(known.length, axis));
+    message.style.marginLeft = `${axis.left}px`;
     label.style.width = `${axis.left - LABEL_GAP}px`;
     list.update(marks, axis);
     marked(marks.map(({ place }) => place));
-    tell(told);
+    showTip(shownKey);
   }
 
-  /** The words stay while the pointer goes on to them. @param {PointerEvent | FocusEvent} event */
+  /** @param {number} outside alerts that are not among what is shown @param {MarkAxis} axis */
+  function noneText(outside, axis) {
+    return outside ? `${plural(outside, "alert")} ${axis.outside}` : isLoaded ? "none" : "";
+  }
+
+  /** The tip stays while the pointer goes on to them. @param {PointerEvent | FocusEvent} event */
   function left({ type, relatedTarget }) {
-    if (type === "blur" || !(relatedTarget instanceof Node && tip.element.contains(relatedTarget))) tell(null);
+    if (type === "blur" || !(relatedTarget instanceof Node && tip.element.contains(relatedTarget))) showTip(null);
   }
 
   /** @param {number | null} key */
-  function tell(key) {
+  function showTip(key) {
     const mark = marks.find((each) => each.key === key);
-    if (!mark && told === null) return;
-    told = mark?.key ?? null;
+    if (!mark && shownKey === null) return;
+    shownKey = mark?.key ?? null;
     if (mark && axisFor) tip.show(mark, axisFor(body.clientWidth), body.clientWidth);
     else tip.hide();
     point(mark?.place ?? null);
   }
 
-  tip.element.addEventListener("pointerleave", () => tell(null));
-  element.addEventListener("keydown", ({ key }) => key === "Escape" && tell(null));
+  tip.element.addEventListener("pointerleave", () => showTip(null));
+  element.addEventListener("keydown", ({ key }) => key === "Escape" && showTip(null));
 
   /** @param {(width: number) => MarkAxis} axis of what is drawn below now */
   function show(axis) {
@@ -77,7 +83,7 @@ export function createAlertRow(run, { marked, point = () => {} }) {
     draw();
   }
 
-  /** A failure is this row's to tell, and no one else's. @param {AbortSignal} signal */
+  /** A failure is shown in this row, and nowhere else. @param {AbortSignal} signal */
   async function load(signal) {
     try {
       alerts = await notableAlerts(run, signal);
@@ -162,15 +168,15 @@ function createMarkList(run, entered, left) {
     /** A mark that stays keeps its element, and with it the focus. @param {readonly Mark[]} marks @param {MarkAxis} axis */
     update(marks, axis) {
       const focused = [...nodes].find(([, node]) => node === document.activeElement)?.[0];
-      const kept = new Map(marks.map(({ key }) => [key, nodes.get(key) ?? createNode(key)]));
-      for (const [key, node] of nodes) if (!kept.has(key)) node.remove();
-      nodes = kept;
-      for (const [i, node] of [...kept.values()].entries()) {
+      const current = new Map(marks.map(({ key }) => [key, nodes.get(key) ?? createNode(key)]));
+      for (const [key, node] of nodes) if (!current.has(key)) node.remove();
+      nodes = current;
+      for (const [i, node] of [...current.values()].entries()) {
         if (element.children[i] !== node) element.insertBefore(node, element.children[i] ?? null);
         drawNode(node, marks[i], axis, run);
       }
-      if (![...kept.values()].some((node) => node.tabIndex === 0)) reach(marks[0]?.key);
-      if (focused !== undefined && !kept.has(focused)) follow(focused, marks);
+      if (![...current.values()].some((node) => node.tabIndex === 0)) reach(marks[0]?.key);
+      if (focused !== undefined && !current.has(focused)) follow(focused, marks);
     },
   };
 }
@@ -183,27 +189,27 @@ function drawNode(node, mark, axis, run) {
   const { alerts: [first, ...others], x } = mark;
   const count = others.length ? (others.length < MOST_COUNT ? String(others.length + 1) : `${MOST_COUNT}+`) : "";
   const name = markName(mark, axis);
-  const look = JSON.stringify([first.finding.severity, first.resolved_ns === null, count, name]);
-  if (shown.get(node) !== look) replace(node, alertGlyph(first), count && el("span", { class: "alert-count", "aria-hidden": "true" }, count), el("span", { class: "visually-hidden" }, name));
-  shown.set(node, look);
+  const signature = JSON.stringify([first.finding.severity, first.resolved_ns === null, count, name]);
+  if (shown.get(node) !== signature) replace(node, alertGlyph(first), count && el("span", { class: "alert-count", "aria-hidden": "true" }, count), el("span", { class: "visually-hidden" }, name));
+  shown.set(node, signature);
   node.setAttribute("href", runPath(run, "alerts", { key: String(first.id) }));
   node.style.transform = `translateX(${Math.round(x)}px)`;
 }
 
-// What a mark of alerts stands for, in words beside it: while it is pointed at or has the focus.
+// What a mark of alerts stands for, as a tip beside it: while it is pointed at or has the focus.
 
 const MOST = 5;
 const MOST_LETTERS = 300;
 
 function createAlertTip() {
-  const element = el("div", { class: "alert-tip", "data-testid": "alert-tip", "aria-hidden": "true", hidden: true }); // the mark's name says the same
+  const element = el("div", { class: "alert-tip", "data-testid": "alert-tip", "aria-hidden": "true", hidden: true }); // the mark's name has the same text
   let shown = "";
   return {
     element,
     /** @param {Mark} mark @param {MarkAxis} axis @param {number} width that it has to keep within; pixels */
     show(mark, axis, width) {
       const lines = mark.alerts.slice(0, MOST);
-      const now = JSON.stringify([mark.alerts.length, lines.map((alert) => [alert.id, alert.resolved_ns, alert.finding.summary, axis.say(alert)])]);
+      const now = JSON.stringify([mark.alerts.length, lines.map((alert) => [alert.id, alert.resolved_ns, alert.finding.summary, axis.text(alert)])]);
       element.hidden = false;
       if (now !== shown) replace(element, ...lines.map((alert) => line(alert, axis)), more(mark.alerts.length - lines.length));
       shown = now;
@@ -218,7 +224,7 @@ function createAlertTip() {
 
 /** @param {import("../../types.js").Alert} alert @param {MarkAxis} axis */
 function line(alert, axis) {
-  const head = el("span", { class: "alert-tip-head" }, alertGlyph(alert), ` ${weightText(alert)}, ${axis.say(alert)}`);
+  const head = el("span", { class: "alert-tip-head" }, alertGlyph(alert), ` ${weightText(alert)}, ${axis.text(alert)}`);
   return el("p", {}, head, el("span", { class: "alert-tip-text" }, clip(alert.finding.summary, MOST_LETTERS)));
 }
 

@@ -43,7 +43,7 @@ function weight(cell) {
 }
 
 /**
- * The grid with at most so many rows and columns, the worst of each kept: one hot cell of a thousand ranks still shows.
+ * The grid with at most so many rows and columns, with the worst of each: one hot cell of a thousand ranks still shows.
  * @param {Grid} grid @param {number} mostRows @param {number} mostColumns
  * @returns {{rows: number, columns: number, cells: Cell[]}}
  */

@@ -2,8 +2,8 @@
 
 import { el } from "../../format/dom.js";
 import { capital, plural } from "../../format/numbers.js";
+import { areaItem, costBar } from "../legend.js";
 import { MOST_ROWS } from "../saving/rows.js";
-import { share } from "../theme.js";
 import { boxOf, movedSpot, spotAt, worse } from "./cell_grid.js";
 import { FOOT, LEGEND_HEIGHT, paintCells, paintHairlines, paintNames, paintScale } from "./cell_painting.js";
 import { createPicture } from "./picture.js";
@@ -14,10 +14,10 @@ import { createPicture } from "./picture.js";
  * @typedef {object} HeatmapOptions
  * @property {string} name
  * @property {string} title
- * @property {import("../theme.js").Scale} scale
+ * @property {import("../colours.js").CostScale} scale
  * @property {string} unknown what a hatched cell means
  * @property {string} [bad] what a crossed magenta cell means, where there are any
- * @property {(grid: Grid, spot: Spot) => string} say
+ * @property {(grid: Grid, spot: Spot) => string} readout
  * @property {(grid: Grid, spot: Spot) => void} [pick]
  * @property {string} [keys]
  * @property {boolean} [square] as wide as high, for matrices
@@ -57,8 +57,8 @@ export function createCellHeatmap({ scale, unknown, bad, square = false, ...opti
       moved: (grid, spot, key) => movedSpot(spot, key, grid),
       has: ({ rows, columns }, { row, column }) => row < rows.length && column < columns.length,
       boxOf: (grid, spot, size) => boxOf(spot, grid, areaOf(grid, size)),
-      rows: (grid) => gridRows(grid, options.say, { unknown, bad }),
-      summary: (grid) => gridSummary(grid, options.say, { unknown, bad }),
+      rows: (grid) => gridRows(grid, options.readout, { unknown, bad }),
+      summary: (grid) => gridSummary(grid, options.readout, { unknown, bad }),
       legend: { height: LEGEND_HEIGHT, paint: (pen, palette) => paintScale(pen, scale, unknown, bad, palette) },
     },
     scaleLegend(scale, unknown, bad),
@@ -80,67 +80,60 @@ export function across(width) {
   return { left, width: width - left - RIGHT };
 }
 
-/** @param {import("../theme.js").Scale} scale @param {string} unknown @param {string} [bad] */
+/** @param {import("../colours.js").CostScale} scale @param {string} unknown @param {string} [bad] */
 function scaleLegend(scale, unknown, bad) {
-  const ticks = scale.ticks.map((value) => {
-    const tick = el("span", {}, scale.text(value));
-    tick.style.left = `${share(value, scale) * 100}%`;
-    return tick;
-  });
-  const bar = el("div", { class: "legend-scale is-cost" }, el("div", { class: "legend-bar is-cost" }), el("div", { class: "legend-ticks" }, ...ticks));
-  const item = (/** @type {string} */ look, /** @type {string} */ text) => el("span", { class: "legend-item" }, el("span", { class: "swatch", "data-look": look, "aria-hidden": "true" }), text);
-  return el("div", { class: "legend", role: "note", "aria-label": "Legend" }, bar, item("unknown", unknown), bad ? item("bad", bad) : null);
+  return el("div", { class: "legend", role: "note", "aria-label": "Legend" }, costBar(scale), areaItem("unknown", unknown), bad ? areaItem("bad", bad) : null);
 }
 
 // A grid of cells as rows: for a file every cell, for people what fits a table.
 
 /** @typedef {import("./cell_grid.js").Cell} Cell */
-/** @typedef {{unknown: string, bad?: string}} Words what a hatched cell means, and a crossed one */
-/** @typedef {(grid: Grid, spot: Spot) => string} Say */
+/** @typedef {{unknown: string, bad?: string}} StateLabels what a hatched cell means, and a crossed one */
+/** @typedef {(grid: Grid, spot: Spot) => string} Readout */
 
-/** Cells of which something can be said. @param {Grid} grid @returns {Generator<Spot & {cell: Cell}>} */
+/** Cells that are not blank. @param {Grid} grid @returns {Generator<Spot & {cell: Cell}>} */
 function* spotsOf({ rows, columns, cell }) {
   for (let row = 0; row < rows.length; row += 1) {
     for (let column = 0; column < columns.length; column += 1) {
-      const found = cell(row, column);
-      if (found !== "blank") yield { row, column, cell: found };
+      const value = cell(row, column);
+      if (value !== "blank") yield { row, column, cell: value };
     }
   }
 }
 
-/** @param {Cell} cell @param {Words} words */
+/** @param {Cell} cell @param {StateLabels} labels */
 const stateOf = (cell, { unknown, bad = "failed" }) => (cell === "bad" ? bad : cell === null ? unknown : "value");
 
-/** @param {Grid} grid @param {Say} say @param {Words} words @returns {import("../saving/files.js").Rows} */
-export function gridRows(grid, say, words) {
+/** @param {Grid} grid @param {Readout} readout @param {StateLabels} labels @returns {import("../saving/files.js").Rows} */
+export function gridRows(grid, readout, labels) {
   const rows = Array.from(spotsOf(grid), (spot) => [
-    grid.rows[spot.row], grid.columns[spot.column].replaceAll(",", ""), typeof spot.cell === "number" ? spot.cell : null, stateOf(spot.cell, words), say(grid, spot),
+    grid.rows[spot.row], grid.columns[spot.column].replaceAll(",", ""), typeof spot.cell === "number" ? spot.cell : null, stateOf(spot.cell, labels), readout(grid, spot),
   ]);
-  return { columns: ["row", "column", "value", "state", "in_words"], textColumns: ["row", "column", "state", "in_words"], rows };
+  return { columns: ["row", "column", "value", "state", "in_words"], rows };
 }
 
-/** Every cell where they are few, else the worst of each row. @param {Grid} grid @param {Say} say @param {Words} words @returns {import("../saving/rows.js").Summary} */
-export function gridSummary(grid, say, words) {
+/** Every cell where they are few, else the worst of each row. @param {Grid} grid @param {Readout} readout @param {StateLabels} labels @returns {import("../saving/rows.js").Summary} */
+export function gridSummary(grid, readout, labels) {
   const spots = [...spotsOf(grid)];
   if (spots.length <= MOST_ROWS) {
-    const rows = spots.map((spot) => [grid.rows[spot.row], grid.columns[spot.column], say(grid, spot), stateOf(spot.cell, words)]);
-    return { columns: ["Row", "Column", "In words", "State"], rows, note: "" };
+    const rows = spots.map((spot) => [grid.rows[spot.row], grid.columns[spot.column], readout(grid, spot), stateOf(spot.cell, labels)]);
+    return { columns: ["Row", "Column", "Value", "State"], rows, note: "" };
   }
   const worst = worstOfRows(spots);
-  const rows = worst.slice(0, MOST_ROWS).map(({ spot, missing }) => [grid.rows[spot.row], grid.columns[spot.column], say(grid, spot), missing ? plural(missing, "cell") : "none"]);
+  const rows = worst.slice(0, MOST_ROWS).map(({ spot, missing }) => [grid.rows[spot.row], grid.columns[spot.column], readout(grid, spot), missing ? plural(missing, "cell") : "none"]);
   const note = worst.length > MOST_ROWS ? `${MOST_ROWS} of ${plural(worst.length, "row")}; the CSV file has every cell.` : "The CSV file has every cell.";
-  return { columns: ["Row", "Worst at", "In words", capital(words.unknown)], rows, note };
+  return { columns: ["Row", "Worst at", "Value", capital(labels.unknown)], rows, note };
 }
 
 /** @param {readonly (Spot & {cell: Cell})[]} spots @returns {{spot: Spot & {cell: Cell}, missing: number}[]} */
 function worstOfRows(spots) {
   /** @type {Map<number, {spot: Spot & {cell: Cell}, missing: number}>} */
-  const found = new Map();
+  const byRow = new Map();
   for (const spot of spots) {
-    const row = found.get(spot.row) ?? { spot, missing: 0 };
+    const row = byRow.get(spot.row) ?? { spot, missing: 0 };
     if (spot.cell === null) row.missing += 1;
     if (worse(row.spot.cell, spot.cell) !== row.spot.cell) row.spot = spot;
-    found.set(spot.row, row);
+    byRow.set(spot.row, row);
   }
-  return [...found.values()];
+  return [...byRow.values()];
 }

@@ -1,14 +1,16 @@
 // Paints grids of cells and their legends on a canvas: colours for numbers, patterns for unknown and failed.
 
 import { shorten } from "../../format/numbers.js";
+import { colourAt, costShare } from "../colours.js";
 import { FONT } from "../drawing.js";
-import { colourAt, share } from "../theme.js";
+import { labelledRows } from "../frame.js";
+import { STATE } from "../statistics.js";
 import { pooled } from "./cell_grid.js";
-import { labelledRows } from "./state_geometry.js";
+import { paintState } from "./patterns.js";
 
 /** @typedef {import("./cell_grid.js").Grid} Grid */
 /** @typedef {import("./cell_grid.js").Area} Area */
-/** @typedef {import("../theme.js").Scale} Scale */
+/** @typedef {import("../colours.js").CostScale} Scale */
 /** @typedef {import("../theme.js").Palette} Palette */
 
 /** Pixels between two row labels, and for a column label. */
@@ -32,9 +34,8 @@ export function paintCells(pen, grid, area, scale, palette) {
     if (cell === "blank") continue;
     const [row, column] = [Math.floor(at / columns), at % columns];
     const box = { left: x(column), top: y(row), width: x(column + 1) - x(column) - gapAcross, height: y(row + 1) - y(row) - gap };
-    if (typeof cell === "number") solid(pen, box, `rgb(${colourAt(palette.headroom, share(cell, scale)).join(" ")})`);
-    else if (cell === "bad") failed(pen, box, palette);
-    else hatched(pen, box, palette.hatch);
+    if (typeof cell === "number") solid(pen, box, colourAt(palette.scales.cost, costShare(cell, scale)));
+    else paintState(pen, box, cell === "bad" ? STATE.nan : STATE.notObserved, palette);
   }
 }
 
@@ -42,36 +43,6 @@ export function paintCells(pen, grid, area, scale, palette) {
 function solid(pen, { left, top, width, height }, colour) {
   pen.fillStyle = colour;
   pen.fillRect(left, top, width, height);
-}
-
-/** @param {CanvasRenderingContext2D} pen @param {Area} box @param {Palette} palette */
-function failed(pen, box, { nonfinite, nonfiniteInk }) {
-  solid(pen, box, nonfinite);
-  lines(pen, box, nonfiniteInk, 5, true);
-}
-
-/** @param {CanvasRenderingContext2D} pen @param {Area} box @param {string} colour */
-export const hatched = (pen, box, colour) => lines(pen, box, colour, 5, false);
-
-/** @param {CanvasRenderingContext2D} pen @param {Area} box @param {string} colour @param {number} spacing @param {boolean} crossed */
-function lines(pen, { left, top, width, height }, colour, spacing, crossed) {
-  pen.save();
-  pen.beginPath();
-  pen.rect(left, top, width, height);
-  pen.clip();
-  pen.strokeStyle = colour;
-  pen.lineWidth = 1;
-  pen.beginPath();
-  const first = Math.floor((left - height) / spacing) * spacing; // one lattice for all cells, whatever their size
-  for (let at = first; at < left + width + height; at += spacing) {
-    pen.moveTo(at, top + height);
-    pen.lineTo(at + height, top);
-    if (!crossed) continue;
-    pen.moveTo(at, top);
-    pen.lineTo(at + height, top + height);
-  }
-  pen.stroke();
-  pen.restore();
 }
 
 /** Dotted, so that the cells are seen through. @param {CanvasRenderingContext2D} pen @param {readonly number[]} shares of the width @param {Area} area @param {Palette} palette */
@@ -132,36 +103,35 @@ const SWATCH = 20;
 const PARTS = 60;
 const LEGEND_LETTER = 6;
 
-/** Swatches with their words in a row. @param {CanvasRenderingContext2D} pen @param {number} left @param {Record<string, (box: Area) => void>} items by word @param {Palette} palette */
+/** Swatches with their texts in a row. @param {CanvasRenderingContext2D} pen @param {number} left @param {Record<string, (box: Area) => void>} items by text @param {Palette} palette */
 export function paintItems(pen, left, items, palette) {
   let x = left;
-  for (const [word, paint] of Object.entries(items)) {
+  for (const [text, paint] of Object.entries(items)) {
     paint({ left: x, top: 10, width: SWATCH, height: 12 });
     pen.font = `11px ${FONT}`;
     pen.fillStyle = palette.muted;
     pen.textAlign = "left";
     pen.textBaseline = "middle";
-    pen.fillText(word, x + SWATCH + 6, 16);
-    x += SWATCH + 24 + word.length * LEGEND_LETTER;
+    pen.fillText(text, x + SWATCH + 6, 16);
+    x += SWATCH + 24 + text.length * LEGEND_LETTER;
   }
 }
 
 /**
- * @param {CanvasRenderingContext2D} pen @param {import("../theme.js").Scale} scale @param {string} unknown @param {string | undefined} bad
+ * @param {CanvasRenderingContext2D} pen @param {import("../colours.js").CostScale} scale @param {string} unknown @param {string | undefined} bad
  * @param {Palette} palette
  */
 export function paintScale(pen, scale, unknown, bad, palette) {
   for (let i = 0; i < PARTS; i += 1) {
-    pen.fillStyle = `rgb(${colourAt(palette.headroom, i / (PARTS - 1)).join(" ")})`;
+    pen.fillStyle = colourAt(palette.scales.cost, i / (PARTS - 1));
     pen.fillRect(SCALE.left + (i * SCALE.width) / PARTS, 6, SCALE.width / PARTS, BAR);
   }
   pen.font = `10px ${FONT}`;
   pen.fillStyle = palette.muted;
   pen.textAlign = "center";
   pen.textBaseline = "middle";
-  for (const value of scale.ticks) pen.fillText(scale.text(value), SCALE.left + share(value, scale) * SCALE.width, 24);
-  const failed = { rows: [""], columns: [""], cell: () => /** @type {const} */ ("bad") };
-  const items = { [unknown]: (/** @type {Area} */ box) => hatched(pen, box, palette.hatch) };
-  if (bad) items[bad] = (box) => paintCells(pen, failed, box, scale, palette);
+  for (const value of scale.ticks) pen.fillText(scale.text(value), SCALE.left + costShare(value, scale) * SCALE.width, 24);
+  const items = { [unknown]: (/** @type {Area} */ box) => paintState(pen, box, STATE.notObserved, palette) };
+  if (bad) items[bad] = (box) => paintState(pen, box, STATE.nan, palette);
   paintItems(pen, SCALE.left + SCALE.width + 56, items, palette);
 }

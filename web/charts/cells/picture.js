@@ -1,17 +1,17 @@
-// A picture on a canvas in a panel, with pointer and keys, and as a PNG or SVG file.
+// A picture on a canvas in a panel, with pointer and keys, and as a PNG file.
 
 import { el, watchWidth } from "../../format/dom.js";
 import { clip, steps } from "../../format/numbers.js";
 import { FONT } from "../drawing.js";
-import { createFigureMenu, createFigureTable } from "../saving/figure_menu.js";
+import { createFigurePanel } from "../saving/figure_menu.js";
 import { fileName } from "../saving/files.js";
 import { LEAST_WIDTH } from "../saving/lane_files.js";
-import { SvgPen, svgDocument } from "../saving/svg_pen.js";
 import { onTheme, palette } from "../theme.js";
+import { canvasOf, penOf, pixelRatio } from "./patterns.js";
 
 /** @typedef {import("./cell_grid.js").Area} Area */
 /** @typedef {{width: number, height: number}} Size */
-/** @typedef {{text: string, file: string}} Whose run and range, in words and in a file's name */
+/** @typedef {{text: string, file: string}} Whose run and range, as text and in a file's name */
 /**
  * What one kind of picture knows. M: what is drawn; S: a place in it.
  * @template M, S
@@ -24,7 +24,7 @@ import { onTheme, palette } from "../theme.js";
  * @property {(model: M, spot: S | null, key: string) => S | null} moved by an arrow key; null for any other
  * @property {(model: M, spot: S) => boolean} has whether the place is still there in new data
  * @property {(model: M, spot: S, size: Size) => Area} boxOf
- * @property {(model: M, spot: S) => string} say
+ * @property {(model: M, spot: S) => string} readout
  * @property {(model: M, spot: S) => void} [pick] by a click or Enter
  * @property {string} [keys] what arrows and Enter do, for who cannot see the picture
  * @property {(model: M) => import("../saving/files.js").Rows} rows every value, for a file
@@ -40,9 +40,6 @@ export function pictureOf(run, range) {
   return { text, file: fileName("run", run.id, ...(range ? ["steps", range.start, range.stop - 1] : [])) };
 }
 
-/** Sharp on dense screens, bounded on very dense ones. */
-const pixelRatio = () => Math.max(1, Math.min(2, window.devicePixelRatio || 1));
-
 /**
  * @template M, S
  * @param {PictureSpec<M, S>} spec @param {...import("../../format/dom.js").Child} foot under the picture, such as a legend
@@ -51,23 +48,19 @@ export function createPicture(spec, ...foot) {
   const canvas = el("canvas", { "aria-hidden": "true" });
   const mark = el("div", { class: "picture-mark", hidden: true });
   const frame = el("div", { class: "picture", "data-testid": `picture-${spec.name}`, tabindex: 0, role: "group" }, canvas, mark);
-  const readout = el("output", { class: "lane-readout" });
-  const note = el("span", { class: "lane-note" });
-  const heading = el("h2", {}, spec.title);
-  const table = createFigureTable(() => spec.title, () => (model === null ? null : spec.summary(model)));
-  const menu = createFigureMenu(
+  const panel = createFigurePanel(
+    spec.title,
     {
       fileName: () => fileName(of.file, spec.name),
-      picture: (format) => pictureFile(format, spec, model, frame.clientWidth, [of.text, note.textContent].filter(Boolean).join(" · ")),
+      picture: () => pictureFile(spec, model, frame.clientWidth, [of.text, panel.note.textContent].filter(Boolean).join(" · ")),
       rows: () => (model === null ? null : spec.rows(model)),
       files: () => [],
       noFiles: NO_FILES,
     },
-    table,
-    heading,
+    () => (model === null ? null : spec.summary(model)),
   );
-  const element = el("section", { class: "panel lane" }, el("header", {}, heading, note, readout, menu.element), frame, ...foot, table.element);
-  const stops = [onTheme(paint), watchWidth(frame, paint), menu.destroy];
+  panel.fill(frame, ...foot);
+  const stops = [onTheme(paint), watchWidth(frame, paint), panel.destroy];
   /** @type {Whose} */
   let of = { text: "", file: "" };
   /** @type {M | null} */
@@ -85,8 +78,7 @@ export function createPicture(spec, ...foot) {
     canvas.width = Math.round(size.width * ratio);
     canvas.height = Math.round(size.height * ratio);
     canvas.style.height = `${size.height}px`;
-    const pen = canvas.getContext("2d");
-    if (!pen) throw new Error("this browser gives no 2-D canvas");
+    const pen = penOf(canvas);
     pen.scale(ratio, ratio);
     spec.paint(pen, model, size, palette());
     frame.dataset.ready = String(Number(frame.dataset.ready ?? 0) + 1);
@@ -97,7 +89,7 @@ export function createPicture(spec, ...foot) {
   function point(next) {
     spot = next;
     mark.hidden = next === null;
-    readout.textContent = next === null || model === null ? "" : spec.say(model, next);
+    panel.readout.textContent = next === null || model === null ? "" : spec.readout(model, next);
     if (next === null || model === null) return;
     const box = spec.boxOf(model, next, size);
     mark.style.transform = `translate(${box.left}px, ${box.top}px)`;
@@ -146,16 +138,15 @@ export function createPicture(spec, ...foot) {
   if (spec.pick) frame.classList.add("is-picked");
 
   return {
-    element,
+    element: panel.element,
     /** @param {M} next @param {string} summary one line for who cannot see it @param {string} [text] beside the title @param {Whose} [whose] */
     update(next, summary, text = "", whose = of) {
       model = next;
       of = whose;
       if (spot !== null && !spec.has(next, spot)) spot = null; // else a reader goes on reading where they are
-      note.textContent = text;
+      panel.note.textContent = text;
       frame.setAttribute("aria-label", `${spec.title}. ${summary} ${spec.keys ?? "Arrow keys read out the values."}`);
-      menu.update(true);
-      table.update();
+      panel.update(true);
       paint();
     },
     paint,
@@ -174,21 +165,18 @@ export function createPicture(spec, ...foot) {
 const HEAD = 48;
 const LETTERS = 1 / 6;
 const SHARP = 2;
-/** With more parts than this a vector picture is slower to open than it is worth: its cells are then pixels. */
-const MOST_PARTS = 30_000;
 
 /**
  * @template M
- * @param {"png" | "svg"} format @param {Painter<M>} spec @param {M | null} model @param {number} shownWidth @param {string} about
+ * @param {Painter<M>} spec @param {M | null} model @param {number} shownWidth @param {string} about
  * @returns {Promise<Blob>}
  */
-async function pictureFile(format, spec, model, shownWidth, about) {
+async function pictureFile(spec, model, shownWidth, about) {
   if (model === null) throw new Error("nothing is drawn yet");
   const width = Math.max(LEAST_WIDTH, shownWidth);
   const size = { width, height: spec.height(model, width) };
   const whole = { width, height: HEAD + size.height + spec.legend.height };
-  const paint = (/** @type {any} */ pen) => paintAll(pen, spec, model, size, whole, about, palette());
-  return format === "png" ? pngOf(canvasOf(whole, paint)) : svgOf(whole, paint, spec.title, about);
+  return pngOf(pictureOn(whole, (pen) => paintAll(pen, spec, model, size, whole, about, palette())));
 }
 
 /**
@@ -219,12 +207,8 @@ function paintHead(pen, title, about, width, colours) {
 }
 
 /** @param {Size} whole @param {(pen: CanvasRenderingContext2D) => void} paint */
-function canvasOf(whole, paint) {
-  const canvas = document.createElement("canvas");
-  canvas.width = whole.width * SHARP;
-  canvas.height = whole.height * SHARP;
-  const pen = canvas.getContext("2d");
-  if (!pen) throw new Error("this browser gives no 2-D canvas");
+function pictureOn({ width, height }, paint) {
+  const { canvas, pen } = canvasOf(width * SHARP, height * SHARP);
   pen.scale(SHARP, SHARP);
   paint(pen);
   return canvas;
@@ -232,15 +216,3 @@ function canvasOf(whole, paint) {
 
 /** @param {HTMLCanvasElement} canvas @returns {Promise<Blob>} */
 const pngOf = (canvas) => new Promise((done, failed) => canvas.toBlob((blob) => (blob ? done(blob) : failed(new Error("the picture is too large for this browser"))), "image/png"));
-
-/** @param {Size} whole @param {(pen: any) => void} paint @param {string} title @param {string} about */
-function svgOf(whole, paint, title, about) {
-  const pen = new SvgPen();
-  paint(pen);
-  const isLarge = pen.parts.length > MOST_PARTS;
-  const text = isLarge ? svgDocument(whole.width, whole.height, title, about, embedded(whole, paint)) : pen.document(whole.width, whole.height, title, about);
-  return new Blob([text], { type: "image/svg+xml" });
-}
-
-/** @param {Size} whole @param {(pen: any) => void} paint */
-const embedded = (whole, paint) => `<image width="${whole.width}" height="${whole.height}" href="${canvasOf(whole, paint).toDataURL()}"/>`;

@@ -3,29 +3,33 @@
 import * as api from "../../api/client.js";
 import { ApiError } from "../../api/fetch.js";
 import { el, replace } from "../../format/dom.js";
-import { STEPS } from "../axis.js";
-import { paintHeat } from "../cells/state_canvas.js";
-import { frameOf, pixelOf } from "../frame.js";
-import { cellsBox } from "../heatmap.js";
+import { paintHeatmap } from "../cells/heatmap_canvas.js";
+import { STEPS, frameOf, isNarrow, pixelOf } from "../frame.js";
 import { draw, load as library, purge } from "../plotly.js";
-import { createFigureMenu, createFigureTable } from "../saving/figure_menu.js";
-import { laneFigure, titleOf } from "../saving/lane_files.js";
+import { createFigurePanel } from "../saving/figure_menu.js";
+import { laneFigure } from "../saving/lane_files.js";
 import { summaryOf } from "../saving/rows.js";
 import { palette } from "../theme.js";
-import { watchPointer } from "./lane_pointer.js";
+import { isOn, watchPointer } from "./lane_pointer.js";
 import { describe } from "./lane_specs.js";
 
 /** @typedef {import("./lane_pointer.js").Spot} Spot */
+/** @typedef {{isLog?: boolean, isSmooth?: boolean}} LaneStyle */
 /** @typedef {{run: import("../../types.js").Run, state: import("../../types.js").ViewState, range: import("../../types.js").StepRange}} View */
 /**
  * @typedef {object} LaneOptions
  * @property {(view: View) => api.Query} [query] what to ask for besides range and size
  * @property {number} [maxHeight] pixels of plot at most; also bounds the rows asked for
  * @property {number} [left] pixels of left margin, for a figure that is alone on its page
+ * @property {(rows: number) => number} [height] pixels of plot, in place of the kind's own
+ * @property {boolean} [isCompact] without an axis of steps and without a border: the group has one axis for all, and the title stands beside the plot
+ * @property {boolean} [isTitleAbove] of a compact lane whose names need all the room beside the plot
+ * @property {(heading: HTMLElement) => {element: HTMLElement, destroy: () => void}} [menu] how it is shown, beside the menu that saves it
+ * @property {() => LaneStyle} [style] how lines are drawn
  * @property {(view: View) => string} [title]
  * @property {(model: any) => void} [onModel] after new data
  * @property {() => void} [onFailed] after a failure, which leaves nothing to show
- * @property {(view: View, columns: number, signal: AbortSignal) => Promise<import("../../types.js").FigureAnswer>} [load] of what is no figure of the server's
+ * @property {(view: View, columns: number, signal: AbortSignal) => Promise<any>} [load] the model, where that is not one figure of the server's
  */
 /**
  * @typedef {object} LaneHandlers
@@ -39,7 +43,7 @@ import { describe } from "./lane_specs.js";
 /** The server sends no more. */
 const MOST_COLUMNS = 2000;
 const MOST_ROWS = 1000;
-/** A row thinner than this could not be told from its neighbour. Pixels. */
+/** A row thinner than this could not be distinguished from its neighbour. Pixels. */
 const LEAST_ROW = 2;
 
 export class Lane {
@@ -59,15 +63,25 @@ export class Lane {
     this.gone = false;
     /** A drawing came while the reader was dragging. */
     this.postponed = false;
-    this.heading = el("h2", {}, this.spec.title);
-    this.note = el("span", { class: "lane-note" });
-    this.readout = el("output", { class: "lane-readout" });
     this.plot = el("div", { class: "plot", "data-testid": `figure-${this.spec.name}`, tabindex: 0, role: "group", "aria-label": this.spec.title });
     this.cursor = el("div", { class: "lane-cursor", hidden: true });
-    this.table = createFigureTable(() => titleOf(this), () => this.model && summaryOf(this.model, this.spec.name, this.axis(), this.view?.run.series));
-    this.menu = createFigureMenu(laneFigure(this), this.table, this.heading);
+    this.panel = createFigurePanel(this.spec.title, laneFigure(this), () => this.model && summaryOf(this.model, this.spec.name, this.axis(), this.view?.run.series));
+    const { element, heading, note, readout } = this.panel;
+    this.element = element;
+    this.heading = heading;
+    this.note = note;
+    this.readout = readout;
+    this.menu = options.menu?.(this.heading) ?? null;
+    if (this.menu) this.panel.header.append(this.menu.element);
+    element.classList.toggle("is-compact", Boolean(options.isCompact));
+    element.classList.toggle("is-title-above", Boolean(options.isTitleAbove));
     this.hairlines = createHairlines();
-    this.cells = createLaneCells();
+    /** The steps of the incident, under the lines and beside the cells. */
+    this.shade = el("div", { class: "lane-incident", "data-cells": Boolean(spec.cells), "aria-hidden": "true", hidden: true });
+    /** @type {import("../../types.js").StepRange | null} */
+    this.incident = null;
+    /** The cells of a heatmap, under what Plotly draws of it. */
+    this.cells = el("canvas", { class: "lane-cells", "aria-hidden": "true", hidden: true });
     /** Of the plot with its margins, in pixels, when it was last looked at: looking makes the browser lay out the page. */
     this.width = 0;
     /** Where the marks above the lanes stand. @type {readonly number[]} */
@@ -81,30 +95,26 @@ export class Lane {
       reset: handlers.reset,
       released: () => this.postponed && void this.render(),
     });
-    this.wrap = el("div", { class: "plot-wrap" }, this.cells.element, this.plot, this.pointer.element, this.hairlines.element, this.cursor);
+    this.wrap = el("div", { class: "plot-wrap" }, this.shade, this.cells, this.plot, this.pointer.element, this.hairlines.element, this.cursor);
     this.plot.style.height = `${this.frameFor(this.plotHeight(1), { start: 0, stop: 1 }).height}px`;
     this.message = el("p", { class: "lane-message", hidden: true });
-    this.element = el("section", { class: "panel lane" }, this.head(), this.wrap, this.message, this.spec.legend?.(), this.table.element);
-    library().catch(() => {}); // it takes a quarter of a second to run, so the sooner it is there; `update` says what fails
+    this.panel.fill(this.wrap, this.message, this.spec.legend?.());
+    library().catch(() => {}); // it takes a quarter of a second to run, so the sooner it is there; `update` reports what fails
   }
 
-  head() {
-    return el("header", {}, this.heading, this.note, this.readout, this.menu.element);
-  }
-
-  /** What the places along it are. @returns {import("../axis.js").FigureAxis} */
+  /** What the places along it are. @returns {import("../frame.js").FigureAxis} */
   axis() {
     return STEPS;
   }
 
   /** @param {number} rows */
   plotHeight(rows) {
-    return Math.min(this.spec.plotHeight(rows), this.options.maxHeight ?? Infinity);
+    return this.options.height?.(rows) ?? Math.min(this.spec.plotHeight(rows), this.options.maxHeight ?? Infinity);
   }
 
   /** @param {number} plotHeight @param {import("../../types.js").StepRange} range */
   frameFor(plotHeight, range) {
-    return frameOf(this.width, plotHeight, range, this.options.left);
+    return frameOf(this.width, plotHeight, range, this.options.left, this.options.isCompact);
   }
 
   surface() {
@@ -137,15 +147,17 @@ export class Lane {
       const asked = load ? load(view, query.columns, signal) : api.figure(String(view.run.id), this.spec.name, query, signal);
       const [answer] = await Promise.all([asked, library()]);
       signal.throwIfAborted(); // the library may come after the answer, and the reader have gone on
-      this.model = this.spec.read(answer);
+      this.model = load ? answer : this.spec.read?.(answer);
       this.view = view;
-      this.note.textContent = [answer.meta.note, damageNote(answer.meta)].filter(Boolean).join("; ");
+      const damage = damageNote(this.model.meta);
+      this.note.textContent = [this.model.meta.note, damage].filter(Boolean).join("; ");
+      this.note.toggleAttribute("data-damaged", damage !== "");
       this.options.onModel?.(this.model);
       await this.redraw();
     } catch (error) {
       if (signal.aborted || isPageWide(error)) throw error;
       this.drop();
-      this.say(error instanceof Error ? error.message : String(error));
+      this.showMessage(error instanceof Error ? error.message : String(error));
     }
   }
 
@@ -157,8 +169,7 @@ export class Lane {
     this.cursor.hidden = true;
     this.readout.textContent = "";
     this.note.textContent = "";
-    this.menu.update(false);
-    this.table.update();
+    this.panel.update(false);
     this.options.onFailed?.();
   }
 
@@ -173,14 +184,24 @@ export class Lane {
     this.postponed = this.pointer.isDown();
     if (!this.model || !this.view || this.gone || this.postponed) return;
     const empty = this.spec.isEmpty(this.model);
-    this.say(empty ? this.spec.empty : "");
+    this.showMessage(empty ? this.spec.empty : "");
     this.heading.textContent = this.options.title?.(this.view) ?? this.spec.title;
     const range = this.zoomed ?? this.spec.axis?.(this.model) ?? this.view.range;
     this.plot.setAttribute("aria-label", this.label(range));
-    this.menu.update(!empty);
-    this.table.update();
+    this.panel.update(!empty);
     if (empty) this.clear();
-    else await this.drawPlot(range);
+    else {
+      const colours = palette();
+      this.frame = this.frameFor(this.plotHeight(this.rows().length), range);
+      if (this.options.isCompact) this.placeTitle(this.frame);
+      this.plot.style.height = `${this.frame.height}px`;
+      const cells = this.spec.cells && { ...this.model, ...this.spec.cells(this.model, colours) };
+      if (cells) paintHeatmap(this.cells, cells, this.frame, colours);
+      Object.assign(this.plot, { cells }); // beside Plotly's `data`: what is drawn, for scripts that inspect a page
+      await draw(this.plot, this.spec.draw(this.model, this.frame, colours, this.options.style?.()));
+      this.mark(this.marks);
+      this.shadeSteps(this.incident);
+    }
     this.version += 1;
     this.plot.dataset.ready = String(this.version);
   }
@@ -190,21 +211,10 @@ export class Lane {
     return describe(this.spec, this.model, range);
   }
 
-  /** @param {import("../../types.js").StepRange} range */
-  async drawPlot(range) {
-    const colours = palette();
-    this.frame = this.frameFor(this.plotHeight(this.rows().length), range);
-    this.plot.style.height = `${this.frame.height}px`;
-    const cells = this.spec.cells?.(this.model, colours);
-    if (cells) this.cells.draw(cells, this.frame, colours);
-    Object.assign(this.plot, { cells }); // beside Plotly's `data`: what is drawn, for who looks at a page with scripts
-    await draw(this.plot, this.spec.draw(this.model, this.frame, colours));
-    this.mark(this.marks);
-  }
-
   /** Of the cells, which may be many MiB. */
   clear() {
-    this.cells.clear();
+    this.cells.hidden = true;
+    this.cells.width = this.cells.height = 0;
     Object.assign(this.plot, { cells: undefined });
   }
 
@@ -217,6 +227,25 @@ export class Lane {
     this.hairlines.draw(inside.map((place) => pixelOf(place, frame)), frame.margin.t + frame.band + frame.plotHeight);
   }
 
+  /** Shade these steps: of the incident that the page is about. @param {import("../../types.js").StepRange | null} range */
+  shadeSteps(range) {
+    this.incident = range;
+    const { frame } = this;
+    this.shade.hidden = !frame || !range || range.start >= frame.range.stop || range.stop <= frame.range.start;
+    if (!frame || !range || this.shade.hidden) return;
+    const from = pixelOf(Math.max(range.start, frame.range.start) - 0.5, frame);
+    const to = pixelOf(Math.min(range.stop, frame.range.stop) - 0.5, frame);
+    const height = this.spec.cells ? frame.band : frame.band + frame.plotHeight;
+    Object.assign(this.shade.style, { left: `${Math.round(from)}px`, width: `${Math.max(1, Math.round(to - from))}px`, top: `${frame.margin.t}px`, height: `${height}px` });
+    this.shade.toggleAttribute("data-begins", range.start >= frame.range.start);
+  }
+
+  /** Beside the plot where there is room, else above it. @param {import("../frame.js").Frame} frame */
+  placeTitle({ margin }) {
+    this.element.style.setProperty("--gutter", `${margin.l}px`);
+    this.element.toggleAttribute("data-narrow", isNarrow(this.width));
+  }
+
   /** Show a part of the figure's own axis; null shows all. @param {import("../../types.js").StepRange | null} range */
   zoom(range) {
     this.zoomed = range;
@@ -224,16 +253,21 @@ export class Lane {
   }
 
   /** Text in place of the plot, or the plot. @param {string} text */
-  say(text) {
+  showMessage(text) {
     this.message.textContent = text;
     this.message.hidden = !text;
     this.wrap.classList.toggle("without-plot", Boolean(text));
   }
 
+  /** Whether a place is among those drawn now. @param {{step: number}} spot */
+  shows(spot) {
+    return this.frame !== null && isOn(spot, this.frame);
+  }
+
   /** The line through a step and its values, or nothing. @param {number | null} step @param {number | null} row */
   show(step, row) {
     if (!this.frame || !this.model) return;
-    const hidden = step === null || step < this.frame.range.start || step >= this.frame.range.stop;
+    const hidden = step === null || !this.shows({ step });
     this.cursor.hidden = hidden;
     this.readout.textContent = hidden || this.spec.isEmpty(this.model) ? "" : this.spec.readout(this.model, step, row);
     if (hidden) return;
@@ -245,7 +279,8 @@ export class Lane {
   destroy() {
     this.gone = true;
     this.pointer.stop();
-    this.menu.destroy();
+    this.panel.destroy();
+    this.menu?.destroy();
     if (this.frame) purge(this.plot);
   }
 }
@@ -261,28 +296,6 @@ function damageNote({ damaged = [], damaged_tiles: tiles = 0 }) {
   const first = Math.min(...damaged.map((each) => each.first_step));
   const last = Math.max(...damaged.map((each) => each.last_step));
   return `${tiles === 1 ? "1 stored tile is" : `${tiles} stored tiles are`} damaged (steps ${first}-${last})`;
-}
-
-// The cells of a heatmap, under what Plotly draws of it.
-
-/** @typedef {import("../heatmap.js").HeatCells} HeatCells */
-
-function createLaneCells() {
-  const element = /** @type {HTMLCanvasElement} */ (el("canvas", { class: "lane-cells", "aria-hidden": "true", hidden: true }));
-  return {
-    element,
-    /** @param {HeatCells} cells @param {import("../frame.js").Frame} frame @param {import("../theme.js").Palette} palette */
-    draw(cells, frame, palette) {
-      element.hidden = false;
-      const { margin, band, plotWidth, plotHeight } = frame;
-      Object.assign(element.style, { left: `${margin.l}px`, top: `${margin.t + band}px`, width: `${plotWidth}px`, height: `${plotHeight}px` });
-      paintHeat(element, cells, cellsBox(cells, frame), plotWidth, palette);
-    },
-    clear() {
-      element.hidden = true;
-      element.width = element.height = 0;
-    },
-  };
 }
 
 // Thin dotted lines down through a plot, under the marks above it. They take no pointer, and leave the data to be seen.

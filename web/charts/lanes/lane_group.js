@@ -5,20 +5,26 @@ import { el, settledWidth, watchWidth } from "../../format/dom.js";
 import { count } from "../../format/numbers.js";
 import { stepAxis, timeAxis } from "../alerts/alert_marks.js";
 import { createAlertRow } from "../alerts/alert_row.js";
-import { clockAxis, clockTicks, isOverMidnight, labels } from "../axis.js";
-import { draggedRange } from "../frame.js";
+import { clockAxis, clockTicks, draggedRange, isOverMidnight, labels } from "../frame.js";
 import { onTheme } from "../theme.js";
 import { Lane } from "./lane.js";
 import { createNavigator } from "./lane_navigation.js";
+import { createStepAxis } from "./step_axis.js";
 
 /** @typedef {import("./lane_pointer.js").Spot} Spot */
 /** @typedef {import("./lane.js").View} View */
 /** @typedef {{spec: import("./lane_specs.js").LaneSpec, options?: import("./lane.js").LaneOptions}} LaneEntry */
 
 /**
- * @param {import("../../types.js").PageContext} ctx @param {LaneEntry[]} entries @param {() => void} refetch
+ * @typedef {object} GroupOptions
+ * @property {boolean} [hasStrip] the alerts, and one axis of steps for all lanes, are an element of their own, which the page places
+ * @property {(view: View) => import("../../types.js").StepRange | null} [incident] steps that are shaded on all lanes
  */
-export function createLaneGroup(ctx, entries, refetch) {
+
+/**
+ * @param {import("../../types.js").PageContext} ctx @param {LaneEntry[]} entries @param {() => void} refetch @param {GroupOptions} [options]
+ */
+export function createLaneGroup(ctx, entries, refetch, { hasStrip = false, incident = () => null } = {}) {
   const navigator = createNavigator(ctx);
   const handlers = {
     hover,
@@ -28,8 +34,10 @@ export function createLaneGroup(ctx, entries, refetch) {
     reset: () => ctx.setState({ start: null, stop: null }),
   };
   const lanes = entries.map(({ spec, options }) => new Lane(spec, options ?? {}, handlers));
-  const alerts = createAlertRow(ctx.params.id, { marked: (steps) => lanes.forEach((lane) => lane.mark(steps)), point });
-  const element = el("div", { class: "lanes" }, alerts.element, ...lanes.map((lane) => lane.element));
+  const alerts = createAlertRow(ctx.params.id, { marked: (steps) => lanes.forEach((lane) => lane.mark(steps)), point, keepsRoom: hasStrip });
+  const steps = hasStrip ? createStepAxis() : null;
+  const strip = el("div", { class: "lane-strip" }, alerts.element, ...(steps ? [steps.element] : []));
+  const element = el("div", { class: "lanes" }, !hasStrip && alerts.element, ...lanes.map((lane) => lane.element));
   const stops = [onTheme(redraw), settledWidth(element, resized, refetch)];
   /** What is pointed at stays so while new data moves it. @type {{source: Lane, spot: Spot} | null} */
   let pointed = null;
@@ -40,12 +48,14 @@ export function createLaneGroup(ctx, entries, refetch) {
     for (const lane of lanes) {
       lane.show(spot?.step ?? null, lane === source ? (spot?.row ?? null) : null);
     }
-    if (spot) source.readout.textContent = `step ${count(spot.step)} · ${source.readout.textContent}`;
+    steps?.show(spot?.step ?? null);
+    if (spot && source.shows(spot)) source.readout.textContent = `step ${count(spot.step)} · ${source.readout.textContent}`;
   }
 
   /** @param {number | null} step */
   function point(step) {
     for (const lane of lanes) lane.show(step, null);
+    steps?.show(step);
   }
 
   function redraw() {
@@ -60,6 +70,8 @@ export function createLaneGroup(ctx, entries, refetch) {
 
   return {
     element,
+    /** Only with `hasStrip`. */
+    strip,
     lanes,
     /** @param {any} model of one of the lanes @param {import("../heatmap.js").Cell} cell */
     pickCell(model, cell) {
@@ -70,9 +82,13 @@ export function createLaneGroup(ctx, entries, refetch) {
     /** @param {View} view @param {AbortSignal} signal */
     async update(view, signal) {
       const axis = (/** @type {number} */ width) => stepAxis(view.range, width, entries[0].options?.left);
+      steps?.update(view.range);
+      const shaded = incident(view);
+      for (const lane of lanes) lane.shadeSteps(shaded);
       const drawn = Promise.all(lanes.map((lane) => lane.update(view, signal)));
       await Promise.all([drawn, alerts.update(axis, drawn, signal)]);
-      if (pointed) hover(pointed.source, pointed.spot);
+      if (pointed && !pointed.source.shows(pointed.spot)) hover(pointed.source, null); // other steps are shown now
+      else if (pointed) hover(pointed.source, pointed.spot);
       alerts.show(axis); // a pointed-at step has moved with the lanes
     },
     destroy() {
@@ -103,7 +119,7 @@ export function createPlainLanes(ctx, entries, picked, refetch) {
   /** @param {Lane} source @param {Spot | null} spot */
   function hover(source, spot) {
     for (const lane of lanes) lane.show(spot?.step ?? null, lane === source ? (spot?.row ?? null) : null);
-    if (spot) source.readout.textContent = `step ${count(spot.step)} · ${source.readout.textContent}`;
+    if (spot && source.shows(spot)) source.readout.textContent = `step ${count(spot.step)} · ${source.readout.textContent}`;
   }
 
   function redraw() {
@@ -198,7 +214,7 @@ export function createTimeLanes(ctx, entries, samples, zoomed) {
     point(spot?.step ?? null);
     if (!spot) return;
     const step = stepAt(spot.step);
-    const when = source.axis().say(spot.step, 1);
+    const when = source.axis().text(spot.step, 1);
     source.readout.textContent = `${when}${step === null ? "" : `, step ${count(step)}`} · ${source.readout.textContent}`;
   }
 

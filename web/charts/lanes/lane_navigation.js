@@ -3,7 +3,7 @@
 import { locate } from "../../api/client.js";
 import { ApiError } from "../../api/fetch.js";
 import { onward, runPath } from "../../api/url_state.js";
-import { columnAt, columnSteps } from "../heatmap.js";
+import { closedWithout, columnAt, columnSteps } from "../heatmap.js";
 import { mergedSteps } from "../lines.js";
 import { HEADROOM } from "../statistics.js";
 
@@ -23,7 +23,7 @@ export function createNavigator(ctx) {
 
   /** The exact worst place of a rectangle, then its Step page. @param {StepRange} range @param {Query} asked what the figure was asked for @param {Query | null} tensors */
   async function openStep(range, asked, tensors) {
-    if (tensors === null) return ctx.say("This row stands for too many layers that do not follow each other: a name filter opens it up.");
+    if (tensors === null) return ctx.notify("This row stands for too many layers that do not follow each other: a name filter opens it up.");
     if (isMeasuredOtherwise(asked.statistic) && range.stop - range.start > 1) return ctx.setState(range);
     try {
       const { rank = "all", kind, q } = asked;
@@ -31,7 +31,7 @@ export function createNavigator(ctx) {
       ctx.navigate(runPath(run, "step", onward(ctx.state, { step: place.step, rank: place.rank, tensor: place.tensor })));
     } catch (error) {
       const nothing = error instanceof ApiError && error.code === "nothing_there";
-      ctx.say(nothing ? "Nothing was observed here." : String(error instanceof Error ? error.message : error));
+      ctx.notify(nothing ? "Nothing was observed here." : String(error instanceof Error ? error.message : error));
     }
     return undefined;
   }
@@ -57,20 +57,19 @@ export function createNavigator(ctx) {
     const rank = row.rank ?? "all";
     if (spot.shift) openStep(at, { ...asked, rank }, {});
     else if (isOfLayers(asked)) openStep(at, { ...asked, rank }, { tensor: asked.tensor });
-    else ctx.navigate(runPath(run, "layers", { rank, ...around(at, lane.model.dx) }));
+    else ctx.navigate(runPath(run, "layers", { rank, ...around(at, lane.model.dx, lane.view?.run.last_step ?? null) }));
   }
 
   /** @param {Lane} lane @param {HeatmapRow} row @param {Spot} spot */
   function pickTensorRow(lane, row, spot) {
     const asked = askedOf(lane);
-    if (spot.shift) openTensor(row, asked);
+    if (spot.shift) openTensor(row, asked, lane.model);
     else openStep(stepsAt(lane.model, spot.step), asked, tensorsOf(row));
   }
 
-  /** Beside the layers, on their page; a closed module is opened. @param {HeatmapRow} row @param {Query} asked @param {"" | "tensor,rank"} [axes] */
-  function openTensor(row, asked, axes = "") {
-    const { closed } = ctx.state;
-    if (row.module !== undefined) return ctx.setState({ closed: closed.filter((path) => path !== row.module) });
+  /** Beside the layers, on their page; a closed module is opened. @param {HeatmapRow} row @param {Query} asked @param {any} model @param {"" | "tensor,rank"} [axes] */
+  function openTensor(row, asked, model, axes = "") {
+    if (row.module !== undefined) return ctx.setState({ closed: closedWithout(ctx.state.closed, model, row.module) });
     const tensor = row.tensor ?? row.listed?.[0] ?? row.tensors?.[0] ?? null;
     return ctx.navigate(runPath(run, "layers", { ...shownState(ctx.state, asked), axes, tensor }));
   }
@@ -83,15 +82,15 @@ export function createNavigator(ctx) {
       /** @type {import("./lane_specs.js").RanksModel} */
       const model = lane.model;
       const layer = model.tensors[cell.column];
-      if (shift) openTensor(layer, askedOf(lane), "tensor,rank");
+      if (shift) openTensor(layer, askedOf(lane), model, "tensor,rank");
       else openStep(range, { ...askedOf(lane), rank: model.rows[cell.row].rank ?? "all" }, tensorsOf(layer));
     },
     /** @param {Lane} lane @param {number} row */
     pickLabel(lane, row) {
-      const found = lane.rows()[row];
+      const item = lane.rows()[row];
       const asked = askedOf(lane);
-      if (lane.spec.name === "layers") openTensor(found, asked);
-      else if ("rank" in found) ctx.navigate(runPath(run, "layers", { ...shownState(ctx.state, asked), rank: found.rank ?? "all" }));
+      if (lane.spec.name === "layers") openTensor(item, asked, lane.model);
+      else if ("rank" in item) ctx.navigate(runPath(run, "layers", { ...shownState(ctx.state, asked), rank: item.rank ?? "all" }));
     },
     /** @param {Lane} lane @param {import("../heatmap.js").Cell} cell */
     pickCell(lane, cell) {
@@ -144,8 +143,8 @@ function stepsAt(model, step) {
   return column === null ? { start: step, stop: step + 1 } : columnSteps(model, column);
 }
 
-/** @param {StepRange} at @param {number} stride @returns {StepRange} */
-function around({ start, stop }, stride) {
+/** No further than the run goes. @param {StepRange} at @param {number} stride @param {number | null} last step of the run @returns {StepRange} */
+export function around({ start, stop }, stride, last) {
   const room = Math.max(AROUND_STEPS, Math.ceil(stride * AROUND_COLUMNS));
-  return { start: Math.max(0, start - room), stop: stop + room };
+  return { start: Math.max(0, start - room), stop: Math.min(stop + room, last === null ? Infinity : last + 1) };
 }

@@ -70,9 +70,10 @@ export function watchPointer(plot, handlers) {
   /** @param {PointerEvent} event */
   function press(event) {
     if (event.button !== 0 || (pressed && !isMine(event))) return;
-    drag.end(); // of a press whose end was not told
+    drag.end(); // of a press whose end was not reported
     const mayDrag = event.pointerType !== "touch" && isInside(event); // a finger scrolls the page
     pressed = { pointer: event.pointerId, x: event.clientX, y: event.clientY, mayDrag, hasMoved: false };
+    if (mayDrag) plot.setPointerCapture(event.pointerId); // a lane is low: a drag may leave it at once
     second = event.timeStamp - pressedAt < DOUBLE_MS;
     pressedAt = event.timeStamp;
     clearTimeout(click);
@@ -97,7 +98,6 @@ export function watchPointer(plot, handlers) {
     const frame = handlers.surface()?.frame;
     if (!pressed?.mayDrag || !isMine(event) || !frame || (isStill(event, pressed) && !pressed.hasMoved)) return;
     pressed.hasMoved = true;
-    plot.setPointerCapture(event.pointerId); // it goes on beside the plot
     drag.move(pressed.x, event.clientX, frame);
   }
 
@@ -120,7 +120,7 @@ export function watchPointer(plot, handlers) {
 
   /** @param {PointerEvent} event */
   function move(event) {
-    if (pressed && isMine(event) && !(event.buttons & 1)) giveUp(); // it was released where nobody told of it, such as in a menu
+    if (pressed && isMine(event) && !(event.buttons & 1)) giveUp(); // it was released where no event reports it, such as in a menu
     dragTo(event);
     const at = spotOf(event);
     if (!pressed?.hasMoved) {
@@ -139,7 +139,7 @@ export function watchPointer(plot, handlers) {
     }
     const surface = handlers.surface();
     if (!surface || event.altKey || event.metaKey || event.ctrlKey) return;
-    if (event.key === "Enter" && spot) handlers.pick({ ...spot, shift: event.shiftKey });
+    if (event.key === "Enter" && spot && isOn(spot, surface.frame)) handlers.pick({ ...spot, shift: event.shiftKey });
     else if (event.key === "Escape") point(null);
     else if (event.key.startsWith("Arrow")) point(moved(spot, event.key, surface));
     else return;
@@ -165,6 +165,9 @@ export function watchPointer(plot, handlers) {
     },
   };
 }
+
+/** Whether a step that was pointed at is still among those shown. @param {Pick<Spot, "step">} spot @param {Pick<Frame, "range">} frame */
+export const isOn = ({ step }, { range }) => step >= range.start && step < range.stop;
 
 /** @param {PointerEvent} event @param {{x: number, y: number}} from */
 const isStill = ({ clientX, clientY }, { x, y }) => Math.hypot(clientX - x, clientY - y) < STILL;

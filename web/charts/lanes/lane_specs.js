@@ -1,10 +1,13 @@
-// The kinds of lanes by name: how each is read, drawn and described. A new figure is an entry here.
+// The kinds of lanes by name: how each is read, drawn and described. A new figure is an entry here; pages that show it
+// follow from it where `onOverview` is set, else they name it.
 
+import { el } from "../../format/dom.js";
 import { count, magnitude, reading, scale, seconds } from "../../format/numbers.js";
+import { statisticColours } from "../colours.js";
 import { heatmapDrawing } from "../drawing.js";
-import { cellOf, cellText, columnAt, heatCells, readHeatmap, rowName, worstInColumn } from "../heatmap.js";
+import { cellOf, cellText, columnAt, readHeatmap, rowName, worstInColumn } from "../heatmap.js";
+import { lineItem } from "../legend.js";
 import { plainLines, points, readLines, scaleLines, tensorLines, valueAt } from "../lines.js";
-import { sequentialColours } from "../theme.js";
 
 /** @typedef {import("../heatmap.js").HeatmapModel} HeatmapModel */
 /** @typedef {import("../lines.js").LinesModel} LinesModel */
@@ -12,13 +15,15 @@ import { sequentialColours } from "../theme.js";
  * @typedef {object} LaneSpec
  * @property {string} name of the figure
  * @property {string} title
- * @property {string} [unit] of the values of lines, as a file has them; "" or none: they have none
- * @property {string} empty what to say, and do, when there is nothing to draw
+ * @property {string} [unit] of the values of lines, as a file has them, where the server does not send it
+ * @property {boolean} [onOverview] whether the Overview shows it, in the order of `LANES`
+ * @property {string} empty what to show, and do, when there is nothing to draw
  * @property {(rows: number) => number} plotHeight pixels
- * @property {(answer: import("../../types.js").FigureAnswer) => any} read
+ * @property {(answer: import("../../types.js").FigureAnswer) => any} [read] what the server sends of the figure of that name; none where the lane's options have `load`
  * @property {(model: any) => boolean} isEmpty
- * @property {(model: any, frame: import("../frame.js").Frame, palette: import("../theme.js").Palette) => import("../drawing.js").Drawing} draw
- * @property {(model: any, palette: import("../theme.js").Palette) => import("../heatmap.js").HeatCells} [cells] of a heatmap, painted under what is drawn
+ * @property {(model: any, frame: import("../frame.js").Frame, palette: import("../theme.js").Palette, style?: import("./lane.js").LaneStyle) => import("../drawing.js").Drawing} draw
+ * @property {boolean} [hasStyles] whether its lines can be smoothed, and drawn on a logarithmic axis
+ * @property {(model: any, palette: import("../theme.js").Palette) => import("../colours.js").CellColours & Partial<import("../heatmap.js").HeatCells>} [cells] of a heatmap, how its cells are painted under what is drawn, and what of them is not as in the model
  * @property {(model: any, step: number, row: number | null) => string} readout
  * @property {() => HTMLElement} [legend] under the plot
  * @property {import("../saving/lane_files.js").Bar} [bar] its colours in a saved picture, where they are neither headroom nor of a statistic
@@ -32,7 +37,7 @@ const byRows = (least, perRow, most) => (/** @type {number} */ rows) => Math.max
 const nothingDrawn = (model) => !model.series.some((series) => points(series).length) && !model.markSteps.length;
 
 /**
- * Each series' value at a step, in words.
+ * Each series' value at a step, as text.
  * @param {(value: number) => string} unit @param {string[]} names
  */
 const seriesReadout = (unit, names) => (/** @type {LinesModel} */ model, /** @type {number} */ step) => {
@@ -67,18 +72,36 @@ function heatReadout(model, step, row) {
   return cell ? `${rowName(model.rows[cell.row])}: ${cellText(cell)}` : "";
 }
 
-/** Headroom and floor room on the headroom scale, all else on one of its own. @param {HeatmapModel} model @param {import("../theme.js").Palette} palette */
-function statisticCells(model, palette) {
-  const { statistic } = model;
-  if (!statistic || statistic.scale === "bits") return heatCells(model, palette);
-  const colours = sequentialColours();
-  return heatCells(model, palette, { low: statistic.low, high: statistic.high, colours: colours.map((colour, i) => [i / (colours.length - 1), colour]) });
+/**
+ * A lane of lines that the server names, in the unit it gives: all that a figure of lines needs here.
+ * @param {{name: string, title: string, empty: string, height?: number, colours?: (keyof import("../theme.js").Palette & ("accent" | "muted" | "second"))[], fromZero?: boolean, ends?: [number, number], legend?: () => HTMLElement, text?: (value: number) => string, onOverview?: boolean}} entry
+ * `text`: a value to a reader
+ * @returns {LaneSpec}
+ */
+function lineLane({ name, title, empty, legend, height = 72, colours = ["accent", "muted", "second"], fromZero, ends, text, onOverview }) {
+  const unitOf = (/** @type {LinesModel} */ { meta }) => (meta.unit ? ` ${meta.unit}` : "");
+  return {
+    name,
+    title,
+    empty,
+    onOverview,
+    legend,
+    plotHeight: () => height,
+    read: readLines,
+    hasStyles: !ends,
+    isEmpty: nothingDrawn,
+    draw: (model, frame, palette, style) => plainLines({ colours, unit: unitOf(model), fromZero, ends })(model, frame, palette, style),
+    readout: (model, step) => {
+      const names = model.series.map((/** @type {import("../lines.js").Series} */ one) => (model.series.length > 1 ? one.name : ""));
+      return seriesReadout(text ?? ((value) => `${reading(value)}${unitOf(model)}`), names)(model, step);
+    },
+  };
 }
 
 const HEATMAP = {
   read: readHeatmap,
   draw: heatmapDrawing,
-  cells: statisticCells,
+  cells: (/** @type {HeatmapModel} */ { statistic }, /** @type {import("../theme.js").Palette} */ palette) => statisticColours(statistic, palette),
   readout: heatReadout,
   isEmpty: (/** @type {HeatmapModel} */ model) => !model.rows.length || !model.columns,
 };
@@ -92,21 +115,19 @@ function ranksReadout(model, place, row) {
   return cell ? `${rowName(model.rows[cell.row])}, ${rowName(model.tensors[cell.column])}: ${cellText(cell)}` : "";
 }
 
-/** @type {Record<"loss" | "loss_scale" | "timeline" | "step_time" | "layers" | "tensor" | "ranks", LaneSpec>} */
+/** @type {Record<"loss" | "loss_scale" | "timeline" | "step_time" | "layers" | "tensor" | "moments" | "ranks", LaneSpec>} */
 export const LANES = {
-  loss: {
+  loss: lineLane({
     name: "loss",
     title: "Loss",
     empty: "No loss yet. Call log(loss=...) on what attach returned to see it here.",
-    plotHeight: () => 84,
-    read: readLines,
-    isEmpty: nothingDrawn,
-    draw: plainLines({ colours: ["accent"], unit: "" }),
-    readout: seriesReadout(reading, [""]),
-  },
+    height: 84,
+    onOverview: true,
+  }),
   loss_scale: {
     name: "loss_scale",
     title: "Loss scale",
+    onOverview: true,
     empty: "No loss scale. With a GradScaler, attach(..., scaler=scaler) records it.",
     plotHeight: () => 84,
     read: readLines,
@@ -118,20 +139,18 @@ export const LANES = {
     ...HEATMAP,
     name: "timeline",
     title: "Least headroom by rank",
+    onOverview: true,
     empty: "No rank has reported a step in this range.",
     plotHeight: byRows(30, 15, 260),
   },
-  step_time: {
+  step_time: lineLane({
     name: "step_time",
     title: "Step time",
-    unit: "ms",
     empty: "No step time yet: it takes two steps.",
-    plotHeight: () => 72,
-    read: readLines,
-    isEmpty: nothingDrawn,
-    draw: plainLines({ colours: ["accent", "muted"], unit: " ms", fromZero: true }),
-    readout: seriesReadout((ms) => seconds(ms / 1000), ["slowest rank", "fastest rank"]),
-  },
+    fromZero: true,
+    text: (ms) => seconds(ms / 1000),
+    onOverview: true,
+  }),
   layers: {
     ...HEATMAP,
     name: "layers",
@@ -159,6 +178,15 @@ export const LANES = {
     draw: tensorLines,
     readout: tensorReadout,
   },
+  moments: lineLane({
+    name: "moments",
+    title: "Beside Adam's eps, share of the elements that move",
+    empty: "No reading of the moments in these steps: attach reads them every moment_every steps.",
+    height: 110,
+    colours: ["accent", "second"],
+    ends: [-4, 104],
+    legend: () => el("div", { class: "legend lane-legend" }, lineItem("accent", "below eps"), lineItem("second", "underflowed to zero")),
+  }),
 };
 
 /** One line for who cannot see the figure. @param {LaneSpec} spec @param {any} model @param {import("../../types.js").StepRange} range */

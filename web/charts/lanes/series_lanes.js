@@ -3,12 +3,11 @@
 import * as api from "../../api/client.js";
 import { el } from "../../format/dom.js";
 import { clip, plural, reading, scale } from "../../format/numbers.js";
-import { plainLines, points, readLines, scaleLines, valueAt } from "../lines.js";
+import { noLines, plainLines, points, readLines, scaleLines, valueAt } from "../lines.js";
 
-/** @typedef {import("../../types.js").FigureAnswer} FigureAnswer */
 /** @typedef {import("../lines.js").LinesModel} LinesModel */
 /** @typedef {import("./lane.js").View} View */
-/** @typedef {{title: (name: string) => string, height: number, draw: import("./lane_specs.js").LaneSpec["draw"], text: (value: number) => string}} SeriesLook */
+/** @typedef {{title: (name: string) => string, height: number, draw: import("./lane_specs.js").LaneSpec["draw"], text: (value: number) => string}} SeriesStyle */
 
 /** More would bury the layers; all of them are in the exports. */
 const MOST_LOGGED = 6;
@@ -43,39 +42,36 @@ export function scalerName(series) {
   return number ? `scaler ${Number(number[1] ?? 0) + 1}` : clip(series, MOST_NAME);
 }
 
-/** @type {SeriesLook} */
+/** @type {SeriesStyle} */
 const PLAIN = { title: (name) => clip(name, MOST_LETTERS), height: 48, draw: plainLines({ colours: ["accent"], unit: "" }), text: reading };
-/** @type {SeriesLook} */
+/** @type {SeriesStyle} */
 const STAIRS = { title: (name) => `Loss scale, ${scalerName(name)}`, height: 84, draw: (model, frame, palette) => scaleLines(model, frame, palette), text: scale };
-
-/** @type {FigureAnswer} */
-const NOTHING = { figure: { data: [], layout: {} }, meta: { start: 0, stop: 0, steps_per_column: 1, note: "" } };
 
 export const createLoggedLanes = () => Array.from({ length: MOST_LOGGED }, (_, slot) => seriesLane(`logged-${slot}`, slot, loggedOf, PLAIN));
 
 export const createScaleLanes = () => Array.from({ length: MOST_SCALERS }, (_, slot) => seriesLane(`loss-scale-${slot + 2}`, slot, furtherScales, STAIRS));
 
-/** The lane of a run's so-manieth series of a sort; which one that is may change while the run goes on. @param {string} name @param {number} slot @param {(series: readonly string[]) => string[]} namesOf @param {SeriesLook} look */
-function seriesLane(name, slot, namesOf, look) {
+/** The lane of a run's n-th series of a sort; which one that is may change while the run goes on. @param {string} name @param {number} slot @param {(series: readonly string[]) => string[]} namesOf @param {SeriesStyle} style */
+function seriesLane(name, slot, namesOf, style) {
   const seriesOf = (/** @type {View} */ { run }) => namesOf(run.series).at(slot);
   const spec = {
     name,
     title: "",
     empty: "Nothing was recorded in these steps.",
-    plotHeight: () => look.height,
-    read: readLines,
+    plotHeight: () => style.height,
     isEmpty: (/** @type {LinesModel} */ { series, markSteps }) => !series.some((one) => points(one).length) && !markSteps.length,
-    draw: look.draw,
+    draw: style.draw,
+    hasStyles: style === PLAIN,
     readout: (/** @type {LinesModel} */ { series, meta }, /** @type {number} */ step) => {
       const value = valueAt(series[0], step, Math.max(1, meta.steps_per_column));
-      return value === null ? "not measured" : look.text(value);
+      return value === null ? "not measured" : style.text(value);
     },
   };
   /** @param {View} view @param {number} columns @param {AbortSignal} signal */
   function load(view, columns, signal) {
     const series = seriesOf(view);
-    spec.title = series === undefined ? "" : look.title(series);
-    return series === undefined ? Promise.resolve(NOTHING) : api.figure(String(view.run.id), "series", { q: series, ...view.range, columns, rows: 1 }, signal);
+    spec.title = series === undefined ? "" : style.title(series);
+    return series === undefined ? Promise.resolve(noLines()) : api.figure(String(view.run.id), "series", { q: series, ...view.range, columns, rows: 1 }, signal).then(readLines);
   }
   return optionalLane(spec, { load }, (/** @type {LinesModel} */ { series }) => series.length > 0);
 }
@@ -90,10 +86,10 @@ function seriesLane(name, slot, namesOf, look) {
 const ABSENT = "is-absent";
 
 /**
- * A lane that is there while its figure has something; `keep` says that it is there though it has not.
- * @param {LaneSpec} spec @param {import("./lane.js").LaneOptions} [options] @param {(model: any) => boolean} [keep]
+ * A lane that is there while its figure has something; with `isNeeded` it is there though it has not.
+ * @param {LaneSpec} spec @param {import("./lane.js").LaneOptions} [options] @param {(model: any) => boolean} [isNeeded]
  */
-export function optionalLane(spec, options = {}, keep = () => false) {
+export function optionalLane(spec, options = {}, isNeeded = () => false) {
   /** @type {Lane | null} */
   let lane = null;
   const show = (/** @type {boolean} */ isThere) => void lane?.element.classList.toggle(ABSENT, !isThere);
@@ -104,7 +100,7 @@ export function optionalLane(spec, options = {}, keep = () => false) {
       ...options,
       onModel(model) {
         options.onModel?.(model);
-        show(!spec.isEmpty(model) || keep(model));
+        show(!spec.isEmpty(model) || isNeeded(model));
       },
     },
   };

@@ -4,7 +4,7 @@ import { queryText } from "../../api/fetch.js";
 import { el } from "../../format/dom.js";
 
 /** A browser may begin to read only later. Milliseconds. */
-const KEPT_MS = 60_000;
+const REVOKE_AFTER_MS = 60_000;
 
 /** @param {Blob} content @param {string} name */
 export function saveFile(content, name) {
@@ -14,26 +14,11 @@ export function saveFile(content, name) {
   document.body.append(anchor);
   anchor.click();
   anchor.remove();
-  setTimeout(() => URL.revokeObjectURL(address), KEPT_MS);
+  setTimeout(() => URL.revokeObjectURL(address), REVOKE_AFTER_MS);
 }
 
-/** What a data URL holds, as text. @param {string} url */
-export function dataText(url) {
-  const [head, body] = parts(url);
-  return head.endsWith(";base64") ? new TextDecoder().decode(bytes(body)) : decodeURIComponent(body);
-}
-
-/** @param {string} url of base64 */
-export const dataBytes = (url) => bytes(parts(url)[1]);
-
-/** @param {string} url @returns {[string, string]} */
-function parts(url) {
-  const comma = url.indexOf(",");
-  return [url.slice(0, comma), url.slice(comma + 1)];
-}
-
-/** @param {string} base64 */
-const bytes = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+/** What a data URL of base64 holds. @param {string} url */
+export const dataBytes = (url) => Uint8Array.from(atob(url.slice(url.indexOf(",") + 1)), (character) => character.charCodeAt(0));
 
 // Names of saved files, and where the server has every value of what a figure shows.
 
@@ -41,7 +26,7 @@ const bytes = (base64) => Uint8Array.from(atob(base64), (character) => character
 
 const BITS = ["headroom_bits", "amax", "nan_count", "inf_count"];
 /** What a figure shows under a name that no slice has. @type {Record<string, string[]>} */
-const MADE_OF = { nonfinite_count: ["nan_count", "inf_count"] };
+const MADE_OF = { nonfinite_count: ["nan_count", "inf_count"], amax_change: ["amax"], gradient_norm: ["rms", "numel"], update_ratio: ["rms"] };
 
 /** The figures that are cells of a slice: its axes, and which statistics. docs/api.md, "Slices". @type {Record<string, {axes: string, statistic: string[]}>} */
 const SLICES = {
@@ -81,7 +66,7 @@ export function fileName(...parts) {
 // Rows as CSV (RFC 4180). A name that a spreadsheet would calculate gets a ' before it, as in the server's exports.
 
 /** @typedef {string | number | boolean | null | undefined} Value */
-/** @typedef {{columns: readonly string[], textColumns: readonly string[], rows: Iterable<readonly Value[]>}} Rows `textColumns`: those of the columns that hold text, where others hold numbers; for files that have types */
+/** @typedef {{columns: readonly string[], rows: Iterable<readonly Value[]>}} Rows */
 
 /** What spreadsheets take for a formula, and the ' itself, so that taking one away gives the name back. */
 const CALCULATED = /^[=+\-@\t\r\n']/;
@@ -97,7 +82,7 @@ function field(value) {
 /** @param {readonly Value[]} values */
 const line = (values) => `${values.map(field).join(",")}\r\n`;
 
-/** Line by line, so that a large figure is never one string. @param {Pick<Rows, "columns" | "rows">} data @returns {string[]} */
+/** Line by line, so that a large figure is never one string. @param {Rows} data @returns {string[]} */
 export function csvLines({ columns, rows }) {
   const out = [line(columns)];
   for (const row of rows) out.push(line(row));

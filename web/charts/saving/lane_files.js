@@ -1,18 +1,17 @@
 // What the menu of a lane saves: its picture with title, axes and legend, its values, and links to the server's files.
 
 import { clip, rankName } from "../../format/numbers.js";
-import { STEPS } from "../axis.js";
-import { paintSwatch, statesUrl } from "../cells/state_canvas.js";
+import { STEPS, frameOf } from "../frame.js";
+import { paintSwatch } from "../cells/patterns.js";
+import { statesUrl } from "../cells/heatmap_canvas.js";
+import { channels } from "../colours.js";
 import { escapePlotText } from "../drawing.js";
-import { frameOf } from "../frame.js";
-import { SCALE_BITS, SCALE_TOP, STATE, STATE_WORDS } from "../headroom.js";
-import { cellsBox, withCells } from "../heatmap.js";
-import { pictureUrl } from "../plotly.js";
-import { ticksOf } from "../statistics.js";
-import { channels, palette } from "../theme.js";
-import { dataBytes, dataText, everyValue, fileName } from "./files.js";
+import { SCALE_BITS, SCALE_TOP, STATE, STATE_LABELS, ticksOf } from "../statistics.js";
+import { withCells } from "../heatmap.js";
+import { pngUrl } from "../plotly.js";
+import { palette } from "../theme.js";
+import { dataBytes, everyValue, fileName } from "./files.js";
 import { rowsOf } from "./rows.js";
-import { withTitle } from "./svg_pen.js";
 
 /** @typedef {import("../lanes/lane.js").Lane} Lane */
 /** @typedef {import("../lanes/lane.js").View} View */
@@ -26,8 +25,8 @@ const NO_FILES = "The server has no file behind this figure: these have what is 
 export function laneFigure(lane) {
   return {
     fileName: () => nameOf(lane),
-    picture: (format) => picture(lane, format),
-    rows: () => (lane.model ? rowsOf(lane.model, lane.axis(), lane.spec.unit) : null),
+    picture: () => picture(lane),
+    rows: () => (lane.model ? rowsOf(lane.model, lane.axis(), lane.spec.unit ?? lane.model.meta.unit) : null),
     files: () => (lane.view ? everyValue(lane.view.run.id, lane.spec.name, queryOf(lane, lane.view)) : []),
     noFiles: NO_FILES,
   };
@@ -64,35 +63,33 @@ function aboutOf(lane, view) {
   return parts.filter(Boolean).join(" · ");
 }
 
-/** @param {Lane} lane @param {"png" | "svg"} format @returns {Promise<Blob>} */
-async function picture(lane, format) {
+/** @param {Lane} lane @returns {Promise<Blob>} */
+async function picture(lane) {
   const { view, model, frame: shown } = lane;
   if (!view || !model || !shown) throw new Error("nothing is drawn yet");
   const colours = palette();
   const left = model.rows ? undefined : NUMBERS;
-  const frame = pictureFrame(frameOf(Math.max(LEAST_WIDTH, shown.width), shown.plotHeight, shown.range, left), model, lane.spec.bar);
+  const frame = pictureFrame(frameOf(Math.max(LEAST_WIDTH, shown.width), Math.max(shown.plotHeight, lane.spec.plotHeight(lane.rows().length)), shown.range, left), model, lane.spec.bar);
   const caption = { title: titleOf(lane), about: aboutOf(lane, view) };
   const axis = lane.spec.axis ? "tensor, in call order" : lane.axis().label;
   const marks = lane.marks.filter((place) => place >= shown.range.start && place < shown.range.stop);
   const swatches = model.states?.length ? stateSwatches(colours, Boolean(model.statistic)) : [];
   const drawing = pictureDrawing(wholeDrawing(lane, frame, colours), model, frame, colours, caption, { axis, marks, swatches, bar: lane.spec.bar });
-  const url = await pictureUrl(drawing, format);
-  if (format === "png") return new Blob([dataBytes(url)], { type: "image/png" });
-  return new Blob([withTitle(dataText(url), caption.title, caption.about)], { type: "image/svg+xml" });
+  return new Blob([dataBytes(await pngUrl(drawing))], { type: "image/png" });
 }
 
 /** As on the screen, where the cells of a heatmap lie under the drawing. @param {Lane} lane @param {import("../frame.js").Frame} frame @param {import("../theme.js").Palette} colours */
-function wholeDrawing({ spec, model }, frame, colours) {
-  const drawing = spec.draw(model, frame, colours);
+function wholeDrawing({ spec, model, options }, frame, colours) {
+  const drawing = spec.draw(model, frame, colours, options.style?.());
   if (!spec.cells) return drawing;
-  const cells = spec.cells(model, colours);
-  return withCells(drawing, cells, frame, statesUrl(cells, cellsBox(cells, frame), frame.plotWidth, colours));
+  const cells = { ...model, ...spec.cells(model, colours) };
+  return withCells(drawing, cells, frame, statesUrl(cells, frame, colours));
 }
 
 /** Only of headroom is there a limit that a cell has met. @param {import("../theme.js").Palette} colours @param {boolean} isOther */
 function stateSwatches(colours, isOther) {
   const states = [...(isOther ? [] : [STATE.saturated]), STATE.inf, STATE.nan, STATE.zero, STATE.notObserved, STATE.stale];
-  return states.map((state) => ({ source: paintSwatch(state, colours, SWATCH.width, SWATCH.height).toDataURL(), word: STATE_WORDS[state].word, ...SWATCH }));
+  return states.map((state) => ({ source: paintSwatch(state, colours, SWATCH.width, SWATCH.height).toDataURL(), label: STATE_LABELS[state].label, ...SWATCH }));
 }
 
 // A lane's drawing as a picture that is read alone: with a title, names of its axes and lines, and its scale.
@@ -101,7 +98,7 @@ function stateSwatches(colours, isOther) {
 /** @typedef {import("../frame.js").Frame} Frame */
 /** @typedef {import("../theme.js").Palette} Palette */
 /** @typedef {{title: string, about: string}} Caption what it is, and of what: run, range, rank */
-/** @typedef {{source: string, word: string, width: number, height: number}} Swatch a data URL, and what it means */
+/** @typedef {{source: string, label: string, width: number, height: number}} Swatch a data URL, and what it means */
 
 /** Pixels for the title, for names of lines under it, for the axis' name, and for the scale at the foot. */
 const TITLE = 46;
@@ -166,7 +163,7 @@ function pictureTrace(trace, at, count, model, palette, bar) {
   return { ...trace, name: escapePlotText(own?.name ?? ""), showlegend: Boolean(own?.name) && trace.x.length > 0 };
 }
 
-/** What the colours of a heatmap say; null of lines. @param {any} model @param {Bar} [own] @returns {Bar | null} */
+/** What the colours of a heatmap mean; null of lines. @param {any} model @param {Bar} [own] @returns {Bar | null} */
 function barOf(model, own) {
   if (own) return own;
   if (model.measured) return { title: "share of the non-zero elements", tickvals: [-6, -4, -2, 0], ticktext: ["1e-6", "1e-4", "1e-2", "all"] };
@@ -195,8 +192,8 @@ function scaleTitle(bar, frame, palette) {
 /** @param {Bar} bar @param {Palette} palette */
 function scaleBar({ tickvals, ticktext }, palette) {
   const place = { orientation: "h", x: 0, xref: "paper", xanchor: "left", y: 0, yref: "container", yanchor: "bottom", ypad: 4, xpad: 0 };
-  const look = { len: SCALE_WIDTH, lenmode: "pixels", thickness: 9, outlinewidth: 0, tickangle: 0, tickfont: { size: 10, color: palette.muted }, ticks: "" };
-  return { showscale: true, colorbar: { ...place, ...look, tickvals, ticktext } };
+  const style = { len: SCALE_WIDTH, lenmode: "pixels", thickness: 9, outlinewidth: 0, tickangle: 0, tickfont: { size: 10, color: palette.muted }, ticks: "" };
+  return { showscale: true, colorbar: { ...place, ...style, tickvals, ticktext } };
 }
 
 /** @param {number} at @param {Palette} palette */
@@ -218,7 +215,7 @@ function swatchImage({ source, width, height }, i, frame) {
 }
 
 /** @param {Swatch} swatch @param {number} i @param {Frame} frame @param {Palette} palette */
-function swatchText({ word, width }, i, frame, palette) {
+function swatchText({ label, width }, i, frame, palette) {
   const place = { xref: "paper", yref: "paper", ...swatchPlace(i, frame), xshift: width + 4, xanchor: "left", yanchor: "middle" };
-  return { ...place, text: escapePlotText(word), showarrow: false, font: { size: 11, color: palette.muted } };
+  return { ...place, text: escapePlotText(label), showarrow: false, font: { size: 11, color: palette.muted } };
 }

@@ -3,19 +3,19 @@
 import * as api from "../../api/client.js";
 import { shownRange } from "../../api/url_state.js";
 import { createLaneGroup } from "../../charts/lanes/lane_group.js";
+import { lineItem } from "../../charts/legend.js";
 import { plainLines, points, readLines, valueAt } from "../../charts/lines.js";
 import { el, replace } from "../../format/dom.js";
 import { clip, count, plural, seconds } from "../../format/numbers.js";
-import { decode } from "../../format/typed_array.js";
 import { percent } from "../../format/units.js";
 import { createDetailCards } from "../../widgets/detail_cards.js";
-import { createRankPicker } from "../../widgets/filters.js";
-import { createRangeBar } from "../../widgets/range_bar.js";
-import { mountRunPage } from "../../widgets/run_page.js";
-import { createSortedTable } from "../../widgets/sorted_table.js";
-import { stateBadge } from "../../widgets/state_badge.js";
+import { createRankPicker } from "../../widgets/controls/filters.js";
+import { createRangeBar } from "../../widgets/controls/range_bar.js";
+import { runPage } from "../../widgets/run_page.js";
+import { createSortedTable } from "../../widgets/tables/sorted_table.js";
+import { stateBadge } from "../../widgets/states/state_badge.js";
 import { createVerdict } from "../../widgets/verdict.js";
-import { accounts, agentGroups, agentVerdict, ranksText, totals } from "./agent_text.js";
+import { accounts, agentGroups, agentVerdict, hasTrouble, ranksText, totals } from "./agent_text.js";
 
 /** @typedef {import("../../types.js").Run} Run */
 /** @typedef {ReturnType<typeof usualCost>} Usual */
@@ -36,15 +36,22 @@ function build(ctx, refetch) {
   const rank = createRankPicker(ctx, { all: true });
   const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
   const group = createLaneGroup(ctx, [{ spec: AGENT_COST, options: { query, load: loadCost } }], refetch);
+  const more = el("details", { class: "agent-more", toggle: () => void (more.open && cost.parentNode !== place && refetch()) }, el("summary", {}, "Overhead by step, and every rank"));
   const cost = el("div", {}, el("div", { class: "filters" }, rank.element), range.element, group.element);
   const place = el("div", {}); // what is never drawn is not in the page
   const noCost = el("p", { class: "panel agent-nothing", "data-testid": "no-cost" });
   const tables = { groups: createGroupTable(ctx), dropped: createDroppedTable(ctx), faults: createFaultTable(ctx), unobserved: createUnobservedTable(ctx), unfused: createUnfusedTable(ctx) };
-  const element = el("div", {}, verdict.element, cards.element, place, noCost, ...Object.values(tables).map((table) => table.element));
+  more.append(cards.element, place, noCost, ...Object.values(tables).map((table) => table.element));
+  const element = el("div", {}, verdict.element, more);
+  /** Whether there was something to say, which opens it once. */
+  let isTroubled = false;
 
   /** @param {Run} run @param {Usual} usual */
   function show(run, usual) {
-    verdict.update(agentVerdict(run.ranks));
+    verdict.update(agentVerdict(run.ranks, usual));
+    const isNow = hasTrouble(run.ranks);
+    if (isNow && !isTroubled) more.open = true;
+    isTroubled = isNow;
     cards.update(cardsOf(run, usual));
     tables.groups.update(agentGroups(run.ranks));
     tables.dropped.update(totals(run.ranks, "dropped"));
@@ -57,11 +64,12 @@ function build(ctx, refetch) {
     element,
     async update(run, signal) {
       const isMeasured = run.last_step !== null && hasCost(run.series);
-      if (isMeasured !== (cost.parentNode === place)) replace(place, isMeasured && cost);
       noCost.hidden = isMeasured;
-      noCost.textContent = run.last_step === null ? "No step has arrived, so what the agent costs is not known." : "These agents have not said what they cost: the first step that is measured may be yet to come, or they are older than that.";
+      noCost.textContent = run.last_step === null ? "No step has arrived, so what the agent costs is not known." : "These agents have not reported what they cost: the first step that is measured may be yet to come, or they are older than that.";
       show(run, isMeasured ? await costNow(run, signal) : null);
-      if (!isMeasured) return;
+      const isSeen = isMeasured && more.open; // a lane that is folded has no width
+      if (isSeen !== (cost.parentNode === place)) replace(place, isSeen && cost);
+      if (!isSeen) return;
       rank.update(run.ranks.map((one) => one.rank), ctx.state.rank);
       range.update(run);
       await group.update({ run, state: ctx.state, range: shownRange(ctx.state, run) }, signal);
@@ -86,24 +94,25 @@ function cardsOf(run, usual) {
   const lowered = run.ranks.filter(({ level }) => level).length;
   const [dropped, faults] = [sum("dropped"), sum("faults")];
   const unseen = accounts(run.ranks, "not_observed").length;
-  const time = usual && { title: "Its time in a step", value: seconds(usual.time_s), under: `${usual.share === null ? "" : `${percent(usual.share)} of the step, `}median of ${plural(usual.steps, "measured step")}` };
+  const time = usual && { title: "Agent overhead per step", value: seconds(usual.time_s), under: `${usual.share === null ? "" : `${percent(usual.share)} of the step, `}median of ${plural(usual.steps, "measured step")}` };
   return [
-    time ?? { title: "Its time in a step", value: "not measured" },
+    time ?? { title: "Agent overhead per step", value: "not measured" },
     { title: "Ranks with an agent", value: count(run.ranks.length), under: `of ${count(run.world_size)}` },
     { title: "Ranks that record less", value: lowered ? plural(lowered, "rank") : "none", level: lowered ? "warning" : undefined },
     { title: "Dropped", value: dropped ? plural(dropped, "record") : "none", level: dropped ? "warning" : undefined },
-    { title: "Faults", value: faults ? count(faults) : "none", level: faults ? "overflow" : undefined },
+    { title: "Faults", value: faults ? count(faults) : "none", level: faults ? "critical" : undefined },
     { title: "Not observed", value: unseen ? plural(unseen, "module") : "none", level: unseen ? "warning" : undefined },
   ];
 }
 
-/** @type {import("../../types.js").Page} */
-export default {
+export default runPage({
   id: "agent",
   title: "Agent",
-  path: "/runs/{id}/agent",
-  mount: (root, ctx) => mountRunPage(root, ctx, "Agent", (refetch) => build(ctx, refetch), { needsStep: false }),
-};
+  key: "t",
+  help: "What recording itself costs and drops, by rank",
+  needsStep: false,
+  build,
+});
 
 // The agent's own time over the steps, as a lane: on the training thread, and on the device.
 
@@ -117,38 +126,36 @@ const hasCost = (series) => Object.keys(COSTS).some((name) => series.includes(na
 
 /** A series of some steps; null where the run has none of that name. @param {Run} run @param {string} name @param {import("../../api/client.js").Query} query @param {AbortSignal} signal */
 function readSeries(run, name, query, signal) {
-  return run.series.includes(name) ? api.figure(String(run.id), "series", { ...query, q: name, rows: 1 }, signal) : Promise.resolve(null);
+  return run.series.includes(name) ? api.figure(String(run.id), "series", { ...query, q: name, rows: 1 }, signal).then(readLines) : Promise.resolve(null);
 }
 
 /** @type {import("../../charts/lanes/lane.js").LaneOptions["load"]} */
 const loadCost = async ({ run, state, range }, columns, signal) => {
   const query = { ...range, columns, rank: state.rank ?? "all" };
-  return costAnswer(await Promise.all(Object.keys(COSTS).map((name) => readSeries(run, name, query, signal))));
+  return costLines(await Promise.all(Object.keys(COSTS).map((name) => readSeries(run, name, query, signal))));
 };
 
 /** @param {LinesModel} model @param {number} step */
 function readout({ series, meta }, step) {
   const reach = Math.max(MEASURED_EVERY, meta.steps_per_column);
-  const said = series.flatMap((one, i) => {
+  const values = series.flatMap((one, i) => {
     const value = valueAt(one, step, reach);
     return value === null ? [] : `${Object.values(COSTS)[i].split(",")[0]} ${seconds(value / 1000)}`;
   });
-  return said.join(", ") || "not measured";
+  return values.join(", ") || "not measured";
 }
 
 function legend() {
-  const item = (/** @type {string} */ look, /** @type {string} */ text) => el("span", { class: "legend-item" }, el("span", { class: "swatch is-line", "data-look": look, "aria-hidden": "true" }), text);
-  return el("div", { class: "legend lane-legend" }, item("accent", "host: what the training thread waits for"), item("second", "device: kernels of the agent, beside the training's or between them"));
+  return el("div", { class: "legend lane-legend" }, lineItem("accent", "host: what the training thread waits for"), lineItem("second", "device: kernels of the agent, beside the training's or between them"));
 }
 
 /** @type {import("../../charts/lanes/lane_specs.js").LaneSpec} */
 const AGENT_COST = {
   name: "agent_cost",
-  title: "Time of the agent in a step",
+  title: "Agent overhead per step",
   unit: "ms",
   empty: "It was not measured in these steps: one in 17 is.",
   plotHeight: () => 120,
-  read: readLines,
   isEmpty: (/** @type {LinesModel} */ { series }) => !series.some((one) => points(one).length),
   draw: plainLines({ colours: ["accent", "second"], unit: " ms", fromZero: true }),
   readout,
@@ -157,42 +164,30 @@ const AGENT_COST = {
 
 // The agent's own time, from the series that it sends: as lines in milliseconds, and as its share of a step.
 
-/** @typedef {import("../../types.js").FigureAnswer} FigureAnswer */
-
 /** Series -> what it is called. The host's time holds up the training thread, the device's its stream. */
 const COSTS = { agent_time_s: "host, ms", agent_device_time_s: "device, ms" };
 
-/** @param {FigureAnswer | null} answer of one series @returns {{x: number[], y: number[]}} */
-function pointsOf(answer) {
-  const trace = answer?.figure.data[0] ?? {};
-  return { x: Array.from(decode(trace.x)), y: Array.from(decode(trace.y)) };
-}
-
-/** One figure of several series, in milliseconds. @param {(FigureAnswer | null)[]} answers in the order of `COSTS`, null where a series was never sent @returns {FigureAnswer} */
-export function costAnswer(answers) {
-  const first = /** @type {FigureAnswer} */ (answers.find((answer) => answer !== null));
-  const data = Object.values(COSTS).map((name, i) => {
-    const { x, y } = pointsOf(answers[i]);
-    return { type: "scatter", mode: "lines", name, x, y: y.map((s) => s * 1000) };
-  });
-  return { figure: { data, layout: {} }, meta: { ...first.meta, nonfinite_steps: [] } };
+/** Both in milliseconds. @param {(LinesModel | null)[]} read in the order of `COSTS`, null where a series was never sent @returns {LinesModel} */
+export function costLines(read) {
+  const first = /** @type {LinesModel} */ (read.find((one) => one !== null));
+  const series = Object.values(COSTS).map((name, i) => ({ name, x: read[i]?.series[0]?.x ?? [], y: Array.from(read[i]?.series[0]?.y ?? [], (s) => s * 1000) }));
+  return { series, markSteps: [], meta: first.meta };
 }
 
 /**
  * Of the steps that were measured: the median time of the agent, and of its share of the step; null where none was.
- * @param {FigureAnswer | null} cost @param {FigureAnswer | null} whole the steps' own time; both of single steps
+ * @param {LinesModel | null} cost @param {LinesModel | null} whole the steps' own time; both of single steps
  * @returns {{time_s: number, share: number | null, steps: number} | null}
  */
 export function usualCost(cost, whole) {
-  const spent = pointsOf(cost);
-  if (!spent.x.length) return null;
-  const took = pointsOf(whole);
-  const stepTime = new Map(took.x.map((step, i) => [step, took.y[i]]));
-  const shares = spent.x.flatMap((step, i) => {
-    const all = stepTime.get(step);
-    return all ? [spent.y[i] / all] : [];
+  const spent = points(cost?.series[0]);
+  if (!spent.length) return null;
+  const stepTime = new Map(points(whole?.series[0]).map(({ x, y }) => [x, y]));
+  const shares = spent.flatMap(({ x, y }) => {
+    const all = stepTime.get(x);
+    return all ? [y / all] : [];
   });
-  return { time_s: median(spent.y), share: shares.length ? median(shares) : null, steps: spent.x.length };
+  return { time_s: median(spent.map(({ y }) => y)), share: shares.length ? median(shares) : null, steps: spent.length };
 }
 
 /** @param {number[]} values at least one */
@@ -202,7 +197,7 @@ function median(values) {
   return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
 }
 
-// What the agents said of themselves, as tables; each with a line in its place where there is nothing to say.
+// What the agents report of themselves, as tables; those that are empty are not shown.
 
 /** @typedef {import("../../types.js").PageContext} PageContext */
 /** @typedef {import("./agent_text.js").AgentGroup} AgentGroup */
@@ -228,18 +223,18 @@ const none = () => el("span", { class: "muted" }, "none");
 const listed = (all) => (all.length ? long(all.map((one) => clip(one, 60)).join(", ")) : none());
 
 /**
- * A table, and what to say instead of an empty one.
+ * A table with its heading; neither where there is nothing to report.
  * @template R
- * @param {PageContext} ctx @param {string} title @param {string} nothing @param {readonly import("../../widgets/sorted_table.js").Column<R>[]} columns @param {{caption: string, name: string}} options
+ * @param {PageContext} ctx @param {string} title @param {readonly import("../../widgets/tables/sorted_table.js").Column<R>[]} columns @param {{caption: string, name: string}} options
  */
-function tableOr(ctx, title, nothing, columns, options) {
+function titledTable(ctx, title, columns, options) {
   const table = createSortedTable(ctx, columns, { ...options, most: MOST });
-  const empty = el("p", { class: "panel agent-nothing" }, nothing);
+  const element = el("section", { class: "agent-section", "aria-label": title }, el("h2", { class: "part-title" }, title), table.element);
   return {
-    element: el("section", { class: "agent-section", "aria-label": title }, el("h2", { class: "part-title" }, title), empty, table.element),
+    element,
     /** @param {readonly R[]} rows */
     update(rows) {
-      empty.hidden = rows.length > 0;
+      element.hidden = rows.length === 0;
       table.update(rows);
     },
   };
@@ -247,30 +242,28 @@ function tableOr(ctx, title, nothing, columns, options) {
 
 /** @param {PageContext} ctx */
 const createGroupTable = (ctx) =>
-  tableOr(
+  titledTable(
     ctx,
     "Agents",
-    "No agent has attached.",
     [
       { name: "Ranks", by: (/** @type {AgentGroup} */ row) => row.ranks[0], show: (row) => long(ranksText(row.ranks)) },
       { name: "State", by: (row) => row.state, show: (row) => stateBadge(row.state) },
       { name: "Hosts", by: (row) => row.hosts.length, show: (row) => few(row.hosts, "host") },
       { name: "Devices", by: (row) => row.devices.length, show: (row) => few(row.devices, "device") },
-      { name: "Records", by: (row) => row.level, show: (row) => (row.level ? long(row.level) : "all it was asked to") },
+      { name: "Records", by: (row) => row.level, show: (row) => (row.level ? long(row.level) : "everything") },
       { name: "Dropped", by: (row) => row.droppedCount, show: (row) => (row.dropped.length ? long(`${count(row.droppedCount)}: ${row.dropped.join(", ")}`) : none()), isNumber: true },
       { name: "Faults", by: (row) => row.faults.length, show: (row) => listed(row.faults) },
       { name: "Not observed", by: (row) => row.notObserved, show: (row) => (row.notObserved ? plural(row.notObserved, "module") : none()), isNumber: true },
       { name: "Not fused", by: (row) => row.notFused.length, show: (row) => listed(row.notFused) },
     ],
-    { caption: "Ranks whose agents say the same are one row, the worst first", name: "agent-groups" },
+    { caption: "Ranks whose agents report the same are one row, the worst first", name: "agent-groups" },
   );
 
-/** @param {PageContext} ctx @param {{title: string, nothing: string, first: string, name: string, caption: string, hasWhy: boolean}} words */
-const totalsTable = (ctx, { title, nothing, first, name, caption, hasWhy }) =>
-  tableOr(
+/** @param {PageContext} ctx @param {{title: string, first: string, name: string, caption: string, hasWhy: boolean}} texts */
+const totalsTable = (ctx, { title, first, name, caption, hasWhy }) =>
+  titledTable(
     ctx,
     title,
-    nothing,
     [
       { name: first, by: (/** @type {Dropped} */ row) => row.reason, show: (row) => el("code", {}, clip(row.reason, MOST_LETTERS)) },
       { name: "Times", by: (row) => row.total, show: (row) => count(row.total), isNumber: true },
@@ -283,18 +276,17 @@ const totalsTable = (ctx, { title, nothing, first, name, caption, hasWhy }) =>
 
 /** @param {PageContext} ctx */
 const createDroppedTable = (ctx) =>
-  totalsTable(ctx, { title: "Dropped", nothing: "Nothing was dropped: all that was recorded has been sent, or waits to be.", first: "Reason", name: "agent-dropped", caption: "Records that are lost, by reason, since each agent attached", hasWhy: true });
+  totalsTable(ctx, { title: "Dropped", first: "Reason", name: "agent-dropped", caption: "Records that are lost, by reason, since each agent attached", hasWhy: true });
 
 /** @param {PageContext} ctx */
 const createFaultTable = (ctx) =>
-  totalsTable(ctx, { title: "Faults", nothing: "No agent has failed anywhere.", first: "Place", name: "agent-faults", caption: "Where the agent itself failed; it goes on, and leaves a place that fails too often", hasWhy: false });
+  totalsTable(ctx, { title: "Faults", first: "Place", name: "agent-faults", caption: "Where the agent itself failed; it goes on, and leaves a place that fails too often", hasWhy: false });
 
-/** @param {PageContext} ctx @param {{title: string, nothing: string, what: string, name: string, caption: string}} words */
-const accountTable = (ctx, { title, nothing, what, name, caption }) =>
-  tableOr(
+/** @param {PageContext} ctx @param {{title: string, what: string, name: string, caption: string}} texts */
+const accountTable = (ctx, { title, what, name, caption }) =>
+  titledTable(
     ctx,
     title,
-    nothing,
     [
       { name: what, by: (/** @type {Account} */ row) => row.what, show: (row) => el("span", { class: "name", title: row.what.length > 80 ? row.what : null }, clip(row.what || "(the model)", 80)) },
       { name: "Why", by: (row) => row.why, show: (row) => wide(row.why) },
@@ -305,8 +297,8 @@ const accountTable = (ctx, { title, nothing, what, name, caption }) =>
 
 /** @param {PageContext} ctx */
 const createUnobservedTable = (ctx) =>
-  accountTable(ctx, { title: "Not observed", nothing: "Every module that was to be observed is.", what: "Module", name: "agent-not-observed", caption: "Modules whose values nobody sees: not to be taken for clean ones" });
+  accountTable(ctx, { title: "Not observed", what: "Module", name: "agent-not-observed", caption: "Modules whose values are not recorded, which does not mean that they are clean" });
 
 /** @param {PageContext} ctx */
 const createUnfusedTable = (ctx) =>
-  accountTable(ctx, { title: "Not fused", nothing: "Every device is read in the fastest way there is for it, as far as agents say.", what: "Device", name: "agent-not-fused", caption: "Devices that are read more slowly than they could be" });
+  accountTable(ctx, { title: "Not fused", what: "Device", name: "agent-not-fused", caption: "Devices that are read more slowly than they could be" });

@@ -1,12 +1,13 @@
 // Texts of the Agent page: ranks that report the same are grouped, the worst first. Pure.
 
-import { clip, count, plural, rankList } from "../../format/numbers.js";
+import { clip, count, plural, rankList, seconds } from "../../format/numbers.js";
+import { percent } from "../../format/units.js";
 
 /** @typedef {import("../../types.js").RankInfo} RankInfo */
 /** @typedef {{reason: string, why: string, total: number, ranks: number[], worst: number, most: number}} Dropped `worst`: the rank that dropped most */
 /** @typedef {{what: string, why: string, ranks: number[]}} Account one thing that is the same on some ranks */
 /**
- * @typedef {object} AgentGroup Ranks whose agents said the same, but for how often.
+ * @typedef {object} AgentGroup Ranks whose agents report the same, but for how often.
  * @property {number[]} ranks
  * @property {string} state
  * @property {string[]} hosts
@@ -26,25 +27,29 @@ const REASONS = {
   spool_full: "the spool on the disk was full, and its steps could not be merged any more",
   spool_damaged: "a file of the spool was damaged or deleted",
   too_large: "a batch had more than 16 MiB",
-  server_rejected: "the server refused a batch for good; its log says why",
+  server_rejected: "the server refused a batch for good; its log has the reason",
   worker_behind: "the agent's own thread did not keep up with the training",
   samples_behind: "samples of the collectors waited too long to be sent",
   too_many_events: "more events came than a batch may hold",
   too_many_values: "more values on the device were logged in a step than there is room for",
+  logged_again: "a second value of one name was logged for a step that had ended",
   reserved_name: "a value was logged by a name that the agent uses itself",
+  batch_ids: "rangewatch.batch(ids=...) was given what is no list of whole numbers or strings",
+  batch_losses: "rangewatch.batch(losses=...) was given what is no 1-D tensor with a loss a row",
+  too_many_batches: "the rows of more steps stood out than are sent: 64 of 1,024 steps, 2,048 in all",
   agent_fault: "the agent failed at a batch, and left it out",
 };
 
 /** @param {string} reason */
 export const whyDropped = (reason) => REASONS[reason] ?? "";
 
-/** Numbers, or 1 where something else was said. @param {Record<string, unknown>} account @returns {[string, number][]} */
+/** Numbers, or 1 where something else was sent. @param {Record<string, unknown>} account @returns {[string, number][]} */
 const counts = (account) => Object.entries(account).map(([name, n]) => [name, Number.isFinite(Number(n)) ? Number(n) : 1]);
 
 /** The largest weight is shown first. @param {RankInfo} rank */
 function badness(rank) {
   const has = (/** @type {Record<string, unknown> | undefined} */ account) => Object.keys(account ?? {}).length > 0;
-  const isAway = ["failed", "died", "terminated", "stale"].includes(rank.state);
+  const isAway = ["failed", "died", "terminated", "interrupted", "stale"].includes(rank.state);
   const weights = [has(rank.faults) && 32, has(rank.dropped) && 16, isAway && 8, Boolean(rank.also_live) && 8, rank.level && 4, has(rank.not_observed) && 2, has(rank.not_fused) && 1];
   return weights.reduce((/** @type {number} */ sum, weight) => sum + Number(weight || 0), 0);
 }
@@ -84,30 +89,30 @@ const total = (account) => counts(account).reduce((sum, [, n]) => sum + n, 0);
 /** @template T @param {readonly T[]} all @param {(one: T) => string} by @returns {Map<string, T[]>} */
 function grouped(all, by) {
   /** @type {Map<string, T[]>} */
-  const found = new Map();
+  const groups = new Map();
   for (const one of all) {
-    const known = found.get(by(one));
+    const known = groups.get(by(one));
     if (known) known.push(one);
-    else found.set(by(one), [one]);
+    else groups.set(by(one), [one]);
   }
-  return found;
+  return groups;
 }
 
 /** What was lost, or where it failed, by reason: the most first. @param {readonly RankInfo[]} ranks @param {"dropped" | "faults"} account @returns {Dropped[]} */
 export function totals(ranks, account) {
-  const all = ranks.flatMap(({ rank, [account]: told }) => counts(told).map(([reason, n]) => ({ rank, reason, n })));
-  const found = [...grouped(all, ({ reason }) => reason)].map(([reason, each]) => {
+  const all = ranks.flatMap(({ rank, [account]: reasons }) => counts(reasons).map(([reason, n]) => ({ rank, reason, n })));
+  const rows = [...grouped(all, ({ reason }) => reason)].map(([reason, each]) => {
     const worst = each.reduce((most, one) => (one.n > most.n ? one : most));
     return { reason, why: whyDropped(reason), total: each.reduce((sum, { n }) => sum + n, 0), ranks: each.map(({ rank }) => rank), worst: worst.rank, most: worst.n };
   });
-  return found.sort((a, b) => b.total - a.total || a.reason.localeCompare(b.reason, "en"));
+  return rows.sort((a, b) => b.total - a.total || a.reason.localeCompare(b.reason, "en"));
 }
 
-/** Modules, or devices, with what was said of each, once for all ranks that say so: on the most ranks first. @param {readonly RankInfo[]} ranks @param {"not_observed" | "not_fused"} account @returns {Account[]} */
+/** Modules, or devices, with the reason of each, once for all ranks that report it: on the most ranks first. @param {readonly RankInfo[]} ranks @param {"not_observed" | "not_fused"} account @returns {Account[]} */
 export function accounts(ranks, account) {
-  const all = ranks.flatMap(({ rank, [account]: told }) => Object.entries(told ?? {}).map(([what, why]) => ({ rank, what, why: String(why) })));
-  const found = [...grouped(all, ({ what, why }) => JSON.stringify([what, why])).values()];
-  return found.map((each) => ({ what: each[0].what, why: each[0].why, ranks: each.map(({ rank }) => rank) })).sort((a, b) => b.ranks.length - a.ranks.length);
+  const all = ranks.flatMap(({ rank, [account]: reasons }) => Object.entries(reasons ?? {}).map(([what, why]) => ({ rank, what, why: String(why) })));
+  const groups = [...grouped(all, ({ what, why }) => JSON.stringify([what, why])).values()];
+  return groups.map((each) => ({ what: each[0].what, why: each[0].why, ranks: each.map(({ rank }) => rank) })).sort((a, b) => b.ranks.length - a.ranks.length);
 }
 
 /** "ranks 0-3", or "1,024 ranks: 0-1023" where there are many. @param {readonly number[]} ranks */
@@ -116,14 +121,18 @@ export function ranksText(ranks) {
   return ranks.length > 8 ? `${count(ranks.length)} ranks: ${clip(text.replace(/^ranks /, ""), 80)}` : text;
 }
 
-/** The agents in a sentence. @param {readonly RankInfo[]} ranks @returns {import("../../types.js").Verdict} */
-export function agentVerdict(ranks) {
+/** Whether any agent dropped, failed, records less or leaves out something. @param {readonly RankInfo[]} ranks */
+export const hasTrouble = (ranks) => ranks.some((rank) => rank.level || [rank.dropped, rank.faults, rank.not_observed, rank.not_fused].some((account) => Object.keys(account ?? {}).length > 0));
+
+/** The agents in a sentence. @param {readonly RankInfo[]} ranks @param {{time_s: number, share: number | null} | null} [usual] what it costs @returns {import("../../types.js").Verdict} */
+export function agentVerdict(ranks, usual = null) {
   if (!ranks.length) return { level: "empty", parts: [["text", "No agent has attached."]], links: [] };
-  const told = [failing(ranks), dropping(ranks), lowered(ranks)].filter(Boolean);
+  const troubles = [failing(ranks), dropping(ranks), lowered(ranks)].filter(Boolean);
   const hidden = accounts(ranks, "not_observed").length;
   const unseen = hidden ? ` ${plural(hidden, "module")} ${hidden === 1 ? "is" : "are"} not observed.` : "";
-  if (!told.length) return { level: "ok", parts: [["text", `Nothing was dropped, and no agent failed.${unseen}`]], links: [] };
-  return { level: "warning", parts: [["text", `${told.join(" ")}${unseen}`]], links: [] };
+  const cost = usual ? ` Agent overhead per step: ${seconds(usual.time_s)}${usual.share === null ? "" : ` (${percent(usual.share)})`}.` : "";
+  const [level, text] = troubles.length ? ["warning", troubles.join(" ")] : ["ok", "Nothing was dropped, and no agent failed."];
+  return { level, parts: [["text", `${text}${unseen}${cost}`]], links: [] };
 }
 
 /** @param {readonly RankInfo[]} ranks */

@@ -1,12 +1,15 @@
 // The collectives of one step as a timeline, a row for each rank. The light part of a bar is the wait for the last
 // rank.
 
-import { FOOT, LEGEND_HEIGHT, hatched, paintItems, paintName, paintTick } from "../../charts/cells/cell_painting.js";
+import { FOOT, LEGEND_HEIGHT, paintItems, paintName, paintTick } from "../../charts/cells/cell_painting.js";
+import { paintState } from "../../charts/cells/patterns.js";
 import { createPicture } from "../../charts/cells/picture.js";
-import { labelledRows } from "../../charts/cells/state_geometry.js";
+import { labelledRows } from "../../charts/frame.js";
+import { areaItem } from "../../charts/legend.js";
+import { STATE } from "../../charts/statistics.js";
 import { MOST_ROWS } from "../../charts/saving/rows.js";
 import { el } from "../../format/dom.js";
-import { plural } from "../../format/numbers.js";
+import { count, plural } from "../../format/numbers.js";
 import { bytes, isKnown, time } from "../../format/units.js";
 
 /** @typedef {import("../../charts/cells/picture.js").Size} Size */
@@ -24,7 +27,7 @@ const TICK_GAP = 90;
 
 /** @param {Timeline} timeline @param {Size} size */
 function areaOf({ rows }, { width, height }) {
-  const left = width < 640 ? 64 : 84;
+  const left = width < 640 ? 72 : 84;
   return { left, top: TOP, width: Math.max(40, width - left - RIGHT), height: height - TOP - FOOT, row: (height - TOP - FOOT) / Math.max(1, rows.length) };
 }
 
@@ -45,7 +48,7 @@ function paint(pen, timeline, size, palette) {
     for (const [at, { call }] of bars.entries()) {
       const box = boxOf(timeline, { row, at }, size);
       if (call.duration_s === null) {
-        hatched(pen, { ...box, width: Math.max(box.width, 8) }, palette.hatch);
+        paintState(pen, { ...box, width: Math.max(box.width, 8) }, STATE.notObserved, palette);
         continue;
       }
       pen.fillStyle = call.is_desync ? palette.bad : palette.accent;
@@ -56,7 +59,7 @@ function paint(pen, timeline, size, palette) {
     }
   }
   for (const row of labelledRows(timeline.rows.length, area.height, ROW_LABEL)) {
-    paintName(pen, `rank ${timeline.rows[row].rank}`, area.left - 6, area.top + (row + 0.5) * area.row, palette);
+    paintName(pen, timeline.rows[row].name, area.left - 6, area.top + (row + 0.5) * area.row, palette);
   }
   for (const at_s of ticks(timeline.span_s, Math.max(2, Math.floor(area.width / TICK_GAP)))) {
     const x = area.left + (at_s / timeline.span_s) * area.width;
@@ -72,13 +75,12 @@ function paintLegend(pen, palette) {
     pen.fillRect(left, top, width, height);
     pen.globalAlpha = 1;
   };
-  const items = { "waiting for the last rank": bar(0.28), communicating: bar(1), "duration not known": (/** @type {import("../../charts/cells/cell_grid.js").Area} */ box) => hatched(pen, box, palette.hatch) };
+  const items = { "waiting for the last rank": bar(0.28), communicating: bar(1), "duration not known": (/** @type {import("../../charts/cells/cell_grid.js").Area} */ box) => paintState(pen, box, STATE.notObserved, palette) };
   paintItems(pen, 12, items, palette);
 }
 
 export function createCallLanes() {
-  const item = (/** @type {string} */ look, /** @type {string} */ text) => el("span", { class: "legend-item" }, el("span", { class: "swatch", "data-look": look, "aria-hidden": "true" }), text);
-  const legend = el("div", { class: "legend" }, item("wait", "waiting for the last rank"), item("work", "communicating"), item("unknown", "duration not known"));
+  const legend = el("div", { class: "legend" }, areaItem("wait", "waiting for the last rank"), areaItem("work", "communicating"), areaItem("unknown", "duration not known"));
   return createPicture(
     {
       name: "step-collectives",
@@ -95,7 +97,7 @@ export function createCallLanes() {
       moved: movedCall,
       has: ({ rows }, { row, at }) => rows[row]?.bars[at] !== undefined,
       boxOf,
-      say: callText,
+      readout: callText,
       rows: callRows,
       summary: callSummary,
       legend: { height: LEGEND_HEIGHT, paint: paintLegend },
@@ -118,23 +120,42 @@ export function createCallLanes() {
  * @property {number} waited_s where the waiting part ends
  * @property {number} to_s the same as from_s where the duration is not known
  */
-/** @typedef {{rank: number, bars: Bar[]}} Row */
+/** @typedef {{rank: number, name: string, bars: Bar[]}} Row `name`: of the rank, or of many that one stands for */
 /** @typedef {{rows: Row[], tracks: number, span_s: number}} Timeline */
 
 /** Bars that overlap lie in so many tracks of a row at most; with many ranks there is room for one. */
 const MOST_TRACKS = 4;
 const MANY_RANKS = 24;
 
-/** @param {StepCalls} answer @returns {Timeline} */
-export function timelineOf({ ranks }) {
-  const most = ranks.length > MANY_RANKS ? 1 : MOST_TRACKS;
-  const rows = ranks.map(({ rank, collectives }) => ({ rank, bars: barsOf(collectives, most) }));
+/** @param {StepCalls} answer @param {number | null} [pin] a rank that has a row in any case @returns {Timeline} */
+export function timelineOf({ ranks: all }, pin = null) {
+  const ranks = all.length > MANY_RANKS ? fewRows(all, pin) : all.map((one) => ({ ...one, name: `rank ${one.rank}` }));
+  const rows = ranks.map(({ rank, name, collectives }) => ({ rank, name, bars: barsOf(collectives, MOST_TRACKS) }));
   const bars = rows.flatMap((row) => row.bars);
   return {
     rows,
     tracks: bars.reduce((tracks, bar) => Math.max(tracks, bar.track + 1), 1),
     span_s: bars.reduce((span, bar) => Math.max(span, bar.to_s), 0) || 1e-6,
   };
+}
+
+/** Seconds that are no difference, how many spreads one must be off, and rows at most besides that of all the others. */
+const FLOOR_S = 0.2e-3;
+const SPREADS = 6;
+const MOST_ODD = 8;
+
+/** Of many ranks those that waited clearly less or more than most, and the pinned one; for all others the one with their median wait. @param {readonly import("../../types.js").RankCalls[]} all @param {number | null} pin */
+function fewRows(all, pin) {
+  const waits = all.map((one) => ({ one, wait: one.collectives.reduce((sum, { wait_s: s }) => sum + (isKnown(s) ? s : 0), 0) })).sort((a, b) => a.wait - b.wait);
+  const median = waits[waits.length >> 1].wait;
+  const distances = waits.map(({ wait }) => Math.abs(wait - median)).sort((a, b) => a - b);
+  const least = SPREADS * Math.max(1.4826 * distances[distances.length >> 1], FLOOR_S);
+  const odd = waits.filter(({ wait }) => Math.abs(wait - median) >= least).sort((a, b) => Math.abs(b.wait - median) - Math.abs(a.wait - median)).slice(0, MOST_ODD);
+  const own = waits.filter((each) => odd.includes(each) || each.one.rank === pin);
+  const others = waits.filter((each) => !own.includes(each));
+  const typical = others[others.length >> 1];
+  const rows = own.map(({ one }) => ({ ...one, name: `rank ${one.rank}` })).sort((a, b) => a.rank - b.rank);
+  return typical ? [...rows, { ...typical.one, name: `${count(others.length)} ${own.length ? "others" : "ranks"}` }] : rows;
 }
 
 /** @param {readonly Call[]} calls in order of their begin @param {number} most @returns {Bar[]} */
@@ -153,15 +174,15 @@ function barsOf(calls, most) {
 
 /** The bar under a place: the one that holds it, else the nearest within reach. @param {Timeline} timeline @param {number} row @param {number} at_s @param {number} reach_s @param {number} [track] @returns {CallSpot | null} */
 export function barAt({ rows }, row, at_s, reach_s, track) {
-  let found = -1;
+  let nearest = -1;
   let best = reach_s;
   for (const [i, bar] of (rows[row]?.bars ?? []).entries()) {
     if (track !== undefined && bar.track !== track) continue;
     const off = Math.max(0, bar.from_s - at_s, at_s - bar.to_s);
-    if (off <= best) [found, best] = [i, off];
+    if (off <= best) [nearest, best] = [i, off];
     if (off === 0) break;
   }
-  return found < 0 ? null : { row, at: found };
+  return nearest < 0 ? null : { row, at: nearest };
 }
 
 /** @param {Timeline} timeline @param {CallSpot | null} spot @param {string} key @returns {CallSpot | null} */
@@ -178,16 +199,16 @@ export function movedCall({ rows }, spot, key) {
 
 /** @param {Timeline} timeline @param {CallSpot} spot */
 export function callText({ rows }, { row, at }) {
-  const { rank, bars } = rows[row];
-  return `rank ${rank}: ${callWords(bars[at].call)}`;
+  const { rank, name, bars } = rows[row];
+  return `${name}${name === `rank ${rank}` ? "" : `, rank ${rank} as their median`}: ${describeCall(bars[at].call)}`;
 }
 
 /** @param {Call} call */
-function callWords(call) {
+function describeCall(call) {
   const size = [bytes(call.bytes), call.dtype].filter(Boolean).join(" ");
   const took = isKnown(call.duration_s) ? `${time(call.duration_s)}, of that ${time(call.wait_s)} waiting` : "duration not known";
   const names = call.parameters.length ? `, ${call.parameters[0]}${call.parameters.length > 1 ? ` and ${call.parameters.length - 1} more` : ""}` : "";
-  return `${call.op} ${call.sequence} of ${call.group} (${size}), ${took}${names}${call.is_desync ? ", not the same call on all ranks" : ""}`;
+  return `${call.op} ${call.sequence} of ${call.group} (${size}), ${took}${names}${call.is_desync ? ", ranks disagree" : ""}`;
 }
 
 /** Round times for the axis, at most so many. @param {number} span_s @param {number} most @returns {number[]} */
@@ -209,7 +230,7 @@ export function timelineSummary({ rows, span_s }) {
 const calls = ({ rows }) => rows.flatMap(({ rank, bars }) => bars.map(({ call }) => ({ rank, call })));
 
 /** @param {import("../../types.js").Call} call */
-const desync = ({ is_desync: is }) => (is ? "not the same call on all ranks" : "");
+const desync = ({ is_desync: is }) => (is ? "ranks disagree" : "");
 
 /** @param {Timeline} timeline @returns {import("../../charts/saving/files.js").Rows} */
 export function callRows(timeline) {
@@ -218,7 +239,7 @@ export function callRows(timeline) {
     rank, call.group, call.op, call.sequence, call.bytes, call.dtype, call.begin_s, call.duration_s, call.wait_s, call.parameters.join(" "),
     desync(call) || (isKnown(call.duration_s) ? "value" : "duration not known"),
   ]);
-  return { columns, textColumns: ["group", "op", "dtype", "parameters", "state"], rows };
+  return { columns, rows };
 }
 
 /** @param {Timeline} timeline @returns {import("../../charts/saving/rows.js").Summary} */

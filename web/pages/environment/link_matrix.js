@@ -5,7 +5,7 @@ import { createCellHeatmap } from "../../charts/cells/cell_heatmap.js";
 import { el } from "../../format/dom.js";
 import { age, clip, rankList } from "../../format/numbers.js";
 import { bandwidth, bytes, isKnown, time } from "../../format/units.js";
-import { createSortedTable } from "../../widgets/sorted_table.js";
+import { createSortedTable } from "../../widgets/tables/sorted_table.js";
 import { createVerdict } from "../../widgets/verdict.js";
 
 /** @typedef {import("../../types.js").Linkcheck} Linkcheck */
@@ -18,7 +18,7 @@ export function createLinkMatrix(ctx) {
   /** @type {Linkcheck | null} */
   let result = null;
   const heatmap = (/** @type {Measure} */ measure, /** @type {string} */ name, /** @type {string} */ title) =>
-    createCellHeatmap({ name, title, scale: TIMES, unknown: "not tested", bad: "failed", square: true, say: (_, spot) => (result ? linkText(result, measure, spot) : "") });
+    createCellHeatmap({ name, title, scale: TIMES, unknown: "not tested", bad: "failed", square: true, readout: (_, spot) => (result ? linkText(result, measure, spot) : "") });
   const busbw = heatmap("busbw_bytes_per_s", "busbw", "busbw of each pair");
   const latency = heatmap("latency_s", "latency", "Latency of each pair");
   const verdict = createVerdict();
@@ -98,7 +98,7 @@ export function linkVerdict(result, nowNs) {
     ...(result.bad_groups ?? []).slice(0, 3).map((ranks) => `${rankList(ranks)} fail together`),
     result.nccl_error ? `NCCL does not work, gloo was checked instead: ${result.nccl_error}` : "",
   ].filter(Boolean);
-  return { level: "overflow", parts: [["text", `The links are not all right: ${parts.join("; ") || "all ranks together failed"}. ${when}`]], links: [] };
+  return { level: "critical", parts: [["text", `The links are not all right: ${parts.join("; ") || "all ranks together failed"}. ${when}`]], links: [] };
 }
 
 /** @param {string} what @param {[number, number][]} [pairs] */

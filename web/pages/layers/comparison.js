@@ -2,11 +2,11 @@
 
 import * as api from "../../api/client.js";
 import { onward, runPath } from "../../api/url_state.js";
-import { stateWord } from "../../charts/headroom.js";
+import { stateLabel } from "../../charts/statistics.js";
 import { createPlainLanes } from "../../charts/lanes/lane_group.js";
 import { el, link, replace } from "../../format/dom.js";
 import { bits, capital, clip, count, rankName, steps } from "../../format/numbers.js";
-import { createSortedTable } from "../../widgets/sorted_table.js";
+import { createSortedTable } from "../../widgets/tables/sorted_table.js";
 import { comparisonSpec, difference, notesOf, parseAgainst, sidesOf } from "./comparison_model.js";
 
 /** @typedef {import("../../types.js").PageContext} PageContext */
@@ -64,9 +64,9 @@ function createBody(ctx, refetch) {
 
   /** @param {import("../../charts/lanes/lane.js").Lane} lane @param {number} row */
   function choose(lane, row) {
-    const found = lane.rows()[row];
-    if (found.tensor !== null) ctx.setState({ tensor: found.tensor });
-    else ctx.say(`This row stands for ${found.count} tensors: a name filter or fewer kinds opens it up.`);
+    const chosen = lane.rows()[row];
+    if (chosen.tensor !== null) ctx.setState({ tensor: chosen.tensor });
+    else ctx.notify(`This row stands for ${chosen.count} tensors: a name filter or fewer kinds opens it up.`);
   }
 
   /** @param {ComparisonModel} model */
@@ -75,7 +75,7 @@ function createBody(ctx, refetch) {
     replace(notes, ...notesOf(meta).map((note) => el("li", {}, note)));
   }
 
-  /** The lane says why; what is told under it is of another view then. */
+  /** The lane shows why; the text under it is of another view then. */
   function onFailed() {
     table.element.hidden = true;
     replace(notes);
@@ -102,7 +102,7 @@ function title({ state }) {
 
 /** @typedef {import("../../types.js").Run} Run */
 
-/** Typing rests this long before runs are looked for. Milliseconds. */
+/** Typing rests this long before runs are searched. Milliseconds. */
 const REST_MS = 250;
 const MOST_RUNS = 30;
 
@@ -115,9 +115,9 @@ function createComparisonPicker(ctx) {
   const stepForm = el("form", { class: "inline-form", submit: chooseStep }, step, el("button", { type: "submit" }, "Compare"));
   const rank = el("select", { "aria-label": "Rank to compare with", change: () => rank.value && put("rank", rank.value) });
   const search = el("input", { type: "search", placeholder: "part of a run's name", "aria-label": "Part of the other run's name", spellcheck: "false", input: typed });
-  const found = el("select", { "aria-label": "Run to compare with", change: () => found.value && put("run", found.value) });
-  const runs = el("span", { class: "inline-form" }, search, found);
-  const clear = el("button", { type: "button", class: "quiet", click: () => ctx.setState({ against: "" }) }, "Compare no more");
+  const matches = el("select", { "aria-label": "Run to compare with", change: () => matches.value && put("run", matches.value) });
+  const runs = el("span", { class: "inline-form" }, search, matches);
+  const clear = el("button", { type: "button", class: "quiet", click: () => ctx.setState({ against: "" }) }, "Stop comparing");
   const element = el("div", { class: "comparison-picker filters", role: "group", "aria-label": "Comparison" }, el("label", { class: "field" }, "Compare with ", kind), stepForm, rank, runs, clear);
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let rest;
@@ -132,7 +132,7 @@ function createComparisonPicker(ctx) {
   function chooseKind() {
     show();
     if (!kind.value) ctx.setState({ against: "" });
-    else if (kind.value === "run") void look();
+    else if (kind.value === "run") void searchRuns();
     else (kind.value === "step" ? step : rank).focus();
   }
 
@@ -144,17 +144,17 @@ function createComparisonPicker(ctx) {
 
   function typed() {
     clearTimeout(rest);
-    rest = setTimeout(look, REST_MS);
+    rest = setTimeout(searchRuns, REST_MS);
   }
 
-  async function look() {
+  async function searchRuns() {
     searches += 1;
     const mine = searches;
     try {
       const { runs: listed } = await api.runs({ q: search.value.trim().slice(0, 200), limit: MOST_RUNS });
       if (mine === searches) list(listed.filter((one) => String(one.id) !== ctx.params.id));
     } catch (error) {
-      if (mine === searches) replace(found, option("", error instanceof Error ? error.message : String(error)));
+      if (mine === searches) replace(matches, option("", error instanceof Error ? error.message : String(error)));
     }
   }
 
@@ -164,8 +164,8 @@ function createComparisonPicker(ctx) {
     const options = listed.map((one) => option(one.id, `${clip(one.title || one.name, 60)} (run ${one.id})`));
     const isListed = now?.kind === "run" && listed.some((one) => one.id === now.number);
     if (now?.kind === "run" && !isListed) options.unshift(option(now.number, `run ${now.number}`));
-    replace(found, option("", listed.length ? "choose a run" : "no other run has that in its name"), ...options);
-    found.value = now?.kind === "run" ? String(now.number) : "";
+    replace(matches, option("", listed.length ? "choose a run" : "no other run has that in its name"), ...options);
+    matches.value = now?.kind === "run" ? String(now.number) : "";
   }
 
   function show() {
@@ -196,7 +196,7 @@ function createComparisonPicker(ctx) {
       const now = parseAgainst(ctx.state.against);
       kind.value = now?.kind ?? "";
       if (now?.kind === "step") step.value = String(now.number);
-      if (now?.kind === "run") void look();
+      if (now?.kind === "run") void searchRuns();
       show();
     },
     destroy() {
@@ -215,7 +215,7 @@ const option = (value, text) => el("option", { value }, text);
 /** @typedef {Loss & {view: import("../../types.js").ViewState}} Row `view`: what its links take along, so that they follow what is shown */
 
 /** @param {number | null} value @param {string} state */
-const held = (value, state) => (value === null || state === "nan" || state === "inf" ? stateWord(state) : bits(value));
+const held = (value, state) => (value === null || state === "nan" || state === "inf" ? stateLabel(state) : bits(value));
 
 /** @param {import("../../types.js").PageContext} ctx @param {import("./comparison_model.js").Sides} sides */
 function createComparisonTable(ctx, sides) {

@@ -1,9 +1,10 @@
 // A comparison as the server sends it, decoded, and the lane that draws the difference in bits of headroom.
 
+import { SCALES } from "../../charts/colours.js";
 import { heatmapDrawing } from "../../charts/drawing.js";
-import { STATE, STATE_WORDS, isNonfinite } from "../../charts/headroom.js";
-import { columnAt, heatCells, readHeatmap, rowName } from "../../charts/heatmap.js";
-import { channels } from "../../charts/theme.js";
+import { columnAt, readHeatmap, rowName } from "../../charts/heatmap.js";
+import { areaItem, colourBar } from "../../charts/legend.js";
+import { STATE, STATE_LABELS, isNonfinite } from "../../charts/statistics.js";
 import { el } from "../../format/dom.js";
 import { bits, count, steps } from "../../format/numbers.js";
 import { decode } from "../../format/typed_array.js";
@@ -34,17 +35,13 @@ import { decode } from "../../format/typed_array.js";
  * `z`: bits that this side has more; `states`: value where both have one, else what hinders it.
  */
 
-/** What the cells hold, for files and tables. */
-const DIFFERENCE = Object.freeze({ name: "difference_bits", title: "Difference in headroom", scale: "bits", worst: "least", low: -8, high: 8 });
-
 /** @param {import("../../types.js").FigureAnswer} answer @returns {ComparisonModel} */
 export function readComparison(answer) {
   const meta = /** @type {any} */ (answer.meta);
   const here = decode(meta.states);
   const there = decode(meta.other_states);
-  const drawn = answer.figure.data.length ? readHeatmap(answer) : { trace: {}, rows: [], columns: 0, z: [], x0: 0, dx: 1, markSteps: [] };
   const states = Uint8Array.from(here, (state, at) => hindrance(state, there[at]));
-  return /** @type {any} */ ({ ...drawn, statistic: DIFFERENCE, states, here, there, bits: decode(meta.bits), meta });
+  return /** @type {any} */ ({ ...readHeatmap(answer), states, here, there, bits: decode(meta.bits), meta });
 }
 
 /** Worst first: what of two states is drawn in place of a difference. */
@@ -54,14 +51,14 @@ const ORDER = [STATE.nan, STATE.inf, STATE.zero, STATE.stale, STATE.notObserved]
 export const hindrance = (here, there) => ORDER.find((state) => state === here || state === there) ?? STATE.value;
 
 /** @param {number} state */
-const word = (state) => STATE_WORDS[state]?.word ?? "unknown";
+const label = (state) => STATE_LABELS[state]?.label ?? "unknown";
 
 /** "2.1 bits less: 5.1 bits here, 7.2 bits there"; or which side has none. @param {ComparisonModel} model @param {number} row @param {number} column @param {Sides} sides */
 export function differenceText({ z, bits: own, here, there, columns }, row, column, sides) {
   const at = row * columns + column;
   if (Number.isFinite(z[at])) return `${difference(z[at])}: ${bits(own[at])} ${sides.here}, ${bits(own[at] - z[at])} ${sides.there}`;
   if (hindrance(here[at], there[at]) === STATE.value) return "never both at once";
-  return `${word(here[at])} ${sides.here}, ${word(there[at])} ${sides.there}`;
+  return `${label(here[at])} ${sides.here}, ${label(there[at])} ${sides.there}`;
 }
 
 /** "2.1 bits less", as seen from this side. @param {number | null} value */
@@ -73,14 +70,14 @@ export function difference(value) {
 
 /** The greatest loss of a column, or what is not finite in it. @param {ComparisonModel} model @param {number} column @returns {number | null} its row */
 export function worstRow({ z, here, there, rows, columns }, column) {
-  let found = null;
+  let worst = null;
   let least = Infinity;
   for (let row = 0; row < rows.length; row += 1) {
     const at = row * columns + column;
     const value = isNonfinite(here[at]) && !isNonfinite(there[at]) ? -Infinity : z[at];
-    if (value < least) [found, least] = [row, value];
+    if (value < least) [worst, least] = [row, value];
   }
-  return found;
+  return worst;
 }
 
 /** @param {ComparisonModel} model @param {number} step @param {number | null} row @param {Sides} sides */
@@ -133,8 +130,6 @@ function names({ count: n, labels }) {
 
 // Bits of headroom more or less than on the other side as a lane: orange where it is less, blue where it is more.
 
-/** @typedef {import("../../charts/theme.js").Palette} Palette */
-
 /** Bits to either side. Fixed, never stretched to the data: two comparisons compare by eye. */
 const REACH = 8;
 /** Pixels. */
@@ -142,28 +137,13 @@ const ROW = 18;
 const LEAST_HEIGHT = 60;
 const MOST_HEIGHT = 420;
 
-/** The hot end of the headroom scale, the line colour, the accent: told apart whatever colours one sees. @param {Palette} palette @returns {[number, string][]} */
-const differenceScale = ({ headroom, line, accent }) => [[0, headroom[1]], [0.25, headroom[3]], [0.5, line], [0.75, between(line, accent)], [1, accent]];
-
-/** @param {string} one @param {string} other */
-function between(one, other) {
-  const [a, b] = [channels(one), channels(other)];
-  return `rgb(${a.map((channel, i) => Math.round((channel + b[i]) / 2)).join(", ")})`;
-}
-
-/** @param {ComparisonModel} model @param {Palette} palette */
-const cellsOf = (model, palette) => heatCells(model, palette, { low: -REACH, high: REACH, colours: differenceScale(palette) });
+/** @param {ComparisonModel} _ @param {import("../../charts/theme.js").Palette} palette */
+const cells = (_, palette) => ({ low: -REACH, high: REACH, colours: palette.scales.difference });
 
 function legend() {
-  const ticks = [-REACH, -REACH / 2, 0, REACH / 2, REACH].map((value) => {
-    const tick = el("span", {}, value > 0 ? `+${value}` : `${value}`.replace("-", "−"));
-    tick.style.left = `${(100 * (value + REACH)) / (2 * REACH)}%`;
-    return tick;
-  });
-  const scale = el("div", { class: "legend-scale" }, el("div", { class: "legend-bar is-difference" }), el("div", { class: "legend-ticks" }, ...ticks));
-  const item = (/** @type {string} */ look, /** @type {string} */ text) => el("span", { class: "legend-item" }, el("span", { class: "swatch", "data-look": look, "aria-hidden": "true" }), text);
+  const ticks = [-REACH, -REACH / 2, 0, REACH / 2, REACH].map((value) => ({ at: (value + REACH) / (2 * REACH), text: value > 0 ? `+${value}` : `${value}`.replace("-", "−") }));
   const text = "bits of headroom: orange less here than there, blue more";
-  return el("div", { class: "legend", role: "note", "aria-label": "Legend" }, scale, el("span", { class: "legend-item" }, text), item("bad", "NaN or Inf on a side"), item("unknown", "not observed on a side; other patterns as above"));
+  return el("div", { class: "legend", role: "note", "aria-label": "Legend" }, colourBar(SCALES.difference, ticks), el("span", { class: "legend-item" }, text), areaItem("bad", "NaN or Inf on a side"), areaItem("unknown", "not observed on a side; other patterns as above"));
 }
 
 /** The lane for what the URL asks to compare with. @param {import("../../types.js").PageContext} ctx @returns {import("../../charts/lanes/lane_specs.js").LaneSpec} */
@@ -176,7 +156,7 @@ export function comparisonSpec(ctx) {
     read: readComparison,
     isEmpty: (/** @type {ComparisonModel} */ { rows, columns }) => !rows.length || !columns,
     draw: heatmapDrawing,
-    cells: cellsOf,
+    cells,
     readout: (model, step, row) => comparisonReadout(model, step, row, sidesOf(parseAgainst(ctx.state.against), ctx.state.rank)),
     legend,
   };

@@ -2,27 +2,27 @@
 
 import { shownRange } from "../../api/url_state.js";
 import { draggedRange } from "../../charts/frame.js";
-import { columnAt } from "../../charts/heatmap.js";
+import { NONE_CLOSED, columnAt } from "../../charts/heatmap.js";
 import { Lane } from "../../charts/lanes/lane.js";
 import { createLaneGroup } from "../../charts/lanes/lane_group.js";
 import { createNavigator } from "../../charts/lanes/lane_navigation.js";
 import { LANES } from "../../charts/lanes/lane_specs.js";
 import { createStatisticLegend } from "../../charts/legend.js";
-import { choiceOf } from "../../charts/statistics.js";
+import { choiceOf, defaultOf } from "../../charts/statistics.js";
 import { onTheme } from "../../charts/theme.js";
 import { el, replace, settledWidth } from "../../format/dom.js";
 import { clip, rankName, steps } from "../../format/numbers.js";
-import { createAxesPicker, createKindFilter, createNameFilter, createRankPicker, createSortPicker, createStatisticPicker, createStepField } from "../../widgets/filters.js";
-import { createRangeBar } from "../../widgets/range_bar.js";
-import { mountRunPage } from "../../widgets/run_page.js";
-import { createWorstTable } from "../../widgets/worst_table.js";
+import { createAxesPicker, createKindFilter, createNameFilter, createRankPicker, createSortPicker, createStatisticPicker, createStepField } from "../../widgets/controls/filters.js";
+import { createRangeBar } from "../../widgets/controls/range_bar.js";
+import { runPage } from "../../widgets/run_page.js";
+import { createWorstTable } from "../../widgets/tables/worst_table.js";
 import { createComparison } from "./comparison.js";
 import { MOST_CLOSED, createModuleTree } from "./module_tree.js";
 import { createTensorPanel } from "./tensor_panel.js";
 
 /** Modules the tree lists at most. */
 const TREE = 400;
-/** What the server says of a name filter that it cannot read begins so. */
+/** The server's answer to a name filter that it cannot read begins so. */
 const OF_NAMES = "q: ";
 
 const HINTS = [
@@ -51,16 +51,25 @@ function build(ctx, refetch) {
   const panel = createTensorPanel(ctx, refetch, aside);
   const filters = el("div", { class: "filters" }, ...choices.map((choice) => choice.element), rank.element, name.element, kinds.element, name.help, name.problem);
 
+  /** Of the last picture with all around it, in pixels. */
+  let height = 0;
   /** The axes that the tree is of. @type {string | null} */
   let answered = null;
+
+  /** As high as the last picture was while there is none: the page does not collapse under who types a filter. @param {boolean} isDrawn */
+  function holdHeight(isDrawn) {
+    if (isDrawn) main.style.minHeight = "";
+    height = isDrawn ? main.offsetHeight : height;
+    if (!isDrawn) main.style.minHeight = `${height}px`;
+  }
 
   /** @param {import("../../charts/heatmap.js").HeatmapModel} model */
   function onModel(model) {
     answered = ctx.state.axes;
     table.update(model);
     legend.update(model.statistic);
-    tree.element.hidden = !model.modules?.length;
-    if (model.modules) tree.update(model.modules, model.statistic ?? null);
+    tree.element.hidden = !model.modules || (!model.modules.length && !ctx.state.q); // a filter does not move the page while it is typed
+    if (model.modules) tree.update(model.modules, model.statistic ?? null, model.meta.closed);
   }
 
   function onFailed() {
@@ -81,8 +90,9 @@ function build(ctx, refetch) {
       const view = { run, state: ctx.state, range: shownRange(ctx.state, run) };
       await Promise.all([panel.update(run, signal), picture.update(run, signal), comparison.update(view, signal)]);
       const message = picture.message();
+      holdHeight(message === "");
       const isUnread = message.startsWith(OF_NAMES);
-      name.say(isUnread ? message.slice(OF_NAMES.length) : "");
+      name.showProblem(isUnread ? message.slice(OF_NAMES.length) : "");
       nothing.update(message !== "" && !isUnread && picture.isEmpty());
     },
     destroy() {
@@ -95,17 +105,25 @@ function build(ctx, refetch) {
   };
 }
 
-/** What the main figure is asked for besides steps and size. @param {{state: import("../../types.js").ViewState}} view */
-function query({ state }) {
-  const { rank, kinds, q, statistic, sort, closed, axes, tensor } = state;
+/** What the main figure is asked for besides steps and size. @param {{state: import("../../types.js").ViewState, run?: import("../../types.js").Run}} view */
+function query({ state, run }) {
+  const { rank, kinds, q, sort, closed, axes, tensor } = state;
   return {
-    rank: rank ?? "all", kind: kinds, q, statistic, sort, closed: closed.slice(0, MOST_CLOSED), tree: axes === "step,rank" ? 0 : TREE,
+    rank: rank ?? "all", kind: kinds, q, statistic: state.statistic || (run ? defaultOf(run) : ""), sort, closed: closedIn(closed), tree: axes === "step,rank" ? 0 : TREE,
     tensor: axes === "step,rank" ? tensor : null,
   };
 }
 
-/** @type {import("../../types.js").Page} */
-export default { id: "layers", title: "Layers", path: "/runs/{id}/layers", mount: (root, ctx) => mountRunPage(root, ctx, "Layers", (refetch) => build(ctx, refetch)) };
+/** Where the reader has chosen nothing, the blocks of a large model. @param {readonly string[]} closed */
+const closedIn = (closed) => (closed.length ? closed.filter((path) => path !== NONE_CLOSED).slice(0, MOST_CLOSED) : ["*"]);
+
+export default runPage({
+  id: "layers",
+  title: "Layers",
+  key: "l",
+  help: "Headroom of every layer over the steps",
+  build,
+});
 
 // What to change when no layer is left to show, each with a button that changes it.
 
@@ -145,7 +163,7 @@ const isRange = (start, stop, last) => start !== null || stop !== null || (last 
 
 /** Pixels a row gets when there is room for it. */
 const ROW = 24;
-/** Pixels kept for what stands above and below the heatmap. */
+/** Pixels reserved for what stands above and below the heatmap. */
 const AROUND = 250;
 const LEAST_HEIGHT = 320;
 const ORDERS = { "": "call order", name: "by name", worst: "worst first" };
@@ -184,7 +202,7 @@ function createLayersPicture(ctx, given, refetch) {
     element,
     /** @param {import("../../types.js").Run} run @param {AbortSignal} signal */
     update: (run, signal) => figure().update({ run, state: ctx.state, range: rangeOf(ctx.state, run) }, signal),
-    /** What the lane says in place of a plot, be it a failure; "" where it draws one. */
+    /** The lane's text in place of a plot, be it a failure; "" where it draws one. */
     message: () => made?.figure.lanes[0].message.textContent ?? "",
     isEmpty: () => isEmpty(made?.figure.lanes[0]),
     /** @param {any} model @param {import("../../charts/heatmap.js").Cell} cell */
@@ -193,7 +211,7 @@ function createLayersPicture(ctx, given, refetch) {
   };
 }
 
-/** Whether it was told that there is nothing: not where it could not ask. Pure. @param {Pick<import("../../charts/lanes/lane.js").Lane, "model" | "spec"> | undefined} lane */
+/** Whether the server answered that there is nothing: not where the request failed. Pure. @param {Pick<import("../../charts/lanes/lane.js").Lane, "model" | "spec"> | undefined} lane */
 export const isEmpty = (lane) => Boolean(lane?.model) && lane?.spec.isEmpty(lane.model) === true;
 
 /** One step of layers by ranks, where one was chosen. @param {ViewState} state @param {import("../../types.js").Run} run */
@@ -202,8 +220,8 @@ function rangeOf(state, run) {
 }
 
 /** @param {View} view */
-function title({ state, range }) {
-  const what = choiceOf(state.statistic)?.title.replace(/ \(.*/, "") ?? state.statistic;
+function title({ run, state, range }) {
+  const what = choiceOf(run, state.statistic)?.title ?? state.statistic;
   const order = ORDERS[state.sort];
   if (state.axes === "step,rank") return `${what} by rank, ${state.tensor === null ? "worst of the chosen layers" : "of the chosen layer"}`;
   const one = state.rank === null || state.rank === "all";

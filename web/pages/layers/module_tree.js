@@ -1,9 +1,9 @@
 // The tree of modules beside the heatmap: which items are open, in which order, and how arrow keys walk it.
 
-import { heatOf, stateWord } from "../../charts/headroom.js";
-import { valueText } from "../../charts/statistics.js";
+import { NONE_CLOSED } from "../../charts/heatmap.js";
+import { badnessOf, heatOf, stateLabel, valueText } from "../../charts/statistics.js";
 import { el, replace } from "../../format/dom.js";
-import { clip, count, plural } from "../../format/numbers.js";
+import { clip, count, plural, steps } from "../../format/numbers.js";
 
 /** @typedef {import("../../charts/statistics.js").Statistic} Statistic */
 
@@ -17,7 +17,7 @@ export function createModuleTree(ctx) {
   const list = el("ul", { role: "tree", "aria-label": "Modules", class: "module-tree", keydown: key });
   const note = el("p", { class: "muted module-note", hidden: true });
   const closeAll = el("button", { type: "button", class: "quiet", click: () => ctx.setState({ closed: outermost(modules) }) }, "Close all");
-  const openAll = el("button", { type: "button", class: "quiet", click: () => ctx.setState({ closed: [] }) }, "Open all");
+  const openAll = el("button", { type: "button", class: "quiet", click: openEach }, "Open all");
   const summary = el("summary", {}, "Modules");
   const element = el("details", { class: "panel layers-tree", open: window.innerWidth > NARROW, hidden: true }, summary, el("div", { class: "module-buttons" }, closeAll, openAll), list, note);
   /** @type {readonly Module[]} */
@@ -27,6 +27,15 @@ export function createModuleTree(ctx) {
   /** Where Tab enters the tree. */
   let current = "";
   let shown = "";
+  /** @type {Statistic | null} */
+  let of = null;
+  /** Whether the server closes blocks where the reader has chosen nothing. */
+  let areBands = false;
+  /** As the figure has them: the reader's own choice, or the server's. @type {readonly string[]} */
+  let closed = [];
+  /** Modules that the reader has opened here, besides those that are open at first; all of them after "Open all". @type {Set<string>} */
+  const unfolded = new Set();
+  let isAllOpen = false;
 
   /** @param {KeyboardEvent} event */
   function key(event) {
@@ -46,8 +55,31 @@ export function createModuleTree(ctx) {
   function act(item) {
     if (!item) return;
     current = item.path;
-    if (item.isGroup) ctx.setState({ closed: toggled(ctx.state.closed, item.path) });
+    if (item.isGroup) toggle(item);
     else if (item.tensor !== null) ctx.setState({ tensor: item.tensor });
+  }
+
+  /** One that is only folded opens here alone: its rows are there already. @param {Item} item */
+  function toggle(item) {
+    if (item.isClosed) unfolded.add(item.path);
+    if (item.isFolded) redraw();
+    else choose(toggled(closed, item.path));
+  }
+
+  function openEach() {
+    isAllOpen = true;
+    if (closed.length) choose([]);
+    else redraw();
+  }
+
+  /** @param {readonly string[]} paths */
+  function choose(paths) {
+    ctx.setState({ closed: paths.length || !areBands ? [...paths] : [NONE_CLOSED] });
+  }
+
+  function redraw() {
+    shown = "";
+    draw();
   }
 
   /** @param {string} path */
@@ -57,6 +89,23 @@ export function createModuleTree(ctx) {
       node.tabIndex = node.dataset.path === path ? 0 : -1;
       if (node.tabIndex === 0) node.focus();
     }
+  }
+
+  function draw() {
+    const { sort, q } = ctx.state;
+    const now = JSON.stringify([modules, of?.name, sort, closed, q]);
+    if (now === shown) return;
+    shown = now;
+    const isOpen = (/** @type {Module} */ module) => isAllOpen || q !== "" || unfolded.has(module.path) || isOpenAtFirst(module);
+    items = visibleItems(modules, sort, closed, of?.worst, isOpen);
+    if (!items.some((item) => item.path === current)) current = items[0]?.path ?? "";
+    const isFocused = list.contains(document.activeElement);
+    replace(list, ...items.map((item) => line(item, of)));
+    if (isFocused) focus(current);
+    const left = modules.reduce((sum, module) => sum + module.hidden_children, 0);
+    note.hidden = left === 0;
+    note.textContent = `+N: modules inside that are not listed, ${count(left)} in all. A name filter lists them.`;
+    openAll.disabled = items.every((item) => !item.isClosed);
   }
 
   const nodes = () => /** @type {HTMLElement[]} */ ([...list.children]);
@@ -81,22 +130,13 @@ export function createModuleTree(ctx) {
 
   return {
     element,
-    /** @param {readonly Module[]} given @param {Statistic | null} statistic */
-    update(given, statistic) {
-      const { sort, closed } = ctx.state;
-      const now = JSON.stringify([given, statistic?.name, sort, closed]);
-      if (now === shown) return;
-      shown = now;
+    /** @param {readonly Module[]} given @param {Statistic | null} statistic @param {readonly string[]} [bands] modules that the server closed, in a large model */
+    update(given, statistic, bands) {
       modules = given;
-      items = visibleItems(modules, sort, closed, statistic?.worst);
-      if (!items.some((item) => item.path === current)) current = items[0]?.path ?? "";
-      const isFocused = list.contains(document.activeElement);
-      replace(list, ...items.map((item) => line(item, statistic)));
-      if (isFocused) focus(current);
-      const left = modules.reduce((sum, module) => sum + module.hidden_children, 0);
-      note.hidden = left === 0;
-      note.textContent = `+N: modules inside that are not listed, ${count(left)} in all. A name filter lists them.`;
-      openAll.disabled = closed.length === 0;
+      of = statistic;
+      areBands = bands !== undefined || (areBands && ctx.state.closed.length > 0);
+      closed = bands ?? ctx.state.closed.filter((path) => path !== NONE_CLOSED);
+      draw();
     },
   };
 }
@@ -112,45 +152,38 @@ function heat(item, statistic) {
 
 /** @param {Item} item @param {Statistic | null} statistic */
 function worstText(item, statistic) {
-  if (isBad(item)) return stateWord(item.state);
+  if (isBad(item)) return item.began ? `${steps({ start: item.began[0], stop: item.began[1] + 1 }).replace(/^steps? /, "")}${item.is_first ? ", first" : ""}` : stateLabel(item.state);
   if (item.worst !== null) return valueText(statistic, item.worst);
-  return item.state === "value" ? "not measured" : stateWord(item.state);
+  return item.state === "value" ? "not measured" : stateLabel(item.state);
 }
 
 // The module tree as a list of what is open to view: nesting, order, which are closed.
 
-/**
- * As the server tells of it.
- * @typedef {object} Module
- * @property {string} path
- * @property {number} depth
- * @property {number} count tensors in it
- * @property {number | null} tensor the only one
- * @property {string} state the worst of any of them
- * @property {number | null} worst the worst value, on the statistic's scale
- * @property {boolean} has_children
- * @property {number} hidden_children not in the list
- */
-/** @typedef {Module & {name: string, isGroup: boolean, isClosed: boolean, parent: string | null}} Item */
+/** @typedef {import("../../types.js").Module} Module */
+/** @typedef {Module & {name: string, isGroup: boolean, isClosed: boolean, isFolded: boolean, parent: string | null}} Item `isClosed`: nothing in it is listed, `isFolded`: but its rows are there */
 /** @typedef {{module: Module, children: Branch[]}} Branch */
+
+/** Two levels, but no block of a stack of them; and the way to where a NaN or Inf was first. @param {Module} module */
+const isOpenAtFirst = ({ path, depth, is_first: isFirst }) => isFirst === true || (depth < 2 && !/(^|\.)\d+$/.test(path));
 
 /** The server takes no more. */
 export const MOST_CLOSED = 200;
 
 /**
  * What is to be seen of the tree, top to bottom: nothing inside a closed module is.
- * @param {readonly Module[]} modules depth first @param {string} sort @param {readonly string[]} closed @param {"least" | "most"} worst which end
+ * @param {readonly Module[]} modules depth first @param {string} sort @param {readonly string[]} closed @param {Statistic["worst"]} worst which end @param {(module: Module) => boolean} [isOpen] of those that are not closed
  * @returns {Item[]}
  */
-export function visibleItems(modules, sort, closed, worst = "least") {
+export function visibleItems(modules, sort, closed, worst = "least", isOpen = () => true) {
   const shut = new Set(closed);
   /** @type {Item[]} */
   const items = [];
   /** @param {Branch[]} branches @param {string | null} parent */
   function add(branches, parent) {
     for (const { module, children } of sorted(branches, sort, worst)) {
-      const isClosed = shut.has(module.path);
-      items.push({ ...module, name: nameOf(module.path, parent), isGroup: isGroup(module), isClosed, parent });
+      const isFolded = !shut.has(module.path) && isGroup(module) && !isOpen(module);
+      const isClosed = shut.has(module.path) || isFolded;
+      items.push({ ...module, name: nameOf(module.path, parent), isGroup: isGroup(module), isClosed, isFolded, parent });
       if (!isClosed) add(children, module.path);
     }
   }
@@ -158,7 +191,7 @@ export function visibleItems(modules, sort, closed, worst = "least") {
   return items;
 }
 
-/** The root's own tensors are no group: it is above all the others, and one row of it would say that it is all of them. @param {Module} module */
+/** The root's own tensors are no group: it is above all the others, and one row of it would stand for all of them. @param {Module} module */
 const isGroup = ({ count, path }) => count > 1 && path !== "";
 
 /** @param {readonly Module[]} modules depth first @returns {Branch[]} */
@@ -175,18 +208,18 @@ function branchesOf(modules) {
   return roots;
 }
 
-/** @param {Branch[]} branches @param {string} sort @param {"least" | "most"} worst */
+/** @param {Branch[]} branches @param {string} sort @param {Statistic["worst"]} worst */
 function sorted(branches, sort, worst) {
   if (sort === "name") return [...branches].sort((a, b) => a.module.path.localeCompare(b.module.path, "en", { numeric: true }));
   if (sort === "worst") return [...branches].sort((a, b) => badness(b.module, worst) - badness(a.module, worst) || 0);
   return branches;
 }
 
-/** @param {Module} module @param {"least" | "most"} end */
+/** @param {Module} module @param {Statistic["worst"]} end */
 function badness({ state, worst }, end) {
   if (state === "nan" || state === "inf") return 1e9;
   if (worst === null) return -1e9;
-  return end === "least" ? -worst : worst;
+  return badnessOf({ worst: end }, worst);
 }
 
 /** @param {string} path @param {string | null} parent */

@@ -5,11 +5,11 @@ import { ApiError } from "../../api/fetch.js";
 import { createTensorList, notableAlerts } from "../../api/queries.js";
 import { onward, runPath, shownRange } from "../../api/url_state.js";
 import { layoutOf, markTrace } from "../../charts/drawing.js";
-import { EXPONENTS } from "../../charts/exponents.js";
+import { EXPONENTS } from "../../charts/lanes/exponents.js";
 import { createPlainLanes } from "../../charts/lanes/lane_group.js";
 import { LANES } from "../../charts/lanes/lane_specs.js";
 import { broken, points, readLines, valueAt } from "../../charts/lines.js";
-import { channels } from "../../charts/theme.js";
+import { channels } from "../../charts/colours.js";
 import { el, link, replace } from "../../format/dom.js";
 import { bits, clip, plural } from "../../format/numbers.js";
 import { reuseParts } from "../../format/reuse_rows.js";
@@ -73,7 +73,7 @@ export function createTensorPanel(ctx, refetch, aside) {
   }
 
   /** The tensor of that number; without one nothing opens. @param {number} number @param {AbortSignal} signal */
-  async function found(number, signal) {
+  async function findTensor(number, signal) {
     aside.hidden = false; // its place before its content, so that the picture is not drawn in another width first
     try {
       return (await list(number, signal)).find((one) => one.tensor === number);
@@ -90,7 +90,7 @@ export function createTensorPanel(ctx, refetch, aside) {
       const number = ctx.state.tensor;
       if (number === null) shut();
       else {
-        const tensor = await found(number, signal);
+        const tensor = await findTensor(number, signal);
         if (signal.aborted || number !== ctx.state.tensor) return;
         if (!tensor) missing(aside);
         else if (shown !== number) show(tensor);
@@ -138,10 +138,10 @@ function createTensorBody(ctx, refetch, tensor, close) {
   async function openStep(step) {
     try {
       const place = await placeOf(ctx, { start: step, stop: step + 1 }, tensor.tensor);
-      if (!place) return ctx.say("Nothing was observed here.");
+      if (!place) return ctx.notify("Nothing was observed here.");
       return ctx.navigate(runPath(ctx.params.id, "step", onward(ctx.state, { step: place.step, rank: place.rank, tensor: place.tensor })));
     } catch (error) {
-      return ctx.say(`The step could not be looked up: ${messageOf(error)}`);
+      return ctx.notify(`The step could not be read: ${messageOf(error)}`);
     }
   }
 
@@ -150,7 +150,7 @@ function createTensorBody(ctx, refetch, tensor, close) {
     try {
       reuseParts(alerts, alertLines(run, alertsOn(await notableAlerts(run, signal), tensor), ctx.state));
     } catch (error) {
-      if (signal.aborted) throw error; // what comes after it tells of them
+      if (signal.aborted) throw error; // what comes after it reports them
       reuseParts(alerts, el("p", { class: "muted" }, `Its alerts could not be read: ${messageOf(error)}`));
     }
   }
@@ -163,7 +163,7 @@ function createTensorBody(ctx, refetch, tensor, close) {
       const id = String(run.id);
       const range = shownRange(ctx.state, run);
       reuseParts(ways, el("span", {}, link(runPath(id, "tensor", onward(ctx.state, { rank: ctx.state.rank, tensor: tensor.tensor })), {}, "Open the Tensor page")));
-      const place = placeOf(ctx, range, tensor.tensor, signal).then((found) => reuseParts(worst, worstPlace(id, found, ctx.state)));
+      const place = placeOf(ctx, range, tensor.tensor, signal).then((worstCell) => reuseParts(worst, worstPlace(id, worstCell, ctx.state)));
       await Promise.all([place, updateAlerts(id, signal), lanes.update({ run, state: ctx.state, range }, signal)]);
     },
     destroy: lanes.destroy,
@@ -176,14 +176,14 @@ const messageOf = (error) => (error instanceof Error ? error.message : String(er
 /** @param {number} tensor @returns {import("../../charts/lanes/lane_group.js").LaneEntry[]} */
 function entriesOf(tensor) {
   /** @type {{ranks?: number, observed_ranks?: number}} */
-  let told = {};
+  let meta = {};
   const left = LABELS;
   const ofRank = (/** @type {import("../../charts/lanes/lane.js").View} */ { state }) => ({ rank: state.rank ?? "all", tensor });
   const overRanks = {
     left,
     query: () => ({ rank: "all", tensor }),
-    onModel: (/** @type {any} */ model) => (told = model.meta),
-    title: () => percentileTitle(told),
+    onModel: (/** @type {any} */ model) => (meta = model.meta),
+    title: () => percentileTitle(meta),
   };
   return [
     { spec: { ...LANES.tensor, plotHeight: () => LINE_HEIGHT }, options: { query: ofRank, left } },
@@ -218,15 +218,15 @@ const FEW = 80;
 export function band(low, high, stepsPerColumn) {
   const [below, above] = [broken(low, stepsPerColumn), broken(high, stepsPerColumn)];
   /** @type {{x: number[], y: number[]}} */
-  const found = { x: [], y: [] };
+  const outline = { x: [], y: [] };
   for (let from = 0, to; from < below.x.length; from = to + 1) {
     to = from;
     while (to < below.x.length && Number.isFinite(below.y[to])) to += 1;
-    for (let at = from; at < to; at += 1) push(found, above.x[at], above.y[at]);
-    for (let at = to - 1; at >= from; at -= 1) push(found, below.x[at], below.y[at]);
-    push(found, NaN, NaN);
+    for (let at = from; at < to; at += 1) push(outline, above.x[at], above.y[at]);
+    for (let at = to - 1; at >= from; at -= 1) push(outline, below.x[at], below.y[at]);
+    push(outline, NaN, NaN);
   }
-  return found;
+  return outline;
 }
 
 /** @param {{x: number[], y: number[]}} to @param {number} x @param {number} y */

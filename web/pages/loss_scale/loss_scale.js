@@ -8,15 +8,15 @@ import { createScaleLanes, scalerName } from "../../charts/lanes/series_lanes.js
 import { el, link, replace } from "../../format/dom.js";
 import { bits, clip, count, magnitude, plural, rankList, reading, scale } from "../../format/numbers.js";
 import { reuseRows } from "../../format/reuse_rows.js";
-import { pasteBlock } from "../../widgets/copy_button.js";
+import { pasteBlock } from "../../widgets/controls/copy_button.js";
 import { createDetailCards, createNothing } from "../../widgets/detail_cards.js";
-import { createRangeBar } from "../../widgets/range_bar.js";
-import { mountRunPage } from "../../widgets/run_page.js";
-import { createSortedTable } from "../../widgets/sorted_table.js";
+import { createRangeBar } from "../../widgets/controls/range_bar.js";
+import { runPage } from "../../widgets/run_page.js";
+import { createSortedTable } from "../../widgets/tables/sorted_table.js";
 import { createVerdict } from "../../widgets/verdict.js";
 
 const HEIGHT = 150;
-/** How the URL's key says which page of drops is shown: those before a step. */
+/** How the URL's key names the page of drops that is shown: those before a step. */
 const BEFORE = "before:";
 const HINTS = [
   "A scaler multiplies the loss, so that small gradients do not vanish in float16, and lowers the scale when a gradient overflows: it skips that step.",
@@ -53,7 +53,7 @@ function build(ctx, refetch) {
     verdict.update(scaleVerdict(answer, run, { state: ctx.state, isNewest }));
     cards.update(scaleCards(answer));
     clean.hidden = answer.drops.length > 0;
-    cleanText.textContent = cleanWords(answer, isNewest);
+    cleanText.textContent = noDropText(answer, isNewest);
     const at = (/** @type {string} */ key) => runPath(run, "loss-scale", { ...ctx.state, key });
     drops.update(page.drops, { older: page.next === null ? null : at(`${BEFORE}${page.next}`), newest: beforeOf(ctx.state.key) === null ? null : at("") });
     layers.update(answer.layers);
@@ -83,9 +83,9 @@ function beforeOf(key) {
   return /^\d{1,15}$/.test(step) ? Number(step) : null;
 }
 
-/** Of how many drops the table of layers tells. @param {LossScale} answer */
-function madeOf({ layers, layers_of_drops: looked }) {
-  return layers.length ? `Made of ${looked === 1 ? "1 drop" : `${count(looked)} drops`}: the newest and the oldest of these steps, at most 50 of each.` : "";
+/** How many drops the table of layers is made of. @param {LossScale} answer */
+function madeOf({ layers, layers_of_drops: explained }) {
+  return layers.length ? `Made of ${explained === 1 ? "1 drop" : `${count(explained)} drops`}: the newest and the oldest of these steps, at most 50 of each.` : "";
 }
 
 const SCALER = "rangewatch.attach(model, optimizer, scaler=scaler)";
@@ -93,14 +93,19 @@ const SCALER = "rangewatch.attach(model, optimizer, scaler=scaler)";
 /** @returns {(string | Node)[]} */
 function whyNothing() {
   return [
-    "No scaler has told its scale in this run. Training in bfloat16 or float32 needs none. With torch.amp.GradScaler, or the one of a framework, give it to attach:",
+    "No scaler has reported its scale in this run. Training in bfloat16 or float32 needs none. With torch.amp.GradScaler, or the one of a framework, give it to attach:",
     pasteBlock(SCALER, "The line that attaches with a scaler"),
-    "DeepSpeed, Lightning, Accelerate and the Trainer have theirs found by their integrations.",
+    "DeepSpeed, Lightning, Accelerate and the Trainer have theirs detected by their integrations.",
   ];
 }
 
-/** @type {import("../../types.js").Page} */
-export default { id: "loss-scale", title: "Loss scale", path: "/runs/{id}/loss-scale", mount: (root, ctx) => mountRunPage(root, ctx, "Loss scale", (refetch) => build(ctx, refetch)) };
+export default runPage({
+  id: "loss-scale",
+  title: "Loss scale",
+  key: "s",
+  help: "Each drop of the loss scale with its cause",
+  build,
+});
 
 // The drops of the loss scale as a table, and what their causes mean. A row that is read stays where it is while the run goes on.
 
@@ -118,10 +123,10 @@ function createDropsTable(ctx) {
 
   /** @param {readonly Drop[]} drops */
   function explain(drops) {
-    const found = [...new Set(drops.map(({ cause }) => cause))];
-    if (explained === String(found)) return;
-    explained = String(found);
-    replace(causes, ...found.flatMap(causeLines));
+    const shownCauses = [...new Set(drops.map(({ cause }) => cause))];
+    if (explained === String(shownCauses)) return;
+    explained = String(shownCauses);
+    replace(causes, ...shownCauses.flatMap(causeLines));
   }
 
   return {
@@ -147,7 +152,7 @@ function rowOf(drop, { params, state }) {
   const cells = [
     link(stepPath(drop, params.id, state), {}, count(step)),
     scalesText(drop),
-    el("span", { class: cause === "forward" || cause === "reduction" ? "bad" : "" }, causeWords(cause).what),
+    el("span", { class: cause === "forward" || cause === "reduction" ? "bad" : "" }, causeText(cause).what),
     ranksText(drop),
     tensor,
     headroomText(first),
@@ -157,16 +162,15 @@ function rowOf(drop, { params, state }) {
 
 /** @param {string} cause */
 function causeLines(cause) {
-  const { what, means, todo } = causeWords(cause);
+  const { what, means, todo } = causeText(cause);
   return [el("dt", {}, what.slice(0, 1).toUpperCase() + what.slice(1)), el("dd", {}, means, " ", el("strong", {}, "What to do: "), todo)];
 }
 
 // The layers by how often they overflowed when the loss scale dropped, each with its largest finite magnitude.
 
-/** @typedef {OverflowLayer} Layer */
 /** @typedef {Layer & {view: ReturnType<typeof onward>}} Row `view`: what its links take along, so that they follow the shown steps */
 
-/** Of the limit of its type a magnitude is, in words. @param {Layer} layer */
+/** Which limit of its type a magnitude is near. @param {Layer} layer */
 function ofLimit({ amax, max_finite: limit }) {
   return amax === null || !limit ? "not known" : `${Number(((100 * amax) / limit).toPrecision(2))} %`;
 }
@@ -187,33 +191,45 @@ function createOverflowTable(ctx) {
     ],
     { caption: "Layers by overflows", name: "overflow-table", sortBy: "Overflowed" },
   );
+  const more = el("button", { type: "button", class: "quiet", click: () => show(true) });
+  const element = el("div", {}, table.element, more);
+  let isWhole = false;
+  /** @type {readonly Layer[]} */
+  let all = [];
+
+  /** @param {boolean} whole with those that only followed another */
+  function show(whole) {
+    isWhole = whole;
+    const first = firstOnes(all);
+    const shown = whole ? all : first;
+    table.update(shown.map((layer) => ({ ...layer, view: onward(ctx.state) })));
+    const left = all.length - first.length;
+    more.hidden = whole || left === 0;
+    more.textContent = `${plural(left, "layer")} more, never first: show`;
+  }
+
   return {
-    element: table.element,
+    element,
     /** @param {readonly Layer[]} layers */
-    update: (layers) => table.update(layers.map((layer) => ({ ...layer, view: onward(ctx.state) }))),
+    update(layers) {
+      all = layers;
+      show(isWhole);
+    },
   };
+}
+
+/** Those that no other overflowed before: the rest was computed from them. All, where none was. @param {readonly Layer[]} layers */
+export function firstOnes(layers) {
+  const first = layers.filter((layer) => layer.first > 0);
+  return first.length ? first : layers;
 }
 
 // Texts of the loss scale: what it did and why.
 
-/** @typedef {{class: string | null, growth_factor: number | null, backoff_factor: number | null, growth_interval: number | null}} ScalerSettings */
-/** @typedef {{name: string, min: number | null, max: number | null, last: number | null, settings?: ScalerSettings | null}} Scaler */
-/** @typedef {{tensor: number, label: string, rank: number, limit_dtype: string, amax_before: number | null, headroom_before_bits: number | null}} FirstBad */
-/** @typedef {{scaler: string, before: number | null, after: number | null}} ScaleChange */
-/**
- * @typedef {object} Drop a step that was skipped, or after which the scale was lower
- * @property {number} step
- * @property {boolean} skipped
- * @property {string} cause
- * @property {ScaleChange[]} scales
- * @property {number[]} ranks
- * @property {number} rank_count
- * @property {FirstBad | null} first
- * @property {number} tensor_count
- */
-/** @typedef {{tensor: number, label: string, first: number, overflows: number, last_step: number, amax: number | null, max_finite: number | null, dtype: string}} OverflowLayer */
-/** @typedef {{start: number, stop: number, scalers: Scaler[], skipped_steps: number, drops: Drop[], next: number | null, layers: OverflowLayer[], layers_of_drops: number}} LossScale */
-/** @typedef {{what: string, means: string, todo: string}} CauseWords */
+/** @typedef {import("../../types.js").LossScale} LossScale */
+/** @typedef {import("../../types.js").ScaleDrop} Drop */
+/** @typedef {import("../../types.js").OverflowLayer} Layer */
+/** @typedef {{what: string, means: string, todo: string}} CauseText */
 
 /** Of the newest drops, as many are on a page; the sentence speaks of all. */
 const PAGE_DROPS = 25;
@@ -221,7 +237,7 @@ const PAGE_DROPS = 25;
 const USUAL_SHARE = 0.05;
 const MOST_LETTERS = 120;
 
-/** By the server's name of the cause. @type {Readonly<Record<string, CauseWords>>} */
+/** By the server's name of the cause. @type {Readonly<Record<string, CauseText>>} */
 export const CAUSES = Object.freeze({
   gradient: {
     what: "a gradient overflowed",
@@ -250,8 +266,8 @@ export const CAUSES = Object.freeze({
   },
 });
 
-/** @param {string} cause @returns {CauseWords} */
-export const causeWords = (cause) => (Object.hasOwn(CAUSES, cause) ? CAUSES[cause] : { what: cause, means: "", todo: "" });
+/** @param {string} cause @returns {CauseText} */
+export const causeText = (cause) => (Object.hasOwn(CAUSES, cause) ? CAUSES[cause] : { what: cause, means: "", todo: "" });
 
 /** 2¹⁶ → 2¹⁵, of each scaler that changed; else of the first, which stayed. @param {Pick<Drop, "scales">} drop */
 export function scalesText({ scales }) {
@@ -267,16 +283,16 @@ export function ranksText({ ranks, rank_count: all }) {
   return all > ranks.length ? `${rankList(ranks)} and ${count(all - ranks.length)} more` : rankList(ranks);
 }
 
-/** How far the first tensor was from its limit in the steps before. @param {FirstBad | null} first */
+/** How far the first tensor was from its limit in the steps before. @param {import("../../types.js").FirstBad | null} first */
 export function headroomText(first) {
   if (!first || first.headroom_before_bits === null) return "not known";
   return `${bits(first.headroom_before_bits)} of ${clip(first.limit_dtype, 20)}`;
 }
 
-/** How a scaler grows and falls, as far as it told. @param {ScalerSettings | null | undefined} told */
-export function settingsText(told) {
-  if (!told) return "";
-  const { growth_factor: up, growth_interval: every, backoff_factor: down } = told;
+/** How a scaler grows and falls, as far as it is known. @param {import("../../types.js").ScalerSettings | null | undefined} settings */
+export function settingsText(settings) {
+  if (!settings) return "";
+  const { growth_factor: up, growth_interval: every, backoff_factor: down } = settings;
   const grows = up !== null && every !== null ? `× ${reading(up)} after ${plural(every, "clean step")}` : up !== null ? `grows × ${reading(up)}` : "";
   const falls = down === null ? "" : `× ${reading(down)} at a skip`;
   return [grows, falls].filter(Boolean).join(", ");
@@ -288,11 +304,11 @@ export function settingsText(told) {
  * @returns {import("../../types.js").Verdict}
  */
 export function scaleVerdict(answer, run, { state = {}, isNewest = true } = {}) {
-  const { drops, layers, layers_of_drops: looked } = answer;
+  const { drops, layers, layers_of_drops: explained } = answer;
   const [worst] = layers;
   /** @type {[string, string][]} */
   const parts = [["text", `${skipsText(answer)}; ${fallText(answer, isNewest)}`]];
-  if (worst && worst.first > 0) parts.push(["text", "; "], ["code", clip(worst.label, MOST_LETTERS)], ["text", ` overflowed first in ${count(worst.first)} of ${count(looked)}`]);
+  if (worst && worst.first > 0) parts.push(["text", "; "], ["code", clip(worst.label, MOST_LETTERS)], ["text", ` overflowed first in ${count(worst.first)} of ${count(explained)}`]);
   parts.push(["text", "."]);
   return { level: levelOf(answer), parts, links: [...dropLink(drops[0], run, state), ...layerLink(worst, run, state)] };
 }
@@ -305,7 +321,7 @@ function skipsText({ skipped_steps: skips, start, stop }) {
 /** @param {LossScale} answer @param {boolean} isNewest */
 function fallText({ scalers, drops }, isNewest) {
   const [{ min, max, last }] = scalers;
-  if (min === null) return "no scale was told in these steps";
+  if (min === null) return "no scale was reported in these steps";
   if (min === max) return `the scale was ${scale(max)} throughout`;
   const end = last === null ? "" : isNewest ? `, now ${scale(last)}` : `, ${scale(last)} at the end of these steps`;
   return drops.length ? `the scale was between ${scale(min)} and ${scale(max)}${end}` : `the scale grew from ${scale(min)} to ${scale(max)}`;
@@ -317,8 +333,8 @@ function levelOf({ drops, skipped_steps: skips, start, stop }) {
   return isSerious || skips > (stop - start) * USUAL_SHARE ? "warning" : "ok";
 }
 
-/** What is said where the scale never fell. @param {LossScale} answer @param {boolean} isNewest */
-export function cleanWords({ start, stop, scalers }, isNewest) {
+/** The text where the scale never fell. @param {LossScale} answer @param {boolean} isNewest */
+export function noDropText({ start, stop, scalers }, isNewest) {
   const [{ last }] = scalers;
   const end = last === null ? "" : isNewest ? ` It is ${scale(last)} now.` : ` It was ${scale(last)} at the end of these steps.`;
   return `No step was skipped and the scale was never lowered in ${plural(stop - start, "step")}.${end}`;
@@ -329,7 +345,7 @@ function dropLink(drop, run, state) {
   return drop ? [{ label: "Newest drop", path: stepPath(drop, run, state) }] : [];
 }
 
-/** @param {OverflowLayer | undefined} layer @param {string} run @param {Parameters<typeof onward>[0]} state */
+/** @param {Layer | undefined} layer @param {string} run @param {Parameters<typeof onward>[0]} state */
 function layerLink(layer, run, state) {
   return layer ? [{ label: "That layer over the steps", path: runPath(run, "tensor", onward(state, { tensor: layer.tensor })) }] : [];
 }

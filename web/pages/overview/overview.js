@@ -3,18 +3,19 @@
 
 import * as api from "../../api/client.js";
 import { runsPath } from "../../api/run_query.js";
-import { deferUntil } from "../../api/throttle.js";
+import { deferUntil } from "../../api/live.js";
 import { shownRange } from "../../api/url_state.js";
-import { createLegend } from "../../charts/legend.js";
+import { createStatisticLegend } from "../../charts/legend.js";
 import { el, link, replace } from "../../format/dom.js";
 import { clip, plural } from "../../format/numbers.js";
-import { copyButton } from "../../widgets/copy_button.js";
-import { createCards } from "../../widgets/detail_cards.js";
-import { createRangeBar } from "../../widgets/range_bar.js";
-import { mountRunPage } from "../../widgets/run_page.js";
+import { copyButton } from "../../widgets/controls/copy_button.js";
+import { createRangeBar } from "../../widgets/controls/range_bar.js";
+import { createRankMap } from "../../widgets/ranks/rank_map.js";
+import { runPage } from "../../widgets/run_page.js";
 import { createTracePanel } from "../../widgets/trace_panel.js";
 import { createVerdict } from "../../widgets/verdict.js";
-import { createWorstTable } from "../../widgets/worst_table.js";
+import { createWorstTable } from "../../widgets/tables/worst_table.js";
+import { createOverviewCards } from "./overview_cards.js";
 import { createOverviewLanes, ofAllRanks } from "./overview_lanes.js";
 
 const HINTS = [
@@ -29,14 +30,22 @@ function build(ctx, refetch) {
   const note = createRunNote();
   const about = createRunAbout(ctx, refetch);
   const verdict = createVerdict();
-  const cards = createCards(ctx);
-  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
+  const cards = createOverviewCards(ctx);
   const trace = createTracePanel(ctx, refetch);
-  const legend = createLegend();
-  const lanes = createOverviewLanes(ctx, refetch, (model) => table.update(model));
+  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))), undefined, trace.element);
+  const legend = createStatisticLegend();
+  const ranks = createRankMap(ctx, "");
+  const lanes = createOverviewLanes(ctx, refetch, { onLayers: showLayers, onLane: cards.takeLane, onSeries: cards.takeSeries });
   const table = createWorstTable(ctx, lanes.pickCell, ofAllRanks);
   const twin = el("details", { class: "twin" }, el("summary", {}, "The layers as a table"), table.element);
-  const element = el("div", {}, note.element, death.element, verdict.element, cards.element, trace.element, range.element, lanes.element, legend.element, twin, about.element);
+  const strip = el("div", { class: "overview-strip", role: "group", "aria-label": "Axis of steps" }, range.element, lanes.strip);
+  const element = el("div", {}, note.element, death.element, verdict.element, cards.element, ranks.element, strip, lanes.element, legend.element, twin, about.element);
+
+  /** @param {import("../../charts/heatmap.js").HeatmapModel} model */
+  function showLayers(model) {
+    table.update(model);
+    legend.update(model.statistic);
+  }
 
   /** Then what may stand above the lanes comes before them, so that they need not move. */
   let isFirst = true;
@@ -52,18 +61,25 @@ function build(ctx, refetch) {
       range.update(run);
       const view = { run, state: ctx.state, range: shownRange(ctx.state, run) };
       const drawn = lanes.update(view, signal);
-      await Promise.all([drawn, isFirst ? trace.update(run, signal) : deferUntil(drawn).then(() => trace.update(run, signal))]);
+      await Promise.all([drawn, deferUntil(drawn).then(() => ranks.update(run, signal)), isFirst ? trace.update(run, signal) : deferUntil(drawn).then(() => trace.update(run, signal))]);
       isFirst = false;
     },
     destroy() {
       lanes.destroy();
+      ranks.destroy();
       legend.destroy();
     },
   };
 }
 
-/** @type {import("../../types.js").Page} */
-export default { id: "overview", title: "Overview", path: "/runs/{id}", mount: (root, ctx) => mountRunPage(root, ctx, "Overview", (refetch) => build(ctx, refetch)) };
+export default runPage({
+  id: "overview",
+  title: "Overview",
+  path: "/runs/{id}",
+  key: "o",
+  help: "Is it healthy, and if not, since when and on which rank",
+  build,
+});
 
 // Who ended without a goodbye: the sentence, and the Python stacks where faulthandler wrote them.
 
@@ -82,8 +98,8 @@ function createDeathNote() {
       if (now === shown) return; // an opened stack stays open
       shown = now;
       element.hidden = !death;
-      const told = (deaths ?? []).filter(({ stack }) => stack).slice(0, MOST_STACKS);
-      replace(element, death ? el("p", {}, "✕ ", clip(death, MOST_LETTERS)) : null, ...told.map(stackOf));
+      const withStacks = (deaths ?? []).filter(({ stack }) => stack).slice(0, MOST_STACKS);
+      replace(element, death ? el("p", {}, "✕ ", clip(death, MOST_LETTERS)) : null, ...withStacks.map(stackOf));
     },
   };
 }
@@ -99,7 +115,7 @@ function stackOf({ rank, stack }) {
   );
 }
 
-// What people say of a run, to be changed: title, tags, note; put away; deleted for good.
+// What people note of a run, to be changed: title, tags, note; put away; deleted for good.
 
 /** @typedef {import("../../types.js").Run} Run */
 
@@ -109,12 +125,12 @@ function createRunAbout(ctx, changed) {
   const title = el("input", { name: "title", maxlength: 200, autocomplete: "off" });
   const tags = el("input", { name: "tags", maxlength: 1300, autocomplete: "off", placeholder: "separated by commas" });
   const note = el("textarea", { name: "note", maxlength: 10000, rows: 4 });
-  const said = el("span", { role: "status", class: "muted" });
+  const status = el("span", { role: "status", class: "muted" });
   const archive = el("button", { type: "button", class: "quiet", click: () => set({ archived: !shown?.archived }) }, "Archive");
   const remove = el("button", { type: "button", class: "quiet", click: () => dialog.showModal() }, "Delete…");
-  const buttons = el("p", { class: "inline-form" }, el("button", { type: "submit" }, "Save"), archive, remove, said);
+  const buttons = el("p", { class: "inline-form" }, el("button", { type: "submit" }, "Save"), archive, remove, status);
   const field = (/** @type {string} */ name, /** @type {HTMLElement} */ control) => el("label", { class: "about-field" }, name, control);
-  const form = el("form", { submit: saved, input: tellUnsaved }, field("Title", title), field("Tags", tags), field("Note", note), buttons);
+  const form = el("form", { submit: saved, input: showUnsaved }, field("Title", title), field("Tags", tags), field("Note", note), buttons);
   const sure = el("p");
   const close = () => dialog.close();
   const dialog = el("dialog", { "aria-label": "Delete the run" }, sure, el("p", { class: "inline-form" }, el("button", { type: "button", class: "danger", click: gone }, "Delete it for good"), el("button", { type: "button", class: "quiet", click: close }, "Keep it")));
@@ -123,8 +139,8 @@ function createRunAbout(ctx, changed) {
   /** @type {Run | null} */
   let shown = null;
 
-  function tellUnsaved() {
-    said.textContent = drafts.some((draft) => draft.isChanged()) ? "Not saved yet." : "";
+  function showUnsaved() {
+    status.textContent = drafts.some((draft) => draft.isChanged()) ? "Not saved yet." : "";
   }
 
   /** @param {Event} event */
@@ -137,15 +153,15 @@ function createRunAbout(ctx, changed) {
 
   /** @param {import("../../types.js").RunChange} change @param {() => void} [accepted] */
   async function set(change, accepted = () => {}) {
-    said.textContent = "Saving.";
+    status.textContent = "Saving.";
     try {
       await api.changeRun(id, change);
       accepted();
-      tellUnsaved();
-      said.textContent ||= "Saved.";
+      showUnsaved();
+      status.textContent ||= "Saved.";
       changed();
     } catch (error) {
-      said.textContent = error instanceof Error ? error.message : String(error);
+      status.textContent = error instanceof Error ? error.message : String(error);
     }
   }
 
@@ -154,9 +170,9 @@ function createRunAbout(ctx, changed) {
     try {
       await api.deleteRun(id);
       ctx.navigate(runsPath({}));
-      ctx.say("The run was deleted.");
+      ctx.notify("The run was deleted.");
     } catch (error) {
-      said.textContent = error instanceof Error ? error.message : String(error);
+      status.textContent = error instanceof Error ? error.message : String(error);
     }
   }
 
@@ -165,9 +181,9 @@ function createRunAbout(ctx, changed) {
     /** @param {Run} run */
     update(run) {
       shown = run;
-      archive.textContent = run.archived ? "Take out of the archive" : "Archive";
+      archive.textContent = run.archived ? "Unarchive" : "Archive";
       const steps = run.last_step === null ? "nothing recorded yet" : `${plural(run.last_step - (run.first_step ?? 0) + 1, "step")} of ${plural(run.ranks.length, "rank")}`;
-      sure.textContent = `Delete the run ${clip(run.title || run.name, 120)} with all that was recorded of it (${steps})? This cannot be taken back.${run.state === "live" ? " Its training goes on, and begins the run anew." : ""}`;
+      sure.textContent = `Delete the run ${clip(run.title || run.name, 120)} with all that was recorded of it (${steps})? This cannot be undone.${["live", "hung"].includes(run.state) ? " Its training goes on, and begins the run anew." : ""}`;
       title.placeholder = run.name;
       [run.title, run.tags.join(", "), run.note].forEach((value, i) => drafts[i].put(value));
     },

@@ -1,7 +1,7 @@
 // The table of the tensors of one rank and step in call order, and a window on it where there are thousands.
 
 import { onward, runPath } from "../../api/url_state.js";
-import { heatOf, stateWord } from "../../charts/headroom.js";
+import { heatOf, stateLabel } from "../../charts/statistics.js";
 import { el, link, replace } from "../../format/dom.js";
 import { bits, count, magnitude, plural, shape } from "../../format/numbers.js";
 
@@ -70,7 +70,7 @@ export function createFramesTable(ctx) {
       const chosen = answer.frames.findIndex((frame) => frame.tensor === tensor);
       const target = chosen >= 0 ? chosen : (answer.first_nonfinite ?? -1);
       const key = JSON.stringify([answer.step, answer.rank, target, text]);
-      draw(key === scrolledTo ? kept(part, rows.length) : windowAround(rows.length, rows.indexOf(target)));
+      draw(key === scrolledTo ? clamped(part, rows.length) : windowAround(rows.length, rows.indexOf(target)));
       if (key !== scrolledTo) show(target);
       scrolledTo = key;
     },
@@ -100,7 +100,7 @@ export function windowAround(length, position) {
 }
 
 /** The same window over a list of another length: no smaller than a fresh one. @param {Window} shown @param {number} length @returns {Window} */
-export const kept = ({ from, to }, length) => ({ from, to: Math.min(length, Math.max(to, from + WINDOW)) });
+export const clamped = ({ from, to }, length) => ({ from, to: Math.min(length, Math.max(to, from + WINDOW)) });
 
 /** @param {Window} shown @returns {Window} */
 export const withEarlier = ({ from, to }) => ({ from: Math.max(0, from - WINDOW), to });
@@ -137,7 +137,7 @@ function cellsOf({ params, state }, answer, frame) {
     headroom(frame),
     tally(frame.nan_count),
     tally(frame.inf_count),
-    frame.what || (frame.state === "value" ? null : stateWord(frame.state)),
+    frame.what || (frame.state === "value" ? null : stateLabel(frame.state)),
   ];
 }
 
@@ -154,7 +154,7 @@ const nothingFinite = (frame) => (frame.state === "zero" ? "0" : frame.state ===
 
 /** @param {Frame} frame */
 function headroom(frame) {
-  if (frame.headroom_bits === null) return muted(stateWord(frame.state));
+  if (frame.headroom_bits === null) return muted(stateLabel(frame.state));
   return el("span", { class: "heat", "data-heat": heatOf(frame.headroom_bits) }, bits(frame.headroom_bits));
 }
 
@@ -168,7 +168,7 @@ const muted = (text) => el("span", { class: "muted" }, text);
 
 /** @param {import("../../types.js").Frame} frame */
 function magnitudeBar(frame) {
-  const bar = el("div", { class: "magnitude", role: "img", "aria-label": wordsFor(frame), title: wordsFor(frame) });
+  const bar = el("div", { class: "magnitude", role: "img", "aria-label": rangeText(frame), title: rangeText(frame) });
   const span = magnitudeSpan(frame);
   if (span) bar.append(fill(frame, span));
   if (frame.nan_count || frame.inf_count) bar.append(el("span", { class: "magnitude-bad" }));
@@ -184,7 +184,7 @@ function fill(frame, { from, to }) {
 }
 
 /** @param {import("../../types.js").Frame} frame */
-function wordsFor(frame) {
+function rangeText(frame) {
   const low = frame.amin === null ? "abs min not measured" : `abs min ${magnitude(frame.amin)}`;
   const high = frame.amax === null ? "no finite abs max" : `abs max ${magnitude(frame.amax)}`;
   return `${low}, ${high}; ${frame.dtype} goes from ${magnitude(frame.smallest_normal)} to ${magnitude(frame.max_finite)}`;

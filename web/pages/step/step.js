@@ -4,7 +4,7 @@
 import * as api from "../../api/client.js";
 import { onward, runPath } from "../../api/url_state.js";
 import { draggedRange } from "../../charts/frame.js";
-import { stateWord } from "../../charts/headroom.js";
+import { stateLabel } from "../../charts/statistics.js";
 import { columnAt } from "../../charts/heatmap.js";
 import { Lane } from "../../charts/lanes/lane.js";
 import { LANES } from "../../charts/lanes/lane_specs.js";
@@ -12,10 +12,11 @@ import { createLegend } from "../../charts/legend.js";
 import { onTheme } from "../../charts/theme.js";
 import { el, link, replace, settledWidth } from "../../format/dom.js";
 import { clip, count, reading, scale, seconds } from "../../format/numbers.js";
-import { copyButton } from "../../widgets/copy_button.js";
-import { createNameFilter, createRankPicker } from "../../widgets/filters.js";
-import { mountRunPage } from "../../widgets/run_page.js";
+import { copyButton } from "../../widgets/controls/copy_button.js";
+import { createNameFilter, createRankPicker } from "../../widgets/controls/filters.js";
+import { runPage } from "../../widgets/run_page.js";
 import { createTracePanel } from "../../widgets/trace_panel.js";
+import { createBatchRows } from "./batch_rows.js";
 import { createFramesTable } from "./frames_table.js";
 
 /** @typedef {import("../../types.js").StepAnswer} StepAnswer */
@@ -24,13 +25,14 @@ import { createFramesTable } from "./frames_table.js";
 function build(ctx, refetch) {
   const nav = createStepNav(ctx);
   const summary = el("section", { class: "panel step-summary" });
+  const batch = createBatchRows();
   const table = createFramesTable(ctx);
   const ranks = createRanksLane(ctx, refetch);
   const missing = el("section", { class: "panel state-panel", "data-testid": "empty-state", hidden: true });
   const text = el("pre", { tabindex: 0, "aria-label": "Text report" });
   const report = el("details", { class: "panel report" }, el("summary", {}, "Text report"), copyButton(() => text.textContent ?? "", "Copy the report"), text);
   const trace = createTracePanel(ctx, refetch);
-  const element = el("div", { hidden: true }, nav.element, trace.element, summary, missing, table.element, ranks.element, report);
+  const element = el("div", { hidden: true }, nav.element, trace.element, summary, batch.element, missing, table.element, ranks.element, report);
   let shown = "";
 
   /** @param {StepAnswer} answer */
@@ -42,10 +44,11 @@ function build(ctx, refetch) {
     element.hidden = false;
     nav.update(answer);
     replace(summary, ...summaryOf(answer, table.show));
+    batch.update(answer.batch);
     table.element.hidden = !answer.observed;
     report.hidden = !answer.observed;
     missing.hidden = answer.observed;
-    const [heading, why] = missingWords(answer);
+    const [heading, why] = missingText(answer);
     replace(missing, el("h2", {}, heading), el("p", {}, why));
     text.textContent = answer.report;
     table.update(answer, tensor, q);
@@ -66,7 +69,7 @@ function build(ctx, refetch) {
   };
 }
 
-/** What is known of the step. Only a loss scaler tells whether the optimizer's step was taken. @param {StepAnswer} answer @returns {[string, string][]} */
+/** What is known of the step. Only a loss scaler reports whether the optimizer's step was taken. @param {StepAnswer} answer @returns {[string, string][]} */
 export function stepDetails(answer) {
   const { skipped, found_inf, loss_scale } = answer;
   const hasScaler = skipped !== null || found_inf !== null || loss_scale !== null;
@@ -87,12 +90,12 @@ export function stepDetails(answer) {
 /** @param {StepAnswer} answer @param {(index: number) => void} showFrame */
 function summaryOf(answer, showFrame) {
   const list = stepDetails(answer).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: value === "skipped" || value === "yes" ? "bad" : "" }, value)));
-  return [el("h2", {}, `Step ${count(answer.step)}, rank ${answer.rank}`), el("dl", { class: "fact-list" }, ...list), firstBad(answer, showFrame)];
+  return [el("h2", {}, `Step ${count(answer.step)}, rank ${answer.rank}`), el("dl", { class: "details-list" }, ...list), firstBad(answer, showFrame)];
 }
 
 /** @param {StepAnswer} answer */
 function lossText({ loss, loss_state }) {
-  return loss === null && loss_state && loss_state !== "value" ? stateWord(loss_state) : reading(loss);
+  return loss === null && loss_state && loss_state !== "value" ? stateLabel(loss_state) : reading(loss);
 }
 
 /** @param {StepAnswer} answer @param {(index: number) => void} showFrame */
@@ -106,11 +109,11 @@ function firstBad(answer, showFrame) {
 }
 
 /** Why there are no frames: heading and text. @param {StepAnswer} answer @returns {[string, string]} */
-export function missingWords({ step, rank, first_step, last_step, thinned }) {
+export function missingText({ step, rank, first_step, last_step, thinned }) {
   if (thinned) {
     return [
-      `Step ${count(step)} is not kept by itself`,
-      `Before step ${count(thinned.step)} the run is kept in columns of ${count(thinned.steps)} steps, but around events. What they hold together is on the other pages; of this step alone nothing is known.`,
+      `Step ${count(step)} is not stored by itself`,
+      `Before step ${count(thinned.step)} the run is stored in columns of ${count(thinned.steps)} steps, but around events. What they hold together is on the other pages; of this step alone nothing is known.`,
     ];
   }
   return [
@@ -119,8 +122,12 @@ export function missingWords({ step, rank, first_step, last_step, thinned }) {
   ];
 }
 
-/** @type {import("../../types.js").Page} */
-export default { id: "step", title: "Step", path: "/runs/{id}/step", mount: (root, ctx) => mountRunPage(root, ctx, "Step", (refetch) => build(ctx, refetch)) };
+export default runPage({
+  id: "step",
+  title: "Step",
+  under: "layers",
+  build,
+});
 
 // Previous and next: step, rank, non-finite step.
 
@@ -168,15 +175,15 @@ function createStepNav(ctx) {
 }
 
 /**
- * A link to another step or rank, or the same words dimmed where there is none.
+ * A link to another step or rank, or the same text dimmed where there is none.
  * @param {string} run @param {StepAnswer} answer @param {import("../../types.js").ViewState} state
  * @returns {(name: string, to: {step: number | null, rank: number | null}) => HTMLElement}
  */
 const jumper = (run, answer, state) => (name, { step, rank }) => {
   if (step === null || rank === null) return el("span", { class: "jump", "aria-disabled": "true" }, name);
   const { q, tensor } = state;
-  const kept = rank !== answer.rank ? { tensor } : {};
-  return link(runPath(run, "step", onward(state, { step, rank, q, ...kept })), { class: "jump" }, name);
+  const carried = rank !== answer.rank ? { tensor } : {};
+  return link(runPath(run, "step", onward(state, { step, rank, q, ...carried })), { class: "jump" }, name);
 };
 
 // Every rank's tensors at the step that is shown: rank by tensor, in call order. Only where there are several ranks.
@@ -221,7 +228,7 @@ function createRanksLane(ctx, refetch) {
     const rank = row === null ? null : model.rows[row].rank;
     const column = place === null ? null : columnAt(model, place);
     const tensor = column === null ? null : (model.tensors[column].tensor ?? model.tensors[column].tensors?.[0] ?? null);
-    if (rank === null) ctx.say("This row stands for several ranks: choose one above.");
+    if (rank === null) ctx.notify("This row stands for several ranks: choose one above.");
     else ctx.setState(tensor === null ? { rank } : { rank, tensor });
   }
 

@@ -2,17 +2,17 @@
 
 import { createTensorList } from "../../api/queries.js";
 import { onward, runPath, shownRange } from "../../api/url_state.js";
-import { EXPONENTS, createExponentTable } from "../../charts/exponents.js";
-import { heatOf } from "../../charts/headroom.js";
+import { EXPONENTS, createExponentTable } from "../../charts/lanes/exponents.js";
+import { heatOf } from "../../charts/statistics.js";
 import { createLaneGroup } from "../../charts/lanes/lane_group.js";
 import { LANES } from "../../charts/lanes/lane_specs.js";
 import { cadenceNote, mergedSteps, valueAt } from "../../charts/lines.js";
 import { el, link } from "../../format/dom.js";
 import { bits, clip, count, magnitude, rankName, steps } from "../../format/numbers.js";
 import { reuseParts, reuseRows } from "../../format/reuse_rows.js";
-import { createRankPicker } from "../../widgets/filters.js";
-import { createRangeBar } from "../../widgets/range_bar.js";
-import { mountRunPage } from "../../widgets/run_page.js";
+import { createRankPicker } from "../../widgets/controls/filters.js";
+import { createRangeBar } from "../../widgets/controls/range_bar.js";
+import { runPage } from "../../widgets/run_page.js";
 import { tensorDetails } from "../../widgets/tensor_details.js";
 
 /** @typedef {import("../../types.js").Tensor} Tensor */
@@ -21,7 +21,7 @@ import { tensorDetails } from "../../widgets/tensor_details.js";
 
 /** Left margin: only powers of two stand there. Pixels. */
 const LABELS = 52;
-/** Pixels kept for what stands above the figure, and for the head of the table below it. */
+/** Pixels reserved for what stands above the figure, and for the head of the table below it. */
 const AROUND = 500;
 
 const HINTS = ["The line is the largest finite magnitude of each step, circles the smallest non-zero one.", "Click a point for that step's frames. Drag to see fewer steps, double click to see all."];
@@ -30,7 +30,7 @@ const HINTS = ["The line is the largest finite magnitude of each step, circles t
 function build(ctx, refetch) {
   const rank = createRankPicker(ctx, { all: true });
   const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))), () => LABELS);
-  const facts = el("section", { class: "panel facts-panel" });
+  const summary = el("section", { class: "panel details-panel" });
   const walk = el("div", { class: "jumps" });
   const notes = el("p", { class: "muted figure-notes" });
   const options = { query, title, left: LABELS, onModel: show, onFailed };
@@ -40,11 +40,13 @@ function build(ctx, refetch) {
   const entries = [
     { spec: { ...LANES.tensor, plotHeight: () => plotHeight }, options },
     { spec: EXPONENTS, options: { query, left: LABELS, onModel: showExponents } },
+    { spec: LANES.moments, options: { query, left: LABELS } },
   ];
   const group = createLaneGroup(ctx, entries, refetch);
   const exponentLane = group.lanes[1].element;
+  const momentLane = group.lanes[2].element;
   const table = createTensorTable((step) => group.lanes[0].model && group.pickPoint(group.lanes[0], step));
-  const element = el("div", {}, facts, el("div", { class: "filters" }, rank.element, walk), range.element, group.element, notes, el("div", { class: "lanes" }, exponents.element, table.element));
+  const element = el("div", {}, summary, el("div", { class: "filters" }, rank.element, walk), range.element, group.element, notes, el("div", { class: "lanes" }, exponents.element, table.element));
 
   /** @param {LinesModel} model */
   function show(model) {
@@ -52,13 +54,13 @@ function build(ctx, refetch) {
     table.update(model);
   }
 
-  /** What is said below the figure is of another view then. */
+  /** The text below the figure is of another view then. */
   function onFailed() {
     notes.textContent = "";
     table.element.hidden = true;
   }
 
-  /** Few runs have histograms: without one nothing of them is shown. @param {import("../../charts/exponents.js").ExponentsModel} model */
+  /** Few runs have histograms: without one nothing of them is shown. @param {import("../../charts/lanes/exponents.js").ExponentsModel} model */
   function showExponents(model) {
     const wasHidden = exponentLane.hidden;
     exponentLane.hidden = EXPONENTS.isEmpty(model);
@@ -71,17 +73,17 @@ function build(ctx, refetch) {
     async update(run, signal) {
       const tensors = await list(ctx.state.tensor, signal);
       const chosen = choose(tensors, ctx.state.tensor, run);
-      if (!chosen) return void reuseParts(facts, el("h2", {}, "No such tensor"), el("p", {}, "This run has none of that number. ", link(runPath(run.id, "layers", onward(ctx.state)), {}, "All layers")));
+      if (!chosen) return void reuseParts(summary, el("h2", {}, "No such tensor"), el("p", {}, "This run has none of that number. ", link(runPath(run.id, "layers", onward(ctx.state)), {}, "All layers")));
       if (ctx.state.tensor === null) return ctx.setState({ tensor: chosen.tensor }, { replace: true });
+      momentLane.hidden = chosen.kind !== "exp_avg_sq";
       rank.update(run.ranks.map((one) => one.rank), ctx.state.rank);
       range.update(run);
-      reuseParts(facts, el("h2", { class: "tensor-name", title: chosen.label }, clip(chosen.label)), tensorDetails(chosen));
+      reuseParts(summary, el("h2", { class: "tensor-name", title: chosen.label }, clip(chosen.label)), tensorDetails(chosen));
       reuseParts(walk, ...neighbours(ctx, tensors, chosen).map((way) => el("span", {}, way))); // a link that was followed keeps the focus
       return group.update({ run, state: ctx.state, range: shownRange(ctx.state, run) }, signal);
     },
     destroy() {
       group.destroy();
-      exponents.destroy();
     },
   };
 }
@@ -114,8 +116,12 @@ function notesFor({ series, meta }) {
   return [cadenceNote(series[0], series[1], meta.steps_per_column), scaled].filter(Boolean).join(" ");
 }
 
-/** @type {import("../../types.js").Page} */
-export default { id: "tensor", title: "Tensor", path: "/runs/{id}/tensor", mount: (root, ctx) => mountRunPage(root, ctx, "Tensor", (refetch) => build(ctx, refetch)) };
+export default runPage({
+  id: "tensor",
+  title: "Tensor",
+  under: "layers",
+  build,
+});
 
 // The tensor's figure as a table: its first non-finite and its largest steps, each with a way to the frames.
 
@@ -129,26 +135,26 @@ function createTensorTable(open) {
   const caption = el("caption", {}, "First to hold a NaN or Inf, then largest");
   const element = el("div", { class: "panel table-scroll" }, el("table", { class: "dense tensor-table", "data-testid": "tensor-table" }, caption, el("thead", {}, head), body));
 
-  /** Its button opens the step alone, so that a row that stays does what is shown now. @param {LinesModel} model @param {Extreme} found */
-  function line(model, found) {
-    const button = el("button", { type: "button", class: "quiet", click: () => open(found.step) }, "Open the step");
-    const at = mergedSteps(model, found.step);
-    const cells = [at.stop - at.start === 1 ? count(at.start) : steps(at), magnitude(found.amax), magnitude(found.amin)];
-    return el("tr", { "data-key": found.step }, ...cells.map((text) => el("td", { class: "number" }, text)), headroomCell(found), el("td", {}, button));
+  /** Its button opens the step alone, so that a row that stays does what is shown now. @param {LinesModel} model @param {Extreme} extreme */
+  function line(model, extreme) {
+    const button = el("button", { type: "button", class: "quiet", click: () => open(extreme.step) }, "Open the step");
+    const at = mergedSteps(model, extreme.step);
+    const cells = [at.stop - at.start === 1 ? count(at.start) : steps(at), magnitude(extreme.amax), magnitude(extreme.amin)];
+    return el("tr", { "data-key": extreme.step }, ...cells.map((text) => el("td", { class: "number" }, text)), headroomCell(extreme), el("td", {}, button));
   }
 
   return {
     element,
     /** @param {LinesModel} model */
     update(model) {
-      const found = extremes(model, MOST_ROWS);
-      element.hidden = found.length === 0;
-      reuseRows(body, found.map((one) => line(model, one)));
+      const rows = extremes(model, MOST_ROWS);
+      element.hidden = rows.length === 0;
+      reuseRows(body, rows.map((one) => line(model, one)));
     },
   };
 }
 
-/** @param {Extreme} found */
+/** @param {Extreme} extreme */
 function headroomCell({ nonfinite, headroom }) {
   if (nonfinite) return el("td", { class: "number", "data-heat": "bad" }, "not finite");
   return el("td", { class: "number", "data-heat": heatOf(headroom) }, bits(headroom));

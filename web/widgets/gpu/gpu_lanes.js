@@ -1,15 +1,16 @@
 // The lanes of a GPU and of its host: which columns, units and limits; and bands for throttling and events.
 
 import { escapePlotText, layoutOf } from "../../charts/drawing.js";
-import { plainLines, points, readLines, valueAt } from "../../charts/lines.js";
+import { lineItem } from "../../charts/legend.js";
+import { plainLines, points, valueAt } from "../../charts/lines.js";
 import { el } from "../../format/dom.js";
 import { UNKNOWN } from "../../format/units.js";
-import { bitBands, column, fact, lineFigure, placeOfEvent, sum, timeShare } from "./gpu_series.js";
+import { bitBands, column, constant, linesOf, placeOfEvent, sum, timeShare } from "./gpu_samples.js";
 import { bitNames } from "./gpu_text.js";
 
 /** @typedef {import("../../types.js").GpuLanes} GpuLanes */
 /** @typedef {import("../../charts/lines.js").LinesModel} LinesModel */
-/** @typedef {import("./gpu_series.js").Source} Source */
+/** @typedef {import("./gpu_samples.js").Source} Source */
 /** @typedef {{name: string, title: string, unit: string, lines: Source[], limits?: Source[], top?: number}} LineLane */
 
 const GIB = 2 ** 30;
@@ -27,7 +28,7 @@ export const GPU_LANES = [
     title: "Clocks",
     unit: "MHz",
     lines: [line("SM", column("sm_clock_mhz")), line("memory", column("memory_clock_mhz"))],
-    limits: [line("SM maximum", fact("maxima", "sm_clock_mhz")), line("memory maximum", fact("maxima", "memory_clock_mhz"))],
+    limits: [line("SM maximum", constant("maxima", "sm_clock_mhz")), line("memory maximum", constant("maxima", "memory_clock_mhz"))],
   },
   { name: "gpu-power", title: "Power", unit: "W", lines: [line("power", column("power_w"))], limits: [line("limit", column("power_limit_w"))] },
   {
@@ -39,7 +40,7 @@ export const GPU_LANES = [
   },
   {
     name: "gpu-held",
-    title: "Clocks held down, of the time",
+    title: "Time throttled",
     unit: "%",
     lines: [line("by power", timeShare("violation_power_ns")), line("by heat", timeShare("violation_thermal_ns")), line("by the board or for reliability", timeShare("violation_board_limit_ns", "violation_reliability_ns"))],
   },
@@ -60,7 +61,7 @@ export const HOST_LANES = [
   },
   {
     name: "host-disk",
-    title: "Disk room",
+    title: "Disk free",
     unit: "GiB",
     lines: [line("working directory", column("disk_cwd_free_bytes", GIB)), line("temporary files", column("disk_tmp_free_bytes", GIB)), line("/dev/shm", column("disk_shm_free_bytes", GIB))],
   },
@@ -78,8 +79,8 @@ export const HOST_LANES = [
   },
 ];
 
-/** @param {LineLane} lane @param {import("./gpu_series.js").PlacedLanes} lanes */
-export const figureOf = ({ lines, limits = [] }, lanes) => lineFigure(lanes, [...lines, ...limits]);
+/** @param {LineLane} lane @param {import("./gpu_samples.js").PlacedLanes} lanes */
+export const readLineLane = ({ lines, limits = [] }, lanes) => linesOf(lanes, [...lines, ...limits]);
 
 /** @param {LineLane} lane @returns {import("../../charts/lanes/lane_specs.js").LaneSpec} */
 export function lineSpec(lane) {
@@ -90,7 +91,6 @@ export function lineSpec(lane) {
     unit: lane.unit,
     empty: `${UNKNOWN}: not recorded here, or not supported.`,
     plotHeight: () => 72,
-    read: readLines,
     isEmpty: (/** @type {LinesModel} */ model) => !model.series.slice(0, lane.lines.length).some((series) => points(series).length),
     draw: (model, frame, palette) => withLimits(plain(model, frame, palette), model, lane),
     readout: (model, step) => readout(model, step, lane),
@@ -121,17 +121,16 @@ function readout({ series, meta }, step, lane) {
 
 /** @param {LineLane} lane */
 function legend({ lines, limits = [] }) {
-  const item = (/** @type {string} */ look, /** @type {string} */ text) => el("span", { class: "legend-item" }, el("span", { class: "swatch is-line", "data-look": look, "aria-hidden": "true" }), text);
-  return el("div", { class: "legend lane-legend" }, ...lines.map(({ name }, i) => item(COLOURS[i], name)), ...limits.map(({ name }) => item("limit", name)));
+  return el("div", { class: "legend lane-legend" }, ...lines.map(({ name }, i) => lineItem(COLOURS[i], name)), ...limits.map(({ name }) => lineItem("limit", name)));
 }
 
-// When a card was slowed down, and why: a band a reason; and what was said of it: a mark an event.
+// When a card was slowed down, and why: a band a reason; and its events: a mark an event.
 
-/** @typedef {import("./gpu_series.js").PlacedLanes} PlacedLanes */
+/** @typedef {import("./gpu_samples.js").PlacedLanes} PlacedLanes */
 /** @typedef {import("../../types.js").GpuEvent} GpuEvent */
-/** @typedef {{from: number, to: number}} Span */
-/** @typedef {{name: string, bands: (Span & {look?: "warning" | "calm" | "bad"})[], marks: {at: number, text: string}[], isCalm: boolean, known?: Span[]}} BandRow `known`: where there are samples at all, if that is drawn */
-/** @typedef {{rows: BandRow[], dx: number, meta: {steps_per_column: number}, isKnown: boolean}} BandModel */
+/** @typedef {import("../../types.js").Span} Span */
+/** @typedef {import("../../types.js").BandRow} BandRow */
+/** @typedef {import("../../types.js").BandModel} BandModel */
 
 const ROW = 16;
 const LEAST_WIDTH = 3;
@@ -147,7 +146,7 @@ export function throttleModel(lanes, names) {
     marks: [],
     isCalm: bit === CALM,
   }));
-  return { rows, dx: 1, meta: { steps_per_column: 1 }, isKnown: (lanes.values.throttle_reasons ?? []).some((value) => value !== null) };
+  return { rows, dx: 1, meta: { steps_per_column: 1, note: "" }, isKnown: (lanes.values.throttle_reasons ?? []).some((value) => value !== null) };
 }
 
 /** @param {GpuEvent} event */
@@ -167,7 +166,7 @@ export function eventModel(lanes) {
     row.marks.push({ at: placeOfEvent(lanes, event), text: event.message });
     rows.set(name, row);
   }
-  return { rows: [...rows.values()], dx: 1, meta: { steps_per_column: 1 }, isKnown: true };
+  return { rows: [...rows.values()], dx: 1, meta: { steps_per_column: 1, note: "" }, isKnown: true };
 }
 
 /** @param {BandModel} model @param {import("../../charts/frame.js").Frame} frame @param {import("../../charts/theme.js").Palette} palette @returns {import("../../charts/drawing.js").Drawing} */
@@ -180,8 +179,8 @@ function drawBands({ rows }, frame, palette) {
     return { type: "rect", x0: middle - half, x1: middle + half, y0: row - height, y1: row + height, line: { width: 0 }, fillcolor, layer: "above" };
   };
   const shapes = rows.flatMap(({ bands, isCalm, known = [] }, row) => [
-    ...known.map((span) => box(span, row, 0.08, palette.headroom[palette.headroom.length - 1])),
-    ...bands.map((band) => box(band, row, 0.36, colours[band.look ?? (isCalm ? "calm" : "warning")])),
+    ...known.map((span) => box(span, row, 0.08, palette.calm)),
+    ...bands.map((band) => box(band, row, 0.36, colours[band.style ?? (isCalm ? "calm" : "warning")])),
   ]);
   const x = rows.flatMap(({ marks }) => marks.map(({ at }) => at));
   const y = rows.flatMap(({ marks }, row) => marks.map(() => row));
@@ -211,11 +210,10 @@ const bandSpec = (name, title, empty) => ({
   title,
   empty,
   plotHeight: (rows) => Math.max(1, rows) * ROW,
-  read: (/** @type {any} */ answer) => answer.model,
   isEmpty: (/** @type {BandModel} */ model) => !model.rows.length,
   draw: drawBands,
   readout: bandReadout,
 });
 
-export const THROTTLE = bandSpec("gpu-throttle", "Slowed down by", "Not slowed down in these steps, as far as the card tells.");
+export const THROTTLE = bandSpec("gpu-throttle", "Throttled by", "Not throttled in these steps, as far as the card reports.");
 export const EVENTS = bandSpec("gpu-events", "Events", "No Xid, memory error or other event of this card in these steps.");

@@ -1,4 +1,4 @@
-// Texts about the GPUs of a run: the verdict, groups by host, and the figures of a card. Pure.
+// Texts about the GPUs of a run: the verdict, its hosts, and the values of a card. Pure.
 
 import { onward, runPath } from "../../api/url_state.js";
 import { count, plural, rankList } from "../../format/numbers.js";
@@ -7,19 +7,18 @@ import { UNKNOWN, bandwidth, bytesOf, isKnown, quantity } from "../../format/uni
 /** @typedef {import("../../types.js").Gpus} Gpus */
 /** @typedef {import("../../types.js").Gpu} Gpu */
 /** @typedef {import("../../types.js").HostSample} HostSample */
-/** @typedef {{host: string, gpus: Gpu[], sample: HostSample | null}} HostGroup */
 
-/** A state as a shape and a word. @type {Record<string, {shape: string, word: string, rank: number}>} */
+/** A state as a shape and a label. @type {Record<string, {shape: string, label: string, rank: number}>} */
 const STATES = {
-  gone: { shape: "✕", word: "gone", rank: 0 },
-  alarm: { shape: "■", word: "alarm", rank: 1 },
-  slowed: { shape: "▲", word: "slowed", rank: 2 },
-  stale: { shape: "◌", word: "stale", rank: 3 },
-  ok: { shape: "●", word: "ok", rank: 4 },
+  gone: { shape: "✕", label: "gone", rank: 0 },
+  alarm: { shape: "■", label: "alarm", rank: 1 },
+  slowed: { shape: "▲", label: "throttled", rank: 2 },
+  stale: { shape: "◌", label: "stale", rank: 3 },
+  ok: { shape: "●", label: "ok", rank: 4 },
 };
 
 /** @param {string} state */
-export const stateOf = (state) => STATES[state] ?? { shape: "?", word: state, rank: 3 };
+export const stateOf = (state) => STATES[state] ?? { shape: "?", label: state, rank: 3 };
 
 /** The page's first sentence. @param {Gpus} answer @param {string} run @param {Parameters<typeof onward>[0]} [state] @returns {import("../../types.js").Verdict} */
 export function gpuVerdict({ gpus, hosts }, run, state = {}) {
@@ -30,7 +29,7 @@ export function gpuVerdict({ gpus, hosts }, run, state = {}) {
   const bad = gpus.filter(({ state }) => state === "gone" || state === "alarm");
   const slowed = gpus.filter(({ state }) => state === "slowed");
   const worst = bad[0] ?? slowed[0];
-  const level = bad.length ? "overflow" : slowed.length ? "warning" : "ok";
+  const level = bad.length ? "critical" : slowed.length ? "warning" : "ok";
   const links = worst ? [{ label: `GPU of rank ${worst.rank}`, path: gpuPath(run, worst, state) }] : [];
   return { level, parts: [["text", sentence(gpus, bad, slowed)]], links };
 }
@@ -44,13 +43,13 @@ function sentence(gpus, bad, slowed) {
   const [badCards, slowedCards] = [cardCount(bad), cardCount(slowed)];
   if (bad.length) {
     const first = bad[0];
-    const and = slowedCards ? ` ${count(slowedCards)} more ${slowedCards === 1 ? "is" : "are"} slowed.` : "";
+    const and = slowedCards ? ` ${count(slowedCards)} more ${slowedCards === 1 ? "is" : "are"} throttled.` : "";
     return `${count(badCards)} ${of} need${badCards === 1 ? "s" : ""} attention: rank ${first.rank}, ${first.why[0] ?? first.state}.${and}`;
   }
-  if (slowed.length) return `${count(slowedCards)} ${of} ${slowedCards === 1 ? "is" : "are"} slowed down: ${rankList(unique(slowed))}, ${slowed[0].why[0] ?? "throttled"}.`;
+  if (slowed.length) return `${count(slowedCards)} ${of} ${slowedCards === 1 ? "is" : "are"} throttled: ${rankList(unique(slowed))}, ${slowed[0].why[0] ?? "throttled"}.`;
   const stale = cardCount(gpus.filter(({ state }) => state === "stale"));
   if (stale) return `Nothing stands out, as far as is known: ${count(stale)} ${of} ${stale === 1 ? "has" : "have"} gone silent with ${stale === 1 ? "its" : "their"} rank.`;
-  return `Nothing stands out: all ${plural(cardCount(gpus), "GPU")} answer, and none is slowed down.`;
+  return `Nothing stands out: all ${plural(cardCount(gpus), "GPU")} answer, and none is throttled.`;
 }
 
 /** @param {Gpu[]} gpus */
@@ -59,36 +58,13 @@ const unique = (gpus) => [...new Set(gpus.map(({ rank }) => rank))];
 /** @param {string} run @param {{rank: number, key: string}} gpu @param {Parameters<typeof onward>[0]} [state] */
 export const gpuPath = (run, { rank, key }, state = {}) => runPath(run, "gpu", onward(state, { rank, key }));
 
-/** Hosts with their cards, the host of the worst card first, as the cards come. @param {Gpus} answer @returns {HostGroup[]} */
-export function byHost({ gpus, hosts }) {
-  /** @type {Map<string, HostGroup>} */
-  const groups = new Map();
-  const group = (/** @type {string} */ host) => {
-    const found = groups.get(host) ?? { host, gpus: [], sample: null };
-    groups.set(host, found);
-    return found;
-  };
-  for (const gpu of gpus) group(gpu.host).gpus.push(gpu);
-  for (const sample of hosts) {
-    const found = group(sample.host);
-    if (!found.sample || sample.time_ns > found.sample.time_ns) found.sample = sample;
-  }
-  return [...groups.values()];
-}
+/** Names of hosts, that of the worst card first, as the cards come. @param {Gpus} answer */
+export const hostNames = ({ gpus, hosts }) => [...new Set([...gpus, ...hosts].map(({ host }) => host))];
 
-/** What is read at a glance. @param {Gpu} gpu @returns {{name: string, text: string, share: number | null}[]} */
-export function glanceDetails({ values: v }) {
-  const share = (/** @type {import("../../format/units.js").Quantity} */ part, /** @type {import("../../format/units.js").Quantity} */ whole) => (isKnown(part) && isKnown(whole) && whole > 0 ? Math.min(1, part / whole) : null);
-  return [
-    { name: "busy", text: quantity("_percent", v.utilization_gpu_percent), share: share(v.utilization_gpu_percent, 100) },
-    { name: "power", text: quantity("_w", v.power_w), share: share(v.power_w, v.power_limit_w) },
-    { name: "chip", text: quantity("_c", v.temperature_c), share: heat(v.temperature_c, v.slowdown_margin_c) },
-    { name: "mem", text: quantity("_bytes", v.memory_used_bytes), share: share(v.memory_used_bytes, v.memory_total_bytes) },
-  ];
+/** The newest sample of a host: each of its ranks may send some. @param {Pick<Gpus, "hosts">} answer @param {string} name */
+export function newestSample({ hosts }, name) {
+  return hosts.filter(({ host }) => host === name).reduce((/** @type {HostSample | null} */ a, b) => (a && a.time_ns >= b.time_ns ? a : b), null);
 }
-
-/** How much of the way to where it slows down. @param {import("../../format/units.js").Quantity} now_c @param {import("../../format/units.js").Quantity} margin_c */
-const heat = (now_c, margin_c) => (isKnown(now_c) && isKnown(margin_c) && now_c > 0 ? Math.max(0, Math.min(1, now_c / (now_c + margin_c))) : null);
 
 /** @param {HostSample | null} sample */
 export function hostLine(sample) {
@@ -99,10 +75,10 @@ export function hostLine(sample) {
   const disks = Object.keys(v).filter((name) => /^disk_.*_free_bytes$/.test(name)).map((name) => v[name]).filter(isKnown);
   const room = disks.length ? quantity("_bytes", Math.min(...disks)) : UNKNOWN;
   const network = [v.network_received_bytes_per_s, v.network_sent_bytes_per_s].map(bandwidth).join(" in, ");
-  return `CPU ${quantity("_percent", v.cpu_percent)}, load ${load}${cpus}, memory ${bytesOf(v.memory_used_bytes, v.memory_total_bytes)}, least disk room ${room}, network ${network} out`;
+  return `CPU ${quantity("_percent", v.cpu_percent)}, load ${load}${cpus}, memory ${bytesOf(v.memory_used_bytes, v.memory_total_bytes)}, least disk free ${room}, network ${network} out`;
 }
 
-/** Why ranks have no card, the same words once. @param {Gpus["notes"]} notes @returns {string[]} */
+/** Why ranks have no card, the same text once. @param {Gpus["notes"]} notes @returns {string[]} */
 export function noteLines(notes) {
   /** @type {Map<string, number[]>} */
   const ranks = new Map();

@@ -1,4 +1,4 @@
-"""The facts of this process's environment, as JSON: what the rules look at, and what each rank ships."""
+"""Details of this process's environment, as JSON: what the rules look at, and what each rank ships."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from rangewatch.checks.doctor.findings import Facts
+from rangewatch.checks.doctor.findings import Details
 from rangewatch.checks.doctor.folders import missing_folders
 from rangewatch.checks.doctor.gpus import gpus
 from rangewatch.checks.doctor.machine import Machine
 from rangewatch.checks.doctor.network import infiniband, interfaces
 from rangewatch.checks.doctor.toolkits import build_home, compilers, nvcc, toolkit_of, toolkits
-from rangewatch.checks.doctor.torch_details import deepspeed, torch_facts
+from rangewatch.checks.doctor.torch_details import deepspeed, torch_details
 from rangewatch.checks.doctor.variables import limits, nccl_files, variables
 from rangewatch.core import control_groups
 
-VERSION = 1  # of the shape of the facts
+VERSION = 1  # of the shape of the details
 
 MAPS_BYTES = 4 << 20  # of /proc/self/maps: some 40,000 mappings
 _LIBRARIES = re.compile(r"/\S*/(lib(?:nccl|cudart|cudnn|cublas|cublasLt|nccl-net)\.so[.\d]*)$", re.MULTILINE)
@@ -32,25 +32,25 @@ _PACKAGES = (
 )  # fmt: skip
 
 
-def environment(machine: Machine | None = None, *, deep: bool = False) -> Facts:
-    """The facts, every section always there: plain JSON, bounded.
+def environment(machine: Machine | None = None, *, deep: bool = False) -> Details:
+    """The details, every section always there: plain JSON, bounded.
 
     Without `deep`: files and memory only, some milliseconds; starts no process, imports no torch and never starts CUDA,
     so it may run in a thread beside training. With it: programs are run and torch is asked in a child, some seconds.
     """
     machine = machine or Machine()
-    found_toolkits = toolkits(machine, deep=deep)
+    installed = toolkits(machine, deep=deep)
     return {
         "version": VERSION,
         "deep": deep,
         "python": {"version": platform.python_version(), "path": sys.executable},
         "platform": _platform(),
         "host": _host(machine),
-        "torch": torch_facts(machine, deep=deep),
+        "torch": torch_details(machine, deep=deep),
         "packages": _packages(),
         "gpu": gpus(machine, deep=deep),
-        "toolkits": found_toolkits,
-        "toolkit_of": toolkit_of(machine, found_toolkits),
+        "toolkits": installed,
+        "toolkit_of": toolkit_of(machine, installed),
         "nvcc": nvcc(machine, deep=deep),
         "build_home": build_home(machine, deep=deep),
         "compilers": compilers(machine, deep=deep),
@@ -88,20 +88,20 @@ def _is_root() -> bool:
 def _shm(machine: Machine) -> dict[str, int]:
     """Size of /dev/shm and what is free of it, in bytes."""
     try:
-        found = os.statvfs(machine.at("/dev/shm"))  # noqa: S108  # looked at, not written to
+        stat = os.statvfs(machine.at("/dev/shm"))  # noqa: S108  # looked at, not written to
     except (OSError, AttributeError):
         return {}
-    return {"shm_bytes": found.f_frsize * found.f_blocks, "shm_free_bytes": found.f_frsize * found.f_bavail}
+    return {"shm_bytes": stat.f_frsize * stat.f_blocks, "shm_free_bytes": stat.f_frsize * stat.f_bavail}
 
 
 def _packages() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _loaded_libraries(machine: Machine) -> dict[str, list[str]]:
@@ -111,7 +111,7 @@ def _loaded_libraries(machine: Machine) -> dict[str, list[str]]:
             maps = file.read(MAPS_BYTES).decode(errors="replace")
     except OSError:
         return {}
-    found: dict[str, set[str]] = {}
+    paths_by_name: dict[str, set[str]] = {}
     for match in _LIBRARIES.finditer(maps):
-        found.setdefault(match.group(1), set()).add(match.group())
-    return {name: sorted(paths)[:5] for name, paths in sorted(found.items())[:30]}
+        paths_by_name.setdefault(match.group(1), set()).add(match.group())
+    return {name: sorted(paths)[:5] for name, paths in sorted(paths_by_name.items())[:30]}

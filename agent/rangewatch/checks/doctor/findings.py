@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Facts = dict[str, Any]
+Details = dict[str, Any]
 """What `details.environment` returns: one rank's."""
 
 Severity = Literal["error", "warning", "info"]
@@ -29,5 +29,5 @@ class Finding:
     """The variable, file or folder that it is about."""
 
 
-Rule = Callable[[Facts], Iterable[Finding]]
-"""Looks at the facts of one rank. Pure."""
+Rule = Callable[[Details], Iterable[Finding]]
+"""Judges the details of one rank. Pure."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from rangewatch.checks.doctor.findings import Facts, Finding
+from rangewatch.checks.doctor.findings import Details, Finding
 from rangewatch.checks.doctor.machine import Machine
 from rangewatch.checks.doctor.variables import builds_for_cuda
 
@@ -54,11 +54,11 @@ _WHY_CACHE = (
 )
 
 
-def missing_folder(facts: Facts) -> Iterator[Finding]:
+def missing_folder(details: Details) -> Iterator[Finding]:
     """Those that somebody needs. Of PATH and LD_LIBRARY_PATH only folders of CUDA and the network: others lie dead."""
-    for absent in facts["missing_folders"]:
+    for absent in details["missing_folders"]:
         if _matters(absent):
-            yield _missing(absent, builds=builds_for_cuda(facts))
+            yield _missing(absent, builds=builds_for_cuda(details))
 
 
 def _matters(absent: dict[str, Any]) -> bool:
@@ -92,9 +92,9 @@ MEMLOCK_LEAST_BYTES = 1 << 30  # NCCL registers its buffers with the card: some 
 NOFILE_LEAST = 1024  # the usual default; tensors from worker processes are files
 
 
-def small_shared_memory(facts: Facts) -> Iterator[Finding]:
+def small_shared_memory(details: Details) -> Iterator[Finding]:
     """Shared memory is small, or full."""
-    size, free = facts["host"].get("shm_bytes"), facts["host"].get("shm_free_bytes")
+    size, free = details["host"].get("shm_bytes"), details["host"].get("shm_free_bytes")
     if size is None or free is None or min(size, free) >= SHM_LEAST_BYTES:
         return
     is_full = size >= SHM_LEAST_BYTES
@@ -110,11 +110,11 @@ def small_shared_memory(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def little_locked_memory(facts: Facts) -> Iterator[Finding]:
+def little_locked_memory(details: Details) -> Iterator[Finding]:
     """Too little memory may be locked for InfiniBand."""
-    limit = facts["host"].get("memlock_bytes", None)
-    has_port = any(port["state"] == "ACTIVE" for port in facts["infiniband"]["ports"])
-    if has_port and limit is not None and limit < MEMLOCK_LEAST_BYTES and not facts["host"]["is_root"]:
+    limit = details["host"].get("memlock_bytes", None)
+    has_port = any(port["state"] == "ACTIVE" for port in details["infiniband"]["ports"])
+    if has_port and limit is not None and limit < MEMLOCK_LEAST_BYTES and not details["host"]["is_root"]:
         yield Finding(
             "little_locked_memory",
             "warning",
@@ -125,9 +125,9 @@ def little_locked_memory(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def few_open_files(facts: Facts) -> Iterator[Finding]:
+def few_open_files(details: Details) -> Iterator[Finding]:
     """Few files may be open."""
-    limit = facts["host"].get("nofile")
+    limit = details["host"].get("nofile")
     if limit is not None and limit < NOFILE_LEAST:
         yield Finding(
             "few_open_files",

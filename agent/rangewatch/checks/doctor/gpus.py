@@ -16,21 +16,21 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from rangewatch.checks.doctor.findings import Facts, Finding
+from rangewatch.checks.doctor.findings import Details, Finding
 from rangewatch.checks.doctor.machine import Machine
 from rangewatch.checks.doctor.variables import ranks_here, setting, version
 
-MOST = 32  # cards of one machine that are told of
+MOST = 32  # cards of one machine that are listed
 
 _CARDS = "/proc/driver/nvidia/gpus"
 
 
 def gpus(machine: Machine, *, deep: bool) -> dict[str, Any]:
     """`driver`, `driver_cuda` (the newest CUDA that it runs), `cards` with name, uuid, bus_id; `nvml_error`."""
-    found: dict[str, Any] = {"driver": _driver(machine), "driver_cuda": None, "nvml_error": None}
-    found["cards"] = [_card(machine, bus_id) for bus_id in machine.names(_CARDS)[:MOST]]
+    driver: dict[str, Any] = {"driver": _driver(machine), "driver_cuda": None, "nvml_error": None}
+    driver["cards"] = [_card(machine, bus_id) for bus_id in machine.names(_CARDS)[:MOST]]
     # NVML starts slowly where no other process has the driver open, and knows of this machine only
-    return found | (_from_nvml() if deep and str(machine.root) == "/" else {})
+    return driver | (_from_nvml() if deep and str(machine.root) == "/" else {})
 
 
 def _driver(machine: Machine) -> str | None:
@@ -91,10 +91,10 @@ def _text(value: str | bytes) -> str:
 _NAME = "CUDA_VISIBLE_DEVICES"
 
 
-def visible_devices(facts: Facts) -> Iterator[Finding]:
+def visible_devices(details: Details) -> Iterator[Finding]:
     """No device, one twice, one that is not there, or fewer than ranks."""
-    value = facts["variables"].get(_NAME)
-    cards = facts["gpu"]["cards"]
+    value = details["variables"].get(_NAME)
+    cards = details["gpu"]["cards"]
     if value is None or not cards:
         return
     entries = [entry.strip() for entry in value.split(",")]
@@ -114,24 +114,24 @@ def visible_devices(facts: Facts) -> Iterator[Finding]:
             f"{_NAME}={value} names {lost!r}, and there are {len(cards)} cards",
             f"CUDA shows no device from there on: {len(usable)} instead of {len(entries)}.",
         )
-    elif 1 < len(usable) < ranks_here(facts):
+    elif 1 < len(usable) < ranks_here(details):
         yield _found(
             "too_few",
             "error",
-            f"{_NAME}={value} shows {len(usable)} devices, and {ranks_here(facts)} ranks run on this machine",
+            f"{_NAME}={value} shows {len(usable)} devices, and {ranks_here(details)} ranks run on this machine",
             'Two ranks share a card, which NCCL refuses ("Duplicate GPU detected"), or get an invalid device.',
         )
 
 
 def _usable(entries: list[str], cards: list[dict[str, Any]]) -> list[str]:
     uuids = [card["uuid"] for card in cards]
-    found = []
+    usable = []
     for entry in entries:
         is_there = entry.isdecimal() and int(entry) < len(cards)
         if not (is_there or entry.startswith("MIG-") or (entry.startswith("GPU-") and _is_named(entry, uuids))):
             break
-        found.append(entry)
-    return found
+        usable.append(entry)
+    return usable
 
 
 def _is_named(entry: str, uuids: list[str]) -> bool:
@@ -152,9 +152,9 @@ _OLDEST_DRIVER = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 _START = "https://pytorch.org/get-started/locally"
 
 
-def torch_broken(facts: Facts) -> Iterator[Finding]:
+def torch_broken(details: Details) -> Iterator[Finding]:
     """Torch is installed and cannot be imported."""
-    error = facts["torch"]["error"]
+    error = details["torch"]["error"]
     if error:
         yield Finding(
             "torch_broken",
@@ -166,9 +166,9 @@ def torch_broken(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def gpu_unused(facts: Facts) -> Iterator[Finding]:
+def gpu_unused(details: Details) -> Iterator[Finding]:
     """There are cards and this torch cannot use any."""
-    torch, gpu = facts["torch"], facts["gpu"]
+    torch, gpu = details["torch"], details["gpu"]
     if gpu["nvml_error"]:
         yield Finding(
             "driver_fault",
@@ -189,7 +189,7 @@ def gpu_unused(facts: Facts) -> Iterator[Finding]:
             f"install torch for CUDA {gpu['driver_cuda'] or 'of your driver'} or older: {_START}",
             "torch",
         )
-    elif torch["cuda_available"] is False and not _hidden(facts):
+    elif torch["cuda_available"] is False and not _hidden(details):
         reported = f": {torch['warnings'][0]}" if torch.get("warnings") else ""
         yield Finding(
             "cuda_unavailable",
@@ -201,28 +201,29 @@ def gpu_unused(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def driver_too_old(facts: Facts) -> Iterator[Finding]:
+def driver_too_old(details: Details) -> Iterator[Finding]:
     """The driver is older than the oldest one for torch's CUDA."""
-    needs = version(facts["torch"]["cuda"])
+    needs = version(details["torch"]["cuda"])
     oldest = _OLDEST_DRIVER.get(needs[0]) if needs else None
-    driver = version(facts["gpu"]["driver"])
-    works = facts["torch"]["cuda_available"] or facts["torch"]["devices"]  # with NVIDIA's compatibility package
+    driver = version(details["gpu"]["driver"])
+    works = details["torch"]["cuda_available"] or details["torch"]["devices"]  # with NVIDIA's compatibility package
     if oldest and driver and driver < oldest and not works:
         text = f"{oldest[0]}.{oldest[1]:02d}.{oldest[2]:02d}"
         yield Finding(
             "driver_too_old",
             "error",
-            f"Driver {facts['gpu']['driver']} is older than {text}, which torch's CUDA {facts['torch']['cuda']} needs",
+            f"Driver {details['gpu']['driver']} is older than {text}, which torch's CUDA "
+            f"{details['torch']['cuda']} needs",
             "torch.cuda.is_available() is False: training runs on the CPU, or stops at the first .cuda().",
             f"update the driver to {oldest[0]} or later, or install a torch for an older CUDA",
             "driver",
         )
 
 
-def architecture_missing(facts: Facts) -> Iterator[Finding]:
+def architecture_missing(details: Details) -> Iterator[Finding]:
     """A visible card's architecture is none that torch has code for."""
-    built = facts["torch"]["arch_list"]
-    cards = facts["torch"]["devices"] or [card for card in facts["gpu"]["cards"] if card.get("capability")]
+    built = details["torch"]["arch_list"]
+    cards = details["torch"]["devices"] or [card for card in details["gpu"]["cards"] if card.get("capability")]
     for name, capability in dict.fromkeys((card["name"], card["capability"]) for card in cards) if built else ():
         if _runs(capability, built):
             continue
@@ -262,37 +263,37 @@ def _number(architecture: str) -> int:
     return int(digits.group()) if digits else 0
 
 
-def _hidden(facts: Facts) -> bool:
+def _hidden(details: Details) -> bool:
     """Whether the user has asked for no GPU; `visible_devices` tells of that."""
-    return facts["variables"].get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
+    return details["variables"].get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
 
 
-def peer_to_peer_off(facts: Facts) -> Iterator[Finding]:
+def peer_to_peer_off(details: Details) -> Iterator[Finding]:
     """NCCL may not let cards write to each other's memory."""
-    disable, level = setting(facts, "NCCL_P2P_DISABLE"), setting(facts, "NCCL_P2P_LEVEL")
-    found = disable if disable and disable.number else None
-    if found is None and level and level.value.strip().upper() in ("LOC", "0"):
-        found = level
-    if found:
+    disable, level = setting(details, "NCCL_P2P_DISABLE"), setting(details, "NCCL_P2P_LEVEL")
+    variable = disable if disable and disable.number else None
+    if variable is None and level and level.value.strip().upper() in ("LOC", "0"):
+        variable = level
+    if variable:
         yield Finding(
             "peer_to_peer_off",
             "warning",
-            f"{found.name}={found.value} switches off direct copies between cards, over NVLink and over PCIe",
+            f"{variable.name}={variable.value} switches off direct copies between cards, over NVLink and over PCIe",
             "Everything between cards of one machine goes through host memory, several times slower. It is a "
             "workaround for PCIe access control or cards that cannot do it, often left over.",
-            f"{found.unset}  # then rangewatch linkcheck --nproc <cards>; disable PCIe ACS if that hangs",
-            found.where,
+            f"{variable.unset}  # then rangewatch linkcheck --nproc <cards>; disable PCIe ACS if that hangs",
+            variable.where,
         )
 
 
-def shared_memory_off(facts: Facts) -> Iterator[Finding]:
+def shared_memory_off(details: Details) -> Iterator[Finding]:
     """NCCL may not use shared memory."""
-    if (found := setting(facts, "NCCL_SHM_DISABLE")) and found.number:
+    if (variable := setting(details, "NCCL_SHM_DISABLE")) and variable.number:
         yield Finding(
             "shared_memory_off",
             "warning",
-            f"NCCL_SHM_DISABLE={found.value} switches off shared memory between ranks of one machine",
+            f"NCCL_SHM_DISABLE={variable.value} switches off shared memory between ranks of one machine",
             "Where cards have no direct way to each other, NCCL then uses the network inside the machine.",
-            f"{found.unset}  # and give the container room: docker run --shm-size=8g (or --ipc=host)",
-            found.where,
+            f"{variable.unset}  # and give the container room: docker run --shm-size=8g (or --ipc=host)",
+            variable.where,
         )

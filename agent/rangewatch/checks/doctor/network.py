@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from rangewatch.checks.doctor.findings import Facts, Finding
+from rangewatch.checks.doctor.findings import Details, Finding
 from rangewatch.checks.doctor.machine import Machine
 from rangewatch.checks.doctor.variables import ranks_here, setting
 
@@ -69,27 +69,27 @@ def _has_library(machine: Machine) -> bool:
 _SLOW = "Between machines NCCL then uses TCP: often a tenth of the bandwidth, and no log says so below NCCL_DEBUG=INFO."
 
 
-def infiniband_off(facts: Facts) -> Iterator[Finding]:
+def infiniband_off(details: Details) -> Iterator[Finding]:
     """NCCL_IB_DISABLE while ports are up; only good to know where there are none."""
-    found = setting(facts, "NCCL_IB_DISABLE")
-    if found is None or not found.number:
+    variable = setting(details, "NCCL_IB_DISABLE")
+    if variable is None or not variable.number:
         return
-    up = _up(facts)
+    up = _up(details)
     yield Finding(
         "infiniband_off",
         "warning" if up else "info",
-        f"NCCL_IB_DISABLE={found.value} switches InfiniBand and RoCE off"
+        f"NCCL_IB_DISABLE={variable.value} switches InfiniBand and RoCE off"
         + (f", and {_described(up)}" if up else "; this machine has no port that is up"),
         _SLOW,
-        found.unset,
-        found.where,
+        variable.unset,
+        variable.where,
     )
 
 
-def sockets_chosen(facts: Facts) -> Iterator[Finding]:
+def sockets_chosen(details: Details) -> Iterator[Finding]:
     """Sockets by NCCL_NET, or NCCL_IB_HCA leaves no port that is up."""
-    up = _up(facts)
-    net, cards = setting(facts, "NCCL_NET"), setting(facts, "NCCL_IB_HCA")
+    up = _up(details)
+    net, cards = setting(details, "NCCL_NET"), setting(details, "NCCL_IB_HCA")
     if up and net and net.value.strip().lower() == "socket":
         yield Finding(
             "sockets_chosen",
@@ -111,12 +111,12 @@ def sockets_chosen(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def infiniband_unusable(facts: Facts) -> Iterator[Finding]:
+def infiniband_unusable(details: Details) -> Iterator[Finding]:
     """Ports are up and what NCCL needs to use them is missing, in a container mostly."""
-    up, ib = _up(facts), facts["infiniband"]
+    up, ib = _up(details), details["infiniband"]
     lacks = [] if ib["has_uverbs"] else ["/dev/infiniband/uverbs*"]
     lacks += [] if ib["has_library"] else ["libibverbs.so.1"]
-    if up and lacks and not setting(facts, "NCCL_IB_DISABLE"):
+    if up and lacks and not setting(details, "NCCL_IB_DISABLE"):
         yield Finding(
             "infiniband_unusable",
             "warning",
@@ -127,41 +127,44 @@ def infiniband_unusable(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def interface_missing(facts: Facts) -> Iterator[Finding]:
-    """A variable names network interfaces, and none of them is there. Not where there may be more than are told of."""
-    there = facts["interfaces"]
+def interface_missing(details: Details) -> Iterator[Finding]:
+    """A variable names network interfaces, and none of them is there. Not where there may be more than are listed."""
+    there = details["interfaces"]
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if 0 < len(there) < MOST_INTERFACES else ():
-        found = setting(facts, name)
-        if found and not [each for each in there if _matches(found.value, each, is_exact=name.startswith("GLOO"))]:
+        variable = setting(details, name)
+        if variable and not [
+            each for each in there if _matches(variable.value, each, is_exact=name.startswith("GLOO"))
+        ]:
             yield Finding(
                 "interface_missing",
                 "error",
-                f"{name}={found.value} matches no network interface; there are {', '.join(list(there)[:12])}",
+                f"{name}={variable.value} matches no network interface; there are {', '.join(list(there)[:12])}",
                 "Ranks fail when they connect, or hang until the timeout.",
-                f"{found.unset}  # or export {name}=<one of those>",
-                found.where,
+                f"{variable.unset}  # or export {name}=<one of those>",
+                variable.where,
             )
 
 
-def loopback_chosen(facts: Facts) -> Iterator[Finding]:
+def loopback_chosen(details: Details) -> Iterator[Finding]:
     """The loopback interface, while ranks run on other machines too."""
-    world = facts["variables"].get("WORLD_SIZE", "")
-    if not (world.isdecimal() and int(world) > ranks_here(facts) and "LOCAL_WORLD_SIZE" in facts["variables"]):
+    world = details["variables"].get("WORLD_SIZE", "")
+    if not (world.isdecimal() and int(world) > ranks_here(details) and "LOCAL_WORLD_SIZE" in details["variables"]):
         return
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        if (found := setting(facts, name)) and found.value.lstrip("=") == "lo":
+        if (variable := setting(details, name)) and variable.value.lstrip("=") == "lo":
             yield Finding(
                 "loopback_chosen",
                 "error",
-                f"{name}={found.value} is the loopback; {int(world) - ranks_here(facts)} ranks run on other machines",
+                f"{name}={variable.value} is the loopback; {int(world) - ranks_here(details)} ranks run on other "
+                "machines",
                 "No other machine can reach it: ranks hang when they connect, until the timeout.",
-                f"{found.unset}  # or export {name}=<an interface between the machines>",
-                found.where,
+                f"{variable.unset}  # or export {name}=<an interface between the machines>",
+                variable.where,
             )
 
 
-def _up(facts: Facts) -> list[dict[str, Any]]:
-    return [port for port in facts["infiniband"]["ports"] if port["state"] == "ACTIVE"]
+def _up(details: Details) -> list[dict[str, Any]]:
+    return [port for port in details["infiniband"]["ports"] if port["state"] == "ACTIVE"]
 
 
 def _described(up: list[dict[str, Any]]) -> str:

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from rangewatch.checks.doctor.findings import Facts, Finding
+from rangewatch.checks.doctor.findings import Details, Finding
 from rangewatch.checks.doctor.machine import Machine
 from rangewatch.checks.doctor.variables import builds_for_cuda, version
 
 NVCC_TIMEOUT_S = 5.0
-MOST = 20  # toolkits that are told of
+MOST = 20  # toolkits that are listed
 
 _LIBRARY_FOLDERS = ("lib64", "lib", "targets")
 _HEADERS = (
@@ -35,19 +35,19 @@ def toolkits(machine: Machine, *, deep: bool) -> list[dict[str, Any]]:
 
     With `deep`, an nvcc is asked for its version where no file tells.
     """
-    found: dict[str, dict[str, Any]] = {}
+    by_path: dict[str, dict[str, Any]] = {}
     for source, path in _candidates(machine):
         real = machine.resolved(path)
-        if real not in found and len(found) < MOST and _is_toolkit(machine, real):
-            found[real] = {"path": real, "found_by": []} | _about(machine, real, deep=deep)
-        if real in found and source not in found[real]["found_by"]:
-            found[real]["found_by"].append(source)
-    return list(found.values())
+        if real not in by_path and len(by_path) < MOST and _is_toolkit(machine, real):
+            by_path[real] = {"path": real, "found_by": []} | _about(machine, real, deep=deep)
+        if real in by_path and source not in by_path[real]["found_by"]:
+            by_path[real]["found_by"].append(source)
+    return list(by_path.values())
 
 
-def toolkit_of(machine: Machine, found: list[dict[str, Any]]) -> dict[str, str]:
+def toolkit_of(machine: Machine, installed: list[dict[str, Any]]) -> dict[str, str]:
     """The folder of the toolkit that each variable leads to: the first of those that it names."""
-    there = {toolkit["path"] for toolkit in found}
+    there = {toolkit["path"] for toolkit in installed}
     first: dict[str, str] = {}
     for source, path in _candidates(machine):
         if source.isupper() and source not in first and (real := machine.resolved(path)) in there:
@@ -159,8 +159,8 @@ def _asked(machine: Machine, nvcc_path: str) -> str | None:
 
 
 def _two_parts(text: object) -> str | None:
-    found = re.search(r"\d+\.\d+", text) if isinstance(text, str) else None
-    return found.group() if found else None
+    match = re.search(r"\d+\.\d+", text) if isinstance(text, str) else None
+    return match.group() if match else None
 
 
 def _compiler_limits(machine: Machine, path: str) -> dict[str, int]:
@@ -183,13 +183,13 @@ def compilers(machine: Machine, *, deep: bool) -> dict[str, dict[str, Any]]:
     """
     environ = machine.environ
     programs = {"cxx": environ.get("CXX") or "c++", "nvcc_host": environ.get("CC") or "g++"}
-    found: dict[str, dict[str, Any]] = {}
+    by_use: dict[str, dict[str, Any]] = {}
     for use, program in programs.items():
-        words = program.split()  # CXX="ccache g++" names the compiler last
-        path = machine.which(words[-1]) if words else None
+        parts = program.split()  # CXX="ccache g++" names the compiler last
+        path = machine.which(parts[-1]) if parts else None
         if path is not None:
-            found[use] = {"path": path} | (_asked_compiler(machine, path) if deep else _by_name(machine, path))
-    return found
+            by_use[use] = {"path": path} | (_asked_compiler(machine, path) if deep else _by_name(machine, path))
+    return by_use
 
 
 def _asked_compiler(machine: Machine, path: str) -> dict[str, Any]:
@@ -203,24 +203,24 @@ def _asked_compiler(machine: Machine, path: str) -> dict[str, Any]:
 
 def _by_name(machine: Machine, path: str) -> dict[str, Any]:
     name = PurePosixPath(machine.resolved(path)).name
-    found = re.search(r"(clang|g\+\+|gcc|c\+\+)-(\d+)$", name)
-    if found is None:
+    match = re.search(r"(clang|g\+\+|gcc|c\+\+)-(\d+)$", name)
+    if match is None:
         return {"kind": "", "major": None, "version": None}
-    return {"kind": "clang" if found.group(1) == "clang" else "gcc", "major": int(found.group(2)), "version": None}
+    return {"kind": "clang" if match.group(1) == "clang" else "gcc", "major": int(match.group(2)), "version": None}
 
 
 # Within these, torch and DeepSpeed build with another minor version than torch's own. DeepSpeed lists no later major.
 _MINOR_MAY_DIFFER = (11, 12)
 
 
-def two_toolkits(facts: Facts) -> Iterator[Finding]:
+def two_toolkits(details: Details) -> Iterator[Finding]:
     """PATH, CUDA_HOME and LD_LIBRARY_PATH lead to toolkits of different versions. Others may lie there unused."""
-    by_path = {toolkit["path"]: toolkit for toolkit in facts["toolkits"] if toolkit["version"]}
-    first = {source: by_path[path] for source, path in facts["toolkit_of"].items() if path in by_path}
-    if not builds_for_cuda(facts) or len({toolkit["version"] for toolkit in first.values()}) < 2:
+    by_path = {toolkit["path"]: toolkit for toolkit in details["toolkits"] if toolkit["version"]}
+    first = {source: by_path[path] for source, path in details["toolkit_of"].items() if path in by_path}
+    if not builds_for_cuda(details) or len({toolkit["version"] for toolkit in first.values()}) < 2:
         return
     reported = ", ".join(f"{source} leads to {each['version']} ({each['path']})" for source, each in first.items())
-    home = _fitting(facts, list(first.values()))["path"]
+    home = _fitting(details, list(first.values()))["path"]
     yield Finding(
         "two_toolkits",
         "warning",
@@ -232,14 +232,14 @@ def two_toolkits(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def toolkit_mismatch(facts: Facts) -> Iterator[Finding]:
+def toolkit_mismatch(details: Details) -> Iterator[Finding]:
     """The toolkit that extensions are built with is not of torch's version."""
-    wanted, home = facts["torch"]["cuda"], facts["build_home"]
+    wanted, home = details["torch"]["cuda"], details["build_home"]
     has = version(home["version"])[:2] if home else ()
     needs = version(wanted)[:2]
     if home is None or not has or not needs or has == needs:
         return
-    is_accepted = has[0] == needs[0] and (has[0] in _MINOR_MAY_DIFFER or not facts["deepspeed"]["version"])
+    is_accepted = has[0] == needs[0] and (has[0] in _MINOR_MAY_DIFFER or not details["deepspeed"]["version"])
     yield Finding(
         "toolkit_minor_mismatch" if is_accepted else "toolkit_mismatch",
         "info" if is_accepted else "error",
@@ -249,19 +249,19 @@ def toolkit_mismatch(facts: Facts) -> Iterator[Finding]:
         if is_accepted
         else "torch.utils.cpp_extension and DeepSpeed refuse to build their operators (fused Adam, CPU Adam, ...) "
         "with it: training stops when the first one is needed.",
-        _toolkit_to_type(facts, needs),
+        _toolkit_to_type(details, needs),
         home["found_by"],
     )
 
 
-def toolkit_incomplete(facts: Facts) -> Iterator[Finding]:
+def toolkit_incomplete(details: Details) -> Iterator[Finding]:
     """The folder that torch takes for the toolkit has no compiler or no headers: a wrapper script elsewhere, often."""
-    home = facts["build_home"]
-    if home is None or facts["torch"]["cuda"] is None or (home["has_nvcc"] and home["has_headers"]):
+    home = details["build_home"]
+    if home is None or details["torch"]["cuda"] is None or (home["has_nvcc"] and home["has_headers"]):
         return
     lacks = "nvcc (bin/nvcc)" if not home["has_nvcc"] else "headers (include/cuda_runtime.h)"
-    whole = [toolkit for toolkit in facts["toolkits"] if toolkit["has_nvcc"] and toolkit["has_headers"]]
-    best = _fitting(facts, whole)["path"] if whole else None
+    whole = [toolkit for toolkit in details["toolkits"] if toolkit["has_nvcc"] and toolkit["has_headers"]]
+    best = _fitting(details, whole)["path"] if whole else None
     yield Finding(
         "toolkit_incomplete",
         "warning",
@@ -272,9 +272,9 @@ def toolkit_incomplete(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def library_twice(facts: Facts) -> Iterator[Finding]:
+def library_twice(details: Details) -> Iterator[Finding]:
     """One of NVIDIA's libraries is loaded from two files."""
-    for name, paths in facts["loaded_libraries"].items():
+    for name, paths in details["loaded_libraries"].items():
         if len(paths) > 1:
             yield Finding(
                 "library_twice",
@@ -286,17 +286,17 @@ def library_twice(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _fitting(facts: Facts, toolkits: list[dict[str, Any]]) -> dict[str, Any]:
+def _fitting(details: Details, toolkits: list[dict[str, Any]]) -> dict[str, Any]:
     """The one of torch's version, else of its major, else the first."""
-    wanted = version(facts["torch"]["cuda"])
+    wanted = version(details["torch"]["cuda"])
     return max(
         toolkits,
         key=lambda each: (version(each["version"])[:2] == wanted[:2], version(each["version"])[:1] == wanted[:1]),
     )
 
 
-def _toolkit_to_type(facts: Facts, needs: tuple[int, ...]) -> str:
-    there = [each for each in facts["toolkits"] if version(each["version"])[:2] == needs and each["has_nvcc"]]
+def _toolkit_to_type(details: Details, needs: tuple[int, ...]) -> str:
+    there = [each for each in details["toolkits"] if version(each["version"])[:2] == needs and each["has_nvcc"]]
     if there:
         return f"export CUDA_HOME={there[0]['path']} PATH={there[0]['path']}/bin:$PATH"
     wanted = ".".join(str(part) for part in needs)
@@ -314,13 +314,13 @@ _NEWEST = {
 _VARIABLES = {"cxx": ("CXX", "g++-{0}", "clang++-{0}"), "nvcc_host": ("CC", "gcc-{0}", "clang-{0}")}
 
 
-def compiler_too_new(facts: Facts) -> Iterator[Finding]:
+def compiler_too_new(details: Details) -> Iterator[Finding]:
     """The compiler is newer than any that the toolkit's nvcc takes. Once, where both uses have the same."""
-    home = facts["build_home"]
-    if home is None or not builds_for_cuda(facts):
+    home = details["build_home"]
+    if home is None or not builds_for_cuda(details):
         return
     seen = set()
-    for use, compiler in facts["compilers"].items():
+    for use, compiler in details["compilers"].items():
         kind, major = compiler["kind"], compiler["major"]
         limit = _limits(home).get(kind)
         if major is None or limit is None or major <= limit or (kind, major) in seen:

@@ -1,7 +1,8 @@
 """What torch says of itself. Run as a program, it imports torch and prints that: a broken torch then ends only a child.
 
 In training the loaded torch is read, and nothing is called that would start CUDA: a process that forks workers later
-must not have it started behind its back.
+must not have it started behind its back. `torch.utils.collect_env` would not do: it has neither NCCL's version nor the
+architectures nor capabilities and UUIDs of devices, and it runs a dozen programs.
 
 DeepSpeed's compiled operators: which are installed, and which could be built when they are first used.
 """
@@ -22,7 +23,7 @@ from rangewatch.checks.doctor.machine import Machine
 TIMEOUT_S = 60.0  # importing torch from a network disk that is cold takes half a minute
 MOST_DEVICES = 16
 
-_MARK = "rangewatch torch facts: "  # a site's start-up files print lines of their own, of JSON too
+_MARK = "rangewatch torch details: "  # a site's start-up files print lines of their own, of JSON too
 
 _NONE: dict[str, Any] = {
     "installed": False, "error": None, "version": None, "git": None, "cuda": None, "hip": None, "cudnn": None,
@@ -30,7 +31,7 @@ _NONE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def torch_facts(machine: Machine, *, deep: bool) -> dict[str, Any]:
+def torch_details(machine: Machine, *, deep: bool) -> dict[str, Any]:
     """Versions, architectures and the devices that are visible; `error` where torch is there and cannot be imported."""
     return _asked(machine) if deep else loaded()
 
@@ -42,7 +43,7 @@ def loaded() -> dict[str, Any]:
         return dict(_NONE)
     cuda = getattr(torch, "cuda", None)
     is_started = cuda is not None and cuda.is_initialized()
-    return _facts(torch) | {"devices": _devices(torch) if is_started else []}
+    return _described(torch) | {"devices": _devices(torch) if is_started else []}
 
 
 def _asked(machine: Machine) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def _asked(machine: Machine) -> dict[str, Any]:
     return _NONE | {"installed": is_installed, "error": lines[-1][:500] if is_installed else None}
 
 
-def _facts(torch: Any) -> dict[str, Any]:
+def _described(torch: Any) -> dict[str, Any]:
     flags = _called(torch._C, "_cuda_getArchFlags") or ""
     return _NONE | {
         "installed": True,
@@ -107,13 +108,13 @@ def main() -> int:
     with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         torch: Any = importlib.import_module("torch")
-        found = _facts(torch) | {"cuda_available": bool(torch.cuda.is_available())}
-        if found["cuda_available"]:
-            found["devices"] = _devices(torch)
-    # A driver that torch cannot use is told of by a warning, and by nothing else.
+        described = _described(torch) | {"cuda_available": bool(torch.cuda.is_available())}
+        if described["cuda_available"]:
+            described["devices"] = _devices(torch)
+    # A driver that torch cannot use shows in a warning, and nowhere else.
     about_cuda = [str(each.message) for each in reported if re.search(r"CUDA|driver|NVML", str(each.message))]
-    found["warnings"] = [" ".join(each.split())[:300] for each in about_cuda[:5]]
-    sys.stdout.write(f"{_MARK}{json.dumps(found)}\n")
+    described["warnings"] = [" ".join(each.split())[:300] for each in about_cuda[:5]]
+    sys.stdout.write(f"{_MARK}{json.dumps(described)}\n")
     return 0
 
 
@@ -129,14 +130,14 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 def deepspeed(machine: Machine, *, deep: bool) -> dict[str, Any]:
     """`version` (None: not installed) and, with `deep`, `ops`: by name whether it is `installed` and `compatible`."""
-    found: dict[str, Any] = {"version": _version(), "ops": {}}
-    if deep and found["version"]:
+    report: dict[str, Any] = {"version": _version(), "ops": {}}
+    if deep and report["version"]:
         output = machine.run(
             [machine.python, "-m", "deepspeed.env_report", "--hide_errors_and_warnings"], OPS_TIMEOUT_S
         )
         rows = _LINE.findall(_COLOUR.sub("", output))
-        found["ops"] = {name: {"installed": yes == "YES", "compatible": ok == "OKAY"} for name, yes, ok in rows[:100]}
-    return found
+        report["ops"] = {name: {"installed": yes == "YES", "compatible": ok == "OKAY"} for name, yes, ok in rows[:100]}
+    return report
 
 
 def _version() -> str | None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rangewatch.checks.doctor.findings import Facts, Finding, Severity
+from rangewatch.checks.doctor.findings import Details, Finding, Severity
 from rangewatch.checks.doctor.machine import Machine
 
 MOST = 200  # variables
@@ -79,8 +79,8 @@ def limits(machine: Machine) -> dict[str, Any]:
     """`memlock_bytes` and `nofile`, the soft limits of this process; None is unlimited, a missing one unknown."""
     text = machine.text("/proc/self/limits")
     names = {"memlock_bytes": "Max locked memory", "nofile": "Max open files"}
-    found = {key: re.search(rf"{name}\s+(\w+)", text) for key, name in names.items()}
-    return {key: None if each.group(1) == "unlimited" else int(each.group(1)) for key, each in found.items() if each}
+    matches = {key: re.search(rf"{name}\s+(\w+)", text) for key, name in names.items()}
+    return {key: None if each.group(1) == "unlimited" else int(each.group(1)) for key, each in matches.items() if each}
 
 
 _TRUE = {"1", "y", "yes", "t", "true"}
@@ -115,36 +115,36 @@ class Setting:
         return self.value.strip().lower() in _TRUE
 
 
-def setting(facts: Facts, name: str) -> Setting | None:
+def setting(details: Details, name: str) -> Setting | None:
     """The variable, wherever it is set; None where it is not set, or empty."""
-    if value := facts["variables"].get(name):
+    if value := details["variables"].get(name):
         return Setting(name, value, name)
-    for path, settings in facts["nccl_files"].items():
+    for path, settings in details["nccl_files"].items():
         if name.startswith("NCCL_") and (value := settings.get(name)):
             return Setting(name, value, f"{path}: {name}")
     return None
 
 
-def ranks_here(facts: Facts) -> int:
+def ranks_here(details: Details) -> int:
     """How many ranks the launcher started on this machine; 1 where it does not say."""
-    value = facts["variables"].get("LOCAL_WORLD_SIZE", "")
+    value = details["variables"].get("LOCAL_WORLD_SIZE", "")
     return max(1, int(value)) if value.isdecimal() else 1
 
 
-def builds_for_cuda(facts: Facts) -> bool:
+def builds_for_cuda(details: Details) -> bool:
     """Whether anybody here would compile for CUDA: not with a torch that was built without it."""
-    return facts["torch"]["cuda"] is not None or not facts["torch"]["installed"]
+    return details["torch"]["cuda"] is not None or not details["torch"]["installed"]
 
 
 def version(text: object) -> tuple[int, ...]:
     """The numbers of a version: "13.0" is (13, 0), None is ()."""
-    found = re.match(r"\d+(?:\.\d+)*", text) if isinstance(text, str) else None
-    return tuple(int(part) for part in found.group().split(".")) if found else ()
+    match = re.match(r"\d+(?:\.\d+)*", text) if isinstance(text, str) else None
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def waiting(facts: Facts) -> Iterator[Finding]:
+def waiting(details: Details) -> Iterator[Finding]:
     """Blocking wait on, or the handling of errors off."""
-    if (blocking := _either(facts, "BLOCKING_WAIT")) and blocking.is_true:
+    if (blocking := _either(details, "BLOCKING_WAIT")) and blocking.is_true:
         yield Finding(
             "blocking_wait",
             "warning",
@@ -154,7 +154,7 @@ def waiting(facts: Facts) -> Iterator[Finding]:
             blocking.unset,
             blocking.where,
         )
-    if (handling := _either(facts, "ASYNC_ERROR_HANDLING")) and handling.value.strip() == "0":
+    if (handling := _either(details, "ASYNC_ERROR_HANDLING")) and handling.value.strip() == "0":
         yield Finding(
             "errors_not_handled",
             "warning",
@@ -163,7 +163,7 @@ def waiting(facts: Facts) -> Iterator[Finding]:
             f"{handling.unset}  # torch's default ends the process",
             handling.where,
         )
-    monitoring = setting(facts, "TORCH_NCCL_ENABLE_MONITORING")
+    monitoring = setting(details, "TORCH_NCCL_ENABLE_MONITORING")
     if monitoring and monitoring.value.strip().lower() in ("0", "n", "no", "f", "false"):
         yield Finding(
             "monitoring_off",
@@ -175,9 +175,9 @@ def waiting(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _either(facts: Facts, name: str) -> Setting | None:
+def _either(details: Details, name: str) -> Setting | None:
     # torch reads the new name first, then the old one
-    return setting(facts, f"TORCH_NCCL_{name}") or setting(facts, f"NCCL_{name}")
+    return setting(details, f"TORCH_NCCL_{name}") or setting(details, f"NCCL_{name}")
 
 
 class _Renamed(NamedTuple):
@@ -219,50 +219,50 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def deprecated_variable(facts: Facts) -> Iterator[Finding]:
-    """An old name, of a setting that is fine otherwise: nobody should be told to give a bad one a new name."""
-    torch = version(facts["torch"]["version"])
-    bad = {finding.where for finding in waiting(facts)}
+def deprecated_variable(details: Details) -> Iterator[Finding]:
+    """An old name, of a setting that is fine otherwise: nobody should be asked to give a bad one a new name."""
+    torch = version(details["torch"]["version"])
+    bad = {finding.where for finding in waiting(details)}
     for name, renamed in _RENAMED.items():
-        found = setting(facts, name)
+        variable = setting(details, name)
         is_old = not renamed.since_torch or not torch or torch >= renamed.since_torch
-        if found and is_old and found.where not in bad:
-            yield _old(found, renamed)
+        if variable and is_old and variable.where not in bad:
+            yield _old(variable, renamed)
 
 
-def unreadable_number(facts: Facts) -> Iterator[Finding]:
+def unreadable_number(details: Details) -> Iterator[Finding]:
     """A word where NCCL takes a number."""
     for name in _NUMBERS:
-        found = setting(facts, name)
-        if found and not re.fullmatch(r"\s*[+-]?(0[xX][0-9a-fA-F]+|\d+)\s*", found.value):
+        variable = setting(details, name)
+        if variable and not re.fullmatch(r"\s*[+-]?(0[xX][0-9a-fA-F]+|\d+)\s*", variable.value):
             yield Finding(
                 "unreadable_number",
                 "warning",
-                f"{name}={found.value} is no number, and NCCL takes it for {found.number}",
+                f"{name}={variable.value} is no number, and NCCL takes it for {variable.number}",
                 "NCCL reads digits only: true, yes and on all mean 0.",
-                f"{found.unset}  # or export {name}=<a number>",
-                found.where,
+                f"{variable.unset}  # or export {name}=<a number>",
+                variable.where,
             )
 
 
-def _old(found: Setting, renamed: _Renamed) -> Finding:
+def _old(variable: Setting, renamed: _Renamed) -> Finding:
     effect = "is deprecated" if renamed.is_read else "has no effect any more"
     return Finding(
         "deprecated_variable",
         renamed.severity,
-        f"{found.name} {effect}" + (f"; it is {renamed.new} now" if renamed.new else ""),
+        f"{variable.name} {effect}" + (f"; it is {renamed.new} now" if renamed.new else ""),
         "It still works, with a warning at each start, until a later version stops reading it."
         if renamed.is_read
         else "What it was set for does not happen.",
-        f"{found.unset}; export {renamed.new}=..."
+        f"{variable.unset}; export {renamed.new}=..."
         if renamed.new and not renamed.is_read
-        else _renaming(found, renamed),
-        found.where,
+        else _renaming(variable, renamed),
+        variable.where,
     )
 
 
-def _renaming(found: Setting, renamed: _Renamed) -> str:
-    return f"{found.unset}; export {renamed.new}={found.value}" if renamed.new else found.unset
+def _renaming(variable: Setting, renamed: _Renamed) -> str:
+    return f"{variable.unset}; export {renamed.new}={variable.value}" if renamed.new else variable.unset
 
 
 # name, values that are meant (None: any number but 0), severity, what it does, why that matters
@@ -284,39 +284,39 @@ _DEBUG: tuple[tuple[str, tuple[str, ...] | None, Severity, str, str], ...] = (
 _PINNED = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NTHREADS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_BUFFSIZE")
 
 
-def debug_setting(facts: Facts) -> Iterator[Finding]:
+def debug_setting(details: Details) -> Iterator[Finding]:
     """What is for debugging and costs time in training."""
     for name, values, severity, does, why in _DEBUG:
-        found = setting(facts, name)
-        if found and (found.value.strip().upper() in values if values else found.number):
-            what = f"{name}={found.value} {does}"
-            yield Finding("debug_setting", severity, what, why, found.unset, found.where)
+        variable = setting(details, name)
+        if variable and (variable.value.strip().upper() in values if values else variable.number):
+            what = f"{name}={variable.value} {does}"
+            yield Finding("debug_setting", severity, what, why, variable.unset, variable.where)
 
 
-def pinned_algorithm(facts: Facts) -> Iterator[Finding]:
+def pinned_algorithm(details: Details) -> Iterator[Finding]:
     """What NCCL would choose by size and topology, and may not."""
-    found = [each for name in _PINNED if (each := setting(facts, name))]
-    if found:
-        names = ", ".join(f"{each.name}={each.value}" for each in found)
+    pinned = [each for name in _PINNED if (each := setting(details, name))]
+    if pinned:
+        names = ", ".join(f"{each.name}={each.value}" for each in pinned)
         yield Finding(
             "pinned_algorithm",
             "info",
             f"{names} takes a choice from NCCL",
             "What was best on another machine, or with another NCCL, is often slower here. All ranks need the same.",
-            "; ".join(each.unset for each in found) + "  # then compare busbw: rangewatch linkcheck",
-            ", ".join(each.where for each in found),
+            "; ".join(each.unset for each in pinned) + "  # then compare busbw: rangewatch linkcheck",
+            ", ".join(each.where for each in pinned),
         )
 
 
 _NAME = "OMP_NUM_THREADS"
 
 
-def thread_count(facts: Facts) -> Iterator[Finding]:
+def thread_count(details: Details) -> Iterator[Finding]:
     """OMP_NUM_THREADS that is no number, or more threads than processors. 1 is what torchrun sets, and no fault."""
-    value = facts["variables"].get(_NAME)
+    value = details["variables"].get(_NAME)
     if value is None:
         return
-    cpus, ranks = facts["host"]["cpus"], ranks_here(facts)
+    cpus, ranks = details["host"]["cpus"], ranks_here(details)
     best = max(1, cpus // ranks)
     if not re.fullmatch(r"\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*)*", value):
         yield Finding(
@@ -352,47 +352,47 @@ _MINUTES_MOST = 600  # ten hours; who writes more has meant seconds
 _HEARTBEAT_LEAST_S = 60
 
 
-def unread_timeout(facts: Facts) -> Iterator[Finding]:
+def unread_timeout(details: Details) -> Iterator[Finding]:
     """A timeout in a variable that nobody reads."""
     for name in _UNREAD:
-        if found := setting(facts, name):
+        if variable := setting(details, name):
             yield Finding(
                 "unread_timeout",
                 "warning",
-                f"{name}={found.value} has no effect: neither torch nor NCCL reads it",
+                f"{name}={variable.value} has no effect: neither torch nor NCCL reads it",
                 "Collectives still time out after torch's default, 10 minutes with NCCL and 30 with gloo, unless your "
                 "own script reads the variable.",
-                f"{found.unset}; init_process_group(timeout=timedelta(seconds=...)), in Transformers "
+                f"{variable.unset}; init_process_group(timeout=timedelta(seconds=...)), in Transformers "
                 "TrainingArguments(ddp_timeout=...), in DeepSpeed DEEPSPEED_TIMEOUT (minutes)",
-                found.where,
+                variable.where,
             )
 
 
-def misread_timeout(facts: Facts) -> Iterator[Finding]:
+def misread_timeout(details: Details) -> Iterator[Finding]:
     """A timeout that is read, and as something else."""
-    if (found := setting(facts, "NCCL_IB_TIMEOUT")) and not 1 <= found.number <= _IB_MOST:
+    if (variable := setting(details, "NCCL_IB_TIMEOUT")) and not 1 <= variable.number <= _IB_MOST:
         yield _misread(
-            found,
-            f"NCCL_IB_TIMEOUT={found.value} is not in seconds: it is the n of 4.096 us x 2^n, from 1 to {_IB_MOST}",
+            variable,
+            f"NCCL_IB_TIMEOUT={variable.value} is not in seconds: it is the n of 4.096 us x 2^n, from 1 to {_IB_MOST}",
             "The card takes its lowest five bits, which may be a few microseconds: connections then break under load.",
             "export NCCL_IB_TIMEOUT=22  # 17 s a try, with NCCL_IB_RETRY_CNT tries",
         )
-    if (found := setting(facts, "DEEPSPEED_TIMEOUT")) and found.number > _MINUTES_MOST:
+    if (variable := setting(details, "DEEPSPEED_TIMEOUT")) and variable.number > _MINUTES_MOST:
         yield _misread(
-            found,
-            f"DEEPSPEED_TIMEOUT={found.value} is in minutes: {found.number / 60:.0f} hours",
+            variable,
+            f"DEEPSPEED_TIMEOUT={variable.value} is in minutes: {variable.number / 60:.0f} hours",
             "A hang holds all cards for as long.",
             "export DEEPSPEED_TIMEOUT=30",
         )
-    if (found := setting(facts, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC")) and found.number < _HEARTBEAT_LEAST_S:
+    if (variable := setting(details, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC")) and variable.number < _HEARTBEAT_LEAST_S:
         yield _misread(
-            found,
-            f"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC={found.value} is not the timeout of collectives: it ends the process "
+            variable,
+            f"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC={variable.value} is not the timeout of collectives: it ends the process "
             "when torch's watchdog thread is stuck that long",
             "A healthy process is killed while a long CUDA call holds the watchdog up; collectives time out as before.",
-            f"{found.unset}; give the collectives' timeout to init_process_group(timeout=...)",
+            f"{variable.unset}; give the collectives' timeout to init_process_group(timeout=...)",
         )
 
 
-def _misread(found: Setting, what: str, why: str, do: str) -> Finding:
-    return Finding("misread_timeout", "warning", what, why, do, found.where)
+def _misread(variable: Setting, what: str, why: str, do: str) -> Finding:
+    return Finding("misread_timeout", "warning", what, why, do, variable.where)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 from typing import IO
 
 LOG_BYTES = 4000
-"""The end of a child's own words that is kept: a Python stack, or the last lines of NCCL_DEBUG."""
+"""The end of a child's output that is kept: a Python stack, or the last lines of NCCL_DEBUG."""
 KILL_S = 3.0
 """For a killed process to be gone. One that a driver holds may never be, and its rank is to be heard of meanwhile."""
 _DIE_WITH_PARENT = 1  # Linux: PR_SET_PDEATHSIG
@@ -72,8 +72,8 @@ class Child:
         piece = os.read(self._pipe, 1 << 16)
         if not piece:
             return None
-        *found, self._unread = (self._unread + piece).split(b"\n")
-        return found
+        *whole, self._unread = (self._unread + piece).split(b"\n")
+        return whole
 
     def has_ended(self) -> bool:
         """Whether it has; never waits."""
@@ -90,7 +90,7 @@ class Child:
             time.sleep(0.005)
         return self.has_ended()
 
-    def say_stack(self) -> None:
+    def dump_stack(self) -> None:
         """Have it write its Python stack to its log, which works while its thread hangs in a library."""
         if not self.has_ended():
             os.kill(self.pid, signal.SIGUSR1)

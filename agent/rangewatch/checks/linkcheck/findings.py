@@ -42,16 +42,16 @@ def blame(
 
 def _bad_ranks(tested: set[Pair], failed: set[Pair], votes: Mapping[int, int]) -> list[int]:
     """Again and again the rank of which most of the pairs fail, as long as that is more than half of them."""
-    found: list[int] = []
+    bad_ranks: list[int] = []
     while True:
         tried, failures = _counts(tested), _counts(failed)
         worst = [rank for rank, count in failures.items() if count >= LEAST_FAILURES and 2 * count > tried[rank]]
         if len(failed) == len(tested):  # all fail alike: only what a failure itself points at can tell them apart
             worst = [rank for rank in worst if votes.get(rank, 0) >= LEAST_FAILURES]
         if not worst:
-            return found
+            return bad_ranks
         bad = max(worst, key=lambda rank: (failures[rank], votes.get(rank, 0), rank))
-        found.append(bad)
+        bad_ranks.append(bad)
         tested, failed = _without(tested, bad), _without(failed, bad)
 
 
@@ -88,22 +88,22 @@ def _without(pairs: Iterable[Pair], rank: int) -> set[Pair]:
 def struck_out(ranks: Iterable[int], good: Collection[Pair], failed: Collection[Pair], strikes: int) -> set[int]:
     """Ranks that have failed with `strikes` others, each of which works with somebody, and have worked with nobody."""
     working = {rank for pair in good for rank in pair}
-    found = set()
+    out = set()
     for rank in set(ranks) - working:
         partners = {other for pair in failed if rank in pair for other in pair if other != rank}
         if len(partners & working) >= strikes:
-            found.add(rank)
-    return found
+            out.add(rank)
+    return out
 
 
 def without_links(ranks: Collection[int], pairs: Iterable[Pair]) -> tuple[int, ...]:
     """The ranks less as few as it takes to have none of the bad links among them."""
-    kept, left = set(ranks), {pair for pair in pairs if set(pair) <= set(ranks)}
+    remaining, left = set(ranks), {pair for pair in pairs if set(pair) <= set(ranks)}
     while left:
         rank = max(_counts(left).items(), key=lambda item: (item[1], item[0]))[0]
-        kept.discard(rank)
+        remaining.discard(rank)
         left = _without(left, rank)
-    return tuple(sorted(kept))
+    return tuple(sorted(remaining))
 
 
 VERSION = 1
@@ -120,7 +120,7 @@ class Findings:
         self.backend, self.why_backend, self.nccl_error = "", "", ""
         self.large_bytes = 0
         self.faults: dict[int, tuple[str, str]] = {}
-        """Ranks that are missing or bad alone: what kind of fault, and in words."""
+        """Ranks that are missing or bad alone: the kind of fault, and its text."""
         self.blamed: dict[int, tuple[str, str]] = {}
         """The same of ranks that are bad together with others."""
         self.alone: dict[int, GroupResult] = {}
@@ -194,10 +194,10 @@ class Findings:
         works = {pair: each for pair, each in self.measured.items() if self.pairs[pair].is_ok}
         return speed.slow(works, self.hosts, self.backend, factor)
 
-    def take_slow(self, found: Slow) -> None:
+    def take_slow(self, slow: Slow) -> None:
         """These are slow, and stay so when they are measured alone."""
-        self.slow = found
-        for rank in found.ranks:
+        self.slow = slow
+        for rank in slow.ranks:
             times = [each for pair, each in self.measured.items() if rank in pair]
             best = f"latency {min(each.latency_s for each in times):.2g} s at best"
             self.blamed.setdefault(rank, ("slow", f"slow with every other rank: {best}"))
@@ -215,8 +215,8 @@ class Findings:
     def is_ok(self) -> bool:
         """Whether nothing at all was found."""
         is_whole_ok = self.whole is None or self.whole.is_ok
-        found = (self.bad_ranks, self.bad_pairs, self.slow.pairs, self.bad_groups, self.nccl_error)
-        return is_whole_ok and not any(found)
+        problems = (self.bad_ranks, self.bad_pairs, self.slow.pairs, self.bad_groups, self.nccl_error)
+        return is_whole_ok and not any(problems)
 
     def result(self) -> dict[str, Any]:
         """All of it in plain values; see docs/linkcheck.md."""

@@ -18,12 +18,12 @@ def rounds(ranks: Sequence[int]) -> list[list[Pair]]:
     The circle method of tournaments: the first stands still and the others go round.
     """
     circle: list[int | None] = list(ranks) + ([None] if len(ranks) % 2 else [])
-    found = []
+    all_rounds = []
     for _ in range(len(circle) - 1):
         facing = zip(circle[: len(circle) // 2], reversed(circle), strict=False)
-        found.append(sorted((min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None))
+        all_rounds.append(sorted((min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None))
         circle = [circle[0], circle[-1], *circle[1:-1]]
-    return found
+    return all_rounds
 
 
 def without_parts(ranks: Sequence[int], size: int) -> list[tuple[int, ...]]:
@@ -77,8 +77,8 @@ class GroupResult(msgspec.Struct, frozen=True):
     def suspects(self) -> tuple[int, ...]:
         """The ranks that this group's failure points at; none where all look the same."""
         states = self._by_state()
-        if found := self._dead() or states.get("missing"):
-            return tuple(found)
+        if gone := self._dead() or states.get("missing"):
+            return tuple(gone)
         if "wrong" in states and (sources := {source for each in self.outcomes.values() for source in each.sources}):
             return tuple(sorted(sources))
         late = self._late()
@@ -87,8 +87,8 @@ class GroupResult(msgspec.Struct, frozen=True):
     def error(self) -> str:
         """Why it did not go well, in one line; "" when it did."""
         states = self._by_state()
-        if found := self._dead() or states.get("missing"):
-            return "; ".join(self._of_one(rank) for rank in found)
+        if gone := self._dead() or states.get("missing"):
+            return "; ".join(self._of_one(rank) for rank in gone)
         if wrong := states.get("wrong"):
             return min((self.outcomes[rank].error for rank in wrong), key=lambda text: "from rank" not in text)
         return self._of_unfinished() if not self.is_ok else ""
@@ -99,10 +99,10 @@ class GroupResult(msgspec.Struct, frozen=True):
         return next((log for rank in order if rank in self.outcomes and (log := self.outcomes[rank].log)), "")
 
     def _by_state(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        by_state: dict[str, list[int]] = {}
         for rank, outcome in sorted(self.outcomes.items()):
-            found.setdefault(outcome.state, []).append(rank)
-        return found
+            by_state.setdefault(outcome.state, []).append(rank)
+        return by_state
 
     def _dead(self) -> list[int]:
         """The ranks that died, less those that NCCL's watchdog aborted since another had."""

@@ -1,5 +1,8 @@
 """Starts the processes of a check: store, supervisors, and, in this process, the coordinator or a supervisor.
 
+Not torch's elastic launcher, which ends all ranks when one fails and imports torch anew for each: here a rank that is
+killed is named while the others go on, and each of some hundred tests has fresh workers within milliseconds.
+
 Where this process stands: what torchrun or Slurm says of ranks and of rank 0's address.
 """
 
@@ -21,7 +24,7 @@ import torch
 from rangewatch.checks.linkcheck import store as stores
 from rangewatch.checks.linkcheck import supervisor
 from rangewatch.checks.linkcheck.children import Child
-from rangewatch.checks.linkcheck.coordinator import Plan, Tell, check
+from rangewatch.checks.linkcheck.coordinator import Emit, Plan, check
 from rangewatch.checks.linkcheck.faults import Fault
 from rangewatch.checks.linkcheck.store import Address, Store
 from rangewatch.checks.linkcheck.supervisor import CoordinatorGone
@@ -51,7 +54,7 @@ def find(environment: Mapping[str, str]) -> Place | None:
     """What the launcher says; None without one. Raises `PlaceError` for half a launcher, or one that makes no sense."""
     if "RANK" in environment or "WORLD_SIZE" in environment:
         return _checked(_torchrun(environment))
-    # A batch script outside srun is told that it is process 0, of as many as the job may have: nobody else would come.
+    # Outside srun a batch script's variables make it process 0 of as many as the job may have: nobody else would come.
     # A step of one task is a shell (`srun --pty bash`), or is to test the host's GPUs: one rank would test no link.
     if "SLURM_PROCID" in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         return _checked(_slurm(environment))
@@ -82,10 +85,10 @@ def _slurm(environment: Mapping[str, str]) -> Place:
 
 def first_node(nodes: str) -> str:
     """The first of Slurm's list: `rack[1-2]n[03-10,12],login1` is rack1n03. Raises `PlaceError`."""
-    found = re.match(r"[^,\[\]]+(?:\[[0-9]+[^\]]*\]|[^,\[\]])*", nodes)
-    if found is None:
+    match = re.match(r"[^,\[\]]+(?:\[[0-9]+[^\]]*\]|[^,\[\]])*", nodes)
+    if match is None:
         raise PlaceError(f"Slurm's node list {nodes!r} has no first node; set MASTER_ADDR")
-    return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", found[0])
+    return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", match[0])
 
 
 def _checked(place: Place) -> Place:
@@ -166,7 +169,7 @@ def allow_descriptors(ranks: int) -> None:
         raise LaunchError(f"{ranks} ranks need {needed} open files, and the limit is {soft}: raise it with ulimit -n")
 
 
-def alone(plan: Plan, faults: Sequence[Fault], emit: Tell) -> dict[str, Any]:
+def alone(plan: Plan, faults: Sequence[Fault], emit: Emit) -> dict[str, Any]:
     """All ranks on this host, started here. Raises `LaunchError`."""
     with ExitStack() as children:
         keeper, address = stores.host_loopback()
@@ -176,7 +179,7 @@ def alone(plan: Plan, faults: Sequence[Fault], emit: Tell) -> dict[str, Any]:
         return _coordinate(address, keeper, plan, emit)
 
 
-def lead(place: Place, plan: Plan, faults: Sequence[Fault], emit: Tell) -> dict[str, Any]:
+def lead(place: Place, plan: Plan, faults: Sequence[Fault], emit: Emit) -> dict[str, Any]:
     """Rank 0 under a launcher: its supervisor, the coordinator, and the store unless torchrun has one.
 
     Raises `LaunchError`.
@@ -208,7 +211,7 @@ def _start(address: Address, rank: int, local_rank: int, faults: Sequence[Fault]
 
 
 def _supervise(address: Address, rank: int, local_rank: int, faults: Sequence[Fault], join_s: float) -> None:
-    """A store or a coordinator that is gone is told once, by the command itself."""
+    """A store or a coordinator that is gone is reported once, by the command itself."""
     with contextlib.suppress(RuntimeError, CoordinatorGone):
         supervisor.serve(Store(address, join_s), _member(rank, local_rank), faults)
 
@@ -224,7 +227,7 @@ def _host(address: Address) -> Child:
         raise LaunchError(f"cannot listen on port {address.port} ({error.strerror}); set MASTER_PORT") from None
 
 
-def _coordinate(address: Address, keeper: Child | None, plan: Plan, emit: Tell) -> dict[str, Any]:
+def _coordinate(address: Address, keeper: Child | None, plan: Plan, emit: Emit) -> dict[str, Any]:
     try:
         store = Store(address, plan.join_s)
         result = check(store, plan, emit)
@@ -238,8 +241,8 @@ def _coordinate(address: Address, keeper: Child | None, plan: Plan, emit: Tell) 
 
 
 def _reason(address: Address, keeper: Child | None, error: RuntimeError) -> str:
-    said = keeper.log().splitlines() if keeper is not None and keeper.has_ended() else []
+    lines = keeper.log().splitlines() if keeper is not None and keeper.has_ended() else []
     last = next(
-        (line for line in reversed(said) if "rror" in line and "frame #" not in line), str(error).splitlines()[0]
+        (line for line in reversed(lines) if "rror" in line and "frame #" not in line), str(error).splitlines()[0]
     )
     return f"no store at {address.host}:{address.port}: {last[:300]}"

@@ -35,7 +35,7 @@ def busbw(nbytes: int, seconds_s: float, ranks: int) -> float:
 
 
 def slow(pairs: Mapping[Pair, Measured], hosts: Mapping[int, str], backend: str, factor: float) -> Slow:
-    """What takes more than `factor` times as long as usual. Pairs within a host and between hosts are told apart.
+    """What takes more than `factor` times as long as usual. Pairs within a host and between hosts are compared apart.
 
     A rank is measured by its fastest link, and a link by the usual one of its ends, so that links of different kinds
     (NVLink between some GPUs only) are no finding.
@@ -71,12 +71,12 @@ def _slow_ranks(times: Mapping[Pair, float], is_slow: Callable[[float, float], b
 
 
 def _slow_links(times: Mapping[Pair, float], is_slow: Callable[[float, float], bool]) -> set[Pair]:
-    found = set()
+    slow = set()
     for pair, time_s in times.items():
         usual = [statistics.median_low(_of(rank, times)) for rank in pair if len(_of(rank, times)) > 1]
         if usual and is_slow(time_s, max(usual)):
-            found.add(pair)
-    return found
+            slow.add(pair)
+    return slow
 
 
 def _of(rank: int, times: Mapping[Pair, float]) -> list[float]:

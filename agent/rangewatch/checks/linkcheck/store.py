@@ -162,15 +162,15 @@ def _connect(address: Address, connect_s: float) -> TCPStore:
     In a thread, since with a server that speaks something else torch waits for ever; and with nothing on standard
     error, where torch prints its C++ stack for every try.
     """
-    found: list[TCPStore] = []
+    connected: list[TCPStore] = []
     errors: list[RuntimeError] = []
-    thread = threading.Thread(target=_try, args=(address, connect_s, found, errors), daemon=True)
+    thread = threading.Thread(target=_try, args=(address, connect_s, connected, errors), daemon=True)
     with _hushed():
         thread.start()
         thread.join(connect_s + 0.5)  # torch tries twice, for as long each time
-    if not found:
+    if not connected:
         raise errors[0] if errors else RuntimeError(f"{_who_listens(address)} ({connect_s:g} s)")
-    return found[0]
+    return connected[0]
 
 
 def _who_listens(address: Address) -> str:
@@ -181,9 +181,9 @@ def _who_listens(address: Address) -> str:
     return "what listens there is no store of torch"
 
 
-def _try(address: Address, connect_s: float, found: list[TCPStore], errors: list[RuntimeError]) -> None:
+def _try(address: Address, connect_s: float, connected: list[TCPStore], errors: list[RuntimeError]) -> None:
     try:
-        found.append(_client(address, connect_s))
+        connected.append(_client(address, connect_s))
     except RuntimeError as error:
         errors.append(error)
 
@@ -191,11 +191,11 @@ def _try(address: Address, connect_s: float, found: list[TCPStore], errors: list
 @contextlib.contextmanager
 def _hushed() -> Iterator[None]:
     sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    saved, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)
         os.close(nothing)

@@ -1,4 +1,4 @@
-"""One rank's supervisor: takes tasks, has a worker do each, and tells what became of it. It outlives any worker."""
+"""One rank's supervisor: takes tasks, has a worker do each, and reports the outcome. It outlives any worker."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rangewatch.checks.linkcheck.tasks import PHASES, Member, Note, Outcome, Tas
 from rangewatch.checks.linkcheck.worker import LINGER_S, Part
 
 POLL_S, POLL_LAST_S = 0.01, 0.2
-LOOK_S = 0.1
+STOP_POLL_S = 0.1
 """How often the store is asked whether the others have failed."""
 SIGN_S = 1.0
-"""How often the coordinator is told that this supervisor lives."""
+"""How often the coordinator gets a sign that this supervisor lives."""
 GRACE_S = 1.0
 """For a worker whose peers have failed to say what it sees of that."""
 TEST_TIMEOUTS = 3
@@ -80,12 +80,12 @@ class _Watch:
         self._part, self._child = part, child
         self._begin_s = self._phase_s = time.monotonic()
         self._phase = PHASES[0]
-        self._found: dict[str, object] = {}
+        self._noted: dict[str, object] = {}
         self._wrong: list[str] = []
         self._sources: set[int] = set()
         self._error = ""
         self._stopped_s: float | None = None
-        self._look_s = self._sign_s = 0.0
+        self._stop_poll_s = self._sign_s = 0.0
 
     def until_done(self, store: Store) -> Outcome:
         """Read what the worker tells, until it ends or has to be ended."""
@@ -96,7 +96,7 @@ class _Watch:
                 self._sign_s = now_s + SIGN_S
                 store.sign(self._part.rank)
             if state := self._overdue(store):
-                self._child.say_stack()
+                self._child.dump_stack()
                 return self._outcome(state)
         self._child.wait(GRACE_S)
         return self._ended()
@@ -106,7 +106,7 @@ class _Watch:
             self._phase, self._phase_s = note.phase, time.monotonic()
         for name in ("device", "latency_s", "large_s"):
             if getattr(note, name) is not None:
-                self._found[name] = getattr(note, name)
+                self._noted[name] = getattr(note, name)
         self._wrong += [note.wrong] if note.wrong else []
         self._sources |= set(note.sources)
         self._error = self._error or note.error
@@ -119,8 +119,8 @@ class _Watch:
             return "hang" if now_s - self._phase_s > LINGER_S + timeout_s else ""
         if now_s - self._phase_s > timeout_s or now_s - self._begin_s > TEST_TIMEOUTS * timeout_s:
             return "hang"
-        if self._stopped_s is None and now_s >= self._look_s:
-            self._look_s = now_s + LOOK_S
+        if self._stopped_s is None and now_s >= self._stop_poll_s:
+            self._stop_poll_s = now_s + STOP_POLL_S
             if store.is_stopped(self._part.task.number, self._part.number_of_group):
                 self._stopped_s = now_s
         return "stopped" if self._stopped_s is not None and now_s > self._stopped_s + GRACE_S else ""
@@ -138,7 +138,7 @@ class _Watch:
 
     def _outcome(self, state: str, error: str = "") -> Outcome:
         log = "" if state in ("ok", "wrong") else self._child.log()
-        fields = {"log": log, "sources": tuple(sorted(self._sources)), **self._found}
+        fields = {"log": log, "sources": tuple(sorted(self._sources)), **self._noted}
         seconds_s = time.monotonic() - self._begin_s
         return Outcome(self._part.rank, state, self._phase, error, seconds_s, **fields)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""What coordinator and supervisors tell each other: tasks, and what became of them on each rank. JSON in the store."""
+"""Messages of coordinator and supervisors: tasks, and their outcome on each rank. JSON in the store."""
 
 from __future__ import annotations
 

@@ -45,14 +45,14 @@ def exact_floats(rank: int) -> torch.Tensor:
 def total(pattern: Callable[[int], torch.Tensor], ranks: Iterable[int]) -> torch.Tensor:
     """(COUNT,): the sum over ranks. One at a time: all of a thousand ranks' would be half a gigabyte on each."""
     first, *rest = ranks
-    found = pattern(first)
+    summed = pattern(first)
     for rank in rest:
-        found += pattern(rank)
-    return found
+        summed += pattern(rank)
+    return summed
 
 
 def first_difference(got: torch.Tensor, expected: torch.Tensor) -> str:
-    """In words, where bits differ first; "" where none does. Both (n,), of one dtype, on one device."""
+    """Where bits differ first, as text; "" where none does. Both (n,), of one dtype, on one device."""
     shape = _WHOLE[got.element_size()]
     got, expected = got.view(shape), expected.view(shape)
     places = (got != expected).nonzero().flatten()
@@ -60,8 +60,8 @@ def first_difference(got: torch.Tensor, expected: torch.Tensor) -> str:
         return ""
     first, digits = int(places[0]), 2 * got.element_size()
     mask = (1 << 4 * digits) - 1
-    found, wanted = (f"0x{int(values[first]) & mask:0{digits}x}" for values in (got, expected))
-    return f"element {first} is {found} and not {wanted} ({len(places)} of {len(got)} wrong)"
+    got_bits, wanted = (f"0x{int(values[first]) & mask:0{digits}x}" for values in (got, expected))
+    return f"element {first} is {got_bits} and not {wanted} ({len(places)} of {len(got)} wrong)"
 
 
 def find(local_rank: int) -> tuple[torch.device, Device]:
@@ -76,7 +76,7 @@ def find(local_rank: int) -> tuple[torch.device, Device]:
 
 
 def _identity(index: int) -> str:
-    """The UUID; "" before torch 2.5, which does not tell it: a number may be another GPU's in another container."""
+    """The UUID; "" before torch 2.5, which does not have it: a number may be another GPU's in another container."""
     uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
     return "" if uuid is None else str(uuid)
 
@@ -98,7 +98,7 @@ SMALL_OPS, LARGE_OPS = 5, 2
 LINGER_S = 2.0
 """For peers to end their last operation: who leaves first closes its connections."""
 
-Say = Callable[[Note], None]
+Send = Callable[[Note], None]
 
 
 class Part(NamedTuple):
@@ -117,25 +117,25 @@ class Part(NamedTuple):
         return self.task.groups[self.number_of_group]
 
 
-def run(part: Part, say: Say) -> None:
-    """Go through all phases and tell of each. An error is told, and so is what a library raises."""
+def run(part: Part, send: Send) -> None:
+    """Go through all phases and report each, with errors and what a library raises."""
     try:
-        _Worker(part, say).run()
+        _Worker(part, send).run()
     except (RuntimeError, OSError, ValueError, TypeError, AssertionError) as error:
-        say(Note(error=f"{type(error).__name__}: {_first_line(error)}"))
+        send(Note(error=f"{type(error).__name__}: {_first_line(error)}"))
 
 
 class _Worker:
-    def __init__(self, part: Part, say: Say) -> None:
-        self._part, self._say = part, say
+    def __init__(self, part: Part, send: Send) -> None:
+        self._part, self._send = part, send
         self._planted = Planted(part.faults, part.rank, part.group)
 
     def run(self) -> None:
         torch.set_num_threads(1)
         self._phase("device")
-        self._device, found = find(self._part.local_rank)
-        self._say(Note(device=found))
-        self._join(self._part.task.backend or found.backend)
+        self._device, device = find(self._part.local_rank)
+        self._send(Note(device=device))
+        self._join(self._part.task.backend or device.backend)
         self._planted.before_first_collective()
         self._phase("all_reduce")
         self._ones()
@@ -150,7 +150,7 @@ class _Worker:
         self._end()
 
     def _phase(self, name: str) -> None:
-        self._say(Note(phase=name))
+        self._send(Note(phase=name))
 
     def _join(self, backend: str) -> None:
         self._phase("init")
@@ -167,14 +167,14 @@ class _Worker:
         total = torch.ones(1, device=self._device)
         dist.all_reduce(total)
         if total.item() != len(self._part.group):
-            self._say(Note(wrong=f"all_reduce of ones gave {total.item()} and not {len(self._part.group)}"))
+            self._send(Note(wrong=f"all_reduce of ones gave {total.item()} and not {len(self._part.group)}"))
 
     def _allocate(self) -> torch.Tensor:
         count = max(self._part.task.large_bytes // 4, 1)
         large = torch.arange(count, dtype=torch.int32, device=self._device)
         expected = torch.arange(count, dtype=torch.int32)
         if difference := first_difference(large.cpu(), expected):
-            self._say(Note(wrong=f"memory of its own device: {difference}"))
+            self._send(Note(wrong=f"memory of its own device: {difference}"))
         return torch.zeros(count, dtype=torch.float32, device=self._device)
 
     def _values(self) -> None:
@@ -186,10 +186,10 @@ class _Worker:
             dist.all_reduce(mine)
             expected = total(pattern, self._part.group)
             if difference := first_difference(mine.cpu(), expected):
-                self._say(Note(wrong=f"rank {self._part.rank} got a wrong {name} sum: {difference}"))
+                self._send(Note(wrong=f"rank {self._part.rank} got a wrong {name} sum: {difference}"))
 
     def _gathered(self) -> None:
-        """All ranks' bits as they come over: these tell whose are wrong, which a sum does not."""
+        """All ranks' bits as they come over: these show whose are wrong, which a sum does not."""
         mine = bits_of(self._part.rank)
         self._planted.corrupt(mine)
         mine = mine.to(self._device)
@@ -198,14 +198,14 @@ class _Worker:
         for source, values in zip(self._part.group, came, strict=True):
             if difference := first_difference(values.cpu(), bits_of(source)):
                 text = f"rank {self._part.rank} got wrong values from rank {source}: {difference}"
-                self._say(Note(wrong=text, sources=(source,)))
+                self._send(Note(wrong=text, sources=(source,)))
 
     def _measure(self) -> None:
         self._phase("latency")
         small = torch.zeros(SMALL_BYTES // 4, device=self._device)
-        self._say(Note(latency_s=self._seconds_of_one(small, SMALL_OPS)))
+        self._send(Note(latency_s=self._seconds_of_one(small, SMALL_OPS)))
         self._phase("busbw")
-        self._say(Note(large_s=self._seconds_of_one(self._large, LARGE_OPS)))
+        self._send(Note(large_s=self._seconds_of_one(self._large, LARGE_OPS)))
 
     def _seconds_of_one(self, values: torch.Tensor, ops: int) -> float:
         self._all_reduce(values, 1)  # connections and buffers are made by the first

@@ -12,17 +12,16 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from torch import distributed as dist
 from torch import nn
 
-from rangewatch.collectors.base import Emit
 from rangewatch.collectors.blocking_call import BlockingCall
 from rangewatch.collectors.collectives import hang
-from rangewatch.collectors.collectives import hang as stacks
 from rangewatch.collectors.collectives.ddp_buckets import Bucket, DdpBuckets
 from rangewatch.collectors.collectives.dispatcher import NotWrapped, wrap
 from rangewatch.collectors.collectives.exposed import ExposedOfStep
@@ -34,6 +33,9 @@ from rangewatch.collectors.collectives.recorder import ActiveRecorder, Collectiv
 from rangewatch.collectors.collectives.stuck_timer import StuckTimer
 from rangewatch.core.guard import Guard
 from rangewatch.core.options import Options
+from rangewatch.recording.events import Events, OpenStep
+from rangewatch.recording.mirror import Mirror
+from rangewatch.wire.events import CollectiveTiming, Hang, Stacks
 from rangewatch.wire.records import RankInfo, Samples
 
 SOURCE = "collective"
@@ -49,7 +51,7 @@ class _Numbers(dict[_Key, int]):
         return self[key]
 
 
-def samples(records: Sequence[Record], rung: str, buckets: Sequence[Bucket]) -> Samples:
+def samples(records: Sequence[Record], timing_source: str, buckets: Sequence[Bucket]) -> Samples:
     """One row a record, in the order of their calls. Columns `group`, `op` and `dtype` are numbers of `about`'s lists.
 
     `bytes`, `sequence` (NaN for send and recv), `duration_s` (NaN where it is not known), `bucket` (NaN where it is
@@ -76,7 +78,7 @@ def samples(records: Sequence[Record], rung: str, buckets: Sequence[Bucket]) -> 
         "groups": [group.about() for group in groups],
         "ops": list(ops),
         "dtypes": list(dtypes),
-        "rung": rung,
+        "rung": timing_source,
     }
     if buckets:
         about["buckets"] = {str(number): bucket.parameters for number, bucket in enumerate(buckets)}
@@ -105,14 +107,15 @@ class Collectives:
     """Collector "collectives". Made in the thread that trains; `start`, `collect` and `stop` on the collectors'."""
 
     name = "collectives"
+    help = "the rank's collectives, a row each, with size and duration; who waits for whom; hangs"
+    docs = "collectives.md"
 
     def __init__(self, options: Options, info: RankInfo, *, hang_s: float | None = None) -> None:
         self._info, self.guard = info, Guard()
         self.recorder = CollectiveRecorder(self.guard)
-        self.open_step: Callable[[], int] | None = None
-        """The open step, asked in the thread that calls a collective. None: what `collect` was told last."""
+        self._are_steps_exact = False
+        """The recorder sees the step that is open; else the one that `collect` was called with last."""
         self._step = -1
-        self.recorder.open_step = self._open_step
         self._buckets = DdpBuckets(self.guard)
         self._asked: BlockingCall[bool] = BlockingCall("rangewatch-ddp")
         self._exposed = ExposedOfStep(self.recorder)
@@ -121,16 +124,20 @@ class Collectives:
         least_s = float(os.environ.get("RANGEWATCH_HANG_S", hang.LEAST_S)) if hang_s is None else hang_s
         self._watch = hang.HangWatch(least_s, hang.FIRST_STEPS_S if hang_s is None else hang_s)
         self._timer = StuckTimer(self._stack_path(), least_s)
-        self._emit: Emit = lambda kind, message, data: None
+        self._events: Events
         self._open: list[Record] = []
         self._bucket_due_s = math.inf
-        self.rung, self._why = "step_level", ""
-        self._told_counts: dict[str, int] = {}
-        self._has_told_untimed = False
+        self.timing_source, self._why = "step_level", ""
+        self._reported_counts: dict[str, int] = {}
+        self._has_reported_untimed = False
         self._claim()
 
-    def watch(self, model: nn.Module) -> None:
-        """`model` may be, or hold, a DistributedDataParallel. Others are found while they run."""
+    def watch(self, model: nn.Module, open_step: OpenStep, mirror: Mirror | None) -> None:
+        """Record the collectives of `model`'s training as of `open_step`, and tell `mirror` of them.
+
+        It may be, or hold, a DistributedDataParallel. Others are found while they run.
+        """
+        self.recorder.open_step, self.recorder.mirror, self._are_steps_exact = open_step, mirror, True
         self._buckets.watch(model)
 
     def exposed_s(self, step: int) -> float:
@@ -141,9 +148,9 @@ class Collectives:
         """
         return self._exposed.seconds(step, [bucket.size_bytes for bucket in self._buckets.buckets])
 
-    def start(self, emit: Emit) -> None:
+    def start(self, events: Events) -> None:
         """Say which way it is, and why."""
-        self._emit = emit
+        self._events = events
         self._buckets.start()
         self._timer.start()
         self._emit_timing_source()
@@ -151,16 +158,18 @@ class Collectives:
     def collect(self, step: int) -> Sequence[Samples]:
         """Rows of the collectives that have ended since the last call."""
         is_advancing, self._step = step != self._step, step
-        if self.rung == "step_level":
+        if not self._are_steps_exact:
+            self.recorder.open_step.number = step
+        if self.timing_source == "step_level":
             self._claim_again()
         elif self.recorder.has_given_up:
             self._give_up()
         new = self._records()
-        if is_advancing and self.rung != "step_level" and self._has_new_buckets():
+        if is_advancing and self.timing_source != "step_level" and self._has_new_buckets():
             self._bucket_due_s = 0.0
-        self._buckets.number(new, are_steps_exact=self.open_step is not None)
+        self._buckets.number(new, are_steps_exact=self._are_steps_exact)
         self._open += new
-        self._look_for_hang(step)
+        self._check_for_hang(step)
         self._emit_counts()
         self._emit_untimed()
         return self._rows(self._ended())
@@ -168,7 +177,7 @@ class Collectives:
     def _has_new_buckets(self) -> bool:
         """Asked on a thread of its own: reading them waits for a lock that DDP holds while it is in a collective."""
         try:
-            return self._asked.ask(self._buckets.look, BUCKETS_PATIENCE_S)
+            return self._asked.ask(self._buckets.refresh, BUCKETS_PATIENCE_S)
         except TimeoutError:
             return False
 
@@ -180,13 +189,10 @@ class Collectives:
         self._buckets.stop()
         self._timer.stop()
 
-    def _open_step(self) -> int:
-        return self._step if self.open_step is None else self.open_step()
-
     def _claim(self) -> None:
-        self.rung, self._why = self._climb()
+        self.timing_source, self._why = self._choose_timing_source()
 
-    def _climb(self) -> tuple[str, str]:
+    def _choose_timing_source(self) -> tuple[str, str]:
         if not dist.is_available():
             return "step_level", "this torch is built without torch.distributed"
         if not ActiveRecorder.claim(self.recorder):
@@ -218,11 +224,11 @@ class Collectives:
 
     def _give_up(self) -> None:
         ActiveRecorder.release(self.recorder)
-        self.rung, self._why = "step_level", f"faults of ours: {dict(self.guard.counts)}"
+        self.timing_source, self._why = "step_level", f"faults of ours: {dict(self.guard.counts)}"
         self._emit_timing_source()
 
     def _records(self) -> list[Record]:
-        if self.rung == "flight_recorder":
+        if self.timing_source == "flight_recorder":
             return self._join.records(self._step)
         new = self.recorder.take()
         self._join.close([*self._open, *new])
@@ -255,47 +261,55 @@ class Collectives:
         are_due = bool(self._buckets.buckets) and now_s >= self._bucket_due_s
         if are_due:
             self._bucket_due_s = now_s + BUCKETS_EVERY_S
-        return [samples(records, self.rung, self._buckets.buckets if are_due else ())]
+        return [samples(records, self.timing_source, self._buckets.buckets if are_due else ())]
 
-    def _look_for_hang(self, step: int) -> None:
+    def _check_for_hang(self, step: int) -> None:
         now_s = time.monotonic()
         text = self._timer.wind()
         if text:
-            self._emit("stacks", "the interpreter was stuck; these are the stacks of that time", {"text": text})
-        what = self._watch.look(step, self.recorder.begun_count, now_s)
+            self._events.add(Stacks(text), "the interpreter was stuck; these are the stacks of that time")
+        what = self._watch.check(step, self.recorder.begun_count, now_s)
         if what == "hang":
             self._emit_hang(step, self._watch.stalled_s(now_s))
         elif what == "hang_over":
-            self._emit("hang_over", "this rank goes on", {"step": step})
+            self._events.add("hang_over", "this rank goes on", {"step": step})
 
     def _emit_hang(self, step: int, stalled_s: float) -> None:
         self._join.close(self._open, now=True)
         groups = self.recorder.groups.all()
         longest = hang.longest_wait(groups)
-        line = stacks.line_of(stacks.training_thread())
-        data = {
-            "step": step, "stalled_s": round(stalled_s, 3), "is_waiting": longest is not None, "rung": self.rung,
-            "groups": hang.evidence(groups, self._join.status()), "line": line,
-        }  # fmt: skip
-        self._emit("hang", hang.in_words(longest, stalled_s), data)
-        self._emit("stacks", "stacks of all threads", {"text": stacks.all_threads(), "line": line})
+        line = hang.line_of(hang.training_thread())
+        details = Hang(
+            step=step,
+            stalled_s=round(stalled_s, 3),
+            is_waiting=longest is not None,
+            rung=self.timing_source,
+            groups=hang.evidence(groups, self._join.status()),
+            line=line,
+        )
+        self._events.add(details, hang.message(longest, stalled_s))
+        self._events.add(Stacks(hang.all_threads(), line), "stacks of all threads")
         path = self._stack_path()
-        for name, text in stacks.written_by_others(path.parent, self._prefix(), path, 2 * stalled_s + 60).items():
+        for name, text in hang.written_by_others(path.parent, self._prefix(), path, 2 * stalled_s + 60).items():
             rank = name.removeprefix(self._prefix()).removesuffix(".txt")
-            data = {"text": text, "of_rank": int(rank) if rank.isdecimal() else None}
-            self._emit("stacks", f"stacks of rank {rank}, whose interpreter is stuck", data)
+            details_of_other = Stacks(text, of_rank=int(rank) if rank.isdecimal() else None)
+            self._events.add(details_of_other, f"stacks of rank {rank}, whose interpreter is stuck")
 
     def _emit_timing_source(self) -> None:
-        data: dict[str, Any] = {"rung": self.rung, "why": self._why, "hang_threshold_s": self._watch.threshold_s}
-        data["stuck_timer"] = self._timer.why_not or str(self._stack_path())
-        data["flight_recorder"] = self._join.flight.is_there
-        self._emit("collectives", self._why, data)
+        details = CollectiveTiming(
+            self.timing_source,
+            self._why,
+            hang_threshold_s=self._watch.threshold_s,
+            stuck_timer=self._timer.why_not or str(self._stack_path()),
+            flight_recorder=self._join.flight.is_there,
+        )
+        self._events.add(details, self._why)
 
     def _emit_untimed(self) -> None:
-        if self._join.untimed and not self._has_told_untimed:
-            self._has_told_untimed = True
+        if self._join.untimed and not self._has_reported_untimed:
+            self._has_reported_untimed = True
             why = "NCCL's collectives are not timed: set TORCH_NCCL_ENABLE_TIMING=1 before training starts"
-            self._emit("collectives", why, {"rung": self.rung, "why": why})
+            self._events.add(CollectiveTiming(self.timing_source, why), why)
 
     def _emit_counts(self) -> None:
         recorder = self.recorder
@@ -303,17 +317,18 @@ class Collectives:
             "hidden": recorder.hidden, "dropped": recorder.dropped, "no_longer_followed": recorder.waiting_dropped,
             "overwritten": self._join.flight.overwritten,
         }  # fmt: skip
-        new = {name: count for name, count in counts.items() if count > self._told_counts.get(name, 0)}
-        # Doubled each time, so that a graph which is captured again and again is not told of every second.
-        if any(count >= 2 * self._told_counts.get(name, 0) for name, count in new.items()):
-            is_hidden = counts["hidden"] > self._told_counts.get("hidden", 0)
+        new = {name: count for name, count in counts.items() if count > self._reported_counts.get(name, 0)}
+        # Doubled each time, so that a graph which is captured again and again is not reported every second.
+        if any(count >= 2 * self._reported_counts.get(name, 0) for name, count in new.items()):
+            is_hidden = counts["hidden"] > self._reported_counts.get("hidden", 0)
             why = "collectives captured into a CUDA graph cannot be seen when it is replayed" if is_hidden else ""
-            self._told_counts = counts
-            rung = "hidden" if is_hidden else self.rung
-            self._emit("collectives", why or "some collectives are not recorded", {"rung": rung, "why": why, **counts})
+            self._reported_counts = counts
+            timing_source = "hidden" if is_hidden else self.timing_source
+            details = msgspec.structs.replace(CollectiveTiming(timing_source, why), **counts)
+            self._events.add(details, why or "some collectives are not recorded")
 
     def _prefix(self) -> str:
         return hashlib.sha1(self._info.run.encode(), usedforsecurity=False).hexdigest()[:16] + "-rank"
 
     def _stack_path(self) -> Any:
-        return stacks.stack_folder() / f"{self._prefix()}{self._info.rank}.txt"
+        return hang.stack_folder() / f"{self._prefix()}{self._info.rank}.txt"

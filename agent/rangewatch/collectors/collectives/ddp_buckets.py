@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rangewatch.collectors.collectives.process_groups import Record
 from rangewatch.core.guard import Guard, Guarded
 
-LOOKS = 20
+REFRESHES = 20
 """Looks, a second apart, at one model's logging data: its buckets are made anew after the first step, then stay."""
 
 
@@ -30,18 +30,18 @@ class Bucket:
 
 
 class DdpBuckets:
-    """The buckets of the process's models. On the collectors' thread, but for `_found`."""
+    """The buckets of the process's models. On the collectors' thread, but for `_follow`."""
 
     def __init__(self, guard: Guard) -> None:
         self._model: ref[Any] | None = None
         """Of several, the one that was found first."""
-        self._looks = 0
+        self._refresh_count = 0
         self._text: tuple[str, str] = ("", "")
         self._group = ""
         self._next = 0
         self._step = -1
         self.buckets: list[Bucket] = []
-        self._added = Guarded(guard, "a model was wrapped in DDP", self._found)
+        self._added = Guarded(guard, "a model was wrapped in DDP", self._follow)
 
     def start(self) -> None:
         """Hear of models that are wrapped from here on."""
@@ -55,25 +55,25 @@ class DdpBuckets:
         """A model that may be, or hold, one that is wrapped."""
         for module in model.modules():
             if isinstance(module, DistributedDataParallel):
-                self._found(module)
+                self._follow(module)
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Read the buckets anew; whether they are others than before. Call it only while training advances.
 
         Reading waits for a lock that DDP holds while it calls collectives, so a hang would take this thread with it.
         """
         active = getattr(DistributedDataParallel, "_active_ddp_module", None)
         if active is not None:
-            self._found(active)
-        if self._looks >= LOOKS:
+            self._follow(active)
+        if self._refresh_count >= REFRESHES:
             return False
         model = self._model() if self._model is not None else None
-        self._looks += model is not None
+        self._refresh_count += model is not None
         return model is not None and self._read(model)
 
     def number(self, records: Iterable[Record], *, are_steps_exact: bool) -> None:
         """Set `bucket` of those of `records`, in the order of their calls, that are a bucket's all_reduce."""
-        buckets = self.buckets  # a look that took long may bring others meanwhile
+        buckets = self.buckets  # a refresh that took long may bring others meanwhile
         for record in records if buckets else ():
             if are_steps_exact and record.step != self._step:
                 self._step, self._next = record.step, 0
@@ -92,9 +92,9 @@ class DdpBuckets:
             and group.name == self._group
         )
 
-    def _found(self, model: Any) -> None:
+    def _follow(self, model: Any) -> None:
         if self._model is None or self._model() is None:
-            self._model, self._looks = ref(model), 0
+            self._model, self._refresh_count = ref(model), 0
 
     def _read(self, model: Any) -> bool:
         data = model._get_ddp_logging_data()

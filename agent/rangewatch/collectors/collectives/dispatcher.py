@@ -110,5 +110,7 @@ class _Places:
 
 
 def _default(arguments: Any, name: str, otherwise: bool) -> bool:
-    found = [argument.default_value for argument in arguments if argument.name == name and argument.has_default_value()]
-    return bool(found[0]) if found else otherwise
+    defaults = [
+        argument.default_value for argument in arguments if argument.name == name and argument.has_default_value()
+    ]
+    return bool(defaults[0]) if defaults else otherwise

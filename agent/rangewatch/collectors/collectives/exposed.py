@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from rangewatch.collectors.collectives.process_groups import Record
 from rangewatch.collectors.collectives.recorder import CollectiveRecorder
+from rangewatch.recording.events import OpenStep
 
 Interval = tuple[int, int]
 
@@ -112,7 +113,7 @@ TIMED = ("hooks", "wrapped")
 class Collected(Protocol):
     """The collector of collectives."""
 
-    rung: str
+    timing_source: str
 
     def exposed_s(self, step: int) -> float:
         """Seconds of a step so far; NaN where that cannot be known."""
@@ -121,16 +122,16 @@ class Collected(Protocol):
 class ExposedSince:
     """A source of `PhaseClock`: what has come since it was asked last. Called by the training thread."""
 
-    def __init__(self, collected: Collected, step: Callable[[], int]) -> None:
-        self._collected, self._step = collected, step
+    def __init__(self, collected: Collected, open_step: OpenStep) -> None:
+        self._collected, self._open_step = collected, open_step
         self._of_step, self._taken_s = -1, 0.0
 
     def take_exposed_s(self) -> float:
         """Seconds since the last call, of the open step; NaN where it cannot be known."""
-        step = self._step()
+        step = self._open_step.number
         if step != self._of_step:
             self._of_step, self._taken_s = step, 0.0
-        total_s = self._collected.exposed_s(step) if self._collected.rung in TIMED else math.nan
+        total_s = self._collected.exposed_s(step) if self._collected.timing_source in TIMED else math.nan
         if math.isnan(total_s):
             return math.nan
         new_s, self._taken_s = max(total_s - self._taken_s, 0.0), max(total_s, self._taken_s)

@@ -74,10 +74,10 @@ class FlightRecorder:
 
     def read(self) -> list[Entry]:
         """Entries that are new, or were still running when they were read last."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for name, dump in self._dumps.items():
-            found += self._news(name, _loaded(dump(True, False, False)))
-        return found
+            entries += self._news(name, _loaded(dump(True, False, False)))
+        return entries
 
     def status(self) -> dict[str, dict[str, int]]:
         """Group name -> last enqueued, started and completed collective, -1 where unknown. It is a whole dump."""

@@ -46,19 +46,20 @@ class GroupHooks:
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._new = NewGroups(self._add_guarded)
+        self._new = NewGroups(self)
 
     def start(self) -> None:
         """Call it in the thread that trains, while no collective runs."""
         self._new.start()
         for group in live_groups():
-            self._add_guarded(group)
+            self.group_made(group)
 
     def stop(self) -> None:
-        """Hook no more groups. The hooks that are there do nothing once nobody is told."""
+        """Hook no more groups. The hooks that are there do nothing once nobody listens."""
         self._new.stop()
 
-    def _add_guarded(self, group: Any) -> None:
+    def group_made(self, group: Any) -> None:
+        """Hook it."""
         self._guard.run("hooks of a process group", lambda: self._add(group))
 
     def _add(self, group: Any) -> None:

@@ -19,16 +19,16 @@ from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import numpy as np
 import torch
 
 from rangewatch.collectors.collectives.process_groups import Group, Record
 from rangewatch.collectors.collectives.stuck_timer import TEXT_CHARACTERS
+from rangewatch.wire.events import CodeLine, GroupProgress, WaitingCall
 
 LEAST_S = 8.0
-"""Seconds without a step before anything is said; with a look a second, a stop is told within 10 s."""
+"""Seconds without a step before anything is reported; with a check a second, a stop is reported within 10 s."""
 
 STEPS = 10.0
 """Times the 99th percentile of the step times that a step may take: evaluation and checkpoints take several."""
@@ -39,8 +39,8 @@ FIRST_STEPS_S = 60.0
 STEP_TIMES = 512
 """Step times that the percentile is of."""
 
-WAITING_TOLD = 8
-"""Collectives of one group that have not ended and are told of: the first is the one that matters."""
+WAITING_SENT = 8
+"""Collectives of one group that have not ended and are sent: the first is the one that matters."""
 
 
 class HangWatch:
@@ -66,7 +66,7 @@ class HangWatch:
         """Seconds since the step advanced or a collective was called."""
         return now_s - self._alive_since_s
 
-    def look(self, step: int, begun_count: int, now_s: float) -> str:
+    def check(self, step: int, begun_count: int, now_s: float) -> str:
         """ "hang" or "hang_over" when that begins, else "". `begun_count`: how many collectives were called so far."""
         if (step, begun_count) != self._seen:
             self._advance(step, now_s)
@@ -88,19 +88,19 @@ class HangWatch:
         self._step, self._step_since_s = step, now_s
 
 
-def evidence(groups: Iterable[Group], status: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
+def evidence(groups: Iterable[Group], status: dict[str, dict[str, int]]) -> tuple[GroupProgress, ...]:
     """For each group its last collectives called and ended, and what has not ended. `status`: the flight recorder's."""
-    return [
-        {
+    return tuple(
+        GroupProgress(
             **group.about(),
-            "enqueued": group.enqueued,
-            "completed": group.completed if group.knows_ends else None,
-            "flight_recorder": status.get(group.name),
-            "waiting": [_reported(record) for record in _first_waiting(group)],
-        }
+            enqueued=group.enqueued,
+            completed=group.completed if group.knows_ends else None,
+            flight_recorder=status.get(group.name),
+            waiting=tuple(_waiting_call(record) for record in _first_waiting(group)),
+        )
         for group in groups
         if group.enqueued
-    ]
+    )
 
 
 def longest_wait(groups: Iterable[Group]) -> Record | None:
@@ -109,7 +109,7 @@ def longest_wait(groups: Iterable[Group]) -> Record | None:
     return min(waiting, key=lambda record: record.began_ns, default=None)
 
 
-def in_words(record: Record | None, stalled_s: float) -> str:
+def message(record: Record | None, stalled_s: float) -> str:
     """The event's message."""
     if record is None or record.group is None:
         return f"no step for {stalled_s:.0f} s; this rank is in no collective"
@@ -122,15 +122,20 @@ def _first_waiting(group: Group) -> list[Record]:
     records = sorted(group.waiting.values(), key=lambda record: record.began_ns)
     if not group.knows_ends:
         return records[-1:]  # all but the last may have ended, and nobody says so
-    return [record for record in records if record.is_open][:WAITING_TOLD]
+    return [record for record in records if record.is_open][:WAITING_SENT]
 
 
-def _reported(record: Record) -> dict[str, Any]:
-    return {
-        "op": record.kind.name, "sequence": record.sequence, "bytes": record.bytes, "dtype": record.dtype,
-        "enqueued_ns": record.enqueued_ns, "waited_s": round(record.waited_s(), 3), "step": record.step,
-        "bucket": record.bucket,
-    }  # fmt: skip
+def _waiting_call(record: Record) -> WaitingCall:
+    return WaitingCall(
+        record.kind.name,
+        record.sequence,
+        record.bytes,
+        record.dtype,
+        record.enqueued_ns,
+        round(record.waited_s(), 3),
+        record.step,
+        record.bucket,
+    )
 
 
 _OWN = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[2]) + os.sep)
@@ -139,8 +144,8 @@ _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"
 _INSTALLED = ("site-packages", "dist-packages")
 
 
-def line_of(thread_id: int) -> dict[str, Any] | None:
-    """`file`, `line` and `function` of a thread's innermost frame outside torch, the standard library and ourselves."""
+def line_of(thread_id: int) -> CodeLine | None:
+    """Of a thread's innermost frame outside torch, the standard library and ourselves."""
     innermost = sys._current_frames().get(thread_id)
     frame: FrameType | None = innermost
     while frame is not None and _is_foreign(frame.f_code.co_filename):
@@ -148,7 +153,7 @@ def line_of(thread_id: int) -> dict[str, Any] | None:
     frame = frame or innermost
     if frame is None:
         return None
-    return {"file": frame.f_code.co_filename, "line": frame.f_lineno, "function": frame.f_code.co_name}
+    return CodeLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def all_threads() -> str:
@@ -166,15 +171,15 @@ def stack_folder() -> Path:
 
 def written_by_others(folder: Path, prefix: str, own: Path, within_s: float) -> dict[str, str]:
     """File name -> text of the stacks that other ranks' timers have written in the last `within_s` seconds."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for path in sorted(folder.glob(f"{prefix}*")):
             with contextlib.suppress(OSError):
                 state = path.lstat()
                 is_fresh = state.st_size > 0 and time.time() - state.st_mtime <= within_s
                 if path != own and is_fresh and state.st_uid == folder.stat().st_uid and not path.is_symlink():
-                    found[path.name] = path.read_text("utf-8", "replace")[:TEXT_CHARACTERS]
-    return found
+                    texts[path.name] = path.read_text("utf-8", "replace")[:TEXT_CHARACTERS]
+    return texts
 
 
 def training_thread() -> int:

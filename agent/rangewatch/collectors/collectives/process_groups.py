@@ -10,7 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -135,8 +135,8 @@ class ProcessGroups:
     def of(self, group: Any, device: str) -> Group:
         """What is known of `group` for tensors on `device`."""
         known = self._groups.get(group)
-        found = known.get(device) if known else None
-        return found or self._add(group, device)
+        known_group = known.get(device) if known else None
+        return known_group or self._add(group, device)
 
     def all(self) -> list[Group]:
         """Every group that is still alive and was used."""
@@ -193,11 +193,18 @@ def live_groups() -> list[Any]:
     return list(world.pg_map) if world is not None else []
 
 
-class NewGroups:
-    """Calls `made` with each group as it is made, in the thread that makes it: groups inherit no hooks."""
+class GroupListener(Protocol):
+    """Wants to know of new process groups."""
 
-    def __init__(self, made: Callable[[Any], None]) -> None:
-        self._made = made
+    def group_made(self, group: Any) -> None:
+        """Called in the thread that makes it. Must not raise."""
+
+
+class NewGroups:
+    """Tells `listener` of each group as it is made: groups inherit no hooks."""
+
+    def __init__(self, listener: GroupListener) -> None:
+        self._listener: GroupListener | None = listener
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
     def start(self) -> None:
@@ -217,17 +224,14 @@ class NewGroups:
         for module, name, wrapper, original in self._undo:
             if getattr(module, name, None) is wrapper:
                 setattr(module, name, original)
-        self._made = _nothing
+        self._listener = None
 
     def _wrapped(self, original: Any) -> Callable[..., Any]:
         @functools.wraps(original)
         def make_group(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
-            self._made(made[0] if isinstance(made, tuple) else made)
+            if self._listener is not None:
+                self._listener.group_made(made[0] if isinstance(made, tuple) else made)
             return made
 
         return make_group
-
-
-def _nothing(group: Any) -> None:
-    pass

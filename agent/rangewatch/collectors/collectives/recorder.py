@@ -38,12 +38,13 @@ from rangewatch.collectors.collectives.process_groups import (
 )
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard, Guarded, logger
-from rangewatch.recording.memory.shared_state import SharedState
+from rangewatch.recording.events import OpenStep
+from rangewatch.recording.mirror import Mirror
 
 LONGEST_S = 1900.0
 """Seconds of that wait: gloo gives a collective up after its timeout, half an hour by default."""
 
-SAID_AFTER_S = 5.0
+LOG_AFTER_S = 5.0
 POLL_S = 0.02
 LET_GO_S = 0.05
 """Seconds for gloo's thread to let go of the last callback, for which it needs the interpreter once more."""
@@ -54,10 +55,10 @@ recorders: WeakSet[CollectiveRecorder] = WeakSet()
 
 @atexit.register
 def _wait() -> None:
-    began_s, is_said = time.monotonic(), False
+    began_s, is_logged = time.monotonic(), False
     while (count := sum(each.under_way() for each in list(recorders))) and time.monotonic() - began_s < LONGEST_S:
-        if not is_said and time.monotonic() - began_s > SAID_AFTER_S:
-            is_said = True
+        if not is_logged and time.monotonic() - began_s > LOG_AFTER_S:
+            is_logged = True
             logger.warning("rangewatch: the process ends when gloo's %d collectives have, as torch asks for", count)
         time.sleep(POLL_S)
     if any(each.begun_count for each in list(recorders)):
@@ -77,14 +78,14 @@ Read = Callable[[Any], Call]
 
 
 class ActiveRecorder:
-    """Who is told of this process's collectives: one recorder at a time, however many models are attached."""
+    """Who hears of this process's collectives: one recorder at a time, however many models are attached."""
 
     recorder: CollectiveRecorder | None = None
     _lock = threading.Lock()
 
     @classmethod
     def claim(cls, recorder: CollectiveRecorder) -> bool:
-        """Tell `recorder` from here on; False when another one is told already."""
+        """Call `recorder` from here on; False when another one is called already."""
         with cls._lock:
             if cls.recorder is None:
                 cls.recorder = recorder
@@ -113,11 +114,11 @@ class CollectiveRecorder:
 
     def __init__(self, guard: Guard) -> None:
         self.groups = ProcessGroups()
-        self.open_step: Callable[[], int] = lambda: -1
+        self.open_step = OpenStep(-1)
         self.hidden = self.dropped = self.waiting_dropped = 0
         """Counts: captured into CUDA graphs; records not taken in time; open ones no longer followed."""
         self.begun_count = 0
-        self.shared_state: SharedState | None = None
+        self.mirror: Mirror | None = None
         """Where the last collective called and the last that ended are kept, should the process die."""
         self._records: deque[Record] = deque()
         self._of_step: list[Record] = []
@@ -161,8 +162,8 @@ class CollectiveRecorder:
             group.waiting.pop(id(record), None)
             if state == ENDED:
                 group.completed = max(group.completed, record.sequence)
-                if self.shared_state is not None:
-                    self.shared_state.collective_ended(group)
+                if self.mirror is not None:
+                    self.mirror.collective_ended(group)
 
     def _begin(self, record: Record, kind: Kind, read: Read, source: Any) -> None:
         process_group, inputs, outputs, is_async = read(source)
@@ -176,7 +177,7 @@ class CollectiveRecorder:
             self.hidden += 1  # it runs when the graph is replayed, and nobody is called then
             return
         group = self.groups.of(process_group, device)
-        record.kind, record.is_async, record.step = kind, is_async, self.open_step()
+        record.kind, record.is_async, record.step = kind, is_async, self.open_step.number
         record.dtype = self._dtype(tensor) if kind is not BARRIER else ""
         record.bytes = size_bytes(kind, inputs, outputs)
         is_point_to_point = kind.name in POINT_TO_POINT
@@ -187,8 +188,8 @@ class CollectiveRecorder:
         record.enqueued_ns, record.began_ns = time.time_ns(), time.perf_counter_ns()
         record.group = group
         self._keep(group, record)
-        if self.shared_state is not None and kind.name not in POINT_TO_POINT:
-            self.shared_state.collective_called(group, record)
+        if self.mirror is not None and kind.name not in POINT_TO_POINT:
+            self.mirror.collective_called(group, record)
 
     def _keep(self, group: Group, record: Record) -> None:
         self.begun_count += 1

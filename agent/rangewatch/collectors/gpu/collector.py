@@ -1,7 +1,7 @@
 """GPU health: a row a second for each card of this rank, by NVML, without root and without starting CUDA.
 
 All talk with NVML is on a thread of its own: a driver whose card hangs may keep a call for minutes, and then the other
-collectors go on and the silence is told as a lost card.
+collectors go on and the silence is reported as a lost card.
 
 Changes of the slow readings that are worth an event: what nobody would look for in a chart.
 
@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch.collectors.base import Emit
 from rangewatch.collectors.blocking_call import BlockingCall
-from rangewatch.collectors.gpu.devices import Device, about, cuda, devices_of, has_launcher_said
+from rangewatch.collectors.gpu.devices import Device, about, cuda, devices_of, has_launcher_cards
 from rangewatch.collectors.gpu.nvml import LIBRARY_NOT_FOUND, RECOVERY_ACTIONS, TIMEOUT, Nvml, NvmlError, Reader
 from rangewatch.collectors.gpu.readings import CardProcesses, FastReadings, Row, nothing_answered, slow_row
 from rangewatch.collectors.gpu.xid import XidWatch
 from rangewatch.core.options import Options
+from rangewatch.recording.events import Events
 from rangewatch.wire.records import RankInfo, Samples
 
 _LINK = re.compile(r"nvlink_(\d\d)_errors")
@@ -42,7 +42,7 @@ _GROWING = {
 
 def changes(before: Row, now: Row) -> list[tuple[str, dict[str, Any]]]:
     """Message and data of each event between what was last known and `now`; nothing where either is not known."""
-    found = [
+    events = [
         (
             f"{text} ({_count(before[name])} -> {_count(now[name])})",
             {"column": name, "from": before[name], "to": now[name]},
@@ -50,7 +50,7 @@ def changes(before: Row, now: Row) -> list[tuple[str, dict[str, Any]]]:
         for name, text in _GROWING.items()
         if _grew(before, now, name)
     ]
-    return found + _links_down(before, now) + _link_errors(before, now) + _recovery(before, now)
+    return events + _links_down(before, now) + _link_errors(before, now) + _recovery(before, now)
 
 
 def _links_down(before: Row, now: Row) -> list[tuple[str, dict[str, Any]]]:
@@ -94,16 +94,16 @@ _LAST_SEEN = ("temperature_c", "temperature_memory_c", "power_w", "utilization_g
 class Card:
     """Made and looked at by the thread that talks to NVML."""
 
-    def __init__(self, nvml: Nvml, device: Device, emit: Emit) -> None:
+    def __init__(self, nvml: Nvml, device: Device, events: Events) -> None:
         """Raises NvmlError where the card does not answer from the start."""
-        self._nvml, self._emit_event = nvml, emit
+        self._nvml, self._events = nvml, events
         self.lost: NvmlError | None = None
         """Why it does not answer."""
         self._lost_s = 0.0
         self._columns: tuple[str, ...] = ()
         self._slow: Row = {}
         self._seen: Row = {}
-        """The last known value of each slow reading: what grows while a reading fails is told of when it is back."""
+        """The last known value of each slow reading: what grows while a reading fails is reported when it is back."""
         self._fast: Row = {}
         self._time_ns = 0
         self._processes, self._pids = CardProcesses(), frozenset[int]()
@@ -116,16 +116,29 @@ class Card:
         self._readings = FastReadings(self._reader)
         self.about: dict[str, Any] = about(self._reader, device, self._readings.limits)
 
-    def look(self, step: int, *, is_slow: bool) -> Samples:
+    def read(self, step: int, *, is_slow: bool) -> Samples:
         """One row. A lost card is tried again when `is_slow`."""
         if self.lost is not None and not is_slow:
             return self.absent(step)
         try:
-            row = self._row(is_slow)
+            if self.lost is not None:
+                handle = self._nvml.call("nvmlDeviceGetHandleByUUID", self.device.uuid)
+                self.adopt(self.device._replace(handle=handle))
+            self._reader.begin(forget=is_slow)
+            fast = self._readings.row(time.time_ns())
+            error = nothing_answered(self._reader)
+            if error is not None:
+                raise error
+            self._fast = fast
+            if is_slow or not self._slow:
+                self._read_slow()
         except NvmlError as error:
             self.lose(error)
             return self.absent(step)
-        self._emit_found()
+        if self.lost is not None:
+            self.lost, gone_s = None, time.monotonic() - self._lost_s
+            self._emit("gpu", f"answers again after {gone_s:.0f} s", {"recovered": True, "lost_s": gone_s})
+        row = {**fast, **self._slow}
         self._columns = tuple(row)
         return self._samples({"step": float(step), "present": 1.0, **row})
 
@@ -138,7 +151,7 @@ class Card:
         return self._samples({"step": float(step), "present": math.nan, **dict.fromkeys(self._columns, math.nan)})
 
     def lose(self, error: NvmlError) -> None:
-        """The card does not answer; told once."""
+        """The card does not answer; reported once."""
         if self.lost is None:
             self._lost_s = time.monotonic()
             last = {name: self._fast[name] for name in _LAST_SEEN if not math.isnan(self._fast.get(name, math.nan))}
@@ -150,20 +163,6 @@ class Card:
     def was_silent(self) -> bool:
         """It was lost only because the driver took long, which is now over."""
         return self.lost is not None and self.lost.code == TIMEOUT
-
-    def _row(self, is_slow: bool) -> Row:
-        if self.lost is not None:
-            handle = self._nvml.call("nvmlDeviceGetHandleByUUID", self.device.uuid)
-            self.adopt(self.device._replace(handle=handle))
-        self._reader.begin(forget=is_slow)
-        fast = self._readings.row(time.time_ns())
-        error = nothing_answered(self._reader)
-        if error is not None:
-            raise error
-        self._fast = fast
-        if is_slow or not self._slow:
-            self._read_slow()
-        return {**fast, **self._slow}
 
     def _read_slow(self) -> None:
         row = {**slow_row(self._reader), **self._processes.row(self._reader)}
@@ -178,13 +177,8 @@ class Card:
             self._emit("gpu", f"is shared with other processes: {names}", data)
         self._pids = others
 
-    def _emit_found(self) -> None:
-        if self.lost is not None:
-            self.lost, gone_s = None, time.monotonic() - self._lost_s
-            self._emit("gpu", f"answers again after {gone_s:.0f} s", {"recovered": True, "lost_s": gone_s})
-
     def _emit(self, kind: str, message: str, data: dict[str, Any]) -> None:
-        self._emit_event(kind, f"{self.label}: {message}", {"uuid": self.device.uuid, **data})
+        self._events.add(kind, f"{self.label}: {message}", {"uuid": self.device.uuid, **data})
 
     @property
     def label(self) -> str:
@@ -215,6 +209,8 @@ class GpuCollector:
     """The collector `gpu`."""
 
     name = "gpu"
+    help = "health of this rank's GPUs through NVML, a row a second and card; Xid events"
+    docs = "gpu_health.md"
 
     def __init__(self, options: Options, info: RankInfo, environment: Mapping[str, str] = os.environ) -> None:
         self._info, self._environment = info, environment
@@ -225,15 +221,15 @@ class GpuCollector:
         self._left: list[Card] = []
         """Cards that have turned out to be none of this rank's, until their last row says so."""
         self._reason = ""
-        """Why there is no card, as last told."""
-        self._is_open = self._is_given_up = self._is_silence_told = False
+        """Why there is no card, as last reported."""
+        self._is_open = self._is_given_up = self._is_silence_reported = False
         self._due_s = float("-inf")
         self._asked_s = 0.0
-        self._emit_event: Emit = _nobody
+        self._events: Events
 
-    def start(self, emit: Emit) -> None:
-        """Load `pynvml`; that it is not installed is told once."""
-        self._emit_event = emit
+    def start(self, events: Events) -> None:
+        """Load `pynvml`; that it is not installed is reported once."""
+        self._events = events
         try:
             self._nvml = Nvml()
         except ImportError as error:
@@ -245,9 +241,9 @@ class GpuCollector:
         if self._nvml is None or self._is_given_up or not self._is_wanted():
             return ()
         if not self._thread.is_busy:
-            self._asked_s, self._is_silence_told = time.monotonic(), False
+            self._asked_s, self._is_silence_reported = time.monotonic(), False
         try:
-            return self._thread.ask(partial(self._look, self._nvml, step), PATIENCE_S)
+            return self._thread.ask(partial(self._read_cards, self._nvml, step), PATIENCE_S)
         except TimeoutError:
             return self._unanswered(step)
 
@@ -259,21 +255,21 @@ class GpuCollector:
 
     def _is_wanted(self) -> bool:
         """Training on a CPU opens no driver, unless the launcher gave this rank a card or CUDA runs all the same."""
-        return self._info.device != "cpu" or has_launcher_said(self._environment) or cuda() is not None
+        return self._info.device != "cpu" or has_launcher_cards(self._environment) or cuda() is not None
 
     def _unanswered(self, step: int) -> list[Samples]:
         silent_s = time.monotonic() - self._asked_s
         if silent_s < SILENCE_S:
             return []
-        if not self._is_silence_told:  # once a question: its answer may come between here and the next line
-            self._is_silence_told = True
+        if not self._is_silence_reported:  # once a question: its answer may come between here and the next line
+            self._is_silence_reported = True
             if not self._cards:
                 self._emit_reason(f"no GPU is watched: the driver has not answered for {silent_s:.0f} s")
             for card in self._cards:
                 card.lose(NvmlError(TIMEOUT, f"the driver has not answered for {silent_s:.0f} s"))
         return [card.absent(step) for card in self._cards]
 
-    def _look(self, nvml: Nvml, step: int) -> list[Samples]:
+    def _read_cards(self, nvml: Nvml, step: int) -> list[Samples]:
         """On NVML's own thread."""
         is_slow = time.monotonic() >= self._due_s
         if is_slow:
@@ -282,10 +278,10 @@ class GpuCollector:
             return [card.absent(step) for card in self._cards]
         if is_slow or (cuda() is not None and any(card.device.mapped_by != "torch" for card in self._cards)):
             self._find(nvml)
-        found = [card.look(step, is_slow=is_slow or card.was_silent) for card in self._cards]
+        rows = [card.read(step, is_slow=is_slow or card.was_silent) for card in self._cards]
         self._is_open = not any(card.lost is not None and card.lost.is_driver for card in self._cards)
         left, self._left = self._left, []
-        return [*(card.not_watched(step) for card in left), *found]
+        return [*(card.not_watched(step) for card in left), *rows]
 
     def _open(self, nvml: Nvml) -> bool:
         if self._xid is not None:
@@ -319,7 +315,7 @@ class GpuCollector:
 
     def _watch(self, nvml: Nvml, devices: Sequence[Device]) -> None:
         known = {card.device.uuid: card for card in self._cards}
-        cards = [known.get(device.uuid) or Card(nvml, device, self._emit_event) for device in devices]
+        cards = [known.get(device.uuid) or Card(nvml, device, self._events) for device in devices]
         for card, device in zip(cards, devices, strict=True):
             if card.lost is None and device[2:] != card.device[2:]:
                 card.adopt(device)
@@ -331,13 +327,13 @@ class GpuCollector:
     def _watch_xid(self, nvml: Nvml, cards: list[Card]) -> None:
         if self._xid is not None:
             self._xid.stop()
-        self._xid = XidWatch(nvml, [(card.device, card.label) for card in cards], self._emit_event)
+        self._xid = XidWatch(nvml, [(card.device, card.label) for card in cards], self._events)
         self._xid.start()
 
     def _emit_reason(self, reason: str) -> None:
         if reason != self._reason:
             self._reason = reason
-            self._emit_event("gpu", reason, {"reason": reason})
+            self._events.add("gpu", reason, {"reason": reason})
 
     def _give_up(self, reason: str) -> None:
         self._is_given_up = True
@@ -346,7 +342,3 @@ class GpuCollector:
 
 def _is_by_torch(devices: Sequence[Device]) -> bool:
     return any(device.mapped_by == "torch" for device in devices)
-
-
-def _nobody(kind: str, message: str, data: dict[str, Any]) -> None:
-    pass

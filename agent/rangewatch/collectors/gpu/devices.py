@@ -38,7 +38,7 @@ def cuda() -> Any | None:
     return torch.cuda if torch is not None and is_running else None
 
 
-def has_launcher_said(environment: Mapping[str, str]) -> bool:
+def has_launcher_cards(environment: Mapping[str, str]) -> bool:
     """The launcher gave this process cards of its own."""
     return environment.get("CUDA_VISIBLE_DEVICES", "") not in {"", "-1", "NoDevFiles"}
 
@@ -47,8 +47,8 @@ def devices_of(nvml: Nvml, local_rank: int, environment: Mapping[str, str]) -> l
     """This rank's devices. Raises NvmlError with the reason when there is none, or none that is certain."""
     running = cuda()
     if running is not None:
-        found = [_by_torch(nvml, index, running.get_device_properties(index)) for index in _indices(running)]
-        known = [device for device in found if device is not None]
+        matched = [_by_torch(nvml, index, running.get_device_properties(index)) for index in _indices(running)]
+        known = [device for device in matched if device is not None]
         if known:
             return known
     return _by_launcher(nvml, local_rank, environment)
@@ -109,10 +109,10 @@ def _by_uuid(nvml: Nvml, uuid: str, index: int) -> Device:
     except NvmlError as error:
         if error.is_gone:
             raise
-    found = [device for device in _all(nvml, index) if device.uuid.startswith(uuid)]  # CUDA takes a beginning of one
-    if len(found) != 1:
-        raise NvmlError(0, f"CUDA_VISIBLE_DEVICES names {uuid}, and {len(found)} of this host's GPUs are called so")
-    return found[0]
+    matching = [device for device in _all(nvml, index) if device.uuid.startswith(uuid)]  # CUDA takes a beginning of one
+    if len(matching) != 1:
+        raise NvmlError(0, f"CUDA_VISIBLE_DEVICES names {uuid}, and {len(matching)} of this host's GPUs are called so")
+    return matching[0]
 
 
 def _by_order(nvml: Nvml, number: int, index: int, environment: Mapping[str, str]) -> Device:
@@ -127,14 +127,16 @@ def _by_order(nvml: Nvml, number: int, index: int, environment: Mapping[str, str
 
 
 def _all(nvml: Nvml, index: int) -> list[Device]:
-    found = []
+    devices = []
     for number in range(nvml.call("nvmlDeviceGetCount")):
         try:
-            found.append(_device(nvml, nvml.call("nvmlDeviceGetHandleByIndex", number), index, "CUDA_VISIBLE_DEVICES"))
+            devices.append(
+                _device(nvml, nvml.call("nvmlDeviceGetHandleByIndex", number), index, "CUDA_VISIBLE_DEVICES")
+            )
         except NvmlError as error:
             if error.is_driver:
                 raise
-    return found
+    return devices
 
 
 def _first_instance(nvml: Nvml, handle: Any) -> Any:
@@ -165,10 +167,10 @@ _SM, _MEMORY = 1, 2
 
 
 def about(reader: Reader, device: Device, limits: Row) -> dict[str, Any]:
-    """JSON facts of one card; what NVML does not say is left out. Raises NvmlError when the card is gone."""
+    """JSON details of one card; what NVML does not say is left out. Raises NvmlError when the card is gone."""
     parent = parent_of(reader.nvml, device.handle)
     whole = reader if parent is None else Reader(reader.nvml, parent)
-    facts = {
+    details = {
         "name": reader.text("nvmlDeviceGetName"),
         "uuid": device.uuid,
         "parent_uuid": None if parent is None else whole.text("nvmlDeviceGetUUID"),
@@ -181,7 +183,7 @@ def about(reader: Reader, device: Device, limits: Row) -> dict[str, Any]:
         "limits": _known(limits),
         "names": about_names(),
     }
-    return {name: value for name, value in facts.items() if value is not None}
+    return {name: value for name, value in details.items() if value is not None}
 
 
 def parent_of(nvml: Nvml, handle: Any) -> Any | None:
@@ -205,20 +207,20 @@ def _maxima(reader: Reader) -> Row:
 
 
 def _bus_id(reader: Reader) -> str | None:
-    found = reader.value("nvmlDeviceGetPciInfo")
-    if found is None:
+    pci = reader.value("nvmlDeviceGetPciInfo")
+    if pci is None:
         return None
-    return found.busId.decode(errors="replace") if isinstance(found.busId, bytes) else str(found.busId)
+    return pci.busId.decode(errors="replace") if isinstance(pci.busId, bytes) else str(pci.busId)
 
 
 def _driver_version(nvml: Nvml) -> str | None:
     try:
-        found = nvml.call("nvmlSystemGetDriverVersion")
+        version = nvml.call("nvmlSystemGetDriverVersion")
     except NvmlError as error:
         if error.is_gone:
             raise
         return None
-    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+    return version.decode(errors="replace") if isinstance(version, bytes) else str(version)
 
 
 def _known(row: Row) -> Row:

@@ -117,12 +117,12 @@ class Reader:
         if key in self._absent:
             return None
         try:
-            found = self.nvml.call(function, self.handle, *arguments)
+            answer = self.nvml.call(function, self.handle, *arguments)
         except NvmlError as error:
             self._note(error, key)
             return None
         self.answered += 1
-        return found
+        return answer
 
     def is_absent(self, function: str, *arguments: Any) -> bool:
         """Whether the function has said that there is no such value here; False where it only failed."""
@@ -142,18 +142,18 @@ class Reader:
 
     def number(self, function: str, *arguments: Any, scale: float = 1.0) -> float:
         """The same as a float times `scale`, NaN where there is none."""
-        found = self.value(function, *arguments)
-        return math.nan if found is None else float(found) * scale
+        value = self.value(function, *arguments)
+        return math.nan if value is None else float(value) * scale
 
     def text(self, function: str, *arguments: Any) -> str | None:
         """The same as text: old versions of `pynvml` return bytes."""
-        found = self.value(function, *arguments)
-        return found.decode(errors="replace") if isinstance(found, bytes) else found
+        answer = self.value(function, *arguments)
+        return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
     def fields(self, ids: Sequence[Any]) -> list[float]:
         """Field values by id, or by (id, scope), in one call; NaN where one is not supported."""
-        found = None if ("fields", *ids) in self._absent else self._field_values(ids)
-        return [math.nan] * len(ids) if found is None else [self._field(each) for each in found]
+        values = None if ("fields", *ids) in self._absent else self._field_values(ids)
+        return [math.nan] * len(ids) if values is None else [self._field(each) for each in values]
 
     def _field_values(self, ids: Sequence[Any]) -> Any:
         try:

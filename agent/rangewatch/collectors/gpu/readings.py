@@ -74,12 +74,33 @@ class FastReadings:
         """One row. Raises NvmlError when the card or the driver is gone."""
         read = self._reader
         memory_c, sent, received = read.fields(_FAST_FIELDS)
+        load = read.value("nvmlDeviceGetUtilizationRates")
+        # As nvidia-smi: the second version counts the driver's own reserve as not used.
+        version = getattr(read.nvml.module, "nvmlMemory_v2", None)
+        memory = read.value("nvmlDeviceGetMemoryInfo", version) if version else None
+        if memory is None:
+            memory = read.value("nvmlDeviceGetMemoryInfo")
+        now_c, room_c = read.number("nvmlDeviceGetTemperatureV", 0), read.number("nvmlDeviceGetMarginTemperature")
+        if math.isnan(now_c):  # deprecated, and the only one in old drivers
+            now_c = read.number("nvmlDeviceGetTemperature", 0)
+        reasons = read.value("nvmlDeviceGetCurrentClocksEventReasons")
+        if reasons is None:  # its name before driver 535
+            reasons = read.value("nvmlDeviceGetCurrentClocksThrottleReasons")
         return {
-            **self._load(),
+            "utilization_gpu_percent": math.nan if load is None else float(load.gpu),
+            "utilization_memory_percent": math.nan if load is None else float(load.memory),
+            "memory_used_bytes": math.nan if memory is None else float(memory.used),
+            "memory_total_bytes": math.nan if memory is None else float(memory.total),
             "power_w": read.number("nvmlDeviceGetPowerUsage", scale=1e-3),
             "power_limit_w": read.number("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3),
-            **self._temperatures(memory_c),
-            **self._clocks(),
+            "temperature_c": now_c,
+            "temperature_memory_c": memory_c,
+            "slowdown_margin_c": self._margin("slowdown", now_c, room_c),
+            "shutdown_margin_c": self._margin("shutdown", now_c, room_c),
+            "sm_clock_mhz": read.number("nvmlDeviceGetClockInfo", _SM),
+            "memory_clock_mhz": read.number("nvmlDeviceGetClockInfo", _MEMORY),
+            "clocks_event_reasons": math.nan if reasons is None else float(reasons),
+            "throttle_reasons": math.nan if reasons is None else float(int(reasons) & THROTTLE_MASK),
             **{f"violation_{name}_ns": self._violation(name, number) for name, number in VIOLATIONS.items()},
             "pcie_sent_bytes_per_s": self._differences.rate("pcie_sent", time_ns, sent),
             "pcie_received_bytes_per_s": self._differences.rate("pcie_received", time_ns, received),
@@ -89,33 +110,6 @@ class FastReadings:
         """Rows are missing before the next one."""
         self._differences.forget()
 
-    def _load(self) -> Row:
-        load, memory = self._reader.value("nvmlDeviceGetUtilizationRates"), memory_info(self._reader)
-        return {
-            "utilization_gpu_percent": math.nan if load is None else float(load.gpu),
-            "utilization_memory_percent": math.nan if load is None else float(load.memory),
-            "memory_used_bytes": math.nan if memory is None else float(memory.used),
-            "memory_total_bytes": math.nan if memory is None else float(memory.total),
-        }
-
-    def _clocks(self) -> Row:
-        reasons = clocks_event_reasons(self._reader)
-        return {
-            "sm_clock_mhz": self._reader.number("nvmlDeviceGetClockInfo", _SM),
-            "memory_clock_mhz": self._reader.number("nvmlDeviceGetClockInfo", _MEMORY),
-            "clocks_event_reasons": math.nan if reasons is None else float(reasons),
-            "throttle_reasons": math.nan if reasons is None else float(reasons & THROTTLE_MASK),
-        }
-
-    def _temperatures(self, memory_c: float) -> Row:
-        now_c, room_c = temperature(self._reader), self._reader.number("nvmlDeviceGetMarginTemperature")
-        return {
-            "temperature_c": now_c,
-            "temperature_memory_c": memory_c,
-            "slowdown_margin_c": self._margin("slowdown", now_c, room_c),
-            "shutdown_margin_c": self._margin("shutdown", now_c, room_c),
-        }
-
     def _margin(self, limit: str, now_c: float, room_c: float) -> float:
         # Since Ada the limits are told as distances from the highest operating temperature, and usually negative.
         below_c = self.limits.get(f"{limit}_tlimit_c", math.nan)
@@ -124,39 +118,20 @@ class FastReadings:
         return self.limits.get(f"{limit}_c", math.nan) - now_c
 
     def _violation(self, name: str, number: int) -> float:
-        found = self._reader.value("nvmlDeviceGetViolationStatus", number)
-        return math.nan if found is None else self._differences.of(name, float(found.violationTime))
-
-
-def memory_info(reader: Reader) -> Any:
-    """`used` and `total`, in bytes. The second version, as nvidia-smi, counts the driver's own reserve as not used."""
-    version = getattr(reader.nvml.module, "nvmlMemory_v2", None)
-    found = reader.value("nvmlDeviceGetMemoryInfo", version) if version else None
-    return reader.value("nvmlDeviceGetMemoryInfo") if found is None else found
-
-
-def temperature(reader: Reader) -> float:
-    """Degrees C of the chip. The first call is deprecated, the second is not in old drivers."""
-    found = reader.number("nvmlDeviceGetTemperatureV", 0)
-    return reader.number("nvmlDeviceGetTemperature", 0) if math.isnan(found) else found
-
-
-def clocks_event_reasons(reader: Reader) -> int | None:
-    """All bits; the name before driver 535 was another."""
-    found = reader.value("nvmlDeviceGetCurrentClocksEventReasons")
-    return reader.value("nvmlDeviceGetCurrentClocksThrottleReasons") if found is None else int(found)
+        violation = self._reader.value("nvmlDeviceGetViolationStatus", number)
+        return math.nan if violation is None else self._differences.of(name, float(violation.violationTime))
 
 
 def margins_at(reader: Reader) -> Row:
     """The temperature limits of a card that it has, by name."""
     shutdown_c, slowdown_c = reader.fields((_SHUTDOWN_TLIMIT, _SLOWDOWN_TLIMIT))
-    found = {
+    margins = {
         "shutdown_tlimit_c": shutdown_c,
         "slowdown_tlimit_c": slowdown_c,
         "shutdown_c": reader.number("nvmlDeviceGetTemperatureThreshold", _SHUTDOWN),
         "slowdown_c": reader.number("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN),
     }
-    return {name: value for name, value in found.items() if not math.isnan(value)}
+    return {name: value for name, value in margins.items() if not math.isnan(value)}
 
 
 def nothing_answered(reader: Reader) -> NvmlError | None:
@@ -210,8 +185,8 @@ def _ecc(reader: Reader) -> Row:
 
 def _remapped(reader: Reader) -> Row:
     names = ("corrected", "uncorrected", "pending", "failure")
-    found = reader.value("nvmlDeviceGetRemappedRows") or [math.nan] * len(names)
-    return {f"remapped_rows_{name}": float(value) for name, value in zip(names, found, strict=True)}
+    counts = reader.value("nvmlDeviceGetRemappedRows") or [math.nan] * len(names)
+    return {f"remapped_rows_{name}": float(value) for name, value in zip(names, counts, strict=True)}
 
 
 def _fabric(reader: Reader) -> Row:
@@ -288,22 +263,22 @@ class CardProcesses:
 
     def row(self, reader: Reader) -> Row:
         """One row. Raises NvmlError when the card or the driver is gone."""
-        found = reader.value("nvmlDeviceGetComputeRunningProcesses")
+        processes = reader.value("nvmlDeviceGetComputeRunningProcesses")
         self.others, self.hidden = [], 0
-        if found is None:
+        if processes is None:
             return dict.fromkeys(("processes", "processes_hidden", "processes_memory_bytes"), math.nan)
-        self._sort_out(found)
-        used = [each.usedGpuMemory for each in found if each.usedGpuMemory is not None]
+        self._sort_out(processes)
+        used = [each.usedGpuMemory for each in processes if each.usedGpuMemory is not None]
         return {
-            "processes": float(len(found)),
+            "processes": float(len(processes)),
             "processes_hidden": float(self.hidden),
-            "processes_memory_bytes": float(sum(used)) if used or not found else math.nan,
+            "processes_memory_bytes": float(sum(used)) if used or not processes else math.nan,
         }
 
-    def _sort_out(self, found: list[Any]) -> None:
-        pids = {int(each.pid) for each in found}
+    def _sort_out(self, processes: list[Any]) -> None:
+        pids = {int(each.pid) for each in processes}
         are_ours = os.getpid() in pids or self._is_host()
-        for each in found:
+        for each in processes:
             pid = int(each.pid)
             command = self._command(pid) if are_ours else None
             if command is None:

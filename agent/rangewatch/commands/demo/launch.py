@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"rangewatch demo: {error}\n")
         return 1
     except KeyboardInterrupt:
-        progress.say("stopped before the last step")
+        progress.write("stopped before the last step")
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, previous)
@@ -66,7 +66,7 @@ def _demo(options: argparse.Namespace, progress: Progress, logs: Path, children:
         url, server = _start_server(options, progress, logs, children)
     else:
         url, server = _running_server(options.url), None
-    progress.say(f"dashboard: {url}")
+    progress.write(f"dashboard: {url}")
     account = _train(options, url, progress, logs, children)
     if options.json:
         sys.stdout.write(json.dumps(account.result(url, options.run, options.ranks)) + "\n")
@@ -94,7 +94,7 @@ def _start_server(
 ) -> tuple[str, Child]:
     port, database = _choose_port(options, progress), _choose_database(options)
     url, server = start_server(port, database, logs, children)
-    progress.say(f"database: {database}")
+    progress.write(f"database: {database}")
     return url, server
 
 
@@ -102,7 +102,7 @@ def _choose_port(options: argparse.Namespace, progress: Progress) -> int:
     if options.port is None:
         port = free_port(DEFAULT_PORT)
         if port != DEFAULT_PORT:
-            progress.say(f"port {DEFAULT_PORT} is taken, using {port}")
+            progress.write(f"port {DEFAULT_PORT} is taken, using {port}")
         return port
     if not port_is_free(options.port):
         raise DemoError(f"port {options.port} is taken; choose another with --port, or leave it out")
@@ -133,14 +133,14 @@ def _train(options: argparse.Namespace, url: str, progress: Progress, logs: Path
 
 
 def _stay_up(server: Child, url: str, progress: Progress) -> None:
-    progress.say("the dashboard stays up; press Ctrl-C to stop")
+    progress.write("the dashboard stays up; press Ctrl-C to stop")
     try:
         while not server.ended():
             time.sleep(0.5)
     except KeyboardInterrupt:
-        progress.say("stopped")
+        progress.write("stopped")
     except ChildFailed:
         # Killing the server and starting it again is a fair thing to try: the other one is not ours to end.
         if not is_server(url):
             raise
-        progress.say(f"the demo's own server ended; another answers at {url} and stays up")
+        progress.write(f"the demo's own server ended; another answers at {url} and stays up")

@@ -37,7 +37,7 @@ def parser() -> CommandParser:
             "rangewatch demo": "a dashboard and two ranks, until Ctrl-C",
             "rangewatch demo --exit --json": "the training alone, and what came of it for a program",
         },
-        statuses={0: "it ran to its end", 1: "it could not go on, which is told in one line"} | ERROR
+        statuses={0: "it ran to its end", 1: "it could not go on; one line says why"} | ERROR
         | {130: "interrupted before the last step"},
         environment={"RANGEWATCH_TOKEN": "the token that the server of --url asks for, if it does"},
     )  # fmt: skip

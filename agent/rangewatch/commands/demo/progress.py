@@ -1,4 +1,4 @@
-"""What the demo tells of its training: progress from rank 0's lines, the first overflow from the server.
+"""What the demo prints of its training: progress from rank 0's lines, the first overflow from the server.
 
 What the demo asks of the server: is it there, which run is ours, and has anything overflowed yet.
 
@@ -8,11 +8,10 @@ How the demo talks: whole lines for what happened, and one line of progress, rew
 from __future__ import annotations
 
 import math
-import os
 import time
 from typing import Any, TextIO
 
-import urllib3
+from rangewatch.client.connection import Connection, ServerError
 
 TIMEOUT_S = 5.0
 
@@ -27,9 +26,9 @@ class RunReader:
     def summary(self) -> dict[str, Any] | None:
         """`GET /api/v1/runs/{id}` of the run, or None while the server does not know it."""
         if self._id is None:
-            runs = (get_json(f"{self._url}/api/v1/runs") or {}).get("runs", [])
+            runs = (get_json(self._url, "/api/v1/runs") or {}).get("runs", [])
             self._id = next((run["id"] for run in runs if run["name"] == self._run), None)
-        return None if self._id is None else get_json(f"{self._url}/api/v1/runs/{self._id}")
+        return None if self._id is None else get_json(self._url, f"/api/v1/runs/{self._id}")
 
     def page(self, query: str = "") -> str:
         """Address of the run's page, or of one below it such as `/step?step=3&rank=0`."""
@@ -38,19 +37,16 @@ class RunReader:
 
 def is_server(url: str) -> bool:
     """Does a Rangewatch server answer at `url`?"""
-    return (get_json(f"{url}/healthz") or {}).get("status") == "ok"
+    return (get_json(url, "/healthz") or {}).get("status") == "ok"
 
 
-def get_json(url: str) -> dict[str, Any] | None:
-    """The JSON object at `url`, or None for whatever else comes back."""
-    token = os.environ.get("RANGEWATCH_TOKEN")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+def get_json(url: str, path: str) -> dict[str, Any] | None:
+    """The JSON object at `path` of the server at `url`, or None for whatever else comes back."""
     try:
-        answer = urllib3.request("GET", url, headers=headers, timeout=TIMEOUT_S, retries=False)
-        found = answer.json() if answer.status == 200 else None
-    except (urllib3.exceptions.HTTPError, ValueError):
+        answer: dict[str, Any] = Connection(url, timeout_s=TIMEOUT_S).request("GET", path, dict)
+    except ServerError:
         return None
-    return found if isinstance(found, dict) else None
+    return answer
 
 
 PLAIN_EVERY_S = 3.0
@@ -68,7 +64,7 @@ class Progress:
         self._shown = False
         self._last_plain_s = time.monotonic()
 
-    def say(self, line: str) -> None:
+    def write(self, line: str) -> None:
         """One line that stays."""
         self._write(f"{self._erase()}{line}\n")
         self._shown = False
@@ -119,9 +115,9 @@ class Account:
             time.sleep(0.2)
         if self._first is not None and self._last is not None:
             scales = f"{_power_of_two(self._first['loss_scale'])} to {_power_of_two(self._last['loss_scale'])}"
-            self._progress.say(f"trained {self._last['step'] + 1} steps; loss scale from {scales}")
+            self._progress.write(f"trained {self._last['step'] + 1} steps; loss scale from {scales}")
         if self._overflow is None:
-            self._progress.say("no overflow in these steps")
+            self._progress.write("no overflow in these steps")
 
     def result(self, url: str, run: str, ranks: int) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -144,18 +140,23 @@ class Account:
         self._note_overflow(summary.get("first_overflow"))
         return bool(summary["state"] == "finished")
 
-    def _note_overflow(self, found: dict[str, Any] | None) -> None:
-        if found is None:
+    def _note_overflow(self, first: dict[str, Any] | None) -> None:
+        if first is None:
             return
-        overflow = {"step": found["step"], "rank": found["rank"], "tensor": found["fqn"], "kind": found["kind"]}
+        overflow = {
+            "step": first["step"],
+            "rank": first["rank"],
+            "tensor": first["fqn"],
+            "kind": first["kind"],
+        }
         if overflow == self._overflow:
             return
         # The ranks' rows do not come at the same moment: a rank that reports later may have overflowed earlier.
         self._overflow = overflow
-        page = self._reader.page(f"/step?step={found['step']}&rank={found['rank']}")
-        self._progress.say(
-            f"first overflow: {found['what']} in {found['fqn']} ({found['kind']}) "
-            f"at step {found['step']} on rank {found['rank']}: {page}"
+        page = self._reader.page(f"/step?step={first['step']}&rank={first['rank']}")
+        self._progress.write(
+            f"first overflow: {first['what']} in {first['fqn']} ({first['kind']}) "
+            f"at step {first['step']} on rank {first['rank']}: {page}"
         )
 
     def _state(self, line: dict[str, Any]) -> str:

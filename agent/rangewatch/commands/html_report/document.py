@@ -1,6 +1,6 @@
-"""The file, piece by piece: what is wrong first, then the pictures, then the tables behind them.
+"""The file, piece by piece: what is wrong first, then the figures, then the tables behind them.
 
-How the file looks, in light and in dark, and the script that draws its figures in the one that is wanted.
+The Plotly.js that is in the file draws the figures, in light or in dark.
 """
 
 from __future__ import annotations
@@ -12,11 +12,60 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from rangewatch.client import Run, ServerError, Unavailable, colours
+from rangewatch.client.figures import decoded, of_answer
 from rangewatch.client.optional_imports import plotly_inline
-from rangewatch.commands.html_report import pictures, sections
+from rangewatch.commands.html_report import sections
 from rangewatch.commands.html_report.markup import paragraph, sentence
 from rangewatch.core.version import VERSION
+
+FIGURES = {
+    "loss": "Loss", "loss_scale": "Loss scale", "timeline": "Least headroom by rank", "step_time": "Step time",
+    "phases": "Phases of a step", "layers": "Headroom by layer, call order",
+}  # fmt: skip
+COLUMNS = 1_000
+LINE_HEIGHT, ROW_HEIGHT, AROUND = 260, 12, 150
+LEAST_HEIGHT, MOST_HEIGHT = 240, 640
+
+
+def write_figures(run: Run, _: dict[str, Any]) -> Iterator[str]:
+    drawn = 0
+    for name, title in FIGURES.items():
+        answer = run.figure_data(name, columns=COLUMNS)
+        if any(map(_has_points, answer["figure"]["data"])):  # not every run has a loss scale, or phases
+            drawn += 1
+            yield from _figure(answer, title)
+    if drawn:
+        yield paragraph(
+            "Colours are bits of headroom, from none (dark red; in a dark page the palest) to 16 and more (blue), the "
+            "same in all figures. NaN and Inf are magenta with a triangle above; blank cells are all zero, not "
+            "observed or stale.",
+            "muted",
+        )
+    else:
+        yield paragraph("Nothing has been recorded that could be drawn.")
+
+
+def _figure(answer: dict[str, Any], title: str) -> Iterator[str]:
+    figure = of_answer(answer, "")
+    rows = len(answer["meta"].get("rows") or ())
+    height = max(LEAST_HEIGHT, min(MOST_HEIGHT, rows * ROW_HEIGHT + AROUND)) if rows else LINE_HEIGHT
+    figure.update_layout(title=None, height=height, margin={"t": 40, "b": 40, "l": 8 if rows else 64, "r": 16})
+    figure.update_xaxes(title="step")
+    figure.update_yaxes(automargin=True)
+    note = answer["meta"].get("note") or ""
+    drawn = figure.to_json().replace("<", "\\u003c")  # no name in it ends the script
+    yield f"<h3>{escape(title)}</h3>\n"
+    yield paragraph(note, "muted") if note else ""
+    yield f'<section class="figure" role="figure" aria-label="{escape(title)}" style="min-height: {height}px">'
+    yield f'<script type="application/json">{drawn}</script></section>\n'
+
+
+def _has_points(sent: dict[str, Any]) -> bool:
+    return bool(np.isfinite(decoded(sent["z"] if "z" in sent else sent["y"])).any())
+
 
 # Tokens of the pages, web/styles/style.css.
 LIGHT = {
@@ -44,11 +93,11 @@ def _tokens(values: dict[str, str]) -> str:
     return " ".join(f"--{name}: {value};" for name, value in values.items())
 
 
-def looks() -> str:
+def theme_json() -> str:
     """Colours of the figures by theme, as JSON for `script`."""
     themes = {
-        "light": _look(LIGHT, colours.HEADROOM, colours.LINES, colours.NONFINITE),
-        "dark": _look(DARK, DARK_HEADROOM, DARK_LINES, DARK_NONFINITE),
+        "light": _theme(LIGHT, colours.HEADROOM, colours.LINES, colours.NONFINITE),
+        "dark": _theme(DARK, DARK_HEADROOM, DARK_LINES, DARK_NONFINITE),
     }
     return json.dumps(themes)
 
@@ -62,7 +111,7 @@ def _file(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _look(tokens: dict[str, str], headroom: tuple[str, ...], lines: tuple[str, ...], nonfinite: str) -> dict[str, Any]:
+def _theme(tokens: dict[str, str], headroom: tuple[str, ...], lines: tuple[str, ...], nonfinite: str) -> dict[str, Any]:
     top = colours.HEADROOM_BITS[-1]
     hot = [[bits / top, colour] for bits, colour in zip(colours.HEADROOM_BITS, headroom, strict=True)]
     cost = [[place / (len(headroom) - 1), colour] for place, colour in enumerate(reversed(headroom))]
@@ -74,7 +123,7 @@ def _look(tokens: dict[str, str], headroom: tuple[str, ...], lines: tuple[str, .
 
 SECTIONS: dict[str, Callable[[Run, dict[str, Any]], Iterator[str]]] = {
     "Findings": sections.write_findings,
-    "Over the steps": pictures.write,
+    "Over the steps": write_figures,
     "Layers nearest to their limit": sections.write_layers,
     "Loss scale": sections.write_loss_scale,
     "Collectives": sections.write_collectives,
@@ -87,25 +136,25 @@ SECTIONS: dict[str, Callable[[Run, dict[str, Any]], Iterator[str]]] = {
 def page(run: Run) -> Iterator[str]:
     """The file. Raises `ServerError`, and ImportError without plotly."""
     library = plotly_inline()
-    facts = run.facts()
-    title = escape(facts.get("title") or run.name)
+    details = run.details()
+    title = escape(details.get("title") or run.name)
     yield f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}: Rangewatch</title>\n'
     yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
     yield f"<style>{style()}</style>\n<script>{library}</script></head><body><main>\n<h1>{title}</h1>\n"
-    yield from _head(run, facts)
+    yield from _head(run, details)
     yield from _contents()
     for place, (name, write) in enumerate(SECTIONS.items()):
         yield f'<h2 id="s{place}">{name}</h2>\n'
-        yield from _section(run, facts, write)
-    yield f'</main><script type="application/json" id="looks">{looks()}</script>\n'
+        yield from _section(run, details, write)
+    yield f'</main><script type="application/json" id="looks">{theme_json()}</script>\n'
     yield f"<script>{script()}</script></body></html>\n"
 
 
-def _section(run: Run, facts: dict[str, Any], write: Callable[[Run, dict[str, Any]], Iterator[str]]) -> Iterator[str]:
+def _section(run: Run, details: dict[str, Any], write: Callable[[Run, dict[str, Any]], Iterator[str]]) -> Iterator[str]:
     """A part that the server refuses is not the end of the others; without a server there is no report."""
     try:
-        yield from write(run, facts)
+        yield from write(run, details)
     except Unavailable:
         raise
     except ServerError as error:
@@ -117,18 +166,23 @@ def _contents() -> Iterator[str]:
     yield f'<nav aria-label="Contents"><ul>{links}</ul></nav>\n'
 
 
-def _head(run: Run, facts: dict[str, Any]) -> Iterator[str]:
-    said = datetime.fromtimestamp(facts["now_ns"] / 1e9, timezone.utc)
-    steps = "no step" if facts["last_step"] is None else f"steps {facts['first_step']} to {facts['last_step']}"
-    tags = f", tags {', '.join(facts['tags'])}" if facts.get("tags") else ""
+def _head(run: Run, details: dict[str, Any]) -> Iterator[str]:
+    exported = datetime.fromtimestamp(details["now_ns"] / 1e9, timezone.utc)
+    steps = "no step" if details["last_step"] is None else f"steps {details['first_step']} to {details['last_step']}"
+    world_size = details["world_size"]
+    ranks = "1 rank" if world_size == 1 else f"{world_size:,} ranks"
+    tags = f", tags {', '.join(details['tags'])}" if details.get("tags") else ""
     yield paragraph(
-        f"Run {run.name}, {facts['state']}, {steps}, {facts['world_size']} ranks{tags}; as it was on "
-        f"{said:%Y-%m-%d %H:%M} UTC, by Rangewatch {VERSION}.",
+        f"Run {run.name}, {details['state']}, {steps}, {ranks}{tags}; as it was on "
+        f"{exported:%Y-%m-%d %H:%M} UTC, by Rangewatch {VERSION}.",
         "muted",
     )
-    level = facts["verdict"]["level"]
-    yield f'<section class="{escape(level)}"><p>{sentence(facts["verdict"]["parts"])}</p>'
-    yield "".join(paragraph(facts[name]) for name in ("death", "hang") if facts.get(name))
+    verdict = details["verdict"]
+    yield f'<section class="{escape(verdict["level"])}"><p>{sentence(verdict["parts"])}</p>'
+    yield "".join(paragraph(text) for text in verdict.get("chain", ()))
+    if verdict.get("fix"):
+        yield paragraph(f"Try: {verdict['fix']['text']}")
+    yield "".join(paragraph(details[name]) for name in ("death", "hang") if details.get(name))
     yield "</section>\n"
-    if facts.get("note"):
-        yield f"<section><pre>{escape(facts['note'])}</pre></section>\n"
+    if details.get("note"):
+        yield f"<section><pre>{escape(details['note'])}</pre></section>\n"

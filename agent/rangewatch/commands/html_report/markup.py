@@ -42,8 +42,8 @@ def sentence(parts: Iterable[tuple[str, str]]) -> str:
     )
 
 
-def paragraph(text: str, look: str = "") -> str:
-    return f'<p class="{look}">{escape(text)}</p>\n' if look else f"<p>{escape(text)}</p>\n"
+def paragraph(text: str, style: str = "") -> str:
+    return f'<p class="{style}">{escape(text)}</p>\n' if style else f"<p>{escape(text)}</p>\n"
 
 
 def number(value: float | None, unit: str = "") -> str:

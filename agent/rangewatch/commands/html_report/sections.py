@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rangewatch.client import Run
+from rangewatch.commands.diagnose import Finding, headline
 from rangewatch.commands.html_report.markup import listed, number, paragraph, ranks, scale, seconds, size, table
 from rangewatch.commands.html_report.markup import ranks as numbers
 
@@ -27,21 +28,22 @@ from rangewatch.commands.html_report.markup import ranks as numbers
 def write_findings(run: Run, _: dict[str, Any]) -> Iterator[str]:
     diagnosis = run.diagnosis()
     if not diagnosis["findings"]:
-        yield paragraph("Nothing is wrong as far as the rules see.")
+        yield paragraph("No open finding.")
     for each in diagnosis["findings"]:
         yield from _finding(each)
     for rule, reason in diagnosis["failed"].items():
         yield paragraph(f"The rule {rule} could not be applied: what it would find is unknown ({reason}).")
 
 
-def _finding(found: dict[str, Any]) -> Iterator[str]:
-    yield f'<section class="{escape(found["severity"])}"><h3>{escape(found["summary"])}</h3>'
-    yield paragraph(f"{found['severity']}, rule {found['rule']}", "muted")
-    for name, title in (("evidence", "Why"), ("path", "How it went on"), ("consequences", "What it explains")):
-        yield listed(title, found[name])
-    if found["remedy"]:
+def _finding(finding: Finding) -> Iterator[str]:
+    yield f'<section class="{escape(finding["severity"])}"><h3>{escape(headline(finding))}</h3>'
+    yield paragraph(f"{finding['severity']}, rule {finding['rule']}", "muted")
+    yield listed("Why", finding["evidence"])
+    yield listed("How it went on", finding["path"])
+    yield listed("What it explains", finding["consequences"])
+    if finding["remedy"]:
         yield "<h4>What to try</h4>"
-    for remedy in found["remedy"]:
+    for remedy in finding["remedy"]:
         yield paragraph(remedy["text"] + (f" ({remedy['because']})" if remedy["because"] else ""))
         yield f"<pre>{escape(remedy['code'])}</pre>" if remedy["code"] else ""
     yield "</section>\n"
@@ -51,16 +53,18 @@ MOST_LAYERS = 40
 
 
 def write_layers(run: Run, _: dict[str, Any]) -> Iterator[str]:
-    found = run.slice(["headroom_bits", "amax", "nan_count", "inf_count"], columns=1)
-    if not found.array.size:
+    extremes = run.slice(["headroom_bits", "amax", "nan_count", "inf_count"], columns=1)
+    if not extremes.array.size:
         yield paragraph("No tensor was observed.")
         return
     # A column or a few; NaN is what was not measured.
-    bits = np.where(np.isnan(found.values["headroom_bits"]), np.inf, found.values["headroom_bits"]).min(axis=1)
-    amax = np.where(np.isnan(found.values["amax"]), -np.inf, found.values["amax"]).max(axis=1)
-    bad = np.nan_to_num(found.values["nan_count"]).sum(axis=1) + np.nan_to_num(found.values["inf_count"]).sum(axis=1)
+    bits = np.where(np.isnan(extremes.values["headroom_bits"]), np.inf, extremes.values["headroom_bits"]).min(axis=1)
+    amax = np.where(np.isnan(extremes.values["amax"]), -np.inf, extremes.values["amax"]).max(axis=1)
+    bad = np.nan_to_num(extremes.values["nan_count"]).sum(axis=1) + np.nan_to_num(extremes.values["inf_count"]).sum(
+        axis=1
+    )
     order = np.lexsort((bits, -(bad > 0).astype(int)))[:MOST_LAYERS]
-    rows = [(found.row_labels[at], _bits(bits[at]), _largest(amax[at]), f"{int(bad[at]):,}") for at in order]
+    rows = [(extremes.row_labels[at], _bits(bits[at]), _largest(amax[at]), f"{int(bad[at]):,}") for at in order]
     title = f"The {len(rows)} of {len(bits)} tensors with NaN or Inf, or with the least headroom"
     yield table(title, ("Tensor", "Least headroom (bits)", "Largest magnitude", "NaN and Inf"), rows)
 
@@ -78,18 +82,20 @@ HEAD = ("Group", "Op", "Ranks", "Size from", "Count", "Time p50", "Time p99", "a
 
 
 def write_collectives(run: Run, _: dict[str, Any]) -> Iterator[str]:
-    found = run.collectives()
-    if not found["table"]:
+    summary = run.collectives()
+    if not summary["table"]:
         yield paragraph("No collective was recorded.")
         return
-    verdict = found["verdict"]
-    yield paragraph(verdict["text"] if verdict else found["why_no_verdict"] or "Nobody stands out.")
-    coverage = "an unknown share" if found["coverage"] is None else f"{100 * found['coverage']:.3g} %"
-    yield paragraph(f"Steps {found['start']} to {found['stop'] - 1}; {coverage} of the durations are known.", "muted")
-    shown = found["table"][:MOST_COLLECTIVES]
-    more = f", {len(shown)} of {len(found['table'])}" if len(shown) < len(found["table"]) else ""
+    verdict = summary["verdict"]
+    yield paragraph(verdict["text"] if verdict else summary["why_no_verdict"] or "No straggler.")
+    coverage = "an unknown share" if summary["coverage"] is None else f"{100 * summary['coverage']:.3g} %"
+    yield paragraph(
+        f"Steps {summary['start']} to {summary['stop'] - 1}; {coverage} of the durations are known.", "muted"
+    )
+    shown = summary["table"][:MOST_COLLECTIVES]
+    more = f", {len(shown)} of {len(summary['table'])}" if len(shown) < len(summary["table"]) else ""
     yield table(f"By group, op and size{more}", HEAD, map(_row, shown))
-    slowest = sorted(found["by_rank"], key=lambda each: -(each["cost_to_others_s"] or 0))[:MOST_COLLECTIVES]
+    slowest = sorted(summary["by_rank"], key=lambda each: -(each["cost_to_others_s"] or 0))[:MOST_COLLECTIVES]
     yield table(
         "By rank, means of these steps",
         ("Rank", "Came last", "Costs others a step", "Waits a step"),
@@ -121,21 +127,21 @@ CAUSES = {
 
 
 def write_loss_scale(run: Run, _: dict[str, Any]) -> Iterator[str]:
-    found = run.loss_scale()
-    if not found["scalers"] and not found["drops"]:
-        yield paragraph("No loss scale was recorded: the run has no scaler, or the agent was not told of it.")
+    history = run.loss_scale()
+    if not history["scalers"] and not history["drops"]:
+        yield paragraph("No loss scale was recorded: the run has no scaler, or the agent was not given it.")
         return
-    for each in found["scalers"]:
-        said = (each["name"], scale(each["min"]), scale(each["max"]), scale(each["last"]))
-        yield paragraph("{}: {} to {}, at the end {}.".format(*said))
-    skipped = found["skipped_steps"]
+    for each in history["scalers"]:
+        cells = (each["name"], scale(each["min"]), scale(each["max"]), scale(each["last"]))
+        yield paragraph("{}: {} to {}, at the end {}.".format(*cells))
+    skipped = history["skipped_steps"]
     yield paragraph("1 step was skipped." if skipped == 1 else f"{skipped:,} steps were skipped.")
-    if found["drops"]:
-        more = f", the newest {len(found['drops'])}" if found["next"] is not None else ""
-        yield table(f"Drops{more}", ("Step", "Scale", "Cause", "First", "Ranks"), map(_drop, found["drops"]))
-    if found["layers"]:
+    if history["drops"]:
+        more = f", the newest {len(history['drops'])}" if history["next"] is not None else ""
+        yield table(f"Drops{more}", ("Step", "Scale", "Cause", "First", "Ranks"), map(_drop, history["drops"]))
+    if history["layers"]:
         head = ("Tensor", "First to overflow", "Overflowed", "Last at step", "Largest finite magnitude")
-        yield table(f"Layers of {found['layers_of_drops']} drops", head, map(_layer, found["layers"]))
+        yield table(f"Layers of {history['layers_of_drops']} drops", head, map(_layer, history["layers"]))
 
 
 def _layer(layer: dict[str, Any]) -> tuple[Any, ...]:
@@ -158,19 +164,19 @@ DEEPEST = 3
 
 def gpus(run: Run, _: dict[str, Any]) -> Iterator[str]:
     """The newest sample of every card and host."""
-    found = run.gpus()
-    if found["gpus"]:
-        cards = found["gpus"][:MOST_CARDS]
-        more = f", {len(cards)} of {len(found['gpus'])}, worst first" if len(cards) < len(found["gpus"]) else ""
+    answer = run.gpus()
+    if answer["gpus"]:
+        cards = answer["gpus"][:MOST_CARDS]
+        more = f", {len(cards)} of {len(answer['gpus'])}, worst first" if len(cards) < len(answer["gpus"]) else ""
         head = ("Rank", "Host", "Card", "State", "Why", "Busy", "Power", "Chip", "Memory")
         yield table(f"Cards, newest samples{more}", head, map(_card, cards))
     else:
         yield paragraph("No GPU is recorded.")
-        for each in found["notes"][:MOST_CARDS]:
+        for each in answer["notes"][:MOST_CARDS]:
             yield paragraph(f"Rank {each['rank']}: {each['message']}", "muted")
-    if found["hosts"]:
+    if answer["hosts"]:
         yield table(
-            "Hosts, newest samples", ("Host", "Rank", "CPU", "Load", "Memory"), map(_host, found["hosts"][:MOST_CARDS])
+            "Hosts, newest samples", ("Host", "Rank", "CPU", "Load", "Memory"), map(_host, answer["hosts"][:MOST_CARDS])
         )
 
 
@@ -201,31 +207,31 @@ def _part(values: dict[str, Any]) -> str:
 
 def environment(run: Run, _: dict[str, Any]) -> Iterator[str]:
     """Findings, ranks that differ, and every fact with who has it."""
-    found = run.environment()
-    if not found["ranks"]:
-        yield paragraph("No rank has told of its environment.")
+    answer = run.environment()
+    if not answer["ranks"]:
+        yield paragraph("No rank has sent its environment.")
         return
-    if not found["findings"]:
+    if not answer["findings"]:
         yield paragraph("Nothing wrong was found.")
-    for each in found["findings"]:
+    for each in answer["findings"]:
         yield f'<section class="{escape(each["severity"])}"><h3>{escape(each["what"])}</h3>'
         yield paragraph(f"{each['severity']}, ranks {numbers(each['ranks'])}", "muted")
         yield paragraph(each["why"]) if each["why"] else ""
         yield f"<pre>{escape(each['do'])}</pre>" if each["do"] else ""
         yield "</section>\n"
-    facts = _facts(found["ranks"])
-    more = f", {MOST_FACTS} of {len(facts)}" if len(facts) > MOST_FACTS else ""
-    yield table(f"Facts, those first that differ{more}", ("Fact", "Value, and on which ranks"), facts[:MOST_FACTS])
+    rows = _shared_details(answer["ranks"])
+    more = f", {MOST_FACTS} of {len(rows)}" if len(rows) > MOST_FACTS else ""
+    yield table(f"Facts, those first that differ{more}", ("Fact", "Value, and on which ranks"), rows[:MOST_FACTS])
 
 
-def _facts(reported: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def _shared_details(reported: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Dotted names; a value is followed by its ranks where they do not agree."""
-    found: dict[str, dict[str, list[int]]] = {}
+    by_name: dict[str, dict[str, list[int]]] = {}
     for each in reported:
         for name, text in _flat(each["facts"], "", 0):
-            found.setdefault(name, {}).setdefault(text, []).append(each["rank"])
-    rows = [(name, _values(values, len(reported))) for name, values in found.items()]
-    differs = {name for name, values in found.items() if len(values) > 1}
+            by_name.setdefault(name, {}).setdefault(text, []).append(each["rank"])
+    rows = [(name, _values(values, len(reported))) for name, values in by_name.items()]
+    differs = {name for name, values in by_name.items() if len(values) > 1}
     return sorted(rows, key=lambda row: row[0] not in differs)
 
 
@@ -246,12 +252,12 @@ def _flat(value: Any, name: str, depth: int) -> Iterator[tuple[str, str]]:
         yield name, value if isinstance(value, str) else json.dumps(value)
 
 
-def write_ranks(_: Run, facts: dict[str, Any]) -> Iterator[str]:
+def write_ranks(_: Run, details: dict[str, Any]) -> Iterator[str]:
     """Each rank as it is now."""
-    shown = facts["ranks"][:MOST_RANKS]
+    shown = details["ranks"][:MOST_RANKS]
     rows = [
         (f"rank {each['rank']}", each["state"], each["host"], each["device"], each["last_step"], each["failure"] or "")
         for each in shown
     ]
-    more = f", {len(shown)} of {len(facts['ranks'])}" if len(shown) < len(facts["ranks"]) else ""
+    more = f", {len(shown)} of {len(details['ranks'])}" if len(shown) < len(details["ranks"]) else ""
     yield table(f"Ranks{more}", ("Rank", "State", "Host", "Device", "Last step", "Failure"), rows)

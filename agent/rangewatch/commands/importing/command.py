@@ -1,4 +1,4 @@
-"""`rangewatch import PATH`: what TensorBoard, W&B or trackio has recorded, as runs of a server. Needs none of them."""
+"""`rangewatch import PATH`: scalars of TensorBoard's event files or of a CSV file, as runs of a server."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rangewatch.client.server_api import ServerError, authorization, checked, default_url, write_line
-from rangewatch.commands.importing import tensorboard, trackio, wandb
-from rangewatch.commands.importing.scalars import ImportFailed, Scalars, below, plain
-from rangewatch.commands.importing.sending import send
+from rangewatch.client.connection import ServerError, checked_token, checked_url, default_url
+from rangewatch.client.server_api import write_line
+from rangewatch.commands.importing.scalars import ImportFailed, Scalars, plain, send
+from rangewatch.commands.importing.sources import event_files, read_csv, read_tensorboard
 from rangewatch.core.command_parser import ERROR, INTERRUPTED, SERVER_ENVIRONMENT, CommandParser, command_parser
 from rangewatch.delivery.transport import Transport
 
@@ -32,43 +32,45 @@ def parser() -> CommandParser:
     """What the command takes."""
     made = command_parser(
         "import",
-        "Send the numbers that TensorBoard, Weights & Biases or trackio has recorded to a running server. Each folder "
-        "with TensorBoard's event files becomes a run and each of its scalars a series, and so does each run that W&B "
-        "keeps in a folder, offline or not, and each of a trackio project. The same again changes nothing, and what "
-        "has grown meanwhile gets what is new. Images, histograms and the like are left out.",
+        "Send the numbers that another tool has recorded to a running server. Each folder with TensorBoard's event "
+        "files becomes a run and each of its scalars a series (needs rangewatch[tensorboard]); a CSV file becomes one "
+        "run, with a series a column and a column of steps, as W&B's tables and Lightning's CSVLogger have it. The "
+        "same again changes nothing, and what has grown meanwhile gets what is new. Images, histograms and the like "
+        "are left out.",
         examples={
             "rangewatch import runs/": "every run below this folder",
             "rangewatch import lightning_logs/version_3 --run gpt-base": "one run, by a name of its own",
-            "rangewatch import wandb/": "the runs of W&B's folder",
-            "rangewatch import ~/.cache/huggingface/trackio": "the runs of all projects of trackio",
+            "rangewatch import base.csv": "the columns of a table, by its column step, _step or global_step",
             "rangewatch import runs/ --list": "what there is, without a server",
         },
         statuses={0: "the server has them", 1: "there is nothing to send"} | ERROR | INTERRUPTED,
         environment=SERVER_ENVIRONMENT,
     )
-    made.add_argument("path", type=Path, metavar="FOLDER", help="with logs in it or below it; or a W&B or trackio file")
+    made.add_argument(
+        "path", type=Path, metavar="PATH", help="a folder with event files in it or below it, or a CSV file"
+    )
     made.add_argument("--url", default=default_url(), help="server (default: %(default)s)")
-    made.add_argument("--run", metavar="NAME", help="name of the run, before the names of what is below FOLDER "
-                      "(default: FOLDER's name)")  # fmt: skip
+    made.add_argument("--run", metavar="NAME", help="name of the run, before the names of what is below PATH "
+                      "(default: PATH's name)")  # fmt: skip
     made.add_argument("--list", action="store_true", help="show what there is, and send nothing")
     return made
 
 
 def _import(options: argparse.Namespace) -> int:
-    token = authorization().get("Authorization", "").removeprefix("Bearer ") or None
-    transport = Transport(checked(options.url), token)
+    token = checked_token()
+    transport = Transport(checked_url(options.url), token)
     sent = failed = 0
     try:
-        for source, found in _found(options.path, plain(options.run or _name(options.path.resolve()))):
-            if isinstance(found, Scalars):
-                sent += _one(found, source, transport, is_list=options.list)
+        for source, run in _runs(options.path, plain(options.run or _name(options.path.resolve()))):
+            if isinstance(run, Scalars):
+                sent += _one(run, source, transport, is_list=options.list)
             else:
                 failed += 1
-                write_line(sys.stderr, f"rangewatch import: {found}")
+                write_line(sys.stderr, f"rangewatch import: {run}")
     finally:
         transport.close()
     if not sent and not failed:
-        write_line(sys.stderr, f"rangewatch import: there is nothing of TensorBoard, W&B or trackio in {options.path}")
+        write_line(sys.stderr, f"rangewatch import: there are no scalars of TensorBoard in {options.path}")
     return 2 if failed else 0 if sent else 1
 
 
@@ -77,34 +79,30 @@ def _name(path: Path) -> str:
     return path.name if path.is_dir() else path.stem
 
 
-def _found(top: Path, base: str) -> Iterator[tuple[str, Scalars | Exception]]:
+def _runs(top: Path, base: str) -> Iterator[tuple[str, Scalars | Exception]]:
     """Each run with where it is from, or why a file gave none; the others go on. Raises `ImportFailed` for no `top`."""
     if not top.exists():
         raise ImportFailed(f"there is no {top}")
-    for source, runs in _sources(top, base):
+    if top.is_file():
+        yield "CSV", read_csv(base, top)
+        return
+    for folder, files in event_files(top):
         try:
-            for scalars in runs:
-                yield source, scalars
+            yield "TensorBoard", read_tensorboard(_below(base, top, folder), files)
         except (ImportFailed, OSError) as error:
-            yield source, error
+            yield "TensorBoard", error
 
 
-def _sources(top: Path, base: str) -> Iterator[tuple[str, Iterator[Scalars]]]:
-    """The runs of each folder of TensorBoard and of each other file, which are read only when they are asked for."""
-    for folder, files in tensorboard.find(top):
-        yield "TensorBoard", map(tensorboard.read, [below(base, top, folder)], [files])
-    for path in wandb.find(top):
-        yield "Weights & Biases", map(wandb.run, [base], [top], [path])
-    for path in trackio.find(top):
-        yield "trackio", trackio.read(below(base, top, path.with_suffix("")) if path != top else base, path)
+def _below(base: str, top: Path, folder: Path) -> str:
+    """The name of what is in `folder`, where `base` is that of `top`."""
+    inner = plain(folder.relative_to(top).as_posix())
+    return base if inner == "." else f"{base}/{inner}"
 
 
 def _one(scalars: Scalars, source: str, transport: Transport, *, is_list: bool) -> bool:
     """Whether it had any."""
     for reason, count in scalars.left_out.items():
         write_line(sys.stderr, f"{scalars.name}: {count} values left out, {reason}")
-    for remark in scalars.remarks:
-        write_line(sys.stderr, f"{scalars.name}: {remark}")
     if not scalars.values:
         return False
     steps = scalars.steps()

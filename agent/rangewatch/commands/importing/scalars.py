@@ -1,15 +1,22 @@
-"""What every source gives: the scalars of one run, by name and step."""
+"""The scalars of one run, by name and step, and how they are sent: as its rank 0 would have."""
 
 from __future__ import annotations
 
+import hashlib
+import socket
+import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
 
-from rangewatch.wire.records import SeriesRows
+from rangewatch import statistics, wire
+from rangewatch.client.connection import ServerError, Unavailable
+from rangewatch.core.version import VERSION
+from rangewatch.delivery.transport import Outcome, Transport
+from rangewatch.wire.messages import MAX_SERIES
+from rangewatch.wire.records import Batch, Catalogue, Event, RankInfo, SeriesRows, StreamHeader
 
 MOST_NAMES = 1_000
 """Of one run: what a server takes."""
@@ -23,8 +30,10 @@ BATCH_STEPS = 4_096
 BATCH_SPANS, SPAN = 128, 64
 """Steps of one batch may lie in so many spans of so many steps: a server folds each of them."""
 
-IN_WORDS = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
-"""Numbers that JSON does not have, as tools write them in it."""
+WAIT_S = 60.0
+"""For a server that is busy or away."""
+PAUSE_S = 1.0
+CATALOGUE = Catalogue(statistics.ALL, ())
 
 
 class ImportFailed(Exception):
@@ -39,13 +48,10 @@ class Scalars(msgspec.Struct):
     first_ns: int = 0
     last_ns: int = 0
     """Of the values whose time is known; 0 while none is."""
-    is_finished: bool = True
-    """False where the source knows of ends, and not of this run's: it was killed, or goes on."""
-    kept: int = 0
+    added: int = 0
+    """Of values given, those of the same step and name included."""
     left_out: Counter[str] = msgspec.field(default_factory=Counter)
     """Reason -> how many values."""
-    remarks: list[str] = []
-    """What else is to be said of where they are from."""
 
     def add(self, name: str, step: int, value: float, time_ns: int) -> None:
         """Keep a value, or count it with the reason why not. `time_ns` is 0 where it is not known."""
@@ -55,10 +61,10 @@ class Scalars(msgspec.Struct):
             self.left_out["of a name that is empty, too long, or has NUL or a lone surrogate"] += 1
         elif name not in self.values and len(self.values) == MOST_NAMES:
             self.left_out[f"of further names than {MOST_NAMES}"] += 1
-        elif self.kept == MOST_VALUES:
+        elif self.added == MOST_VALUES:
             self.left_out[f"after the first {MOST_VALUES}"] += 1
         else:
-            self.kept += 1
+            self.added += 1
             self.values.setdefault(name, {})[step] = value
             if time_ns:
                 self.first_ns = min(self.first_ns or time_ns, time_ns)
@@ -78,8 +84,8 @@ class Scalars(msgspec.Struct):
         for steps in _pieces(self.steps()):
             for start in range(0, len(names), most_series):
                 rows = (_rows(name, self.values[name], steps) for name in names[start : start + most_series])
-                if found := tuple(each for each in rows if len(each.steps)):
-                    yield found
+                if batch := tuple(each for each in rows if len(each.steps)):
+                    yield batch
 
 
 def _pieces(steps: list[int]) -> Iterator[list[int]]:
@@ -97,27 +103,13 @@ def _pieces(steps: list[int]) -> Iterator[list[int]]:
 
 
 def _rows(name: str, values: dict[int, float], steps: list[int]) -> SeriesRows:
-    found = [step for step in steps if step in values]
-    return SeriesRows(name, np.array(found, np.int64), np.array([values[step] for step in found], np.float64))
+    own = [step for step in steps if step in values]
+    return SeriesRows(name, np.array(own, np.int64), np.array([values[step] for step in own], np.float64))
 
 
 def nanoseconds(time_s: float) -> int:
     """Of seconds since 1970; 0 for what is no such time."""
     return int(time_s * 1e9) if 0 <= time_s < 2**33 else 0  # NaN is not
-
-
-def below(base: str, top: Path, path: Path) -> str:
-    """The name of what is at `path`, where `base` is that of `top`."""
-    inner = plain(path.relative_to(top).as_posix())
-    return base if inner == "." else f"{base}/{inner}"
-
-
-def run_name(where: str, shown: str, identity: str = "") -> str:
-    """`where/shown identity`; `shown`, which people gave, is cut where all of it is longer than a server takes."""
-    shown, identity = plain(shown), plain(identity)
-    room = max(LONGEST_NAME - len(f"{where}/ {identity}".encode()), 0)
-    shown = shown.encode()[:room].decode(errors="ignore")
-    return f"{where}/{' '.join(each for each in (shown, identity) if each)}"
 
 
 def plain(text: str) -> str:
@@ -130,3 +122,55 @@ def _is_name(name: str) -> bool:
         return 0 < len(name.encode()) <= LONGEST_NAME and "\0" not in name
     except UnicodeEncodeError:  # JSON may have half of a pair of surrogates
         return False
+
+
+def send(scalars: Scalars, source: str, transport: Transport, reported: Callable[[int, int], None]) -> None:
+    """Send all; `reported(batches that are stored, batches in all)` after each. Raises `ServerError`.
+
+    The incarnation is a digest of the values: the same again are duplicates to the server, and further ones of a log
+    that has grown are a newer incarnation, which stands in place of the older one.
+    """
+    pieces, steps = list(scalars.batches(MAX_SERIES)), scalars.steps()
+    first = Event("attached", scalars.first_ns, steps[0], f"imported from {source}")
+    last = Event("finished", scalars.last_ns, steps[-1])
+    info = _info(scalars)
+    _post(transport, wire.encode(StreamHeader(info, CATALOGUE)))
+    for sequence, series in enumerate(pieces):
+        events = (first,) * (sequence == 0) + (last,) * (sequence == len(pieces) - 1)
+        _post(transport, wire.encode(_batch(info, sequence, series, events)))
+        reported(sequence + 1, len(pieces))
+
+
+def _info(scalars: Scalars) -> RankInfo:
+    return RankInfo(
+        run=scalars.name, rank=0, world_size=1, local_rank=0, host=socket.gethostname(), incarnation=_digest(scalars),
+        started_ns=scalars.first_ns, versions={"rangewatch": VERSION},
+    )  # fmt: skip
+
+
+def _digest(scalars: Scalars) -> str:
+    digest = hashlib.blake2b(scalars.name.encode(errors="surrogatepass"), digest_size=16)
+    for name in sorted(scalars.values):
+        values = scalars.values[name]
+        digest.update(f"\0{len(name)} {name} {len(values)}\0".encode(errors="surrogatepass"))
+        digest.update(np.array(sorted(values), np.int64).tobytes())
+        digest.update(np.array([values[step] for step in sorted(values)], np.float64).tobytes())
+    return digest.hexdigest()
+
+
+def _batch(info: RankInfo, sequence: int, series: tuple[SeriesRows, ...], events: tuple[Event, ...]) -> Batch:
+    digest = wire.catalogue_digest(CATALOGUE)
+    return Batch(info.run, 0, info.incarnation, sequence, digest, series=series, events=events, settled=sequence)
+
+
+def _post(transport: Transport, body: bytes) -> None:
+    give_up_s = time.monotonic() + WAIT_S
+    while True:
+        reply = transport.post(body)
+        if reply.outcome is Outcome.STORED:
+            return
+        if reply.outcome is not Outcome.RETRY:
+            raise ServerError(f"{transport.url} does not take it: {reply.detail}")
+        if time.monotonic() > give_up_s or not reply.is_answered:
+            raise Unavailable(f"{transport.url} does not take it now: {reply.detail}; the same command goes on")
+        time.sleep(PAUSE_S if reply.retry_after_s is None else min(reply.retry_after_s, WAIT_S))

@@ -1,4 +1,4 @@
-"""What `rangewatch trace` and `rangewatch level` share: ask a run's agents, wait, and tell what became of it."""
+"""What `rangewatch trace` and `rangewatch level` share: ask a run's agents, wait, and report the outcome."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
-from rangewatch.client.server_api import Run, ServerError, Unavailable, add_arguments, find_run, get, post, write_line
+from rangewatch.client.connection import ServerError, Unavailable
+from rangewatch.client.server_api import Run, add_arguments, find_run, get, post, write_line
 from rangewatch.core.command_parser import ERROR, INTERRUPTED, SERVER_ENVIRONMENT, CommandParser, command_parser
 
-POLL_S = 0.5  # the server's own live pages are told twice a second
+POLL_S = 0.5  # the server's own live pages are updated twice a second
 AWAY_S = 30.0  # a server starts within seconds, and an agent tries again within 15 (limits.BACKOFF_LAST_S)
 UNFINISHED = ("pending", "accepted")
 
@@ -71,7 +72,7 @@ def run(name: str, options: argparse.Namespace, body: dict[str, Any], emit: Call
 
 
 def _finish(name: str, url: str, path: str, emit: Callable[[States], None]) -> int:
-    """Wait and tell; the exit status."""
+    """Wait and report; the exit status."""
     number = path.rpartition("/")[2]
     try:
         states = _wait(url, path)
@@ -140,9 +141,9 @@ def ranks_of(states: States) -> str:
     return f"rank{'s' if len(states) > 1 else ''} {text}"
 
 
-def _name_of(found: Run) -> str:
+def _name_of(run: Run) -> str:
     """The number, where the name cannot be typed, or would be taken for an option."""
-    return found["name"] if found["name"].isprintable() and not found["name"].startswith("-") else str(found["id"])
+    return run["name"] if run["name"].isprintable() and not run["name"].startswith("-") else str(run["id"])
 
 
 def _complain(name: str, line: str, status: int) -> int:

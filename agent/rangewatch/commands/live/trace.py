@@ -7,7 +7,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from rangewatch.client.server_api import default_url, write_line
+from rangewatch.client.connection import default_url
+from rangewatch.client.server_api import write_line
 from rangewatch.commands.live.ask import States, parser_of, ranks_of, run
 from rangewatch.core.command_parser import CommandParser
 
@@ -44,7 +45,7 @@ def _emit(options: argparse.Namespace, name: str, states: States) -> None:
     groups: dict[tuple[int, int], States] = {}
     for each in states:
         if (last := each["last_step"]) is not None:
-            first = last if each["first_step"] is None else each["first_step"]  # what told of it may have been dropped
+            first = last if each["first_step"] is None else each["first_step"]  # the event of it may have been dropped
             groups.setdefault((first, last), []).append(each)
     for (first, last), group in groups.items():
         steps = f"Step {first} is" if first == last else f"Steps {first} to {last} are"

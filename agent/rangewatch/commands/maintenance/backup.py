@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from rangewatch.client.server_api import ServerError, write_line
+from rangewatch.client.connection import ServerError
+from rangewatch.client.server_api import write_line
 from rangewatch.commands.maintenance.requests import PLACE_ENVIRONMENT, add_place, offline, opened, reported, run
 from rangewatch.core.command_parser import ERROR, INTERRUPTED, CommandParser, command_parser
 
 PART_BYTES = 1 << 20
-TELL_BYTES = 64 << 20
+REPORT_BYTES = 64 << 20
 
 
 CHECKED = {"tiles": b"RWT1", "samples": b"RWS1"}  # table -> how its payloads begin
@@ -72,7 +73,7 @@ def _receive(url: str, path: Path) -> None:
     with opened("GET", url, "/api/v1/backup") as answer, path.open("xb") as file:
         for part in answer.stream(PART_BYTES):
             file.write(part)
-            if size // TELL_BYTES != (size + len(part)) // TELL_BYTES:
+            if size // REPORT_BYTES != (size + len(part)) // REPORT_BYTES:
                 reported(f"{(size + len(part)) / 1e6:.0f} MB received")
             size += len(part)
         os.fsync(file.fileno())

@@ -32,14 +32,14 @@ def parser() -> CommandParser:
 
 
 def _delete(options: argparse.Namespace) -> int:
-    found = find_run(options.url, options.run)
-    what = f"run {found['id']}, {found['name']}, steps {found['first_step']} to {found['last_step']}"
+    run = find_run(options.url, options.run)
+    what = f"run {run['id']}, {run['name']}, steps {run['first_step']} to {run['last_step']}"
     if not options.yes:
         write_line(sys.stderr, f"This deletes {what}, for good. Type yes to do it:")
         if sys.stdin.readline().strip().lower() != "yes":
             write_line(sys.stderr, "Nothing was deleted.")
             return 1
-    with opened("DELETE", options.url, f"/api/v1/runs/{found['id']}") as answer:
+    with opened("DELETE", options.url, f"/api/v1/runs/{run['id']}") as answer:
         answer.drain_conn()
     write_line(sys.stdout, f"Deleted {what}.")
     return 0

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TypedDict
 from urllib.parse import urlencode
 
-from rangewatch.client.server_api import ServerError, get, write_line
+from rangewatch.client.connection import ServerError
+from rangewatch.client.server_api import get, write_line
 from rangewatch.commands.maintenance.requests import PLACE_ENVIRONMENT, add_place, follow, offline, reported, run
 from rangewatch.core.command_parser import ERROR, INTERRUPTED, CommandParser, command_parser
 
@@ -86,12 +87,12 @@ def _prune(options: argparse.Namespace) -> int:
 
 
 def _env() -> dict[str, float]:
-    """What the server would be told, where there is none."""
-    found: dict[str, float] = {}
+    """The settings of the server, where there is none."""
+    bounds: dict[str, float] = {}
     for name, variable in (("keep_days", "RANGEWATCH_KEEP_DAYS"), ("keep_gb", "RANGEWATCH_KEEP_GB")):
         if text := os.environ.get(variable, "").strip():
             try:
-                found[name] = _positive(text)
+                bounds[name] = _positive(text)
             except argparse.ArgumentTypeError as error:
                 raise ServerError(f"{variable}: {error}") from None
-    return found
+    return bounds

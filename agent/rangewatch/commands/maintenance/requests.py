@@ -9,26 +9,19 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, TypedDict
 
 import msgspec
 import urllib3
 
-from rangewatch.client.server_api import (
-    Refusal,
-    ServerError,
-    Unavailable,
-    authorization,
-    checked,
-    default_url,
-    write_line,
-)
+from rangewatch.client.connection import Connection, ServerError, Unavailable, default_url
+from rangewatch.client.server_api import write_line
 from rangewatch.core.command_parser import SERVER_ENVIRONMENT
 
 CONNECT_S = 30.0
 READ_S = 3_600.0  # the server writes a whole snapshot before the first byte of a backup: 100 GB at 30 MB/s
-MAX_REFUSAL = 1 << 16  # bytes
+MAX_LINE_BYTES = 1 << 16
 
 
 class _Line(TypedDict, total=False):
@@ -60,8 +53,8 @@ def offline(name: str) -> Callable[..., Any]:
         module = importlib.import_module("rangewatch_server.maintenance.command")
     except ModuleNotFoundError as error:
         raise ServerError(f"{error.name} is not installed; --db needs pip install 'rangewatch[server]'") from None
-    found: Callable[..., Any] = getattr(module, name)
-    return found
+    function: Callable[..., Any] = getattr(module, name)
+    return function
 
 
 def run(name: str, work: Callable[[], int]) -> int:
@@ -76,26 +69,13 @@ def run(name: str, work: Callable[[], int]) -> int:
         return 130
 
 
-@contextmanager
-def opened(method: str, url: str, path: str, **options: Any) -> Iterator[urllib3.BaseHTTPResponse]:
-    """An answer that is read as it comes. No redirect is followed. Raises `ServerError`."""
-    headers = authorization() | options.pop("headers", {})
-    timeout = urllib3.Timeout(connect=CONNECT_S, read=READ_S)
-    try:
-        answer = urllib3.request(
-            method, checked(url).rstrip("/") + path, headers=headers, timeout=timeout, retries=False, redirect=False,
-            preload_content=False, **options,
-        )  # fmt: skip
-        if answer.status != 200:
-            raise _refused(url, answer)
-        yield answer
-        answer.release_conn()
-    except urllib3.exceptions.HTTPError:
-        raise Unavailable(f"no Rangewatch server answers at {url}, or it broke off") from None
+def opened(method: str, url: str, path: str, **options: Any) -> AbstractContextManager[urllib3.BaseHTTPResponse]:
+    """An answer that may be long in coming. Raises `ServerError`."""
+    return Connection(url, timeout_s=urllib3.Timeout(connect=CONNECT_S, read=READ_S)).open(method, path, **options)
 
 
 def follow(method: str, url: str, path: str, **options: Any) -> None:
-    """Tell the lines of a long answer; raises `ServerError` with the last one when it failed."""
+    """Print the lines of a long answer; raises `ServerError` with the last one when it failed."""
     with opened(method, url, path, **options) as answer:
         for line in _lines(answer):
             if "error" in line:
@@ -107,21 +87,13 @@ def follow(method: str, url: str, path: str, **options: Any) -> None:
 
 
 def _lines(answer: urllib3.BaseHTTPResponse) -> Iterator[_Line]:
-    kept = b""
+    rest = b""
     for part in answer.stream(1 << 16):
-        *whole, kept = (kept + part).split(b"\n")
-        if len(kept) > MAX_REFUSAL:
+        *whole, rest = (rest + part).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
             return
         for each in whole:
             try:
                 yield msgspec.json.decode(each, type=_Line)
             except msgspec.MsgspecError:
                 return
-
-
-def _refused(url: str, answer: urllib3.BaseHTTPResponse) -> ServerError:
-    try:
-        refusal = msgspec.json.decode(answer.read(MAX_REFUSAL), type=Refusal)
-    except msgspec.MsgspecError:
-        return Unavailable(f"no Rangewatch server answers at {url}")
-    return (Unavailable if answer.status in (429, 503) else ServerError)(refusal["error"])

@@ -1,6 +1,6 @@
 """What is said of a death: the event `died`, its data, and its sentence.
 
-What is known is told as known; what follows from the order of the step before is told with that.
+What is known is reported as known; what follows from the order of the step before is reported with that.
 
 How a process ended, from its pidfd: the exit code or the signal, whoever its parent is.
 """
@@ -16,8 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
+from rangewatch.crash.memory import layout
 from rangewatch.crash.watcher.recovery import Collective, Position
-from rangewatch.recording.memory import layout
+from rangewatch.wire.events import Died, event
 from rangewatch.wire.records import Event, TensorEntry
 
 try:
@@ -72,9 +75,9 @@ def of_process(pidfd: int, pid: int, start_ticks: int) -> Ending:
 
 def from_stack(text: str) -> Ending:
     """The signal that faulthandler wrote down, where the kernel does not tell."""
-    found = re.match(r"Fatal Python error: ([A-Z][a-z]+(?: [a-z]+)?)", text)
-    for words, number in _FATAL.items():
-        if found and found[1].startswith(words):
+    match = re.match(r"Fatal Python error: ([A-Z][a-z]+(?: [a-z]+)?)", text)
+    for phrase, number in _FATAL.items():
+        if match and match[1].startswith(phrase):
             return Ending(signal=int(number))
     return Ending()
 
@@ -122,7 +125,8 @@ _IN = {
 _THE = {
     "output": "", "input": "the input of ", "grad_output": "the gradient of the output of ",
     "grad": "the gradient of ", "reduced_grad": "the reduced gradient of ", "update": "the update of ",
-    "weight": "the weight ",
+    "weight": "the weight ", "exp_avg": "the exp_avg of ", "exp_avg_sq": "the exp_avg_sq of ",
+    "momentum_buffer": "the momentum_buffer of ",
 }  # fmt: skip
 
 
@@ -130,11 +134,15 @@ def died(
     ending: Ending, position: Position | None, tensors: Sequence[TensorEntry], oom_kills: int, stack: str, time_ns: int
 ) -> Event:
     """The event. `position` None: nothing is known but how it ended. `stack`: what faulthandler wrote."""
-    data: dict[str, Any] = {
-        "exit_code": ending.exit_code, "signal": ending.signal, "core_dumped": ending.core_dumped,
-        "signal_name": signal_name(ending.signal) if ending.signal else None, "oom_kills": oom_kills,
-        "stack": stack[:_STACK_CHARACTERS], "replaced": ending.is_replaced,
-    }  # fmt: skip
+    details = Died(
+        exit_code=ending.exit_code,
+        signal=ending.signal,
+        core_dumped=ending.core_dumped,
+        signal_name=signal_name(ending.signal) if ending.signal else None,
+        oom_kills=oom_kills,
+        stack=stack[:_STACK_CHARACTERS],
+        replaced=ending.is_replaced,
+    )
     said_goodbye = position is not None and position.closed == layout.AT_EXIT
     parts = [how(ending, oom_kills, said_goodbye=said_goodbye)]
     line = innermost(stack)
@@ -143,12 +151,12 @@ def died(
     elif said_goodbye:
         where, step = ", after its goodbye, while the interpreter ended", position.step
     else:
-        where, step = _where(position, tensors, data), position.step
+        (where, details), step = _where(position, tensors, details), position.step
         parts += _of_collectives(position.collectives)
     parts[0] += where
     if line:
         parts.append(f"Python was at {line}")
-    return Event("died", time_ns, step, "; ".join(parts)[:1000], data)
+    return event(details, time_ns, step, "; ".join(parts)[:1000])
 
 
 def how(ending: Ending, oom_kills: int, *, said_goodbye: bool = False) -> str:
@@ -170,25 +178,31 @@ def how(ending: Ending, oom_kills: int, *, said_goodbye: bool = False) -> str:
     return "ended without a goodbye (how is not known: its parent took the exit status, and this kernel keeps it not)"
 
 
-def _where(position: Position, tensors: Sequence[TensorEntry], data: dict[str, Any]) -> str:
+def _where(position: Position, tensors: Sequence[TensorEntry], details: Died) -> tuple[str, Died]:
+    """In words, and `details` with it."""
     last = tensors[position.tensor] if position.tensor is not None else None
     following = _next(position, tensors)
     inside = None if last is None or following is None else _inside(last, following, tensors)
-    data |= {
-        "step": position.step, "phase": position.phase or None, "last": _reported(last), "next": _reported(following),
-        "module": inside, "collectives": [each._asdict() for each in position.collectives],
-    }  # fmt: skip
+    details = msgspec.structs.replace(
+        details,
+        step=position.step,
+        phase=position.phase or None,
+        last=_reported(last),
+        next=_reported(following),
+        module=inside,
+        collectives=[each._asdict() for each in position.collectives],
+    )
     text = f" in step {position.step}"
     if position.phase in _IN:
         text += f", {_IN[position.phase]}"
     if last is None:
-        return f"{text}, before any tensor of it was recorded"
+        return f"{text}, before any tensor of it was recorded", details
     if inside is not None and last.kind in _FORWARD:
         text += f", inside {inside or 'the model'}"
     text += f", after {_named(last)}"
     if following is not None:
         text += f" and before {_named(following)} (by the order of the step before)"
-    return text
+    return text, details
 
 
 def _next(position: Position, tensors: Sequence[TensorEntry]) -> TensorEntry | None:
@@ -257,11 +271,11 @@ def _reported(entry: TensorEntry | None) -> dict[str, Any] | None:
     return None if entry is None else {"fqn": entry.fqn, "kind": entry.kind, "index": entry.index}
 
 
-def _of_collectives(found: Sequence[Collective]) -> list[str]:
+def _of_collectives(collectives: Sequence[Collective]) -> list[str]:
     """Those under way; where none is known to be, the last one called."""
-    open_ones = [each for each in found if each.completed is not None and each.completed < each.enqueued]
-    shown = open_ones or [each for each in found if each.completed is None]
-    names_groups = len(found) > 1
+    open_ones = [each for each in collectives if each.completed is not None and each.completed < each.enqueued]
+    shown = open_ones or [each for each in collectives if each.completed is None]
+    names_groups = len(collectives) > 1
     return [_of_collective(each, names_group=names_groups) for each in shown[:3]]
 
 

@@ -18,7 +18,7 @@ from rangewatch.crash.watcher.uploads import Uploads
 from rangewatch.delivery.spool import place, process
 from rangewatch.delivery.spool.folder import Folder, SpoolError
 
-LOOK_S = 1.0
+POLL_S = 1.0
 """Seconds between two looks at what may change without a word: the counts of the out-of-memory killer."""
 
 LINGER_S = 1.0
@@ -66,14 +66,14 @@ class Node:
         """Until all is done."""
         has_taken_orphans = False
         while not self._is_done():
-            found = self._poll.poll(1000 * LOOK_S)
-            for descriptor, _ in found:
+            ready = self._poll.poll(1000 * POLL_S)
+            for descriptor, _ in ready:
                 self._on(descriptor)
-            if not found and not has_taken_orphans:  # whoever has connected is known by now
+            if not ready and not has_taken_orphans:  # whoever has connected is known by now
                 has_taken_orphans = True
                 self._take_orphans()
             for rank in self._ranks.values():
-                rank.look()
+                rank.poll()
 
     def _on(self, descriptor: int) -> None:
         if descriptor == self._listener.fileno():
@@ -128,9 +128,9 @@ class Node:
     def _gone(self, pidfd: int, ending: Ending | None = None) -> None:
         rank = self._forget(pidfd)
         with contextlib.suppress(Exception):  # the other ranks are still to be seen
-            found = rank.ended(ending)
-            if found is not None:
-                folder, unsaved = found
+            died = rank.ended(ending)
+            if died is not None:
+                folder, unsaved = died
                 self._uploads.add(folder, rank.joining.token, unsaved)
         rank.close()
 

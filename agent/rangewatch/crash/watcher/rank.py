@@ -11,14 +11,14 @@ from collections import deque
 from pathlib import Path
 
 from rangewatch.crash.handover import DESCRIPTORS, Joining
+from rangewatch.crash.memory import anonymous_file, layout
+from rangewatch.crash.memory.shared_state import STEPS_FILE
 from rangewatch.crash.watcher import death_report
 from rangewatch.crash.watcher.death_report import Ending
 from rangewatch.crash.watcher.recovery import NO_NAMES, CrashRecord, Position
 from rangewatch.crash.watcher.uploads import Last, last_batches
 from rangewatch.delivery.spool import process
 from rangewatch.delivery.spool.folder import Folder, Owner, SpoolError, write_owner
-from rangewatch.recording.memory import anonymous_file, layout
-from rangewatch.recording.memory.shared_state import STEPS_FILE
 from rangewatch.wire.records import Event
 
 _MOUNT = Path("/sys/fs/cgroup")
@@ -29,13 +29,13 @@ LATELY_S = 60.0
 
 
 class OomKills:
-    """Of the group that a process is in. `look` is cheap: call it now and then."""
+    """Of the group that a process is in. `poll` is cheap: call it now and then."""
 
     def __init__(self, pid: int, proc: Path = Path("/proc"), mount: Path = _MOUNT) -> None:
         self._files = _files(proc / str(pid) / "cgroup", mount)
         self._counts = deque([(time.monotonic(), self._count())])
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Remember how many there are now."""
         now_s = time.monotonic()
         self._counts.append((now_s, self._count()))
@@ -43,8 +43,8 @@ class OomKills:
             self._counts.popleft()
 
     def lately(self) -> int:
-        """Strikes in the last `LATELY_S`, give or take the time between looks; 0 where nobody counts them."""
-        self.look()
+        """Strikes in the last `LATELY_S`, give or take the time between polls; 0 where nobody counts them."""
+        self.poll()
         return max(self._counts[-1][1] - self._counts[0][1], 0)
 
     def _count(self) -> int:
@@ -53,16 +53,16 @@ class OomKills:
 
 def _files(cgroup: Path, mount: Path) -> list[Path]:
     """Where the strikes are counted, those in groups below included (version 2)."""
-    found = []
+    files = []
     for line in _lines(cgroup):
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         group = path.lstrip("/")
         if not controllers:
             # In a container only the root of what is mounted may be there.
-            found += [root / group / "memory.events" for root in (mount, mount / "unified")] + [mount / "memory.events"]
+            files += [root / group / "memory.events" for root in (mount, mount / "unified")] + [mount / "memory.events"]
         elif "memory" in controllers.split(","):
-            found += [mount / "memory" / group / "memory.oom_control", mount / "memory" / "memory.oom_control"]
-    return [next((each for each in found if each.is_file()), Path())] if found else []
+            files += [mount / "memory" / group / "memory.oom_control", mount / "memory" / "memory.oom_control"]
+    return [next((each for each in files if each.is_file()), Path())] if files else []
 
 
 def _oom_kills(path: Path) -> int:
@@ -82,7 +82,7 @@ CLAIM_S = 3.0
 """Seconds that a folder's lock is waited for: children that the rank forked may hold it until they see it gone."""
 
 SAID_ALL = (layout.DETACHED, layout.FAILED)
-"""Goodbyes after which nothing is left to be told."""
+"""Goodbyes after which nothing is left to be reported."""
 
 TRIES = 3
 """Times that it begins anew when its folder goes away meanwhile."""
@@ -101,9 +101,9 @@ class Rank:
         """Its spool."""
         return Path(os.fsdecode(self.joining.folder))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Now and then while it lives."""
-        self._oom_kills.look()
+        self._oom_kills.poll()
 
     def has_left(self) -> bool:
         """Whether its agent has ended while the process may go on: the spool is nobody's then, and its end no death."""
@@ -178,8 +178,8 @@ class Rank:
 
     def _ending(self, stack: str) -> Ending:
         owner = self.joining.process
-        found = death_report.of_process(self.pidfd, owner.pid, owner.start_ticks)
-        return found if found.is_known else death_report.from_stack(stack)
+        ending = death_report.of_process(self.pidfd, owner.pid, owner.start_ticks)
+        return ending if ending.is_known else death_report.from_stack(stack)
 
     def _event(self, ending: Ending, left: CrashRecord | None, stack: str) -> Event | None:
         """None for one that had said goodbye, and did as it said."""

@@ -1,4 +1,4 @@
-"""Reads what a dead process left in its memory (`recording.memory`): the steps that are in no spool, its events,
+"""Reads what a dead process left in its memory (`crash.memory`): the steps that are in no spool, its events,
 where it was.
 """
 
@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch import statistics
-from rangewatch.recording.memory import anonymous_file, layout
-from rangewatch.recording.memory.layout import BLOCK, CAPACITY, OFFSET, SERIES, SLOTS, STEPS
-from rangewatch.recording.memory.stored_steps import copied, views
+from rangewatch.crash.memory import anonymous_file, layout
+from rangewatch.crash.memory.layout import BLOCK, CAPACITY, OFFSET, SERIES, SLOTS, STEPS
+from rangewatch.crash.memory.stored_steps import copied, views
+from rangewatch.recording import mirror
 from rangewatch.recording.step_buffer import IDENTITIES, POSITIONS, Block
 from rangewatch.statistics import exponents
 from rangewatch.wire.records import Catalogue, Event, TensorEntry
@@ -92,35 +93,35 @@ class CrashRecord:
     def blocks(self, next_sequence: int) -> list[Block]:
         """Closed steps that are in no batch below `next_sequence` (the spool's), a block each, in order."""
         released, _ = self._released(next_sequence)
-        found: dict[int, Block] = {}
+        recovered: dict[int, Block] = {}
         for area in self._areas():
             cell = layout.area_at(area)
             number, steps = self._cells[cell + BLOCK], self._cells[cell + STEPS]
             # An area that grows is copied to another one: for a moment there are two of a block, the same.
-            if number > released and (steps or self._cells[cell + SERIES]) and number not in found:
-                found[number] = self._block(area)
-        return [found[number] for number in sorted(found)]
+            if number > released and (steps or self._cells[cell + SERIES]) and number not in recovered:
+                recovered[number] = self._block(area)
+        return [recovered[number] for number in sorted(recovered)]
 
     def events(self, next_sequence: int) -> tuple[Event, ...]:
         """Events that are in no batch below `next_sequence`."""
         _, released = self._released(next_sequence)
-        found = []
+        recovered = []
         for record in anonymous_file.records(self._descriptors[2]):
             numbered = _decoded(record, tuple[int, Event] | None)
             if numbered is not None and numbered[0] > released:
-                found.append(numbered[1])
-        return tuple(found)
+                recovered.append(numbered[1])
+        return tuple(recovered)
 
     def position(self) -> Position:
         """Where the process was when it ended."""
         cells = self._cells
-        tensor, phase = cells[layout.TENSOR], cells[layout.PHASE]
+        tensor, phase = cells[mirror.TENSOR], cells[mirror.PHASE]
         return Position(
-            cells[layout.STEP],
-            layout.PHASE_NAMES[phase] if 0 <= phase < len(layout.PHASE_NAMES) else "",
+            cells[mirror.STEP],
+            mirror.PHASE_NAMES[phase] if 0 <= phase < len(mirror.PHASE_NAMES) else "",
             cells[layout.CLOSED],
             tensor if 0 <= tensor < len(self.names.tensors) else None,
-            self._calls_before(cells[layout.STEP]),
+            self._calls_before(cells[mirror.STEP]),
             tuple(self._collectives()),
         )
 
@@ -157,13 +158,13 @@ class CrashRecord:
 
     def _series(self, area: int) -> dict[str, dict[int, float]]:
         at, count = layout.series_at(area), self._cells[layout.area_at(area) + SERIES]
-        found: dict[str, dict[int, float]] = {}
+        series: dict[str, dict[int, float]] = {}
         data = self._bytes[at : at + min(count, layout.SERIES_RECORDS) * layout.SERIES_RECORD.size]
         for number, step, value in layout.SERIES_RECORD.iter_unpack(data):
             name = self.names.series.get(int(number))
             if name is not None:
-                found.setdefault(name, {})[int(step)] = value
-        return found
+                series.setdefault(name, {})[int(step)] = value
+        return series
 
     def _calls_before(self, step: int) -> NDArray[np.float64]:
         """Of the last closed step, which may be in the spool: its row is still there until another needs the room."""
@@ -174,7 +175,7 @@ class CrashRecord:
         return np.zeros(0)
 
     def _collectives(self) -> list[Collective]:
-        found = []
+        collectives = []
         for place, about in sorted(self.names.groups.items()):
             at = layout.GROUPS_AT + place * layout.GROUP_CELLS
             enqueued, completed = self._cells[at + layout.ENQUEUED], self._cells[at + layout.COMPLETED]
@@ -182,8 +183,8 @@ class CrashRecord:
                 known = completed if self._cells[at + layout.KNOWS_ENDS] else None
                 name = str(about.get("desc") or about.get("name") or "")
                 op = self.names.ops.get(self._cells[at + layout.OP], "collective")
-                found.append(Collective(name, op, enqueued, known, tuple(about.get("ranks") or ())))
-        return found
+                collectives.append(Collective(name, op, enqueued, known, tuple(about.get("ranks") or ())))
+        return collectives
 
 
 def read_names(descriptor: int) -> Names:

@@ -23,7 +23,7 @@ from rangewatch.delivery.spool.record import Encoded
 from rangewatch.delivery.spool.upload import NO_OPENING, Tally, upload
 from rangewatch.delivery.transport import Outcome, Transport
 from rangewatch.recording.allowed_inf import AllowedInf
-from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block, add_skipped_steps, merge_steps, range_rows, series_rows
+from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block, range_rows, series_rows
 from rangewatch.wire.records import Batch, Event, RankInfo, StreamHeader
 
 
@@ -53,12 +53,10 @@ def last_batches(
     every = list(blocks) or [EMPTY_BLOCK]
     for number, block in enumerate(every, sequence):
         allowed.take_out(block, len(names.tensors))  # the rank has said which long ago
-        add_skipped_steps(block.series)
-        rows, series = range_rows(merge_steps(block, info.ship_every)), series_rows(block.series)
+        rows, series = range_rows(block, info.ship_every), series_rows(block)
         reported = events if block is every[-1] else ()
         batch = Batch(info.run, info.rank, info.incarnation, number, digest, rows, series, reported, number)
-        whole = tuple(sorted(block.traced))
-        made.append(Last(Encoded(wire.encode(batch), len(names.tensors), digest, number, whole), opening))
+        made.append(Last(Encoded(wire.encode(batch), len(names.tensors), digest, number), opening))
     return made
 
 

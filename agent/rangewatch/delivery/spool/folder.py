@@ -98,6 +98,11 @@ class Folder:
         """Of the process that wrote it."""
         return self.owner.process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether that process is known to have ended."""
+        return process.is_gone(self.owner.process)
+
     def is_in_use(self) -> bool:
         """Whether the rank still lives; of one that is gone it does not say whether somebody uploads what it left."""
         if self._lock is not None:
@@ -129,10 +134,10 @@ class Folder:
         while names := [name for name in segment.names(self.path) if name.first > last]:
             for name in names:
                 last = name.last
-                for found in segment.read(self.path / str(name)):
-                    if found.is_held:
-                        self._places[found.batch.sequence] = self.path / str(name), found.offset
-                        yield found.batch
+                for stored in segment.read(self.path / str(name)):
+                    if stored.is_held:
+                        self._places[stored.batch.sequence] = self.path / str(name), stored.offset
+                        yield stored.batch
 
     @property
     def next_sequence(self) -> int:
@@ -142,7 +147,7 @@ class Folder:
         """
         newest = _read_newest(self.path)
         for name in segment.names(self.path):
-            newest = max([newest, *(found.batch.sequence for found in segment.read(self.path / str(name)))])
+            newest = max([newest, *(stored.batch.sequence for stored in segment.read(self.path / str(name)))])
         return newest + 1
 
     def opening(self, digest: str) -> bytes | None:
@@ -198,9 +203,9 @@ class Folder:
 def _read_owner(path: Path) -> Owner:
     try:
         text = segment.read_file(path / RANK_FILE)
-        found = msgspec.json.decode(text, type=_Format).format
-        if found > FORMAT:
-            raise SpoolError(f"{path} was written by a later version of Rangewatch (format {found})")
+        owner = msgspec.json.decode(text, type=_Format).format
+        if owner > FORMAT:
+            raise SpoolError(f"{path} was written by a later version of Rangewatch (format {owner})")
         return msgspec.json.decode(text, type=Owner)
     except (FileNotFoundError, NotADirectoryError):
         raise SpoolError(f"{path} is no spool: it has no {RANK_FILE}") from None

@@ -128,21 +128,21 @@ def _folders(top: Path) -> list[Path]:
 
 
 def _check_top(top: Path) -> None:
-    found = top.stat()
-    is_shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
-    if is_shared and found.st_uid != os.geteuid():
+    status = top.stat()
+    is_shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+    if is_shared and status.st_uid != os.geteuid():
         raise Refused(f"others may rename what is in {top}: it has no sticky bit")
 
 
 def _check_ours(base: Path) -> None:
     descriptor = os.open(base.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        found = os.stat(base.name, dir_fd=descriptor, follow_symlinks=False)
-        if not stat.S_ISDIR(found.st_mode):
+        status = os.stat(base.name, dir_fd=descriptor, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
             raise Refused(f"{base} is no folder but a link or a file")
-        if found.st_uid != os.geteuid():
-            raise Refused(f"{base} belongs to user {found.st_uid}")
-        if found.st_mode & 0o077:
+        if status.st_uid != os.geteuid():
+            raise Refused(f"{base} belongs to user {status.st_uid}")
+        if status.st_mode & 0o077:
             os.chmod(base.name, 0o700, dir_fd=descriptor)
     finally:
         os.close(descriptor)

@@ -43,7 +43,7 @@ def is_gone(process: Process) -> bool:
         return False
     ticks = start_ticks(process.pid)
     if ticks is None:
-        return not _is_there(process.pid)
+        return not is_there(process.pid)
     return ticks == 0 or (process.start_ticks != 0 and ticks != process.start_ticks)
 
 
@@ -73,7 +73,8 @@ def lock(folder: Path) -> int | None:
     return descriptor
 
 
-def _is_there(pid: int) -> bool:
+def is_there(pid: int) -> bool:
+    """Whether this machine has a process of that number, as far as this process's namespace shows."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

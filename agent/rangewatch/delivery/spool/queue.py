@@ -19,7 +19,7 @@ from weakref import WeakSet
 from rangewatch.core import limits
 from rangewatch.delivery.spool import place, process
 from rangewatch.delivery.spool.folder import FORMAT, Owner, write_owner
-from rangewatch.delivery.spool.log import Log
+from rangewatch.delivery.spool.log import DropCounts, Log
 from rangewatch.delivery.spool.record import Encoded
 from rangewatch.wire.records import RankInfo
 
@@ -30,9 +30,7 @@ class Home:
     Made again over what is there (after a disk fault): what was not sent from it stays, for `rangewatch replay`.
     """
 
-    def __init__(
-        self, folder: Path, info: RankInfo, url: str, max_bytes: int, lost: Callable[[str, int], None]
-    ) -> None:
+    def __init__(self, folder: Path, info: RankInfo, url: str, max_bytes: int, drops: DropCounts) -> None:
         _make(folder)
         self.folder = folder
         self._lock = process.lock(folder)
@@ -41,7 +39,7 @@ class Home:
                 raise BlockingIOError(errno.EBUSY, "somebody sends what is in it")
             # The lock comes first: a folder with an owner and without a lock is one whose rank has ended.
             write_owner(folder, Owner(FORMAT, info, url, process.this_process()))
-            self.log = Log(folder, max_bytes, info.ship_every, lost)
+            self.log = Log(folder, max_bytes, drops)
         except BaseException:
             _remove_if_empty(folder)
             self._unlock()
@@ -95,17 +93,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_abandon_all)
 
 
-class Drops(Protocol):
-    """Counts what was lost, by reason."""
+class SpoolObserver(Protocol):
+    """Says to the user where batches are kept."""
 
-    def add(self, reason: str, count: int = 1) -> None:
-        """More were lost for `reason`."""
+    def spool_changed(self, message: str) -> None:
+        """They are kept elsewhere than usual from here on, and why."""
 
 
 class MemoryQueue:
     """Encoded batches in order, bounded in bytes. The first one may be on its way and is never dropped."""
 
-    def __init__(self, max_bytes: int, drops: Drops) -> None:
+    def __init__(self, max_bytes: int, drops: DropCounts) -> None:
         self._batches: deque[Encoded] = deque()
         self._max_bytes, self._drops = max_bytes, drops
         self.nbytes = 0
@@ -136,8 +134,8 @@ class MemoryQueue:
 class Queue:
     """The spool's log while the disk takes what comes; from a fault on, memory, until the disk takes that as well.
 
-    Order is kept: what is in memory came later than what is on disk. `emit(message)` is called when the answer to
-    "where are batches kept" is not the usual one. With `spool_bytes` 0 all is in memory and nothing is told.
+    Order is kept: what is in memory came later than what is on disk. With `spool_bytes` 0 all is in memory, and
+    `observer` hears nothing.
     """
 
     def __init__(
@@ -147,10 +145,10 @@ class Queue:
         spool_dir: str | None,
         spool_bytes: int,
         queue_bytes: int,
-        drops: Drops,
-        emit: Callable[[str], None],
+        drops: DropCounts,
+        observer: SpoolObserver,
     ) -> None:
-        self._info, self._url, self._drops, self._emit = info, url, drops, emit
+        self._info, self._url, self._drops, self._observer = info, url, drops, observer
         self._spool_dir, self._spool_bytes = spool_dir, spool_bytes
         self._memory = MemoryQueue(queue_bytes, drops)
         self._home: Home | None = None
@@ -203,8 +201,9 @@ class Queue:
 
     def first(self) -> Encoded:
         """The oldest, which stays, the same object each time. There must be one."""
-        found = None if self._home is None else self._home.log.first()
-        return self._memory.first() if found is None else found
+        if self._home is not None and self._home.log.head:
+            return self._home.log.head[0][1]
+        return self._memory.first()
 
     def remove_first(self) -> None:
         """The oldest has arrived, or never will."""
@@ -241,7 +240,7 @@ class Queue:
         try:
             if self._home is not None:
                 self._home.close()
-            self._home = Home(self._folder, self._info, self._url, self._spool_bytes, self._drops.add)
+            self._home = Home(self._folder, self._info, self._url, self._spool_bytes, self._drops)
             self._failed_s = None
         except OSError as error:
             self._home = None
@@ -254,4 +253,4 @@ class Queue:
     def _say(self, message: str) -> None:
         if message not in self._reported:
             self._reported.add(message)
-            self._emit(message)
+            self._observer.spool_changed(message)

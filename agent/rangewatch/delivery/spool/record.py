@@ -3,9 +3,10 @@
     magic 8s | header CRC32 u32 | body CRC32 u32 | body bytes u32 | whole steps u32 | batches u32 | tensor count u32 |
     sequence u64 | catalogue digest 32s | state u8 | 3 bytes | whole steps i64 each | body          (little-endian)
 
-The header's checksum covers what lies between it and the state, the body's what follows the header. The state alone is
-written in place, one byte, when the batch need not be sent any more. Its two values differ in all bits, so that a
-damaged one is neither, and the batch is sent again rather than lost: the server knows its sequence.
+There are no whole steps any more: older agents kept them out of merging, and they are passed over. The header's CRC
+covers what lies between it and the state, the body's what follows the header. The state alone is written in place, one
+byte, when the batch need not be sent any more. Its two values differ in all bits, so that a damaged one is neither, and
+the batch is sent again rather than lost: the server knows its sequence.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ HELD, FREED = 0xA5, 0x5A
 class Encoded(NamedTuple):
     """A batch as bytes, with the size and the digest of the catalogue it belongs to.
 
-    `whole`: steps that are never merged with others, beside those with NaN or Inf. `batches`: how many it was made of.
+    `batches`: how many it was made of: 1, but in spools
+    of older agents, which halved the steps of what waited long.
     """
 
     body: bytes
     tensor_count: int
     catalogue: str
     sequence: int = 0
-    whole: tuple[int, ...] = ()
     batches: int = 1
 
 
@@ -46,27 +47,26 @@ class StoredBatches(NamedTuple):
 
 def pack(batch: Encoded) -> bytes:
     """The record of a batch."""
-    rest = struct.pack(f"<{len(batch.whole)}q", *batch.whole) + batch.body
     header = bytearray(
         HEADER.pack(
-            MAGIC, 0, zlib.crc32(rest), len(batch.body), len(batch.whole), batch.batches, batch.tensor_count,
+            MAGIC, 0, zlib.crc32(batch.body), len(batch.body), 0, batch.batches, batch.tensor_count,
             batch.sequence, batch.catalogue.encode("ascii"), HELD,
         )
     )  # fmt: skip
     struct.pack_into("<I", header, 8, zlib.crc32(header[_CHECKED]))
-    return bytes(header) + rest
+    return bytes(header) + batch.body
 
 
 def scan(data: bytes) -> Iterator[StoredBatches]:
     """The sound records of a segment, in order. What is torn or damaged is passed over, up to the next magic."""
     position = data.find(MAGIC)
     while position >= 0:
-        found = _read(data, position)
-        if found is None:
+        stored = _read(data, position)
+        if stored is None:
             position = data.find(MAGIC, position + 1)
         else:
-            yield found[0]
-            position = data.find(MAGIC, found[1])
+            yield stored[0]
+            position = data.find(MAGIC, stored[1])
 
 
 def _read(data: bytes, offset: int) -> tuple[StoredBatches, int] | None:
@@ -78,7 +78,6 @@ def _read(data: bytes, offset: int) -> tuple[StoredBatches, int] | None:
     end = middle + body_bytes
     if end > len(data) or zlib.crc32(memoryview(data)[offset + HEADER.size : end]) != crc:
         return None
-    whole = struct.unpack_from(f"<{wholes}q", data, offset + HEADER.size)
     digest = catalogue.rstrip(b"\0").decode("ascii", "replace")
-    batch = Encoded(data[middle:end], tensor_count, digest, sequence, whole, batches)
+    batch = Encoded(data[middle:end], tensor_count, digest, sequence, batches)
     return StoredBatches(offset, batch, state != FREED), end

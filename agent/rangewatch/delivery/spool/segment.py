@@ -1,7 +1,7 @@
 """Segment files: `<first>-<last>-<level>.log`, records one after the other.
 
-A segment that merging made stands for all segments from `first` to `last` of a lower level: it is there whole, by
-rename, before those are unlinked, so that a process may die in between and no batch is there twice or not at all.
+Older agents merged the steps of a full spool: such a segment stands for all segments from `first` to `last` of a lower
+level, some of which may still be there if the process died just then. Ours have level 0.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class SegmentName(NamedTuple):
 
 def names(folder: Path) -> list[SegmentName]:
     """The segments to read, in the order of their batches. Raises `OSError`."""
-    found = [
+    segments = [
         SegmentName(*map(int, match.groups()))
         for match in (_NAME.fullmatch(entry.name) for entry in folder.iterdir())
         if match
     ]
-    kept: list[SegmentName] = []
-    for each in sorted(found, key=lambda name: (name.first, -name.level)):  # what replaces others comes before them
-        if not (kept and kept[-1].replaces(each)):
-            kept.append(each)
-    return kept
+    whole: list[SegmentName] = []
+    for each in sorted(segments, key=lambda name: (name.first, -name.level)):  # what replaces others comes before them
+        if not (whole and whole[-1].replaces(each)):
+            whole.append(each)
+    return whole
 
 
 def read(path: Path) -> list[StoredBatches]:

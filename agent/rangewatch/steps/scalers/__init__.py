@@ -37,16 +37,16 @@ def given(scaler: Any) -> list[MatchedScaler]:
 
 def of_optimizers(optimizers: Iterable[Any]) -> list[MatchedScaler]:
     """The scalers that optimizers bring along: Accelerate's have a `scaler`, DeepSpeed's and Megatron's are one."""
-    found = (_find(optimizer) or _find(getattr(optimizer, "scaler", None)) for optimizer in optimizers)
-    return _each_once(each for each in found if each is not None)
+    matched = (_find(optimizer) or _find(getattr(optimizer, "scaler", None)) for optimizer in optimizers)
+    return _each_once(each for each in matched if each is not None)
 
 
 def _find(candidate: Any) -> MatchedScaler | None:
     return next((MatchedScaler(kind, each) for each in wrapped_in(candidate) for kind in ALL if kind.fits(each)), None)
 
 
-def _each_once(found: Iterable[MatchedScaler]) -> list[MatchedScaler]:
-    return list({id(each.scaler): each for each in found}.values())
+def _each_once(matched: Iterable[MatchedScaler]) -> list[MatchedScaler]:
+    return list({id(each.scaler): each for each in matched}.values())
 
 
 def _refuse(scaler: Any) -> MatchedScaler:

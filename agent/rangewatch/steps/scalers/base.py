@@ -43,6 +43,10 @@ class Kind:
         """`growth_interval` in steps, `growth_factor` and `backoff_factor`; what is not known is left out."""
         return {}
 
+    def scale_of(self, scaler: Any) -> Tensor | float | None:
+        """The scale of the next backward; None where it is not known, or nothing is scaled."""
+        return self.before(scaler, ()).get("loss_scale")
+
     def before(self, scaler: Any, arguments: tuple[Any, ...]) -> Values:
         """What is known when the method is about to be called with `arguments`."""
         return {}

@@ -49,6 +49,11 @@ class GradScaler(Kind):
         values = {name: get() for name, get in reported.items() if callable(get)}
         return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 
+    def scale_of(self, scaler: Any) -> Tensor | float | None:
+        """The tensor itself, as in `before`."""
+        scale: Tensor | float | None = attribute(scaler, "_scale") if self.is_enabled(scaler) else None
+        return scale
+
     def before(self, scaler: Any, arguments: tuple[Any, ...]) -> Values:
         """`get_scale()` would wait for the device: the tensors themselves are taken. `update` changes them in place."""
         if not self.is_enabled(scaler) or not self.is_due(scaler):
@@ -58,9 +63,9 @@ class GradScaler(Kind):
         if scale is not None:
             values["loss_scale"] = scale
         states = getattr(scaler, "_per_optimizer_states", {}).values()
-        found = [value for state in states for value in state.get("found_inf_per_device", {}).values()]
-        if found:
-            values["found_inf"] = functools.reduce(either, found).clamp(max=1.0)  # a sum over ranks may be more
+        flags = [value for state in states for value in state.get("found_inf_per_device", {}).values()]
+        if flags:
+            values["found_inf"] = functools.reduce(either, flags).clamp(max=1.0)  # a sum over ranks may be more
         return values
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 from weakref import ref
 
 Before = Callable[[Any, tuple[Any, ...]], object]
@@ -64,14 +64,21 @@ class OwnMethod:
         return functools.partial, (self.method,)  # also what `copy.deepcopy` makes; loads without Rangewatch
 
 
+class WatchFinder(Protocol):
+    """May want to watch an object that was made after `attach`."""
+
+    def unwatched(self, target: Any) -> None:
+        """The method of `target`, which nobody watches, is about to be called. Never raises."""
+
+
 class Patch:
     """The wrapped method of one class: who watches which object, and who wants to meet the others."""
 
     installed: dict[tuple[type, str], Patch] = {}  # noqa: RUF012 - one for the process, as classes are
 
     def __init__(self, owner: type, name: str) -> None:
-        self.strangers: list[Callable[[Any], object]] = []
-        """Called with an object that nobody watches, before its method is."""
+        self.finders: list[WatchFinder] = []
+        """Asked about an object that nobody watches, before its method is called."""
         self._owner, self._name = owner, name
         self._watches: dict[int, list[Watch]] = {}
         self._own: Any = vars(owner)[name]
@@ -94,22 +101,22 @@ class Patch:
 
     def discard(self, watch: Watch) -> None:
         """Do so no more."""
-        kept = {key: [each for each in watches if each is not watch] for key, watches in self._watches.items()}
-        self._watches = {key: watches for key, watches in kept.items() if watches}
+        remaining = {key: [each for each in watches if each is not watch] for key, watches in self._watches.items()}
+        self._watches = {key: watches for key, watches in remaining.items() if watches}
         self.restore_if_unused()
 
     def watches_of(self, target: Any) -> list[Watch]:
         """Who watches `target`."""
-        found = [each for each in self._watches.get(id(target), ()) if each.target() is target]
-        if found or not self.strangers:
-            return found
-        for meet in list(self.strangers):
-            meet(target)
+        watches = [each for each in self._watches.get(id(target), ()) if each.target() is target]
+        if watches or not self.finders:
+            return watches
+        for finder in list(self.finders):
+            finder.unwatched(target)
         return [each for each in self._watches.get(id(target), ()) if each.target() is target]
 
     def restore_if_unused(self) -> None:
         """Give the class its method back, unless somebody wrapped it again on top of us."""
-        if not self._watches and not self.strangers and vars(self._owner).get(self._name) is self._wrapper:
+        if not self._watches and not self.finders and vars(self._owner).get(self._name) is self._wrapper:
             setattr(self._owner, self._name, self._own)
             self.installed.pop((self._owner, self._name), None)
 

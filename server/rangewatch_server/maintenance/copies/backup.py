@@ -19,17 +19,18 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Engine, Table, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from rangewatch_server.core.errors import DatabaseError
 from rangewatch_server.store import tables
-from rangewatch_server.store.engine import DatabaseError, open_database
+from rangewatch_server.store.engine import open_database
 
 ROWS = 200  # of a table at a time: tiles have up to some 100 KiB
 ROOM_BYTES = 256 << 20  # stay free on the disk: the database goes on growing meanwhile
 POLL_S = 1.0
 BUSY_MS = 30_000
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
-def snapshot(engine: Engine, source: str, path: Path, reported: Told) -> None:
+def snapshot(engine: Engine, source: str, path: Path, reported: OnProgress) -> None:
     """Write one moment of the database to `path`, which must not exist. Raises `DatabaseError`.
 
     `engine` reads; `source` is the file of a SQLite database.
@@ -53,7 +54,7 @@ def check_room(directory: Path, needed_bytes: int) -> None:
         raise DatabaseError(f"{needed_bytes / 1e6:.0f} MB are needed in {directory}, {free / 1e6:.0f} MB are free")
 
 
-def _vacuum_into(source: str, path: Path, reported: Told) -> None:
+def _vacuum_into(source: str, path: Path, reported: OnProgress) -> None:
     connection = sqlite3.connect(f"file:{quote(source)}?mode=ro", uri=True, isolation_level=None)
     try:
         connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
@@ -65,7 +66,7 @@ def _vacuum_into(source: str, path: Path, reported: Told) -> None:
 
 
 @contextmanager
-def _size_reported(path: Path, reported: Told) -> Iterator[None]:
+def _size_reported(path: Path, reported: OnProgress) -> Iterator[None]:
     ended = threading.Event()
 
     def emit() -> None:
@@ -81,7 +82,7 @@ def _size_reported(path: Path, reported: Told) -> Iterator[None]:
         thread.join()
 
 
-def _copy(engine: Engine, path: Path, reported: Told) -> None:
+def _copy(engine: Engine, path: Path, reported: OnProgress) -> None:
     copies = open_database(f"sqlite:///{path}")
     try:
         _without_log(copies.writer)

@@ -1,4 +1,4 @@
-"""A backup as it is read again: somebody's file, trusted in nothing until it was looked at.
+"""A backup as it is read again: somebody's file, trusted in nothing until it was examined.
 
 It is opened read-only, with `trusted_schema=OFF`, and nothing but our tables and their indexes may be in it. Every
 value's type and size is checked against its column before it goes anywhere; `rows` checks what bytes mean.
@@ -18,8 +18,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Column, Float, Integer, LargeBinary, Table
 from sqlalchemy.exc import SQLAlchemyError
 
+from rangewatch_server.core.errors import DatabaseError
 from rangewatch_server.store import tables
-from rangewatch_server.store.engine import MIGRATIONS, DatabaseError, open_database
+from rangewatch_server.store.engine import MIGRATIONS, open_database
 
 MAGIC = b"SQLite format 3\0"
 MAX_TEXT = 1 << 16  # bytes of a name, a shape or a reason
@@ -58,7 +59,7 @@ class BackupFile:
 def open_backup(path: Path) -> Iterator[BackupFile]:
     """The backup at `path`, a copy of ours that is migrated when it is older. Raises `BadBackup`."""
     try:
-        revision = _looked_at(path)
+        revision = _checked_revision(path)
         if revision != _head():
             _migrate(path, revision)
         connection = _open(path)
@@ -79,7 +80,7 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _looked_at(path: Path) -> str:
+def _checked_revision(path: Path) -> str:
     """The revision of its schema, after a look at everything that could run by itself."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
@@ -89,15 +90,15 @@ def _looked_at(path: Path) -> str:
         _only_ours(connection)
         if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
             raise BadBackup("the file is damaged: PRAGMA quick_check finds faults")
-        found = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+        rows = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     finally:
         connection.close()
     known = _revisions()
-    if len(found) != 1 or not isinstance(found[0][0], str):
+    if len(rows) != 1 or not isinstance(rows[0][0], str):
         raise BadBackup("this is no backup of Rangewatch: it has no version")
-    if found[0][0] not in known:
-        raise BadBackup(f"the backup has schema {found[0][0][:40]!r}, which is newer than this version of Rangewatch")
-    return found[0][0]
+    if rows[0][0] not in known:
+        raise BadBackup(f"the backup has schema {rows[0][0][:40]!r}, which is newer than this version of Rangewatch")
+    return rows[0][0]
 
 
 def _only_ours(connection: sqlite3.Connection) -> None:

@@ -6,7 +6,6 @@ would fail at every look. So this is as strict as ingest is.
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import msgspec
@@ -42,7 +41,7 @@ from rangewatch_server.store.batch_checks import (
 )
 from rangewatch_server.store.names import MAX_SERIES, MAX_TENSORS, identity, tensor_identity
 from rangewatch_server.store.run_metadata import About
-from rangewatch_server.store.tiles import MAGIC, PREFIX, WIDTH
+from rangewatch_server.store.tiles import PREFIX, WIDTH
 
 Array = NDArray[Any]
 Row = dict[str, Any]
@@ -165,20 +164,20 @@ class RunRows:
         _need(bool((np.diff(rows) > 0).all()), "a tile's rows")
 
     def _tile_values(self, part: str, payload: bytes, sizes: dict[str, int]) -> None:
-        kept = {RANGES: self.statistics, SERIES_PART: _SERIES, SUMMARY: _SUMMARY}[part]
-        names = [name for name in sizes if name in kept or name in PLACES]
+        statistics = {RANGES: self.statistics, SERIES_PART: _SERIES, SUMMARY: _SUMMARY}[part]
+        names = [name for name in sizes if name in statistics or name in PLACES]
         for group in [names] if sum(sizes.values()) <= AT_ONCE_BYTES else [[name] for name in names]:
             for name, values in tiles.decode(payload, group)[1].items():
-                _check_values(kept.get(name), values)
+                _check_values(statistics.get(name), values)
 
     def _samples(self, row: Row) -> None:
         _need(row["sequence"] >= 0 and row["number"] >= 0 and row["joined"] in (0, 1), "the place of samples")
         parts = samples.decode(row["payload"])
         for part in parts:
             check_samples(samples.samples_of(row["source"], row["sample_key"], part))
-        said = samples.described(parts)
-        _need(all(row[name] == value for name, value in said.items()), "what is said of samples")
-        _need(said["last_ns"] - said["first_ns"] <= samples.SPAN_NS, "the times of samples")
+        described = samples.described(parts)
+        _need(all(row[name] == value for name, value in described.items()), "what is said of samples")
+        _need(described["last_ns"] - described["first_ns"] <= samples.SPAN_NS, "the times of samples")
 
     def _events(self, row: Row) -> None:
         _need(-1 <= row["step"] <= MAX_STEP and row["time_ns"] >= 0, "an event's step")
@@ -199,8 +198,7 @@ def check_tile(payload: bytes) -> tuple[Array, dict[str, int]]:
     """
     data = memoryview(payload)
     _need(len(data) >= PREFIX.size, "a tile's length")
-    magic, checksum, header_bytes = PREFIX.unpack_from(data)
-    _need(magic == MAGIC and zlib.crc32(data[8:]) == checksum, "a tile's checksum")
+    _, _, header_bytes = PREFIX.unpack_from(data)
     rows, columns = _HEADER.decode(data[PREFIX.size : PREFIX.size + header_bytes])
     _need(0 <= rows[0].count <= MAX_TILE_ROWS and 0 <= rows[0].nbytes <= 8 * rows[0].count + 16, "a tile's rows")
     cells = rows[0].count * WIDTH

@@ -24,7 +24,7 @@ from rangewatch_server.store import run_metadata, tables
 from rangewatch_server.store.names import identity, open_partitions
 
 ROWS, BYTES = 200, 2 << 20  # in one job: some 20 ms
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 Row = dict[str, Any]
 _run = tables.runs.c
 
@@ -37,7 +37,7 @@ class Restored(msgspec.Struct):
 
 
 def restore(
-    jobs: Jobs, engine: Engine, file: BackupFile, replace: bool, reported: Told,
+    jobs: Jobs, engine: Engine, file: BackupFile, replace: bool, reported: OnProgress,
     changed: Callable[[int], None] = lambda _: None,
 ) -> Restored:  # fmt: skip
     """Add every whole run of the file. Raises `BadBackup`: runs before the bad one are there then, it is not.
@@ -71,7 +71,9 @@ class _Shown(msgspec.Struct, frozen=True):
 class _Run:
     """One run on its way. `streams` and `commands`: number in the file -> number here."""
 
-    def __init__(self, jobs: Jobs, file: BackupFile, row: Row, reported: Told, changed: Callable[[int], None]) -> None:
+    def __init__(
+        self, jobs: Jobs, file: BackupFile, row: Row, reported: OnProgress, changed: Callable[[int], None]
+    ) -> None:
         self.jobs, self.file, self.row, self.reported, self.changed = jobs, file, row, reported, changed
         self.checks = RunRows(row)
         self.old_id: int = row["id"]
@@ -119,9 +121,9 @@ class _Run:
         values = {"identity": f"{RESTORING}{now_ns}", "name": self.row["name"], "created_ns": self.row["created_ns"]}
         values |= run_metadata.columns_of(self.checks.about) | {"deleted_ns": now_ns}
         query = insert(tables.runs).values(values).returning(_run.id)
-        found = int(connection.execute(query).scalar_one())
-        open_partitions(connection, found)
-        return found
+        run_id = int(connection.execute(query).scalar_one())
+        open_partitions(connection, run_id)
+        return run_id
 
     def _numbered(self, table: Table, numbers: dict[int, int]) -> None:
         for rows in _parts(self.file.rows(table, "WHERE run_id = ?", (self.old_id,))):
@@ -129,13 +131,13 @@ class _Run:
 
     def _insert_numbered(self, connection: Connection, table: Table, rows: list[Row]) -> dict[int, int]:
         """One by one, in the order of their old numbers: a newer process has the higher one."""
-        found: dict[int, int] = {}
+        new_ids: dict[int, int] = {}
         for row in rows:
             self.checks.check(table.name, row)
             values = {name: value for name, value in self._moved(row).items() if name != "id"}
             statement = insert(table).values(values).returning(table.c.id)
-            found[row["id"]] = int(connection.execute(statement).scalar_one())
-        return found
+            new_ids[row["id"]] = int(connection.execute(statement).scalar_one())
+        return new_ids
 
     def _plain(self, table: Table, where: str) -> None:
         copied = 0

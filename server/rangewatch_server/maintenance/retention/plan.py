@@ -1,20 +1,131 @@
-"""What a plan needs to know of the database, read in short transactions: one for each run."""
+"""What a plan needs to know of the database, read in short transactions: one for each run.
+
+Level 0 tiles stay around what somebody will want to look at again: a NaN or Inf on any rank, a loss that is not finite,
+a skipped step, a failure, a trace, and where an incarnation began; the same steps on every rank. They are searched from
+the top of the pyramid down: it costs what is bad, not how long the run is.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, case, func, select, text
 
+from rangewatch_server.core import deadline
 from rangewatch_server.maintenance.retention.policy import TOP, UNIT, Action, Policy, RunDetails, Span, Stored, plan
-from rangewatch_server.maintenance.retention.protected import kept_tiles
 from rangewatch_server.maintenance.retention.runs_delete import DELETED
 from rangewatch_server.maintenance.retention.trimming import stored_samples
-from rangewatch_server.numerics.pyramid import FANOUT
-from rangewatch_server.store import tables
+from rangewatch_server.numerics.pyramid import FANOUT, SERIES_PART, SUMMARY
+from rangewatch_server.query import events
+from rangewatch_server.store import tables, tiles
+from rangewatch_server.store.names import load_series
+
+Array = NDArray[Any]
+IsBad = Callable[[Array, Mapping[str, Array]], Array]
+
+MOST_TILES = 2_000  # of one run, earliest first: a run that is NaN from some step on must not be kept in full
+NEIGHBOURS = 1  # tiles on each side
+KINDS = ("failed", "died")
+_tile, _stream, _rank = tables.tiles.c, tables.streams.c, tables.command_ranks.c
+
+
+def kept_tiles(connection: Connection, run_id: int) -> frozenset[int]:
+    """Numbers of the level 0 tiles of a run that stay."""
+    numbers: set[int] = set()
+    query = select(_stream.id, _stream.frontier, _stream.bad_step, _stream.first_step)
+    is_bad_loss = _loss_of(load_series(connection, run_id))
+    for row in connection.execute(query.where(_stream.run_id == run_id)).all():
+        numbers |= {step // tiles.WIDTH for step in (row.bad_step, row.first_step) if step is not None}
+        numbers |= _bad_tiles(connection, run_id, row, SUMMARY, ("nan_count", "inf_count"), _is_nonfinite)
+        numbers |= _bad_tiles(connection, run_id, row, SERIES_PART, ("nonfinite_count", "max"), is_bad_loss)
+    numbers |= {step // tiles.WIDTH for step in _event_steps(connection, run_id)}
+    return _with_neighbours(sorted(numbers)[:MOST_TILES])
+
+
+def _with_neighbours(numbers: Iterable[int]) -> frozenset[int]:
+    around = range(-NEIGHBOURS, NEIGHBOURS + 1)
+    return frozenset(tile + each for tile in numbers for each in around if tile + each >= 0)
+
+
+def _is_nonfinite(_: Array, columns: Mapping[str, Array]) -> Array:
+    bad: Array = (columns["nan_count"] > 0) | (columns["inf_count"] > 0)
+    return np.asarray(bad.any(axis=0))
+
+
+def _loss_of(series: Mapping[str, int]) -> IsBad:
+    loss, skipped = series.get("loss", -1), series.get("skipped_step", -1)
+
+    def is_bad(rows: Array, columns: Mapping[str, Array]) -> Array:
+        nonfinite = (columns["nonfinite_count"] > 0) & (rows == loss)[:, None]
+        bad: Array = nonfinite | ((columns["max"] > 0) & (rows == skipped)[:, None])
+        return np.asarray(bad.any(axis=0))
+
+    return is_bad
+
+
+def _bad_tiles(
+    connection: Connection, run_id: int, stream: Any, part: str, wanted: tuple[str, ...], is_bad: IsBad
+) -> set[int]:
+    """Level 0 tiles with a bad column, seen from the columns of level 1."""
+    level, below = _top(stream.frontier), set[int]()
+    while level > 0:
+        tail = stream.frontier // (tiles.WIDTH * FANOUT ** (level + 1)) * FANOUT  # not under a tile of the next level
+        numbers = sorted(below | set(range(tail, stream.frontier // (tiles.WIDTH * FANOUT**level))))[:MOST_TILES]
+        below, level = _bad_below(connection, (run_id, stream.id, part, level), numbers, wanted, is_bad), level - 1
+    return below
+
+
+def _top(frontier: int) -> int:
+    """The highest level that has a tile; 0 when only the lowest has."""
+    level = 0
+    while frontier >= tiles.WIDTH * FANOUT ** (level + 1):
+        level += 1
+    return level
+
+
+def _bad_below(
+    connection: Connection, place: tuple[int, int, str, int], numbers: list[int], wanted: tuple[str, ...], is_bad: IsBad
+) -> set[int]:
+    """Tiles of the level below that a bad column of these tiles lies in."""
+    run_id, stream_id, part, level = place
+    mine = (_tile.run_id == run_id) & (_tile.stream_id == stream_id) & (_tile.part == part) & (_tile.level == level)
+    bad_tiles: set[int] = set()
+    for low in range(0, len(numbers), 100):  # a hundred tiles of a summary are some 100 KiB
+        query = select(_tile.tile, _tile.payload).where(mine, _tile.tile.in_(numbers[low : low + 100]))
+        for tile, payload in connection.execute(query):
+            deadline.check()
+            bad_tiles |= _seen_bad(tile, payload, wanted, is_bad)
+    return bad_tiles
+
+
+def _seen_bad(tile: int, payload: bytes, wanted: tuple[str, ...], is_bad: IsBad) -> set[int]:
+    """Tiles of the level below. All of them when this one cannot be read: what nobody knows of is not removed."""
+    try:
+        rows, columns = tiles.decode(payload, wanted)
+    except tiles.TileError:
+        return set(range(tile * FANOUT, (tile + 1) * FANOUT))
+    bad = np.flatnonzero(is_bad(rows, columns)) if len(columns) == len(wanted) else np.zeros(0, np.int64)
+    return {(tile * tiles.WIDTH + int(column)) // FANOUT for column in bad}
+
+
+def _event_steps(connection: Connection, run_id: int) -> set[int]:
+    """Steps of failures, and every step that was traced."""
+    steps = events.steps(connection, run_id, KINDS)
+    traced = (
+        select(_rank.first_step, _rank.last_step)
+        .join(tables.commands, tables.commands.c.id == _rank.command_id)
+        .where(tables.commands.c.run_id == run_id, _rank.last_step.is_not(None))
+    )
+    for first, last in connection.execute(traced):
+        begin = last if first is None else max(first, last - 1_000)  # a trace has 1,000 steps at most
+        steps |= set(range(begin, last + 1, tiles.WIDTH)) | {last}
+    return {step for step in steps if step >= 0}
+
 
 ENDED_NS = 3_600 * 10**9  # an open stream that was silent for an hour has ended: a checkpoint may take minutes
 MERGED_NS = 86_400 * 10**9  # a run that ended longer ago is not merged any more
@@ -35,7 +146,7 @@ def planned(
     used_bytes = held_bytes(engine) - (_going_bytes(engine) if engine.dialect.name == "sqlite" else 0)
     if policy.keep_days is None and (policy.keep_bytes is None or used_bytes <= policy.keep_bytes):
         return []
-    runs = [found for each in run_ids(engine) if (found := run_facts(engine, each, now_ns, bound)) is not None]
+    runs = [details for each in run_ids(engine) if (details := run_details(engine, each, now_ns, bound)) is not None]
     if engine.dialect.name == "postgresql":  # dead rows are part of its files until it is vacuumed, and are reused
         used_bytes = sum(run.bytes for run in runs)
     return plan(runs, policy, now_ns, used_bytes)
@@ -81,7 +192,7 @@ def _sum(connection: Connection, column: Any, where: Any) -> int:
     return int(connection.execute(query).scalar_one())
 
 
-def run_facts(engine: Engine, run_id: int, now_ns: int, bound: Bound = lambda _: nullcontext()) -> RunDetails | None:
+def run_details(engine: Engine, run_id: int, now_ns: int, bound: Bound = lambda _: nullcontext()) -> RunDetails | None:
     """One run in one read transaction; None when there is no such run, or it has neither steps nor samples."""
     with engine.connect() as connection, bound(connection):
         run = connection.execute(select(_run.name, _run.created_ns).where(_run.id == run_id)).first()
@@ -121,7 +232,7 @@ def _other_bytes(connection: Connection, run_id: int) -> int:
 
 
 def _spans(ranks: Sequence[Any], created_ns: int) -> tuple[Span, ...]:
-    """`started_ns` is told by an agent's clock, which may say 1970; the run was made and last seen by ours."""
+    """`started_ns` is of an agent's clock, which may say 1970; the run was made and last seen by ours."""
     return tuple(
         Span(min(max(row.started_ns, created_ns), row.last_seen_ns), row.last_seen_ns, row.first_step, row.last_step)
         for row in ranks

@@ -182,12 +182,12 @@ def _young(run: RunDetails, since_ns: float) -> int:
 
     Within a process steps are taken to come evenly. Between two nothing is: a run may be resumed after a month.
     """
-    found = [run.last_step + 1]
+    steps = [run.last_step + 1]
     for span in run.spans:
         share = (since_ns - span.started_ns) / max(span.last_seen_ns - span.started_ns, 1)
         if share < 1:
-            found.append(span.first_step + int(max(share, 0.0) * (span.last_step + 1 - span.first_step)))
-    step = min(found)
+            steps.append(span.first_step + int(max(share, 0.0) * (span.last_step + 1 - span.first_step)))
+    step = min(steps)
     return step if step > min((span.first_step for span in run.spans), default=0) else 0
 
 

@@ -91,15 +91,15 @@ def _delete_some(
     deadline, chunks, freed = Deadline(), 0, 0
     while streams and not deadline.is_over:
         stream, sequence, number = streams.popleft()
-        found = connection.execute(_old_chunks(action, stream, (sequence, number))).all()
-        going = [row for row in found if not _touches(kept, *(_tile(step) for step in (row.first_step, row.last_step)))]
+        rows = connection.execute(_old_chunks(action, stream, (sequence, number))).all()
+        going = [row for row in rows if not _touches(kept, *(_tile(step) for step in (row.first_step, row.last_step)))]
         if going:
             places = [(row.sequence, row.number) for row in going]
             mine = (_row.run_id == action.run) & (_row.stream_id == stream)
             connection.execute(delete(tables.samples).where(mine, tuple_(_row.sequence, _row.number).in_(places)))
         chunks, freed = chunks + len(going), freed + sum(row.size for row in going)
-        if len(found) == SLICE:
-            streams.appendleft((stream, found[-1].sequence, found[-1].number))
+        if len(rows) == SLICE:
+            streams.appendleft((stream, rows[-1].sequence, rows[-1].number))
     return chunks, freed
 
 

@@ -23,6 +23,10 @@ STEADY = 4
 _ATTENTION = re.compile(r"att(n|ention)", re.IGNORECASE)
 _LOGITS = re.compile(r"(logits|scores|qk)$", re.IGNORECASE)
 _SOFTMAX = re.compile(r".*softmax.*", re.IGNORECASE)
+_PROJECTION = re.compile(
+    r"(^|[._])(w?(q|k|qk|qkv)|query|key|query_key_value|c_attn|in_proj|(q|k|qk|qkv)_(proj|lin)|to_(q|k|qk|qkv)|w_?(q|k|qkv))$",
+    re.IGNORECASE,
+)
 
 
 def is_attention(entry: TensorEntry) -> bool:
@@ -39,22 +43,34 @@ def are_logits(entry: TensorEntry) -> bool:
     return entry.kind == "output" and bool(_LOGITS.search(entry.fqn))
 
 
+def is_projection(entry: TensorEntry) -> bool:
+    """Whether queries or keys of an attention come out of it, of which logits are products."""
+    return is_attention(entry) and entry.kind == "output" and bool(_PROJECTION.search(entry.fqn))
+
+
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding: the largest."""
+    """At most one finding: the largest logits; where none are seen to grow, the largest queries or keys."""
     entries = evidence.tensors.entries
-    tensors = [at for at, entry in enumerate(entries) if are_logits(entry)]
+    logits = [at for at, entry in enumerate(entries) if are_logits(entry)]
+    grown = _grown(evidence, logits, limits)
+    if not grown:
+        grown = _grown(evidence, [at for at, entry in enumerate(entries) if is_projection(entry)], limits)
+    if grown:
+        yield _finding(evidence, grown, are_seen=grown[0][0] in logits)
+
+
+def _grown(evidence: Evidence, tensors: list[int], limits: Thresholds) -> list[tuple[int, Trend]]:
+    """Those that grow, the largest first."""
     if not tensors:
-        return
-    found = recent(evidence)
+        return []
+    points = recent(evidence)
     grown = []
     for tensor in tensors:
-        there = np.flatnonzero(np.isfinite(found.bits[tensor]))
-        trend = growth(found.steps[there], found.bits[tensor][there], limits)
+        there = np.flatnonzero(np.isfinite(points.bits[tensor]))
+        trend = growth(points.steps[there], points.bits[tensor][there], limits)
         if trend is not None:
             grown.append((tensor, trend))
-    if grown:
-        grown.sort(key=lambda each: (-each[1].level, each[0]))
-        yield _finding(evidence, grown)
+    return sorted(grown, key=lambda each: (-each[1].level, each[0]))
 
 
 def growth(steps: Array, bits: Array, limits: Thresholds) -> Trend | None:
@@ -71,24 +87,37 @@ def growth(steps: Array, bits: Array, limits: Thresholds) -> Trend | None:
     return trend if (np.diff(parts) > 0).all() else None
 
 
-def _finding(evidence: Evidence, grown: list[tuple[int, Trend]]) -> Finding:
+def _finding(evidence: Evidence, grown: list[tuple[int, Trend]], *, are_seen: bool) -> Finding:
     tensor, trend = grown[0]
     entry = evidence.tensors.entries[tensor]
     rank, others = odd_rank(evidence, tensor, trend.last)
     where = place(trend.last, rank)
     more = [evidence.tensors.entries[each] for each, _ in grown[1:]]
     because = "it rests on the growth of the logits; that training breaks on it is usual, not certain"
+    what = f"the attention logits ({the(entry)})" if are_seen else f"queries or keys of an attention ({the(entry)})"
+    unseen = (
+        "Logits are products of a query and a key: they are no module's output here, and were not recorded. If they "
+        "grow too, the softmax gives everything to one place; of a projection for all three, values may grow alone."
+    )
     return Finding(
+        severity="" if are_seen else "info",
         rank=rank, step=trend.last, tensor=entry.fqn, kind=entry.kind, subject="attention",
-        summary=f"{where}: the attention logits ({the(entry)}) grow and have reached {2.0**trend.level:.3g}.",
+        summary=f"{where}: {what} grow and have reached {2.0**trend.level:.3g}.",
         evidence=(
             f"They have grown {2.0**trend.growth:.3g} times as large since step {trend.first}, "
             f"{trend.slope:.2g} bits a step.",
-            "A softmax of logits this far apart gives everything to one place, and passes next to no gradient back.",
+            "A softmax of logits this far apart gives everything to one place, and passes next to no gradient back."
+            if are_seen
+            else unseen,
             *([others] if others else []),
             *([f"{len(more)} more grow: {listed(more)}."] if more else []),
         ),
         remedy=(
+            Remedy(
+                "Lower the learning rate, or give the query and key weights weight decay: they are what grows.",
+                "",
+                because,
+            ),
             Remedy(
                 "Normalise queries and keys before they are multiplied.",
                 "def attention_logits(q, k, scale=10.0):  # for its forward; scale: better a learned number\n"
@@ -96,9 +125,11 @@ def _finding(evidence: Evidence, grown: list[tuple[int, Trend]]) -> Finding:
                 "    return scale * q @ k.transpose(-2, -1)",
                 because,
             ),
-            Remedy("Lower the learning rate, or give the query and key weights weight decay.", "", because),
         ),
-        facts={"amax": float(2.0**trend.level), "bits_a_step": trend.slope, "tensors": len(grown)},
+        facts={
+            "amax": float(2.0**trend.level), "bits_a_step": trend.slope, "tensors": len(grown), "are_seen": are_seen,
+            "cause_class": "learning_rate",
+        },
     )  # fmt: skip
 
 
@@ -107,11 +138,12 @@ RULE = Rule(
     title="Attention logits grow",
     severity="warning",
     explanation="The logits of an attention are large and grow steadily. Trainings of transformers that break often do "
-    "so this way: the softmax becomes one-hot, gradients vanish there and explode elsewhere. Seen only where they go "
-    "through a module: the input of a Softmax module inside an attention (kind input), or a module named for them.",
+    "so this way: the softmax becomes one-hot, gradients vanish there and explode elsewhere. Seen where they go "
+    "through a module: the input of a Softmax module inside an attention (kind input), or a module named for them. "
+    "Elsewhere the projections that queries and keys come from are looked at, which is worth an info.",
     check=check,
     thresholds=(
-        Threshold("least", 64.0, "magnitude", "Logits below it are not told of."),
+        Threshold("least", 64.0, "magnitude", "Logits below it are not reported."),
         Threshold("factor", 4.0, "times", "By how much they must have grown in the window."),
     ),
     explains=("saturated_activation",),

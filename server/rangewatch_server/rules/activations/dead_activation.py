@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 
 from rangewatch.wire.records import TensorEntry
-from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.phrases import listed, place, the
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
+from rangewatch_server.rules.evidence import WINDOW, Evidence
+from rangewatch_server.rules.phrases import listed, module_path, place, the
 from rangewatch_server.rules.recent import Array, Recent, history, last_finite, only_rank, recent, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
@@ -28,12 +29,15 @@ LASTING = 32
 BEFORE = 32
 """Points at which a module that is not ReLU-like gave something else before."""
 
+COLUMNS = 512
+"""Of the steps before the last ones: of one tensor, to see since when it is dead."""
+
 MEASURED = 3
 """Measurements of the zeros, where some elements are left."""
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """`share` of the elements that are 0; `since`: the first step known of; `points` that were looked at."""
+    """`share` of the elements that are 0; `since`: the first step known of; `points` that were examined."""
 
     tensor: int
     share: float
@@ -47,27 +51,54 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     tensors = tensors_of(evidence, "output")
     if not len(tensors):
         return
-    entries, found = evidence.tensors.entries, recent(evidence)
+    entries, points = evidence.tensors.entries, recent(evidence)
     is_relu = np.array([bool(RELU_LIKE.fullmatch(entries[int(each)].module)) for each in tensors], bool)
     is_linear = np.array([bool(LINEAR.fullmatch(entries[int(each)].module)) for each in tensors], bool)
     dead = {each.tensor: each for each in _nearly(evidence, tensors[is_relu], limits["least_zeros"])}
-    dead |= {each.tensor: each for each in _all_zero(found, tensors[is_relu], 0)}
-    dead |= {each.tensor: each for each in _all_zero(found, tensors[is_linear], BEFORE)}
+    dead |= {each.tensor: each for each in _all_zero(evidence, points, tensors[is_relu], 0)}
+    dead |= {each.tensor: each for each in _all_zero(evidence, points, tensors[is_linear], BEFORE)}
     if dead:
         order = evidence.tensors.call_index
         yield _finding(evidence, sorted(dead.values(), key=lambda each: (int(order[each.tensor]), each.tensor)))
 
 
-def _all_zero(found: Recent, tensors: Array, before: int) -> Iterator[Dead]:
+def _all_zero(evidence: Evidence, points: Recent, tensors: Array, before: int) -> Iterator[Dead]:
     for tensor in tensors.tolist():
-        at = np.flatnonzero(found.observed[tensor])
-        zero = found.zero[tensor][at]
+        at = np.flatnonzero(points.observed[tensor])
+        zero = points.zero[tensor][at]
         if len(at) < LASTING or not zero[-LASTING:].all():
             continue
         alive = np.flatnonzero(~zero)
-        if len(alive) >= before:
-            since = at[alive[-1] + 1] if len(alive) else at[0]
-            yield Dead(tensor, 1.0, int(found.steps[since]), int(found.steps[at[-1]]), len(at))
+        count, last = len(alive), int(points.steps[at[alive[-1] + 1]]) if len(alive) else None
+        if last is None or count < before:
+            earlier, since = _before(evidence, tensor, int(points.steps[0]))
+            count, last = count + earlier, since if last is None else last
+        if count >= before:
+            since = int(points.steps[at[0]]) if last is None else last
+            yield Dead(tensor, 1.0, since, int(points.steps[at[-1]]), len(at))
+
+
+def _before(evidence: Evidence, tensor: int, stop: int) -> tuple[int, int | None]:
+    """In how many of as many steps as are examined, up to the last before `stop` in which it did, it gave something
+    else, and the step after that; None where in none."""
+    level, start = level_for(max(0, stop - evidence.start), COLUMNS), evidence.start
+    while level >= 0 and start < stop:
+        first, alive = _alive(evidence, tensor, level, start, stop)
+        if not alive.any():
+            return 0, None
+        size, column = FANOUT**level, first + int(np.flatnonzero(alive)[-1])
+        start, stop, level = max(start, column * size), min(stop, (column + 1) * size), level - 1
+    if start >= stop:
+        return 0, None
+    low = max(evidence.start, stop - WINDOW)
+    per = evidence.run.steps_a_row(list(evidence.ranks), low, stop)
+    return int(_alive(evidence, tensor, 0, low, stop)[1].sum()) * per, stop
+
+
+def _alive(evidence: Evidence, tensor: int, level: int, start: int, stop: int) -> tuple[int, Array]:
+    """The first column, and (n,) whether it gave anything but zeros in each."""
+    block = evidence.run.slice(RANGES, list(evidence.ranks), level, start, stop, ("amax",), np.array([tensor]))
+    return block.first, np.asarray(block.columns["amax"][0]) > 0
 
 
 def _nearly(evidence: Evidence, tensors: Array, least: float) -> Iterator[Dead]:
@@ -86,12 +117,12 @@ def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
     first = dead[0]
     entry = evidence.tensors.entries[first.tensor]
     rank = only_rank(evidence)
-    where = place(first.step, rank)
+    where = place(first.since, rank)
     what = "nothing but zeros" if first.share == 1.0 else f"{first.share:.4%} zeros"
     whose = "" if len(evidence.ranks) == 1 else " on all ranks"
     more = [evidence.tensors.entries[each.tensor] for each in dead[1:]]
     return Finding(
-        rank=rank, step=first.step, tensor=entry.fqn, kind=entry.kind, subject="dead",
+        rank=rank, step=first.since, tensor=entry.fqn, kind=entry.kind, subject="dead",
         summary=f"{where}: {the(entry)} ({entry.module}) is dead: it has {what}.",
         evidence=(
             f"It has been so since step {first.since} or before{whose}, in {first.points} measurements.",
@@ -99,15 +130,16 @@ def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
             if RELU_LIKE.fullmatch(entry.module) else "Before, it gave other values.",
             *([f"{len(more)} more are dead: {listed(more)}."] if more else []),
         ),
-        remedy=tuple(_remedies(entry)),
+        remedy=tuple(_remedies(evidence, entry)),
         facts={"zero_share": first.share, "since_step": first.since, "tensors": len(dead)},
     )  # fmt: skip
 
 
-def _remedies(entry: TensorEntry) -> Iterator[Remedy]:
+def _remedies(evidence: Evidence, entry: TensorEntry) -> Iterator[Remedy]:
     because = "it rests on the share of zeros; a large negative bias or a step that was too large is the usual cause"
     yield Remedy("Lower the learning rate, and look at the bias of the layer before it.", "", because)
-    if RELU_LIKE.fullmatch(entry.module) and entry.fqn:
+    is_module = module_path(evidence.tensors.entries, entry.fqn) == entry.fqn
+    if RELU_LIKE.fullmatch(entry.module) and entry.fqn and is_module:
         yield Remedy(
             "Use an activation that passes gradients for negative values.",
             f"model.set_submodule({entry.fqn!r}, torch.nn.LeakyReLU(0.01))", because,
@@ -123,7 +155,10 @@ RULE = Rule(
     "not seen.",
     check=check,
     thresholds=(
-        Threshold("least_zeros", 0.999, "fraction", "Share of zeros from which a ReLU is dead. Half of them is usual."),
+        Threshold(
+            "least_zeros", 0.999, "fraction", "Share of zeros from which a ReLU is dead. Half of them is usual.",
+            (("sagemaker", 1.0),),
+        ),
     ),
     explains=("vanishing_gradient",),
 )  # fmt: skip

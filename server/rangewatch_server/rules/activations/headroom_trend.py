@@ -14,13 +14,13 @@ from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.evidence import BACKWARD, Evidence
 from rangewatch_server.rules.loss_scale.causes import device_of
-from rangewatch_server.rules.phrases import in_bfloat16, in_float32, place, the
+from rangewatch_server.rules.phrases import in_bfloat16, in_float32, module_path, place, the
 from rangewatch_server.rules.recent import Array, Recent, odd_rank, recent, rows_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 from rangewatch_server.rules.trend import MAD, Crossing, Trend, crossing, fit
 
 SCALES = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Points that are looked at, the last ones: growth may be quick or slow."""
+"""Points that are examined, the last ones: growth may be quick or slow."""
 
 HISTORY = 8
 """Points before them from which they must stand out; with fewer the run has only begun."""
@@ -35,10 +35,10 @@ NARROW_BITS = 64
 """Dtypes that hold less than 2^64 are near their limit in healthy training, too; in others growth is an explosion."""
 
 WANDERS = 96
-"""Points of the history that tell by how much the tensor goes up and down anyhow."""
+"""Points of the history that show by how much the tensor goes up and down anyhow."""
 
 MOST = 64
-"""Tensors that are looked at closely, those with the least headroom; and points that a line is put through."""
+"""Tensors that are examined closely, those with the least headroom; and points that a line is put through."""
 
 LATELY = 8
 """Points within which a tensor must have been observed, and been finite."""
@@ -48,6 +48,9 @@ BEGINNING = 32
 
 LEAPS, LEAST_LEAP = 3, 0.2
 """Steps up in a row that are quick growth, and the bits of each."""
+
+JUMP = 0.5
+"""What the other points rise by, as a share of the greatest rise between two, where that is no jump."""
 
 HIGH = 0.98
 """Quantile of the history that counts as its height: a spike in 50 steps does not."""
@@ -63,16 +66,16 @@ class Growth(msgspec.Struct, frozen=True):
     when: Crossing
 
 
-def near(evidence: Evidence, found: Recent, limits: Thresholds) -> list[int]:
+def near(evidence: Evidence, points: Recent, limits: Thresholds) -> list[int]:
     """Tensors that may be on their way: high enough, higher than before, and finite to the last."""
-    if not found.bits.size:
+    if not points.bits.size:
         return []
-    filled = np.where(np.isfinite(found.bits), found.bits, -np.inf)
-    now, least = filled[:, -LATELY:].max(axis=1), np.where(np.isfinite(found.bits), found.bits, np.inf).min(axis=1)
+    filled = np.where(np.isfinite(points.bits), points.bits, -np.inf)
+    now, least = filled[:, -LATELY:].max(axis=1), np.where(np.isfinite(points.bits), points.bits, np.inf).min(axis=1)
     log2_max = evidence.tensors.log2_max
     high = np.where(log2_max < NARROW_BITS, log2_max - now <= limits["most_left"], now >= limits["least_exploded"])
     rise = np.where(log2_max < NARROW_BITS, limits["least_growth"], limits["least_explosion"])
-    could = high & (now - least >= rise) & ~found.bad[:, -LATELY:].any(axis=1) & _is_watched(evidence)
+    could = high & (now - least >= rise) & ~points.bad[:, -LATELY:].any(axis=1) & _is_watched(evidence)
     order = np.argsort(np.where(could, log2_max - now, np.inf), kind="stable")
     return order[: min(MOST, int(could.sum()))].tolist()
 
@@ -84,18 +87,21 @@ def _is_watched(evidence: Evidence) -> Array:
     return ~np.isin(evidence.tensors.kind_rows, scaled) & ~is_float8 & np.isfinite(evidence.tensors.log2_max)
 
 
-def growth(evidence: Evidence, found: Recent, tensor: int, limits: Thresholds) -> Growth | None:
+def growth(evidence: Evidence, points: Recent, tensor: int, limits: Thresholds) -> Growth | None:
     """The tensor's lasting growth to the limit as of its last point, or one of the few before it; None: there is none.
 
-    Growth that has only begun is not clear at every point: it is told on for a few, as long as it goes on.
+    Growth that has only begun is not clear at every point: it is reported on for a few, as long as it goes on.
     """
-    there = np.flatnonzero(np.isfinite(found.bits[tensor]))
-    steps, bits = found.steps[there], found.bits[tensor][there]
+    there = np.flatnonzero(np.isfinite(points.bits[tensor]))
+    steps, bits = points.steps[there], points.bits[tensor][there]
     limit = float(evidence.tensors.log2_max[tensor])
     for end in [len(bits), *range(len(bits) - 1, max(BEGINNING, len(bits) - LATELY), -1)]:
         grown = _growth(tensor, steps[:end], bits[:end], limit, limits)
+        if grown is not None and end == len(bits):
+            return grown
         if grown is not None:
-            return grown if end == len(bits) else _later(grown, steps, bits, limit)
+            has_jumped = np.diff(bits[end - 1 :]).max() >= limits["least_explosion"]
+            return None if has_jumped else _later(grown, steps, bits, limit)
     return None
 
 
@@ -118,7 +124,7 @@ def _growth(tensor: int, steps: Array, bits: Array, limit: float, limits: Thresh
         if count > len(bits):
             break
         trend = _line(steps[-count:], bits[-count:], limits["least_growth"])
-        if trend is None or not _is_growth(trend, bits, count, limits):
+        if trend is None or _is_jump(bits[-count:], limits) or not _is_growth(trend, bits, count, limits):
             continue
         slower = _slower(trend, steps, bits, count)
         margin = max(0.0, float(np.max(bits[-count:] - (trend.level + trend.slope * (steps[-count:] - trend.last)))))
@@ -162,6 +168,13 @@ def _line(steps: Array, bits: Array, least: float) -> Trend | None:
     last = int(steps[-1])
     level = trend.level + trend.slope * (last - trend.last)
     return msgspec.structs.replace(trend, level=level, first=int(steps[0]), last=last, count=len(steps))
+
+
+def _is_jump(bits: Array, limits: Thresholds) -> bool:
+    """Whether nearly all of the rise was between two points next to each other: it says nothing of the next step."""
+    highest = float(np.diff(bits).max())
+    rest = float(np.median(bits[-2:]) - np.median(bits[:2])) - highest
+    return highest >= limits["least_growth"] and rest < JUMP * highest
 
 
 def _is_growth(trend: Trend, bits: Array, count: int, limits: Thresholds) -> bool:
@@ -215,8 +228,8 @@ many more, and has no more headroom than by so many bits."""
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding: the tensor that gets there first, and which others grow with it."""
-    found = recent(evidence)
-    grown = [each for tensor in near(evidence, found, limits) if (each := growth(evidence, found, tensor, limits))]
+    points = recent(evidence)
+    grown = [each for tensor in near(evidence, points, limits) if (each := growth(evidence, points, tensor, limits))]
     if grown:
         yield _finding(evidence, _in_order(evidence, grown))
 
@@ -288,9 +301,10 @@ def _evidence(evidence: Evidence, grown: list[Growth], others: str) -> Iterator[
 def _remedies(evidence: Evidence, entry: TensorEntry, trend: Trend) -> Iterator[Remedy]:
     because = f"it rests on the growth since step {trend.first}, not on its cause"
     if entry.kind in ("output", "input") and entry.dtype == "float16":
+        module = module_path(evidence.tensors.entries, entry.fqn)
         yield Remedy(
-            f"Compute {entry.fqn or 'the model'} in float32, which holds 2^112 times as much.",
-            in_float32(entry.fqn),
+            f"Compute {module or 'the model'} in float32, which holds 2^112 times as much.",
+            in_float32(module),
             because,
         )
         yield Remedy(
@@ -311,11 +325,11 @@ RULE = Rule(
     "what its dtype holds, and then Inf, and NaN soon after. Gradients that a loss scaler may skip are not judged.",
     check=check,
     thresholds=(
-        Threshold("horizon", 40.0, "steps", "Overflow that is expected later is not told (float16)."),
-        Threshold("most_left", 6.0, "bits", "With more headroom than that nothing is told (float16)."),
-        Threshold("least_growth", 1.0, "bits", "Growth of less is not told."),
+        Threshold("horizon", 40.0, "steps", "Overflow that is expected later is not reported (float16)."),
+        Threshold("most_left", 6.0, "bits", "With more headroom than that nothing is reported (float16)."),
+        Threshold("least_growth", 1.0, "bits", "Growth of less is not reported."),
         Threshold("far_horizon", 500.0, "steps", "The same as horizon for bfloat16, float32 and float64."),
-        Threshold("least_explosion", 10.0, "bits", "Growth beyond its own history that is told of these wide dtypes."),
-        Threshold("least_exploded", 10.0, "log2 of the magnitude", "Below that nothing is told of wide dtypes."),
+        Threshold("least_explosion", 10.0, "bits", "Growth beyond its own history, reported of these wide dtypes."),
+        Threshold("least_exploded", 10.0, "log2 of the magnitude", "Below that nothing is reported of wide dtypes."),
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from rangewatch_server.rules.activations.attention_logits import is_attention
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.phrases import listed, module_code, place, the
+from rangewatch_server.rules.phrases import listed, module_code, module_path, place, the
 from rangewatch_server.rules.recent import SQUARES, Array, history, last_finite, only_rank, recent, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
@@ -40,14 +40,14 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         for name in ("Tanh", "Sigmoid", "Softmax")
     }
     attention = np.array([each for each in of_class["Softmax"] if is_attention(entries[int(each)])], np.int64)
-    found = [
+    saturated = [
         *_flat(evidence, np.sort(np.concatenate([of_class["Tanh"], of_class["Sigmoid"]])), limits["least_slope"]),
         *_closed(evidence, of_class["Sigmoid"]),
         *_one_hot(evidence, attention, limits["most_one_hot"]),
     ]
-    if found:
+    if saturated:
         order = evidence.tensors.call_index
-        yield _finding(evidence, sorted(found, key=lambda each: (int(order[each.tensor]), each.tensor)))
+        yield _finding(evidence, sorted(saturated, key=lambda each: (int(order[each.tensor]), each.tensor)))
 
 
 def _flat(evidence: Evidence, tensors: Array, least: float) -> Iterator[Saturated]:
@@ -65,12 +65,12 @@ def _flat(evidence: Evidence, tensors: Array, least: float) -> Iterator[Saturate
 
 
 def _closed(evidence: Evidence, tensors: Array) -> Iterator[Saturated]:
-    found = recent(evidence)
+    points = recent(evidence)
     for tensor in tensors.tolist():
-        bits = found.bits[tensor]
+        bits = points.bits[tensor]
         last = last_finite(bits, LASTING)
         if len(last) == LASTING and last.max() < CLOSED_BITS:
-            at = int(found.steps[np.flatnonzero(np.isfinite(bits))[-1]])
+            at = int(points.steps[np.flatnonzero(np.isfinite(bits))[-1]])
             text = f"The largest of all its values in {LASTING} steps is {2.0 ** last.max():.2g}: nothing passes."
             yield Saturated(tensor, float(2.0 ** last.max()), at, text)
 
@@ -89,13 +89,14 @@ def _one_hot(evidence: Evidence, tensors: Array, most: float) -> Iterator[Satura
             yield Saturated(tensor, max(0.0, float(1 - last[-1])), at, text)
 
 
-def _finding(evidence: Evidence, found: list[Saturated]) -> Finding:
-    first = found[0]
+def _finding(evidence: Evidence, saturated: list[Saturated]) -> Finding:
+    first = saturated[0]
     entry = evidence.tensors.entries[first.tensor]
     rank = only_rank(evidence)
     where = place(first.step, rank)
-    more = [evidence.tensors.entries[each.tensor] for each in found[1:]]
+    more = [evidence.tensors.entries[each.tensor] for each in saturated[1:]]
     because = "it rests on the mean square of its output"
+    module = module_path(evidence.tensors.entries, entry.fqn)
     return Finding(
         rank=rank, step=first.step, tensor=entry.fqn, kind=entry.kind, subject="saturated",
         summary=f"{where}: {the(entry)} ({entry.module}) is saturated and passes next to no gradient back.",
@@ -105,11 +106,11 @@ def _finding(evidence: Evidence, found: list[Saturated]) -> Finding:
                 "Look at the inputs of this module: normalise them, or lower the learning rate and first weights.",
                 "def normalised(module, args):\n"
                 "    return tuple(torch.nn.functional.layer_norm(each, each.shape[-1:]) for each in args)\n"
-                f"{module_code(entry.fqn)}.register_forward_pre_hook(normalised)",
+                f"{module_code(module)}.register_forward_pre_hook(normalised)",
                 because,
             ),
         ),
-        facts={"mean_slope": first.slope, "tensors": len(found)},
+        facts={"mean_slope": first.slope, "tensors": len(saturated)},
     )  # fmt: skip
 
 

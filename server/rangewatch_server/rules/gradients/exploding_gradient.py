@@ -1,4 +1,4 @@
-"""Early warning: gradients far above their own history, and they stay there."""
+"""Early warning: gradients far above their own history for several steps. The first such rise of a run stays open."""
 
 from __future__ import annotations
 
@@ -7,93 +7,68 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.gradients.rise_search import LASTING, Rise, first_rise
+from rangewatch_server.rules.loss.spike_cause import explained
+from rangewatch_server.rules.nonfinite.causes import LIKELY
 from rangewatch_server.rules.phrases import listed, place, the
 from rangewatch_server.rules.recent import Array, odd_rank, recent, tensors_of, unscaled
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
-
-LASTING = 5
-"""Last points that must all be high."""
-
-HISTORY = 32
-"""Points before them that tell what is usual."""
-
-EARLY = 0.75
-"""Part of the points, the first ones, that is history: what has risen stays told of for a while."""
-
-USUAL = 0.95
-"""Quantile of the history that they are compared with: spikes of one step in 20 are usual."""
 
 KINDS = ("grad", "reduced_grad", "grad_output")
 """The first of these kinds that the run has is judged."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding: the gradient that rose the most."""
+    """At most one finding: the gradient that rose first, of several at once the most."""
     tensors = next((each for kind in KINDS if len(each := tensors_of(evidence, kind))), None)
     if tensors is None:
         return
-    found = recent(evidence)
-    bits = unscaled(evidence, found)[tensors]
-    rise = rises(np.where(found.observed[tensors], bits, np.nan))
-    high = np.flatnonzero(rise >= np.log2(limits["factor"]))
-    if len(high):
-        order = sorted(high.tolist(), key=lambda at: (-round(float(rise[at]), 3), int(tensors[at])))
-        yield _finding(evidence, tensors[order], rise[order], bits[order[0]], found.steps)
+    rises = first_rise(evidence, tensors, float(np.log2(limits["factor"])))
+    if rises:
+        yield _finding(evidence, rises, float(np.log2(limits["factor"])))
 
 
-def rises(bits: Array) -> Array:
-    """(t,) bits by which the least of the last `LASTING` points is above the usual height before; NaN: not known.
-
-    `bits`: (t, n), NaN where there is none.
-    """
-    found = np.full(len(bits), np.nan)
-    for at, row in enumerate(bits):
-        there = row[np.isfinite(row)]
-        if len(there) >= HISTORY + LASTING:
-            found[at] = there[-LASTING:].min() - _usual(there)
-    return found
-
-
-def _usual(there: Array) -> float:
-    """Usual height of (n,) bits, of their history."""
-    early = np.sort(there[: max(HISTORY, int(EARLY * len(there)))])
-    return float(early[int(USUAL * len(early))])
-
-
-def _began(steps: Array, bits: Array) -> int:
-    """The step since which all are above the usual height."""
-    known = np.flatnonzero(np.isfinite(bits))
-    usual = np.flatnonzero(bits[known] <= _usual(bits[known]))  # most of the history is
-    return int(steps[known[usual[-1] + 1]])
-
-
-def _finding(evidence: Evidence, tensors: Array, rise: Array, bits: Array, steps: Array) -> Finding:
-    entry = evidence.tensors.entries[int(tensors[0])]
-    last, began = int(steps[np.isfinite(bits)][-1]), _began(steps, bits)
-    rank, others = odd_rank(evidence, int(tensors[0]), last)
-    text = (
-        f"{place(began, rank)}: {the(entry)} rose, and is {2.0 ** rise[0]:.3g} times as large as it has usually been."
-    )
+def _finding(evidence: Evidence, rises: list[Rise], bits: float) -> Finding:
+    first = rises[0]
+    entry = evidence.tensors.entries[first.tensor]
+    rank, others = odd_rank(evidence, first.tensor, first.seen)
+    points = recent(evidence)
+    now = unscaled(evidence, points)[first.tensor]
+    steps, now = points.steps[np.isfinite(now)], now[np.isfinite(now)]
+    is_over = len(now) >= LASTING and bool(np.median(now[-LASTING:]) < first.usual + bits / 2)
+    cause = explained(evidence, None, first.step)
+    is_known = cause.weights.get(cause.cause, 0.0) >= LIKELY
     return Finding(
-        rank=rank, step=began, tensor=entry.fqn, kind=entry.kind, subject="exploding", summary=text,
-        evidence=tuple(_evidence(evidence, tensors, bits, last, others)),
-        remedy=(_remedy(),),
-        facts={"factor": float(2.0 ** rise[0]), "since_step": began, "tensors": len(tensors)},
+        rank=rank, step=first.step, tensor=entry.fqn, kind=entry.kind, subject="exploding",
+        summary=f"{place(first.step, rank)}: {the(entry)} rose, to {2.0**first.bits:.3g} times what had been usual "
+        f"within {LASTING} steps{', and fell again' if is_over else ''}.",
+        evidence=(*_evidence(evidence, rises, steps, now, others, is_over=is_over), *cause.sentences),
+        remedy=cause.remedies if is_known else (_remedy(),),
+        facts={
+            "factor": float(2.0**first.bits), "since_step": first.step, "seen_step": first.seen, "tensors": len(rises),
+            "is_over": is_over, **(cause.facts() if is_known else {}),
+        },
     )  # fmt: skip
 
 
-def _evidence(evidence: Evidence, tensors: Array, bits: Array, last: int, others: str) -> Iterator[str]:
-    there = bits[np.isfinite(bits)]
+def _evidence(
+    evidence: Evidence, rises: list[Rise], steps: Array, now: Array, others: str, *, is_over: bool
+) -> Iterator[str]:
+    first = rises[0]
     scale = ", the loss scale taken out" if evidence.is_loss_scaled else ""
+    least = 2.0 ** (first.usual + first.bits)
     yield (
-        f"Its largest magnitude is {2.0 ** np.median(there[-LASTING:]):.3g} (median of {LASTING} steps up to step "
-        f"{last}{scale}); "
-        f"before, the median of {len(there) - LASTING} steps was {2.0 ** np.median(there[:-LASTING]):.3g}."
+        f"In the {LASTING} steps up to step {first.seen} its largest magnitude was {least:.3g} or more{scale}; "
+        f"in 95 % of the steps before it was {2.0**first.usual:.3g} or less."
     )
+    if len(now) >= LASTING and steps[-1] > first.seen:
+        median = float(2.0 ** np.median(now[-LASTING:]))
+        still = "is no longer so large" if is_over else "is still so large"
+        yield f"It {still}: {median:.3g} (median of {LASTING} steps up to step {int(steps[-1])})."
     if others:
         yield others
-    if len(tensors) > 1:
-        entries = [evidence.tensors.entries[int(each)] for each in tensors[1:]]
+    if len(rises) > 1:
+        entries = [evidence.tensors.entries[each.tensor] for each in rises[1:]]
         yield f"{len(entries)} more gradients rose so: {listed(entries)}."
 
 
@@ -110,10 +85,17 @@ RULE = Rule(
     title="Gradients explode",
     severity="warning",
     explanation="For several steps in a row the gradients of a parameter have been far larger than they usually were: "
-    "the updates are, too, and the loss often follows.",
+    "the updates are, too, and the loss often follows. The first such rise of a run stays open, with what it led to.",
     check=check,
     thresholds=(
-        Threshold("factor", 32.0, "times its usual height", "How much larger the last steps must be."),
+        Threshold(
+            "factor", 32.0, "times its usual height", "How much larger the last steps must be.",
+            (("msprobe", 1.5), ("megatron", 10.0)),
+        ),
     ),
-    explains=("loss_spike",),
+    explains=(
+        "loss_spike", "vanishing_gradient", "update_ratio", "dead_activation", "saturated_activation",
+        "attention_logits", "headroom_trend", "unchanged_weights",
+    ),
+    leads_to=("first_nonfinite", "loss_nonfinite"),
 )  # fmt: skip

@@ -17,16 +17,17 @@ from rangewatch.wire.records import KINDS
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES
 from rangewatch_server.rules.evidence import BACKWARD, Evidence
-from rangewatch_server.rules.loss_scale import settings as remedies
+from rangewatch_server.rules.loss_scale import remedies
 from rangewatch_server.rules.loss_scale.causes import device_of, scale
 from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.recent import FEW_RANKS
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
 LEVEL = 1
 """Columns of 8 steps: a full set lies in one of them, whatever its step."""
 
 STEPS = 1_024
-"""Steps before the last in which full sets are looked for: ten of them where they are 100 steps apart."""
+"""Steps before the last in which full sets are searched for: ten of them where they are 100 steps apart."""
 
 NEWEST = 3
 """Columns with a full set that are judged together: one batch says little."""
@@ -34,7 +35,9 @@ NEWEST = 3
 NARROW = 1e-30
 """A dtype whose smallest normal number is less has the range of float32: nothing underflows that matters."""
 
-FULL_SET = ("full_numel", "zero_count", "subnormal_count", "sum_sq", "nan_count", "inf_count")
+COUNTS = ("full_numel", "zero_count", "subnormal_count", "nan_count", "inf_count")
+SQUARES = ("full_numel", "nan_count", "inf_count", "sum_sq")
+"""Ranks are kept merged of the counts and not of the squares, which are read from a few, of what may underflow."""
 
 
 class Underflow(msgspec.Struct, frozen=True):
@@ -64,66 +67,84 @@ def measure(evidence: Evidence, share: float) -> Underflow | None:
     rows = np.flatnonzero(np.isin(evidence.tensors.kind_rows, kinds) & (normal > NARROW))
     names = evidence.run.names().fill[RANGES]
     start = max(evidence.start, evidence.whole_stop - STEPS)
-    if not len(rows) or start >= evidence.whole_stop or any(name not in names for name in FULL_SET):
+    if not len(rows) or start >= evidence.whole_stop or any(name not in names for name in (*COUNTS, *SQUARES)):
         return None
-    block = evidence.run.slice(RANGES, evidence.ranks, LEVEL, start, evidence.whole_stop, FULL_SET, rows)
-    columns = {name: np.asarray(block.columns[name], np.float64) for name in FULL_SET}
+    block = evidence.run.slice(RANGES, evidence.ranks, LEVEL, start, evidence.whole_stop, COUNTS, rows)
+    columns = {name: np.asarray(block.columns[name], np.float64) for name in COUNTS}
     full = np.flatnonzero((columns["full_numel"] > 0).any(axis=0))
     if not len(full):
         return None
-    newest = _shares(columns, full[-NEWEST:])
-    oldest = _shares(columns, full[:1])
-    subnormal, zero, rms = newest
+    subnormal, zero = _shares(columns, full[-NEWEST:])
+    oldest, _ = _shares(columns, full[:1])
+    rms = np.full(len(rows), np.inf)
+    many = np.flatnonzero(subnormal >= share)
+    if len(many):
+        rms[many] = _rms(evidence, rows[many], block.first + full[-NEWEST:])
     lost = np.flatnonzero((subnormal >= share) & (rms < normal[rows]))
     lost = lost[np.argsort(-subnormal[lost], kind="stable")]
     first, last, start = (int((block.first + at) * FANOUT**LEVEL) for at in (full[-NEWEST:][0], full[-1], full[0]))
-    before = float(oldest[0][lost].max(initial=0.0))
+    before = float(oldest[lost].max(initial=0.0))
     return Underflow(rows, rows[lost], subnormal[lost], zero[lost], rms[lost], first, last, before, start)
 
 
 def _shares(
     columns: dict[str, NDArray[np.float64]], at: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    numel, zeros, subnormal, sum_sq, *bad = (columns[name][:, at].sum(axis=1) for name in FULL_SET)
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    numel, zeros, subnormal, *bad = (columns[name][:, at].sum(axis=1) for name in COUNTS)
     finite = np.maximum(numel - sum(bad), 1.0)
+    return subnormal / np.maximum(finite - zeros, 1.0), zeros / np.maximum(numel, 1.0)
+
+
+def _rms(evidence: Evidence, rows: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(len(rows),) of the finite elements in the columns `at`, of the `FEW_RANKS` lowest ranks."""
+    totals = {name: np.zeros(len(rows)) for name in SQUARES}
+    for column in at.tolist():
+        start, stop = max(evidence.start, column * FANOUT**LEVEL), (column + 1) * FANOUT**LEVEL
+        few = evidence.ranks[:FEW_RANKS]
+        block = evidence.run.slice(RANGES, few, LEVEL, start, min(stop, evidence.whole_stop), SQUARES, rows)
+        for name in SQUARES:
+            totals[name] += block.columns[name].sum(axis=1)
+    finite = np.maximum(totals["full_numel"] - totals["nan_count"] - totals["inf_count"], 1.0)
     with np.errstate(invalid="ignore"):
-        rms = np.sqrt(sum_sq / finite)
-    return subnormal / np.maximum(finite - zeros, 1.0), zeros / np.maximum(numel, 1.0), rms
+        return np.asarray(np.sqrt(totals["sum_sq"] / finite))
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding, of the run's gradients together."""
-    found = measure(evidence, limits["subnormal_share"])
-    if found is None or len(found.lost) < max(1.0, limits["tensor_share"] * len(found.tensors)):
+    underflow = measure(evidence, limits["subnormal_share"])
+    if underflow is None or len(underflow.lost) < max(1.0, limits["tensor_share"] * len(underflow.tensors)):
         return
-    worst = evidence.tensors.entries[int(found.lost[0])]
+    worst = evidence.tensors.entries[int(underflow.lost[0])]
     missing = "" if evidence.is_loss_scaled else ", and the loss is not scaled"
     yield Finding(
-        step=found.step, tensor=worst.fqn, kind=worst.kind, subject="run",
-        summary=f"Step {found.step}: {len(found.lost)} of {len(found.tensors)} gradients in {worst.dtype} underflow, "
-        f"{the(worst)} most: {found.subnormal[0]:.0%} of its non-zero elements are subnormal{missing}.",
-        evidence=tuple(_evidence(evidence, found)),
-        remedy=tuple(_remedies(evidence, found)),
+        step=underflow.step, tensor=worst.fqn, kind=worst.kind, subject="run",
+        summary=f"Step {underflow.step}: {len(underflow.lost)} of {len(underflow.tensors)} gradients in {worst.dtype} "
+        f"underflow, {the(worst)} most: {underflow.subnormal[0]:.0%} of its non-zero elements are subnormal{missing}.",
+        evidence=tuple(_evidence(evidence, underflow)),
+        remedy=tuple(_remedies(evidence, underflow)),
         facts={
-            "tensors": len(found.tensors), "underflowing": len(found.lost),
-            "subnormal_fraction": float(found.subnormal[0]), "zero_fraction": float(found.zero[0]),
-            "rms": float(found.rms[0]),
+            "tensors": len(underflow.tensors), "underflowing": len(underflow.lost),
+            "subnormal_fraction": float(underflow.subnormal[0]), "zero_fraction": float(underflow.zero[0]),
+            "rms": float(underflow.rms[0]),
         },
     )  # fmt: skip
 
 
-def _evidence(evidence: Evidence, found: Underflow) -> Iterator[str]:
+def _evidence(evidence: Evidence, underflow: Underflow) -> Iterator[str]:
     entries = evidence.tensors.entries
-    normal = limits_of(entries[int(found.lost[0])].dtype).smallest_normal
-    yield f"Measured at steps {found.since} to {found.step}; a subnormal number has lost bits, below {normal:.2g}."
-    for row, subnormal, zero, rms in zip(found.lost[:4], found.subnormal, found.zero, found.rms, strict=False):
+    normal = limits_of(entries[int(underflow.lost[0])].dtype).smallest_normal
+    steps = f"{underflow.since} to {underflow.step}"
+    yield f"Measured at steps {steps}; a subnormal number has lost bits, below {normal:.2g}."
+    for row, subnormal, zero, rms in zip(
+        underflow.lost[:4], underflow.subnormal, underflow.zero, underflow.rms, strict=False
+    ):
         name = the(entries[int(row)])
         yield (
             f"{name[:1].upper()}{name[1:]}: {subnormal:.0%} of the non-zero elements subnormal, {zero:.0%} zero, "
             f"root mean square {rms:.2g}."
         )
-    if found.before < found.subnormal[0] / 2 and found.before_step < found.since:
-        yield f"It rises: at step {found.before_step} at most {found.before:.0%} of them were subnormal."
+    if underflow.before < underflow.subnormal[0] / 2 and underflow.before_step < underflow.since:
+        yield f"It rises: at step {underflow.before_step} at most {underflow.before:.0%} of them were subnormal."
     yield _scale(evidence)
 
 
@@ -135,10 +156,10 @@ def _scale(evidence: Evidence) -> str:
     return "A loss scaler is in use." if evidence.is_loss_scaled else "No loss scaler is known to Rangewatch."
 
 
-def _remedies(evidence: Evidence, found: Underflow) -> Iterator[Remedy]:
+def _remedies(evidence: Evidence, underflow: Underflow) -> Iterator[Remedy]:
     device = device_of(evidence)
-    normal = limits_of(evidence.tensors.entries[int(found.lost[0])].dtype).smallest_normal
-    because = f"root mean square {found.rms[0]:.2g}, smallest normal number {normal:.2g}"
+    normal = limits_of(evidence.tensors.entries[int(underflow.lost[0])].dtype).smallest_normal
+    because = f"root mean square {underflow.rms[0]:.2g}, smallest normal number {normal:.2g}"
     if not evidence.is_loss_scaled:
         text = "Scale the loss, and give Rangewatch the scaler: attach(model, optimizer, scaler=scaler)."
         yield remedies.scaler(text, device, 2**16, 2_000, because)

@@ -1,12 +1,14 @@
-"""Early warning: a weight that does not change though it gets gradients."""
+"""Early warning: a weight that does not change though it should: no optimizer has it, or no gradient reaches it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import Optimizers
+from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
@@ -33,23 +35,81 @@ class Unchanged(msgspec.Struct, frozen=True):
     amax: float
 
 
+SETTLED = 64
+"""Steps that a parameter must have been without an optimizer, or without a gradient: layers are unfrozen in stages."""
+
+
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding: the first of them, and how many more there are."""
+    """At most one finding of each of three: values that stay, or learning rates of 0 that leave all as they are;
+    parameters of no optimizer; and those that no backward reaches.
+    """
+    newest = {event.rank: (event, optimizers) for event, optimizers in evidence.details(Optimizers)}
+    zero_rate = next((newest[rank] for rank in sorted(newest) if newest[rank][1].zero_rate_steps), None)
+    settled = [newest[rank] for rank in sorted(newest) if newest[rank][0].step + SETTLED <= evidence.stop]
+    left_out = next(((event, each) for event, each in settled if each.left_out), None)
+    unreached = next(((event, each) for event, each in settled if each.unreached), None)
+    if zero_rate is not None and (found := _zero_rate(evidence, *zero_rate)) is not None:
+        yield found
+    else:
+        yield from _still(evidence, frozenset() if left_out is None else frozenset(left_out[1].left_out))
+    if left_out is not None:
+        yield _left_out(evidence, *left_out)
+    if unreached is not None:
+        yield _unreached(*unreached)
+
+
+def _zero_rate(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding | None:
+    """None where no parameter has had a gradient since."""
+    since = event.step - optimizers.zero_rate_steps + 1
+    gradients = tensors_of(evidence, "grad")
+    amax = evidence.window(("amax",)).columns["amax"][gradients].max(axis=1, initial=0.0)
+    pushed = gradients[amax > 0]
+    if not len(pushed):
+        return None
+    entry = evidence.tensors.entries[int(pushed[np.argmax(evidence.tensors.position[pushed])])]
+    rank = only_rank(evidence)
+    return Finding(
+        rank=rank, step=since, tensor=entry.fqn, kind=entry.kind, subject="zero_rate",
+        summary=f"{place(since, rank)}: every learning rate has been 0 since: no weight changes any more, though "
+        f"{len(pushed)} parameters get gradients.",
+        evidence=(
+            f"In all parameter groups ({', '.join(optimizers.classes)}) lr was exactly 0 for "
+            f"{optimizers.zero_rate_steps} steps in a row up to step {event.step}, and no other has been seen since.",
+            f"Such as {entry.fqn}, which is not updated with the gradient it gets, {amax.max():.3g} at most.",
+        ),
+        remedy=(
+            Remedy(
+                "Look at the schedule of the learning rate: it has ended before the training has, or it is given a "
+                "step that is not the optimizer's. If the training is to end here, end it.",
+                "print([group['lr'] for group in optimizer.param_groups])  # at each step",
+                "the optimizers' own parameter groups were read at each step",
+            ),
+        ),
+        facts={"since_step": since, "parameters": len(pushed), "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
+def _still(evidence: Evidence, left_out: frozenset[str]) -> Iterator[Finding]:
+    """The first weight that stays though it gets gradients and is not known to be `left_out` of all optimizers, and how
+    many more there are.
+    """
     weights, gradients = tensors_of(evidence, "weight"), tensors_of(evidence, "grad")
     if not len(weights) or not len(gradients):
         return
     entries = evidence.tensors.entries
     by_name = {entries[int(each)].fqn: at for at, each in enumerate(gradients)}
     values, pushed = history(evidence, weights, SQUARES), history(evidence, gradients)
-    found = []
+    unchanged = []
     for at, tensor in enumerate(weights):
         place = by_name.get(entries[int(tensor)].fqn)
-        if place is not None and (each := _unchanged(values, at, pushed, place, int(tensor))) is not None:
-            found.append(each)
+        if place is None or entries[int(tensor)].fqn in left_out:
+            continue
+        if (each := _unchanged(values, at, pushed, place, int(tensor))) is not None:
+            unchanged.append(each)
     usual = np.median(pushed.columns["amax"].max(axis=1, initial=0.0))
-    found = [each for each in found if each.amax > NEGLIGIBLE * usual]
-    if found:
-        yield _finding(evidence, found, len(weights))
+    unchanged = [each for each in unchanged if each.amax > NEGLIGIBLE * usual]
+    if unchanged:
+        yield _finding(evidence, unchanged, len(weights))
 
 
 def _unchanged(values: History, at: int, pushed: History, place: int, tensor: int) -> Unchanged | None:
@@ -69,19 +129,19 @@ def _unchanged(values: History, at: int, pushed: History, place: int, tensor: in
     return Unchanged(tensor, since, until, len(read) - first, float(np.median(largest)))
 
 
-def _finding(evidence: Evidence, found: list[Unchanged], weights: int) -> Finding:
-    first = found[0]
+def _finding(evidence: Evidence, unchanged: list[Unchanged], weights: int) -> Finding:
+    first = unchanged[0]
     entry = evidence.tensors.entries[first.tensor]
     rank = only_rank(evidence)
     where = place(first.until, rank)
-    more = [evidence.tensors.entries[each.tensor] for each in found[1:]]
-    everything = f"so do all {weights} weights" if len(found) == weights else f"{len(more)} more do: {listed(more)}"
+    more = [evidence.tensors.entries[each.tensor] for each in unchanged[1:]]
+    everything = f"so do all {weights} weights" if len(unchanged) == weights else f"{len(more)} more do: {listed(more)}"
     return Finding(
         rank=rank, step=first.until, tensor=entry.fqn, kind="weight", subject="unchanged",
         summary=f"{where}: the weight {entry.fqn} has not changed since step {first.since}, though it gets gradients.",
         evidence=tuple(_evidence(evidence, first, everything if more else "")),
         remedy=tuple(_remedies(entry.fqn, entry.dtype)),
-        facts={"since_step": first.since, "readings": first.readings, "tensors": len(found), "of": weights},
+        facts={"since_step": first.since, "readings": first.readings, "tensors": len(unchanged), "of": weights},
     )  # fmt: skip
 
 
@@ -92,7 +152,7 @@ def _evidence(evidence: Evidence, first: Unchanged, everything: str) -> Iterator
     )
     lr = _series(evidence, "lr")
     if len(lr):
-        yield f"The learning rate that was logged is {lr[-1]:.3g}."
+        yield f"The learning rate is {lr[-1]:.3g}."
     skipped = _series(evidence, "skipped_step")
     if len(skipped) and skipped.mean() > 0.5:
         yield f"The loss scaler skipped {skipped.mean():.0%} of the last {len(skipped)} steps."
@@ -120,12 +180,86 @@ def _remedies(fqn: str, dtype: str) -> Iterator[Remedy]:
         )  # fmt: skip
 
 
+def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding:
+    """A warning where gradients are computed for what is left out and that is little, or all: the rest may be meant
+    to stay as it is.
+    """
+    entries = evidence.tensors.entries
+    with_gradient, with_weight = (
+        {entries[int(each)].fqn for each in tensors_of(evidence, kind)} for kind in ("grad", "weight")
+    )
+    first, count = optimizers.left_out[0], optimizers.left_out_count
+    is_odd = 2 * count < optimizers.trainable_count or count == optimizers.trainable_count
+    has_gradient = any(fqn in with_gradient for fqn in optimizers.left_out)
+    if has_gradient:
+        first = next(fqn for fqn in optimizers.left_out if fqn in with_gradient)
+    which = f"parameters {first} and {count - 1} more are" if count > 1 else f"parameter {first} is"
+    return Finding(
+        severity="warning" if is_odd and has_gradient else "info",
+        rank=event.rank, step=event.step, tensor=first,
+        kind="grad" if has_gradient and first not in with_weight else "weight",
+        subject="no_optimizer",
+        summary=f"{place(event.step, event.rank)}: the {which} in no optimizer: nothing updates "
+        f"{'them' if count > 1 else 'it'}.",
+        evidence=(
+            f"Of {optimizers.trainable_count} parameters that require a gradient {count} are in no optimizer "
+            f"({', '.join(optimizers.classes)}): {_names(optimizers.left_out, count)}.",
+            *(["Gradients are computed for it at each step, and nobody uses them."] if has_gradient else []),
+        ),
+        remedy=(
+            Remedy(
+                f"Give {'them' if count > 1 else 'it'} to the optimizer; or freeze what is meant to stay.",
+                f"wanted = dict(model.named_parameters())[{first!r}]\n"
+                "optimizer.add_param_group({'params': [wanted]})  # or wanted.requires_grad_(False)",
+                "the optimizers' own parameter groups were read",
+            ),
+        ),
+        facts={"parameters": count, "of": optimizers.trainable_count, "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
+def _unreached(event: StoredEvent, optimizers: Optimizers) -> Finding:
+    """A warning where it is most of what the optimizers have: a few belong to layers that are not in use."""
+    first, count = optimizers.unreached[0], optimizers.unreached_count
+    held = optimizers.trainable_count - optimizers.left_out_count
+    which = f"parameters {first} and {count - 1} more" if count > 1 else f"parameter {first}"
+    return Finding(
+        severity="warning" if 2 * count >= held else "info",
+        rank=event.rank, step=event.step, tensor=first, kind="weight", subject="no_gradient",
+        summary=f"{place(event.step, event.rank)}: no backward has reached the {which}, which the optimizer "
+        "has.",
+        evidence=(
+            f"Of {held} parameters that the optimizers ({', '.join(optimizers.classes)}) train {count} have had no "
+            f"gradient since the run began: {_names(optimizers.unreached, count)}.",
+        ),
+        remedy=(
+            Remedy(
+                "See whether its module is called, and whether its output is detached, unused or made under no_grad.",
+                f"print(dict(model.named_parameters())[{first!r}].grad)  # after loss.backward()",
+                "the hook on its gradient has not run once",
+            ),
+        ),
+        facts={"parameters": count, "of": held, "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
+MOST_NAMED = 4
+
+
+def _names(fqns: Sequence[str], count: int) -> str:
+    named = ", ".join(fqns[:MOST_NAMED])
+    return named if count <= MOST_NAMED else f"{named} and {count - MOST_NAMED} more"
+
+
 RULE = Rule(
     name="unchanged_weights",
     title="Weights do not change",
     severity="warning",
     explanation="A parameter's gradient is not zero, and yet its values are what they were: the optimizer does not "
-    "have it, has a learning rate of 0 for it, or its updates are lost in rounding. Needs the kind weight.",
+    "have it, has a learning rate of 0 for it, or its updates are lost in rounding (needs the kind weight). Or no "
+    "optimizer has it, or an optimizer has it and no backward reaches it, or all learning rates have been 0 for 64 "
+    "steps, which the agent reports at any level.",
     check=check,
     thresholds=(),
+    explains=("loss_plateau",),
 )

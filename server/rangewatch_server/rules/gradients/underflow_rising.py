@@ -56,13 +56,13 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     counts = history(evidence, tensors)
     rising = [at for at in range(len(tensors)) if _is_rising(counts, at, limits)]
     squares = history(evidence, tensors[rising], SQUARES)
-    found = [
+    tensors_rising = [
         each
         for place, at in enumerate(rising)
         if (each := _rising(counts, at, squares, place, int(tensors[at]), float(normal[tensors[at]]))) is not None
     ]
-    if found:
-        yield _finding(evidence, sorted(found, key=lambda each: (-float(each.shares[-1]), each.tensor)))
+    if tensors_rising:
+        yield _finding(evidence, sorted(tensors_rising, key=lambda each: (-float(each.shares[-1]), each.tensor)))
 
 
 def _shares(counts: History, at: int) -> tuple[Array, Array]:
@@ -92,13 +92,13 @@ def _rising(counts: History, at: int, squares: History, place: int, tensor: int,
     return Rising(tensor, share[-RISING:], usual, float(rms[-1]), counts.ends[there[-RISING:]])
 
 
-def _finding(evidence: Evidence, found: list[Rising]) -> Finding:
-    first = found[0]
+def _finding(evidence: Evidence, rising: list[Rising]) -> Finding:
+    first = rising[0]
     entry = evidence.tensors.entries[first.tensor]
     rank = only_rank(evidence)
     step = int(first.steps[-1])
     where = place(step, rank)
-    more = [evidence.tensors.entries[each.tensor] for each in found[1:]]
+    more = [evidence.tensors.entries[each.tensor] for each in rising[1:]]
     shares = ", ".join(f"{each:.0%}" for each in first.shares)
     return Finding(
         rank=rank, step=step, tensor=entry.fqn, kind=entry.kind, subject="underflow",
@@ -113,7 +113,7 @@ def _finding(evidence: Evidence, found: list[Rising]) -> Finding:
         remedy=(_remedy(evidence),),
         facts={
             "subnormal_fraction": float(first.shares[-1]), "before": first.usual, "rms": first.rms,
-            "tensors": len(found),
+            "tensors": len(rising),
         },
     )  # fmt: skip
 
@@ -135,10 +135,10 @@ RULE = Rule(
     title="Running into underflow",
     severity="warning",
     explanation="More and more of a float16 tensor's values are below its smallest normal number: they lose bits, and "
-    "soon are zero. It is told before most of them are.",
+    "soon are zero. It is reported before most of them are.",
     check=check,
     thresholds=(
-        Threshold("least_share", 0.2, "of the non-zero elements", "Subnormal ones below which nothing is told."),
+        Threshold("least_share", 0.2, "of the non-zero elements", "Subnormal ones below which nothing is reported."),
         Threshold("least_rise", 0.15, "of the non-zero elements", "By how much more than before there must be."),
     ),
 )  # fmt: skip

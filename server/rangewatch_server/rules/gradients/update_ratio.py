@@ -26,9 +26,9 @@ class Ratio(msgspec.Struct, frozen=True):
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding for too large, and one for too small."""
-    found = list(_ratios(evidence))
-    high = [each for each in found if each.values.min() > limits["most"]]
-    low = [each for each in found if 0 < each.values.max() < limits["least"]]
+    ratios = list(_ratios(evidence))
+    high = [each for each in ratios if each.values.min() > limits["most"]]
+    low = [each for each in ratios if 0 < each.values.max() < limits["least"]]
     if high:
         yield _finding(
             evidence, sorted(high, key=lambda each: (-each.values.min(), each.tensor)), "large", limits["most"]
@@ -66,12 +66,12 @@ def _ratio(changes: History, at: int, sizes: History, place: int) -> Array:
     return np.where(np.isfinite(ratio), ratio, np.nan)
 
 
-def _finding(evidence: Evidence, found: list[Ratio], word: str, limit: float) -> Finding:
-    first = found[0]
+def _finding(evidence: Evidence, ratios: list[Ratio], word: str, limit: float) -> Finding:
+    first = ratios[0]
     entry = evidence.tensors.entries[first.tensor]
     rank = only_rank(evidence)
     where = place(first.step, rank)
-    more = [evidence.tensors.entries[each.tensor] for each in found[1:]]
+    more = [evidence.tensors.entries[each.tensor] for each in ratios[1:]]
     return Finding(
         rank=rank, step=first.step, tensor=entry.fqn, kind="update", subject=word,
         summary=f"{where}: the optimizer's updates of {entry.fqn} are too {word}: each is {_size(first.values[-1])}.",
@@ -81,7 +81,7 @@ def _finding(evidence: Evidence, found: list[Ratio], word: str, limit: float) ->
             *([f"{len(more)} more are: {listed(more)}."] if more else []),
         ),
         remedy=(_remedy(word),),
-        facts={"ratio": float(first.values[-1]), "limit": limit, "tensors": len(found)},
+        facts={"ratio": float(first.values[-1]), "limit": limit, "tensors": len(ratios)},
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ RULE = Rule(
     "kinds update and weight.",
     check=check,
     thresholds=(
-        Threshold("most", 0.2, "of the weight", "Updates above it are too large."),
-        Threshold("least", 1e-8, "of the weight", "Updates below it, but not 0, are too small."),
+        Threshold("most", 0.2, "of the weight", "Updates above it are too large.", (("sagemaker", 10.0),)),
+        Threshold("least", 1e-8, "of the weight", "Smaller ones, but not 0, are too small.", (("sagemaker", 1e-8),)),
     ),
 )  # fmt: skip

@@ -13,20 +13,22 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART
-from rangewatch_server.rules.evidence import WINDOW, Evidence
-from rangewatch_server.rules.phrases import listed, place, the
-from rangewatch_server.rules.recent import FEW_RANKS, Array, Recent, odd_rank, recent, tensors_of, unscaled
+from rangewatch_server.core import deadline
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
+from rangewatch_server.rules.loss.series import has_converged
+from rangewatch_server.rules.phrases import listed, module_code, place, the
+from rangewatch_server.rules.recent import FEW_RANKS, Array, Recent, odd_rank, only_rank, recent, tensors_of, unscaled
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
 COLUMNS = 512
 """Of each level, the last ones: 4,096 steps of the finest."""
 
 FEWEST, BEFORE = 4, 8
-"""Columns before a fall, and the one it is in, whose median tells how high it was: at least, and at most."""
+"""Columns before a fall, and the one it is in, whose median shows how high it was: at least, and at most."""
 
 MOST = 16
-"""Gradients that are looked at closely: those that are the furthest below what they once were."""
+"""Gradients that are examined closely: those that are the furthest below what they once were."""
 
 CHANCE = 1e-6
 """That as many low columns follow each other by chance, going by their share before: some gradients are often 0."""
@@ -81,9 +83,9 @@ def _heights(evidence: Evidence, tensors: Array, level: int, start: int, stop: i
 
     Of a scale that changed within a column the largest counts: the column is then lower than it was, not higher.
     """
-    found = evidence.run.slice(RANGES, list(evidence.ranks), level, start, stop, ("call_count", "amax"), tensors)
-    calls, amax = (np.asarray(found.columns[name], np.float64) for name in ("call_count", "amax"))
-    steps = (found.first + np.arange(calls.shape[1])) * FANOUT**level
+    block = evidence.run.slice(RANGES, list(evidence.ranks), level, start, stop, ("call_count", "amax"), tensors)
+    calls, amax = (np.asarray(block.columns[name], np.float64) for name in ("call_count", "amax"))
+    steps = (block.first + np.arange(calls.shape[1])) * FANOUT**level
     with np.errstate(divide="ignore"):
         bits = np.where(calls > 0, np.where(amax > 0, np.log2(amax), ZERO_BITS), np.nan)
     names = evidence.run.names()
@@ -139,7 +141,7 @@ LASTING = 32
 """Last points that must all be low."""
 
 HISTORY = 32
-"""Points before them that tell what is usual."""
+"""Points before them that show what is usual."""
 
 FEWEST_OTHERS = 3
 """Gradients of other parameters to compare with."""
@@ -163,10 +165,10 @@ class Vanished(msgspec.Struct, frozen=True):
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding: the gradient that fell the most."""
     tensors = tensors_of(evidence, "grad")
-    found = recent(evidence)
-    if not len(tensors) or not found.bits.size:
+    points = recent(evidence)
+    if not len(tensors) or not points.bits.size:
         return
-    bits = np.where(found.zero[tensors], ZERO_BITS, unscaled(evidence, found)[tensors])
+    bits = np.where(points.zero[tensors], ZERO_BITS, unscaled(evidence, points)[tensors])
     vanished = [
         *_below_history(bits, limits["history_bits"], tensors),
         *_since_long(evidence, bits, limits["history_bits"], tensors),
@@ -174,7 +176,59 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         *_below_limit(evidence, limits["least_rms"], tensors),
     ]
     if vanished:
-        yield _finding(evidence, *_first(vanished), found)
+        yield _finding(evidence, *_first(vanished), points)
+    else:
+        yield from _all_zero(evidence, tensors, points)
+
+
+ZERO_LASTING = 64
+"""Last points at which most parameters' gradients are exactly 0, since the first step perhaps."""
+
+ZERO_SHARE, FEWEST_ZERO = 0.5, 3
+"""Part of the parameters, and how many of them at least: single ones may be unused, as experts are."""
+
+
+def _all_zero(evidence: Evidence, tensors: Array, points: Recent) -> Iterator[Finding]:
+    """Most parameters have had a gradient of exactly 0 for long, and others have not."""
+    seen = points.observed[tensors]
+    long_seen = seen.sum(axis=1) >= ZERO_LASTING
+    zero = np.array(
+        [bool(points.zero[tensor][at][-ZERO_LASTING:].all()) for tensor, at in zip(tensors, seen, strict=True)], bool
+    )
+    dead, among = tensors[zero & long_seen], int(long_seen.sum())
+    if FEWEST_ZERO <= len(dead) < among and len(dead) >= ZERO_SHARE * among and not has_converged(evidence):
+        # Gradients are made from the loss on: the first of them in call order is nearest to where they end.
+        order = dead[np.argsort(evidence.tensors.position[dead], kind="stable")]
+        yield _zero_finding(evidence, order, among, points)
+
+
+def _zero_finding(evidence: Evidence, dead: Array, among: int, points: Recent) -> Finding:
+    entries = [evidence.tensors.entries[int(each)] for each in dead]
+    step, rank = int(points.steps[-1]), only_rank(evidence)
+    module = entries[0].fqn.rpartition(".")[0]
+    zeros = int(points.zero[int(dead[0])].sum())
+    return Finding(
+        rank=rank, step=step, tensor=entries[0].fqn, kind=entries[0].kind, subject="all zero",
+        summary=f"{place(step, rank)}: the gradients of {len(dead)} of {among} parameters are zero in every element; "
+        f"counted from the loss, {the(entries[0])} is the first of them.",
+        evidence=(
+            f"That one has been zero in {zeros} of the last {int(points.observed[int(dead[0])].sum())} steps.",
+            f"The others: {listed(entries[1:])}.",
+            "A weight has no gradient where all that its module is given is 0, as behind a ReLU whose inputs are all "
+            "negative (called as a function it is not seen), or where the graph is cut.",
+        ),
+        remedy=(
+            Remedy(
+                f"Look at what {module or 'the model'} is given: a dead activation right before it, a detach(), or a "
+                "multiplication by 0.",
+                f"{module_code(module)}.register_forward_pre_hook(\n"
+                "    lambda module, args: print([float((each == 0).float().mean()) for each in args "
+                "if torch.is_tensor(each)]))",
+                "what lies nearer to the loss has a gradient, and what lies behind it has none",
+            ),
+        ),
+        facts={"zero": len(dead), "parameters": among, "cause_class": "dead_units", "where": module},
+    )  # fmt: skip
 
 
 def _first(vanished: list[Vanished]) -> tuple[Vanished, list[Vanished]]:
@@ -253,35 +307,60 @@ def _below_limit(evidence: Evidence, least_rms: float, tensors: Array) -> Iterab
             )
 
 
-def _finding(evidence: Evidence, first: Vanished, others: list[Vanished], found: Recent) -> Finding:
+def _finding(evidence: Evidence, first: Vanished, others: list[Vanished], points: Recent) -> Finding:
     entry = evidence.tensors.entries[first.tensor]
-    step = int(found.steps[np.flatnonzero(found.observed[first.tensor])[-1]])
+    step = int(points.steps[np.flatnonzero(points.observed[first.tensor])[-1]])
     rank, ranks = odd_rank(evidence, first.tensor, step, -1)
+    is_zero = bool(points.zero[first.tensor][points.observed[first.tensor]][-LASTING:].all())
+    since = _zero_since(evidence, first.tensor) if is_zero else first.since
+    step = since if is_zero and since is not None else step
     where = place(step, rank)
-    is_zero = bool(found.zero[first.tensor][found.observed[first.tensor]][-LASTING:].all())
     text = (
-        "is zero in every element"
+        "has been zero in every element since"
         if is_zero
         else f"has vanished: it is {2.0**first.fall:.2g} times below {first.against}"
     )
     return Finding(
         rank=rank, step=step, tensor=entry.fqn, kind=entry.kind, subject="vanishing",
         summary=f"{where}: {the(entry)} {text}.",
-        evidence=tuple(_evidence(evidence, first, others, found, ranks)),
+        evidence=tuple(_evidence(evidence, first, others, points, ranks)),
         remedy=tuple(_remedies()),
-        facts={"fall_bits": first.fall, "against": first.against, "all_zero": is_zero},
+        facts={
+            "fall_bits": first.fall, "against": first.against, "all_zero": is_zero,
+            **({} if since is None else {"since_step": since}),
+        },
     )  # fmt: skip
 
 
-def _evidence(evidence: Evidence, first: Vanished, others: list[Vanished], found: Recent, ranks: str) -> Iterator[str]:
-    row = unscaled(evidence, found)[first.tensor]
+def _zero_since(evidence: Evidence, tensor: int) -> int | None:
+    """The step after the last at which some element of it was not 0; None where there is no such step.
+
+    Searched from coarse columns down, from the end: of thinned runs it is as exact as what is left of them.
+    """
+    rows, low, high = np.array([tensor]), evidence.start, evidence.whole_stop
+    level = level_for(high - low, SCAN_COLUMNS)
+    while low < high:
+        deadline.check()
+        block = evidence.run.slice(RANGES, list(evidence.ranks), level, low, high, ("amax",), rows)
+        other = np.flatnonzero(np.asarray(block.columns["amax"], np.float64)[0] > 0)
+        if not len(other):
+            return None
+        at, size = block.first + int(other[-1]), FANOUT**level
+        if level == 0:
+            return at + 1
+        low, high, level = max(low, at * size), min(high, (at + 1) * size), level - 1
+    return None
+
+
+def _evidence(evidence: Evidence, first: Vanished, others: list[Vanished], points: Recent, ranks: str) -> Iterator[str]:
+    row = unscaled(evidence, points)[first.tensor]
     there = row[np.isfinite(row)]
-    count = int(found.observed[first.tensor].sum())
+    count = int(points.observed[first.tensor].sum())
     if len(there):
         yield f"Its largest magnitude was {2.0 ** there[-1]:.3g} when it last was not 0, of {count} steps looked at."
     if first.since is not None:
         yield f"It fell soon after step {first.since}."
-    zeros = int(found.zero[first.tensor].sum())
+    zeros = int(points.zero[first.tensor].sum())
     if zeros:
         yield f"In {zeros} of these steps all of its elements were 0."
     if ranks:
@@ -309,11 +388,15 @@ RULE = Rule(
     title="Gradients vanish",
     severity="warning",
     explanation="The gradients of a parameter have become far smaller than they were, or than the other layers' are, "
-    "and stay so: that layer does not learn any more. In a training that converges all fall alike, which is not told.",
+    "and stay so: that layer does not learn any more. In a training that converges all fall alike, which is not "
+    "reported.",
     check=check,
     thresholds=(
         Threshold("history_bits", 10.0, "bits", "How far below its own history, beyond what the others fell by."),
         Threshold("others_bits", 20.0, "bits", "How far below the other weights' gradients, in all of the window."),
-        Threshold("least_rms", 0.0, "magnitude", "Root mean square below which one has vanished; 0: any is fine."),
+        Threshold(
+            "least_rms", 0.0, "magnitude", "Root mean square below which one has vanished; 0: any is fine.",
+            (("sagemaker", 1e-7),),
+        ),
     ),
 )  # fmt: skip

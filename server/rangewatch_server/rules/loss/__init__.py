@@ -1,1 +1,1 @@
-"""Rules on the loss as it was logged: spikes and plateaus."""
+"""Rules on the loss as it was logged: jumps, spikes of a moment, plateaus; and what a jump speaks for."""

@@ -58,7 +58,7 @@ RULE = Rule(
     title="Loss does not fall",
     severity="info",
     explanation="For a thousand steps the loss has not fallen, and it is still near what it was at first. A training "
-    "that has learned and has converged is not told of. Needs a logged loss.",
+    "that has learned and has converged is not reported. Needs a logged loss.",
     check=check,
     thresholds=(
         Threshold("most_change", 0.01, "of the loss", "A larger change in 1,024 steps is none to be flat."),

@@ -7,15 +7,38 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import WINDOW, Evidence
-from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.loss.spike_cause import Explanation, activations, explained, risers
 from rangewatch_server.rules.phrases import place
-from rangewatch_server.rules.recent import Array, only_rank
+from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 from rangewatch_server.rules.trend import MAD
 
 HISTORY = 64
-"""Values before a jump that tell what was usual."""
+"""Values before a jump that show what was usual."""
+
+EARLY_HISTORY = 16
+"""The same near the beginning of a run, where it must at least double."""
+
+EARLY_RISE = 1.0
+"""Part of the usual value by which it must rise then."""
+
+BEGIN, BEGIN_LASTING = 64, 8
+"""Steps in which a training that diverges from its first steps on shows it, and high values in a row that show it."""
+
+DIVERGED = 4.0
+"""How many times as high as at first the loss must be then, and the largest gradient with it."""
+
+OUTPUTS_DIVERGED = 4.0
+"""Or half of the outputs with it, in bits: behind a saturated activation gradients do not grow."""
+
+LEAST_FIRST = 0.5
+"""First loss from which that is judged: others begin near 0 and grow, as those of reinforcement learning do."""
+
+PLACES = 4
+"""Columns of the whole run in which an older jump is searched for: those that rise most over what was before."""
 
 MOST = 16
 """High values in a row that are waited for at most; the first 8 say how high it has jumped."""
@@ -25,6 +48,21 @@ CHANCE = 1e-6
 
 HALF = 0.5
 """Part of the rise that counts a single value as high: the values after a jump scatter, too."""
+
+
+HUGE = 1e3
+"""How many times as high as ever before a single value must be that is no hard batch."""
+
+AT_FIRST = 8
+"""First steps, whose median is what the loss began with."""
+
+
+OUTPUT_BITS = 3.0
+"""Bits by which outputs are above their usual height where more than the data changed."""
+
+
+SLACK = 2.5
+"""How many times as large as ever before a gradient may be: longer sequences sum up more of it."""
 
 
 class Jump(msgspec.Struct, frozen=True):
@@ -42,47 +80,192 @@ class Jump(msgspec.Struct, frozen=True):
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding: the first jump of the window, which it is told of as long as it is in there."""
+    """At most one finding: that it diverged from the start, or else its first jump."""
     name = loss_name(evidence)
     if name is None:
         return
-    stop = evidence.whole_stop
-    start = max(evidence.start, stop - 2 * WINDOW)
-    values = evidence.series(name, start, stop)
+    diverged = _diverged(evidence, name)
+    if diverged is not None:
+        yield diverged
+        return
+    recent = _jumps_in(evidence, name, evidence.whole_stop - WINDOW, limits)
+    older = _older(evidence, name, limits)
+    loss_jumps = older + [each for each in recent if not older or each.step > older[-1].step]
+    if loss_jumps:
+        yield _finding(evidence, name, loss_jumps)
+
+
+def _jumps_in(evidence: Evidence, name: str, start: int, limits: Thresholds, stop: int | None = None) -> list[Jump]:
+    """Jumps that began in the steps [start, stop), judged by the `WINDOW` before them."""
+    end = evidence.whole_stop if stop is None else stop
+    low = max(evidence.start, start - WINDOW)
+    values = evidence.series(name, low, end)
     at = np.flatnonzero(np.isfinite(values))
-    found = jumps(start + at, values[at], stop - WINDOW, limits)
-    if found:
-        yield _finding(evidence, name, found)
+    return jumps(low + at, values[at], start, limits, is_start=low == evidence.start)
 
 
-def jumps(steps: Array, values: Array, since: int, limits: Thresholds) -> list[Jump]:
+def _older(evidence: Evidence, name: str, limits: Thresholds) -> list[Jump]:
+    """The first jump in the columns of the whole run that rise most above those before them."""
+    start, stop = evidence.start, evidence.whole_stop
+    level = level_for(stop - start, WINDOW)
+    if stop - start <= WINDOW:
+        return []
+    if level == 0:
+        return _jumps_in(evidence, name, start, limits)
+    row = np.array([evidence.run.names().series[name]])
+    block = evidence.run.slice(SERIES_PART, list(evidence.ranks), level, start, stop, ("count", "max"), row)
+    largest = np.where(block.columns["count"][0] > 0, block.columns["max"][0], np.nan)
+    before = np.fmin(np.r_[np.nan, largest[:-1]], np.r_[np.nan, np.nan, largest[:-2]])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rise = np.nan_to_num((largest - before) / np.abs(before), nan=0.0, posinf=0.0)
+    size = FANOUT**level
+    for column in sorted(np.argsort(-rise, kind="stable")[:PLACES].tolist()):
+        at = (block.first + column) * size
+        # Of very coarse columns the single steps would be too many: their last ones are looked at.
+        low = max(start, at, at + size - 4 * WINDOW)
+        if rise[column] >= limits["least_rise"] and low < stop:
+            found = _jumps_in(evidence, name, low, limits, min(stop, at + size + MOST))
+            if found:
+                return found
+    return []
+
+
+def _diverged(evidence: Evidence, name: str) -> Finding | None:
+    """A loss, and gradients, that are far above where they began since the first steps."""
+    start, stop = evidence.start, min(evidence.start + BEGIN, evidence.whole_stop)
+    values = evidence.series(name, start, stop)
+    steps = start + np.flatnonzero(np.isfinite(values))
+    values = values[np.isfinite(values)]
+    gradients = tensors_of(evidence, "grad")
+    if len(values) <= BEGIN_LASTING or not values[0] >= LEAST_FIRST or not len(gradients):
+        return None
+    wanted = ("amax", "nan_count", "inf_count")
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, stop, wanted, gradients)
+    amax = np.where(block.columns["nan_count"] + block.columns["inf_count"] > 0, 0.0, block.columns["amax"]).max(axis=0)
+    if evidence.is_loss_scaled:
+        amax = np.nan_to_num(amax / evidence.series("loss_scale", start, stop))
+    largest, first = amax[steps - start], float(values[0])
+    known = largest[largest > 0]
+    if not len(known):
+        return None
+    rise = _output_rise(evidence, start, stop)[steps - start]
+    are_large = (largest >= DIVERGED * known[0]) | (rise >= OUTPUTS_DIVERGED)
+    is_high = (values >= DIVERGED * first) & are_large
+    for at in range(1, len(values) - BEGIN_LASTING + 1):
+        if is_high[at : at + BEGIN_LASTING].all():
+            highest = float(values[at : at + BEGIN_LASTING].max())
+            gradients_rise = (
+                f"The largest gradient rose with it, from {known[0]:.3g} to {largest[at:][:BEGIN_LASTING].max():.3g}"
+            )
+            if largest[at:][:BEGIN_LASTING].min() < DIVERGED * known[0]:
+                by = 2.0 ** np.median(rise[at:][:BEGIN_LASTING])
+                gradients_rise = (
+                    f"Half of the outputs rose with it, to {by:.3g} times what they were in the first step or more"
+                )
+            return _diverged_finding(evidence, name, int(steps[at]), first, highest, gradients_rise)
+    return None
+
+
+def _output_rise(evidence: Evidence, start: int, stop: int) -> Array:
+    """(n,) by how many times outputs are larger than at the first step, as bits: the median over them; -Inf: not known.
+
+    Gradients that end in a saturated activation do not rise where a training diverges.
+    """
+    outputs = tensors_of(evidence, "output")
+    if not len(outputs) or start >= stop:
+        return np.full(max(0, stop - start), -np.inf)
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, stop, ("amax",), outputs)
+    amax = np.asarray(block.columns["amax"], np.float64)
+    there = amax[amax[:, 0] > 0]
+    if not len(there):
+        return np.full(stop - start, -np.inf)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.median(np.log2(there) - np.log2(there[:, :1]), axis=0))
+
+
+def _diverged_finding(evidence: Evidence, name: str, step: int, first: float, highest: float, rise: str) -> Finding:
+    rank = only_rank(evidence)
+    logged = (evidence.series(name, evidence.start, step + 1) for name in RATES)
+    rates = [float(each) for values in logged for each in values if np.isfinite(each)]
+    rate = f" The learning rate was up to {max(rates):.3g}." if rates else ""
+    return Finding(
+        rank=rank, step=step, subject="diverged",
+        summary=f"{place(step, rank)}: the training diverges: the loss ({name}) was {first:.4g} at first, and has been "
+        f"far above it since, up to {highest:.4g} within {BEGIN_LASTING} steps.",
+        evidence=(
+            f"{rise}: the updates overshoot.{rate}",
+            "No step before it was better for long: what is wrong has been there from the start, as too large a "
+            "learning rate is, or an initialisation that is too large.",
+        ),
+        remedy=(
+            Remedy(
+                "Lower the learning rate, by 10 times or more to begin with, and warm it up.",
+                "for group in optimizer.param_groups:\n    group['lr'] *= 0.1",
+                "the loss, and gradients or outputs with it, rose from the first updates on",
+            ),
+        ),
+        facts={
+            "loss": highest, "before": first, "since_step": step, "seen_step": step + BEGIN_LASTING - 1,
+            "cause_class": "learning_rate",
+        },
+    )  # fmt: skip
+
+
+def jumps(steps: Array, values: Array, since: int, limits: Thresholds, *, is_start: bool = False) -> list[Jump]:
     """Those of (n,) finite values at (n,) ascending steps that began at the step `since` or later.
 
     Each is judged by what was before it and right behind it: whatever comes later, it stays what it is.
     """
-    if len(values) <= HISTORY:
-        return []
+    early = _early_jump(steps, values, limits) if is_start and len(values) and since <= steps[0] else []
+    if early or len(values) <= HISTORY:
+        return early
     before = np.lib.stride_tricks.sliding_window_view(values, HISTORY)[:-1]  # row i: those before HISTORY + i
     usual = np.median(before, axis=1)
     scatter = MAD * np.median(np.abs(before - usual[:, None]), axis=1)
     rise = np.maximum(limits["deviations"] * scatter, limits["least_rise"] * np.abs(usual))
     bar = usual + HALF * rise
     starts = np.flatnonzero((values[HISTORY:] > bar) & (values[HISTORY - 1 : -1] <= bar) & (steps[HISTORY:] >= since))
-    least, found = max(1, int(limits["least_values"])), []
+    least, loss_jumps = max(1, int(limits["least_values"])), []
     for at in starts.tolist():
         high, begin = float(usual[at] + rise[at]), HISTORY + at
         history = values[np.searchsorted(steps, steps[begin] - WINDOW) : begin]
+        if not rise[at]:  # nothing but 0 until then, or nearly: of how high a value is usual that says nothing
+            if not np.ptp(history):
+                continue
+            high = float(usual[at] + np.ptp(history))
         is_low = values[begin:] <= bar[at]
         row = values[begin:][: int(is_low.argmax()) if is_low.any() else None][:MOST]
         count = _in_a_row(history, row, high, least)
         if count:
             level, back = float(np.median(row[: MOST // 2])), _back(steps[begin:], is_low, least)
-            found.append(Jump(int(steps[begin]), float(usual[at]), float(scatter[at]), level, count, back))
-    return found
+            loss_jumps.append(Jump(int(steps[begin]), float(usual[at]), float(scatter[at]), level, count, back))
+    return loss_jumps
+
+
+def _early_jump(steps: Array, values: Array, limits: Thresholds) -> list[Jump]:
+    """The first within the first `HISTORY` values."""
+    least = max(1, int(limits["least_values"]))
+    for at in range(EARLY_HISTORY, min(HISTORY, len(values))):
+        history = values[:at]
+        usual = float(np.median(history))
+        scatter = float(MAD * np.median(np.abs(history - usual)))
+        rise = max(limits["deviations"] * scatter, EARLY_RISE * abs(usual), limits["least_rise"] * abs(usual))
+        bar = usual + HALF * rise
+        if not rise or not values[at] > bar >= values[at - 1]:
+            continue
+        is_low = values[at:] <= bar
+        row = values[at:][: int(is_low.argmax()) if is_low.any() else None][:MOST]
+        count = _in_a_row(history, row, usual + rise, least)
+        if count:
+            back = _back(steps[at:], is_low, least)
+            return [Jump(int(steps[at]), usual, scatter, float(np.median(row[: MOST // 2])), count, back)]
+    return []
 
 
 def _in_a_row(history: Array, row: Array, high: float, least: int) -> int:
     """High values in a row that show a jump: so many that chance would hardly give as many; 0: they do not."""
+    if row[0] > high and row[0] >= HUGE * np.abs(history).max():
+        return 1
     for count in range(least, len(row) + 1):
         share = (np.count_nonzero(history >= row[:count].min()) + 0.5) / (len(history) + 1)
         if np.median(row[:count]) > high and share**count <= CHANCE:
@@ -98,43 +281,78 @@ def _back(steps: Array, is_low: Array, least: int) -> int | None:
     return None
 
 
-def _finding(evidence: Evidence, name: str, found: list[Jump]) -> Finding:
-    first, rank = found[0], only_rank(evidence)
+def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
+    first = loss_jumps[0]
+    cause = explained(evidence, name, first.step, first.usual, first.back)
+    rank = cause.rank
     since = "has been high since" if first.back is None else f"was low again at step {first.back}"
-    more = f"Jumps after it: {len(found) - 1}, the last at step {found[-1].step}." if len(found) > 1 else ""
+    more = (
+        f"Jumps after it: {len(loss_jumps) - 1}, the last at step {loss_jumps[-1].step}." if len(loss_jumps) > 1 else ""
+    )
+    is_old = first.back is not None and first.back < evidence.whole_stop - WINDOW
+    is_harder = _is_as_at_first(evidence, name, first, cause)
+    count = f"{first.count} values in a row are" if first.count > 1 else "It is"
     return Finding(
-        rank=rank, step=first.step, subject="spike",
+        severity="info" if is_old or is_harder else "",
+        rank=rank, step=first.step, subject="spike", tensor=None if is_harder else cause.tensor,
+        kind=None if is_harder else cause.kind,
         summary=f"{place(first.step, rank)}: the loss ({name}) jumped from {first.usual:.4g} to {first.level:.4g} and "
         f"{since}.",
         evidence=(
-            f"{first.count} values in a row are far above the {HISTORY} before, whose median is {first.usual:.4g} "
-            f"with a standard deviation of {first.scatter:.2g}.",
+            f"{count} far above the {HISTORY} before, whose median is {first.usual:.4g} with a standard deviation of "
+            f"{first.scatter:.2g}.",
+            *([_HARDER] if is_harder else []),
+            *([f"It took {first.back - first.step} steps until it was back."] if first.back is not None else []),
             *([more] if more else []),
-            "Why is not known from the loss alone: see what else changed, such as the data or the learning rate.",
+            *([] if is_harder else cause.sentences),
         ),
-        remedy=tuple(_remedies(first.step)),
+        remedy=(_SEE_DATA,) if is_harder else cause.remedies,
         facts={
             "loss": first.level, "before": first.usual, "deviation": first.scatter, "since_step": first.step,
-            "back_step": first.back, "jumps": len(found),
+            "back_step": first.back, "jumps": len(loss_jumps), "seen_step": first.step + first.count - 1,
+            "is_over": first.back is not None,
+            **({} if is_harder else cause.facts()),
         },
     )  # fmt: skip
 
 
-def _remedies(step: int) -> Iterable[Remedy]:
-    because = "it rests on the loss alone"
-    yield Remedy(
-        f"Go back to a checkpoint from before step {step}, and leave out the batches around it.", because=because
+_SEE_DATA = Remedy(
+    "Look whether the data became harder at this step: if so, nothing is wrong. If not, see whether weights were set "
+    "back.", "", "the loss is no higher than at first, and no gradient is larger",
+)  # fmt: skip
+
+_HARDER = (
+    "It is no higher than it was at first, and no gradient is larger than then or right before: what the model is "
+    "given may have become harder, as a curriculum does."
+)
+
+
+def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -> bool:
+    """Whether the loss is as in the first steps at most, and all gradients are there, and no larger than they were
+    then or right before; the rate and the outputs are as usual.
+    """
+    began = evidence.series(name, evidence.start, evidence.start + AT_FIRST)
+    began, gradients = began[np.isfinite(began)], tensors_of(evidence, "grad")
+    low, at, stop = max(evidence.start, jump.step - HISTORY), jump.step, jump.step + 3
+    is_low = len(began) and jump.level <= np.median(began)
+    if not is_low or not len(gradients) or at <= low or "learning_rate" in cause.weights:
+        return False
+    if risers(evidence, tensors_of(evidence, "update"), at - 1):
+        return False
+    if any(each.bits >= OUTPUT_BITS for each in risers(evidence, activations(evidence), at + 2)):
+        return False
+    names = ("amax", "nan_count", "inf_count")
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, names, gradients)
+    amax = np.asarray(block.columns["amax"], np.float64)
+    early = evidence.run.slice(
+        RANGES, list(evidence.ranks), 0, evidence.start, evidence.start + AT_FIRST, ("amax",), gradients
     )
-    yield Remedy(
-        "Clip the gradients, so that one batch moves the weights by so much at most.",
-        "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)",
-        because,
-    )
-    yield Remedy(
-        "Lower the learning rate, if it jumps again.",
-        "for group in optimizer.param_groups:\n    group['lr'] *= 0.5",
-        because,
-    )
+    at_first = np.asarray(early.columns["amax"], np.float64).max(axis=1)
+    if (amax[:, at - low :].max(axis=1) > SLACK * np.maximum(at_first, amax[:, : at - low].max(axis=1))).any():
+        return False
+    had, have = (amax[:, : at - low] > 0).mean(axis=1) > HALF, (amax[:, at - low :] > 0).any(axis=1)
+    bad = np.asarray(block.columns["nan_count"]) + np.asarray(block.columns["inf_count"])
+    return bool(had.any() and (have | ~had).all() and not bad.any())
 
 
 RULE = Rule(
@@ -142,12 +360,16 @@ RULE = Rule(
     title="Loss jumped",
     severity="warning",
     explanation="The loss jumped far above what it was, for several steps in a row: three, or more where single high "
-    "values are usual. Single hard batches are not told of. A jump is told for 256 steps, with the step from which the "
-    "loss was low again. Needs a logged loss: handle.log(loss=loss).",
+    "values are usual, or one that is a thousand times the highest before; or it has been far above its first value "
+    "since the first steps. Single hard batches are not reported. The first jump stays open, as info 256 steps after "
+    "the loss was low again. Info, too, where it is no higher than at first and gradients are as usual, as when the "
+    "data become harder. Needs a logged loss: handle.log(loss=loss).",
     check=check,
     thresholds=(
         Threshold("deviations", 8.0, "standard deviations", "How far above its usual value."),
-        Threshold("least_rise", 0.25, "of its usual value", "And by how much of it."),
+        Threshold("least_rise", 0.25, "of its usual value", "And by how much of it.", (("megatron", 9.0),)),
         Threshold("least_values", 3.0, "values in a row", "So many must be high, or more."),
     ),
+    explains=("vanishing_gradient", "short_spike", "loss_stuck"),
+    leads_to=("exploding_gradient", "first_nonfinite", "loss_nonfinite"),
 )

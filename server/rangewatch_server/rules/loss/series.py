@@ -15,6 +15,9 @@ Array = NDArray[Any]
 NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "total_loss")
 """The first that the run has is the training loss; others may be anything."""
 
+RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate")
+"""Those that are the learning rate, by the names that scripts and trainers log it under."""
+
 FEW, CONVERGED = 16, 0.01
 """Steps at the beginning and the end of a run, and the part of the first loss that is next to nothing."""
 

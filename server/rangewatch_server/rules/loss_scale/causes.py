@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import msgspec
 
 from rangewatch.wire.records import TensorEntry
-from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.core.text import ranks_text
+from rangewatch_server.rules.evidence import OPTIMIZER, Evidence
 from rangewatch_server.rules.loss_scale.history import Change
 from rangewatch_server.rules.loss_scale.skip_cause import Cause, Layer, by_layer, cause_of
-from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.phrases import module_path, the
 
-LOOKED_AT = 4
-"""First drops, and as many of the last, whose causes are looked for."""
+ENDS = 4
+"""First drops, and as many of the last, whose causes are searched for."""
 
 _DEVICES = ("cpu", "xpu", "mps", "hpu", "npu")
-_OF_A_PARAMETER = ("weight", "grad", "reduced_grad", "update")
+_OF_A_PARAMETER = ("weight", "grad", *OPTIMIZER)
 
 
 class Blame(msgspec.Struct, frozen=True):
@@ -51,7 +52,7 @@ class Blame(msgspec.Struct, frozen=True):
 
 def blame(evidence: Evidence, drops: Sequence[Change]) -> Blame:
     """Who made these steps be skipped, by the first of them and the last."""
-    steps = sorted({each.step for each in (*drops[:LOOKED_AT], *drops[-LOOKED_AT:]) if each.skipped})
+    steps = sorted({each.step for each in (*drops[:ENDS], *drops[-ENDS:]) if each.skipped})
     causes = tuple(cause_of(evidence.run, step) for step in steps)
     top = next((each for each in by_layer(causes) if each.first), None)
     if top is None:
@@ -60,23 +61,24 @@ def blame(evidence: Evidence, drops: Sequence[Change]) -> Blame:
     return Blame(causes, top, cause, evidence.tensors.entries[top.tensor])
 
 
-def sentences(evidence: Evidence, found: Blame) -> list[str]:
+def sentences(evidence: Evidence, blamed: Blame) -> list[str]:
     """What is known of the causes."""
-    if found.top is None or found.cause is None or found.entry is None:
+    if blamed.top is None or blamed.cause is None or blamed.entry is None:
         return [_nothing_seen(evidence)]
-    count, all_of = found.top.first, len(found.causes)
-    lines = [f"At {count} of the {all_of} skipped steps looked at, {the(found.entry)} was the first to be NaN or Inf."]
-    if found.cause.amax is not None and found.cause.headroom_bits is not None:
-        cast = ", in which it is computed" if found.cause.limit_dtype != found.entry.dtype else ""
+    count, all_of = blamed.top.first, len(blamed.causes)
+    lines = [f"At {count} of the {all_of} skipped steps looked at, {the(blamed.entry)} was the first to be NaN or Inf."]
+    if blamed.cause.amax is not None and blamed.cause.headroom_bits is not None:
+        cast = ", in which it is computed" if blamed.cause.limit_dtype != blamed.entry.dtype else ""
+        side = "below" if blamed.cause.headroom_bits >= 0 else "above"  # a sum in float32 may be
         lines.append(
-            f"Its largest finite magnitude before step {found.cause.step} was {found.cause.amax:.3g} at step "
-            f"{found.cause.amax_step}, {found.cause.headroom_bits:.2f} bits below the limit of "
-            f"{found.cause.limit_dtype}{cast}."
+            f"Its largest finite magnitude before step {blamed.cause.step} was {blamed.cause.amax:.3g} at step "
+            f"{blamed.cause.amax_step}, {abs(blamed.cause.headroom_bits):.2f} bits {side} the limit of "
+            f"{blamed.cause.limit_dtype}{cast}."
         )
-    ranks = found.cause.ranks
+    ranks = blamed.cause.ranks
     if len(evidence.ranks) > 1:
-        lines.append(f"At step {found.cause.step} it was so on {_ranks(ranks)} of {len(evidence.ranks)} ranks.")
-    if found.what == "gradient" and any(each.kind == "output" for each in evidence.tensors.entries):
+        lines.append(f"At step {blamed.cause.step} it was so on {ranks_text(ranks)} of {len(evidence.ranks)} ranks.")
+    if blamed.what == "gradient" and any(each.kind == "output" for each in evidence.tensors.entries):
         lines.append("All that was recorded of the forward pass was finite at those steps.")
     return lines
 
@@ -90,20 +92,17 @@ def _nothing_seen(evidence: Evidence) -> str:
     )
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return f"rank{'' if len(ranks) == 1 else 's'} {shown}" + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-
-
-def module_of(entry: TensorEntry) -> str:
+def module_of(evidence: Evidence, entry: TensorEntry) -> str:
     """The module that a tensor belongs to: a parameter's name without its last part."""
-    return entry.fqn.rpartition(".")[0] if entry.kind in _OF_A_PARAMETER else entry.fqn
+    if entry.kind in _OF_A_PARAMETER:
+        return entry.fqn.rpartition(".")[0]
+    return module_path(evidence.tensors.entries, entry.fqn)
 
 
 def device_of(evidence: Evidence) -> str:
     """Torch's word for where the run computes."""
     reported = evidence.info(evidence.ranks[0]).device if evidence.ranks else ""
-    return reported if reported in _DEVICES else "cuda"  # of a card the agent tells the product's name
+    return reported if reported in _DEVICES else "cuda"  # of a card the agent reports the product's name
 
 
 def scale(value: float) -> str:

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss_scale import settings as remedies
+from rangewatch_server.rules.loss_scale import remedies
 from rangewatch_server.rules.loss_scale.causes import Blame, blame, device_of, module_of, scale, sentences
 from rangewatch_server.rules.loss_scale.history import MOST_RECENT, Change, History
-from rangewatch_server.rules.loss_scale.settings import settings, way_back
+from rangewatch_server.rules.loss_scale.remedies import scaler_settings, way_back
 from rangewatch_server.rules.nonfinite.code_snippets import FIND_BACKWARD
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -28,6 +28,9 @@ STUCK = 4
 
 LEAST_SCALE = 128.0
 """Below this scale gradients under 5e-7 have lost bits in float16."""
+
+MOST_HELD = 16
+"""Skipped steps after which any scaler that halves its scale, hysteresis or not, has done so a few times."""
 
 NAN_BITS = 6
 """Halvings after which a gradient that overflowed would have been finite somewhere, or Inf."""
@@ -59,6 +62,11 @@ class Burst(msgspec.Struct, frozen=True):
         return self.count > 1 and 2 * self.count >= self.last - self.first + 1
 
     @property
+    def hardly_moves(self) -> bool:
+        """Whether it falls by so little a skipped step that as a search for a scale it comes to no end."""
+        return self.count >= MOST_HELD and self.bits < self.count / 4
+
+    @property
     def bits(self) -> float:
         """Halvings."""
         return float(np.log2(self.before / self.after)) if self.after > 0 else float("inf")
@@ -68,10 +76,10 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding a scaler."""
     history = evidence.loss_scales
     for scaler in history.scalers:
-        found = bursts(history, scaler)
-        collapse = next((each for each in reversed(found) if _is_collapse(evidence, each, limits)), None)
+        all_bursts = bursts(history, scaler)
+        collapse = next((each for each in reversed(all_bursts) if _is_collapse(evidence, each, limits)), None)
         if collapse is None:
-            collapse = _too_low(history, scaler, found, limits["least_scale"])
+            collapse = _too_low(history, scaler, all_bursts, limits["least_scale"])
         if collapse is not None and not _has_recovered(history, scaler, collapse, limits["least_scale"]):
             yield _finding(evidence, scaler, collapse, limits["least_scale"])
 
@@ -86,30 +94,29 @@ def bursts(history: History, scaler: str) -> list[Burst]:
             groups[-1].append(each)
         else:
             groups.append([each])
-    return [_burst(history, scaler, group) for group in groups]
-
-
-def _burst(history: History, scaler: str, group: Sequence[Change]) -> Burst:
-    oldest, last = group[0].step, group[-1].of(scaler)
-    first, before = oldest, group[0].of(scaler).before
-    if len(history.recent) == MOST_RECENT and group[0] is history.recent[0]:
-        taken = history.last_taken(oldest)
-        first = history.start if taken is None else taken + 1
-        reported = history.columns(0, first, oldest + 1).high[scaler]
-        before = float(reported[~np.isnan(reported)][0])
-    after = last.before if last.after is None else last.after
-    is_start = any(begin <= first <= begin + NEAR for begin in history.begins)
-    count = len(group) + oldest - first
-    return Burst(tuple(group), first, count, before or 0.0, after or 0.0, is_start, _stuck(scaler, group))
+    all_bursts = []
+    for group in groups:
+        oldest, last = group[0].step, group[-1].of(scaler)
+        first, before = oldest, group[0].of(scaler).before
+        if len(history.recent) == MOST_RECENT and group[0] is history.recent[0]:  # it began before what was read
+            taken = history.last_taken(oldest)
+            first = history.start if taken is None else taken + 1
+            reported = history.columns(0, first, oldest + 1).high[scaler]
+            before = float(reported[~np.isnan(reported)][0])
+        after = last.before if last.after is None else last.after
+        is_start = any(begin <= first <= begin + NEAR for begin in history.begins)
+        count, stuck = len(group) + oldest - first, _stuck(scaler, group)
+        all_bursts.append(Burst(tuple(group), first, count, before or 0.0, after or 0.0, is_start, stuck))
+    return all_bursts
 
 
 def _stuck(scaler: str, group: Sequence[Change]) -> int:
-    found = 0
+    count = 0
     for each in reversed(group):
         if each.of(scaler).after not in (each.of(scaler).before, None):
             break
-        found += 1
-    return found
+        count += 1
+    return count
 
 
 def _is_collapse(evidence: Evidence, burst: Burst, limits: Thresholds) -> bool:
@@ -120,20 +127,20 @@ def _is_collapse(evidence: Evidence, burst: Burst, limits: Thresholds) -> bool:
     if burst.after < limits["least_scale"] <= burst.before:
         return True
     if burst.is_start:  # a high first scale takes many halvings; but none mends the forward pass
-        return blame(evidence, burst.drops).what == "forward"
+        return burst.hardly_moves or blame(evidence, burst.drops).what == "forward"
     return burst.bits >= limits["skipped_in_a_row"] / 2
 
 
-def _too_low(history: History, scaler: str, found: Sequence[Burst], least: float) -> Burst | None:
+def _too_low(history: History, scaler: str, all_bursts: Sequence[Burst], least: float) -> Burst | None:
     """The skips since the scale last grew, where they brought it below `least` and it still is."""
     last = history.last(scaler)
-    crossed = [at for at, each in enumerate(found) if each.after < least <= each.before]
+    crossed = [at for at, each in enumerate(all_bursts) if each.after < least <= each.before]
     if last is None or last >= least or not crossed:
         return None
-    cross = found[crossed[-1]]
+    cross = all_bursts[crossed[-1]]
     grew = max((each.step for each in history.recent if each.step < cross.first and each.of(scaler).grew), default=-1)
     begin = max((each for each in history.begins if each <= cross.first), default=0)
-    all_of = [each for each in found if each.first > max(grew, begin - 1)]
+    all_of = [each for each in all_bursts if each.first > max(grew, begin - 1)]
     drops = tuple(drop for each in all_of for drop in each.drops)
     count = sum(each.count for each in all_of)
     return Burst(drops, all_of[0].first, count, all_of[0].before, all_of[-1].after, all_of[0].is_start, 0)
@@ -147,52 +154,53 @@ def _has_recovered(history: History, scaler: str, burst: Burst, least: float) ->
 
 
 def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Finding:
-    found = blame(evidence, burst.drops)
+    blamed = blame(evidence, burst.drops)
     goes_on = burst.last >= evidence.loss_scales.stop - LATELY
-    rank = "" if found.rank is None else f", rank {found.rank}"
+    rank = "" if blamed.rank is None else f", rank {blamed.rank}"
+    if burst.stuck >= STUCK:
+        stays = f"stays at {scale(burst.after)}, its minimum or fixed"
+        what = f"{burst.stuck} steps are skipped and the loss scale {stays}"
+    else:
+        count = f", {burst.count} of {burst.last - burst.first + 1} steps skipped" if burst.count > 1 else ""
+        what = (
+            f"the loss scale {'collapses' if burst.is_dense else 'falls'} from {scale(burst.before)} to "
+            f"{scale(burst.after)}{count}{'' if goes_on else f' until step {burst.last}'}"
+        )
     return Finding(
         severity="critical" if goes_on and (burst.is_dense or burst.stuck >= STUCK) else "warning",
-        rank=found.rank, step=burst.first, subject=scaler,
-        tensor=None if found.entry is None else found.entry.fqn,
-        kind=None if found.entry is None else found.entry.kind,
-        summary=f"Step {burst.first}{rank}: {_what(burst, goes_on)}; {_why(found, burst)}.",
+        rank=blamed.rank, step=burst.first, subject=scaler,
+        tensor=None if blamed.entry is None else blamed.entry.fqn,
+        kind=None if blamed.entry is None else blamed.entry.kind,
+        summary=f"Step {burst.first}{rank}: {what}; {_why(blamed, burst)}.",
         evidence=(
-            *_evidence(evidence, burst, found, least),
-            *way_back(settings(evidence, scaler), burst.before, burst.after),
+            *_evidence(evidence, burst, blamed, least),
+            *way_back(scaler_settings(evidence, scaler), burst.before, burst.after),
         ),
-        remedy=tuple(_remedies(evidence, found, burst)),
+        remedy=tuple(_remedies(evidence, blamed, burst)),
         facts={
-            "scaler": scaler, "scale_before": burst.before, "scale_after": burst.after, "cause": found.what,
+            "scaler": scaler, "scale_before": burst.before, "scale_after": burst.after, "cause": blamed.what,
             "skipped_steps": burst.count, "last_skipped_step": burst.last,
         },
     )  # fmt: skip
 
 
-def _what(burst: Burst, goes_on: bool) -> str:
-    if burst.stuck >= STUCK:
-        return f"{burst.stuck} steps are skipped and the loss scale stays at {scale(burst.after)}, its minimum or fixed"
-    fall = f"the loss scale {'collapses' if burst.is_dense else 'falls'} from {scale(burst.before)} to "
-    steps = f", {burst.count} of {burst.last - burst.first + 1} steps skipped" if burst.count > 1 else ""
-    return fall + scale(burst.after) + steps + ("" if goes_on else f" until step {burst.last}")
-
-
-def _why(found: Blame, burst: Burst) -> str:
-    if found.entry is None:
+def _why(blamed: Blame, burst: Burst) -> str:
+    if blamed.entry is None:
         return "what overflows was not recorded"
-    first = f"{the(found.entry)} holds {found.held} first"
-    if found.what == "forward":
+    first = f"{the(blamed.entry)} holds {blamed.held} first"
+    if blamed.what == "forward":
         return f"{first}, in the forward pass, which no scale mends"
-    if _stays_nan(found, burst):
+    if _stays_nan(blamed, burst):
         return f"{first}, which a smaller scale does not mend"
     return first
 
 
-def _stays_nan(found: Blame, burst: Burst) -> bool:
+def _stays_nan(blamed: Blame, burst: Burst) -> bool:
     """Whether a gradient was NaN, and never Inf, however small the scale became: that is no overflow."""
-    return found.what == "gradient" and found.only_nan and burst.bits >= NAN_BITS
+    return blamed.what == "gradient" and blamed.only_nan and burst.bits >= NAN_BITS
 
 
-def _evidence(evidence: Evidence, burst: Burst, found: Blame, least: float) -> Iterator[str]:
+def _evidence(evidence: Evidence, burst: Burst, blamed: Blame, least: float) -> Iterator[str]:
     steps = f"steps {burst.first} to {burst.last}" if burst.count > 1 else f"step {burst.first}"
     yield (
         f"Skipped in {steps}: {burst.count}; the loss scale was {scale(burst.before)} at the first and "
@@ -200,36 +208,42 @@ def _evidence(evidence: Evidence, burst: Burst, found: Blame, least: float) -> I
     )
     if burst.first > evidence.loss_scales.start and burst.is_start:
         yield "A process began with them."
-    yield from sentences(evidence, found)
-    if found.what == "forward":
+    yield from sentences(evidence, blamed)
+    if blamed.what == "forward":
         yield "The loss scale multiplies gradients only: it falls, and what is wrong stays."
-    if _stays_nan(found, burst):
+    if _stays_nan(blamed, burst):
         yield "It held NaN and no Inf at each scale: that is not an overflow of the scaled gradient."
     if burst.after < least:
         yield f"Below a scale of {scale(least)} small gradients are lost in float16."
 
 
-def _remedies(evidence: Evidence, found: Blame, burst: Burst) -> Iterator[Remedy]:
+def _remedies(evidence: Evidence, blamed: Blame, burst: Burst) -> Iterator[Remedy]:
     device = device_of(evidence)
-    if found.entry is None:
+    if blamed.entry is None:
         text = "Record what the optimizer gets too, to see who overflows: attach(..., level='frames')."
         yield Remedy(text, "", "no recorded tensor was NaN or Inf at the skipped steps")
         return
-    module, first = module_of(found.entry), f"{the(found.entry)} is the first to be {found.held}"
-    if found.entry.kind == "weight":
+    module, first = module_of(evidence, blamed.entry), f"{the(blamed.entry)} is the first to be {blamed.held}"
+    if blamed.entry.kind == "weight":
         yield Remedy("Go back to a checkpoint from before that step: the weights hold it already.", "", first)
         return
-    stays_nan = _stays_nan(found, burst)
+    stays_nan = _stays_nan(blamed, burst)
+    if burst.hardly_moves and blamed.what == "gradient" and not blamed.only_nan:
+        text = "Begin with a smaller scale, and let a skipped step halve it (backoff_factor=0.5)."
+        yield remedies.scaler(
+            text, device, min(burst.before, 2.0**16), 2_000,
+            f"{burst.count} skipped steps lowered the loss scale by {burst.bits:.2g} bits alone",
+        )  # fmt: skip
     if stays_nan:
         text = f"Look for a root, norm, logarithm or division of 0 behind {module or 'the model'}, and add an epsilon."
         yield Remedy(text, FIND_BACKWARD, first)
-    if found.what == "forward" and found.only_nan:
+    if blamed.what == "forward" and blamed.only_nan:
         yield remedies.check_weights(module, f"{first}, and never Inf: its weights or its input may be NaN already")
-    if found.what != "reduction":
-        yield remedies.float32(module, f"{first}, in {found.entry.dtype}")
-    if found.what == "gradient" and not stays_nan:
+    if blamed.what != "reduction":
+        yield remedies.float32(module, f"{first}, in {blamed.entry.dtype}")
+    if blamed.what == "gradient" and not stays_nan:
         yield remedies.clip("it holds back weights that grow; what overflows already it does not mend")
-    if found.entry.dtype == "float16" or found.what == "reduction":
+    if blamed.entry.dtype == "float16" or blamed.what == "reduction":
         yield remedies.bf16(device, "bfloat16 has the range of float32")
 
 

@@ -6,15 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from rangewatch.wire.events import Scaler
 from rangewatch_server.rules.evidence import BACKWARD, WINDOW, Evidence
 from rangewatch_server.rules.loss_scale.causes import device_of, scale
 from rangewatch_server.rules.loss_scale.history import History
 from rangewatch_server.rules.loss_scale.never_grows import least_headroom
-from rangewatch_server.rules.loss_scale.settings import Settings, pace, settings
+from rangewatch_server.rules.loss_scale.remedies import pace, scaler_settings
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
 GROWTHS = 2
-"""Doublings without a skip from which a scaler that has nothing to scale is told of."""
+"""Doublings without a skip from which a scaler that has nothing to scale is reported."""
 
 _CHECK = """\
 for name, parameter in model.named_parameters():
@@ -24,15 +25,15 @@ for name, parameter in model.named_parameters():
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding a scaler."""
     for scaler in evidence.loss_scales.scalers:
-        found = _of(evidence, scaler, limits)
-        if found is not None:
-            yield found
+        finding = _of(evidence, scaler, limits)
+        if finding is not None:
+            yield finding
 
 
 def _of(evidence: Evidence, scaler: str, limits: Thresholds) -> Finding | None:
     history = evidence.loss_scales
     last, since, grown = history.last(scaler), *_growing(history, scaler)
-    reported = settings(evidence, scaler)
+    reported = scaler_settings(evidence, scaler)
     dtypes = {each.dtype for each in evidence.tensors.entries}
     if last is None or since is None or not dtypes:
         return None
@@ -58,16 +59,16 @@ def _growing(history: History, scaler: str) -> tuple[int | None, int]:
 
 def _all_zero(evidence: Evidence) -> bool:
     rows = [row for row, each in enumerate(evidence.tensors.entries) if each.kind in BACKWARD]
-    found = evidence.window(("amax", "call_count", "nan_count", "inf_count"), WINDOW)
-    seen = found.columns["call_count"][rows] > 0
-    bad = sum(found.columns[name][rows].sum() for name in ("nan_count", "inf_count"))
-    return bool(seen.any() and not bad and not found.columns["amax"][rows].any())
+    block = evidence.window(("amax", "call_count", "nan_count", "inf_count"), WINDOW)
+    seen = block.columns["call_count"][rows] > 0
+    bad = sum(block.columns[name][rows].sum() for name in ("nan_count", "inf_count"))
+    return bool(seen.any() and not bad and not block.columns["amax"][rows].any())
 
 
-Words = tuple[str, tuple[str, ...], tuple[Remedy, ...]]
+Explanation = tuple[str, tuple[str, ...], tuple[Remedy, ...]]
 
 
-def _not_needed(evidence: Evidence, dtypes: set[str]) -> Words:
+def _not_needed(evidence: Evidence, dtypes: set[str]) -> Explanation:
     seen = " and ".join(sorted(dtypes))
     why = f"nothing recorded is float16 ({seen}), so that it has nothing to do"
     because = f"the tensors are {seen}, whose range is wide enough for gradients"
@@ -76,24 +77,24 @@ def _not_needed(evidence: Evidence, dtypes: set[str]) -> Words:
     return why, (f"The recorded tensors are {seen}.", "It grows until a scaled loss overflows float32."), (remedy,)
 
 
-def _zero() -> Words:
+def _zero() -> Explanation:
     because = f"every recorded gradient of the last {WINDOW} steps was zero"
     text = "See what cuts the loss off from the parameters: detach(), no_grad(), frozen parameters, a zero factor."
     return "every recorded gradient is zero", (f"{because[0].upper()}{because[1:]}.",), (Remedy(text, _CHECK, because),)
 
 
-def _tiny(evidence: Evidence, room: float, last: float) -> Words:
+def _tiny(evidence: Evidence, room: float, last: float) -> Explanation:
     largest = 65504 / 2**room
-    facts = (
+    reasons = (
         f"The largest scaled gradient in float16 of the last {WINDOW} steps is {largest:.2g}, {room:.1f} bits below "
         f"its limit; without the scale it is {largest / last:.2g}.",
     )
     text = "See whether the loss is divided too often, such as by the accumulation steps twice."
-    return "its gradients are very small", facts, (Remedy(text, "", facts[0]),)
+    return "its gradients are very small", reasons, (Remedy(text, "", reasons[0]),)
 
 
 def _finding(
-    reported: Settings, since: int, last: float, severity: str, why: str, evidence: tuple[str, ...],
+    reported: Scaler, since: int, last: float, severity: str, why: str, evidence: tuple[str, ...],
     remedy: tuple[Remedy, ...],
 ) -> Finding:  # fmt: skip
     return Finding(

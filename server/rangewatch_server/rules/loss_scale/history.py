@@ -3,12 +3,11 @@
 A change costs a few columns of each level, so that the newest of a run of a million steps are had without reading it.
 The scale is one rank's: scalers of one job agree. Skips are those of all ranks.
 
-How scalers are set to change their scale, as a rank's agent told: event `scaler` of docs/wire.md.
+How scalers are set to change their scale, as a rank's agent reported: event `scaler` of docs/wire.md.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -19,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rangewatch.wire.events import Scaler
 from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import FANOUT, SERIES_PART, level_for
 from rangewatch_server.query.reader import RunReader, last_step
@@ -26,13 +26,13 @@ from rangewatch_server.query.reader import RunReader, last_step
 Array = NDArray[Any]
 
 SCAN_COLUMNS = 512
-"""Columns that the whole range is first looked at in."""
+"""Columns that the whole range is first examined in."""
 
 LEVELS_DOWN = 2
 """Levels between two looks: 64 columns, a tile."""
 
 NEXT_STEPS = 64
-"""Steps after a change in which the next scale is looked for, where some were not recorded."""
+"""Steps after a change in which the next scale is searched for, where some were not recorded."""
 
 MOST_SCALERS = 8
 MOST_RECENT = 128
@@ -77,7 +77,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """Columns of `8 ** level` steps from column `first` on. `low`, `high`: scaler -> (n,), NaN where none was told.
+    """Columns of `8 ** level` steps from column `first` on. `low`, `high`: scaler -> (n,), NaN where none was reported.
 
     `skipped`: (n,) bool, any step on any rank; `taken`: any that was not skipped.
     """
@@ -92,8 +92,8 @@ class Columns(msgspec.Struct, frozen=True):
 
 def scaler_names(run: RunReader) -> tuple[str, ...]:
     """Series of the scalers of a run, the first one's first."""
-    found = [(int(match[1] or 0), name) for name in run.names().series if (match := _NAME.fullmatch(name))]
-    return tuple(name for _, name in sorted(found)[:MOST_SCALERS])
+    numbered = [(int(match[1] or 0), name) for name in run.names().series if (match := _NAME.fullmatch(name))]
+    return tuple(name for _, name in sorted(numbered)[:MOST_SCALERS])
 
 
 class History:
@@ -136,8 +136,17 @@ class History:
         A change in history that was thinned is left out: its step is not known.
         """
         end = self.stop if stop is None else min(stop, self.stop)
-        for found, shown in self._down(_has_change, level_for(end - self.start, SCAN_COLUMNS), self.start, end, newest):
-            yield from self._single(found, shown, newest)
+        for columns, shown in self._down(
+            _has_change, level_for(end - self.start, SCAN_COLUMNS), self.start, end, newest
+        ):
+            places = np.flatnonzero(_has_change(columns)[:shown])
+            for place in reversed(places) if newest else places:
+                scales = tuple(
+                    Scale(name, _first_known(line[place : place + 1]), _first_known(line[place + 1 :]))
+                    for name, line in columns.low.items()
+                )
+                if columns.skipped[place] or any(each.fell or each.grew for each in scales):
+                    yield Change(columns.first + int(place), bool(columns.skipped[place]), scales)
 
     @cached_property
     def recent(self) -> tuple[Change, ...]:
@@ -153,10 +162,10 @@ class History:
     def last_taken(self, stop: int) -> int | None:
         """The last step before `stop` that no rank skipped."""
         level = level_for(stop - self.start, SCAN_COLUMNS)
-        for found, shown in self._down(lambda each: each.taken, level, self.start, stop, True):
-            taken = np.flatnonzero((found.taken & ~found.skipped)[:shown])
+        for columns, shown in self._down(lambda each: each.taken, level, self.start, stop, True):
+            taken = np.flatnonzero((columns.taken & ~columns.skipped)[:shown])
             if len(taken):
-                return found.first + int(taken[-1])
+                return columns.first + int(taken[-1])
         return None
 
     def coarse(self, start: int | None = None, stop: int | None = None) -> Columns:
@@ -185,7 +194,8 @@ class History:
             block = self.run.slice(SERIES_PART, ranks, level, start, stop, ("min", "max"), rows)
             for name, place in known.items():
                 row = int(np.searchsorted(rows, place))
-                low[name], high[name] = _finite(block.columns["min"][row]), _finite(block.columns["max"][row])
+                for values, column in ((low, block.columns["min"][row]), (high, block.columns["max"][row])):
+                    values[name] = np.where(np.isfinite(column), column, np.nan)
         return low, high
 
     def _down(
@@ -193,79 +203,51 @@ class History:
     ) -> Iterator[tuple[Columns, int]]:
         """Single steps of the columns that are `wanted`, a few at a time, in order; of each the first so many count.
 
-        What comes after them tells of a fall to it.
+        What comes after them shows a fall to it.
         """
         if start >= stop or self.rank is None:
             return
         deadline.check()
         after = FANOUT**level if level else NEXT_STEPS
-        found = self.columns(level, start, min(self._known_stop, stop + after))
-        shown = -(-stop // FANOUT**level) - found.first
-        places = np.flatnonzero(wanted(found)[:shown])
+        columns = self.columns(level, start, min(self._known_stop, stop + after))
+        shown = -(-stop // FANOUT**level) - columns.first
+        places = np.flatnonzero(wanted(columns)[:shown])
         if level == 0:
             if len(places):
-                yield found, shown
+                yield columns, shown
             return
         for place in reversed(places) if newest else places:
-            at = found.first + int(place)
+            at = columns.first + int(place)
             ends = max(start, at * FANOUT**level), min(stop, (at + 1) * FANOUT**level)
             yield from self._down(wanted, max(0, level - LEVELS_DOWN), *ends, newest)
 
-    def _single(self, found: Columns, shown: int, newest: bool) -> Iterator[Change]:
-        places = np.flatnonzero(_has_change(found)[:shown])
-        for place in reversed(places) if newest else places:
-            scales = tuple(_scale(name, line, int(place)) for name, line in found.low.items())
-            if found.skipped[place] or any(each.fell or each.grew for each in scales):
-                yield Change(found.first + int(place), bool(found.skipped[place]), scales)
 
-
-def _finite(values: Array) -> Array:
-    return np.where(np.isfinite(values), values, np.nan)
-
-
-def _has_change(found: Columns) -> Array:
+def _has_change(columns: Columns) -> Array:
     """(n,) bool: columns with a skip, with several scales, or after which there is another."""
-    wanted: Array = found.skipped.copy()
-    for name, low in found.low.items():
-        high = found.high[name]
+    wanted: Array = columns.skipped.copy()
+    for name, low in columns.low.items():
+        high = columns.high[name]
         wanted |= high > low
         known = np.flatnonzero(~np.isnan(low))
         wanted[known[:-1]] |= (low[known[1:]] != high[known[:-1]]) | (high[known[1:]] != high[known[:-1]])
     return wanted
 
 
-def _scale(name: str, line: Array, place: int) -> Scale:
-    before = None if np.isnan(line[place]) else float(line[place])
-    later = line[place + 1 :]
-    known = later[~np.isnan(later)]
-    return Scale(name, before, float(known[0]) if len(known) else None)
+def _first_known(line: Array) -> float | None:
+    known = line[~np.isnan(line)]
+    return float(known[0]) if len(known) else None
 
 
-KIND = "scaler"
 MOST_EVENTS = 64
-"""The newest that are looked at: each of at most eight scalers says it when it begins, and when it is changed."""
-MOST_LETTERS = 100
-SETTINGS = ("growth_factor", "backoff_factor", "growth_interval")
+"""The newest that are examined: each of at most eight scalers says it when it begins, and when it is changed."""
 
 
-def reported(run: RunReader, rank: int | None) -> dict[str, dict[str, Any]]:
-    """Series -> class and settings of its scaler in the rank's last process; null for what it did not say."""
+def scalers(run: RunReader, rank: int | None) -> dict[str, Scaler]:
+    """Series -> how its scaler was set last in the rank's last process."""
     if rank is None or not run.ranks[rank].streams:
         return {}
-    found: dict[str, dict[str, Any]] = {}
-    for row in run.events(KIND, MOST_EVENTS, stream_id=run.ranks[rank].streams[-1].id):
-        said = msgspec.json.decode(row.data)
-        if isinstance(said, dict) and isinstance(said.get("series"), str):
-            found.setdefault(said["series"], _settings(said))
-    return found
-
-
-def _settings(said: dict[str, Any]) -> dict[str, Any]:
-    name = said.get("class")
-    known = name[:MOST_LETTERS] if isinstance(name, str) else None
-    return {"class": known} | {each: _number(said.get(each)) for each in SETTINGS}
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) and abs(value) < 2**53 else None
+    by_series: dict[str, Scaler] = {}
+    for event in run.events(Scaler.KIND, MOST_EVENTS, stream_id=run.ranks[rank].streams[-1].id):
+        if (scaler := event.read(Scaler)) is not None:
+            by_series.setdefault(scaler.series, scaler)
+    return by_series

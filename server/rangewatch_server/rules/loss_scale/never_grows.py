@@ -8,14 +8,15 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import Scaler
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.evidence import BACKWARD, WINDOW, Evidence
 from rangewatch_server.rules.gradients import gradient_underflow
-from rangewatch_server.rules.loss_scale import settings as remedies
+from rangewatch_server.rules.loss_scale import remedies
 from rangewatch_server.rules.loss_scale.causes import blame, device_of, module_of, scale, sentences
 from rangewatch_server.rules.loss_scale.collapse import LEAST_SCALE, bursts
 from rangewatch_server.rules.loss_scale.history import MOST_RECENT, Change, History
-from rangewatch_server.rules.loss_scale.settings import Settings, settings, why_standing
+from rangewatch_server.rules.loss_scale.remedies import scaler_settings, why_standing
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.rule import Finding, Rule, Threshold, Thresholds
 
@@ -39,7 +40,7 @@ class Course(msgspec.Struct, frozen=True):
     interval: int
     """Clean steps after which it should grow: as it is set, or else as seen, or else the default of scalers."""
     is_seen: bool
-    settings: Settings
+    settings: Scaler
     drops: tuple[Change, ...]
 
 
@@ -47,15 +48,15 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding a scaler."""
     history = evidence.loss_scales
     for scaler in history.scalers:
-        course = _course(history, settings(evidence, scaler), int(limits["growth_interval"]))
+        course = _course(history, scaler_settings(evidence, scaler), int(limits["growth_interval"]))
         for find in (_driven, _falling, _standing):
-            found = find(evidence, course, limits)
-            if found is not None:
-                yield found
+            finding = find(evidence, course, limits)
+            if finding is not None:
+                yield finding
                 break
 
 
-def _course(history: History, reported: Settings, usual: int) -> Course:
+def _course(history: History, reported: Scaler, usual: int) -> Course:
     scaler, begin = reported.series, max(history.begins, default=history.start)
     changes = [each for each in history.recent if each.step >= begin]
     grown = [at for at, each in enumerate(changes) if each.of(scaler).grew]
@@ -88,12 +89,16 @@ def _driven(evidence: Evidence, course: Course, limits: Thresholds) -> Finding |
     if steps < WINDOW // 2 or len(skipped) < limits["skipped_share"] * steps or grown < len(skipped) / 2:
         return None
     because = f"{len(skipped)} of the last {steps} steps were skipped, and the scale grew {grown} times"
+    since, count = start, len(skipped)
+    all_of = History(evidence.run, course.begin, history.stop)
+    if all_of.skipped_steps >= limits["skipped_share"] * (history.stop - course.begin):
+        since, count = course.begin, all_of.skipped_steps  # which stays, however long it goes on
     text = "Let the scaler wait longer before it doubles the scale."
     last = history.last(course.scaler) or 2.0**16
     return Finding(
-        severity="warning", step=start, subject=f"{course.scaler} driven",
-        summary=f"Step {start}: since then {len(skipped)} of {steps} steps are skipped, as the loss scale doubles "
-        f"after every {max(1, course.interval)} steps without an overflow.",
+        severity="warning", step=since, subject=f"{course.scaler} driven",
+        summary=f"Step {since}: since then {count} of {history.stop - since} steps are skipped, as the loss scale "
+        f"doubles after every {max(1, course.interval)} steps without an overflow.",
         evidence=(f"{because}.", *sentences(evidence, blame(evidence, skipped))),
         remedy=(remedies.scaler(text, device_of(evidence), last / 2, 2_000, because),),
         facts={"skipped_steps": len(skipped), "steps": steps, "growths": grown, "growth_interval": course.interval},
@@ -113,19 +118,19 @@ def _falling(evidence: Evidence, course: Course, limits: Thresholds) -> Finding 
     if course.stop - groups[-1].last > 2 * course.interval:
         return None
     drops = [drop for each in groups for drop in each.drops]
-    found, first, last = blame(evidence, drops), groups[0], groups[-1]
-    rank = "" if found.rank is None else f", rank {found.rank}"
-    who = "" if found.entry is None else f"; {the(found.entry)} is what overflows most often"
-    module = "" if found.entry is None else module_of(found.entry)
+    blamed, first, last = blame(evidence, drops), groups[0], groups[-1]
+    rank = "" if blamed.rank is None else f", rank {blamed.rank}"
+    who = "" if blamed.entry is None else f"; {the(blamed.entry)} is what overflows most often"
+    module = "" if blamed.entry is None else module_of(evidence, blamed.entry)
     because = f"{len(groups)} falls in {last.last - first.first} steps, no growth between them"
-    tries = [] if found.entry is None else [remedies.float32(module, because)]
+    tries = [] if blamed.entry is None else [remedies.float32(module, because)]
     return Finding(
-        severity="warning", rank=found.rank, step=first.first, subject=f"{course.scaler} falling",
-        tensor=None if found.entry is None else found.entry.fqn,
-        kind=None if found.entry is None else found.entry.kind,
+        severity="warning", rank=blamed.rank, step=first.first, subject=f"{course.scaler} falling",
+        tensor=None if blamed.entry is None else blamed.entry.fqn,
+        kind=None if blamed.entry is None else blamed.entry.kind,
         summary=f"Step {first.first}{rank}: since then the loss scale only falls, from {scale(first.before)} to "
         f"{scale(last.after)}{who}.",
-        evidence=(f"{because[0].upper()}{because[1:]}; {_interval(course)}.", *sentences(evidence, found)),
+        evidence=(f"{because[0].upper()}{because[1:]}; {_interval(course)}.", *sentences(evidence, blamed)),
         remedy=(*tries, remedies.clip(because), remedies.bf16(device_of(evidence), "it needs no scaler")),
         facts={"falls": len(groups), "scale_before": first.before, "scale_after": last.after},
     )  # fmt: skip
@@ -184,13 +189,13 @@ def least_headroom(evidence: Evidence) -> float | None:
     if not rows or evidence.start >= evidence.whole_stop:
         return None
     start = max(evidence.start, evidence.whole_stop - WINDOW)
-    found = evidence.window(("amax", "call_count"), evidence.whole_stop - start)
-    seen = [row for row in rows if (found.columns["call_count"][row] > 0).any()]
+    block = evidence.window(("amax", "call_count"), evidence.whole_stop - start)
+    seen = [row for row in rows if (block.columns["call_count"][row] > 0).any()]
     limit = np.array([limits_of(evidence.tensors.entries[row].dtype).max_finite for row in seen])
     if not seen:
         return None
     with np.errstate(divide="ignore"):
-        return float(np.log2(limit / found.columns["amax"][seen].max(axis=1)).min())
+        return float(np.log2(limit / block.columns["amax"][seen].max(axis=1)).min())
 
 
 def narrow_gradients(evidence: Evidence) -> Sequence[int]:

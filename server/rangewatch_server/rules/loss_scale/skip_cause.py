@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.wire.records import KINDS, TensorEntry
+from rangewatch.wire.records import KINDS, MOMENTS, TensorEntry
 from rangewatch_server.core import deadline
 from rangewatch_server.numerics import first_nonfinite
 from rangewatch_server.numerics.headroom import limits_of
@@ -23,19 +23,19 @@ Array = NDArray[Any]
 CLASSES = {
     "forward": ("output", "input", "weight"),
     "gradient": ("grad_output", "grad"),
-    "reduction": ("reduced_grad", "update"),
+    "reduction": ("reduced_grad", "update", *MOMENTS),
 }
 """What was not finite first: then the scale is to blame for a gradient alone."""
 
 MOST_RANKS = 8
-"""Ranks with NaN or Inf whose tensors are looked at: on more it is the same overflow as a rule. Those go first that had
+"""Ranks with NaN or Inf whose tensors are examined: on more it is the same overflow as a rule. Those go first that had
 none of that class in the last taken step, then the lowest."""
 
 MOST_TENSORS = 256
-"""Tensors of one step that are told of."""
+"""Tensors of one step that are listed."""
 
 HISTORY = 64
-"""Steps before a drop in which the largest finite magnitude is looked for."""
+"""Steps before a drop in which the largest finite magnitude is searched for."""
 
 
 class Bad(msgspec.Struct, frozen=True):
@@ -87,20 +87,20 @@ def cause_of(run: RunReader, step: int) -> Cause:
     new = {rank for name, each in by_class.items() for rank in each if rank not in usual.get(name, ())}
     bad = {rank for each in by_class.values() for rank in each}
     ranks = sorted(bad, key=lambda rank: (rank not in new, rank))[:MOST_RANKS]
-    found = {rank: each for rank in ranks if (each := _bad(run, rank, step, usual_at))}
-    firsts = [each[0] for each in found.values()]
+    by_rank = {rank: each for rank in ranks if (each := _bad(run, rank, step, usual_at))}
+    firsts = [each[0] for each in by_rank.values()]
     call_index = run.names().tensors.call_index
     first = min(firsts, key=lambda each: (call_index[each.tensor], each.rank), default=None)
     if first is None:
         return Cause(step, "unknown")
     what = _class_of(run, first.tensor)
     unseen = set(by_class[what]) - set(ranks) - set(usual.get(what, ()))
-    shown = tuple(rank for rank in by_class[what] if rank in found or rank in unseen)
+    shown = tuple(rank for rank in by_class[what] if rank in by_rank or rank in unseen)
     amax, amax_step = _amax_before(run, first, max(first_step, step - HISTORY), step)
     dtype = computed_in(run.names().tensors.entries, first.tensor)
     limit = limits_of(dtype).max_finite
     bits = float(np.log2(limit / amax)) if amax and np.isfinite(limit) else None
-    mine = found[first.rank]
+    mine = by_rank[first.rank]
     return Cause(step, what, shown, first, tuple(mine[:MOST_TENSORS]), len(mine), amax, amax_step, dtype, bits)
 
 
@@ -134,8 +134,8 @@ def _ranks(run: RunReader, step: int) -> dict[str, tuple[int, ...]]:
 def _last_taken(run: RunReader, start: int, stop: int) -> int | None:
     """The last step of [start, stop) that no rank skipped. Near by as a rule, which costs a tile or two."""
     near = max(start, stop - HISTORY)
-    found = History(run, near, stop).last_taken(stop)
-    return found if found is not None or near == start else History(run, start, near).last_taken(near)
+    step = History(run, near, stop).last_taken(stop)
+    return step if step is not None or near == start else History(run, start, near).last_taken(near)
 
 
 def _bad(run: RunReader, rank: int, step: int, usual_at: int | None) -> list[Bad]:
@@ -184,8 +184,8 @@ def by_layer(causes: Iterable[Cause]) -> list[Layer]:
         for bad in cause.tensors:
             overflows[bad.tensor] += 1
             last[bad.tensor] = max(last.get(bad.tensor, -1), cause.step)
-    found = [Layer(tensor, first[tensor], count, last[tensor]) for tensor, count in overflows.items()]
-    return sorted(found, key=lambda each: (-each.first, -each.overflows, each.tensor))
+    layers = [Layer(tensor, first[tensor], count, last[tensor]) for tensor, count in overflows.items()]
+    return sorted(layers, key=lambda each: (-each.first, -each.overflows, each.tensor))
 
 
 def largest(run: RunReader, rows: Sequence[int], level: int, start: int, stop: int) -> dict[int, float]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rangewatch_server.figures.phases import PHASES, RankShares, phase_shares
+from rangewatch_server.core.text import ranks_text
+from rangewatch_server.figures.phases import PHASES, RankShares, phase_shares, read_seconds
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import loader_with
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -15,7 +16,6 @@ STEPS = 100
 """That are judged: the median over them moves with no stall of some steps, as an epoch begins with."""
 
 MOST_RANKS = 64
-MOST_NAMED = 8
 MS = 1_000
 
 
@@ -26,9 +26,14 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     ranks = evidence.ranks[:MOST_RANKS]
     if stop - start < limits["least_steps"] or not evidence.has_series("data_wait_s"):
         return
-    seconds = np.array([[evidence.series(f"{each}_s", start, stop, rank) for each in PHASES] for rank in ranks])
-    found = phase_shares(ranks, seconds, STEPS, limits["share"])
-    bound = [each for each in found.ranks if each.is_loader_bound and each.steps >= limits["least_steps"]]
+    # Ranks are read one by one only where any may be bound. One that is waits in half of its steps, in half of these
+    # for as long as the median.
+    longest = evidence.largest("data_wait_s", start, stop)
+    if 4 * np.count_nonzero(longest * MS >= limits["least_wait_ms"]) < limits["least_steps"]:
+        return
+    seconds = read_seconds(evidence.run, ranks, start, stop)
+    shares = phase_shares(ranks, seconds, STEPS, limits["share"])
+    bound = [each for each in shares.ranks if each.is_loader_bound and each.steps >= limits["least_steps"]]
     if not bound:
         return
     at = [ranks.index(each.rank) for each in bound]
@@ -49,8 +54,8 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
 
 
 def _summary(bound: list[RankShares], ranks: int) -> str:
-    named = ", ".join(str(each.rank) for each in bound[:MOST_NAMED])
-    who = f"Rank{'s' if len(bound) > 1 else ''} {named}" if len(bound) < ranks or ranks == 1 else "All ranks"
+    is_all = len(bound) == ranks > 1
+    who = "All ranks" if is_all else ranks_text(each.rank for each in bound).capitalize()
     share = float(np.median([each.shares["data_wait"] or 0.0 for each in bound]))
     return f"{who}: {share:.0%} of the step goes by waiting for data."
 

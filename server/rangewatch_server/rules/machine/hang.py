@@ -14,32 +14,39 @@ from rangewatch_server.collectives.hang_verdict import (
     MISMATCH,
     ORDER,
     SILENT,
+    UNDECIDED,
     HangFinding,
 )
+from rangewatch_server.core.text import ranks_text
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import loader_with
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 MOST_NAMED = 8
 
+UNDECIDED_S = 60.0
+"""For so long a hang is not reported of which it is not known whom the others wait for: most ranks report by then."""
+
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     """At most one finding: the hang that goes on now, which none of an earlier step is."""
-    found = hang_state.finding(evidence.run) if evidence.is_newest else None
-    if found is None or (found.cause == BUSY and not found.culprits):
+    hang = hang_state.finding(evidence.run) if evidence.is_newest else None
+    if hang is None or (hang.cause == BUSY and not hang.culprits):
         return  # an evaluation or a compilation, as likely: the page Hang says so, and nobody is woken
-    step = min((each.last_step for each in found.ranks if each.last_step >= 0), default=None)
+    if hang.cause == UNDECIDED and hang.since_s < UNDECIDED_S:
+        return
+    step = min((each.last_step for each in hang.ranks if each.last_step >= 0), default=None)
     yield Finding(
-        rank=found.culprits[0] if len(found.culprits) == 1 else None, step=step, subject=found.cause,
-        summary=_summary(found), evidence=tuple(_evidence(found)), remedy=tuple(_remedies(found)),
-        facts={"cause": found.cause, "culprits": found.culprits, "missing": found.missing, "waiting": found.waiting},
+        rank=hang.culprits[0] if len(hang.culprits) == 1 else None, step=step, subject=hang.cause,
+        summary=_summary(hang), evidence=tuple(_evidence(hang)), remedy=tuple(_remedies(hang)),
+        facts={"cause": hang.cause, "culprits": hang.culprits, "missing": hang.missing, "waiting": hang.waiting},
     )  # fmt: skip
 
 
-def _summary(found: HangFinding) -> str:
+def _summary(hang: HangFinding) -> str:
     """Without how long it has gone on: the page counts that."""
-    who = _ranks(found.culprits)
-    said = {
+    who = ranks_text(hang.culprits) if hang.culprits else ""
+    sentence = {
         MISMATCH: f"Ranks call different collectives: {who} differs from the others" if who else
         "Ranks call different collectives at one place",
         SILENT: f"The run waits for {who}, which has gone silent",
@@ -48,54 +55,49 @@ def _summary(found: HangFinding) -> str:
         ABSENT: f"The run waits for {who}, which has not joined a collective",
         ORDER: "Ranks wait for one another in different process groups",
         COMMUNICATION: "All ranks wait in the same collective, and it does not end",
-    }.get(found.cause, f"The run waits for {who}")  # fmt: skip
-    group = "" if found.group is None else f" (group {found.group.title})"
-    return f"{said}{group}."
+        UNDECIDED: "Ranks wait in a collective, and who has not joined it is not known: not all ranks have reported",
+    }.get(hang.cause, f"The run waits for {who}")  # fmt: skip
+    group = "" if hang.group is None else f" (group {hang.group.title})"
+    return f"{sentence}{group}."
 
 
-def _ranks(ranks: tuple[int, ...]) -> str:
-    named = ", ".join(map(str, ranks[:MOST_NAMED]))
-    more = f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else ""
-    return "" if not ranks else f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"
-
-
-def _evidence(found: HangFinding) -> Iterator[str]:
-    call = found.waited_for
-    if call is not None and found.waiting:
-        yield f"{_ranks(found.waiting).capitalize()} wait{'s' if len(found.waiting) == 1 else ''} in {call.op}."
-    for side in found.sides:
-        yield f"{_ranks(side.ranks).capitalize()} called {side.op} of {side.dtype or 'an unknown dtype'}."
-    for each in found.ranks:
-        if each.rank in found.culprits[:MOST_NAMED] and each.line is not None:
+def _evidence(hang: HangFinding) -> Iterator[str]:
+    call = hang.waited_for
+    if call is not None and hang.waiting:
+        yield f"{ranks_text(hang.waiting).capitalize()} wait{'s' if len(hang.waiting) == 1 else ''} in {call.op}."
+    for side in hang.sides:
+        yield f"{ranks_text(side.ranks).capitalize()} called {side.op} of {side.dtype or 'an unknown dtype'}."
+    for each in hang.ranks:
+        if each.rank in hang.culprits[:MOST_NAMED] and each.line is not None:
             yield f"Rank {each.rank} is at {each.line}."
 
 
-def _remedies(found: HangFinding) -> Iterator[Remedy]:
-    if found.cause in (MISMATCH, ORDER):
+def _remedies(hang: HangFinding) -> Iterator[Remedy]:
+    if hang.cause in (MISMATCH, ORDER):
         yield Remedy(
             "Let every rank run the same collectives in the same order: look for a branch on the rank, or on data.",
             "", "ranks called different things at one sequence number",
         )  # fmt: skip
-    elif found.cause == DATA_LOADER:
+    elif hang.cause == DATA_LOADER:
         yield Remedy(
             "Look at that rank's data loader: a worker that died or a file system that does not answer. A time limit "
             "makes it an error.", loader_with("num_workers=loader.num_workers, timeout=60"),
             "the rank's stack is inside its data loader",
         )  # fmt: skip
-    elif found.cause == COMMUNICATION:
+    elif hang.cause == COMMUNICATION:
         yield Remedy(
             "Test the links between the ranks' GPUs.", "torchrun --nproc-per-node=8 -m rangewatch linkcheck",
             "nobody is missing, so it is the communication itself",
         )  # fmt: skip
-    elif found.cause in (SILENT, ENDED):
+    elif hang.cause in (SILENT, ENDED):
         yield Remedy(
-            f"Look at {_ranks(found.culprits)} on its host: whether the process is there, and what its last lines say.",
-            "", "it says nothing any more while the others do",
+            f"Look at {ranks_text(hang.culprits)} on its host: whether the process is there, and what its last "
+            "lines say.", "", "it says nothing any more while the others do",
         )  # fmt: skip
-    elif found.cause == ABSENT:
+    elif hang.cause == ABSENT:
         yield Remedy(
-            f"Look at what {_ranks(found.culprits)} does instead: its stack is on the page Hang. A branch on the rank "
-            "or on its data, or a loader of another length, makes it miss a collective.", "",
+            f"Look at what {ranks_text(hang.culprits)} does instead: its stack is on the page Hang. A branch on the "
+            "rank or on its data, or a loader of another length, makes it miss a collective.", "",
             "it goes on, and has not called what the others wait in",
         )  # fmt: skip
 

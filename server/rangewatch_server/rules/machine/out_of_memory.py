@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rangewatch.wire.events import Died, Failed
 from rangewatch_server.machines.gpus import GPU, HOST
+from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.query.samples import newest, samples
-from rangewatch_server.rules.evidence import Event, Evidence
+from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import loader_with
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
@@ -33,41 +35,39 @@ for each in model.modules():
 def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     """One finding a rank that failed so, or whose process the kernel killed for it."""
     reported: set[int] = set()
-    for event in evidence.events("failed", "died"):
-        is_device = event.data.get("out_of_memory") is True
+    for event in evidence.events(Failed.KIND, Died.KIND):
+        failed = event.read(Failed) if event.kind == Failed.KIND else None
+        is_device = failed is not None and failed.out_of_memory
         if event.rank in reported or len(reported) == MOST or not (is_device or _killed(event)):
             continue
         reported.add(event.rank)
-        yield _finding(evidence, event, limits, is_device=is_device)
+        yield _finding(evidence, event, failed or Failed(), limits)
 
 
-def _killed(event: Event) -> bool:
-    kills = event.data.get("oom_kills")
-    return event.kind == "died" and isinstance(kills, int) and kills > 0
+def _killed(event: StoredEvent) -> bool:
+    died = event.read(Died) if event.kind == Died.KIND else None
+    return died is not None and (died.oom_kills or 0) > 0
 
 
-def _finding(evidence: Evidence, event: Event, limits: Thresholds, *, is_device: bool) -> Finding:
+def _finding(evidence: Evidence, event: StoredEvent, failed: Failed, limits: Thresholds) -> Finding:
+    is_device = failed.out_of_memory
     used = _growth(evidence, event.rank, is_device=is_device)
     grew = used is not None and used[1] >= used[0] * (1 + limits["growth_share"])
     where = "its GPU's memory" if is_device else "its host's or container's memory"
     return Finding(
         rank=event.rank, step=event.step if event.step >= 0 else None, subject="memory",
         summary=f"Rank {event.rank} ran out of {where}.",
-        evidence=(_said(event), *_figures(event), *_used(used, grew)),
+        evidence=(_message_of(event), *_figures(failed), *_used(used, grew)),
         remedy=tuple(_remedies(is_device=is_device, grew=grew)),
     )  # fmt: skip
 
 
-def _said(event: Event) -> str:
-    return f"It {event.message}." if event.kind == "died" else event.message[:500]
+def _message_of(event: StoredEvent) -> str:
+    return f"It {event.message}." if event.kind == Died.KIND else event.message[:500]
 
 
-def _figures(event: Event) -> Iterator[str]:
-    devices = event.data.get("devices")
-    for name, each in devices.items() if isinstance(devices, dict) else ():
-        numbers = (
-            {key: value for key, value in each.items() if isinstance(value, int)} if isinstance(each, dict) else {}
-        )
+def _figures(failed: Failed) -> Iterator[str]:
+    for name, numbers in failed.devices.items():
         if {"allocated_peak_bytes", "reserved_bytes", "total_bytes"} <= numbers.keys():
             peak, held, total = (
                 numbers[key] / GIB for key in ("allocated_peak_bytes", "reserved_bytes", "total_bytes")

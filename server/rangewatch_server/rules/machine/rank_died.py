@@ -72,7 +72,7 @@ RULE = Rule(
     severity="critical",
     explanation="A process of the run ended without saying so: by a signal, by the kernel for want of memory, or by an "
     "exit in the middle of a step. The other ranks wait for it in their next collective until their time limit. What "
-    "is told comes from the watcher on its node, and from memory that outlives the process.",
+    "is known of it comes from the watcher on its node, and from memory that outlives the process.",
     check=check,
     explains=("hang", "straggler"),
 )

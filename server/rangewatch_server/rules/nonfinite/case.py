@@ -1,7 +1,4 @@
-"""What is known around one first NaN or Inf: what the agent saw at that moment, and what was recorded before.
-
-One step of one rank, as the search for the first NaN or Inf looks at it.
-"""
+"""What is known around one first NaN or Inf: what the agent saw at that moment, and what was recorded before."""
 
 from __future__ import annotations
 
@@ -10,13 +7,17 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
+from rangewatch.wire.events import Nonfinite, TensorDetails
 from rangewatch.wire.records import KINDS
 from rangewatch_server.numerics import first_nonfinite
+from rangewatch_server.numerics.first_nonfinite import NONFINITE_NS
 from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART
+from rangewatch_server.query.inf_by_design import FIRST_STEPS
 from rangewatch_server.rules.evidence import BACKWARD, OPTIMIZER, Evidence
-from rangewatch_server.rules.nonfinite.details import Context, TensorDetails
+from rangewatch_server.rules.nonfinite.tensor_phrases import headroom
 from rangewatch_server.rules.recent import rows_of
 from rangewatch_server.rules.trend import Growth, growing
 
@@ -53,6 +54,35 @@ class StepView:
             for name in ("nan_count", "inf_count"):
                 self.columns[name][without] = 0.0
 
+    def masked(self, rows: Array) -> Array:
+        """(d,) the share of Inf by design in tensors that hold it."""
+        infs = self._stored_inf(rows)
+        return infs / np.maximum(self.columns["numel"][rows], 1.0)
+
+    def most_masked(self, rows: Array) -> Array:
+        """(d,) the largest share of Inf in the first steps of the run, and in those before this one."""
+        evidence, shares = self.evidence, []
+        first = evidence.run.first_step or 0
+        for start in sorted({first, max(first, self.step - FIRST_STEPS)}):
+            stop = min(start + FIRST_STEPS, self.step)
+            if start < stop:
+                block = evidence.run.stored(RANGES, [self.rank], 0, start, stop, ("numel", "inf_count"), rows)
+                numel, infs = (np.asarray(block.columns[name], np.float64) for name in ("numel", "inf_count"))
+                shares.append((infs / np.maximum(numel, 1.0)).max(axis=1))
+        return np.max(shares, axis=0) if shares else np.ones(len(rows))
+
+    def count_inf(self, rows: Array) -> None:
+        """Count the Inf of these tensors in this step, which is by design in others."""
+        self.columns["inf_count"][rows] = self._stored_inf(rows)
+        if NONFINITE_NS in self.columns:
+            block = self.evidence.run.stored(RANGES, [self.rank], 0, self.step, self.step + 1, [NONFINITE_NS], rows)
+            self.columns[NONFINITE_NS][rows] = block.columns[NONFINITE_NS][:, 0]
+        self.__dict__.pop("is_bad", None)
+
+    def _stored_inf(self, rows: Array) -> Array:
+        block = self.evidence.run.stored(RANGES, [self.rank], 0, self.step, self.step + 1, ["inf_count"], rows)
+        return np.asarray(block.columns["inf_count"][:, 0], np.float64)
+
     @cached_property
     def is_bad(self) -> Array:
         """(t,) bool: it held NaN or Inf."""
@@ -65,8 +95,8 @@ class StepView:
 
     def in_order(self, chosen: Array) -> list[int]:
         """Ordinals of the chosen, (t,) bool, in call order."""
-        found = np.flatnonzero(chosen)
-        return [int(each) for each in found[np.argsort(self.evidence.tensors.position[found], kind="stable")]]
+        rows = np.flatnonzero(chosen)
+        return [int(each) for each in rows[np.argsort(self.evidence.tensors.position[rows], kind="stable")]]
 
     def first(self) -> Bad | None:
         """The tensor that held NaN or Inf first; None when all are finite."""
@@ -96,8 +126,8 @@ class StepView:
             return None
         run = self.evidence.run
         rows = np.array([run.names().series["loss"]])
-        found = run.slice(SERIES_PART, [self.rank], 0, self.step, self.step + 1, ("count", "last"), rows)
-        return float(found.columns["last"][0, 0]) if found.columns["count"][0, 0] > 0 else None
+        block = run.slice(SERIES_PART, [self.rank], 0, self.step, self.step + 1, ("count", "last"), rows)
+        return float(block.columns["last"][0, 0]) if block.columns["count"][0, 0] > 0 else None
 
     def is_contained(self) -> bool:
         """Whether it held Inf alone, and neither its gradients nor its loss took it over, as with masks."""
@@ -109,8 +139,27 @@ class StepView:
         )
 
 
+def _is_around(outer: str, fqn: str) -> bool:
+    """Whether a module is this one, or holds it."""
+    return outer == fqn or not outer or fqn.startswith(f"{outer}.")
+
+
+PEAK_BITS = 20.0
+"""Bits by which a single element must be above all others of its parameter: no update moves one alone so far."""
+
+
+def _is_single(details: TensorDetails) -> bool:
+    rest = details.rest_amax
+    if details.peak_count != 1 or rest is UNSET or rest <= 0 or details.numel < LEAST_ELEMENTS:
+        return False
+    return details.is_bad or details.amax > rest * 2.0**PEAK_BITS
+
+
+LEAST_ELEMENTS = 8
+"""Of a parameter, for a single element to say something."""
+
 HISTORY = 64
-"""Steps before the first bad one that are looked at."""
+"""Steps before the first bad one that are examined."""
 
 
 class Case:
@@ -121,18 +170,18 @@ class Case:
         self.entry = evidence.tensors.entries[bad.tensor]
 
     @cached_property
-    def context(self) -> Context | None:
-        """What the agent told of this very tensor; None where it told nothing that can be read."""
+    def context(self) -> Nonfinite | None:
+        """What the agent reported of this very tensor; None where it reported nothing that can be read."""
         mine = self.entry.fqn, self.entry.kind, self.entry.index
-        for event in self.evidence.events("nonfinite"):
-            if (event.rank, event.step) == (self.bad.rank, self.bad.step):
-                try:
-                    found = msgspec.convert(event.data, Context)
-                except msgspec.ValidationError:
-                    continue
-                if (found.fqn, found.kind, found.index) == mine:
-                    return found
-        return None
+        at = self.bad.rank, self.bad.step
+        return next(
+            (
+                known
+                for event, known in self.evidence.details(Nonfinite)
+                if (event.rank, event.step) == at and (known.fqn, known.kind, known.index) == mine
+            ),
+            None,
+        )
 
     @cached_property
     def inputs(self) -> tuple[TensorDetails, ...] | None:
@@ -155,6 +204,12 @@ class Case:
         return self._weights_of(self.view)
 
     @property
+    def flipped(self) -> TensorDetails | None:
+        """The parameter, of any module, one element of which is far from all others of it."""
+        large = (self.context.large_weights if self.context is not None else None) or ()
+        return next((each for each in large if _is_single(each)), None)
+
+    @property
     def bad_weights(self) -> tuple[TensorDetails, ...]:
         """Those of them that held NaN or Inf."""
         return tuple(each for each in self.weights or () if each.is_bad)
@@ -173,18 +228,33 @@ class Case:
     def large_input(self) -> TensorDetails | None:
         """The finite input with the least headroom."""
         finite = [each for each in self.inputs or () if not each.is_bad and each.amax > 0]
-        return min(finite, key=lambda each: each.headroom, default=None)
+        return min(finite, key=lambda each: headroom(each.dtype, each.amax), default=None)
+
+    @cached_property
+    def mask_before(self) -> int | None:
+        """The output right before it that held Inf by design, where whole rows of it are NaN: what a softmax makes of a
+        row that is masked whole. None where it is not so.
+        """
+        rows, shape = self.evidence.run.inf_by_design, self.entry.shape
+        if not len(rows) or not self.bad.nan_count or not shape or self.bad.nan_count % max(shape[-1], 1):
+            return None
+        view, position = self.view, self.evidence.tensors.position
+        is_before = view.is_of("output") & (position < position[self.bad.tensor])
+        is_mine = np.array([_is_around(each.fqn, self.entry.fqn) for each in view.entries])
+        earlier = view.in_order(is_before & ~is_mine)
+        masks = rows[view.masked(rows) > 0]
+        return earlier[-1] if earlier and earlier[-1] in masks else None
 
     @cached_property
     def previous(self) -> int | None:
         """The output that comes before it in call order and is finite."""
-        found = self.view.before(self.bad.tensor, "output")
-        return found[-1] if found else None
+        earlier = self.view.before(self.bad.tensor, "output")
+        return earlier[-1] if earlier else None
 
-    def maker(self, facts: TensorDetails) -> int | None:
+    def maker(self, details: TensorDetails) -> int | None:
         """The output, the first in call order, whose largest magnitude is that of a later module's input."""
         outputs = self.view.before(self.bad.tensor, "output")
-        return next((each for each in outputs if facts.amax > 0 and self.view.amax(each) == facts.amax), None)
+        return next((each for each in outputs if details.amax > 0 and self.view.amax(each) == details.amax), None)
 
     @cached_property
     def growth(self) -> Growth | None:
@@ -214,9 +284,14 @@ class Case:
         return float(2.0 ** known[-1]) if len(known) else None
 
     def amax_before(self, tensor: int) -> float | None:
-        """Largest magnitude of a tensor in the last step before in which it was observed."""
-        known = self._bits[tensor][np.isfinite(self._bits[tensor])]
-        return float(2.0 ** known[-1]) if len(known) else None
+        """Largest magnitude of a tensor in the last step before in which it was observed and finite."""
+        last = self.last_before(tensor)
+        return None if last is None else last[1]
+
+    def last_before(self, tensor: int) -> tuple[int, float] | None:
+        """That step and that magnitude, which may be 0."""
+        known = np.flatnonzero(np.isfinite(self._amax[tensor]))
+        return (int(self._steps[known[-1]]), float(self._amax[tensor][known[-1]])) if len(known) else None
 
     def is_first_step(self) -> bool:
         """Whether nothing was recorded of this rank's process before."""
@@ -247,14 +322,24 @@ class Case:
     def _steps(self) -> np.ndarray:
         return self.evidence.window((), HISTORY, self.bad.step, self.bad.rank).steps
 
+    @property
+    def bits_before(self) -> np.ndarray:
+        """(t, n) log2 of the largest magnitudes in the `HISTORY` steps before, NaN where there is none."""
+        return self._bits
+
     @cached_property
     def _bits(self) -> np.ndarray:
-        """(t, n) log2 of the largest magnitudes, NaN where there is none."""
+        """(t, n) log2 of the largest magnitudes, NaN where there is none or it is 0."""
+        with np.errstate(divide="ignore"):
+            return np.where(self._amax > 0, np.log2(self._amax), np.nan)
+
+    @cached_property
+    def _amax(self) -> np.ndarray:
+        """(t, n) the largest magnitudes, NaN where there is none."""
         wanted = ("call_count", "amax", "nan_count", "inf_count")
         columns = self.evidence.window(wanted, HISTORY, self.bad.step, self.bad.rank).columns
         is_clean = (columns["call_count"] > 0) & (columns["nan_count"] + columns["inf_count"] == 0)
-        with np.errstate(divide="ignore"):
-            return np.where(is_clean & (columns["amax"] > 0), np.log2(columns["amax"]), np.nan)
+        return np.where(is_clean, columns["amax"], np.nan)
 
     def _growth_of_kind(self, kind: str) -> Growth | None:
         rows = np.isin(self.evidence.tensors.kind_rows, rows_of((kind,)))
@@ -268,26 +353,26 @@ class Case:
         return growing(self._steps, bits)
 
     def _rows(self, fqn: str, kind: str) -> tuple[TensorDetails, ...] | None:
-        found = self.view.find(fqn, kind)
-        return tuple(self._facts(self.view, each, f"input[{self.view.entries[each].index}]") for each in found) or None
+        rows = self.view.find(fqn, kind)
+        return tuple(self._details(self.view, each, f"input[{self.view.entries[each].index}]") for each in rows) or None
 
     def _weights_of(self, view: StepView) -> tuple[TensorDetails, ...] | None:
         prefix = f"{self.entry.fqn}." if self.entry.fqn else ""
         rows = [each for each in view.in_order(view.is_of("weight")) if view.entries[each].fqn.startswith(prefix)]
-        return tuple(self._facts(view, each, view.entries[each].fqn) for each in rows) or None
+        return tuple(self._details(view, each, view.entries[each].fqn) for each in rows) or None
 
     @property
     def step_of_finite_weights(self) -> int | None:
-        """A later step before which all weights of this rank were looked at, and finite: so they had been until then.
+        """A later step before which all weights of this rank were examined, and finite: so they had been until then.
 
         None where they were not, or nobody looked.
         """
         stop = min(self.bad.step + 2 * HISTORY, self.evidence.stop)
-        found = self.evidence.series("weights_finite", self.bad.step + 1, stop, self.bad.rank)
-        known = np.flatnonzero(np.isfinite(found))
-        return self.bad.step + 1 + int(known[0]) if len(known) and found[known[0]] > 0 else None
+        is_finite = self.evidence.series("weights_finite", self.bad.step + 1, stop, self.bad.rank)
+        known = np.flatnonzero(np.isfinite(is_finite))
+        return self.bad.step + 1 + int(known[0]) if len(known) and is_finite[known[0]] > 0 else None
 
-    def _facts(self, view: StepView, tensor: int, name: str) -> TensorDetails:
+    def _details(self, view: StepView, tensor: int, name: str) -> TensorDetails:
         entry, columns = view.entries[tensor], view.columns
-        counts = (int(columns[each][tensor]) for each in ("nan_count", "inf_count"))
-        return TensorDetails(name, entry.dtype, int(columns["numel"][tensor]), view.amax(tensor), *counts)
+        numel, nan_count, inf_count = (int(columns[each][tensor]) for each in ("numel", "nan_count", "inf_count"))
+        return TensorDetails(name, entry.dtype, numel, view.amax(tensor), nan_count, inf_count)

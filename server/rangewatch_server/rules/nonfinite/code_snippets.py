@@ -23,6 +23,12 @@ EPS = "model.get_submodule({name}).eps = 1e-5"
 
 OPTIMIZER_EPS = "for group in optimizer.param_groups:\n    group['eps'] = 1e-5"
 
+ZERO_GRADIENTS = (
+    "for each in model.parameters():  # before optimizer.step(): it leaves out what has no gradient\n"
+    "    if each.grad is not None and not each.grad.any():\n"
+    "        each.grad = None"
+)
+
 INITIAL = "with torch.no_grad():\n    model.get_parameter({name}).mul_(0.5)"
 
 FIND_BACKWARD = "torch.autograd.set_detect_anomaly(True)  # before the forward; slow, so for these steps only"
@@ -73,13 +79,15 @@ def masked_softmax(fqn: str) -> str:
     )
 
 
-def check_batch(step: int) -> str:
-    """Stops before a batch that is not finite."""
+def check_batch(step: int, largest: float | None = None) -> str:
+    """Stops before a batch that is not finite, or holds larger values than `largest`."""
+    is_large = "" if largest is None else f" | (each.abs() > {largest:g})"
     return (
         "def check(module, args, kwargs):\n"
         "    for name, each in [*enumerate(args), *kwargs.items()]:\n"
         "        if torch.is_tensor(each) and each.is_floating_point() and each.dim():\n"
-        "            bad = (each.isnan() | each.isposinf()).reshape(len(each), -1).any(1)  # -Inf may be a mask\n"
+        "            bad = (each.isnan() | each.isposinf()"
+        f"{is_large}).reshape(len(each), -1).any(1)  # -Inf may be a mask\n"
         '            assert not bad.any(), f"input {name}, samples {bad.nonzero().flatten().tolist()}"\n'
         f"model.register_forward_pre_hook(check, with_kwargs=True)  # it stops at step {step}"
     )

@@ -8,9 +8,12 @@ import numpy as np
 
 from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import FANOUT, SERIES_PART, level_for
-from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.batch_rows import row_sentences
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
 from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.nonfinite.code_snippets import FIND_BACKWARD
+from rangewatch_server.rules.nonfinite.first_nonfinite import FOLLOWING
+from rangewatch_server.rules.nonfinite.loss_cause import explained
 from rangewatch_server.rules.nonfinite.search import is_skipped
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import MOST_RANKS
@@ -18,6 +21,16 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 MOST_SKIPPED = 256
 """Steps with such a loss that a loss scaler skipped, and that are passed over in the search for one it did not."""
+
+RECENT = 64
+"""Last steps in which a finite loss says that it went again."""
+
+
+_UNKNOWN = Remedy(
+    "See which tensor was the first to hold NaN or Inf; where none did, the loss itself computes it: a logarithm or "
+    "division of 0, or an empty batch.",
+    FIND_BACKWARD, "it rests on the loss alone",
+)  # fmt: skip
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -57,18 +70,36 @@ def _finding(evidence: Evidence, name: str, step: int) -> Finding:
     rank = bad[0] if len(bad) == 1 else None
     word = "NaN" if any(np.isnan(values[each]) for each in bad) else "Inf"
     where = place(step, rank)
+    last = evidence.series(name, max(step + 1, evidence.whole_stop - RECENT), evidence.whole_stop)
+    is_over = bool(np.isfinite(last).any())
+    cause = explained(evidence, name, step, bad[0], is_nan=word == "NaN") if bad else None
     return Finding(
-        rank=rank, step=step, subject="loss", summary=f"{where}: the loss ({name}) is {word}.",
-        evidence=(_whose(bad, reported, len(evidence.ranks)), _before(evidence, name, step)),
-        remedy=(
-            Remedy(
-                "See which tensor was the first to hold NaN or Inf; where none did, the loss itself computes it: "
-                "a logarithm or division of 0, or an empty batch.",
-                FIND_BACKWARD, "it rests on the loss alone",
-            ),
+        severity="warning" if is_over else "critical", rank=rank, step=step, subject="loss",
+        tensor=None if cause is None else cause.tensor, kind=None if cause is None else cause.kind,
+        summary=f"{where}: the loss ({name}) is {word}.",
+        evidence=(
+            _whose(bad, reported, len(evidence.ranks)), _before(evidence, name, step),
+            *(["It was finite again later, and so the weights are."] if is_over else []),
+            *dict.fromkeys((*(() if cause is None else cause.sentences), *row_sentences(evidence.run, bad, step))),
         ),
-        facts={"ranks": bad},
+        remedy=(_UNKNOWN,) if cause is None else cause.remedies,
+        facts={
+            "ranks": bad, "is_over": is_over,
+            "recovered_step": 1 + _last_bad(evidence, name, step) if is_over else None,
+            "of_magnitude": cause is None or cause.cause != "data", **({} if cause is None else cause.facts()),
+        },
     )  # fmt: skip
+
+
+def _last_bad(evidence: Evidence, name: str, step: int) -> int:
+    """The last step of the newest at which it was so; `step` where none was."""
+    low = max(step, evidence.whole_stop - WINDOW)
+    rows = np.array([evidence.run.names().series[name]])
+    block = evidence.run.slice(
+        SERIES_PART, list(evidence.ranks), 0, low, evidence.whole_stop, ("nonfinite_count",), rows
+    )
+    bad = np.flatnonzero(block.columns["nonfinite_count"][0] > 0)
+    return low + int(bad[-1]) if len(bad) else step
 
 
 def _was_reported(evidence: Evidence, name: str, step: int, rank: int) -> bool:
@@ -98,6 +129,7 @@ RULE = Rule(
     explanation="The training loss was NaN or Inf at a step. The gradients that are computed from it are NaN or Inf as "
     "well, and so are the weights once the optimizer has used them: from then on the model learns nothing, and it has "
     "to go back to a checkpoint from before that step. Where a loss scaler skipped such a step its weights were not "
-    "changed, so it is not told of.",
+    "changed, so it is not reported. A warning where the loss was finite again later.",
     check=check,
+    explains=("loss_spike", "short_spike", "exploding_gradient", "loss_stuck", *FOLLOWING),
 )

@@ -1,30 +1,25 @@
-"""What the optimizer's settings and state tell of a weight that turned NaN or Inf."""
+"""What the optimizer's settings and state show of a weight that turned NaN or Inf."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
+from rangewatch.wire.events import Nonfinite, OptimizerDetails
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.nonfinite.case import Case
-from rangewatch_server.rules.nonfinite.details import Context, Optimizer
 from rangewatch_server.rules.nonfinite.tensor_phrases import NEAR_BITS, counts, headroom
 
 _SQUARES = ("exp_avg_sq", "square_avg", "sum", "v")
 """Names of the squared gradients in the state of torch's optimizers, whose root is divided by."""
 
 
-def optimizer_of(case: Case, parameter: str) -> Optimizer | None:
+def optimizer_of(case: Case, parameter: str) -> OptimizerDetails | None:
     """The optimizer of the parameter, as the agent saw it at this step or the next; None where it did not."""
-    for event in case.evidence.events("nonfinite"):
+    for event, context in case.evidence.details(Nonfinite):
         if event.rank == case.bad.rank and 0 <= event.step - case.bad.step <= 1:
-            try:
-                found = msgspec.convert(event.data, Context).optimizer
-            except msgspec.ValidationError:
-                continue
-            if found is not None and found.parameter == parameter:
-                return found
+            optimizer = context.optimizer
+            if optimizer is not None and optimizer.parameter == parameter:
+                return optimizer
     return None
 
 
@@ -65,17 +60,17 @@ def optimizer_sentences(case: Case, parameter: str) -> Iterator[str]:
         yield f"Its state for this weight was finite{so}."
 
 
-def _divides_by_zero(optimizer: Optimizer) -> bool:
+def _divides_by_zero(optimizer: OptimizerDetails) -> bool:
     """Whether eps is nothing in the dtype of the squares, and some of these are 0."""
     eps = optimizer.eps
     return eps is not None and any(
-        each.name in _SQUARES and each.zero_count > 0 and eps < limits_of(each.dtype).smallest_subnormal / 2
+        each.name in _SQUARES and bool(each.zero_count) and eps < limits_of(each.dtype).smallest_subnormal / 2
         for each in optimizer.state
     )
 
 
-def _is_innocent(optimizer: Optimizer) -> bool:
-    """Whether its last update was finite: it is of a class that adds no more to a weight than its state and lr tell."""
+def _is_innocent(optimizer: OptimizerDetails) -> bool:
+    """Whether its last update was finite: it is of a class that adds no more to a weight than its state and lr show."""
     is_known = optimizer.name in ("Adam", "AdamW", "SGD") and optimizer.lr is not None and optimizer.lr < 1.0
     largest = max((each.amax for each in optimizer.state), default=0.0)
     is_small = all(headroom(each.dtype, largest) > NEAR_BITS for each in optimizer.state)

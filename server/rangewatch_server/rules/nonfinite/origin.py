@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 
-from rangewatch_server.rules.nonfinite import forward as forward
+from rangewatch.wire.events import TensorDetails
+from rangewatch.wire.records import MOMENTS
+from rangewatch_server.rules.nonfinite import forward
 from rangewatch_server.rules.nonfinite.case import Case
-from rangewatch_server.rules.nonfinite.details import TensorDetails
 from rangewatch_server.rules.nonfinite.optimizer import optimizer_fault, optimizer_sentences
-from rangewatch_server.rules.nonfinite.tensor_phrases import counts, name_of, range_words
+from rangewatch_server.rules.nonfinite.tensor_phrases import counts, name_of, range_text
 
 
 class Origin(msgspec.Struct, frozen=True):
     """`kind`: "data", "weight", "optimizer", "forward", "between" (code between modules), "loss", "backward" or
-    "reduction". `cause` tells forward origins apart, see `forward.cause_of`; "" else. `where`: the module or
+    "reduction". `cause` separates forward origins, see `forward.cause_of`; "" else. `where`: the module or
     parameter to look at, "" for the model itself or its loss. `reported`: sentences.
     """
 
@@ -36,6 +37,8 @@ def _output(case: Case) -> Origin:
         return _data(case, case.bad_model_inputs)
     if case.bad_weights:
         return _weight(case, case.bad_weights)
+    if case.flipped is not None and not case.flipped.is_bad and not case.is_first_step():
+        return _flipped(case, case.flipped)
     if case.bad_inputs and not forward.is_masked(case):
         return _between(case, case.bad_inputs[0].name)
     return Origin("forward", case.entry.fqn, tuple(forward.sentences(case)), forward.cause_of(case))
@@ -46,7 +49,9 @@ def _input(case: Case) -> Origin:
 
 
 def _data(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
-    reported = [f"The model's own {each.name} held {counts(each)} already: it came with the batch." for each in bad]
+    entered = case.context.entered if case.context is not None else None
+    whose = f"What {entered} was given from outside, {{}}," if entered else "The model's own {}"
+    reported = [f"{whose.format(each.name)} held {counts(each)} already: it came with the batch." for each in bad]
     if case.bad_weights:
         reported.append(f"The weight {case.bad_weights[0].name} was not finite either.")
     return Origin("data", "", tuple(reported or ["It is the model's own input: it came with the batch."]))
@@ -63,19 +68,31 @@ def _between(case: Case, name: str) -> Origin:
         entry = case.view.entries[case.previous]
         reported.append(
             f"The last finite output before it in call order is {name_of(entry.fqn)}'s, "
-            f"{range_words(entry.dtype, case.view.amax(case.previous))}."
+            f"{range_text(entry.dtype, case.view.amax(case.previous))}."
         )
-    masked = [each for each in case.bad_inputs if each.masked_rows]
-    reported += [forward.masked_words(each) for each in masked]
-    return Origin("between", parent, tuple(reported), "masked" if masked else "")
+    masked, mask = [each for each in case.bad_inputs if each.masked_rows and each.is_mask], case.mask_before
+    reported += [forward.masked_rows_text(each) for each in masked]
+    if mask is not None and not masked:
+        text = forward.mask_before_text(case, mask)
+        reported.append(text[0].upper() + text[1:])
+    return Origin("between", parent, tuple(reported), "masked" if masked or mask is not None else "")
+
+
+def _flipped(case: Case, weight: TensorDetails) -> Origin:
+    reported = (
+        f"One of the {weight.numel} elements of {weight.name} was {weight.amax:.3g}, and all others "
+        f"{weight.rest_amax:.3g} at most: what the modules behind it computed of that passed the limit.",
+        *forward.sentences(case),
+    )
+    return Origin("weight", weight.name, reported, "flipped")
 
 
 def _own_weight(case: Case) -> Origin:
-    facts = TensorDetails(
+    details = TensorDetails(
         case.entry.fqn, case.entry.dtype, case.bad.numel, case.view.amax(case.bad.tensor), case.bad.nan_count,
         case.bad.inf_count,
     )  # fmt: skip
-    return _weight(case, (facts,))
+    return _weight(case, (details,))
 
 
 def _weight(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
@@ -88,6 +105,9 @@ def _weight(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
     reported += _turned_bad(case, first.name)
     reported += optimizer_sentences(case, first.name)
     fault = optimizer_fault(case, first.name)
+    if fault in ("", "growth") and _is_of_zero_gradient(case, first):
+        reported.append("All of it is NaN though the gradient was 0: an update that divides by a norm of 0 gives that.")
+        fault = "zero"
     return Origin("optimizer" if fault not in ("", "written") else "weight", first.name, tuple(reported), fault)
 
 
@@ -103,11 +123,21 @@ def _turned_bad(case: Case, name: str) -> Iterator[str]:
     gradient = next((each for kind in ("reduced_grad", "grad") for each in _of(case, name, kind)), None)
     if gradient is None:
         yield "Its gradient is not recorded (kinds=grad would): whether that was finite is not known."
-    elif (amax := case.amax_before(gradient)) is not None:
+    elif (last := case.last_before(gradient)) is not None:
+        step, amax = last
+        when = "that step" if step == before else f"step {step}, the last of which it is known,"
+        was = "0 in all elements" if amax == 0 else f"finite, {range_text(case.view.entries[gradient].dtype, amax)}"
         yield (
-            f"Its gradient at that step was finite, {range_words(case.view.entries[gradient].dtype, amax)}: the "
-            "optimizer's update did it, or something else that writes to weights, such as loading a checkpoint."
+            f"Its gradient at {when} was {was}: the optimizer's update did it, or something else that writes to "
+            "weights, such as loading a checkpoint."
         )
+
+
+def _is_of_zero_gradient(case: Case, weight: TensorDetails) -> bool:
+    """Whether all of a weight is NaN, and what its last update was given was 0 in all elements."""
+    rows = [each for kind in ("reduced_grad", "grad") for each in _of(case, weight.name, kind)]
+    last = case.last_before(rows[0]) if rows else None
+    return weight.nan_count == weight.numel and last == (case.bad.step - 1, 0.0)
 
 
 def _of(case: Case, fqn: str, kind: str) -> list[int]:
@@ -121,11 +151,18 @@ def _update(case: Case) -> Origin:
     return Origin("optimizer", case.entry.fqn, tuple(reported), optimizer_fault(case, case.entry.fqn) or "update")
 
 
+def _moment(case: Case) -> Origin:
+    kind = case.entry.kind
+    reported = [f"Its {kind}, which the optimizer keeps, was the first to be so: no gradient recorded before it was."]
+    reported += optimizer_sentences(case, case.entry.fqn)
+    return Origin("optimizer", case.entry.fqn, tuple(reported), optimizer_fault(case, case.entry.fqn) or "state")
+
+
 def _reduced(case: Case) -> Origin:
     own = _of(case, case.entry.fqn, "grad")
     if own and case.view.columns["call_count"][own[0]] > 0:
-        words = range_words(case.view.entries[own[0]].dtype, case.view.amax(own[0]))
-        reported = [f"As it accumulated on this rank the gradient was finite, {words}."]
+        magnitude = range_text(case.view.entries[own[0]].dtype, case.view.amax(own[0]))
+        reported = [f"As it accumulated on this rank the gradient was finite, {magnitude}."]
     else:
         reported = ["What this rank itself added to it is not recorded (kinds=grad would)."]
     reported.append("Between the backward and the optimizer stand the reduction over ranks, unscaling and clipping.")
@@ -148,8 +185,8 @@ def _backward(case: Case) -> Origin:
         reported.append("No recorded gradient came before it: it comes out of the backward of the loss itself.")
         return Origin("backward", "", tuple(reported), "loss")
     entry = case.view.entries[earlier[-1]]
-    words = range_words(entry.dtype, case.view.amax(earlier[-1]))
-    reported.append(f"The gradient before it, of the output of {name_of(entry.fqn)}, was finite, {words}.")
+    magnitude = range_text(entry.dtype, case.view.amax(earlier[-1]))
+    reported.append(f"The gradient before it, of the output of {name_of(entry.fqn)}, was finite, {magnitude}.")
     reported.append(
         f"So it was made in the backward of {name_of(entry.fqn)}, or of code between that and {name_of(module)}."
     )
@@ -160,9 +197,9 @@ def _parameter_gradient(case: Case, module: str, reported: list[str]) -> Origin:
     own = case.view.find(module, "grad_output")
     finite = [each for each in own if not case.view.is_bad[each]]
     if finite:
-        words = range_words(case.view.entries[finite[0]].dtype, case.view.amax(finite[0]))
+        magnitude = range_text(case.view.entries[finite[0]].dtype, case.view.amax(finite[0]))
         reported.append(
-            f"The gradient of the output of {name_of(module)} was finite, {words}: its own backward made it."
+            f"The gradient of the output of {name_of(module)} was finite, {magnitude}: its own backward made it."
         )
     else:
         reported.append(
@@ -179,8 +216,8 @@ def _loss(case: Case, loss: float) -> Origin:
     outputs = case.view.in_order(case.view.is_of("output"))
     if outputs:
         entry = case.view.entries[outputs[-1]]
-        words = range_words(entry.dtype, case.view.amax(outputs[-1]))
-        reported.append(f"The last output, of {name_of(entry.fqn)}, was finite, {words}.")
+        magnitude = range_text(entry.dtype, case.view.amax(outputs[-1]))
+        reported.append(f"The last output, of {name_of(entry.fqn)}, was finite, {magnitude}.")
     if (before := case.largest_output_before) is not None:
         reported.append(f"The largest output of the step before was {before:.3g}.")
     if (growth := case.output_growth) is not None:
@@ -192,5 +229,5 @@ def _loss(case: Case, loss: float) -> Origin:
 
 _BY_KIND: dict[str, Callable[[Case], Origin]] = {
     "output": _output, "input": _input, "weight": _own_weight, "grad_output": _backward, "grad": _backward,
-    "reduced_grad": _reduced, "update": _update,
+    "reduced_grad": _reduced, "update": _update, **dict.fromkeys(MOMENTS, _moment),
 }  # fmt: skip

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rangewatch_server.rules.loss_scale import settings
+from rangewatch_server.rules.loss_scale import remedies as scaler_remedies
 from rangewatch_server.rules.loss_scale.causes import device_of
 from rangewatch_server.rules.nonfinite.case import Case
+from rangewatch_server.rules.nonfinite.causes import (
+    LARGE_INPUT,
+    Candidate,
+    is_near_limit,
+    outputs_reach_limit,
+    reaches_limit,
+)
 from rangewatch_server.rules.nonfinite.code_snippets import (
     BAD_PARAMETERS,
     CLIP,
@@ -21,6 +28,7 @@ from rangewatch_server.rules.nonfinite.code_snippets import (
     OPTIMIZER_EPS,
     REDUCE,
     WARM_UP,
+    ZERO_GRADIENTS,
     away,
     away_inside,
     check_batch,
@@ -32,8 +40,8 @@ from rangewatch_server.rules.nonfinite.code_snippets import (
 from rangewatch_server.rules.nonfinite.forward import LARGE_BITS
 from rangewatch_server.rules.nonfinite.optimizer import optimizer_of
 from rangewatch_server.rules.nonfinite.origin import Origin
-from rangewatch_server.rules.nonfinite.tensor_phrases import headroom, name_of, range_words
-from rangewatch_server.rules.phrases import in_bfloat16, in_float32
+from rangewatch_server.rules.nonfinite.tensor_phrases import headroom, name_of, range_text
+from rangewatch_server.rules.phrases import in_bfloat16, in_float32, module_path
 from rangewatch_server.rules.rule import Remedy
 from rangewatch_server.rules.trend import Growth
 
@@ -45,31 +53,33 @@ NARROW = ("float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_
 
 
 def forward_remedies(case: Case, origin: Origin) -> Iterator[Remedy]:
-    name = name_of(case.entry.fqn)
+    name, module = name_of(case.entry.fqn), module_path(case.view.entries, case.entry.fqn)
+    is_module = module == case.entry.fqn
     if origin.cause == "range":
         yield from _overflow(case)
     elif origin.cause == "masked":
-        yield _masked(unmasked(case.entry.fqn) if "Softmax" in case.entry.module else masked_softmax(case.entry.fqn))
+        is_softmax = is_module and "Softmax" in case.entry.module
+        yield _masked(unmasked(module) if is_softmax else masked_softmax(module))
     elif origin.cause in ("zero", "negative"):
         yield Remedy(
             f"Keep the input of {name} away from where its function is not finite.",
-            away(case.entry.fqn, origin.cause),
+            away(module, origin.cause) if is_module else away_inside(module),
             f"its input held {'zeros' if origin.cause == 'zero' else 'negative elements'}",
         )  # fmt: skip
     else:
-        yield _inside(case.entry.fqn, "what in it made NaN or Inf is not recorded")
+        yield _inside(module, "what in it made NaN or Inf is not recorded")
     yield from _eps(case)
 
 
 def _overflow(case: Case) -> Iterator[Remedy]:
-    fqn, dtype = case.entry.fqn, case.entry.dtype
-    facts = case.large_input
+    fqn, dtype = module_path(case.view.entries, case.entry.fqn), case.entry.dtype
+    large_input = case.large_input
     why = f"its output is {dtype}"
     before = case.amax_before(case.bad.tensor)
-    if facts is not None and headroom(dtype, facts.amax) < LARGE_BITS:
-        why = f"its input had {range_words(dtype, facts.amax)}"
+    if large_input is not None and headroom(dtype, large_input.amax) < LARGE_BITS:
+        why = f"its input had {range_text(dtype, large_input.amax)}"
     elif before is not None:
-        why = f"in the step before it had {range_words(dtype, before)}"
+        why = f"in the step before it had {range_text(dtype, before)}"
     if dtype in NARROW:
         yield Remedy(
             f"Run {name_of(fqn)} in float32, and what follows up to the next normalisation.",
@@ -94,9 +104,9 @@ def _overflow(case: Case) -> Iterator[Remedy]:
 
 def _is_of_the_batch(case: Case) -> bool:
     """Whether what was too large came with the batch."""
-    facts = case.large_input
-    is_large = facts is not None and headroom(case.entry.dtype, facts.amax) < LARGE_BITS
-    return is_large and facts is not None and facts.amax in {each.amax for each in case.model_inputs or ()}
+    large_input = case.large_input
+    is_large = large_input is not None and headroom(case.entry.dtype, large_input.amax) < LARGE_BITS
+    return is_large and large_input is not None and large_input.amax in {each.amax for each in case.model_inputs or ()}
 
 
 def growth_remedies(case: Case, growth: Growth | None) -> Iterator[Remedy]:
@@ -117,21 +127,21 @@ def clip(growth: Growth) -> Remedy:
 
 def _eps(case: Case) -> Iterator[Remedy]:
     eps = case.context.eps if case.context is not None else None
-    if "Norm" in case.entry.module and (eps is None or eps < 1e-6):
-        because = "its class divides by a root" + ("" if eps is None else f", and its eps is {eps:g}")
-        yield Remedy(f"Give {name_of(case.entry.fqn)} a larger eps.", EPS.format(name=repr(case.entry.fqn)), because)
+    if "Norm" in case.entry.module and eps is not None and eps < 1e-6:
+        because = f"its class divides by a root, and its eps is {eps:g}"
+        module = module_path(case.view.entries, case.entry.fqn)
+        yield Remedy(f"Give {name_of(module)} a larger eps.", EPS.format(name=repr(module)), because)
 
 
-def _masked(code: str) -> Remedy:
-    return Remedy(
-        "Let no row be masked whole, or mask with the lowest number of the dtype.", code, "whole rows were -Inf"
-    )
+def _masked(code: str, because: str = "whole rows were -Inf") -> Remedy:
+    return Remedy("Let no row be masked whole, or mask with the lowest number of the dtype.", code, because)
 
 
 def between_remedies(case: Case, origin: Origin) -> Iterator[Remedy]:
     if origin.cause == "masked":
         yield _masked(masked_softmax(origin.where))
-    yield _inside(origin.where, "code between the modules made it, which only its values can show")
+    where = module_path(case.view.entries, origin.where)
+    yield _inside(where, "code between the modules made it, which only its values can show")
 
 
 def _inside(fqn: str, because: str) -> Remedy:
@@ -143,9 +153,53 @@ def _weight_name(case: Case) -> str:
     return max(case.weights or (), key=lambda each: each.amax).name
 
 
-def remedies(case: Case, origin: Origin) -> Iterator[Remedy]:
-    """Most promising first."""
-    yield from _BY_ORIGIN[origin.kind](case, origin)
+def remedies(case: Case, origin: Origin, best: Candidate, *, is_named: bool = False) -> Iterator[Remedy]:
+    """Most promising first, by the best of the causes; at least one. `is_named`: it has its advice already."""
+    given = list(_by_cause(case, origin, best, is_named=is_named))
+    yield from given
+    if not given and not is_named:
+        where = module_path(case.view.entries, origin.where)
+        yield _inside(where, "neither growth nor the batch explains it, and its values inside are not recorded")
+
+
+def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) -> Iterator[Remedy]:
+    because = best.supports[0][0].lower() + best.supports[0][1:].rstrip(".") if best.supports else ""
+    if best.cause == "data" and origin.kind != "data":
+        yield Remedy(
+            "Look at the batch of this step, and leave out samples, or clamp them, that are so large.",
+            check_batch(case.bad.step, LARGE_INPUT), because,
+        )  # fmt: skip
+    elif best.cause == "learning_rate" and origin.kind not in ("forward", "optimizer"):
+        if not is_named:
+            yield Remedy("Lower the learning rate, or warm it up for longer.", WARM_UP, because)
+        yield Remedy("Clip the gradients, so that one step moves the weights by so much at most.", CLIP, because)
+    elif best.cause == "learning_rate":
+        if not is_named:
+            yield Remedy("Lower the learning rate, or warm it up for longer.", WARM_UP, because)
+        yield from (each for each in _BY_ORIGIN[origin.kind](case, origin) if "learning rate" not in each.text)
+    elif best.cause == "mask" and origin.cause != "masked":
+        yield _masked(masked_softmax(origin.where), because)
+        if best.against:
+            yield _inside(module_path(case.view.entries, origin.where), "the mask itself was not recorded")
+    elif best.cause == "clip":
+        yield Remedy(
+            "Look at what stands between the backward and optimizer.step(): "
+            + ("code that writes to single elements." if "writes to elements" in because else
+               "clip by a norm that is finite and not 0."),
+            CLIP_FINITE, because,
+        )  # fmt: skip
+    elif best.cause == "hardware":
+        yield Remedy(
+            "Run the same steps from a checkpoint on another GPU, and test this one: dcgmi diag -r 3.", "", because
+        )
+    elif best.cause == "communication":
+        yield Remedy(
+            "Check each rank's gradients, and its buckets where a communication hook changes them, right before the "
+            "reduction and right after it.", CLIP_FINITE, because,
+        )  # fmt: skip
+        yield Remedy("Reduce the gradients in float32.", REDUCE, "they were finite before the reduction")
+    else:
+        yield from _BY_ORIGIN[origin.kind](case, origin)
 
 
 def _data(case: Case, origin: Origin) -> Iterator[Remedy]:
@@ -156,6 +210,12 @@ def _data(case: Case, origin: Origin) -> Iterator[Remedy]:
 
 
 def _weight(case: Case, origin: Origin) -> Iterator[Remedy]:
+    if origin.cause == "flipped":
+        yield Remedy(
+            f"Go back to a checkpoint in which all of {origin.where} is as usual, and run the same steps elsewhere.",
+            "", "one element of it changed alone: where that comes again, code writes it; else it was the hardware",
+        )  # fmt: skip
+        return
     if case.is_first_step():
         yield Remedy(
             "Look for parameters that are not finite right after building or loading the model.", BAD_PARAMETERS,
@@ -176,7 +236,20 @@ def _optimizer(case: Case, origin: Origin) -> Iterator[Remedy]:
             OPTIMIZER_EPS, "its update divided 0 by 0",
         )  # fmt: skip
         return
+    if origin.cause == "zero":
+        name = "the optimizer" if optimizer is None else optimizer.name
+        yield Remedy(
+            f"Let {name} divide by no norm of 0: add an eps to it, and leave out parameters whose gradient is 0.",
+            ZERO_GRADIENTS, "the gradient was 0 in all elements, and all of the weight is NaN",
+        )  # fmt: skip
+        return
     growth = case.gradient_growth or case.output_growth
+    if origin.cause == "state" and growth is None:  # no learning rate makes that of gradients as they were
+        yield Remedy(
+            "Look at what the optimizer was given: its state is made of gradients, and turned bad with them.",
+            CLIP_FINITE, "gradients and outputs had not grown before",
+        )  # fmt: skip
+        return
     because = "the weights or their updates turned bad while the gradients were finite"
     yield Remedy("Lower the learning rate, or warm it up for longer.", WARM_UP, because)
     if growth is not None:
@@ -192,24 +265,59 @@ def _optimizer(case: Case, origin: Origin) -> Iterator[Remedy]:
 
 
 def _loss(case: Case, origin: Origin) -> Iterator[Remedy]:
-    growth = case.output_growth
-    if growth is not None:
-        yield from growth_remedies(case, growth)
+    if outputs_reach_limit(case):
+        yield from growth_remedies(case, case.output_growth)
         return
+    if (made := _beyond_a_square(case)) is not None:
+        name = module_path(case.view.entries, made[0])
+        yield Remedy(
+            f"Look at what {name_of(name)} computes in this step: what comes out of it is too large for the loss.",
+            watch_inside(name), f"its output was {made[1]:.3g}, whose square is beyond the limit of {case.entry.dtype}",
+        )  # fmt: skip
+        return
+    if (last := _last_probabilities(case)) is not None:
+        yield Remedy(
+            "Give the loss the logits and not their softmax or sigmoid, and let it see at least one target.", LOSS,
+            f"{last} is the last module, and its outputs may be 0: the outputs were finite and the loss was not",
+        )  # fmt: skip
+    else:
+        yield Remedy(
+            "Look in the loss function for a log, a division, a sqrt or a sum that is not finite for what it is given.",
+            away_inside(""), "the outputs were finite and the loss was not",
+        )  # fmt: skip
     yield Remedy(
-        "Give the loss the logits and not their softmax or sigmoid, and let it see at least one target.", LOSS,
-        "the outputs were finite and the loss was not",
+        "Look at what else the loss of this step was given: targets and their weights.", check_targets(case.bad.step),
+        "the outputs were finite, and it depends on these too",
     )  # fmt: skip
-    yield Remedy(
-        "Look at the targets of this step.", check_targets(case.bad.step), "the loss also depends on the targets"
-    )
+
+
+def _beyond_a_square(case: Case) -> tuple[str, float] | None:
+    """Name and magnitude of the first finite output of the step whose square passes the limit."""
+    view, limit_bits = case.view, headroom(case.entry.dtype, 1.0)
+    for each in view.in_order(view.is_of("output") & ~view.is_bad):
+        if view.amax(each) > 2.0 ** (limit_bits / 2):
+            return view.entries[each].fqn, view.amax(each)
+    return None
+
+
+def _last_probabilities(case: Case) -> str | None:
+    """Name of the last module that was called, where it gives probabilities."""
+    outputs = [case.view.entries[each] for each in case.view.in_order(case.view.is_of("output"))]
+    inner = [each for each in outputs if each.fqn]
+    is_one = bool(inner) and any(word in inner[-1].module for word in ("Softmax", "Softmin", "Sigmoid"))
+    return inner[-1].fqn if is_one and "Log" not in inner[-1].module else None
 
 
 def _backward(case: Case, origin: Origin) -> Iterator[Remedy]:
-    if case.gradient_growth is not None:
+    if reaches_limit(case, case.gradient_growth):
         yield from growth_remedies(case, case.gradient_growth)
-    elif case.growth is not None:
+    elif reaches_limit(case, case.growth):
         yield from growth_remedies(case, case.growth)
+    elif is_near_limit(case):
+        yield Remedy(
+            f"Clip the gradients, or run {name_of(origin.where)} in float32: they passed the limit of "
+            f"{case.entry.dtype}.", CLIP, "in the step before it was just below that limit",
+        )  # fmt: skip
     else:
         yield Remedy(
             "sqrt, norm, pow below 1, log and division have an infinite gradient at 0: keep their input away from it.",
@@ -218,8 +326,8 @@ def _backward(case: Case, origin: Origin) -> Iterator[Remedy]:
     yield Remedy(
         "Have torch name the operation, in one slow run of these steps.", FIND_BACKWARD, "it was made in the backward"
     )
-    if case.entry.dtype in NARROW:
-        yield settings.scaler(
+    if case.entry.dtype in NARROW and not case.evidence.is_loss_scaled:
+        yield scaler_remedies.scaler(
             "Train with a loss scaler, which skips such steps.", device_of(case.evidence), 2**16, 2_000,
             f"the gradient is {case.entry.dtype}",
         )  # fmt: skip

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 import numpy as np
 
 from rangewatch.wire.records import KINDS
 from rangewatch_server.numerics.pyramid import NONFINITE_STEP, RANGES, SUMMARY, level_for
+from rangewatch_server.query.inf_by_design import NEAR_LIMIT_BITS
 from rangewatch_server.rules.evidence import BACKWARD, FORWARD, OPTIMIZER, Evidence
 from rangewatch_server.rules.nonfinite.case import Array, Bad, StepView
 from rangewatch_server.rules.recent import rows_of
 
 SKIPS_AT_ONCE = 1_024
-"""Steps in which those that the loss scaler skipped are told apart at once: by itself each would take a read."""
+"""Steps in which those that the loss scaler skipped are separated at once: by itself each would take a read."""
 
 MOST_RANKS = 64
-"""Ranks whose step is looked at; of more that are bad at once the lowest."""
+"""Ranks whose step is examined; of more that are bad at once the lowest."""
 
 MOST_SPELLS = 8
-"""Times that NaN or Inf came and went that are looked at."""
+"""Times that NaN or Inf came and went that are examined."""
 
 SCANNED_STEPS = 4_096
-"""Steps in which a clean one is looked for."""
+"""Steps in which a clean one is searched for."""
 
 COLUMNS = 64
 """Columns in which a tensor's first bad step is looked up: each says the exact step."""
@@ -32,7 +34,7 @@ COLUMNS = 64
 class Spell(msgspec.Struct, frozen=True):
     """Bad from `step` on, `clean_step` being the first that was not; None where none was found.
 
-    `last_step`: the last that was told, if that is bad; `step` else.
+    `last_step`: the last that was reported, if that is bad; `step` else.
     """
 
     step: int
@@ -43,33 +45,59 @@ class Spell(msgspec.Struct, frozen=True):
 def first_bad(evidence: Evidence) -> Bad | None:
     """The first NaN or Inf of the run; None where there is none but gradient overflows that the loss scaler skipped."""
     step = _first_step(evidence)
-    found = None if step is None else view_of(evidence, step)
-    return None if found is None else found.first()
+    view = None if step is None else view_of(evidence, step)
+    return None if view is None else view.first()
+
+
+def first_bad_of_skipped(evidence: Evidence) -> Bad | None:
+    """The first NaN or Inf of a step that the loss scaler skipped, of the first `SKIPS_AT_ONCE` bad ones."""
+    for step, _ in islice(evidence.bad_steps(KINDS), SKIPS_AT_ONCE):
+        if is_skipped(evidence, step):
+            view = view_of(evidence, step)
+            return None if view is None else view.first()
+    return None
 
 
 def spells(evidence: Evidence) -> list[Spell]:
     """Ascending; the last may be lasting."""
-    found: list[Spell] = []
+    all_spells: list[Spell] = []
     start = evidence.start
-    while len(found) < MOST_SPELLS:
+    while len(all_spells) < MOST_SPELLS:
         step = _first_step(_part(evidence, start, evidence.stop))
         if step is None:
             break
         clean = _clean_step(evidence, step + 1)
         last = evidence.whole_stop - 1
         is_lasting = clean is None and last > step and bool(bad_ranks(evidence, last))
-        found.append(Spell(step, clean, last if is_lasting else step))
+        all_spells.append(Spell(step, clean, last if is_lasting else step))
         if clean is None:
             break
         start = clean
-    return found
+    return all_spells
 
 
 def view_of(evidence: Evidence, step: int, without: Array | None = None) -> StepView | None:
     """The rank and step of the first bad tensor of a step, but those `without`, (t,) bool."""
     views = [StepView(evidence, rank, step, without) for rank in bad_ranks(evidence, step)]
-    found = [(bad.call_index, bad.rank, view) for view in views if (bad := view.first()) is not None]
-    return min(found, key=lambda each: each[:2])[2] if found else None
+    candidates = [(bad.call_index, bad.rank, view) for view in views if (bad := view.first()) is not None]
+    return _with_other_inf(min(candidates, key=lambda each: each[:2])[2]) if candidates else None
+
+
+def _with_other_inf(view: StepView) -> StepView:
+    """The view with the Inf of tensors that hold it by design, where it is more than ever before and what is finite
+    beside it lies near the limit: that is an overflow, and was first. Else it is a mask still, of another batch.
+    """
+    bad, rows = view.first(), view.evidence.run.inf_by_design
+    if bad is None or not len(rows):
+        return view
+    position, log2_max = view.evidence.tensors.position, view.evidence.tensors.log2_max
+    with np.errstate(divide="ignore"):
+        room = log2_max[rows] - np.log2(view.columns["amax"][rows])
+    may_be = (position[rows] < position[bad.tensor]) & (room > 0) & (room < NEAR_LIMIT_BITS)
+    if may_be.any():
+        rows = rows[may_be]
+        view.count_inf(rows[view.masked(rows) > view.most_masked(rows)])
+    return view
 
 
 def first_beside(evidence: Evidence, known: Array) -> int | None:
@@ -109,11 +137,11 @@ def _first_unskipped(evidence: Evidence) -> int | None:
     known: int | None = run.reader.cache.get(key)
     first_step = run.first_step or 0
     start = evidence.start if known is None else max(evidence.start, known)
-    found = _search_unskipped(evidence, start)
-    searched = min(evidence.reported_stop, evidence.stop if found is None else found)
+    step = _search_unskipped(evidence, start)
+    searched = min(evidence.reported_stop, evidence.stop if step is None else step)
     if evidence.start <= (first_step if known is None else known) < searched:
         run.reader.cache.put(key, searched, 100)
-    return found
+    return step
 
 
 def _search_unskipped(evidence: Evidence, start: int) -> int | None:
@@ -145,9 +173,9 @@ def _clean_step(evidence: Evidence, start: int) -> int | None:
     """The first step from `start` on in which something was recorded and nothing was bad but what was skipped."""
     for low in range(start, min(start + SCANNED_STEPS, evidence.whole_stop), 256):
         high = min(low + 256, evidence.whole_stop)
-        found = next(_clean(evidence, low, high), None)
-        if found is not None:
-            return found
+        step = next(_clean(evidence, low, high), None)
+        if step is not None:
+            return step
     return None
 
 

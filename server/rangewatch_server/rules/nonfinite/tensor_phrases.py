@@ -9,7 +9,7 @@ import numpy as np
 from rangewatch_server.numerics.headroom import limits_of
 
 NEAR_BITS = 24.0
-"""Headroom above which a limit is too far away to be told of."""
+"""Headroom above which a limit is too far away to be mentioned."""
 
 
 class Counted(Protocol):
@@ -23,9 +23,9 @@ class Counted(Protocol):
     def numel(self) -> int: ...
 
 
-def counts(found: Counted) -> str:
+def counts(counted: Counted) -> str:
     """Such as "3 NaN and 0 Inf of 64 elements"."""
-    return f"{found.nan_count} NaN and {found.inf_count} Inf of {found.numel} elements"
+    return f"{counted.nan_count} NaN and {counted.inf_count} Inf of {counted.numel} elements"
 
 
 def name_of(fqn: str) -> str:
@@ -39,12 +39,12 @@ def headroom(dtype: str, amax: float) -> float:
         return float(np.log2(limits_of(dtype).max_finite / np.float64(amax)))
 
 
-def range_words(dtype: str, amax: float) -> str:
+def range_text(dtype: str, amax: float) -> str:
     """Such as "amax 6.27e+04, 0.06 bits below float16's limit"."""
-    return f"amax {amax:.3g}, {limit_words(dtype, amax)}"
+    return f"amax {amax:.3g}, {limit_text(dtype, amax)}"
 
 
-def limit_words(dtype: str, amax: float) -> str:
+def limit_text(dtype: str, amax: float) -> str:
     """The second half of that; only the dtype where its limit is far away."""
     bits = headroom(dtype, amax)
     if not bits < NEAR_BITS:
@@ -55,12 +55,3 @@ def limit_words(dtype: str, amax: float) -> str:
 def several(names: list[str], most: int = 3) -> str:
     """The first few, and how many more."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def ranks_words(ranks: list[int]) -> str:
-    """Such as "rank 3", "ranks 0 to 7" or "ranks 0, 4 and 12 more"."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"ranks {ranks[0]} {'and' if len(ranks) == 2 else 'to'} {ranks[-1]}"
-    return "ranks " + several([str(each) for each in ranks], 8)

@@ -1,27 +1,96 @@
 """Which replicas differ, since which step, and how the ranks fall into those that agree: by their checksums.
 
 All ranks merged have the largest and the smallest checksum of each single step: where they are the same number all are
-alike, so one stream tells it, however many ranks there are. Ranks themselves are asked at the one step that counts.
+alike, so one stream shows it, however many ranks there are. Ranks themselves are asked at the one step that counts.
 What has come to differ stays so, and the first step is found by halving.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import msgspec
 import numpy as np
 
 from rangewatch.wire.records import KINDS
 from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES
 from rangewatch_server.rules.evidence import WINDOW, Array, Evidence
-from rangewatch_server.rules.replicas.groups import LARGEST, SMALLEST, Difference, groups_of, incarnations
+
+LARGEST, SMALLEST = "checksum_max", "checksum_min"
+"""One reading sets both, see `statistics`."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A tensor's replicas: alike at the step `alike` (None: at none that is stored), and not at `step`, the next read.
+
+    `groups`: ranks that hold the same, the largest group first. `per`: steps that share the row of `step`.
+    """
+
+    tensor: int
+    step: int
+    alike: int | None
+    groups: tuple[tuple[int, ...], ...]
+    per: int = 1
+
+    @property
+    def majority(self) -> tuple[int, ...]:
+        """More than half of the ranks; none where no group has that many."""
+        largest = self.groups[0]
+        return largest if 2 * len(largest) > sum(map(len, self.groups)) else ()
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """The ranks that are not of the majority; none where there is no majority."""
+        return tuple(sorted(rank for group in self.groups[1:] for rank in group)) if self.majority else ()
+
+
+class Incarnation(msgspec.Struct, frozen=True):
+    """Which start of a rank's process is shown at the last step, and from which step on."""
+
+    ordinal: int
+    first_step: int
+
+
+def incarnations(evidence: Evidence) -> dict[int, Incarnation]:
+    """By rank, of those that have reported any step."""
+    by_rank = {}
+    for rank in evidence.ranks:
+        rows = (row for row, _ in evidence.run.ranks[rank].visible() if row.first_step < evidence.whole_stop)
+        newest = next(rows, None)
+        if newest is not None:
+            by_rank[rank] = Incarnation(newest.ordinal, newest.first_step)
+    return by_rank
+
+
+def groups_of(
+    evidence: Evidence, started: Mapping[int, Incarnation], tensor: int, step: int
+) -> tuple[tuple[int, ...], ...]:
+    """Ranks by what they hold of a tensor at a step, the largest group first.
+
+    Only of those that were started equally often, which most are: one that has been started anew reports steps again
+    that the others' older processes reported, and these say nothing of it.
+    """
+    held: dict[float, list[int]] = {}
+    for rank in _started_alike(started):
+        deadline.check()
+        row = evidence.row(tensor, rank, step, step + 1, (LARGEST, SMALLEST))
+        if row[LARGEST][0] > 0 and row[LARGEST][0] == row[SMALLEST][0]:
+            held.setdefault(float(row[LARGEST][0]), []).append(rank)
+    return tuple(sorted(map(tuple, held.values()), key=lambda group: (-len(group), group)))
+
+
+def _started_alike(started: Mapping[int, Incarnation]) -> list[int]:
+    ordinals = [each.ordinal for each in started.values()]
+    usual = max(ordinals, key=lambda each: (ordinals.count(each), each))
+    return [rank for rank, each in started.items() if each.ordinal == usual]
+
 
 MOST_TENSORS = 8
-"""Tensors of those that differ whose first step is looked for."""
+"""Tensors of those that differ whose first step is searched for."""
 
 FAR = 4_096
-"""Steps before the last in which each tensor's newest checksum is looked for, and steps without any that are passed."""
+"""Steps before the last in which each tensor's newest checksum is searched for, and steps without any to pass."""
 
 LEVEL = 2
 """Of the pyramid, whose columns say in which single steps there are any."""
@@ -44,15 +113,15 @@ class Replicas:
         """Tensors that had a checksum in the steps that `differing` looked at."""
 
     def differing(self) -> dict[int, int]:
-        """Tensor -> the first step that was looked at in which its replicas differ: each one's newest checksums."""
-        found: dict[int, int] = {}
+        """Tensor -> the first step that was examined in which its replicas differ: each one's newest checksums."""
+        first_steps: dict[int, int] = {}
         for start, stop in self._newest_windows():
             largest, smallest = self._read(self._rows, start, stop)
             differs = (largest > 0) & (largest != smallest)
             self.compared |= set(self._rows[(largest > 0).any(axis=1)].tolist())
             for at in np.flatnonzero(differs.any(axis=1)):
-                found.setdefault(int(self._rows[at]), start + int(differs[at].argmax()))
-        return found
+                first_steps.setdefault(int(self._rows[at]), start + int(differs[at].argmax()))
+        return first_steps
 
     def _newest_windows(self) -> Iterator[tuple[int, int]]:
         """Steps in which the newest checksum of any tensor lies, and the last ones, ascending."""
@@ -100,9 +169,9 @@ class Replicas:
         while stop > low:
             first = max(low, stop - span)
             largest, smallest = self._read(np.array([tensor]), first, stop)
-            found = np.flatnonzero(largest[0] > 0)
-            if found.size:
-                at = int(found[-1])
+            places = np.flatnonzero(largest[0] > 0)
+            if places.size:
+                at = int(places[-1])
                 return first + at, bool(largest[0, at] != smallest[0, at])
             stop, span = first, 4 * span
         return None
@@ -130,8 +199,10 @@ class Replicas:
 
 def differences(replicas: Replicas) -> tuple[dict[int, int], list[Difference]]:
     """All tensors that differ, as `differing` has them, and of some of them since when; the earliest first."""
-    found = replicas.differing()
-    tensors = sorted(found, key=lambda tensor: (found[tensor], tensor))
+    first_steps = replicas.differing()
+    tensors = sorted(first_steps, key=lambda tensor: (first_steps[tensor], tensor))
     every = -(-len(tensors) // MOST_TENSORS) or 1
-    known = [each for tensor in tensors[::every] if (each := replicas.difference(tensor, found[tensor])) is not None]
-    return found, sorted(known, key=lambda each: (each.step, each.tensor))
+    known = [
+        each for tensor in tensors[::every] if (each := replicas.difference(tensor, first_steps[tensor])) is not None
+    ]
+    return first_steps, sorted(known, key=lambda each: (each.step, each.tensor))

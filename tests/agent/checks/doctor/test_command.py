@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from rangewatch.checks.doctor.checks import environment_event
 from rangewatch.checks.doctor.details import environment
-from rangewatch.checks.doctor.event import environment_event
-from rangewatch.checks.doctor.summary import summary
 from rangewatch.commands import doctor as command
+from rangewatch.commands.doctor import summary
 from rangewatch_server.machines.environment import odd_ranks
 from tests import forked
 from tests.agent.checks.doctor.planted import Planted
@@ -117,7 +117,7 @@ def test_the_summary_names_what_is_there(planted: Planted) -> None:
 @pytest.fixture
 def server(planted: Planted) -> Iterator[str]:
     """What a server answers of a run of four ranks, of which one has a variable that the others have not."""
-    events = {rank: environment_event(planted.without_cards().machine)["facts"] for rank in (0,)}
+    events = {rank: environment_event(planted.without_cards().machine).facts for rank in (0,)}
     events |= {rank: json.loads(json.dumps(events[0])) for rank in (1, 2, 3)}
     events[2]["variables"]["NCCL_ALGO"] = "Ring"
     answers: dict[str, Any] = {

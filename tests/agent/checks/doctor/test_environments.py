@@ -10,9 +10,10 @@ from dataclasses import asdict
 import pytest
 
 from rangewatch.checks.doctor import checks
+from rangewatch.checks.doctor.checks import EVENT_BYTES, environment_event
 from rangewatch.checks.doctor.details import environment
-from rangewatch.checks.doctor.event import EVENT_BYTES, environment_event
 from rangewatch.checks.doctor.findings import Finding
+from rangewatch.wire.events import details_of
 from tests.agent.checks.doctor.planted import Planted
 
 Plant = Callable[[Planted], object]
@@ -112,7 +113,7 @@ def test_a_planted_fault_is_found(planted: Planted, name: str) -> None:
 
 def test_a_clean_machine_has_no_finding(planted: Planted) -> None:
     assert _findings(planted) == []
-    assert environment_event(planted.without_cards().machine)["findings"] == []
+    assert environment_event(planted.without_cards().machine).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -159,8 +160,8 @@ def test_an_interface_past_those_that_are_told_of_is_not_missed(planted: Planted
 def test_what_a_sites_start_up_files_print_is_not_torchs(planted: Planted) -> None:
     lines = ['{"level": "info"}', "{'a': 1}", "{", "[1]"]
     planted.write("/packages/sitecustomize.py", "".join(f"print({line!r})\n" for line in lines))
-    facts = environment(planted.machine, deep=True)
-    assert facts["torch"]["version"] == "2.6.0+cu124"
+    details = environment(planted.machine, deep=True)
+    assert details["torch"]["version"] == "2.6.0+cu124"
 
 
 def test_a_pipe_in_place_of_a_file_holds_nothing_up(planted: Planted) -> None:
@@ -177,9 +178,9 @@ def test_a_containers_quota_counts(planted: Planted) -> None:
 
 def test_another_toolkit_that_lies_unused_is_no_finding(planted: Planted) -> None:
     planted.toolkit("11.8")
-    facts = environment(planted.machine, deep=True)
-    assert {toolkit["version"] for toolkit in facts["toolkits"]} == {"11.8", "12.4"}
-    assert checks.findings(facts) == []
+    details = environment(planted.machine, deep=True)
+    assert {toolkit["version"] for toolkit in details["toolkits"]} == {"11.8", "12.4"}
+    assert checks.findings(details) == []
 
 
 def test_what_to_type_names_the_toolkit_that_fits(planted: Planted) -> None:
@@ -210,8 +211,8 @@ def test_nobody_is_told_to_give_a_bad_setting_a_new_name(planted: Planted) -> No
 def test_quick_facts_find_what_needs_no_program(planted: Planted) -> None:
     planted.environ |= {"NCCL_TIMEOUT": "3600", "NCCL_IB_DISABLE": "1"}
     event = environment_event(planted.without_cards().machine)
-    assert {finding["code"] for finding in event["findings"]} == {"unread_timeout", "infiniband_off"}
-    assert event["facts"]["nvcc"]["version"] == "12.4"
+    assert {finding.code for finding in event.findings} == {"unread_timeout", "infiniband_off"}
+    assert event.facts["nvcc"]["version"] == "12.4"
 
 
 def test_no_secret_is_told(planted: Planted) -> None:
@@ -220,24 +221,24 @@ def test_no_secret_is_told(planted: Planted) -> None:
         "NCCL_NET_PLUGIN": "http://me:s3cret@proxy/", "TORCH_LOGS": "hf_s3cretAAAAAAAAAAAAAAAAAAA", "SSH_KEY": "s3cret",
     }  # fmt: skip
     planted.write("/etc/nccl.conf", "NCCL_PASSWORD=s3cret\n")
-    assert "s3cret" not in json.dumps(environment_event(planted.machine))
-    assert "NCCL_NET_PLUGIN" in environment_event(planted.machine)["facts"]["variables"]
+    assert "s3cret" not in json.dumps(details_of(environment_event(planted.machine)))
+    assert "NCCL_NET_PLUGIN" in environment_event(planted.machine).facts["variables"]
 
 
 def test_an_event_is_bounded(planted: Planted) -> None:
     planted.environ |= {f"NCCL_{number:04}": "\x01é" * 10_000 for number in range(1_000)}
     planted.environ["LD_LIBRARY_PATH"] = ":".join(f"/cuda/{number}/{'x' * 200}" for number in range(3_000))
     event = environment_event(planted.machine)
-    assert len(json.dumps(event)) <= EVENT_BYTES
-    assert event["facts"]["left_out"]
+    assert len(json.dumps(details_of(event))) <= EVENT_BYTES
+    assert event.facts["left_out"]
 
 
 def test_a_program_that_hangs_costs_its_timeout_only(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rangewatch.checks.doctor.toolkits.COMPILER_TIMEOUT_S", 0.2)
     planted.write("/usr/bin/c++", "#!/bin/sh\n/bin/sleep 600\n")
-    facts = environment(planted.machine, deep=True)
-    assert facts["compilers"]["cxx"]["major"] is None
-    assert facts["compilers"]["nvcc_host"]["major"] == 12
+    details = environment(planted.machine, deep=True)
+    assert details["compilers"]["cxx"]["major"] is None
+    assert details["compilers"]["nvcc_host"]["major"] == 12
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"cuda_nvcc": 3}', "\x00\xff", "{" * 70_000])
@@ -247,22 +248,22 @@ def test_files_that_make_no_sense_are_not_known(planted: Planted, text: str) -> 
         planted.write(f"/usr/local/cuda-12.4/{path}", text)
     for path in ("/proc/driver/nvidia/version", "/proc/self/limits", "/etc/nccl.conf", "/sys/class/net/eth0/operstate"):
         planted.write(path, text)
-    facts = environment(planted.machine, deep=False)
-    assert facts["build_home"]["version"] is None
-    assert checks.findings(facts) == []
+    details = environment(planted.machine, deep=False)
+    assert details["build_home"]["version"] is None
+    assert checks.findings(details) == []
 
 
 def test_a_machine_with_nothing_on_it(planted: Planted, tmp_path: object) -> None:
     bare = type(planted.machine)(environ={}, root=planted.root / "tmp")
     event = environment_event(bare)
-    assert event["findings"] == []
-    assert event["facts"]["toolkits"] == []
+    assert event.findings == ()
+    assert event.facts["toolkits"] == []
 
 
 def _findings(planted: Planted) -> list[Finding]:
-    facts = environment(planted.machine, deep=True)
-    json.dumps(facts)
-    return checks.findings(facts)
+    details = environment(planted.machine, deep=True)
+    json.dumps(details)
+    return checks.findings(details)
 
 
 def _by_code(planted: Planted) -> dict[str, Finding]:

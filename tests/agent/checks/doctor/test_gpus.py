@@ -73,8 +73,8 @@ def test_no_driver_is_no_fault(nvml: Any, value: int) -> None:
 @pytest.mark.parametrize(("place", "value"), [("nvmlInit", 18), ("nvmlDeviceGetHandleByIndex", 15)])
 def test_a_driver_that_fails_is_a_finding(nvml: Any, place: str, value: int) -> None:
     setattr(nvml, place, _raise(value))
-    facts = environment(deep=False) | {"gpu": gpus(Machine(), deep=True)}
-    assert "driver_fault" in [finding.code for finding in checks.findings(facts)]
+    details = environment(deep=False) | {"gpu": gpus(Machine(), deep=True)}
+    assert "driver_fault" in [finding.code for finding in checks.findings(details)]
 
 
 def test_a_driver_that_goes_meanwhile_is_a_finding(nvml: Any) -> None:

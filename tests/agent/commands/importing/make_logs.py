@@ -1,18 +1,15 @@
-"""Writes the logs that the tests read, with the tools themselves, in an environment that has them:
+"""Writes the logs that the tests read:
 
-    TRACKIO_DIR=trackio python tests/agent/commands/importing/make_logs.py tests/agent/commands/importing/logs
+    python tests/agent/commands/importing/make_logs.py tests/agent/commands/importing/logs
 
-What is there was written by tensorboard 2.21 with torch 2.13. trackio_project.sql is the file that trackio 0.43 wrote,
-as `sqlite3 project.db .dump` has it. It knows nothing of Rangewatch.
+What is there was written by tensorboard 2.21 with torch 2.13. It knows nothing of Rangewatch.
 """
 
-import math
 import sys
 from pathlib import Path
 
 import torch
 from torch.utils.tensorboard import SummaryWriter
-from trackio.sqlite_storage import SQLiteStorage
 
 
 def main(top: Path) -> None:
@@ -37,16 +34,6 @@ def main(top: Path) -> None:
     with SummaryWriter(str(top / "pairs")) as writer:
         for step in range(3):
             writer.add_scalars("losses", {"train": step, "valid": step + 0.5}, step)
-    trackio_project()
-
-
-def trackio_project() -> None:
-    """What `trackio.log` writes, without the dashboard that `trackio.init` starts."""
-    for number, run_id in enumerate(["aaaaaaaa1", "bbbbbbbb2"]):
-        rows = [{"loss": number + step / 8, "lr": 0.5, "note": "text", "ok": True} for step in range(4)]
-        rows += [{"loss": math.nan}, {"loss": math.inf}, {"loss": -math.inf, "nested": {"a": 1}}]
-        times = [f"2026-11-22T09:00:0{step}+00:00" for step in range(len(rows))]
-        SQLiteStorage.bulk_log("project", "same-name", rows, timestamps=times, run_id=run_id)
 
 
 if __name__ == "__main__":

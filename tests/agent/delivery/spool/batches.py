@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ CATALOGUE = Catalogue(
     statistics.ALL, tuple(TensorEntry(f"layer{n}", "output", 0, "float32", (1,), n) for n in range(TENSORS))
 )
 DIGEST = wire.catalogue_digest(CATALOGUE)
-RULES = {"max": max, "min": min, "sum": lambda left, right: left + right}
 
 
 def opening() -> bytes:
@@ -57,40 +56,14 @@ def batch(
     return Batch(INFO.run, INFO.rank, INFO.incarnation, sequence, DIGEST, rows_, series, events, sequence, samples)
 
 
-def encoded(sequence: int, steps: Iterable[int], whole: tuple[int, ...] = (), **options: Any) -> Encoded:
-    return Encoded(wire.encode(batch(sequence, steps, **options)), TENSORS, DIGEST, sequence, whole)
+def encoded(sequence: int, steps: Iterable[int], **options: Any) -> Encoded:
+    return Encoded(wire.encode(batch(sequence, steps, **options)), TENSORS, DIGEST, sequence)
 
 
 def decoded(each: Encoded) -> Batch:
     message = wire.decode(each.body)
     assert isinstance(message, Batch)
     return message
-
-
-def whole(batches: Iterable[Batch], spans: int) -> dict[str, Mapping[int, np.ndarray]]:
-    """Statistic -> step // spans -> (TENSORS,): what is left when all steps of a span are merged."""
-    found: dict[str, dict[int, np.ndarray]] = {each.name: {} for each in statistics.ALL}
-    for each in batches:
-        if each.ranges is None:
-            continue
-        for statistic in statistics.ALL:
-            values = each.ranges.columns.get(statistic.name)
-            if values is None:
-                continue
-            for column, step in enumerate(each.ranges.steps.tolist()):
-                group, new = step // spans, values[:, column].astype(np.float64)
-                old = found[statistic.name].get(group)
-                merge = {"max": np.maximum, "min": np.minimum, "sum": np.add}[statistic.merge]
-                found[statistic.name][group] = new if old is None else merge(old, new)
-    return {name: groups for name, groups in found.items() if groups}
-
-
-def assert_same(left: dict[str, Mapping[int, np.ndarray]], right: dict[str, Mapping[int, np.ndarray]]) -> None:
-    assert left.keys() == right.keys()
-    for name, groups in left.items():
-        assert groups.keys() == right[name].keys(), name
-        for group, values in groups.items():
-            np.testing.assert_allclose(values, right[name][group], rtol=1e-12, err_msg=f"{name} {group}")
 
 
 def own(folder: Path, url: str = "http://127.0.0.1:9", pid: int = 2**22) -> None:

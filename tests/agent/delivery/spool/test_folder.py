@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from rangewatch.delivery.spool.folder import NEWEST_FILE, RANK_FILE, Folder, Spo
 from rangewatch.delivery.spool.process import Process, is_gone, this_process
 from rangewatch.delivery.spool.queue import Home
 from tests.agent.delivery.spool.batches import DIGEST, INFO, encoded, opening
+from tests.agent.doubles import Lost
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Any:
-    made = Home(tmp_path / "job" / "spool", INFO, "http://server:1", 1 << 20, lambda reason, count: None)
+    made = Home(tmp_path / "job" / "spool", INFO, "http://server:1", 1 << 20, Lost())
     yield made
     made.close()
 
@@ -143,8 +144,9 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from rangewatch.delivery.spool.queue import Home
+from tests.agent.doubles import Lost
 from tests.agent.delivery.spool.batches import INFO, encoded, opening
-home = Home(Path(sys.argv[1]), INFO, "http://127.0.0.1:9", 1 << 20, lambda reason, count: None)
+home = Home(Path(sys.argv[1]), INFO, "http://127.0.0.1:9", 1 << 20, Lost())
 for sequence in range(10**9):
     home.log.append(encoded(sequence, range(sequence * 4, sequence * 4 + 4), noise=500), opening)
     os.write(1, b".")
@@ -166,10 +168,12 @@ def test_a_killed_rank_loses_nothing_that_was_appended(tmp_path: Path, appended:
     folder = Folder(tmp_path / "spool")
     assert folder.claim() and is_gone(folder.owner.process)
     found = list(folder.batches())
-    acknowledged = found[0].sequence - found[0].batches + 1
-    assert seen - 1 <= found[-1].sequence <= seen
-    assert sum(batch.batches for batch in found) == found[-1].sequence + 1 - acknowledged
-    assert folder.next_sequence == found[-1].sequence + 1
+    sequences = [batch.sequence for batch in found]
+    gaps = [after - before for before, after in itertools.pairwise(sequences) if after != before + 1]
+    # Past its limit the spool drops whole segments, the oldest that are not on their way: behind the first.
+    assert not gaps or (len(gaps) == 1 and appended == 1500)
+    assert seen - 1 <= sequences[-1] <= seen
+    assert folder.next_sequence == sequences[-1] + 1
 
 
 def test_the_job_folder_may_go_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,8 +208,8 @@ def test_the_bound_leaves_room_for_segments() -> None:
 
 
 def test_lost_is_told(tmp_path: Path) -> None:
-    lost: Counter[str] = Counter()
-    made = Home(tmp_path / "s", INFO, "u", 1 << 20, lambda reason, count: lost.update({reason: count}))
+    lost = Lost()
+    made = Home(tmp_path / "s", INFO, "u", 1 << 20, lost)
     for sequence in range(60):
         made.log.append(encoded(sequence, (), noise=60_000), opening)
     made.close()
@@ -219,7 +223,7 @@ def test_a_later_format_may_have_other_fields(home: Home) -> None:
 
 
 def test_what_is_appended_while_it_is_sent_is_sent_too(home: Home) -> None:
-    """The watcher adds last words; one who sends the folder at that moment removes it when he is done."""
+    """The watcher adds a death report; one who sends the folder at that moment removes it when he is done."""
     for sequence in range(3):
         home.log.append(encoded(sequence, range(sequence, sequence + 1)), opening)
     home.close()

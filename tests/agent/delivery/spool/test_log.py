@@ -6,26 +6,25 @@ import errno
 import os
 import random
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
 import pytest
 
-from rangewatch import wire
 from rangewatch.core import limits
 from rangewatch.delivery.spool import segment
 from rangewatch.delivery.spool.folder import Folder
 from rangewatch.delivery.spool.log import KEPT_BYTES, Log
 from rangewatch.delivery.spool.record import Encoded
-from rangewatch.wire.records import RangeRows
-from tests.agent.delivery.spool.batches import DIGEST, assert_same, batch, decoded, encoded, opening, own, whole
+from rangewatch.delivery.spool.upload import upload
+from rangewatch.delivery.transport import Transport
+from tests.agent.delivery.spool.batches import decoded, own
+from tests.agent.doubles import Lost
+from tests.agent.ingest_double import IngestDouble
 
-STEPS = 8
+HALVED = Path(__file__).parents[3] / "testdata" / "spool_halved"
 
 
 @pytest.fixture
@@ -35,16 +34,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def lost() -> Counter[str]:
-    return Counter()
+def lost() -> Lost:
+    return Lost()
 
 
 @pytest.fixture
-def make(folder: Path, lost: Counter[str]) -> Iterator[Callable[..., Log]]:
+def make(folder: Path, lost: Lost) -> Iterator[Callable[..., Log]]:
     logs: list[Log] = []
 
-    def made(max_bytes: int = 1 << 20, ship_every: int = 1) -> Log:
-        logs.append(Log(folder, max_bytes, ship_every, lambda reason, count: lost.update({reason: count})))
+    def made(max_bytes: int = 1 << 20) -> Log:
+        logs.append(Log(folder, max_bytes, lost))
         return logs[-1]
 
     yield made
@@ -63,9 +62,9 @@ def append(log: Log, *batches: Encoded) -> None:
 
 def drained(log: Log) -> list[int]:
     sequences = []
-    while (first := log.first()) is not None:
+    while log.head:
         assert len(log)
-        sequences.append(first.sequence)
+        sequences.append(log.head[0][1].sequence)
         log.remove_first()
     assert len(log) == 0
     return sequences
@@ -126,41 +125,7 @@ def test_openings_stay_as_long_as_a_batch_needs_them(make: Any, folder: Path) ->
     assert list(Folder(folder).openings) == ["b"], "the next batch needs it, as a rule"
 
 
-@pytest.mark.parametrize(
-    ("noise", "count"), [(160, 380), *(pytest.param(n, 750, marks=pytest.mark.slow) for n in (0, 160))]
-)
-def test_over_its_bound_it_merges_and_loses_no_spike(
-    make: Any, folder: Path, lost: Counter[str], noise: int, count: int
-) -> None:
-    log, bad = make(1 << 18), {1000, 2300}
-    for sequence in range(count):
-        steps = range(sequence * STEPS, (sequence + 1) * STEPS)
-        log.append(encoded(sequence, steps, bad=bad, noise=noise), opening)
-        assert file_bytes(folder) <= 1 << 18
-    names = segment.names(folder)
-    assert max(name.level for name in names) >= 1 and not lost
-    found = list(Folder(folder).batches())
-    assert len(found) == len(log) < count and sum(each.batches for each in found) == count
-    plain = [batch(n, range(n * STEPS, (n + 1) * STEPS), bad=bad) for n in range(count)]
-    kept = [decoded(each) for each in found]
-    assert_same(whole(kept, 1 << 20), whole(plain, 1 << 20))
-    rows = {step for each in kept if each.ranges for step in each.ranges.steps.tolist()}
-    assert bad <= rows, "steps with NaN keep their rows"
-    losses = [step for each in kept for step in each.series[0].steps.tolist()]
-    assert losses == list(range(count * STEPS)), "series are not merged, and nothing is there twice"
-    assert drained(log) == [each.sequence for each in found]
-
-
-def test_the_oldest_are_merged_the_most(make: Any, folder: Path) -> None:
-    log = make(1 << 18)
-    for sequence in range(620):
-        log.append(encoded(sequence, range(sequence * STEPS, (sequence + 1) * STEPS)), opening)
-    levels = [name.level for name in segment.names(folder)]
-    assert levels[1:] == sorted(levels[1:], reverse=True), levels
-    assert max(levels) - min(levels[1:]) <= 2, "but not much more than the newest"
-
-
-def test_what_cannot_be_merged_is_dropped_from_the_old_end(make: Any, folder: Path, lost: Counter[str]) -> None:
+def test_over_its_bound_the_oldest_are_dropped_and_counted(make: Any, folder: Path, lost: Lost) -> None:
     log = make(1 << 20)
     for sequence in range(100):
         append(log, raw(sequence, 30_000))
@@ -176,36 +141,6 @@ def test_a_batch_larger_than_a_segment(make: Any, folder: Path) -> None:
     log = make()
     append(log, raw(0), raw(1, 500_000), raw(2))
     assert left(folder) == [0, 1, 2] and drained(log) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("changes", [8, pytest.param(24, marks=pytest.mark.slow)])
-def test_merging_that_is_cut_off_by_death(
-    make: Any, folder: Path, tmp_path: Path, monkeypatch: Any, changes: int
-) -> None:
-    """The folder is copied before each change to it that merging makes: each copy has every batch once."""
-    copies: list[Path] = []
-
-    def copying(change: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(*args: Any) -> Any:
-            copies.append(Path(shutil.copytree(folder, tmp_path / f"copy{len(copies)}")))
-            return change(*args)
-
-        return changed
-
-    log = make(1 << 18)
-    log.append(encoded(0, range(STEPS), noise=500), opening)
-    monkeypatch.setattr(Path, "rename", copying(Path.rename))
-    monkeypatch.setattr(Path, "unlink", copying(Path.unlink))
-    sequence = 1
-    while len(copies) < changes:
-        log.append(encoded(sequence, range(sequence * STEPS, (sequence + 1) * STEPS), noise=500), opening)
-        sequence += 1
-    monkeypatch.undo()
-    for copy in copies:
-        found = list(Folder(copy).batches())
-        assert [each.sequence for each in found] == sorted({each.sequence for each in found})
-        losses = [step for each in found for step in decoded(each).series[0].steps.tolist()]
-        assert losses == list(range(len(losses))) and len(losses) >= 1000, copy
 
 
 @pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
@@ -225,7 +160,7 @@ def test_a_segment_cut_or_damaged_anywhere_costs_what_was_there(
         assert set(range(6)) - set(left(folder)) <= {place // record}
 
 
-def test_damage_is_noticed_and_counted_by_the_living_rank_too(make: Any, folder: Path, lost: Counter[str]) -> None:
+def test_damage_is_noticed_and_counted_by_the_living_rank_too(make: Any, folder: Path, lost: Lost) -> None:
     log = make()
     append(log, *(raw(n, 30_000) for n in range(10)))
     names = segment.names(folder)
@@ -265,7 +200,7 @@ def test_half_a_write_is_taken_back(make: Any, folder: Path, monkeypatch: Any) -
     assert left(folder) == [0, 1, 3]
 
 
-def test_a_deleted_folder_is_noticed(make: Any, folder: Path, lost: Counter[str]) -> None:
+def test_a_deleted_folder_is_noticed(make: Any, folder: Path, lost: Lost) -> None:
     log = make()
     append(log, *(raw(n, 30_000) for n in range(10)))
     shutil.rmtree(folder)
@@ -274,7 +209,7 @@ def test_a_deleted_folder_is_noticed(make: Any, folder: Path, lost: Counter[str]
     assert drained(log) == [0, 1] and lost == {"spool_damaged": 8}
 
 
-def test_half_of_what_is_free_stays_free(make: Any, folder: Path, monkeypatch: Any, lost: Counter[str]) -> None:
+def test_half_of_what_is_free_stays_free(make: Any, folder: Path, monkeypatch: Any, lost: Lost) -> None:
     real = os.statvfs(folder)
     free = 1 << 20
 
@@ -294,32 +229,7 @@ def test_memory_holds_one_segment(make: Any, folder: Path, monkeypatch: Any) -> 
     monkeypatch.setattr(limits, "SPOOL_SEGMENT_BYTES", 100_000)
     log = make(64 << 20)
     append(log, *(raw(n, 10_000) for n in range(300)))
-    assert sum(len(each.body) for _, each in log._head) <= 100_000
-
-
-def test_a_slow_training_with_one_step_a_batch_is_merged_too(make: Any, folder: Path, lost: Counter[str]) -> None:
-    """Its rows are nearly all of a batch: pairs that share none are as large as before, and would be dropped."""
-    log, count, tensors = make(1 << 18), 160, 400
-    for sequence in range(count):
-        values = np.random.default_rng(sequence).random((tensors, 1))
-        rows = RangeRows(np.array([sequence + 1]), np.arange(tensors), {"amax": values})
-        body = wire.encode(msgspec.structs.replace(batch(sequence, ()), ranges=rows))
-        log.append(Encoded(body, tensors, DIGEST, sequence), opening)
-    assert not lost
-    largest = max(np.max(each.ranges.columns["amax"]) for each in map(decoded, Folder(folder).batches()) if each.ranges)
-    assert largest == max(np.random.default_rng(sequence).random((tensors, 1)).max() for sequence in range(count))
-
-
-def test_a_segment_that_cannot_be_read_is_no_end_of_merging(make: Any, folder: Path, lost: Counter[str]) -> None:
-    log, count = make(1 << 18), 160
-    for sequence in range(count):
-        log.append(encoded(sequence, range(sequence * STEPS, (sequence + 1) * STEPS)), opening)
-    gone = folder / str(segment.names(folder)[2])
-    held = sum(found.batch.batches for found in segment.read(gone))
-    gone.unlink()
-    for sequence in range(count, 3 * count):
-        log.append(encoded(sequence, range(sequence * STEPS, (sequence + 1) * STEPS)), opening)
-    assert lost == {"spool_damaged": held}
+    assert sum(len(each.body) for _, each in log.head) <= 100_000
 
 
 def test_a_file_that_fails_to_close_is_not_written_to_again(make: Any, folder: Path, monkeypatch: Any) -> None:
@@ -336,6 +246,21 @@ def test_a_file_that_fails_to_close_is_not_written_to_again(make: Any, folder: P
     monkeypatch.undo()
     append(log, raw(2, 100))
     assert left(folder) == [0, 1, 2] and drained(log) == [0, 1, 2]
+
+
+def test_a_spool_that_an_older_agent_halved_is_read_and_sent(ingest: IngestDouble, tmp_path: Path) -> None:
+    """70 batches of two steps each; where it was full their steps were merged, two and two."""
+    shutil.copytree(HALVED, tmp_path / "old")
+    folder = Folder(tmp_path / "old")
+    found = list(folder.batches())
+    assert len(found) == 54 and sum(each.batches for each in found) == 70
+    losses = [step for each in found for step in decoded(each).series[0].steps.tolist()]
+    assert losses == list(range(140)) and any(decoded(each).events for each in found)
+    assert folder.claim()
+    transport = Transport(ingest.url, None)
+    assert upload(folder, transport, 5.0)
+    transport.close()
+    assert len(ingest.batches) == 54 and not list(folder.batches())
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rangewatch.core import limits
-from rangewatch.delivery.batcher import Drops
 from rangewatch.delivery.spool import place, process, segment
 from rangewatch.delivery.spool.folder import Folder
 from rangewatch.delivery.spool.queue import Queue
 from rangewatch.delivery.spool.record import Encoded
+from rangewatch.recording.events import Drops
 from tests.agent.delivery.spool.batches import INFO
 
 REAL = os.pwrite
@@ -23,9 +23,13 @@ REAL = os.pwrite
 
 class Waiting:
     def __init__(self, folder: Path, spool_bytes: int = 1 << 20, queue_bytes: int = 1 << 20) -> None:
-        self.drops, self.reported = Drops(), []
-        self.queue = Queue(INFO, "http://u", str(folder), spool_bytes, queue_bytes, self.drops, self.reported.append)
+        self.drops = Drops()
+        self.reported: list[str] = []
+        self.queue = Queue(INFO, "http://u", str(folder), spool_bytes, queue_bytes, self.drops, self)
         self.queue.open()
+
+    def spool_changed(self, message: str) -> None:
+        self.reported.append(message)
 
     def put(self, *sequences: int, size: int = 100) -> None:
         for sequence in sequences:

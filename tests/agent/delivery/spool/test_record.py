@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rangewatch.delivery.spool.record import FREED, HEADER, STATE_OFFSET, Encoded, pack, scan
 
-THREE = [Encoded(bytes([n]) * (5 + n), n, f"digest{n}", n, (n,) * n, n + 1) for n in range(3)]
+THREE = [Encoded(bytes([n]) * (5 + n), n, f"digest{n}", n, n + 1) for n in range(3)]
 DATA = b"".join(map(pack, THREE))
 ENDS = [sum(len(pack(each)) for each in THREE[:count]) for count in range(4)]
 
@@ -18,9 +18,9 @@ def test_there_and_back() -> None:
     assert all(each.is_held for each in scan(DATA))
 
 
-@given(st.binary(max_size=200), st.integers(0, 2**63), st.lists(st.integers(-1, 2**62), max_size=3))
-def test_any_there_and_back(body: bytes, sequence: int, whole: list[int]) -> None:
-    batch = Encoded(body, 1, "a" * 32, sequence, tuple(whole))
+@given(st.binary(max_size=200), st.integers(0, 2**63))
+def test_any_there_and_back(body: bytes, sequence: int) -> None:
+    batch = Encoded(body, 1, "a" * 32, sequence)
     assert [each.batch for each in scan(b"rest of an older record" + pack(batch))] == [batch]
 
 

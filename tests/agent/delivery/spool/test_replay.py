@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +23,7 @@ from rangewatch.delivery.spool.upload import Tally, upload
 from rangewatch.delivery.transport import Transport
 from tests import forked
 from tests.agent.delivery.spool.batches import DIGEST, INFO, encoded, opening, own
+from tests.agent.doubles import Lost, sender_of
 from tests.agent.ingest_double import IngestDouble
 
 
@@ -31,7 +34,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def left(folder: Path, url: str, count: int = 5) -> Path:
     """A spool that an ended rank has left, with `count` batches."""
-    home = Home(folder, INFO, url, 1 << 20, lambda reason, lost: None)
+    home = Home(folder, INFO, url, 1 << 20, Lost())
     for sequence in range(count):
         home.log.append(encoded(sequence, range(sequence * 4, sequence * 4 + 4)), opening)
     home.close()
@@ -63,14 +66,11 @@ def test_to_another_server_with_a_token(ingest: IngestDouble, tmp_path: Path, mo
 
 
 def test_the_token_is_in_no_file(ingest: IngestDouble, tmp_path: Path) -> None:
-    from rangewatch.core.guard import Guard
     from rangewatch.core.options import Options
-    from rangewatch.delivery.batcher import Drops
-    from rangewatch.delivery.sender import Sender
-    from rangewatch.recording.tensor_names import TensorNames
+    from rangewatch.recording.events import Drops
 
     options = Options(token="very-secret", spool_dir=str(tmp_path), url=ingest.url)
-    sender = Sender(options, INFO, TensorNames(), Drops(), Guard())
+    sender = sender_of(options, INFO, Drops())
     sender._open_spool()
     files = [each for each in tmp_path.rglob("*") if each.is_file()]
     assert files and not any(b"very-secret" in each.read_bytes() for each in files)
@@ -153,7 +153,7 @@ def test_keep_leaves_it_as_it_is(ingest: IngestDouble, tmp_path: Path) -> None:
 
 
 def test_a_living_rank_is_left_alone_but_by_force(ingest: IngestDouble, tmp_path: Path, capsys: Any) -> None:
-    home = Home(tmp_path / "a", INFO, ingest.url, 1 << 20, lambda reason, lost: None)
+    home = Home(tmp_path / "a", INFO, ingest.url, 1 << 20, Lost())
     home.log.append(encoded(0, range(4)), opening)
     assert replay.main([str(tmp_path)]) == 1 and ingest.batches == []
     assert f"rank 3 lives (process {os.getpid()})" in capsys.readouterr().out
@@ -161,6 +161,21 @@ def test_a_living_rank_is_left_alone_but_by_force(ingest: IngestDouble, tmp_path
     assert "in use" in capsys.readouterr().out
     assert replay.main([str(tmp_path), "--force", "--keep"]) == 0 and sequences(ingest) == [0]
     home.close()
+
+
+def test_a_spool_that_its_watcher_sends(ingest: IngestDouble, tmp_path: Path, capsys: Any) -> None:
+    """Right after a run: the rank has ended, and is not said to live."""
+    path = left(tmp_path / "a", ingest.url)
+    owner = json.loads((path / RANK_FILE).read_bytes())
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    owner["process"]["pid"] = int(gone.stdout)
+    (path / RANK_FILE).write_text(json.dumps(owner))
+    sender = Folder(path)
+    assert sender.claim()
+    assert replay.main([str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "its watcher is sending it" in out and "lives" not in out
+    sender.release()
 
 
 def test_list_and_json(ingest: IngestDouble, tmp_path: Path, capsys: Any) -> None:
@@ -246,14 +261,14 @@ def test_a_killed_training(ingest: IngestDouble, spool_dir: Path, tmp_path: Path
 def test_force_takes_nothing_from_a_living_rank(ingest: IngestDouble, tmp_path: Path, capsys: Any) -> None:
     """It sends all of it itself: a batch acknowledged in its files, or a folder removed, would be one damaged to it."""
     lost: list[str] = []
-    home = Home(tmp_path / "a", INFO, "http://127.0.0.1:9", 1 << 20, lambda reason, count: lost.append(reason))
+    home = Home(tmp_path / "a", INFO, "http://127.0.0.1:9", 1 << 20, lost)
     for sequence in range(6):
         home.log.append(encoded(sequence, range(sequence, sequence + 1), noise=30_000), opening)
     assert replay.main([str(tmp_path), "--force", "--url", ingest.url]) == 0 and len(ingest.batches) == 6
     home.log.append(encoded(6, range(6, 7)), opening)
     kept = []
-    while (first := home.log.first()) is not None:
-        kept.append(first.sequence)
+    while home.log.head:
+        kept.append(home.log.head[0][1].sequence)
         home.log.remove_first()
     assert kept == list(range(7)) and lost == []
     home.close()

@@ -1,4 +1,4 @@
-"""Tokens, sessions and the audit, in PostgreSQL; with SQLite they are in a file of their own (store/access.py)."""
+"""Tokens, sessions and the audit, in PostgreSQL; with SQLite they are in a file of their own (store/tokens.py)."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,0 +1,111 @@
+"""Event `optimizers`: which trainable parameters no optimizer has, and which of an optimizer's no backward reaches; and
+whether all learning rates are 0, or gradients are kept from one update to the next.
+
+Looked at at the ends of the 2nd, 4th, 8th step and so on, and sent when it is another than before: layers may be
+unfrozen and optimizers made anew, and an expert may wait long for its first token. Learning rates are looked at at the
+end of each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import ref
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from rangewatch.core import limits
+from rangewatch.core.selection import Selection
+from rangewatch.hooks.kept_gradients import KeptGradients
+from rangewatch.hooks.parameter_hooks import flat_parameters
+from rangewatch.recording.events import Events
+from rangewatch.recording.observer import Observer, StepReader
+from rangewatch.recording.tensor_names import clean_parameters
+from rangewatch.wire.events import Optimizers
+
+ZERO_RATE_STEPS = 64
+"""Steps in a row with learning rates of 0 that are reported: a warm-up may begin with one, and a schedule end so."""
+
+
+KEPT_STEPS = 32
+"""Updates in a row by gradients that were not zeroed before that are reported: nobody means to sum so many."""
+
+
+class OptimizerCoverage(StepReader):
+    """Called by the training thread, between steps. It reads no tensor.
+
+    Of optimizers that hold copies of the parameters (DeepSpeed's, Megatron's) and of FSDP1's flat parameters nothing is
+    said: which parameter belongs to which is not known.
+    """
+
+    def __init__(
+        self, observer: Observer, events: Events, model: nn.Module, selection: Selection, optimizers: Iterable[Any],
+        kept: KeptGradients,
+    ) -> None:  # fmt: skip
+        self._kept, self._was_kept = kept, False
+        self._observer, self._events, self._model, self._selection = observer, events, ref(model), selection
+        self._optimizers = [ref(each) for each in optimizers]
+        self._step_count = self._zero_rate_steps = 0
+        self._reported = Optimizers()
+
+    def add(self, optimizer: Any) -> None:
+        """It has come to train the model too; read anew when the open step ends."""
+        self._optimizers = [each for each in self._optimizers if each() is not None] + [ref(optimizer)]
+        self._step_count = 1
+
+    def end_step(self) -> None:
+        """The open step is about to be closed."""
+        self._step_count += 1
+        was_zero = self._zero_rate_steps >= ZERO_RATE_STEPS
+        self._zero_rate_steps = self._zero_rate_steps + 1 if self._are_rates_zero() else 0
+        is_zero = self._zero_rate_steps >= ZERO_RATE_STEPS
+        was_kept, self._was_kept = self._was_kept, self._kept.step_count >= KEPT_STEPS
+        is_due = self._step_count >= 2 and not self._step_count & (self._step_count - 1)
+        if not is_due and was_zero == is_zero and was_kept == self._was_kept:
+            return
+        optimizers = self._read()
+        if optimizers is not None and optimizers != self._reported:
+            self._reported = optimizers
+            self._events.add(optimizers)
+
+    def _are_rates_zero(self) -> bool:
+        """Whether each parameter group of all has a learning rate of exactly 0. One that lies on a device is not read:
+        that would wait for it."""
+        rates = [
+            group.get("lr")
+            for each in self._optimizers
+            if (optimizer := each()) is not None
+            for group in getattr(optimizer, "param_groups", ())
+        ]
+        return bool(rates) and all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
+
+    def _read(self) -> Optimizers | None:
+        model = self._model()
+        optimizers = [optimizer for each in self._optimizers if (optimizer := each()) is not None]
+        if model is None or not optimizers or flat_parameters(model):
+            return None
+        named = [(fqn, each) for fqn, each in clean_parameters(model) if not is_lazy(each)]
+        own = {id(each) for _, each in named}
+        taken: set[int] = set()
+        for optimizer in optimizers:
+            groups = getattr(optimizer, "param_groups", ())
+            held = {id(each) for group in groups for each in group["params"]}
+            if not held & own:
+                return None
+            taken |= held
+        trainable = [(fqn, each) for fqn, each in named if each.requires_grad and self._selection.has(fqn)]
+        silent = {fqn for fqn, hook in list(self._observer.unreached.items()) if not hook.has_run()}
+        is_reached = any(fqn not in silent for fqn, _ in trainable)
+        left_out = [fqn for fqn, each in trainable if id(each) not in taken]
+        unreached = [fqn for fqn, each in trainable if id(each) in taken and fqn in silent] if is_reached else []
+        return Optimizers(
+            classes=tuple(type(each).__name__ for each in optimizers[: limits.CONTEXT_TENSORS]),
+            left_out=tuple(left_out[: limits.ACCOUNT_NAMES]),
+            left_out_count=len(left_out),
+            unreached=tuple(unreached[: limits.ACCOUNT_NAMES]),
+            unreached_count=len(unreached),
+            trainable_count=len(trainable),
+            zero_rate_steps=self._zero_rate_steps if self._zero_rate_steps >= ZERO_RATE_STEPS else 0,
+            kept_gradient_steps=self._kept.step_count if self._was_kept else 0,
+        )

@@ -1,0 +1,125 @@
+"""Values that the user logs, and those that the agent records beside them: which step each belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from rangewatch.core import limits
+from rangewatch.core.guard import Guard, logger
+from rangewatch.recording.events import Drops, sendable
+from rangewatch.recording.observer import Observer
+from rangewatch.recording.phase_times import SERIES as PHASES
+from rangewatch.recording.step_buffer import StepBuffer
+
+OWN_SERIES = frozenset(
+    {"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s", "agent_time_s", "agent_device_time_s"}
+    | {"weights_finite", "eval_passes", "eval_nonfinite"}
+    | set(PHASES.values())
+)
+"""Series that the agent records itself: the user's values cannot have these names."""
+
+
+LOSS_NAMES = frozenset({"loss", "train_loss", "train/loss", "training_loss", "loss/train", "total_loss"})
+"""What loops call their loss."""
+
+RATE_NAMES = frozenset({"lr", "learning_rate", "train/lr", "train/learning_rate"})
+"""What loops call their learning rate."""
+
+
+class _Caller:
+    """Where in the loop a call of `log` stands, as far as its calls so far have shown."""
+
+    __slots__ = ("after_step", "is_at_top")
+
+    def __init__(self) -> None:
+        self.is_at_top = False
+        """It was called before the first step had begun: before the forward, at the top of the loop."""
+        self.after_step = 0
+        """Calls between two steps, less those within one; bounded, so that a loop that changes is followed."""
+
+    def has_been(self, *, between: bool) -> None:
+        self.after_step = max(-_REMEMBERED, min(_REMEMBERED, self.after_step + (1 if between else -1)))
+
+
+_REMEMBERED = 8
+
+
+class LoggedValues:
+    """Called by the training thread."""
+
+    def __init__(self, buffer: StepBuffer, observer: Observer, drops: Drops, guard: Guard) -> None:
+        self._buffer, self._observer, self._drops, self._guard = buffer, observer, drops, guard
+        self._names: set[str] = set()
+        self._names_before: set[str] = set()
+        """Names logged for the step just closed, before it closed or after."""
+        self._refused: set[str] = set()
+        self.logged_losses: set[str] = set()
+        """Those of `LOSS_NAMES` that the loop has logged."""
+        self.logged_rates: set[str] = set()
+        """Those of `RATE_NAMES`."""
+        self._callers: dict[tuple[str, int | None], _Caller] = {}
+
+    def close_step(self) -> None:
+        """What was logged was of the step just closed."""
+        self._names, self._names_before = set(), self._names
+
+    def log(
+        self, values: Mapping[str, Any], step: int, caller: int | None, *, is_between: bool, is_first: bool
+    ) -> None:
+        """One that cannot be recorded is a fault and takes no other with it.
+
+        `caller`: a number for the line that calls; None never stands at the top of a loop. `is_between`: nothing of
+        `step`, the open one, has begun; what is logged there is of the step just closed, but at the top of a loop,
+        which is seen before the first step (`is_first`). A forward between the end of a step and the line that logs it,
+        to sample from the model, say, takes no value from the step. A second value for a step that is closed is
+        dropped: the first may be sent.
+        """
+        for name, value in values.items():
+            if name in OWN_SERIES or name.startswith("loss_scale/"):
+                self._refuse(name)
+                continue
+            if name in LOSS_NAMES:
+                self.logged_losses.add(name)
+            elif name in RATE_NAMES:
+                self.logged_rates.add(name)
+            known = self._caller(name, caller)
+            if is_between and is_first and caller is not None:
+                known.is_at_top = True
+            is_late = not known.is_at_top and not is_first
+            if is_between:
+                known.has_been(between=is_late)
+            else:
+                is_late = is_late and known.after_step > 0 and name not in self._names_before
+                known.has_been(between=False)
+            if is_late and name in self._names_before:
+                self._drops.add("logged_again")
+                continue
+            (self._names_before if is_late else self._names).add(name)
+            self._guard.run("log", partial(self.record, _series_name(name), step - is_late, value))
+
+    def _caller(self, name: str, number: int | None) -> _Caller:
+        known = self._callers.get((name, number))
+        if known is None:
+            if len(self._callers) >= limits.ACCOUNT_NAMES:  # a notebook's cells are new lines each time
+                del self._callers[next(iter(self._callers))]
+            known = self._callers[name, number] = _Caller()
+        return known
+
+    def record(self, name: str, step: int, value: Any) -> None:
+        """A number, or a tensor of one element wherever it is."""
+        if not self._observer.is_on_device(value):
+            self._buffer.set_series(name, step, float(value.detach() if hasattr(value, "detach") else value))
+        elif not self._observer.device.put_scalar(name, step, value):
+            self._drops.add("too_many_values")
+
+    def _refuse(self, name: str) -> None:
+        self._drops.add("reserved_name")
+        if name not in self._refused:
+            self._refused.add(name)
+            logger.warning("rangewatch: log(%s=...) is not recorded: the agent records a series of that name", name)
+
+
+def _series_name(name: str) -> str:
+    return sendable(name)[: limits.NAME_CHARACTERS]

@@ -1,0 +1,88 @@
+"""The loss of a loop that logs none: the scalar that `backward` is called on, without its loss scale.
+
+Of several backwards in a step (microbatches, the parts of a loss) it is the sum, which is what the gradients are of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from rangewatch.recording.mirror import TENSOR
+from rangewatch.recording.observer import StepReader, is_being_captured, local_part
+from rangewatch.steps.interface import StepRecorder
+from rangewatch.steps.loss_scale import LossScaling
+
+
+class BackwardLoss(StepReader):
+    """Called around each backward of the process; those that bring this model no gradient are passed over.
+
+    A step's value is recorded when the next one ends: only then is it known that the loop has logged no loss for it.
+    """
+
+    def __init__(self, agent: StepRecorder, scaling: LossScaling) -> None:
+        self._agent, self._scaling = agent, scaling
+        self._last_read, self._began = -1, -1
+        self._sum: Tensor | float | None = None
+        self._held: tuple[int, Tensor | float] | None = None
+        self._has_recorded = False
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """`torch.autograd.backward` is called with these."""
+        self._last_read, self._began = self._agent.observer.host.cells[TENSOR], self._agent.step
+
+    def after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """It has returned. The value is read where it is, and no device is waited for."""
+        loss = _scalar(args, kwargs)
+        if loss is None or not self._agent.observer.is_active or not (self._is_wanted() and self._has_reached()):
+            return
+        scale = self._scaling.scale()
+        if self._agent.observer.is_on_device(loss):
+            value: Tensor | float = loss.double() if loss.device.type != "mps" else loss.float()
+        else:
+            value = float(loss)
+            scale = float(scale) if isinstance(scale, Tensor) and scale.is_cpu else scale
+        value = value / scale
+        if self._agent.step != self._began:  # an optimizer that steps in its backward has ended the step
+            self.flush()
+            self._held = self._began, value
+        else:
+            self._sum = value if self._sum is None else self._sum + value
+
+    def end_step(self) -> None:
+        """The open step is about to be closed."""
+        self.flush()
+        value, self._sum = self._sum, None
+        if value is not None:
+            self._held = self._agent.step, value
+
+    def flush(self) -> None:
+        """Record the value of the last step, unless the loop has logged one."""
+        held, self._held = self._held, None
+        if held is not None and self._is_wanted():
+            self._has_recorded = True
+            self._agent.values.record("loss", *held)
+
+    def _is_wanted(self) -> bool:
+        logged = self._agent.values.logged_losses
+        return "loss" not in logged if self._has_recorded else not logged
+
+    def _has_reached(self) -> bool:
+        """Whether a gradient was read; not known where nothing but gradients is."""
+        is_mixed = self._agent.recording.has("output")
+        return not is_mixed or self._agent.observer.host.cells[TENSOR] != self._last_read
+
+
+def _scalar(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The one floating element that the backward began with, with a gradient of 1."""
+    given = [*args[:2], *[None] * (2 - len(args))]
+    tensors, gradients = kwargs.get("tensors", given[0]), kwargs.get("grad_tensors", given[1])
+    if isinstance(tensors, (list, tuple)) and len(tensors) == 1:
+        tensors = tensors[0]
+    if isinstance(gradients, (list, tuple)) and all(each is None for each in gradients):
+        gradients = None
+    if not isinstance(tensors, Tensor) or gradients is not None or kwargs.get("inputs") is not None:
+        return None
+    local = local_part(tensors.detach())
+    return local if local.numel() == 1 and local.is_floating_point() and not is_being_captured(local) else None

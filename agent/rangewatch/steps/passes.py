@@ -1,0 +1,133 @@
+"""Which forwards of the model are evaluation, sampling or a rollout: those that no backward follows.
+
+Such a pass is kept apart: nothing of it is read into the step beside which it runs. The step has their number
+(`eval_passes`) and how many elements of what they returned were NaN or Inf (`eval_nonfinite`).
+
+A pass is known by how the outermost module is called. Without gradients it is none of training, but where the whole
+of it is checkpointed, or a training that has ended a step has no backward at all. In `eval()` with gradients it is none
+where the module has been trained in `train()`, unless a backward has followed from such passes alone: who fine-tunes
+in `eval()` does that.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import checkpoint
+
+from rangewatch.recording.logged_values import LoggedValues
+from rangewatch.recording.observer import Observer, is_being_captured, local_part, why_unobservable
+from rangewatch.recording.phase_times import BACKWARD
+from rangewatch.recording.tensor_names import leaves
+from rangewatch.statistics import reduce
+from rangewatch.steps.phase_clock import PhaseClock
+
+READ_PASSES = 16
+"""Passes a step whose result is read: a text is sampled token by token."""
+
+READ_TENSORS = 4
+"""Tensors of a result that are read."""
+
+_FRAMES = 64
+_graph_task_id = torch._C._current_graph_task_id
+_tracing_state = torch._C._get_tracing_state
+_CHECKPOINTED: CodeType | None = getattr(
+    getattr(getattr(checkpoint, "CheckpointFunction", None), "forward", None), "__code__", None
+)
+
+
+class Passes:
+    """Called where a forward of the model begins and ends: sets `observer.is_evaluating` from the one to the other."""
+
+    def __init__(self, observer: Observer, clock: PhaseClock, values: LoggedValues) -> None:
+        self._observer, self._clock, self._values = observer, clock, values
+        self._depth = 0
+        self._trained: set[int] = set()
+        """Modules that were called in `train()` with gradients, by id."""
+        self._trained_in_eval: set[int] = set()
+        """Those from whose passes in `eval()` alone a backward went."""
+        self._since_backward: tuple[set[int], set[int]] = set(), set()
+        """Called with gradients since the last backward began: in `train()`, in `eval()`."""
+        self._backward_count = 0
+        self._has_step_ended = False
+        self._count = self._nonfinite = 0
+        self._on_device: Tensor | None = None
+
+    def begin(self, module: nn.Module | None, *, is_training: bool, has_grad: bool) -> bool:
+        """A module is called (None: one that is compiled). Whether this is the outermost call, and of training."""
+        self._depth += 1
+        if self._depth > 1:
+            return False
+        if _graph_task_id() == -1:  # inside a backward a forward is recomputed
+            self._observer.is_evaluating = self._is_evaluation(id(module), module, is_training, has_grad)
+        return not self._observer.is_evaluating
+
+    def end(self, result: Any = None) -> None:
+        """It has returned `result`, or raised."""
+        self._depth = max(0, self._depth - 1)
+        if self._depth or not self._observer.is_evaluating:
+            return
+        self._observer.is_evaluating = False
+        self._count += 1
+        if self._count <= READ_PASSES and _tracing_state() is None:
+            self._read(result)
+
+    def end_step(self, step: int) -> None:
+        """The open step, `step`, is about to be closed."""
+        self._has_step_ended, self._depth = True, 0
+        self._observer.is_evaluating = False
+        count, self._count = self._count, 0
+        nonfinite, self._nonfinite = self._nonfinite, 0
+        on_device, self._on_device = self._on_device, None
+        if count:
+            self._values.record("eval_passes", step, count)
+            self._values.record("eval_nonfinite", step, nonfinite if on_device is None else on_device + nonfinite)
+
+    def _is_evaluation(self, key: int, module: nn.Module | None, is_training: bool, has_grad: bool) -> bool:
+        in_train, in_eval = self._since_backward
+        if self._clock.backward_count != self._backward_count:
+            self._backward_count = self._clock.backward_count
+            if not in_train:
+                self._trained_in_eval |= in_eval
+            in_train.clear()
+            in_eval.clear()
+        if not has_grad:
+            has_none = self._has_step_ended and BACKWARD not in self._clock.seen
+            return not is_training or not (has_none or (module is not None and _is_checkpointed()))
+        (in_train if is_training else in_eval).add(key)
+        if is_training:
+            self._trained.add(key)
+            return False
+        return key in self._trained and key not in self._trained_in_eval
+
+    @torch.no_grad()
+    def _read(self, result: Any) -> None:
+        read = 0
+        for leaf in leaves(result):
+            local = local_part(leaf) if isinstance(leaf, Tensor) else None
+            if local is None or why_unobservable(local) is not None or is_being_captured(local):
+                continue
+            if self._observer.is_on_device(local):
+                count = local.numel() - local.isfinite().sum()
+                self._on_device = count if self._on_device is None else self._on_device + count
+            elif not reduce.amax_of_blocks(local) < float("inf"):
+                self._nonfinite += sum(reduce.count_nonfinite(local)[1:])
+            read += 1
+            if read == READ_TENSORS:
+                break
+
+
+def _is_checkpointed() -> bool:
+    """Whether this is called in what a reentrant checkpoint runs without gradients, to run it again with them."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None or _CHECKPOINTED is None:
+            return False
+        if frame.f_code is _CHECKPOINTED:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,443 @@
+"""The details of events as typed structs: what an agent sends is what the server reads. One for each kind with details
+that anybody reads; the kinds are described in docs/wire.md.
+
+On the wire and in the database the details are a map: `event(struct, ...)` makes an event of it, and
+`read(Struct, data)` reads it again without ever raising, since what another version or somebody else wrote may be
+anything. A field that is `UNSET` is left out of the map, as are defaults of a struct with `omit_defaults`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from rangewatch.wire.records import Event
+
+_MOST_WHOLE = 1 << 53  # what a float64 still counts by one
+_MOST_S = 1e8  # three years
+
+Whole = Annotated[int, Meta(gt=-_MOST_WHOLE, lt=_MOST_WHOLE)]
+Factor = Annotated[float, Meta(gt=-_MOST_WHOLE, lt=_MOST_WHOLE)]
+Seconds = Annotated[float, Meta(ge=0, le=_MOST_S)]
+
+Step = Annotated[int, Meta(ge=-1, le=10**12)]
+
+
+class Details(msgspec.Struct, frozen=True):
+    """The details of an event of kind `KIND`."""
+
+    KIND: ClassVar[str]
+    IS_WHOLE: ClassVar[bool] = False
+    """Whether nothing of it is read where a part is not as it should be."""
+
+
+class Died(Details, frozen=True):
+    """How a process ended without a goodbye, as the watcher of its node saw it."""
+
+    KIND = "died"
+    exit_code: int | None = None
+    signal: int | None = None
+    core_dumped: bool | None = None
+    signal_name: str | None = None
+    oom_kills: int | None = None
+    stack: str | None = ""
+    """What faulthandler wrote."""
+    replaced: bool = False
+    """It went on as another program (exec)."""
+    step: int | UnsetType = UNSET
+    phase: str | UnsetType | None = UNSET
+    last: dict[str, Any] | UnsetType | None = UNSET
+    """The tensor that was recorded last: `fqn`, `kind`, `index`."""
+    next: dict[str, Any] | UnsetType | None = UNSET
+    module: str | UnsetType | None = UNSET
+    collectives: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class Failed(Details, frozen=True, omit_defaults=True):
+    """An exception ended the training. `devices`: the CUDA allocator's figures by device, in bytes and counts."""
+
+    KIND = "failed"
+    out_of_memory: bool = False
+    interrupted: bool = False
+    """It was Ctrl-C, and nothing has failed."""
+    devices: dict[str, dict[str, int]] = {}
+
+
+class Optimizers(Details, frozen=True):
+    """What the optimizers of the model train, by the names of parameters; the newest one stands.
+
+    `left_out`: trainable, and of no optimizer. `unreached`: of an optimizer, and no backward has brought it a gradient
+    since attach. The names may be fewer than the counts. `zero_rate_steps`: for how many steps in a row, up to that of
+    the event, all learning rates have been exactly 0; 0 where one is not, or not for long yet. `kept_gradient_steps`:
+    for how many updates in a row gradients had not been zeroed since the one before; 0 where they are, or not for long.
+    """
+
+    KIND = "optimizers"
+    classes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    left_out_count: int = 0
+    unreached: tuple[str, ...] = ()
+    unreached_count: int = 0
+    trainable_count: int = 0
+    zero_rate_steps: int = 0
+    kept_gradient_steps: int = 0
+
+
+class StateLoaded(Details, frozen=True):
+    """An optimizer was given another state while it trained, at the event's step; `name`: its class."""
+
+    KIND = "state_loaded"
+    name: str = ""
+
+
+class TensorDetails(msgspec.Struct, frozen=True):
+    """A tensor that was seen beside a NaN or Inf: counts of elements, `amax` of the finite ones.
+
+    What is UNSET was not counted.
+    """
+
+    name: str
+    dtype: str
+    numel: int
+    amax: float
+    nan_count: int
+    inf_count: int
+    zero_count: int | UnsetType = UNSET
+    negative_count: int | UnsetType = UNSET
+    negative_inf_count: int | UnsetType = UNSET
+    masked_rows: int | UnsetType = UNSET
+    """Rows along the last dimension that are -Inf alone."""
+    shape: tuple[int, ...] | UnsetType = UNSET
+    peak_count: int | UnsetType = UNSET
+    """Elements of more than a thousandth of `amax`, NaN and Inf among them; `rest_amax` is that of all others."""
+    rest_amax: float | UnsetType = UNSET
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it held NaN or Inf."""
+        return self.nan_count > 0 or self.inf_count > 0
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether all that is not finite in it is -Inf, as in masks that are added to attention scores."""
+        return not self.nan_count and 0 < self.inf_count == self.negative_inf_count
+
+
+class OptimizerDetails(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The optimizer of `parameter`: its settings, and the tensors of its state."""
+
+    name: str = msgspec.field(name="class")
+    parameter: str = ""
+    lr: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    amsgrad: float | None = None
+    state: tuple[TensorDetails, ...] = msgspec.field(default_factory=lambda: ())  # a factory's is sent when empty too
+
+
+class Nonfinite(Details, frozen=True, omit_defaults=True):
+    """What surrounded the first output, weight or update that held NaN or Inf. What was not seen is None."""
+
+    KIND = "nonfinite"
+    IS_WHOLE = True  # the cause is concluded from it
+    fqn: str
+    kind: str
+    index: int
+    autocast: str | UnsetType | None = UNSET
+    """The dtype to which operations on a CPU are cast; None where they are not, which is sent."""
+    model_inputs: tuple[TensorDetails, ...] | None = None
+    inputs: tuple[TensorDetails, ...] | None = None
+    eps: float | None = None
+    """Of the module."""
+    weights: tuple[TensorDetails, ...] | None = None
+    entered: str | None = None
+    """The outermost module under way where that was not the whole model: `model_inputs` are what it was given, but for
+    what was computed with gradient."""
+    large_weights: tuple[TensorDetails, ...] | None = None
+    """Parameters anywhere in the model that are not finite, or far larger than parameters are."""
+    optimizer: OptimizerDetails | None = None
+    inf_count: int | None = None
+    negative_inf_count: int | None = None
+    """Of the Inf of this call those that are -Inf; both None where nobody counted, as agents before did not."""
+
+    @property
+    def has_positive_inf(self) -> bool | None:
+        """Whether some of its Inf were +Inf; None where that is not known."""
+        if self.inf_count is None or self.negative_inf_count is None:
+            return None
+        return self.inf_count > self.negative_inf_count
+
+
+class RowLoss(msgspec.Struct, frozen=True):
+    """The loss of one row of a batch: "NaN", "Inf" or "-Inf" where it is not finite, which JSON has no numbers for."""
+
+    row: int | str
+    loss: float | str
+
+
+class BatchRows(Details, frozen=True, omit_defaults=True):
+    """Which rows of the data the event's step was made of on a rank, as its loop says. `count`: how many, of which
+    the first are in `ids`; 0: unknown. `largest`: those with the largest losses, by their place in the batch where no
+    ids are known; `median`: of the finite ones of `loss_count`. `reason`: "nonfinite", "loss", "gradient", "output",
+    "failed", or "before" for one of the two steps before such a step.
+    """
+
+    KIND = "batch"
+    ids: tuple[int | str, ...] = ()
+    count: int = 0
+    microbatches: int = 1
+    reason: str = ""
+    largest: tuple[RowLoss, ...] = ()
+    median: float | None = None
+    loss_count: int = 0
+
+
+class Scaler(Details, frozen=True, omit_defaults=True):
+    """How a loss scaler is set to change its scale. `series`: the name of its series; what is unknown is None."""
+
+    KIND = "scaler"
+    series: str
+    name: str | None = msgspec.field(name="class", default=None)
+    growth_interval: Factor | None = None
+    """Clean steps after which it grows."""
+    growth_factor: Factor | None = None
+    backoff_factor: Factor | None = None
+
+    @property
+    def interval(self) -> int | None:
+        """The growth interval in whole steps; None for one that cannot be."""
+        known = self.growth_interval
+        return int(known) if known is not None and known >= 1 else None
+
+
+class CodeLine(msgspec.Struct, frozen=True):
+    """Where in its code a thread is."""
+
+    file: str
+    line: int = 0
+    function: str = "?"
+
+    def __str__(self) -> str:
+        return f"{self.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{self.line} in {self.function}"
+
+
+class WaitingCall(msgspec.Struct, frozen=True):
+    """A collective that was called and has not ended. `bytes`: None where it is not known."""
+
+    op: str
+    sequence: Whole
+    bytes: float | None = None
+    dtype: str = ""
+    enqueued_ns: int | UnsetType | None = UNSET
+    waited_s: Seconds = 0.0
+    step: int | UnsetType | None = UNSET
+    bucket: Any | UnsetType = UNSET
+
+
+class GroupProgress(msgspec.Struct, frozen=True):
+    """How far a rank is in one process group: sequences. `completed` None: nobody tells that rank of ends."""
+
+    enqueued: Whole
+    completed: Whole | None
+    name: str = ""
+    hash: str = ""
+    ranks: tuple[Whole, ...] = ()
+    desc: str | None = ""
+    backend: str = ""
+    instance: int | str = ""
+    flight_recorder: dict[str, Any] | UnsetType | None = UNSET
+    waiting: tuple[WaitingCall, ...] = ()
+
+
+class Hang(Details, frozen=True):
+    """A rank's report that no step ends. `stalled_s`: for how long; `line`: where its training thread is."""
+
+    KIND = "hang"
+    step: int | UnsetType = UNSET
+    stalled_s: Seconds = 0.0
+    is_waiting: bool = False
+    rung: str | UnsetType = UNSET
+    """The timing source, see `CollectiveTiming`."""
+    groups: tuple[GroupProgress, ...] = ()
+    line: CodeLine | None = None
+    where: CodeLine | UnsetType | None = UNSET
+    """The line, as older agents called it."""
+
+
+class Stacks(Details, frozen=True):
+    """The stacks of all threads of a process: the sender's, or those of rank `of_rank` of its host."""
+
+    KIND = "stacks"
+    text: str = ""
+    line: CodeLine | UnsetType | None = UNSET
+    of_rank: int | UnsetType | None = UNSET
+
+
+class CollectiveTiming(Details, frozen=True):
+    """How a rank times its collectives, and why so. `rung`: the timing source, under its name on the wire."""
+
+    KIND = "collectives"
+    rung: str = ""
+    why: str = ""
+    hang_threshold_s: float | UnsetType = UNSET
+    stuck_timer: str | UnsetType = UNSET
+    flight_recorder: bool | UnsetType = UNSET
+    hidden: int | UnsetType = UNSET
+    dropped: int | UnsetType = UNSET
+    no_longer_followed: int | UnsetType = UNSET
+    overwritten: int | UnsetType = UNSET
+
+
+class EnvironmentFinding(msgspec.Struct, frozen=True):
+    """One thing that is wrong, or odd, with an environment: docs/doctor.md."""
+
+    code: str = ""
+    severity: str = ""
+    what: str = ""
+    why: str = ""
+    do: str = ""
+    where: str = ""
+
+
+class Environment(Details, frozen=True):
+    """What the doctor sees of a rank: sections by name, and its findings."""
+
+    KIND = "environment"
+    facts: dict[str, Any] = {}
+    findings: tuple[EnvironmentFinding, ...] = ()
+
+
+class ModuleClass(msgspec.Struct, frozen=True):
+    """`module`: the bare name, as tensors have it; `name`: with its Python module; `source`: `file:line` of forward."""
+
+    module: str
+    name: str
+    source: str | None = None
+
+
+class Modules(Details, frozen=True):
+    """Where modules are written. `of`: fqn -> place in `classes`, where several have one bare name."""
+
+    KIND = "modules"
+    IS_WHOLE = True  # `of` counts classes
+    classes: tuple[ModuleClass, ...] = ()
+    of: dict[str, int] = {}
+
+
+AnswerState = Literal["accepted", "done", "refused"]
+
+
+class CommandAnswer(Details, frozen=True, omit_defaults=True):
+    """What a rank made of a command. `first_step` and `last_step` are the steps that it covers."""
+
+    KIND = "command"
+    IS_WHOLE = True  # it is acted on
+    id: Annotated[int, Meta(ge=1, lt=2**62)]
+    state: AnswerState
+    first_step: Step | None = None
+    last_step: Step | None = None
+    reason: str = ""
+
+
+class MergedSteps(Details, frozen=True):
+    """The spool was full: steps `first_step` to `last_step` have one row for up to `steps_a_row` steps."""
+
+    KIND = "spool_merged"
+    first_step: int
+    last_step: int
+    steps_a_row: Annotated[int, Meta(ge=2, le=1 << 24)]
+
+
+class GpuEvent(Details, frozen=True, omit_defaults=True):
+    """What is read of events of the kinds `gpu`, `gpu_lost` and `xid`, which hold more. `uuid`: of the card."""
+
+    KIND = "gpu"
+    uuid: str | None = None
+    reason: str | None = None
+    """Why nothing is recorded of a rank's cards."""
+    resolution: str | None = None
+    """Of an Xid: "ignore" where nothing is to be done."""
+    xid: int | None = None
+    """Its number."""
+
+
+GPU_KINDS = ("xid", "gpu_lost", "gpu")
+
+ACCOUNTS: dict[str, Any] = {
+    "dropped": dict[str, int],
+    "fault": dict[str, int],
+    "not_observed": dict[str, str],
+    "not_fused": dict[str, str],
+    "other_values": dict[str, dict[str, Any]],
+}
+"""Kinds whose details are a whole account by name: reason, place, fqn, device. The newest one stands."""
+
+T = TypeVar("T")
+
+
+def details_of(details: Details) -> dict[str, Any]:
+    """The map that is sent."""
+    data: dict[str, Any] = msgspec.to_builtins(details)
+    return data
+
+
+def event(details: Details, time_ns: int, step: int, message: str = "") -> Event:
+    """The event of these details; `step` -1 where it belongs to none."""
+    return Event(details.KIND, time_ns, step, message, details_of(details))
+
+
+def read(kind: type[T], data: bytes | Mapping[str, Any]) -> T | None:
+    """The details of an event, stored as JSON or just decoded; None where they cannot be read. Raises nothing.
+
+    A field or an item of a list that does not have its type is as if it had not been sent, but where it `IS_WHOLE`.
+    """
+    try:
+        if isinstance(data, bytes):
+            try:
+                return msgspec.json.decode(data, type=kind)
+            except msgspec.ValidationError:
+                data = msgspec.json.decode(data)
+        details: T = msgspec.convert(data, kind) if getattr(kind, "IS_WHOLE", False) else _readable(kind, data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return details
+
+
+def _readable(kind: Any, value: Any) -> Any:
+    """The part of `value` that has its type. Raises `msgspec.ValidationError` where that is nothing."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            return _readable_fields(kind, value)
+        if isinstance(value, Mapping) and get_origin(kind) is dict:
+            items = ((name, _or_unset(get_args(kind)[1], each)) for name, each in value.items())
+            return {name: each for name, each in items if each is not UNSET}
+        if isinstance(value, list | tuple) and get_origin(kind) is tuple:
+            return tuple(each for each in (_or_unset(get_args(kind)[0], item) for item in value) if each is not UNSET)
+        for each in get_args(kind):  # of `tuple[...] | UnsetType` the first
+            if get_origin(each) is tuple or (isinstance(each, type) and issubclass(each, msgspec.Struct)):
+                return _readable(each, value)
+        raise
+
+
+def _readable_fields(kind: type[msgspec.Struct], value: Mapping[str, Any]) -> Any:
+    fields = {}
+    for each in msgspec.structs.fields(kind):
+        known = _or_unset(each.type, value[each.encode_name]) if each.encode_name in value else UNSET
+        if known is not UNSET:
+            fields[each.name] = known
+        elif each.required:
+            raise msgspec.ValidationError(f"no {each.encode_name} of its type")
+    return kind(**fields)
+
+
+def _or_unset(kind: Any, value: Any) -> Any:
+    try:
+        return _readable(kind, value)
+    except msgspec.ValidationError:
+        return UNSET

@@ -1,0 +1,1 @@
+"""Chromium on the pages, without a test framework."""

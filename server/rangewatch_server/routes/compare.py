@@ -1,0 +1,66 @@
+"""Routes of runs beside each other: docs/api.md."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from rangewatch_server.core.errors import ApiError
+from rangewatch_server.figures.base import MAX_COLUMNS
+from rangewatch_server.query.reader import Reader, RunReader
+from rangewatch_server.routes.dependencies import MAX_ID, answer, reading
+from rangewatch_server.store import alerts, run_metadata
+from rangewatch_server.views import overview
+from rangewatch_server.views.side_by_side import MOST_RUNS, parting, series, settings
+
+router = APIRouter()
+
+Numbers = Annotated[list[int], Query(max_length=MOST_RUNS + 1)]
+Names = Annotated[list[Annotated[str, Query(max_length=400)]] | None, Query(max_length=series.MOST_NAMES)]
+
+
+@router.get("/api/v1/compare")
+def compare_runs(
+    request: Request, run: Numbers, tolerance: Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)] = 0.001
+) -> Response:
+    """What several runs were set otherwise, and where each parts from the first."""
+    with reading(request) as reader:
+        runs = _runs(reader, run)
+        reference, *others = runs
+        parted = [parting.losses(reference, other, tolerance) for other in others]
+        first = parting.tensors(reference, others[0], parted[0]) if len(others) == 1 else None
+        return answer(
+            {"runs": [_line(each) for each in runs], "tolerance": tolerance, "parting": parted, "tensors": first}
+            | settings.differences(runs)
+        )
+
+
+@router.get("/api/v1/compare/series")
+def compare_series(
+    request: Request, run: Numbers, name: Names = None, columns: Annotated[int, Query(ge=1, le=MAX_COLUMNS)] = 600
+) -> Response:
+    """Series of several runs, each over its own steps."""
+    with reading(request) as reader:
+        runs = _runs(reader, run)
+        return answer({"runs": [series.lines(each, list(dict.fromkeys(name or [])), columns) for each in runs]})
+
+
+def _runs(reader: Reader, numbers: list[int]) -> list[RunReader]:
+    wanted = list(dict.fromkeys(numbers))
+    if not 2 <= len(wanted) <= MOST_RUNS:
+        raise ApiError(422, "bad_parameter", f"run: 2 to {MOST_RUNS} runs are compared, not {len(wanted)}")
+    runs = [reader.run(each) if 0 <= each < MAX_ID else None for each in wanted]
+    missing = next((number for number, each in zip(wanted, runs, strict=True) if each is None), None)
+    if missing is not None:
+        raise ApiError(404, "unknown_run", f"there is no run {missing}")
+    return [each for each in runs if each is not None]
+
+
+def _line(run: RunReader) -> dict[str, Any]:
+    state = overview.shown_state(overview.state(run), alerts.hung(run.connection, [run.id]))
+    return {
+        "id": run.id, "name": run.name, "state": state, "world_size": overview.world_size(run),
+        "first_step": run.first_step, "last_step": run.last_step, "series": sorted(run.names().series),
+    } | run_metadata.shown(run.about)  # fmt: skip

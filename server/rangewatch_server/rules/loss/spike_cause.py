@@ -1,0 +1,499 @@
+"""What a loss that jumped and stayed finite speaks for: the batch, the learning rate, or a weight that moved too far.
+
+Each is weighed by what was recorded: what rose first in call order, and in which step; the learning rate as logged; the
+losses of the batch's rows; on which ranks. The best is named with how sure that is and what would decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+
+from rangewatch.wire.events import Optimizers, StateLoaded
+from rangewatch.wire.records import TensorEntry
+from rangewatch_server.numerics.pyramid import RANGES
+from rangewatch_server.rules.activations.attention_logits import are_logits
+from rangewatch_server.rules.batch_rows import outliers, row_sentences, rows_of
+from rangewatch_server.rules.evidence import WINDOW, Evidence
+from rangewatch_server.rules.loss.series import RATES
+from rangewatch_server.rules.nonfinite.causes import LIKELY, SHOWN, Candidate
+from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.recent import MOST_RANKS, Array, tensors_of
+from rangewatch_server.rules.rule import Remedy
+from rangewatch_server.rules.trend import MAD
+
+HISTORY, FEWEST = 64, 12
+"""Steps before a jump that show what is usual, and points of them that are needed."""
+
+EARLIER = 3
+"""Steps before it in which a cause may lie."""
+
+RISE, SOON = 1.5, 8
+"""How many times as high as ever before a learning rate must be that had a part in it, and for how many steps."""
+
+EMBEDDINGS = ("Embedding", "EmbeddingBag")
+
+FAR_RISE = 10.0
+"""One that rose by so much, and stayed so, may have had a part in it for 64 steps."""
+
+GROWN = 4.0
+"""How many times as high as 64 steps before a rate must be that goes on growing."""
+
+NORMS = ("grad_norm", "train/grad_norm", "gradient_norm", "total_norm")
+
+OUT_BITS, OUT_DEVIATIONS = 0.75, 8.0
+"""A tensor has left its band if it is so far above all before it, in bits and in standard deviations of its steps."""
+
+SHORT = 2
+"""Steps within which what the weights did to the loss is not over."""
+
+LASTING = 50
+"""Steps for which no single batch keeps a loss high."""
+
+ODD_RANK = 3.0
+"""How many times as large as of the others the rise of the loss of one rank must be that is alone with it."""
+
+
+class Riser(msgspec.Struct, frozen=True):
+    """A tensor that left its band first at `step`, by `bits` above what was usual."""
+
+    tensor: int
+    step: int
+    bits: float
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Of a jump: sentences, advice, and what else a finding has. `rank`: the one that is alone with it."""
+
+    cause: str
+    sureness: str
+    sentences: tuple[str, ...]
+    remedies: tuple[Remedy, ...]
+    tensor: str | None
+    kind: str | None
+    rank: int | None
+    weights: dict[str, float]
+
+    def facts(self) -> dict[str, object]:
+        """For the finding's; none where nothing speaks for any cause."""
+        if not self.cause:
+            return {}
+        return {"cause_class": self.cause, "sureness": self.sureness, "candidates": self.weights}
+
+
+def explained(
+    evidence: Evidence, name: str | None, step: int, usual: float = 0.0, back: int | None = None
+) -> Explanation:
+    """Of the series `name`, which left `usual` at `step` and was low again at `back`; None: of the gradients alone."""
+    is_short = back is not None and back - step <= SHORT
+    rank, whose = _odd_rank(evidence, name, step, usual)
+    outputs = risers(evidence, activations(evidence), step)
+    gradients = risers(evidence, tensors_of(evidence, "grad"), step)
+    ratio = _first_ratio(evidence, step)
+    logits = [each for each in outputs if are_logits(evidence.tensors.entries[each.tensor])]
+    rate = _rate(evidence, step)
+    every = [
+        *_of_rate(rate), *_of_loaded(evidence, step),
+        *_of_data(
+            evidence, name, rank, step, outputs, gradients,
+            has_rate=rate is not None and rate.weight >= SHOWN, is_short=is_short,
+        ),
+        *(() if is_short else _of_weight(evidence, step, outputs, ratio, gradients)),
+    ]  # fmt: skip
+    best: dict[str, Candidate] = {}
+    for each in sorted(every, key=lambda each: -each.weight):
+        known = best.get(each.cause, msgspec.structs.replace(each, supports=(), against=()))
+        best[each.cause] = Candidate(
+            each.cause, known.weight, known.supports + each.supports, known.against or each.against
+        )
+    order = sorted(best.values(), key=lambda each: (-each.weight, each.cause))
+    first = order[0] if order else Candidate("", 0.0)
+    place = _place(evidence, first.cause, outputs, ratio)
+    sentences = [
+        *_verdict(order), *([whose] if whose else []),
+        *(f"Attention logits left their band with it: {_name(evidence, each)}." for each in logits[:1]),
+        *_settings(evidence, step), *row_sentences(evidence.run, _ranks(evidence, rank), step),
+    ]  # fmt: skip
+    return Explanation(
+        first.cause, first.sureness if order else "", tuple(sentences),
+        tuple(_remedies(order, step, rate, place, is_lasting=_is_lasting(evidence, step, back))),
+        None if place is None else place.fqn, None if place is None else place.kind, rank,
+        {each.cause: each.weight for each in order},
+    )  # fmt: skip
+
+
+def _is_lasting(evidence: Evidence, step: int, back: int | None) -> bool:
+    """Whether it stayed for longer than one batch does."""
+    return (evidence.whole_stop if back is None else back) - step >= LASTING
+
+
+def _ranks(evidence: Evidence, rank: int | None) -> Iterable[int]:
+    return evidence.ranks[:MOST_RANKS] if rank is None else (rank,)
+
+
+def activations(evidence: Evidence) -> Array:
+    """Outputs but for single numbers, such as the loss of a model that returns it."""
+    entries = evidence.tensors.entries
+    outputs = tensors_of(evidence, "output")
+    return outputs[[int(np.prod(entries[each].shape)) > 1 for each in outputs.tolist()]] if len(outputs) else outputs
+
+
+def _odd_rank(evidence: Evidence, name: str | None, step: int, usual: float) -> tuple[int | None, str]:
+    """The rank that is alone with it, and a sentence."""
+    if len(evidence.ranks) == 1:
+        return evidence.ranks[0], ""
+    if name is None:
+        return None, ""
+    values = {rank: float(evidence.series(name, step, step + 1, rank)[0]) for rank in evidence.ranks[:MOST_RANKS]}
+    known = sorted(((value, rank) for rank, value in values.items() if np.isfinite(value)), reverse=True)
+    if len(known) < 2:
+        return None, ""
+    (highest, rank), (second, _) = known[:2]
+    if highest - usual >= ODD_RANK * max(second - usual, 0.0) and highest > usual:
+        return rank, f"Rank {rank} alone is so high: {highest:.4g}; of the others the highest is {second:.4g}."
+    return None, f"It is so on several ranks, from {known[-1][0]:.4g} to {highest:.4g} at step {step}."
+
+
+def risers(evidence: Evidence, tensors: Array, step: int) -> list[Riser]:
+    """Those that left their band in the steps up to `step`, in call order; of each the first such step."""
+    low, stop = max(evidence.start, step - EARLIER - HISTORY), step + 1
+    if not len(tensors) or stop - low <= FEWEST:
+        return []
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, ("amax", "nan_count", "inf_count"), tensors)
+    amax, nans, infs = (np.asarray(block.columns[each], np.float64) for each in ("amax", "nan_count", "inf_count"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.where((amax > 0) & (nans + infs == 0), np.log2(amax), np.nan)
+        if evidence.is_loss_scaled and evidence.tensors.entries[int(tensors[0])].kind == "grad":
+            bits = bits - np.log2(evidence.series("loss_scale", low, stop))
+    risers = []
+    for tensor, row in zip(tensors.tolist(), bits, strict=True):
+        left = _left_band(low, row, step)
+        if left is not None:
+            risers.append(Riser(tensor, *left))
+    position = evidence.tensors.position
+    return sorted(risers, key=lambda each: (each.step, int(position[each.tensor])))
+
+
+def _left_band(low: int, row: Array, step: int) -> tuple[int, float] | None:
+    """The first step of the last `EARLIER` + 1 at which (n,) bits from step `low` on left what was before them."""
+    begin = max(0, step - EARLIER - low)
+    before = row[:begin][np.isfinite(row[:begin])]
+    if len(before) < FEWEST:
+        return None
+    usual, highest = float(np.median(before)), float(before.max())
+    scatter = MAD * float(np.median(np.abs(before - usual)))
+    bar = max(highest + OUT_BITS, usual + OUT_DEVIATIONS * scatter)
+    at = np.flatnonzero(row[begin:] > bar)
+    return (low + begin + int(at[0]), float(row[begin + at[0]] - usual)) if len(at) else None
+
+
+def _first_ratio(evidence: Evidence, step: int) -> Riser | None:
+    """The first weight, in call order, whose update over its size left its band before the jump."""
+    updates, weights = tensors_of(evidence, "update"), tensors_of(evidence, "weight")
+    low, entries = max(evidence.start, step - EARLIER - 4 * HISTORY), evidence.tensors.entries
+    if not len(updates) or not len(weights) or step <= low:
+        return None
+    change = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, step, ("amax",), updates).columns["amax"]
+    size = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, step, ("amax",), weights).columns["amax"]
+    rows = {entries[int(each)].fqn: row for each, row in zip(weights, np.asarray(size, np.float64), strict=True)}
+    first: list[Riser] = []
+    for tensor, row in zip(updates.tolist(), np.asarray(change, np.float64), strict=True):
+        known = rows.get(entries[tensor].fqn)
+        if known is None or not (known > 0).any():
+            continue
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bits = np.where(row > 0, np.log2(row / np.median(known[known > 0])), np.nan)
+        left = _left_band(low, bits, step - 1)
+        if left is not None:
+            first.append(Riser(tensor, *left))
+    position = evidence.tensors.position
+    return min(first, key=lambda each: (each.step, int(position[each.tensor])), default=None)
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """A learning rate that went from `low` to `high` from `step` on; `text` says how, `weight` what it speaks for."""
+
+    step: int
+    low: float
+    high: float
+    text: str
+    weight: float = 0.9
+
+
+def _rate(evidence: Evidence, step: int) -> Rate | None:
+    """What was odd about the learning rate right before the step: it was negative, jumped, or went on growing.
+
+    An update is of its own step's rate, so that of `step` comes later; but of several optimizers, as of a GAN, one may
+    have stepped before the backward of the other in the same step.
+    """
+    for name in RATES:
+        if not evidence.has_series(name):
+            continue
+        low = max(evidence.start, step - WINDOW)
+        values = evidence.series(name, low, step + _has_several_optimizers(evidence))
+        there = np.flatnonzero(np.isfinite(values))
+        known = _negative(low + there, values[there]) or _jumped(low + there, values[there], step)
+        known = known or _growing(low + there, values[there], step)
+        if known is not None:
+            return known
+    return None
+
+
+def _has_several_optimizers(evidence: Evidence) -> bool:
+    return any(len(optimizers.classes) > 1 for _, optimizers in evidence.details(Optimizers))
+
+
+def _negative(steps: Array, rates: Array) -> Rate | None:
+    """It is, at the last of (n,) steps."""
+    if not len(rates) or not rates[-1] < 0:
+        return None
+    before = np.flatnonzero(rates >= 0)
+    at = int(before[-1]) + 1 if len(before) else 0
+    low = float(rates[at - 1]) if at else float(rates[0])
+    since = f"since step {steps[at]} ({rates[-1]:.3g} right before it)"
+    text = f"The learning rate has been negative {since}: each update climbs."
+    return Rate(int(steps[at]), low, float(rates[-1]), text, 0.93)
+
+
+def _jumped(steps: Array, rates: Array, step: int) -> Rate | None:
+    for at in range(len(rates))[::-1]:
+        before, ago = rates[:at], step - int(steps[at])
+        if ago > HISTORY or len(before) < 3:
+            return None
+        times = rates[at] / before.max() if before.max() > 0 else 0.0
+        if times >= RISE and (ago <= SOON or (times >= FAR_RISE and rates[at:].min() >= rates[at] / RISE)):
+            rose = f"rose from {before[-1]:.3g} to {rates[at]:.3g} at step {steps[at]}"
+            text = f"The learning rate {rose}, {_ago(int(steps[at]), step)}."
+            return Rate(int(steps[at]), float(before[-1]), float(rates[at]), text, 0.9 if ago <= SOON else SHOWN)
+    return None
+
+
+def _growing(steps: Array, rates: Array, step: int) -> Rate | None:
+    """It has not fallen for `HISTORY` steps, and is far higher than ever before them."""
+    last = rates[steps >= step - HISTORY]
+    if len(last) < HISTORY // 2 or not last[0] > 0 or (np.diff(last) < 0).any() or last[-1] < max(rates):
+        return None
+    if last[-1] < GROWN * last[0]:
+        return None
+    since = int(steps[steps >= step - HISTORY][0])
+    text = (
+        f"The learning rate went on growing, from {last[0]:.3g} at step {since} to {last[-1]:.3g} right before it, the "
+        "highest of the run so far."
+    )
+    return Rate(since, float(last[0]), float(last[-1]), text, 0.79)
+
+
+def _of_rate(rate: Rate | None) -> Iterator[Candidate]:
+    if rate is not None:
+        yield Candidate("learning_rate", rate.weight, (rate.text,))
+
+
+def _of_loaded(evidence: Evidence, step: int) -> Iterator[Candidate]:
+    """An optimizer's state was loaded right before, and not twice before that without a jump."""
+    loaded = sorted({(event.step, known.name) for event, known in evidence.details(StateLoaded) if event.step <= step})
+    if not loaded or step - loaded[-1][0] > EARLIER or len(loaded) > 2:
+        return
+    at, name = loaded[-1]
+    text = (
+        f"The state of the optimizer ({name}) was loaded at step {at}, {_ago(at, step)}: its moments need not be those "
+        "of the gradients before, and an update goes by them."
+    )
+    yield Candidate("optimizer", 0.84, (text,), ("its moments themselves (kinds exp_avg and exp_avg_sq record them).",))
+
+
+def _of_data(
+    evidence: Evidence, name: str | None, rank: int | None, step: int, outputs: list[Riser], gradients: list[Riser], *,
+    has_rate: bool, is_short: bool,
+) -> Iterator[Candidate]:  # fmt: skip
+    known = [rows for each in _ranks(evidence, rank) if (rows := rows_of(evidence.run, each, step)) is not None]
+    if any(outliers(rows) for rows in known):
+        yield Candidate("data", 0.93, ("Rows of its batch have far larger losses than the others.",))
+    early = [each for each in (*outputs, *gradients) if each.step < step]
+    if early or has_rate:
+        return
+    first = next((each for each in outputs if each.step == step), None)
+    against = ("the losses of its rows. rangewatch.batch(ids=..., losses=...) records them.",)
+    if is_short and name is not None:
+        text = "It was low again right after it: weights that had moved too far would have kept it high."
+        yield Candidate("data", 0.78, (text,), () if known else against)
+    if first is None and name is not None and evidence.tensors.entries:
+        text = "Nothing that the model computes left its usual range before the loss did: its targets are what is left."
+        yield Candidate("data", 0.8 if gradients else 0.55, (text,), () if known else against)
+    elif first is not None and _is_input_side(evidence, first):
+        text = f"{_name(evidence, first)} rose {2.0**first.bits:.3g} times at that very step, and nothing before it."
+        if not _stays(evidence, first):
+            yield Candidate("data", 0.8, (text,), () if known else against)
+        else:
+            text += " It has stayed so: that is of all batches since, or of its weights."
+            yield Candidate("data", 0.57, (text,), () if known else against)
+            yield Candidate("weight", 0.55, ("It may be what an update or other code left its weights at.",))
+    if rank is not None and len(evidence.ranks) > 1:
+        yield Candidate("data", 0.85, (f"Rank {rank} alone has it, and its weights are those of the others.",))
+
+
+def _of_weight(
+    evidence: Evidence, step: int, outputs: list[Riser], ratio: Riser | None, gradients: list[Riser]
+) -> Iterator[Candidate]:
+    if ratio is not None:
+        text = (
+            f"The first update that was unusually large for its weight is that of "
+            f"{evidence.tensors.entries[ratio.tensor].fqn}, {2.0**ratio.bits:.3g} times the usual at step {ratio.step}."
+        )
+        yield Candidate("weight", 0.75, (text,))
+    first = outputs[0] if outputs else None
+    if first is None or _is_input_side(evidence, first):
+        return
+    early = [each for each in gradients if each.step < step]
+    text = (
+        f"{_name(evidence, first)} is the first that rose, {2.0**first.bits:.3g} times at step {first.step}. What "
+        "comes before it in call order was as usual, and so was the batch: a weight of that module had moved."
+    )
+    yield Candidate("weight", 0.82, (text,))
+    if early:
+        text = f"Gradients had risen before, at step {early[0].step}: the update that followed was as large."
+        yield Candidate(
+            "learning_rate", 0.65, (text,), ("whether the learning rate had risen: it did not, or was not logged.",)
+        )
+
+
+def _is_input_side(evidence: Evidence, riser: Riser) -> bool:
+    """Whether its module is the first of the model that is called, so that the batch alone comes before it.
+
+    An embedding gives rows of its weight, whatever the batch is.
+    """
+    if evidence.tensors.entries[riser.tensor].module in EMBEDDINGS:
+        return False
+    position = evidence.tensors.position
+    outputs = activations(evidence)
+    return bool(position[riser.tensor] <= position[outputs].min())
+
+
+def _stays(evidence: Evidence, riser: Riser) -> bool:
+    """Whether it is still as far above what was usual, by half, `SHORT` steps later: one batch is not."""
+    low, stop = riser.step, riser.step + SHORT + 1
+    chosen = np.array([riser.tensor])
+    amax = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, ("amax",), chosen).columns["amax"][0]
+    return bool(len(amax) > SHORT and amax[SHORT] >= amax[0] * 2.0 ** (-riser.bits / 2))
+
+
+def _name(evidence: Evidence, riser: Riser) -> str:
+    text = the(evidence.tensors.entries[riser.tensor])
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def _place(evidence: Evidence, cause: str, outputs: list[Riser], ratio: Riser | None) -> TensorEntry | None:
+    if cause != "weight":
+        return None
+    riser = ratio or next(iter(outputs), None)
+    return None if riser is None else evidence.tensors.entries[riser.tensor]
+
+
+def _ago(then: int, now: int) -> str:
+    steps = now - then
+    return "in the same step" if not steps else f"{steps} step{'' if steps == 1 else 's'} before"
+
+
+def _settings(evidence: Evidence, step: int) -> Iterator[str]:
+    """What was logged of the learning rate and the norm of the gradients at that step."""
+    texts = []
+    for names, text in ((RATES, "learning rate"), (NORMS, "norm of the gradients")):
+        name = next((each for each in names if evidence.has_series(each)), None)
+        if name is None:
+            continue
+        values = evidence.series(name, max(evidence.start, step - HISTORY), step + 1)
+        before = values[:-1][np.isfinite(values[:-1])]
+        if np.isfinite(values[-1]):
+            usual = f" (median of the steps before: {np.median(before):.3g})" if len(before) else ""
+            texts.append(f"the {text} {values[-1]:.3g}{usual}")
+    if texts:
+        yield f"Logged at that step: {', '.join(texts)}."
+
+
+NAMES = {
+    "data": "the batch of that step", "learning_rate": "the learning rate",
+    "weight": "a weight that had moved too far", "optimizer": "the optimizer's state",
+}  # fmt: skip
+
+TESTS = {
+    "data": "Go back to a checkpoint from before it and leave out this batch: a jump that is gone was the batch's.",
+    "learning_rate": "Go back to a checkpoint from before it and repeat these steps with the rate as it was.",
+    "optimizer": "Go back to a checkpoint from before it and repeat these steps with the state left as it was.",
+    "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
+}  # fmt: skip
+
+
+def _verdict(order: list[Candidate]) -> Iterator[str]:
+    if not order:
+        yield "Why is not known: nothing else that was recorded left its usual range with it."
+        return
+    best, *others = order
+    yield f"Cause ({best.sureness}): {NAMES[best.cause]}. {' '.join(best.supports)}"
+    for text in best.against:
+        yield f"Not known: {text}"
+    for each in others[:1]:
+        yield f"Less likely: {NAMES[each.cause]}. {' '.join(each.supports)}"
+    yield f"What would decide: {TESTS[best.cause]}"
+
+
+def _remedies(
+    order: list[Candidate], step: int, rate: Rate | None, place: TensorEntry | None, *, is_lasting: bool
+) -> Iterator[Remedy]:
+    clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)"
+    cause = order[0].cause if order and order[0].weight >= LIKELY else ""
+    because = order[0].supports[0].rstrip(".") if cause else "it rests on the loss alone"
+    if cause == "learning_rate" and rate is not None and rate.high < 0:
+        yield Remedy(
+            "Look at the schedule: the learning rate must not fall below 0. Clamp it, and go back to a checkpoint from "
+            f"before step {rate.step}.",
+            "for group in optimizer.param_groups:\n    group['lr'] = max(group['lr'], 0.0)", because,
+        )  # fmt: skip
+    elif cause == "learning_rate" and rate is not None:
+        yield Remedy(
+            f"Set the learning rate back to {rate.low:.3g}, or raise it in small steps.",
+            f"for group in optimizer.param_groups:\n    group['lr'] *= {rate.low / rate.high:.3g}", because,
+        )  # fmt: skip
+    elif cause == "learning_rate":
+        code = "for group in optimizer.param_groups:\n    group['lr'] *= 0.1"
+        yield Remedy("Lower the learning rate.", code, because)
+    elif cause == "data":
+        text = f"Look at the batch of step {step}, its targets too, and leave out what is wrong with it."
+        if is_lasting:
+            text = f"Look at the batches from step {step} on, their targets too: it has stayed since."
+        yield Remedy(
+            text,
+            "def name_rows(ids, losses):  # call it in the loop: findings then name the rows\n"
+            "    rangewatch.batch(ids=ids, losses=losses)",
+            because,
+        )  # fmt: skip
+        yield Remedy("Clip the gradients, so that one batch moves the weights by so much at most.", clip, because)
+    elif cause == "optimizer":
+        yield Remedy(
+            "Look at the optimizer's state that was loaded: whether it is of this model, of these parameters in this "
+            "order, and of gradients without a loss scale. Else begin with a new optimizer and a warm-up.",
+            "for state in optimizer.state.values():\n"
+            "    print({name: float(each.abs().max()) for name, each in state.items() if torch.is_tensor(each)})",
+            because,
+        )  # fmt: skip
+        yield Remedy(f"Go back to a checkpoint from before step {step}.", "", because)
+    elif cause == "weight":
+        where = "it" if place is None else place.fqn
+        yield Remedy(
+            f"See what wrote to the weights or the bias of {where} right before step {step}: code that sets them, a "
+            "group of the optimizer with settings of its own, a checkpoint that was loaded, or a bit that flipped.",
+            "", because,
+        )  # fmt: skip
+        yield Remedy(f"Go back to a checkpoint from before step {step}.", "", because)
+    else:
+        yield Remedy(
+            f"Go back to a checkpoint from before step {step}, and see whether it comes again with other batches.",
+            "",
+            because,
+        )
+        yield Remedy("Clip the gradients, so that one batch moves the weights by so much at most.", clip, because)
+        yield Remedy(
+            "Lower the learning rate, if it jumps again.",
+            "for group in optimizer.param_groups:\n    group['lr'] *= 0.5",
+            because,
+        )

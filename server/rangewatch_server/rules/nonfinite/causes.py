@@ -1,0 +1,467 @@
+"""Causes of a first NaN or Inf that compete: what speaks for and against each, and the test that would decide.
+
+The best one is named, with how sure that is; advice goes by it, so that none is given against its own evidence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+
+from rangewatch.wire.events import GpuEvent, Nonfinite
+from rangewatch_server.core.text import ranks_text
+from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.nonfinite.case import HISTORY, Case, StepView
+from rangewatch_server.rules.nonfinite.forward import LARGE_BITS, NEAR_LIMIT_BITS
+from rangewatch_server.rules.nonfinite.optimizer import optimizer_of
+from rangewatch_server.rules.nonfinite.origin import Origin
+from rangewatch_server.rules.nonfinite.search import bad_ranks
+from rangewatch_server.rules.nonfinite.tensor_phrases import headroom
+from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.trend import Growth
+
+SHOWN, LIKELY = 0.85, 0.6
+"""Weights from which a cause is shown by what was recorded, or likely; below it is possible."""
+
+BLOWN = 8.0
+"""How many times its usual value a loss must be that had blown up before."""
+
+BLOWN_BITS = 10.0
+"""Bits by which the outputs of most modules must be above their usual height, where no loss is known."""
+
+DATA_BITS = 10.0
+"""Bits by which a first output must jump with an input that is as much larger than what a batch usually is."""
+
+JUMP_BITS = 20.0
+"""Bits by which a first output must jump within one step to speak for the batch, where no input was recorded."""
+
+LARGE_INPUT = 1e4
+"""Magnitude of an input from which it may be the cause: features are scaled, pictures are below 256."""
+
+GROWN_BITS = 2.0
+"""Bits by which outputs must have grown before a loss that is not finite, to explain it: less is usual."""
+
+_OF_GRADIENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "sum", "grad_avg")
+"""State of torch's optimizers that is made of gradients alone."""
+
+_ATTENTION = re.compile("attn|attention|softmax|scores", re.IGNORECASE)
+
+DEFAULTS = {
+    "data": ("data", 0.95), "weight": ("weight", 0.8), "optimizer": ("optimizer", 0.7),
+    "forward": ("forward_arithmetic", 0.7), "between": ("forward_arithmetic", 0.7),
+    "loss": ("forward_arithmetic", 0.65), "backward": ("backward_arithmetic", 0.65),
+    "reduction": ("communication", 0.6),
+}  # fmt: skip
+"""What an origin says of the cause by itself, and with what weight."""
+
+NAMES = {
+    "mask": "a mask", "data": "the batch", "learning_rate": "too large updates (the learning rate)",
+    "weight": "a weight", "optimizer": "the optimizer",
+    "clip": "what stands between backward and optimizer.step(), as clipping does",
+    "forward_arithmetic": "arithmetic of the forward", "backward_arithmetic": "arithmetic of the backward",
+    "communication": "the reduction over ranks", "hardware": "the hardware",
+}  # fmt: skip
+
+TESTS = {
+    "mask": "Run this batch with the mask left out: NaN that is gone is the mask's.",
+    "data": "Run the step before with this batch, and this step with another: NaN follows the batch, or it does not.",
+    "learning_rate": "Go back to a checkpoint from before it and train on with a tenth of the learning rate.",
+    "weight": "Check the parameters right after the update, and right before the next forward.",
+    "optimizer": "Look at the parameters and the optimizer's state right after optimizer.step().",
+    "clip": "Print the norm that is clipped by, and whether gradients are finite before and after it.",
+    "forward_arithmetic": "Have each operation of it recorded for this batch: the first that gives NaN or Inf is it.",
+    "backward_arithmetic": "Run this step with torch.autograd.set_detect_anomaly(True): it names the operation.",
+    "hardware": "Run the same steps from a checkpoint on another GPU or host, and test this one (dcgmi diag -r 3, "
+    "memtest): what comes again elsewhere is not the hardware's.",
+    "communication": "Compare the gradient on each rank before and after the reduction.",
+}  # fmt: skip
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A class of cause, its weight from 0 to 1, and sentences for and against it."""
+
+    cause: str
+    weight: float
+    supports: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+
+    @property
+    def sureness(self) -> str:
+        """In a word."""
+        return "shown" if self.weight >= SHOWN else "likely" if self.weight >= LIKELY else "possible"
+
+
+def candidates(case: Case, origin: Origin, *, rate_rose: bool) -> list[Candidate]:
+    """All that something speaks for, the best first."""
+    everything = [_by_origin(case, origin)]
+    if rate_rose:
+        everything.append(Candidate("learning_rate", 0.9, ("The learning rate had risen right before.",)))
+    if origin.kind in ("forward", "between", "backward", "loss", "optimizer", "weight") and not case.is_first_step():
+        everything += _data(case)
+        is_of_batch = any(each.cause == "data" for each in everything)
+        if origin.cause not in ("masked", "eps", "zero", "state", "written", "flipped") and not is_of_batch:
+            everything += _too_large_updates(case)
+    if origin.kind in ("between", "forward") and origin.cause in ("", "masked"):
+        everything += _mask(case, origin)
+    if origin.kind in ("loss", "backward"):
+        everything += _masked_outputs(case)
+    everything += _hardware(case, origin)
+    if origin.kind == "reduction" and len(case.evidence.ranks) == 1:
+        everything.append(
+            Candidate("clip", 0.9, ("One rank reduces with nobody: what is left is unscaling and clipping.",))
+        )
+    if origin.kind == "optimizer" and origin.cause == "state":
+        everything += _clip(case, origin)
+    best: dict[str, Candidate] = {}
+    for each in everything:
+        if each.cause not in best or best[each.cause].weight < each.weight:
+            best[each.cause] = each
+    return sorted(best.values(), key=lambda each: (-each.weight, each.cause))
+
+
+def _by_origin(case: Case, origin: Origin) -> Candidate:
+    if origin.cause == "masked":
+        return Candidate("mask", 0.85, ("Rows that are masked whole have no softmax.",))
+    cause, weight = DEFAULTS[origin.kind]
+    if origin.cause == "flipped":
+        return Candidate(cause, 0.9, ("A single element of it had jumped, and no update moves one alone so far.",))
+    if origin.cause in ("range", "zero", "negative", "eps"):
+        weight = max(weight, 0.75)
+    if origin.kind == "backward" and is_near_limit(case):
+        return Candidate(cause, 0.8, ("In the step before, the gradient was just below the limit of its dtype.",))
+    return Candidate(cause, weight, (_seen(case, origin),))
+
+
+def _seen(case: Case, origin: Origin) -> str:
+    """What speaks for an origin by itself."""
+    if origin.kind == "forward":
+        is_known = case.inputs is not None and (case.weights is not None or case.step_of_finite_weights is not None)
+        of = "Its inputs and its weights were finite" if is_known else "All that is known before it was finite"
+        return f"{of}, and its output was not."
+    if origin.kind == "reduction":
+        return "Before it nothing in this step was NaN or Inf."
+    return _SEEN[origin.kind].format(where=origin.where)
+
+
+_SEEN = {
+    "data": "What the model was given was not finite.",
+    "weight": "The weight {where} was not finite before anything was computed of it.",
+    "optimizer": "Between one forward and the next {where} or what the optimizer keeps of it turned NaN or Inf.",
+    "between": "A module was given NaN or Inf, and no output before it held one.",
+    "loss": "The outputs were finite, and the loss that was computed of them was not.",
+    "backward": "The forward was finite, and a gradient was not.",
+}
+
+
+def deciding_test(best: Candidate, case: Case, origin: Origin) -> str:
+    """What would decide whether it is this cause."""
+    if best.cause == "forward_arithmetic" and origin.cause == "range":
+        return "Run this batch alone in float64: NaN that goes was the range's, NaN that stays is not."
+    if best.cause == "forward_arithmetic" and origin.kind == "loss":
+        return "Evaluate the loss of this batch term by term, each per row: the first that is NaN or Inf is it."
+    return TESTS[best.cause]
+
+
+def _mask(case: Case, origin: Origin) -> Iterator[Candidate]:
+    """Whole rows are NaN behind the code of an attention, of values whose products are far from the limit."""
+    shape, previous = case.entry.shape, case.previous
+    if not is_of_attention(case, origin) or previous is None or not case.bad.nan_count or not shape:
+        return
+    left = headroom(case.entry.dtype, case.view.amax(previous)) - headroom(case.entry.dtype, 1.0) / 2
+    if case.bad.nan_count % max(shape[-1], 1) == 0 and case.bad.nan_count < case.bad.numel and left > NEAR_LIMIT_BITS:
+        text = (
+            f"Whole rows of {shape[-1]} elements are NaN and others are not, behind an attention whose values were "
+            "finite and small: a softmax gives that of a row that is masked whole."
+        )
+        yield Candidate("mask", 0.78, (text,), ("The mask itself was not recorded.",))
+
+
+def _masked_outputs(case: Case) -> Iterator[Candidate]:
+    """The gradient is NaN by whole rows, and its output holds Inf by design: a row was masked whole for the loss."""
+    rows, shape, view = case.evidence.run.inf_by_design, case.entry.shape, case.view
+    own = [at for at in view.find(case.entry.fqn, "output") if at in rows] if case.entry.kind == "grad_output" else []
+    if not own or not shape or not case.bad.nan_count or case.bad.nan_count == case.bad.numel:
+        return
+    chosen = np.array(own[:1])
+    if case.bad.nan_count % max(shape[-1], 1) or not view.masked(chosen)[0] > 0:
+        return
+    name, share, most = the(case.view.entries[own[0]]), float(view.masked(chosen)[0]), view.most_masked(chosen)[0]
+    text = (
+        f"{name[0].upper()}{name[1:]} holds Inf by design, and {case.bad.nan_count // shape[-1]} whole rows of "
+        f"{shape[-1]} elements of its gradient are NaN: what a softmax gives of a row that is masked whole."
+    )
+    more = (
+        f" More was masked in this step than before: {share:.3%} of its elements, where {most:.3%} had been the most."
+    )
+    yield Candidate("mask", 0.86 if share > most else 0.78, (text + (more if share > most else ""),))
+
+
+def _hardware(case: Case, origin: Origin) -> Iterator[Candidate]:
+    """A single element that jumped, an uncorrectable memory error of its card, or one rank alone without a reason."""
+    flipped, rank, step = case.flipped, case.bad.rank, case.bad.step
+    if (xid := _memory_error(case)) is not None:
+        text = f"The card of rank {rank} reported Xid {xid[0]}, an error of its memory, at step {xid[1]}."
+        yield Candidate("hardware", 0.86, (text,))
+    elif flipped is not None and not case.is_first_step() and (not flipped.is_bad or origin.where == flipped.name):
+        value = "not finite" if flipped.is_bad else f"{flipped.amax:.3g}"
+        text = (
+            f"One element of {flipped.name} alone was {value}, where all others of it were {flipped.rest_amax:.3g} at "
+            "most: a bit of an exponent that flips in memory looks like that."
+        )
+        yield Candidate("hardware", 0.5, (text,), ("Code that writes to one element does, too.",))
+    elif origin.kind == "forward" and not origin.cause and len(case.evidence.ranks) > 1:
+        is_finite = case.inputs is not None and case.weights is not None and not case.bad_inputs
+        if is_finite and bad_ranks(case.evidence, step) == (rank,):
+            text = f"Rank {rank} alone held it, of inputs and weights that were finite and far from the limit."
+            yield Candidate("hardware", 0.4, (text,), ("Each rank has a batch of its own.",))
+
+
+def _memory_error(case: Case) -> tuple[int, int] | None:
+    """Number and step of an Xid on the memory of the rank's card, right before."""
+    near = [
+        (known.xid, each.step)
+        for each in case.evidence.events("xid")
+        if each.rank == case.bad.rank
+        and 0 <= case.bad.step - each.step <= HISTORY
+        and (known := each.read(GpuEvent)) is not None
+        and known.xid is not None
+    ]
+    return next((each for each in near if each[0] in MEMORY_ERRORS), None)
+
+
+MEMORY_ERRORS = frozenset({48, 63, 64, 92, 94, 95})
+"""Xids of NVIDIA's list that are ECC errors and what is done about them."""
+
+
+def is_of_attention(case: Case, origin: Origin) -> bool:
+    """Whether code of an attention made it, by the names of the module and its class."""
+    classes = [each.module for each in case.view.entries if each.kind == "output" and each.fqn == origin.where]
+    return any(_ATTENTION.search(each) for each in (origin.where, case.entry.module, *classes))
+
+
+def is_near_limit(case: Case) -> bool:
+    """Whether the bad tensor was just below its dtype's limit in the step before."""
+    before = case.amax_before(case.bad.tensor)
+    return before is not None and headroom(case.entry.dtype, before) < NEAR_LIMIT_BITS
+
+
+def reaches_limit(case: Case, growth: Growth | None) -> bool:
+    """Whether growth like that before may have led to the limit: a little of it far below explains nothing."""
+    before = case.amax_before(case.bad.tensor)
+    left = np.inf if before is None else headroom(case.entry.dtype, before)
+    return growth is not None and (before is None or left < max(LARGE_BITS, growth.bits))
+
+
+def is_of_magnitude(case: Case, origin: Origin, best: Candidate) -> bool:
+    """Whether values were too large before there was NaN or Inf: gradients that explode may lead to that."""
+    if best.cause not in ("learning_rate", "optimizer", "forward_arithmetic", "backward_arithmetic"):
+        return False
+    grown = any(reaches_limit(case, each) for each in (case.growth, case.gradient_growth))
+    is_of_range = best.cause == "learning_rate" or origin.cause in ("range", "growth")
+    return is_of_range or grown or is_near_limit(case) or (origin.kind == "loss" and outputs_reach_limit(case))
+
+
+def outputs_reach_limit(case: Case) -> bool:
+    """Whether outputs grew to where the exponential or the square of one is beyond the limit, as losses take them."""
+    growth, largest = case.output_growth, case.largest_output_before
+    if growth is None or largest is None or growth.bits < GROWN_BITS:
+        return False
+    limit_bits = headroom(case.entry.dtype, 1.0)
+    return bool(largest >= limit_bits * np.log(2) / 2 or limit_bits / 2 - np.log2(largest) < LARGE_BITS)
+
+
+def _too_large_updates(case: Case) -> Iterator[Candidate]:
+    """The weights moved far within a few steps: outputs or the loss blew up and no input did."""
+    blown = loss_ratio(case)
+    if blown is not None and blown[0] >= BLOWN:
+        last, usual = blown[1], blown[2]
+        text = f"The loss had blown up before: {last:.3g} where {usual:.3g} had been usual."
+        yield Candidate("learning_rate", 0.88, (text,), _against_rate(case))
+    bits = output_rise(case)
+    if bits is not None and bits >= BLOWN_BITS:
+        text = f"The outputs before it were {2.0**bits:.3g} times as large as usual: the weights had moved far."
+        if case.model_inputs is None:  # a batch with huge values looks alike
+            unknown = "What the model was given was not recorded: a batch of huge values looks the same."
+            yield Candidate("learning_rate", 0.72, (text,), (unknown, *_against_rate(case)))
+            yield Candidate("data", LIKELY, ("Outputs jumped within one step.",))
+        else:
+            yield Candidate("learning_rate", 0.8, (text,), _against_rate(case))
+
+
+def _against_rate(case: Case) -> tuple[str, ...]:
+    start, stop = max(case.evidence.start, case.bad.step - HISTORY), case.bad.step + 1
+    is_known = any(np.isfinite(case.evidence.series(name, start, stop)).any() for name in RATES)
+    return () if is_known else ("The learning rate itself is not known.",)
+
+
+def loss_ratio(case: Case) -> tuple[float, float, float] | None:
+    """How many times its usual value the last finite loss was, that loss, and the usual value; None: not known."""
+    name = loss_name(case.evidence)
+    if name is None:
+        return None
+    start = max(case.evidence.start, case.bad.step - HISTORY)
+    values = case.evidence.series(name, start, min(case.bad.step + 1, case.evidence.stop), case.bad.rank)
+    values = values[np.isfinite(values)]
+    if len(values) < 2:
+        return None
+    usual = float(np.median(np.abs(values[: max(1, len(values) // 2)])))
+    return (abs(float(values[-1])) / usual, float(values[-1]), usual) if usual > 0 else None
+
+
+def output_rise(case: Case) -> float | None:
+    """Median of the bits by which finite outputs before the bad tensor are above their usual height; None: not known.
+
+    Usual is what they were in the first half of the steps before.
+    """
+    position, columns = case.evidence.tensors.position, case.view.columns
+    is_finite = case.view.is_of("output") & ~case.view.is_bad & (columns["amax"] > 0)
+    is_finite &= ~is_repeated(case)
+    rows = np.flatnonzero(is_finite & (position < position[case.bad.tensor]))
+    history = case.bits_before[rows]
+    if not len(rows) or history.shape[1] < 2:
+        return None
+    usual = [row[np.isfinite(row)] for row in history[:, : max(1, history.shape[1] // 2)]]
+    now = np.log2(columns["amax"][rows])
+    rises = [bits - float(np.median(row)) for bits, row in zip(now, usual, strict=True) if len(row)]
+    return float(np.median(rises)) if rises else None
+
+
+def _data(case: Case) -> Iterator[Candidate]:
+    """An input of the model that is finite and far larger than what its first modules have been given before."""
+    if case.model_inputs is None:
+        yield from _jump(case)
+    inputs = [each for each in case.model_inputs or () if not each.is_bad and each.amax >= LARGE_INPUT]
+    if not inputs:
+        return
+    largest = max(inputs, key=lambda each: each.amax)
+    before = _first_output_before(case)
+    grown = before is not None and np.log2(largest.amax / before) >= DATA_BITS
+    if grown or headroom(largest.dtype, largest.amax) < NEAR_LIMIT_BITS:
+        shape = "" if largest.shape is UNSET else f" of shape {list(largest.shape)}"
+        text = f"The model's own {largest.name}{shape} held {largest.amax:.3g} in this step: the batch is that large."
+        more = f" Its first module gave {before:.3g} at most until then." if before else ""
+        yield Candidate("data", 0.92, (text + more,))
+
+
+def _jump(case: Case) -> Iterator[Candidate]:
+    """A first output far above all before it, though the loss had been usual: no update moves a weight so far."""
+    blown, columns = loss_ratio(case), case.view.columns
+    if blown is None or blown[0] >= BLOWN:
+        return
+    usable = case.view.is_of("output") & ~case.view.is_bad & (columns["amax"] > 0) & ~is_repeated(case)
+    for at in case.view.in_order(usable):
+        before = case.bits_before[at][np.isfinite(case.bits_before[at])]
+        bits = float(np.log2(columns["amax"][at]) - before.max()) if len(before) else 0.0
+        if bits >= JUMP_BITS:
+            text = (
+                f"From one step to the next {the(case.view.entries[at])} was {2.0**bits:.3g} times as large as ever "
+                "before, and the loss before it was usual: the batch may be as large, or a weight was overwritten."
+            )
+            yield Candidate("data", 0.7, (text,), ("What the model was given was not recorded.",))
+            return
+
+
+def is_repeated(case: Case) -> np.ndarray:
+    """(t,) bool: outputs of modules that are called more often in a step than others, and of those around them.
+
+    What a recurrence, a solver or shared weights make of themselves within a step says nothing of batch or weights.
+    """
+    view = case.view
+    outputs, calls = view.is_of("output"), view.columns["call_count"]
+    least = calls[outputs].min(initial=np.inf)
+    names = [view.entries[each].fqn for each in np.flatnonzero(outputs & (calls > least))]
+    around = {"", *names}
+    for name in names:
+        while name:
+            name = name.rpartition(".")[0]
+            around.add(name)
+    chosen = np.array([each.fqn in around for each in view.entries], bool)
+    return outputs & chosen if names else np.zeros_like(outputs)
+
+
+def _first_output_before(case: Case) -> float | None:
+    outputs = case.view.in_order(case.view.is_of("output"))
+    known = [case.bits_before[each][np.isfinite(case.bits_before[each])] for each in outputs[:3]]
+    highest = [float(2.0 ** each.max()) for each in known if len(each)]
+    return highest[0] if highest else None
+
+
+def _clip(case: Case, origin: Origin) -> Iterator[Candidate]:
+    """State that is made of gradients is bad, all of it, though gradients were finite when the backward ended."""
+    optimizer = optimizer_of(case, origin.where)
+    if optimizer is None:
+        return
+    state = [each for each in optimizer.state if each.name in _OF_GRADIENTS]
+    amax = _last_gradient(case, origin.where)
+    if not state or amax is None or not all(each.is_bad for each in state):
+        return
+    text = (
+        "The gradient was finite when the backward ended, and all that the optimizer keeps of gradients was not: it "
+        "turned bad between backward and optimizer.step()"
+    )
+    if amax == 0:
+        zero = f"{text}. It was 0 in all elements, and 0 divided by its own norm, as a clip does it, is NaN."
+        yield Candidate("clip", 0.92, (zero,))
+        return
+    is_whole = all(each.nan_count + each.inf_count == each.numel for each in state)
+    few = "" if is_whole else f" {state[0].nan_count + state[0].inf_count} of {state[0].numel} elements were bad alone:"
+    if len(case.evidence.ranks) == 1:
+        why = f"{few} a clip by a norm makes all of them so, and this is code that writes to elements." if few else ""
+        yield Candidate("clip", 0.86 if is_whole else 0.75, (f"{text}, where gradients are clipped or divided.{why}",))
+        return
+    unlikely = f" Its largest magnitude was {amax:.3g}, neither 0 nor near a limit: a clip makes no NaN of that."
+    same = _same_elsewhere(case, origin)
+    weight = 0.72 if is_whole else 0.86 if same else 0.8
+    yield Candidate(
+        "communication", weight,
+        (f"{text}, where ranks reduce it.{few and few + ' no clip by a norm.'}{unlikely}{same}",),
+        ("Whose part of the sum was bad is not known: after the reduction all ranks hold the same.",),
+    )  # fmt: skip
+    if is_whole:
+        yield Candidate("clip", LIKELY, (f"{text}, where gradients are clipped or divided.",))
+
+
+def _same_elsewhere(case: Case, origin: Origin) -> str:
+    """On other ranks whose weight turned bad in as many elements at this step."""
+
+    def bad_elements(known: Nonfinite) -> list[tuple[int, int]]:
+        return [(each.nan_count, each.inf_count) for each in known.weights or () if each.name == origin.where]
+
+    mine = [] if case.context is None else bad_elements(case.context)
+    others = {
+        event.rank
+        for event, known in case.evidence.details(Nonfinite)
+        if event.step == case.bad.step and event.rank != case.bad.rank and mine and bad_elements(known) == mine
+    }
+    if not others:
+        return ""
+    ranks = ranks_text(sorted({case.bad.rank, *others}))
+    return f" {ranks[0].upper()}{ranks[1:]} hold the same number of bad elements in {origin.where} since this step."
+
+
+def _last_gradient(case: Case, parameter: str) -> float | None:
+    """Largest magnitude of the parameter's gradient as the last update before was given it; None where that was not
+    finite or not recorded.
+    """
+    is_update, bad = case.entry.kind == "update", case.bad
+    view = case.view if is_update else StepView(case.evidence, bad.rank, max(case.evidence.start, bad.step - 1))
+    rows = [each for kind in ("reduced_grad", "grad") for each in view.find(parameter, kind)]
+    return None if not rows or view.is_bad[rows[0]] else view.amax(rows[0])
+
+
+def sentences(best: Candidate, others: list[Candidate], test: str) -> Iterator[str]:
+    """The verdict in the evidence. `test`: what would decide."""
+    yield f"Cause ({best.sureness}): {NAMES[best.cause]}. {' '.join(best.supports)}"
+    for text in best.against:
+        yield f"Against that: {text}"
+    for each in others[:1]:
+        if each.weight >= LIKELY:
+            yield f"Less likely: {NAMES[each.cause]}."
+    yield f"What would decide: {test}"
+    for each in others:
+        if each.cause == "hardware":
+            yield f"It may be the hardware: {' '.join((*each.supports, *each.against))} {TESTS['hardware']}"

@@ -1,0 +1,153 @@
+"""Why a loss was NaN or Inf at a step at which all outputs and gradients that were recorded are finite.
+
+No tensor is to be looked for then: the loss itself became so, of its targets, of none of them, or of the range of its
+dtype; and gradients, which are computed from the same numbers, say which.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from rangewatch.wire.records import TensorEntry
+from rangewatch_server.numerics.headroom import max_finite_log2
+from rangewatch_server.numerics.pyramid import RANGES
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss import spike_cause
+from rangewatch_server.rules.loss.spike_cause import Explanation, activations, risers
+from rangewatch_server.rules.nonfinite.causes import Candidate
+from rangewatch_server.rules.nonfinite.code_snippets import CLIP, LOSS
+from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.recent import tensors_of
+from rangewatch_server.rules.rule import Remedy
+
+GRADIENTS = ("grad", "reduced_grad", "grad_output")
+"""The first of these kinds that was recorded at the step is judged."""
+
+TARGET_BITS = 10.0
+"""Bits by which gradients must be above all before them where targets are so large that the loss is Inf: the gradient
+of a square is as its root.
+"""
+
+HALF_PRECISION = ("float16", "bfloat16")
+
+
+def explained(evidence: Evidence, name: str, step: int, rank: int, *, is_nan: bool) -> Explanation | None:
+    """None where it is not known that all was finite: something was not, or no gradient was recorded."""
+    gradients = _finite_gradients(evidence, step, rank)
+    if gradients is None:
+        return None
+    rose = risers(evidence, gradients, step)
+    finite = "All outputs and gradients that were recorded at that step are finite: the loss itself became so."
+    if is_nan and not _amax(evidence, gradients, step, rank).any():
+        return _no_target(step, finite, rank)
+    if risers(evidence, activations(evidence), step):
+        known = spike_cause.explained(evidence, name, step, float(np.nan))
+        if known.cause:
+            text = f"{finite} What it is computed from had grown so far that a sum or square of it is not in its range."
+            return msgspec.structs.replace(known, sentences=(text, *known.sentences), rank=rank)
+    if not is_nan and rose and max(each.bits for each in rose) >= TARGET_BITS:
+        first = max(rose, key=lambda each: each.bits)
+        return _targets(evidence.tensors.entries[first.tensor], first.bits, step, finite, rank)
+    return _range(evidence, step, finite, rank, is_nan=is_nan)
+
+
+def _finite_gradients(evidence: Evidence, step: int, rank: int) -> np.ndarray | None:
+    """Ordinals of those of the step, where nothing that was recorded at it held NaN or Inf that is not by design."""
+    every = np.arange(len(evidence.tensors.entries))
+    if not len(every):
+        return None
+    names = ("call_count", "nan_count", "inf_count")
+    block = evidence.run.slice(RANGES, [rank], 0, step, step + 1, names, every)
+    calls, nans, infs = (np.asarray(block.columns[each], np.float64)[:, 0] for each in names)
+    if (nans + infs > 0).any():
+        return None
+    for kind in GRADIENTS:
+        there = tensors_of(evidence, kind)
+        there = there[calls[there] > 0] if len(there) else there
+        if len(there):
+            return there
+    return None
+
+
+def _amax(evidence: Evidence, tensors: np.ndarray, step: int, rank: int) -> np.ndarray:
+    block = evidence.run.slice(RANGES, [rank], 0, step, step + 1, ("amax",), tensors)
+    return np.asarray(block.columns["amax"], np.float64)[:, 0]
+
+
+def _of(
+    candidate: Candidate, test: str, sentences: tuple[str, ...], remedies: tuple[Remedy, ...], rank: int
+) -> Explanation:
+    said = (*sentences, f"Cause ({candidate.sureness}): {' '.join(candidate.supports)}", *candidate.against)
+    return Explanation(
+        candidate.cause, candidate.sureness, (*said, f"What would decide: {test}"), remedies, None, None, rank,
+        {candidate.cause: candidate.weight},
+    )  # fmt: skip
+
+
+def _no_target(step: int, finite: str, rank: int) -> Explanation:
+    text = (
+        "all gradients are exactly 0 while the loss is NaN: none of its targets counted, and a mean over none is 0 / 0."
+    )
+    remedies = (
+        Remedy(
+            f"Look at the targets of the batch of step {step}: as it seems all are left out (padding, ignore_index, "
+            "weights of 0). Leave out such a batch, or divide by 1 where none counts.",
+            LOSS, "all gradients are 0 while the loss is NaN",
+        ),
+    )  # fmt: skip
+    test = f"Count the targets of the batch of step {step} that are not ignored."
+    return _of(Candidate("data", 0.88, (text,)), test, (finite,), remedies, rank)
+
+
+def _targets(entry: TensorEntry, bits: float, step: int, finite: str, rank: int) -> Explanation:
+    text = (
+        f"the targets of the batch of step {step}. What the model gave is as usual, and {the(entry)} was "
+        f"{2.0**bits:.3g} times what is usual: it comes from the loss, and so from what the loss is given besides."
+    )
+    because = "gradients are far above what is usual, and outputs are not"
+    remedies = (
+        Remedy(
+            f"Look at the targets of the batch of step {step}, and leave out or clamp those that are so large.",
+            "",
+            because,
+        ),
+        Remedy("Clip the gradients, so that one batch moves the weights by so much at most.", CLIP, because),
+    )
+    test = f"Print the largest target of the batch of step {step}."
+    return _of(Candidate("data", 0.88, (text,)), test, (finite,), remedies, rank)
+
+
+def _range(evidence: Evidence, step: int, finite: str, rank: int, *, is_nan: bool) -> Explanation:
+    if is_nan:
+        text = (
+            "arithmetic of the loss that gradients do not pass: what was logged is not what backward was called on, or "
+            "a part of it has no gradient."
+        )
+        remedy = Remedy(
+            "Print the parts of the loss, and look which of them is NaN.", "", "the loss is NaN, and no gradient is"
+        )
+        test = "Compare what is logged with the value that backward is called on."
+        return _of(Candidate("forward_arithmetic", 0.6, (text,)), test, (finite,), (remedy,), rank)
+    text = (
+        "a sum or square in the loss is beyond the range of its dtype. Outputs and gradients are near what is usual: "
+        "no single number of them is large."
+    )
+    because = "the loss is Inf, and gradients are finite and near what is usual"
+    remedy = Remedy("Take a mean in place of a sum in the loss, or compute it in float64.", "", because)
+    weight, last = 0.7, _last_output(evidence)
+    if last is not None and last.dtype in HALF_PRECISION:
+        largest, name = 2.0 ** float(max_finite_log2([last.dtype])[0]), the(last)
+        weight = 0.86
+        text += f" {name[0].upper()}{name[1:]} is {last.dtype}, whose largest number is {largest:.5g}."
+        code = "loss = torch.nn.functional.mse_loss(outputs.float(), targets.float(), reduction='mean')"
+        remedy = Remedy("Compute the loss in float32, and take a mean in place of a sum.", code, because)
+    test = f"Compute the loss of the batch of step {step} in float64: it is finite then."
+    return _of(Candidate("forward_arithmetic", weight, (text,)), test, (finite,), (remedy,), rank)
+
+
+def _last_output(evidence: Evidence) -> TensorEntry | None:
+    outputs = activations(evidence)
+    if not len(outputs):
+        return None
+    return evidence.tensors.entries[int(outputs[np.argmax(evidence.tensors.position[outputs])])]

@@ -1,0 +1,100 @@
+"""Parameters that no optimizer has, and those of an optimizer that no backward reaches."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rangewatch
+from rangewatch.wire.events import Optimizers, read
+from tests.agent.ingest_double import IngestDouble
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.spare, self.frozen = (nn.Linear(2, 2) for _ in range(4))
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(self.frozen(x)))  # type: ignore[no-any-return]
+
+
+def train(ingest: IngestDouble, model: nn.Module, optimizers: list[Any], steps: int, **options: Any) -> None:
+    with rangewatch.attach(model, optimizers, url=ingest.url, **options):
+        for _ in range(steps):
+            model(torch.ones(1, 2)).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+
+
+def reported(ingest: IngestDouble) -> list[Optimizers]:
+    found = [read(Optimizers, each.data) for each in ingest.events("optimizers")]
+    return [each for each in found if each is not None]
+
+
+def test_what_is_left_out_and_what_is_not_reached(ingest: IngestDouble) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(chain(model.body.parameters(), model.spare.parameters()), lr=0.1)
+    train(ingest, model, [optimizer], 10)
+    assert reported(ingest) == [
+        Optimizers(
+            classes=("SGD",), left_out=("head.weight", "head.bias"), left_out_count=2,
+            unreached=("spare.weight", "spare.bias"), unreached_count=2, trainable_count=6,
+        )
+    ]  # fmt: skip
+
+
+def test_a_new_optimizer_takes_it_back(ingest: IngestDouble) -> None:
+    model = Net()
+    first = torch.optim.SGD(model.body.parameters(), lr=0.1)
+    with rangewatch.attach(model, first, url=ingest.url):
+        for step in range(6):
+            if step == 3:
+                first = torch.optim.Adam(chain(model.body.parameters(), model.head.parameters()), lr=0.1)
+            model(torch.ones(1, 2)).sum().backward()
+            first.step()
+    found = reported(ingest)
+    assert [each.left_out_count for each in found] == [4, 2]
+    assert found[-1].left_out == ("spare.weight", "spare.bias") and found[-1].classes == ("Adam",)
+
+
+def test_none_is_said_where_all_is_well_but_what_they_are(ingest: IngestDouble) -> None:
+    model = nn.Linear(2, 2)
+    train(ingest, model, [torch.optim.SGD(model.parameters(), lr=0.1)], 4)
+    assert [(each.left_out, each.unreached, each.trainable_count) for each in reported(ingest)] == [((), (), 2)]
+
+
+@pytest.mark.parametrize("level", ["grads", "outputs"])
+def test_without_any_gradient_nothing_is_unreached(ingest: IngestDouble, level: str) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url, level=level):
+        for _ in range(4):
+            optimizer.step()
+    assert [each.unreached for each in reported(ingest)] == [()]
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [((0.0, 0.0), [(66, 64)]), ((0.0, 1e-9), []), ((torch.tensor(0.0), 0.0), [])],
+    ids=["all", "one", "a tensor"],
+)
+def test_learning_rates_of_zero_are_reported_once_they_last(
+    ingest: IngestDouble, rates: tuple[Any, Any], expected: list[tuple[int, int]]
+) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD([{"params": [each]} for each in model.parameters()], lr=0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(100):
+            if step == 3:
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    steps = [(each.step, read(Optimizers, each.data)) for each in ingest.events("optimizers")]
+    assert [(step, each.zero_rate_steps) for step, each in steps if each and each.zero_rate_steps] == expected

@@ -1,0 +1,59 @@
+"""The learning rate of a loop that logs none is read from the optimizers' parameter groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import rangewatch
+from rangewatch.recording.logged_values import RATE_NAMES
+from rangewatch_server.rules.loss.series import RATES
+from tests.agent.ingest_double import IngestDouble
+
+STEPS = 4
+
+
+def train(
+    model: nn.Module, *optimizers: torch.optim.Optimizer, after: Callable[[int], None] = lambda step: None
+) -> None:
+    for step in range(STEPS):
+        model(torch.randn(3, 2)).pow(2).mean().backward()
+        for each in optimizers:
+            each.step()
+        after(step)
+
+
+def test_the_names_are_those_that_the_rules_look_for() -> None:
+    assert frozenset(RATES) == RATE_NAMES
+
+
+def test_each_step_has_the_rate_that_it_was_taken_with(ingest: IngestDouble) -> None:
+    """A scheduler steps behind the optimizer: its rate is the next step's."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        train(model, optimizer, after=lambda step: scheduler.step())
+    assert ingest.series("lr") == pytest.approx({step: 0.1 * 0.5**step for step in range(STEPS)})
+
+
+def test_of_several_groups_and_optimizers_the_largest_counts(ingest: IngestDouble) -> None:
+    model = nn.Linear(2, 1)
+    groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": -3.0}]
+    first, second = torch.optim.SGD(groups), torch.optim.SGD(model.parameters(), lr=torch.tensor(0.5))
+    with rangewatch.attach(model, [first, second], url=ingest.url):
+        train(model, first, second)
+    assert ingest.series("lr") == dict.fromkeys(range(STEPS), -3.0)
+
+
+@pytest.mark.parametrize("name", sorted(RATES))
+def test_what_the_loop_logs_stands_alone(ingest: IngestDouble, name: str) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+        train(model, optimizer, after=lambda step: handle.log(**{name: 7.0}))
+    assert ingest.series(name) == dict.fromkeys(range(STEPS), 7.0)
+    assert name == "lr" or not ingest.series("lr")

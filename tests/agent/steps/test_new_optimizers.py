@@ -1,0 +1,255 @@
+"""Optimizers that `attach` was not given, modules made for it alone, and what a step is with several optimizers."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import optimizer as torch_optimizer
+
+import rangewatch
+from rangewatch.steps.boundary import StepBoundary
+from tests.agent.ingest_double import IngestDouble
+
+
+def two_layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+
+
+def train(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    model(torch.ones(1, 2)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=0.1)
+
+
+def steps_of(ingest: IngestDouble, name: str = "0") -> list[int]:
+    return sorted(ingest.tensors()[name, "output", 0])
+
+
+@pytest.fixture(autouse=True)
+def no_hook_for_all_optimizers_is_left() -> Any:
+    yield
+    assert not torch_optimizer._global_optimizer_pre_hooks
+
+
+class TestNewOptimizers:
+    @pytest.mark.parametrize("is_old_alive", [False, True])
+    def test_layers_are_unfrozen_and_the_optimizer_made_anew(
+        self, ingest: IngestDouble, is_old_alive: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model = two_layers()
+        model[0].requires_grad_(False)
+        optimizer = sgd(model[1])
+        kept = [optimizer] if is_old_alive else []
+        handle = rangewatch.attach(model, optimizer, url=ingest.url, kinds=("output", "grad", "reduced_grad"))
+        for step in range(8):
+            if step == 4:
+                model[0].requires_grad_(True)
+                optimizer = sgd(model)
+            train(model, optimizer)
+            handle.log(loss=float(step))
+        assert handle.stats()["step"] == 8
+        handle.detach()
+        del kept
+        assert steps_of(ingest) == list(range(8))
+        assert ingest.series("loss") == {step: float(step) for step in range(8)}
+        assert {5, 6, 7} <= set(ingest.tensors()["0.weight", "reduced_grad", 0]), "it is read before each step"
+        assert sorted(ingest.series("optimizer_s")) == list(range(1, 8))
+        assert caplog.text.count("SGD, which attach was not given") == 1
+
+    def test_the_server_is_away(self, tmp_path: Path) -> None:
+        model = two_layers()
+        optimizer = sgd(model[1])
+        with rangewatch.attach(model, optimizer, url="http://127.0.0.1:9", spool_dir=str(tmp_path)) as handle:
+            for step in range(6):
+                if step == 3:
+                    optimizer = sgd(model)
+                train(model, optimizer)
+            assert handle.stats()["step"] == 6 and not handle.stats()["faults"]
+
+    def test_an_optimizer_of_other_layers_takes_over(self, ingest: IngestDouble) -> None:
+        model = two_layers()
+        first, second = sgd(model[0]), sgd(model[1])
+        with rangewatch.attach(model, first, url=ingest.url) as handle:
+            for _ in range(4):
+                train(model, first)
+            for _ in range(6):
+                train(model, second)
+            assert handle.stats()["step"] == 9, "whether the first would go on is not known at once: two are one"
+            train(model, first)
+            assert handle.stats()["step"] == 9, "both are in use now, and a step is one of each"
+            train(model, second)
+            assert handle.stats()["step"] == 10
+
+    def test_one_that_was_not_given_and_steps_beside_another_ends_no_step(self, ingest: IngestDouble) -> None:
+        model = two_layers()
+        critic, generator = sgd(model[0]), sgd(model[1])
+        with rangewatch.attach(model, generator, url=ingest.url) as handle:
+            for _ in range(6):
+                for _ in range(5):
+                    train(model, critic)
+                train(model, generator)
+            assert handle.stats()["step"] == 6
+
+    def test_of_another_model_or_inside_one_that_is_known(self, ingest: IngestDouble) -> None:
+        class Outer(torch.optim.SGD):
+            def __init__(self, parameters: Any) -> None:
+                super().__init__(parameters, lr=0.1)
+                self.inner = torch.optim.SGD(self.param_groups, lr=0.1)
+
+            def step(self, closure: Any = None) -> None:
+                self.inner.step()
+                self.inner.step()
+
+        model, other = two_layers(), two_layers()
+        optimizer, of_other = Outer(list(model.parameters())), sgd(other)
+        with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+            for _ in range(4):
+                train(other, of_other)
+                train(other, of_other)
+                train(model, optimizer)
+            assert handle.stats()["step"] == 4
+
+    def test_after_a_step_that_raised_new_ones_are_followed_as_ever(self, ingest: IngestDouble) -> None:
+        class Raises(torch.optim.SGD):
+            def step(self, closure: Any = None) -> None:
+                raise ArithmeticError
+
+        model = two_layers()
+        broken = Raises(model.parameters(), lr=0.1)
+        with rangewatch.attach(model, broken, url=ingest.url) as handle:
+            with pytest.raises(ArithmeticError):
+                train(model, broken)
+            optimizer = sgd(model)
+            for _ in range(4):
+                train(model, optimizer)
+            assert handle.stats()["step"] == 4
+
+    def test_no_optimizer_was_given(self, ingest: IngestDouble, caplog: pytest.LogCaptureFixture) -> None:
+        """As under a trainer that makes its own."""
+        model = two_layers()
+        rangewatch.attach(model, url=ingest.url)
+        optimizer = sgd(model)
+        for _ in range(5):
+            train(model, optimizer)
+        train(model)
+        rangewatch.detach(model)
+        assert steps_of(ingest) == list(range(5))
+        assert {cell["call_count"] for cell in ingest.tensors()["0", "output", 0].values()} == {1.0}
+        assert "attach was given no optimizer" in caplog.text
+
+    def test_no_optimizer_was_given_and_the_loop_says_where_a_step_ends(self, ingest: IngestDouble) -> None:
+        model = two_layers()
+        optimizer = sgd(model)
+        with rangewatch.attach(model, url=ingest.url) as handle:
+            for _ in range(5):
+                train(model, optimizer)
+                handle.step()
+            assert handle.stats()["step"] == 5
+
+    def test_nothing_says_where_a_step_ends(self, ingest: IngestDouble, caplog: pytest.LogCaptureFixture) -> None:
+        model = two_layers()
+        with rangewatch.attach(model, sgd(model), url=ingest.url, run="silent"):
+            train(model)
+        assert "run 'silent' has no steps" in caplog.text
+
+    def test_with_a_new_scaler_too(self, ingest: IngestDouble) -> None:
+        model = two_layers()
+        optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=4.0)
+        with rangewatch.attach(model, optimizer, scaler=scaler, url=ingest.url) as handle:
+            for step in range(6):
+                if step == 3:
+                    optimizer = sgd(model)
+                scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            assert handle.stats()["step"] == 6
+        assert sorted(ingest.series("loss_scale")) == list(range(6))
+
+
+class TestContainers:
+    def test_one_made_in_the_call_lives_as_long_as_its_parts(self, ingest: IngestDouble) -> None:
+        one, other = nn.Linear(2, 2), nn.Linear(2, 1)
+        optimizer = torch.optim.SGD([*one.parameters(), *other.parameters()], lr=0.1)
+        rangewatch.attach(nn.ModuleDict({"one": one, "other": other}), optimizer, url=ingest.url, kinds=("weight",))
+        gc.collect()
+        for _ in range(3):
+            other(one(torch.ones(1, 2))).sum().backward()
+            optimizer.step()
+        copied, pickled = copy.deepcopy(one), pickle.loads(pickle.dumps(one))
+        for each in (copied, pickled):
+            assert each.weight.equal(one.weight) and vars(each)["_range_container"] is None
+        rangewatch.detach(_container_of(one))
+        assert not [name for name in vars(one) if name.startswith("_range")]
+        assert ("one.weight", "weight", 0) in ingest.tensors()
+
+    def test_it_goes_with_its_parts(self, ingest: IngestDouble) -> None:
+        one = nn.Linear(2, 2)
+        handle = rangewatch.attach(nn.ModuleList([one]), sgd(one), url=ingest.url)
+        container = _container_of(one)
+        reference = rangewatch.api.attachment.ref(container)
+        handle.detach()
+        del container
+        gc.collect()
+        assert reference() is None and not vars(one).get("_range_container")
+
+
+def _container_of(child: nn.Module) -> nn.Module:
+    return child.__dict__["_range_container"].module  # type: ignore[no-any-return]
+
+
+class TestStepEnds:
+    @pytest.mark.parametrize(
+        ("step_ends", "wanted"), [("all", 9), ("any", 18), ("first", 15), ("last", 3), ("handle", 2)]
+    )
+    def test_a_gan_whose_critic_steps_five_times(
+        self, ingest: IngestDouble, step_ends: str, wanted: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model = two_layers()
+        critic, generator = sgd(model[0]), sgd(model[1])
+        with rangewatch.attach(model, [critic, generator], url=ingest.url, step_ends=step_ends) as handle:
+            for number in range(3):
+                for _ in range(5):
+                    train(model, critic)
+                train(model, generator)
+                if number:
+                    handle.step()
+            assert handle.stats()["step"] == wanted
+        assert ("one optimizer has stepped twice" in caplog.text) == (step_ends == "all")
+
+    @pytest.mark.parametrize(("step_ends", "wanted"), [("any", 18), ("first", 15), ("last", 3)])
+    def test_with_a_scaler(self, ingest: IngestDouble, step_ends: str, wanted: int) -> None:
+        model = two_layers()
+        critic, generator = sgd(model[0]), sgd(model[1])
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        both = [critic, generator]
+        with rangewatch.attach(model, both, scaler=scaler, url=ingest.url, step_ends=step_ends) as handle:
+            for _ in range(3):
+                for optimizer in [critic] * 5 + [generator]:
+                    scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+            assert handle.stats()["step"] == wanted
+
+    def test_one_of_two_is_used_no_more(self) -> None:
+        ended: list[int] = []
+
+        class Steps:
+            def close_step(self) -> None:
+                ended.append(position)
+
+        boundary = StepBoundary(Steps(), 2)
+        for position in range(40):  # noqa: B007 - `Steps` reads it
+            boundary.optimizer_stepped(0)
+        assert ended == [*range(1, 16, 2), *range(16, 40)], "two are one until it is clear"

@@ -1,0 +1,94 @@
+"""A loss that is NaN or Inf where all outputs and gradients are finite: what is said of it, by what gradients were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rangewatch_server.rules import Finding
+from rangewatch_server.rules.nonfinite import loss_nonfinite
+from tests.server.rules.conftest import Recording, tensor
+
+NOISE = np.random.default_rng(7)
+STEPS, AT = 120, 100
+EMBED, MLP, HEAD, GRAD = range(4)
+
+
+def found(
+    recording: Recording, value: float, *risen: tuple[int, float], dtype: str = "float32", module: str = "Linear",
+    series: Any = None, **columns: Any,
+) -> Finding:  # fmt: skip
+    """`risen`: a tensor, and times as high at the step."""
+    tensors = [
+        tensor("embed", call_index=0, dtype=dtype, module=module), tensor("mlp", call_index=1, dtype=dtype),
+        tensor("head", call_index=2, dtype=dtype), tensor("head.weight", "grad", 3, dtype),
+    ]  # fmt: skip
+    amax = 2.0 ** NOISE.normal(0, 0.1, (4, STEPS))
+    for row, times in risen:
+        amax[row, AT] *= times
+    loss = 2 + NOISE.normal(0, 0.05, STEPS)
+    loss[AT] = value
+    recording.write(tensors, STEPS, {"amax": amax, **columns}, series={"loss": loss, **(series or {})})
+    (finding,) = recording.diagnose(loss_nonfinite.RULE).findings
+    assert finding.step == AT
+    return finding
+
+
+def advice(finding: Finding) -> str:
+    return " ".join(f"{each.text} {each.because}" for each in finding.remedy)
+
+
+def test_gradients_far_above_usual_with_usual_outputs_are_of_the_targets(recording: Recording) -> None:
+    finding = found(recording, np.inf, (GRAD, 1e18))
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("data", "shown")
+    assert "targets of the batch of step 100" in advice(finding)
+    assert "first to hold NaN" not in advice(finding)
+
+
+def test_usual_gradients_say_that_a_sum_overflowed(recording: Recording) -> None:
+    finding = found(recording, np.inf, (GRAD, 8.0), dtype="float16")
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("forward_arithmetic", "shown")
+    assert "float32" in advice(finding) and "The output of head is float16" in " ".join(finding.evidence)
+    assert "65504" in " ".join(finding.evidence)
+
+
+def test_of_a_dtype_with_a_wide_range_it_is_likely_only(recording: Recording) -> None:
+    finding = found(recording, np.inf)
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("forward_arithmetic", "likely")
+
+
+def test_no_target_that_counts(recording: Recording) -> None:
+    finding = found(recording, np.nan, (GRAD, 0.0))
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("data", "shown")
+    assert "ignore_index" in advice(finding)
+
+
+def test_nan_with_usual_gradients(recording: Recording) -> None:
+    finding = found(recording, np.nan)
+    assert finding.facts["cause_class"] == "forward_arithmetic"
+    assert "what was logged is not what backward was called on" in " ".join(finding.evidence)
+
+
+def test_a_module_whose_output_had_left_its_band(recording: Recording) -> None:
+    finding = found(recording, np.inf, (MLP, 1e30), (HEAD, 1e30), (GRAD, 1e30))
+    assert (finding.facts["cause_class"], finding.tensor) == ("weight", "mlp")
+
+
+def test_what_an_embedding_gives_is_its_weight(recording: Recording) -> None:
+    finding = found(recording, np.inf, (EMBED, 1e30), (HEAD, 1e30), (GRAD, 1e30), module="Embedding")
+    assert (finding.facts["cause_class"], finding.tensor) == ("weight", "embed")
+
+
+def test_a_rate_that_had_risen(recording: Recording) -> None:
+    rate = np.full(STEPS, 1e-3)
+    rate[AT - 1] = 10.0
+    finding = found(recording, np.inf, (EMBED, 1e30), (GRAD, 1e30), series={"lr": rate})
+    assert finding.facts["cause_class"] == "learning_rate" and finding.facts["of_magnitude"]
+
+
+def test_where_a_gradient_was_bad_nothing_is_said_of_finite_ones(recording: Recording) -> None:
+    bad = np.zeros((4, STEPS))
+    bad[GRAD, AT] = 3
+    finding = found(recording, np.inf, nan_count=bad)
+    assert "cause_class" not in finding.facts and "finite" not in " ".join(finding.evidence[1:-1])

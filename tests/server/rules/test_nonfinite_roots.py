@@ -1,0 +1,190 @@
+"""What led to a NaN stays the root of it; what turned gradients bad before the optimizer; a mask that hides a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rangewatch.wire.records import Event
+from rangewatch_server.rules import Finding
+from rangewatch_server.rules.diagnosis import joined
+from rangewatch_server.rules.gradients import exploding_gradient
+from rangewatch_server.rules.nonfinite import first_nonfinite, loss_nonfinite
+from tests.server.rules.conftest import Recording, tensor
+from tests.server.rules.test_first_nonfinite_origin import BAD, MODEL, STEPS, UP, facts, found, seen, text
+
+BAD_WEIGHT = (facts("up.weight", nan=1),)
+EXPLODES, NAN = 150, 190
+LAYERS = [
+    tensor("up", call_index=0, dtype="float32"), tensor("up", "grad_output", 1, "float32"),
+    tensor("up.weight", "grad", 2, "float32"), tensor("head.weight", "grad", 3, "float32"),
+]  # fmt: skip
+RULES = exploding_gradient.RULE, first_nonfinite.RULE, loss_nonfinite.RULE
+
+
+def exploding(recording: Recording, grown: float, *, bad: int = 1, nan_at: int = NAN, steps: int = 260) -> None:
+    """Gradients grow by `grown` bits a step from `EXPLODES` on; from `nan_at` on all from tensor `bad` on is NaN."""
+    noise = np.exp(np.random.default_rng(1).normal(0, 0.3, (4, steps)))
+    at = np.arange(steps)
+    amax = noise * np.where(np.arange(4)[:, None] > 0, 2.0 ** np.clip(grown * (at - EXPLODES + 1), 0, 124), 1.0)
+    nans = (np.arange(4)[:, None] >= bad) & (at >= nan_at) | (at > nan_at)
+    loss = np.where(at > nan_at, np.nan, 2.0)
+    recording.write(LAYERS, steps, {"amax": amax, "nan_count": nans * 4.0}, series={"loss": loss})
+
+
+def test_gradients_that_exploded_stay_the_root_of_the_nan_they_led_to(recording: Recording) -> None:
+    exploding(recording, 3.0)
+    (night,) = recording.diagnose(*RULES, stop=165).findings
+    root, nan = recording.diagnose(*RULES).findings
+    assert (root.rule, root.step, root.tensor) == (night.rule, night.step, night.tensor)
+    assert (nan.rule, nan.severity, nan.step) == ("first_nonfinite", "critical", NAN)
+    assert root.consequences[0] == nan.summary and root.summary in nan.evidence[-1]
+
+
+def test_a_nan_of_another_cause_is_no_consequence(recording: Recording) -> None:
+    """The gradients grew to far below the limit, and stayed there."""
+    noise = np.exp(np.random.default_rng(1).normal(0, 0.3, (4, 260)))
+    amax = noise * np.where((np.arange(4)[:, None] > 0) & (np.arange(260) >= EXPLODES), 2.0**7, 1.0)
+    nans = (np.arange(4)[:, None] >= 1) & (np.arange(260) >= NAN) | (np.arange(260) > NAN)
+    recording.write(LAYERS, 260, {"amax": amax, "nan_count": nans * 4.0})
+    first, other = recording.diagnose(*RULES).findings
+    assert (first.rule, other.rule) == ("first_nonfinite", "exploding_gradient")
+    assert other.consequences == () and not any("It follows" in each for each in first.evidence)
+
+
+def rose(**more: Any) -> Finding:
+    usual = {"rule": "exploding_gradient", "severity": "warning", "rank": 0, "step": 150, "summary": "rose"}
+    return Finding(**usual | {"facts": {"seen_step": 154}} | more)
+
+
+def nan(**more: Any) -> Finding:
+    usual = {"rule": "first_nonfinite", "severity": "critical", "rank": 0, "step": 170, "summary": "NaN"}
+    return Finding(**usual | more)
+
+
+LED_TO = {"exploding_gradient": frozenset(exploding_gradient.RULE.leads_to), "first_nonfinite": frozenset[str]()}
+NONE = {name: frozenset[str]() for name in (*LED_TO, "rank_died")}
+
+
+@pytest.mark.parametrize(
+    ("root", "finding"),
+    [
+        (rose(rank=1), nan()), (rose(facts={"seen_step": 170}), nan()),
+        (rose(facts={"seen_step": 154, "is_over": True}), nan()), (rose(), nan(facts={"of_magnitude": False})),
+        (rose(), nan(facts={"cause_step": 150})),
+    ],
+    ids=["another rank's", "not yet seen", "over", "shows another cause", "began before"],
+)  # fmt: skip
+def test_what_is_no_root(root: Finding, finding: Finding) -> None:
+    apart = joined([root, finding], NONE, LED_TO)
+    assert [each.rule for each in apart] == ["first_nonfinite", "exploding_gradient"]
+    assert not any(each.consequences for each in apart)
+
+
+def test_a_root_stands_where_the_worst_that_it_led_to_would() -> None:
+    other = Finding(rule="rank_died", severity="critical", rank=0, step=10, summary="died")
+    order = joined([rose(), nan(), other], NONE, LED_TO)
+    assert [each.rule for each in order] == ["rank_died", "exploding_gradient", "first_nonfinite"]
+
+
+def with_state(recording: Recording, amax: float, nan: int = 32, **more: Any) -> Finding:
+    """`nan` of the 32 elements of both moments of AdamW are NaN, and the gradient was finite: `amax` at most."""
+    state = [facts("exp_avg", nan=nan, dtype="float32"), facts("exp_avg_sq", nan=nan, dtype="float32")]
+    adam = {"class": "AdamW", "parameter": "up.weight", "lr": 1e-3, "eps": 1e-8, "state": state}
+    event = seen(MODEL[UP], weights=(facts("up.weight", nan=nan),), optimizer=adam)
+    return found(recording, UP, event, columns={"amax": np.array([1, 1, 1, 1, 1, 1, amax])[:, None]}, **more)
+
+
+def test_a_gradient_of_zero_that_is_divided_by_its_norm(recording: Recording) -> None:
+    finding = with_state(recording, 0.0)
+    assert finding.facts["cause_class"] == "clip"
+    assert "It was 0 in all elements" in text(finding)
+    assert not any("learning rate" in each.text for each in finding.remedy)
+
+
+def test_a_gradient_that_turned_bad_in_the_reduction(recording: Recording) -> None:
+    recording.write(MODEL, STEPS, rank=1, world_size=2)
+    finding = with_state(recording, 0.1, rank=0, world_size=2)
+    assert finding.facts["cause_class"] == "communication"
+    assert "reduction" in finding.summary and "reduction" in finding.remedy[0].text
+    assert not any("learning rate" in each.text or "clip" in each.text for each in finding.remedy)
+
+
+def test_few_bad_elements_are_of_no_clip_by_a_norm(recording: Recording) -> None:
+    """A norm that is NaN makes all of a gradient NaN."""
+    finding = with_state(recording, 0.1, nan=1)
+    assert finding.facts["cause_class"] != "clip" or finding.facts["sureness"] != "shown"
+    assert "not 0" not in finding.remedy[0].text and "1 of 32" in text(finding)
+
+
+@pytest.mark.parametrize("nan", [1, 32], ids=["few", "all"])
+@pytest.mark.parametrize("other", [True, False], ids=["the other rank's alike", "unknown"])
+def test_a_reduction_between(recording: Recording, nan: int, other: bool) -> None:
+    state = [facts("exp_avg", nan=nan, dtype="float32")]
+    adam = {"class": "AdamW", "parameter": "up.weight", "lr": 1e-3, "eps": 1e-8, "state": state}
+    events = [seen(MODEL[UP], weights=(facts("up.weight", nan=nan),), optimizer=adam)] if other else []
+    recording.write(MODEL, STEPS, rank=1, world_size=2, events=events)
+    finding = with_state(recording, 0.1, nan=nan, rank=0, world_size=2)
+    assert finding.facts["cause_class"] == "communication"
+    assert (finding.facts["sureness"] == "shown") == (other and nan == 1)
+    assert ("hold the same number" in text(finding)) == other
+    assert ("clip" in finding.facts["candidates"]) == (nan == 32)
+
+
+def test_moments_that_are_bad_say_nothing_of_the_learning_rate(recording: Recording) -> None:
+    """Of no gradient anything is recorded."""
+    state = [facts("exp_avg", nan=32, dtype="float32")]
+    adam = {"class": "AdamW", "parameter": "up.weight", "lr": 1e-3, "eps": 1e-8, "state": state}
+    event = seen(MODEL[UP], weights=BAD_WEIGHT, optimizer=adam)
+    finding = found(recording, UP, event, model=MODEL[:3])
+    assert not any("learning rate" in each.text for each in finding.remedy)
+
+
+@pytest.mark.parametrize(("nans", "cause"), [(8, "mask"), (5, "forward_arithmetic")], ids=["whole rows", "elements"])
+def test_a_row_of_an_output_that_is_masked_whole(recording: Recording, nans: int, cause: str) -> None:
+    """As of a policy all of whose actions are forbidden: only its loss shows it."""
+    model = [tensor("policy", call_index=0, dtype="float32"), tensor("policy", "grad_output", 1, "float32")]
+    infs, bad = np.zeros((2, STEPS)), np.zeros((2, STEPS))
+    infs[0], infs[0, BAD], bad[1, BAD] = 6, 9, nans
+    loss = np.where(np.arange(STEPS) == BAD, np.nan, 1.0)
+    recording.write(model, STEPS, {"inf_count": infs, "nan_count": bad}, series={"loss": loss})
+    (finding,) = recording.diagnose(first_nonfinite.RULE, loss_nonfinite.RULE).findings
+    assert (finding.rule, finding.facts["origin"], finding.facts["cause_class"]) == ("first_nonfinite", "loss", cause)
+    assert ("masked whole" in finding.remedy[0].text) == (cause == "mask")
+    assert len(finding.consequences) == 1
+
+
+def test_a_loss_that_is_finite_again(recording: Recording) -> None:
+    recording.write(LAYERS, STEPS, series={"loss": np.where(np.arange(STEPS) == BAD, np.nan, 1.0)})
+    (finding,) = recording.diagnose(loss_nonfinite.RULE).findings
+    assert finding.severity == "warning"
+
+
+def with_large(recording: Recording, peak_count: int, **more: Any) -> Finding:
+    """The output of `down` is NaN, and of a weight of `up` so many elements are huge."""
+    large = facts("up.weight", 4e37, dtype="float32") | {"peak_count": peak_count, "rest_amax": 0.2}
+    event = seen(MODEL[2], large_weights=[large], inputs=[facts("input[0]", 3e37, dtype="float32")])
+    return found(recording, 2, event, **more)
+
+
+def test_one_element_of_a_weight_that_jumped(recording: Recording) -> None:
+    finding = with_large(recording, 1)
+    assert (finding.facts["origin"], finding.facts["where"]) == ("weight", "up.weight")
+    assert finding.facts["cause_class"] == "weight" and "hardware" in finding.facts["candidates"]
+    assert "It may be the hardware" in text(finding) and "up.weight" in finding.summary
+    assert not any("learning rate" in each.text or " eps" in each.text for each in finding.remedy)
+
+
+def test_a_weight_that_grew_as_a_whole_is_no_flipped_bit(recording: Recording) -> None:
+    finding = with_large(recording, 30)
+    assert finding.facts["origin"] == "forward" and "hardware" not in finding.facts["candidates"]
+
+
+@pytest.mark.parametrize(("xid", "is_hardware"), [(48, True), (13, False)], ids=["memory", "an application's"])
+def test_an_error_of_a_cards_memory_right_before(recording: Recording, xid: int, is_hardware: bool) -> None:
+    event = Event("xid", 1, BAD - 2, "Xid", {"xid": xid, "uuid": "GPU-1"})
+    finding = found(recording, UP, event, seen(MODEL[UP], inputs=[facts("input[0]")]))
+    assert (finding.facts["cause_class"] == "hardware") == is_hardware
+    assert ("dcgmi" in finding.remedy[0].text) == is_hardware

@@ -1,0 +1,64 @@
+"""An exception that ended a rank is a finding; Ctrl-C is none, and memory that ran out is another rule's."""
+
+from __future__ import annotations
+
+import pytest
+
+from rangewatch.wire.records import Event
+from rangewatch_server.rules.machine.rank_failed import RULE
+from tests.server.rules.conftest import Recording, tensor
+
+LAYERS = [tensor("a"), tensor("b", call_index=1)]
+
+
+def test_the_first_that_failed(recording: Recording) -> None:
+    for rank, step in ((0, 41), (1, 40), (2, None)):
+        said = [] if step is None else [Event("failed", 9 - rank, step, f"ValueError: of {rank}", {})]
+        recording.write(LAYERS, 42, rank=rank, world_size=3, events=said)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.rank, found.step, found.severity) == (1, 40, "critical")
+    assert "ValueError: of 1" in found.summary and found.facts["ranks"] == [0, 1]
+    assert recording.diagnose(RULE, stop=40).findings == ()
+
+
+GLOO = (
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+    "[127.0.0.1]:45972. This is typically caused by a remote worker crashing."
+)
+NCCL = (
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, remote process exited or there was"
+)
+
+
+@pytest.mark.parametrize("lost", [GLOO, NCCL])
+@pytest.mark.parametrize("step", [40, 41])
+def test_one_that_lost_its_peer_is_not_the_first(recording: Recording, lost: str, step: int) -> None:
+    """Its message may come in before that of the rank that raised, and be of the step before."""
+    for rank, said in ((0, lost), (1, "IndexError: index 9 is out of bounds."), (2, lost)):
+        at = step if rank == 1 else 40
+        recording.write(LAYERS, 42, rank=rank, world_size=3, events=[Event("failed", 1, at, said, {})])
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.rank, found.step) == (1, step)
+    assert found.summary.endswith("IndexError: index 9 is out of bounds.")
+    assert "Ranks 0 and 2 lost the connection to it, by what they raised." in found.evidence
+
+
+def test_where_all_have_lost_a_peer_nobody_is_accused(recording: Recording) -> None:
+    for rank in range(3):
+        said = [Event("failed", 1, 40, GLOO, {})] if rank else []
+        recording.write(LAYERS, 42, rank=rank, world_size=3, events=said)
+    (found,) = recording.diagnose(RULE).findings
+    assert "it lost its connection to another rank" in " ".join(found.evidence)
+    assert "of rank 0" in found.remedy[0].text
+
+
+@pytest.mark.parametrize("details", [{"interrupted": True}, {"out_of_memory": True}])
+def test_what_is_none(recording: Recording, details: dict[str, bool]) -> None:
+    recording.write(LAYERS, 20, events=[Event("failed", 1, 19, "stopped", details)])
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_a_rank_that_goes_on_has_not_failed(recording: Recording) -> None:
+    recording.write(LAYERS, 20, events=[Event("failed", 1, 19, "ValueError: once", {})])
+    recording.write(LAYERS, 10, first=20, incarnation="b")
+    assert recording.diagnose(RULE).findings == ()

@@ -1,0 +1,202 @@
+"""A loss that jumped and stayed finite: what it is said to come from, by what rose with it and before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rangewatch.wire import events
+from rangewatch.wire.events import BatchRows, RowLoss
+from rangewatch.wire.records import Event
+from rangewatch_server.rules import Finding
+from rangewatch_server.rules.gradients import exploding_gradient
+from rangewatch_server.rules.loss import loss_spike
+from tests.server.rules.conftest import Recording, tensor
+
+NOISE = np.random.default_rng(5)
+STEPS, AT = 120, 100
+TENSORS = [
+    tensor("embed", call_index=0), tensor("mlp", call_index=1), tensor("head", call_index=2),
+    tensor("head.weight", "grad", 3), tensor("mlp.weight", "update", 4), tensor("mlp.weight", "weight", 5),
+]  # fmt: skip
+EMBED, MLP, HEAD, GRAD, UPDATE, WEIGHT = range(6)
+
+
+def jumped(high: int = 4) -> np.ndarray:
+    loss = 2 + NOISE.normal(0, 0.05, STEPS)
+    loss[AT : AT + high] += 3
+    return loss
+
+
+def height(*risen: tuple[int, int, float]) -> np.ndarray:
+    """(tensors, steps) amax; `risen`: tensor, step and times as high from there on for four steps."""
+    amax = 2.0 ** NOISE.normal(0, 0.1, (len(TENSORS), STEPS))
+    for row, step, times in risen:
+        amax[row, step : step + 4] *= times
+    return amax
+
+
+def found(recording: Recording, *risen: tuple[int, int, float], series: Any = None, **more: Any) -> Finding:
+    columns = {"amax": height(*risen)}
+    recording.write(TENSORS, STEPS, columns, series={"loss": jumped(), **(series or {})}, **more)
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    return finding
+
+
+def cause(finding: Finding) -> Any:
+    return finding.facts.get("cause_class")
+
+
+def test_a_learning_rate_that_rose(recording: Recording) -> None:
+    rate = np.full(STEPS, 1e-3)
+    rate[AT - 2 : AT + 1] = 0.1
+    finding = found(recording, (EMBED, AT - 1, 8.0), (MLP, AT - 1, 8.0), (GRAD, AT - 1, 30.0), series={"lr": rate})
+    assert cause(finding) == "learning_rate" and finding.facts["sureness"] == "shown"
+    text = " ".join(finding.evidence)
+    assert "The learning rate rose from 0.001 to 0.1 at step 98, 2 steps before." in text
+    assert "It took 4 steps until it was back." in text
+    assert "Set the learning rate back to 0.001" in finding.remedy[0].text
+
+
+def test_one_that_rose_at_that_very_step_had_no_part_in_it(recording: Recording) -> None:
+    rate = np.full(STEPS, 1e-3)
+    rate[AT:] = 0.1
+    assert cause(found(recording, (GRAD, AT, 30.0), series={"lr": rate})) == "data"
+
+
+def test_nothing_rose_before_the_loss_so_its_targets_are_left(recording: Recording) -> None:
+    finding = found(recording, (GRAD, AT, 30.0))
+    assert cause(finding) == "data" and finding.facts["sureness"] == "likely"
+    assert "Look at the batch of step 100, its targets too" in finding.remedy[0].text
+    assert not any("ower the learning rate" in each.text for each in finding.remedy)
+
+
+def test_the_first_module_rose_at_that_step(recording: Recording) -> None:
+    finding = found(recording, (EMBED, AT, 16.0), (MLP, AT, 16.0), (GRAD, AT, 30.0))
+    assert cause(finding) == "data" and "The output of embed rose" in " ".join(finding.evidence)
+
+
+def test_a_later_module_is_the_first_that_rose(recording: Recording) -> None:
+    finding = found(recording, (MLP, AT, 16.0), (HEAD, AT, 16.0), (GRAD, AT, 30.0))
+    assert (cause(finding), finding.tensor) == ("weight", "mlp")
+    advice = " ".join(each.text for each in finding.remedy)
+    assert "leave out" not in advice and "learning rate" not in advice
+
+
+def test_the_first_update_that_was_too_large_for_its_weight(recording: Recording) -> None:
+    finding = found(recording, (UPDATE, AT - 1, 50.0), (MLP, AT, 16.0))
+    assert (cause(finding), finding.tensor) == ("weight", "mlp.weight")
+    assert "is that of mlp.weight" in " ".join(finding.evidence)
+
+
+def test_rows_with_far_larger_losses_show_the_batch(recording: Recording) -> None:
+    rows = BatchRows((17, 203), 2, largest=(RowLoss(203, 80.0), RowLoss(17, 2.0)), median=2.0, loss_count=2)
+    finding = found(recording, (MLP, AT, 16.0), events=[events.event(rows, 1, AT)])
+    assert cause(finding) == "data" and finding.facts["sureness"] == "shown"
+    assert "Row 203 had a loss of 80, 40 times the median." in " ".join(finding.evidence)
+
+
+def test_one_rank_alone(recording: Recording) -> None:
+    for rank in range(3):
+        loss = jumped() if rank == 1 else 2 + NOISE.normal(0, 0.05, STEPS)
+        loss = loss + (rank == 1) * np.where(np.arange(STEPS) >= AT, 6, 0)
+        recording.write(TENSORS, STEPS, {"amax": height()}, series={"loss": loss}, rank=rank, world_size=3)
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (cause(finding), finding.rank) == ("data", 1) and "Rank 1 alone is so high" in " ".join(finding.evidence)
+
+
+def test_where_nothing_is_known_that_is_said(recording: Recording) -> None:
+    recording.write([], STEPS, series={"loss": jumped()})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) is None and "Why is not known" in " ".join(finding.evidence)
+
+
+def test_what_was_logged_at_that_step(recording: Recording) -> None:
+    norm = np.full(STEPS, 0.5)
+    norm[AT] = 40.0
+    text = " ".join(found(recording, series={"lr": 1e-3, "grad_norm": norm}).evidence)
+    assert "Logged at that step: the learning rate 0.001" in text
+    assert "the norm of the gradients 40 (median of the steps before: 0.5)" in text
+
+
+@pytest.mark.parametrize("stop", [AT + 4, AT + 8, STEPS])
+def test_it_is_the_same_whenever_it_is_asked(recording: Recording, stop: int) -> None:
+    recording.write(TENSORS, STEPS, {"amax": height((MLP, AT, 16.0))}, series={"loss": jumped()})
+    (finding,) = recording.diagnose(loss_spike.RULE, stop=stop).findings
+    assert (cause(finding), finding.tensor, finding.step) == ("weight", "mlp", AT)
+
+
+def test_a_learning_rate_that_turned_negative_long_before(recording: Recording) -> None:
+    rate = np.linspace(1e-3, -1e-3, STEPS)
+    finding = found(recording, (GRAD, AT, 30.0), series={"lr": rate})
+    assert (cause(finding), finding.facts["sureness"]) == ("learning_rate", "shown")
+    assert "has been negative since step 60" in " ".join(finding.evidence)
+    advice = " ".join(each.text for each in finding.remedy)
+    assert "must not fall below 0" in advice and "leave out" not in advice
+
+
+def test_one_that_goes_on_growing(recording: Recording) -> None:
+    finding = found(recording, series={"lr": 1e-4 * 1.1 ** np.arange(STEPS)})
+    assert (cause(finding), finding.facts["sureness"]) == ("learning_rate", "likely")
+    assert "went on growing" in " ".join(finding.evidence)
+
+
+def test_one_that_rose_far_and_stayed(recording: Recording) -> None:
+    rate = np.where(np.arange(STEPS) < AT - 30, 1e-3, 0.5)
+    assert cause(found(recording, series={"lr": rate})) == "learning_rate"
+
+
+def test_one_that_rose_a_little_long_before_had_no_part_in_it(recording: Recording) -> None:
+    rate = np.where(np.arange(STEPS) < AT - 30, 1e-3, 2e-3)
+    assert cause(found(recording, (GRAD, AT, 30.0), series={"lr": rate})) == "data"
+
+
+def test_a_level_that_stays_is_not_of_one_batch(recording: Recording) -> None:
+    loss = 2 + NOISE.normal(0, 0.05, AT + 60)
+    loss[AT:] += 3
+    recording.write([tensor("embed")], AT + 60, series={"loss": loss})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert not any("leave out" in each.text for each in finding.remedy)
+
+
+def test_gradients_that_explode_behind_a_rate_that_rose(recording: Recording) -> None:
+    rate = np.full(STEPS, 1e-3)
+    rate[AT - 1 :] = 0.1
+    amax = height()
+    amax[GRAD, AT:] *= 1e4
+    recording.write(TENSORS, STEPS, {"amax": amax}, series={"lr": rate})
+    (finding,) = recording.diagnose(exploding_gradient.RULE).findings
+    assert cause(finding) == "learning_rate" and "Set the learning rate back" in finding.remedy[0].text
+
+
+def test_gradients_that_explode_behind_an_update_that_was_too_large(recording: Recording) -> None:
+    amax = height((UPDATE, AT - 1, 50.0), (MLP, AT, 16.0))
+    amax[GRAD, AT:] *= 1e4
+    recording.write(TENSORS, STEPS, {"amax": amax})
+    (finding,) = recording.diagnose(exploding_gradient.RULE).findings
+    assert (cause(finding), finding.tensor) == ("weight", "head.weight")
+    assert not any("ower the learning rate" in each.text for each in finding.remedy)
+
+
+def loaded(*steps: int) -> list[Event]:
+    return [events.event(events.StateLoaded("Adam"), 1, step) for step in steps]
+
+
+def test_a_state_of_the_optimizer_that_was_loaded_right_before(recording: Recording) -> None:
+    risen = ((EMBED, AT, 60.0), (MLP, AT, 60.0), (HEAD, AT, 60.0), (GRAD, AT, 900.0))
+    finding = found(recording, *risen, events=loaded(AT - 1))
+    assert cause(finding) == "optimizer"
+    assert any("was loaded at step 99, 1 step before" in each for each in finding.evidence)
+    assert "optimizer's state" in finding.remedy[0].text
+
+
+def test_one_that_was_loaded_long_before_or_often_is_no_cause(recording: Recording) -> None:
+    finding = found(recording, (EMBED, AT, 60.0), events=loaded(10, 30, 50, 70))
+    assert cause(finding) != "optimizer"
+
+
+def test_one_that_is_loaded_now_and_then_is_no_cause(recording: Recording) -> None:
+    finding = found(recording, (EMBED, AT, 60.0), events=loaded(39, 59, 79, AT - 1))
+    assert cause(finding) != "optimizer"

@@ -1,0 +1,43 @@
+// The cards of the Overview: whom the others wait for. And the order of its lanes.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { moved } from "../../../web/charts/lanes/lane_menu.js";
+import { lateRow } from "../../../web/pages/overview/overview_cards.js";
+import { laneOrder } from "../../../web/pages/overview/overview_lanes.js";
+
+const rows = [0, 1, 2, 3].map((rank) => ({ label: `rank ${rank}`, count: 1 }));
+/** What rank 2 costs the three others in each of five steps, NaN in one that is not known. @param {number} each */
+const waits = (each) => ({ rows, columns: 6, cost: rows.flatMap((_, row) => [0, 1, 2, 3, 4, 5].map((step) => (step === 5 ? NaN : row === 2 ? 3 * each : 0.001))) });
+
+test("who costs the others a good part of most steps is late", () => {
+  assert.deepEqual(lateRow(waits(0.03), 0.2), { label: "rank 2", wait_s: 0.03 });
+  assert.equal(lateRow(waits(0.003), 0.2), null);
+  assert.equal(lateRow(waits(0.03), null), null);
+  assert.equal(lateRow({ rows: [], columns: 0, cost: [] }, 0.2), null);
+});
+
+test("two ranks that wait for each other are both on time", () => {
+  const two = { rows: rows.slice(0, 2), columns: 4, cost: [0.028, 0.027, 0.029, 0.028, 0.027, 0.026, 0.028, 0.027] };
+  assert.equal(lateRow(two, 0.2), null);
+  assert.deepEqual(lateRow({ ...two, cost: [0.028, 0.027, 0.029, 0.028, 0.001, 0, 0.002, 0.001] }, 0.2), { label: "rank 0", wait_s: 0.028 });
+});
+
+const ALL = ["loss", "loss_scale", "timeline", "step_time", "phases", "waits", "gpu-cards", "logged-0", "layers"];
+
+test("lanes with evidence stand first, and the layers on the first screen", () => {
+  assert.deepEqual(laneOrder({ shown: ALL, pinned: [], rules: [] }), ["loss", "step_time", "loss_scale", "layers", "timeline", "phases", "waits", "gpu-cards", "logged-0"]);
+  assert.deepEqual(laneOrder({ shown: ALL, pinned: [], rules: ["straggler", "gpu_health"] }).slice(0, 5), ["waits", "step_time", "gpu-cards", "layers", "loss"]);
+  assert.deepEqual(laneOrder({ shown: ["timeline", "layers"], pinned: [], rules: ["straggler"] }), ["timeline", "layers"]);
+});
+
+test("pinned lanes stand before all others, and the layers where they were pinned", () => {
+  assert.deepEqual(laneOrder({ shown: ALL, pinned: ["logged-0", "layers", "gone"], rules: ["straggler"] }).slice(0, 4), ["logged-0", "layers", "waits", "step_time"]);
+});
+
+test("a lane that is moved is pinned with those above it", () => {
+  assert.deepEqual(moved(["a", "b", "c", "d"], 2, -1, 0), ["a", "c", "b"]);
+  assert.deepEqual(moved(["a", "b", "c", "d"], 0, 1, 0), ["b", "a"]);
+  assert.deepEqual(moved(["a", "b", "c", "d"], 1, -1, 3), ["b", "a", "c"]);
+});

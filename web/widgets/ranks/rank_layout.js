@@ -1,0 +1,133 @@
+// Where each rank of the map lies, and what is said of it. A row is a node, a column a local rank; many nodes stand in
+// several columns of rows. Pure.
+
+import { count, plural } from "../../format/numbers.js";
+import { UNKNOWN, isKnown, quantity } from "../../format/units.js";
+
+/** @typedef {import("../../types.js").RankMap} RankMap */
+/** @typedef {import("../../charts/cells/cell_grid.js").Area} Area */
+/** @typedef {{rank: number, host: string | null, localRank: number, value: number | null}} RankCell */
+/** @typedef {{host: string | null, cells: RankCell[]}} NodeRow */
+/** @typedef {{row: number, column: number}} RankSpot */
+/** @typedef {{perBlock: number, blocks: number, cellWidth: number, cellHeight: number, label: number, blockWidth: number, height: number}} RankLayout pixels */
+
+/** Ranks of a node in one row; a node with more has several. */
+const MOST_COLUMNS = 16;
+/** Pixels: all rows at most; a cell's height and width, least and most; a block's names and the gap after it. */
+const MOST_HEIGHT = 96;
+const HEIGHT = { least: 6, most: 16 };
+const WIDTH = { least: 3, most: 34 };
+const LABEL = 58;
+const GAP = 10;
+export const TOP = 3;
+
+/** The rows to draw. @param {RankMap} map @returns {NodeRow[]} */
+export function rowsOf({ nodes }) {
+  return nodes.flatMap(({ host, local_ranks: local, ranks, values }) => {
+    const cells = ranks.map((rank, i) => ({ rank, host, localRank: local[i], value: values[i] }));
+    const parts = Math.max(1, Math.ceil(cells.length / MOST_COLUMNS));
+    return Array.from({ length: parts }, (_, i) => ({ host, cells: cells.slice(i * MOST_COLUMNS, (i + 1) * MOST_COLUMNS) }));
+  });
+}
+
+/** How rows stand in a picture so wide: as few columns of rows as its height allows. @param {readonly NodeRow[]} rows @param {number} width @returns {RankLayout} */
+export function layoutOf(rows, width) {
+  const columns = rows.reduce((most, { cells }) => Math.max(most, cells.length), 1);
+  const room = width - 2 * GAP;
+  let layout = arranged(rows.length, columns, 1, room);
+  for (let blocks = 2; layout.height > MOST_HEIGHT && blocks <= rows.length; blocks += 1) {
+    const next = arranged(rows.length, columns, blocks, room);
+    if (next.cellWidth < WIDTH.least) break;
+    layout = next;
+  }
+  return layout;
+}
+
+/** @param {number} rows @param {number} columns @param {number} blocks @param {number} room @returns {RankLayout} */
+function arranged(rows, columns, blocks, room) {
+  const perBlock = Math.ceil(rows / blocks);
+  const share = room / blocks - GAP;
+  const label = share - LABEL >= columns * 6 ? LABEL : 0;
+  const cellWidth = Math.min(WIDTH.most, Math.floor((share - label) / columns));
+  // Rows that do not fit at their least height make the picture higher: to hide one would be worse.
+  const cellHeight = Math.max(HEIGHT.least, Math.min(HEIGHT.most, Math.floor(MOST_HEIGHT / perBlock)));
+  return { perBlock, blocks: Math.ceil(rows / perBlock), cellWidth, cellHeight, label, blockWidth: label + columns * Math.max(1, cellWidth) + GAP, height: perBlock * cellHeight };
+}
+
+/** @param {RankSpot} spot @param {RankLayout} layout @returns {Area} */
+export function boxOf({ row, column }, { perBlock, cellWidth, cellHeight, label, blockWidth }) {
+  const left = GAP + Math.floor(row / perBlock) * blockWidth + label + column * cellWidth;
+  return { left, top: TOP + (row % perBlock) * cellHeight, width: Math.max(2, cellWidth - (cellWidth > 4 ? 1 : 0)), height: cellHeight - 1 };
+}
+
+/** @param {readonly NodeRow[]} rows @param {number} x @param {number} y @param {RankLayout} layout @returns {RankSpot | null} */
+export function spotAt(rows, x, y, { perBlock, cellWidth, cellHeight, label, blockWidth }) {
+  const block = Math.floor((x - GAP) / blockWidth);
+  const line = Math.floor((y - TOP) / cellHeight);
+  const column = Math.floor((x - GAP - block * blockWidth - label) / cellWidth);
+  const row = block * perBlock + line;
+  return block >= 0 && line >= 0 && line < perBlock && rows[row]?.cells[column] ? { row, column } : null;
+}
+
+/** @type {Record<string, [number, number]>} */
+const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+
+/** A cell further by an arrow key: the next rank across, the next node down. The first arrow enters at the worst rank. @param {readonly NodeRow[]} rows @param {RankSpot | null} spot @param {string} key @param {RankSpot | null} first @returns {RankSpot | null} */
+export function movedSpot(rows, spot, key, first) {
+  const way = MOVES[key];
+  if (!way || !rows.length) return null;
+  if (!spot) return first ?? { row: 0, column: 0 };
+  const row = Math.max(0, Math.min(rows.length - 1, spot.row + way[0]));
+  return { row, column: Math.max(0, Math.min(rows[row].cells.length - 1, spot.column + way[1])) };
+}
+
+/** @param {readonly NodeRow[]} rows @param {number | null} rank @returns {RankSpot | null} */
+export function spotOf(rows, rank) {
+  for (const [row, { cells }] of rows.entries()) {
+    const column = cells.findIndex((cell) => cell.rank === rank);
+    if (column >= 0) return { row, column };
+  }
+  return null;
+}
+
+/** Where a value lies, 0 calm to 1 hot. @param {number} value @param {RankMap["scale"]} scale */
+export function heatOf(value, { calm, hot, is_log: isLog }) {
+  if (isLog) return value > calm ? Math.min(1, Math.log(value / calm) / Math.log(hot / calm)) : 0;
+  return hot === calm ? 0 : Math.max(0, Math.min(1, (value - calm) / (hot - calm)));
+}
+
+/** @param {Pick<RankMap, "unit">} map @param {number | null} value */
+export function valueText({ unit }, value) {
+  if (!isKnown(value)) return UNKNOWN;
+  return unit === "_bits" ? `${value.toFixed(1)} bits` : quantity(unit, value);
+}
+
+/** @param {RankMap} map @param {RankCell} cell */
+export function cellText(map, { rank, host, localRank, value }) {
+  if (host === null) return `rank ${rank}: has not reported`;
+  const odd = map.outliers.some((one) => one.rank === rank) ? ", stands out" : "";
+  return `rank ${rank}${host ? `, ${host}` : ""}, local rank ${localRank}: ${map.title.toLowerCase()} ${isKnown(value) ? valueText(map, value) : "not known"}${odd}`;
+}
+
+/** All who do not stand out, as one. @param {RankMap} map */
+export function othersText(map) {
+  const { count: n, median, p5, p95 } = map.others;
+  if (!n) return "Not known of any rank";
+  const unknown = map.rank_count - map.known_count;
+  const missing = map.nodes.reduce((sum, { host, ranks }) => sum + (host === null ? ranks.length : 0), 0);
+  const spread = p5 === p95 ? `all ${valueText(map, median)}` : `median ${valueText(map, median)}, 5-95 % ${valueText(map, p5)} to ${valueText(map, p95)}`;
+  const parts = [
+    `${map.outliers.length ? plural(n, "other") : plural(n, "rank")}: ${spread}`,
+    map.outlier_count > map.outliers.length ? `${count(map.outlier_count - map.outliers.length)} more stand out` : "",
+    unknown ? `${count(unknown)} not known` : "",
+    missing ? `${count(missing)} not reported` : "",
+  ];
+  return parts.filter(Boolean).join("; ");
+}
+
+/** One line for who cannot see the map. @param {RankMap} map */
+export function mapSummary(map) {
+  if (!map.others.count && !map.outliers.length) return `${map.title}: not known of any rank.`;
+  const odd = map.outliers.map((one) => `rank ${one.rank} ${valueText(map, one.value)}`).join(", ");
+  return `${map.title}: ${odd ? `${odd} stand${map.outliers.length === 1 ? "s" : ""} out; ` : "no rank stands out; "}${othersText(map)}.`;
+}
