@@ -23,6 +23,14 @@ NUMBERS = itertools.count(1)
 KNOWN = catalogue(TENSORS)
 LAYERS = drawn.selector("layers")
 TOP = "(figure) => document.querySelector(figure).getBoundingClientRect().top"
+# The cursor stands at its step on an axis that ends with the newest.
+CURSOR_MOVED = """([selector, step, newest]) => {
+  const figure = document.querySelector(selector);
+  const { xaxis } = figure._fullLayout;
+  const cursor = figure.parentElement.querySelector(".lane-cursor").getBoundingClientRect().x;
+  const there = figure.getBoundingClientRect().left + xaxis._offset + xaxis.d2p(step);
+  return xaxis.range[1] >= newest && Math.abs(cursor - there) <= 2;
+}"""
 GONE = ["net::ERR_", "Failed to load resource"]
 # What the page is made of, and how it looks in every frame from now on.
 WATCH = """() => {
@@ -158,9 +166,7 @@ def test_what_is_chosen_stays_chosen(live: Live, tab: Tab) -> None:
     expect(readout).to_have_text(chosen)
     assert abs(page.evaluate(TOP, LAYERS) - top) <= 1, "what is read stays where it is"
     assert page.evaluate("String(getSelection())") == selected
-    cursor = page.locator(".lane", has=figure).locator(".lane-cursor").bounding_box()
-    assert cursor is not None
-    assert abs(cursor["x"] - drawn.place(page, "layers", FIRST - 2, 0)[0]) <= 2, "the line has moved with its step"
+    page.wait_for_function(CURSOR_MOVED, arg=[LAYERS, FIRST - 2, live.step - 1])
     page.keyboard.press("ArrowRight")
     expect(readout).to_contain_text(f"step {FIRST - 1} · ")
     link = page.locator(".card").get_by_role("link").first

@@ -65,6 +65,8 @@ export class Lane {
     this.postponed = false;
     this.plot = el("div", { class: "plot", "data-testid": `figure-${this.spec.name}`, tabindex: 0, role: "group", "aria-label": this.spec.title });
     this.cursor = el("div", { class: "lane-cursor", hidden: true });
+    /** Where the cursor stands. @type {number | null} */
+    this.step = null;
     this.panel = createFigurePanel(this.spec.title, laneFigure(this), () => this.model && summaryOf(this.model, this.spec.name, this.axis(), this.view?.run.series));
     const { element, heading, note, readout } = this.panel;
     this.element = element;
@@ -166,6 +168,7 @@ export class Lane {
     this.model = null;
     this.pointer.giveUp();
     this.clear();
+    this.step = null;
     this.cursor.hidden = true;
     this.readout.textContent = "";
     this.note.textContent = "";
@@ -201,6 +204,7 @@ export class Lane {
       await draw(this.plot, this.spec.draw(this.model, this.frame, colours, this.options.style?.()));
       this.mark(this.marks);
       this.shadeSteps(this.incident);
+      this.placeCursor();
     }
     this.version += 1;
     this.plot.dataset.ready = String(this.version);
@@ -267,13 +271,19 @@ export class Lane {
   /** The line through a step and its values, or nothing. @param {number | null} step @param {number | null} row */
   show(step, row) {
     if (!this.frame || !this.model) return;
-    const hidden = step === null || !this.shows({ step });
-    this.cursor.hidden = hidden;
-    this.readout.textContent = hidden || this.spec.isEmpty(this.model) ? "" : this.spec.readout(this.model, step, row);
-    if (hidden) return;
-    this.cursor.style.transform = `translateX(${Math.round(pixelOf(step, this.frame))}px)`;
-    this.cursor.style.height = `${this.frame.plotHeight}px`;
-    this.cursor.style.top = `${this.frame.margin.t + this.frame.band}px`;
+    this.step = step;
+    this.placeCursor();
+    this.readout.textContent = this.cursor.hidden || this.spec.isEmpty(this.model) ? "" : this.spec.readout(this.model, step, row);
+  }
+
+  /** New steps move it with its own: the other lanes may come later. */
+  placeCursor() {
+    const { frame, step } = this;
+    this.cursor.hidden = !frame || step === null || !this.shows({ step });
+    if (!frame || step === null || this.cursor.hidden) return;
+    this.cursor.style.transform = `translateX(${Math.round(pixelOf(step, frame))}px)`;
+    this.cursor.style.height = `${frame.plotHeight}px`;
+    this.cursor.style.top = `${frame.margin.t + frame.band}px`;
   }
 
   destroy() {
