@@ -273,7 +273,7 @@ export class Lane {
     if (!this.frame || !this.model) return;
     this.step = step;
     this.placeCursor();
-    this.readout.textContent = this.cursor.hidden || this.spec.isEmpty(this.model) ? "" : this.spec.readout(this.model, step, row);
+    this.readout.textContent = step === null || this.cursor.hidden || this.spec.isEmpty(this.model) ? "" : this.spec.readout(this.model, step, row);
   }
 
   /** New steps move it with its own: the other lanes may come later. */
