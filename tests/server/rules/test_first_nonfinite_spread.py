@@ -81,6 +81,19 @@ class TestSpells:
         (finding,) = recording.diagnose(RULE).findings
         assert (finding.step, finding.severity) == (BAD, "critical")
         assert "It was not the first time: step 10 held NaN or Inf too, and step 12 no more." in finding.evidence
+        assert "the output of up is the first to hold NaN since step 12" in finding.summary
+
+    def test_a_few_clean_steps_between_do_not_move_its_beginning(self, recording: Recording) -> None:
+        """As in fp16 whose overflow some batches escape, while the scaler skips each of the others."""
+        counts = from_step(15)
+        counts[:, [19, 20, 30]] = 0
+        skipped = np.arange(STEPS) >= 15
+        recording.write(MODEL, STEPS, {"nan_count": counts}, series={"skipped_step": skipped}, loss_scaled=True)
+        (finding,) = recording.diagnose(RULE).findings
+        assert (finding.step, finding.severity) == (15, "critical")
+        lasts = f"It lasts: step {STEPS - 1}, the last that was reported, held NaN or Inf; 3 steps between were clean."
+        assert finding.path[-1] == lasts
+        assert "since step" not in finding.summary and not any("first time" in each for each in finding.evidence)
 
     @pytest.mark.parametrize("steps", [1, 2, 700])
     def test_bad_from_the_first_step_to_the_last(self, recording: Recording, steps: int) -> None:

@@ -194,10 +194,11 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
         is_new = origin.kind not in ("data", "reduction") and origin.cause != "masked"
         clause = _CLAUSES[best.cause] if is_known and is_new else ""
     place = f"Step {bad.step}, rank {bad.rank}: {the(entry)}"
+    since = f" since step {earlier[-1].clean_step}" if earlier else ""
     return Finding(
         severity=severity, rank=bad.rank, step=bad.step, tensor=entry.fqn, kind=entry.kind,
         subject="contained" if is_alone else "first",
-        summary=f"{place} is the first to hold {_what(bad)}{_clause(origin, case)}"
+        summary=f"{place} is the first to hold {_what(bad)}{since}{_clause(origin, case)}"
         f"{clause}.",
         evidence=(
             *_evidence(case, origin, cause, earlier, is_alone=is_alone, is_meant=is_meant),
@@ -395,7 +396,9 @@ def _after(view: StepView, bad: Bad, spell: Spell, later: Sequence[Spell]) -> It
     elif spell.clean_step is not None:
         yield f"It recovered at step {spell.clean_step}: nothing since then has held NaN or Inf that was not skipped."
     elif spell.last_step > bad.step:
-        yield f"It lasts: step {spell.last_step}, the last that was reported, held NaN or Inf."
+        pauses = "; 1 step between was clean" if spell.pauses == 1 else f"; {spell.pauses} steps between were clean"
+        held = f"It lasts: step {spell.last_step}, the last that was reported, held NaN or Inf"
+        yield f"{held}{pauses if spell.pauses else ''}."
 
 
 RULE = Rule(

@@ -27,19 +27,23 @@ MOST_SPELLS = 8
 SCANNED_STEPS = 4_096
 """Steps in which a clean one is searched for."""
 
+LEAST_CLEAN = 8
+"""Clean steps in a row that end a spell: of an overflow that some batches escape a few between are clean."""
+
 COLUMNS = 64
 """Columns in which a tensor's first bad step is looked up: each says the exact step."""
 
 
 class Spell(msgspec.Struct, frozen=True):
-    """Bad from `step` on, `clean_step` being the first that was not; None where none was found.
+    """Bad from `step` on, `clean_step` being the first after which it stayed clean; None where none was found.
 
-    `last_step`: the last that was reported, if that is bad; `step` else.
+    `last_step`: the last that was reported, if that is bad; `step` else. `pauses`: clean steps before `clean_step`.
     """
 
     step: int
     clean_step: int | None
     last_step: int
+    pauses: int = 0
 
 
 def first_bad(evidence: Evidence) -> Bad | None:
@@ -66,10 +70,10 @@ def spells(evidence: Evidence) -> list[Spell]:
         step = _first_step(_part(evidence, start, evidence.stop))
         if step is None:
             break
-        clean = _clean_step(evidence, step + 1)
+        clean, pauses = _clean_step(evidence, step + 1)
         last = evidence.whole_stop - 1
         is_lasting = clean is None and last > step and bool(bad_ranks(evidence, last))
-        all_spells.append(Spell(step, clean, last if is_lasting else step))
+        all_spells.append(Spell(step, clean, last if is_lasting else step, pauses))
         if clean is None:
             break
         start = clean
@@ -169,21 +173,29 @@ def _bad_and_skipped(evidence: Evidence, start: int, stop: int, kinds: tuple[str
     return np.any(bad[rows_of(kinds)], axis=0), np.any(is_observed, axis=0), skipped
 
 
-def _clean_step(evidence: Evidence, start: int) -> int | None:
-    """The first step from `start` on in which something was recorded and nothing was bad but what was skipped."""
+def _clean_step(evidence: Evidence, start: int) -> tuple[int | None, int]:
+    """The first step from `start` on from which `LEAST_CLEAN` that recorded something, or all that are left, held
+    nothing bad but what was skipped; None where there is none. And the clean steps before it.
+    """
+    clean: list[int] = []
+    pauses = 0
     for low in range(start, min(start + SCANNED_STEPS, evidence.whole_stop), 256):
-        high = min(low + 256, evidence.whole_stop)
-        step = next(_clean(evidence, low, high), None)
-        if step is not None:
-            return step
-    return None
+        for step, is_clean in _observed(evidence, low, min(low + 256, evidence.whole_stop)):
+            clean.append(step)
+            if not is_clean:
+                pauses += len(clean) - 1
+                clean.clear()
+            elif len(clean) == LEAST_CLEAN:
+                return clean[0], pauses
+    return (clean[0] if clean else None), pauses
 
 
-def _clean(evidence: Evidence, start: int, stop: int) -> Iterator[int]:
+def _observed(evidence: Evidence, start: int, stop: int) -> Iterator[tuple[int, bool]]:
+    """Steps in which something was recorded, and whether nothing was bad but what was skipped."""
     is_bad_forward, is_observed, _ = _bad_and_skipped(evidence, start, stop, FORWARD)
     is_bad_after, _, is_skipped_step = _bad_and_skipped(evidence, start, stop, (*BACKWARD, *OPTIMIZER))
     is_bad = is_bad_forward | (is_bad_after & ~is_skipped_step)
-    return (start + int(place) for place in np.flatnonzero(is_observed & ~is_bad))
+    return ((start + int(place), not is_bad[place]) for place in np.flatnonzero(is_observed))
 
 
 def _first_of(evidence: Evidence, ordinals: Array) -> int | None:
