@@ -22,6 +22,9 @@ test("one run, none and nine are not compared", () => {
   assert.match(String(refusal([1])), /One run alone/);
   assert.match(String(refusal([1, 2, 3, 4, 5, 6, 7, 8, 9])), /9 runs are too many: 8 at most/);
   assert.equal(refusal([1, 2]), null);
+  const { runs, unread } = parseCompare("?runs=2,x,3,<b>");
+  assert.equal(refusal(runs, unread), 'Runs are named by their numbers, as in runs=3,7: "x", "<b>" are none.');
+  assert.equal(refusal([], parseCompare("?runs=").unread), "No run is ticked.");
 });
 
 test("the usual series come first, and those of one run alone are named apart", () => {

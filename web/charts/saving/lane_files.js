@@ -33,7 +33,7 @@ export function laneFigure(lane) {
 }
 
 /** @param {Lane} lane */
-export const titleOf = (lane) => lane.heading.textContent || lane.spec.title;
+const titleOf = (lane) => lane.heading.textContent || lane.spec.title;
 
 /** @param {Lane} lane @param {View} view @returns {import("../../api/client.js").Query} */
 function queryOf(lane, view) {

@@ -36,7 +36,7 @@ function mount(root, ctx) {
   /** @param {AbortSignal} signal */
   async function load(signal) {
     const query = parseCompare(location.search);
-    const reason = refusal(query.runs);
+    const reason = refusal(query.runs, query.unread);
     if (reason) return replace(root, nothingToCompare(reason, query.runs));
     const found = await api.compare(query.runs, query.tolerance, signal);
     const { shared, alone } = sharedSeries(found.runs);

@@ -4,7 +4,7 @@ import { MOST_COMPARED, numbersIn } from "../../api/run_query.js";
 import { decode } from "../../format/typed_array.js";
 
 /** @typedef {"" | "relative" | "time" | "tokens"} Axis "": steps */
-/** @typedef {{runs: number[], axis: Axis, smooth: number, isLog: boolean, tolerance: number}} CompareQuery */
+/** @typedef {{runs: number[], unread: string[], axis: Axis, smooth: number, isLog: boolean, tolerance: number}} CompareQuery */
 
 /** @type {Record<string, string>} */
 export const AXES = { "": "steps", relative: "steps since each began", time: "time since each began", tokens: "tokens" };
@@ -18,8 +18,10 @@ const USUAL_TOLERANCE = 0.001;
 export function parseCompare(search) {
   const query = new URLSearchParams(search);
   const oneOf = (/** @type {string} */ name, /** @type {object} */ known) => (Object.hasOwn(known, query.get(name) ?? "") ? (query.get(name) ?? "") : "");
+  const named = (query.get("runs") ?? "").split(",");
   return {
-    runs: numbersIn(query.get("runs") ?? ""),
+    runs: numbersIn(named.join(",")),
+    unread: named.filter((one) => one && !numbersIn(one).length),
     axis: /** @type {Axis} */ (oneOf("x", AXES)),
     smooth: Number(oneOf("smooth", SMOOTHS)),
     isLog: query.get("log") === "1",
@@ -40,8 +42,9 @@ export function formatCompare({ runs, axis, smooth, isLog, tolerance }) {
   return `/compare?${out.join("&")}`;
 }
 
-/** Why these cannot be compared, in a sentence; null where they can. @param {readonly number[]} runs */
-export function refusal(runs) {
+/** Why these cannot be compared, in a sentence; null where they can. @param {readonly number[]} runs @param {readonly string[]} [unread] */
+export function refusal(runs, unread = []) {
+  if (unread.length) return `Runs are named by their numbers, as in runs=3,7: ${unread.map((one) => `"${one}"`).join(", ")} ${unread.length === 1 ? "is" : "are"} none.`;
   if (!runs.length) return "No run is ticked.";
   if (runs.length === 1) return "One run alone has nothing to be compared with.";
   return runs.length > MOST_COMPARED ? `${runs.length} runs are too many: ${MOST_COMPARED} at most are compared.` : null;

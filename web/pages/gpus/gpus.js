@@ -83,14 +83,14 @@ function build(ctx) {
 }
 
 /** Those that are shown one by one, in their order. @param {Gpu[]} gpus the worst first @param {number | null} pin */
-export function chosenCards(gpus, pin) {
+function chosenCards(gpus, pin) {
   if (gpus.length <= FEW) return gpus;
   const bad = new Set(gpus.filter(({ state }) => state === "gone" || state === "alarm" || state === "slowed").slice(0, MOST_BAD));
   return gpus.filter((gpu) => bad.has(gpu) || gpu.rank === pin);
 }
 
 /** All the others as one. @param {Gpu[]} gpus */
-export function restLine(gpus) {
+function restLine(gpus) {
   const states = ["gone", "alarm", "slowed", "stale", "ok"].flatMap((state) => {
     const n = cardCount(gpus.filter((gpu) => gpu.state === state));
     return n ? [`${count(n)} ${stateOf(state).label}`] : [];

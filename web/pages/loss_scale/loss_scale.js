@@ -219,7 +219,7 @@ function createOverflowTable(ctx) {
 }
 
 /** Those that no other overflowed before: the rest was computed from them. All, where none was. @param {readonly Layer[]} layers */
-export function firstOnes(layers) {
+function firstOnes(layers) {
   const first = layers.filter((layer) => layer.first > 0);
   return first.length ? first : layers;
 }

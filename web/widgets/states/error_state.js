@@ -22,6 +22,7 @@ export function errorState(error, ctx) {
     return errorPanel("This rank is not in the run", el("p", {}, failure.message), toRuns());
   }
   if (isOfRun(failure)) {
+    if (failure.status === 422) return errorPanel("There is no such run", el("p", {}, "A run is named by its number, as in /runs/12."), toRuns());
     return errorPanel("There is no such run", el("p", {}, `${failure.message} It may have been deleted, or belong to another server.`), toRuns());
   }
   if (failure.status === 404 || failure.status === 422) return errorPanel("This address cannot be shown", el("p", {}, failure.message), toRuns());
