@@ -23,7 +23,7 @@ export function errorState(error, ctx) {
   }
   if (isOfRun(failure)) {
     if (failure.status === 422) return errorPanel("There is no such run", el("p", {}, "A run is named by its number, as in /runs/12."), toRuns());
-    return errorPanel("There is no such run", el("p", {}, `${failure.message} It may have been deleted, or belong to another server.`), toRuns());
+    return errorPanel("There is no such run", el("p", {}, `${failure.message}. It may have been deleted, or belong to another server.`), toRuns());
   }
   if (failure.status === 404 || failure.status === 422) return errorPanel("This address cannot be shown", el("p", {}, failure.message), toRuns());
   if (failure.status === 0) return unreachable(failure);
