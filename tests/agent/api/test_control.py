@@ -116,7 +116,7 @@ def test_what_if_on_request(ingest: IngestDouble) -> None:
         loop.steps(3)
         assert loop.handle.stats()["faults"] == {}
     read = readings(ingest)
-    assert read.keys() == {"2 output", "2 grad_output"}
+    assert read.keys() == {"2 output", "2 grad_output", "2.weight grad", "2.bias grad"}
     assert all(len(steps) == 1 and first <= min(steps) <= last for steps in read.values()), "once each"
 
 
