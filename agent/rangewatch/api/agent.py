@@ -191,7 +191,7 @@ class Agent:
         error = error or self.stopper.overflow(step)
         is_trace_over = self.control.end_step(step)
         times = self.phases.end_step(step)
-        is_usual = not (self.observer.host.is_full or is_traced)
+        is_usual = not (self.observer.host.is_full or self.whatif.has_read or is_traced)
         agent_time_s = self.cost.end_step(self.phases.step_time_s, is_usual=is_usual)
         if agent_time_s is not None:
             times["agent_time_s"] = agent_time_s

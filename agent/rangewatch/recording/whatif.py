@@ -49,6 +49,11 @@ class WhatIfReader(StepReader):
         self._step_ns = 0
         self._step = 0
 
+    @property
+    def has_read(self) -> bool:
+        """Whether anything was read in the open step."""
+        return self._step_spent_ns > 0
+
     def begin_step(self, step: int) -> None:
         """Read what still waits, or begin a round with the step after this one."""
         now_ns = time.perf_counter_ns()

@@ -73,18 +73,19 @@ FORMATS = (
 BY_NAME = {each.name: each for each in FORMATS}
 
 PREFIX = "whatif_"
+SCALE_BIAS = 256  # added to log2 of a scale, which float32 has from 2^-149: no statistic is negative
 COUNT, SUM_SQ = f"{PREFIX}count", f"{PREFIX}sum_sq"
 
-_OF_EACH = {
+OF_EACH = {
     "flushed_count": ("elements", "that would become zero."),
     "saturated_count": ("elements", "beyond the largest number there, which they would become."),
     "error_sq": ("magnitude squared", "sum of the squared differences."),
-    "relative_error": ("elements", "sum of the differences over the elements' magnitudes."),
+    "relative_error": ("ratio", "sum of the differences over the elements' magnitudes."),
 }
-_OF_SCALED = {
+OF_SCALED = {
     "scale_count": ("scales", "scales, of tensors, rows or blocks that are not all zero."),
-    "scale_log2": ("log2", "sum of log2 of the scales: what a stored number is multiplied by."),
-    "scale_log2_sq": ("log2 squared", "sum of the squares of log2 of the scales."),
+    "scale_log2": ("log2", "sum of 256 + log2 of the scales: what a stored number is multiplied by."),
+    "scale_log2_sq": ("log2 squared", "sum of the squares of 256 + log2 of the scales."),
 }
 
 
@@ -94,7 +95,7 @@ def column(name: str, what: str) -> str:
 
 
 def _of(each: Format) -> tuple[Statistic, ...]:
-    sums = _OF_EACH if each.scaling == "none" else _OF_EACH | _OF_SCALED
+    sums = OF_EACH if each.scaling == "none" else OF_EACH | OF_SCALED
     return tuple(
         Statistic(column(each.name, what), unit, "sum", 0.0, f"In {each.title}: {help}")
         for what, (unit, help) in sums.items()

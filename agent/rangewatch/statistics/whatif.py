@@ -77,7 +77,7 @@ def measure(rows: Tensor, amax: float, previous_amax: float) -> NDArray[np.float
         }
         if each.scaling != "none":
             is_used = is_nonzero.any() if len(factors) == 1 else blocked.any(-1, keepdim=True)
-            log2 = -factors[is_used.expand_as(factors)].double().log2()
+            log2 = formats.SCALE_BIAS - factors[is_used.expand_as(factors)].double().log2()
             of_format |= {
                 "scale_count": len(log2), "scale_log2": float(log2.sum()), "scale_log2_sq": float(log2.square().sum()),
             }  # fmt: skip

@@ -103,7 +103,7 @@ def _reference(values: np.ndarray, each: Format, amax: float, previous: float) -
             totals["error_sq"] += float((error**2).sum())
             totals["relative_error"] += float((error / np.abs(block[nonzero])).sum())
             if largest:
-                scales.append(float(np.log2(scale)))
+                scales.append(formats.SCALE_BIAS + float(np.log2(scale)))
     if each.scaling != "none":
         scales = scales[:1] if each.scaling in ("tensor", "delayed") else scales
         totals |= {
