@@ -127,9 +127,9 @@ def parser() -> CommandParser:
     add("--rank", type=int, help="of this rank (default: all together)")
     add("--start", type=int, metavar="STEP", help="readings from this step on")
     add("--stop", type=int, metavar="STEP", help="readings before this step")
-    add("--flushed-percent", type=float, default=1.0, help="most that may become zero (default: %(default)s)")
-    add("--saturated-percent", type=float, default=0.1, help="most that may saturate (default: %(default)s)")
-    add("--sqnr-db", type=float, default=20.0, help="least signal over error, in dB (default: %(default)s)")
+    add("--flushed-percent", type=float, help="most that may become zero (default: 15)")
+    add("--saturated-percent", type=float, help="most that may saturate (default: 2)")
+    add("--sqnr-db", type=float, help="least signal over error, in dB (default: 15)")
     add("--json", action="store_true", help="print what the server says, as JSON")
     return made
 

@@ -31,9 +31,9 @@ OF_PARAMETERS = {"grad", "reduced_grad", "weight", "update", "exp_avg", "exp_avg
 class Limits(msgspec.Struct, frozen=True):
     """A tensor survives in a format within all three: shares of its elements, and dB of signal over error."""
 
-    flushed_fraction: float = 0.01
-    saturated_fraction: float = 0.001
-    sqnr_db: float = 20.0
+    flushed_fraction: float
+    saturated_fraction: float
+    sqnr_db: float
 
 
 def whatif(
