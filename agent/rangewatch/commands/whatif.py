@@ -115,7 +115,10 @@ def parser() -> CommandParser:
         "--module", action="append", default=[], metavar="PATTERN",
         help="with --read: of these modules, such as 'blocks.3.*' (may repeat; default: all)",
     )  # fmt: skip
-    add("--format", choices=sorted(BY_NAME), metavar="NAME", help=f"one of {', '.join(BY_NAME)}")
+    add(
+        "--format", choices=sorted(BY_NAME), metavar="NAME",
+        help=f"list what does not survive in this one (default: a line for each): {', '.join(BY_NAME)}",
+    )  # fmt: skip
     add(
         "--kind",
         action="append",
@@ -124,11 +127,11 @@ def parser() -> CommandParser:
         metavar="KIND",
         help="such as output (may repeat)",
     )
-    add("--rank", type=int, help="of this rank (default: all together)")
-    add("--start", type=int, metavar="STEP", help="readings from this step on")
-    add("--stop", type=int, metavar="STEP", help="readings before this step")
-    add("--flushed-percent", type=float, help="most that may become zero (default: 15)")
-    add("--saturated-percent", type=float, help="most that may saturate (default: 2)")
+    add("--rank", type=int, help="of this rank alone (default: all together)")
+    add("--start", type=int, metavar="STEP", help="readings from this step on (default: all)")
+    add("--stop", type=int, metavar="STEP", help="readings before this step (default: all)")
+    add("--flushed-percent", type=float, help="most percent that may become zero (default: 15)")
+    add("--saturated-percent", type=float, help="most percent that may saturate (default: 2)")
     add("--sqnr-db", type=float, help="least signal over error, in dB (default: 15)")
     add("--json", action="store_true", help="print what the server says, as JSON")
     return made

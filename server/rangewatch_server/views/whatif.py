@@ -59,7 +59,8 @@ def whatif(
             "formats": {each.name: _of_format(each, of_tensor, limits) for each in FORMATS},
         })  # fmt: skip
     return {
-        "run": run.name, "start": max(start, cut.first * cut.per), "stop": stop, "limits": msgspec.to_builtins(limits),
+        "run": run.name, "start": max(run.first_step or 0, cut.first * cut.per),
+        "stop": min((run.last_step or 0) + 1, (cut.first + cut.width) * cut.per), "limits": msgspec.to_builtins(limits),
         "formats": [_account(each, listed) for each in FORMATS], "tensors": listed, "measured": len(measured),
         "of": len(wanted),
     }  # fmt: skip
