@@ -125,7 +125,7 @@ def parser() -> CommandParser:
         default=[],
         choices=OBSERVED_KINDS,
         metavar="KIND",
-        help="such as output (may repeat)",
+        help="such as output (may repeat; default: all)",
     )
     add("--rank", type=int, help="of this rank alone (default: all together)")
     add("--start", type=int, metavar="STEP", help="readings from this step on (default: all)")
