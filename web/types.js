@@ -376,6 +376,10 @@
  * @property {number} tensor_count
  */
 /** @typedef {{tensor: number, label: string, first: number, overflows: number, last_step: number, amax: number | null, max_finite: number | null, dtype: string}} OverflowLayer */
+/** @typedef {{survives: boolean, flushed_fraction: number, saturated_fraction: number, sqnr_db: number | null, relative_error: number, scale_log2: number | null, scale_spread_bits: number | null}} WhatIfValue */
+/** @typedef {{name: string, title: string, survive: number, least_sqnr_db: number | null, modules: string[], module_count: number, code: string}} WhatIfFormat */
+/** @typedef {{tensor: number, label: string, dtype: string, elements: number, formats: Record<string, WhatIfValue>}} WhatIfTensor */
+/** @typedef {{start: number, stop: number, limits: {flushed_fraction: number, saturated_fraction: number, sqnr_db: number}, formats: WhatIfFormat[], tensors: WhatIfTensor[], measured: number, of: number}} WhatIf */
 /** @typedef {{start: number, stop: number, scalers: Scaler[], skipped_steps: number, drops: ScaleDrop[], next: number | null, layers: OverflowLayer[], layers_of_drops: number}} LossScale */
 /** @typedef {{rank: number, state: string, first_step: number | null, last_step: number | null, reason: string, live: boolean}} CommandRank */
 /**

@@ -51,6 +51,9 @@ export const gpuLanes = (run, rank, query, signal) => get(`${runRoute(run)}/gpus
 /** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").LossScale>} */
 export const lossScale = (run, query, signal) => get(`${runRoute(run)}/loss_scale`, query, signal);
 
+/** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").WhatIf>} */
+export const whatif = (run, query, signal) => get(`${runRoute(run)}/whatif`, query, signal);
+
 /** What was asked of the run's agents, newest first. @param {string} run @param {AbortSignal} [signal] @returns {Promise<{now_ns: number, commands: import("../types.js").Command[]}>} */
 export const commands = (run, signal) => get(`${runRoute(run)}/commands`, {}, signal);
 

@@ -42,6 +42,7 @@ from rangewatch.recording.nonfinite_context import NonfiniteContext
 from rangewatch.recording.observer import ForwardListener, Observer
 from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block, StepBuffer
 from rangewatch.recording.tensor_names import TensorNames
+from rangewatch.recording.whatif import WhatIfReader
 from rangewatch.steps.phase_clock import PhaseClock
 from rangewatch.wire.events import Failed
 from rangewatch.wire.records import RankInfo
@@ -113,13 +114,20 @@ class Agent:
             histograms=options.histograms,
             nonfinite=self.nonfinite,
         )
+        self.whatif = WhatIfReader(
+            self.names, self._buffer.row, self.observer.host, self.guard, options.whatif_every
+        )  # fmt: skip
+        self.observer.host.due_reader = self.whatif
+        self.observer.step_readers.append(self.whatif)
         self.values = LoggedValues(self._buffer, self.observer, self.drops, self.guard)
         self.batches = Batches(self.names, self.events, self.drops)
         mirror.open_step(self.step)
         self.recording = Recording(options)
         self.recording.begin_step(self.step)
         self.stopper = Stopper(options, info, self.names, self._buffer, self.observer)
-        self.control = Control(self.recording, self.events, self.fqns, self.stopper, options, info.run, self.guard)
+        self.control = Control(
+            self.recording, self.whatif, self.events, self.fqns, self.stopper, options, info.run, self.guard
+        )
         self._sender = Sender(options, info, self.names, self.drops, self.guard, mirror, self)
         made = collectors.made(options, info, self.guard)
         self.runner = Runner(made, self.guard, self.drops, self.events, self.open_step, self)
@@ -183,7 +191,7 @@ class Agent:
         error = error or self.stopper.overflow(step)
         is_trace_over = self.control.end_step(step)
         times = self.phases.end_step(step)
-        is_usual = not (self.observer.host.is_full or is_traced)
+        is_usual = not (self.observer.host.is_full or self.whatif.has_read or is_traced)
         agent_time_s = self.cost.end_step(self.phases.step_time_s, is_usual=is_usual)
         if agent_time_s is not None:
             times["agent_time_s"] = agent_time_s

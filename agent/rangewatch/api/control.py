@@ -20,6 +20,7 @@ from rangewatch.core.selection import matches
 from rangewatch.delivery.transport import Command, Raised
 from rangewatch.recording.events import Events
 from rangewatch.recording.level import Recording, Trace
+from rangewatch.recording.whatif import Reading, WhatIfReader
 from rangewatch.wire.events import AnswerState, CommandAnswer
 
 
@@ -59,11 +60,12 @@ class Control:
     """`inbox` is filled by the sender's thread. `fqns`: the names of all that can be traced."""
 
     def __init__(
-        self, recording: Recording, events: Events, fqns: Mapping[Any, str], stopper: Stopper, options: Options,
-        run: str, guard: Guard,
+        self, recording: Recording, whatif: WhatIfReader, events: Events, fqns: Mapping[Any, str], stopper: Stopper,
+        options: Options, run: str, guard: Guard,
     ) -> None:  # fmt: skip
         self.inbox: deque[Command] = deque(maxlen=limits.COMMANDS)
         self._recording, self._events, self._fqns, self._stopper = recording, events, fqns, stopper
+        self._whatif = whatif
         self._on_alert, self._run, self._guard = options.on_alert, run, guard
         self._known: deque[int] = deque(maxlen=limits.COMMANDS)
 
@@ -82,11 +84,16 @@ class Control:
         ended = self._recording.ended(step)
         for command in ended:
             self._answer(command, "done", f"trace done with step {step}", last_step=step)
-        return bool(ended)
+        reading = self._whatif.take_ended(step)
+        if reading is not None:
+            self._answer_reading(reading)
+        return bool(ended) or reading is not None
 
     def _obey(self, command: Command, step: int) -> bool:
         if command.kind == "trace":
             self._trace(command, step)
+        elif command.kind == "whatif":
+            self._read_what_if(command, step)
         elif command.kind == "alert" and command.alert is not None:
             return self._alert(command, command.alert, step)
         elif command.kind == "level" and command.level in {*LEVELS, "default"}:
@@ -123,6 +130,21 @@ class Control:
             self._recording.trace(Trace(step, last, modules, command.id))
             message = f"tracing steps {step} to {last} in full"
             self._answer(command.id, "accepted", message, first_step=step, last_step=last)
+
+    def _read_what_if(self, command: Command, step: int) -> None:
+        refused = self._whatif.request(command.id, tuple(command.modules), step)
+        if refused:
+            self._refuse(command, refused)
+        else:
+            self._answer(command.id, "accepted", f"what if: reading from step {step + 1} on", first_step=step + 1)
+
+    def _answer_reading(self, reading: Reading) -> None:
+        if not reading.read:
+            reason = "none of the tensors was read: they are not in host memory, or not read in each step"
+            self._answer(reading.command, "refused", reason, reason=reason)
+            return
+        steps = {"first_step": reading.first_step, "last_step": reading.last_step}
+        self._answer(reading.command, "done", f"what if: {reading.read} of {reading.asked} tensors read", **steps)
 
     def _refuse(self, command: Command, reason: str) -> None:
         self._answer(command.id, "refused", reason, reason=reason)

@@ -32,6 +32,11 @@ GROUPS = {
             "rangewatch.commands.report", "", "the classic text report of a run's first overflow, or of any step"
         ),
         "diagnose": Command("rangewatch.commands.diagnose", "", "what is wrong with a run, why, and what to try"),
+        "whatif": Command(
+            "rangewatch.commands.whatif",
+            "",
+            "which tensors of a run would survive in FP8, MXFP8, MXFP6 or FP4",
+        ),
         "export": Command(
             "rangewatch.commands.export", "", "a run as an HTML report, or its values as CSV, Parquet or Arrow"
         ),

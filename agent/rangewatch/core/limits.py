@@ -218,3 +218,9 @@ BATCH_EVENTS_IN_ALL = 2048
 
 BATCH_HISTORY, BATCH_HISTORY_LEAST = 64, 16
 """Values of a loss or gradient that show what is usual, and how many are needed."""
+
+WHATIF_FRACTION, WHATIF_STEP_FRACTION = 0.005, 0.25
+"""Of the training's time that what-if readings on a schedule may take: on average, and of a step that has any."""
+
+WHATIF_REQUEST_STEPS = 20
+"""Steps that the tensors which somebody asked for have to be read in; some may not be read at all."""

@@ -400,6 +400,14 @@ class Options:
         False,
         "whether the full set has a histogram of exponents too",
     )
+    whatif_every: Whole = Whole(
+        0,
+        "steps between two rounds in which every tensor in host memory is read for what would be left of it in smaller "
+        "formats ([whatif.md](whatif.md)); `0` reads none but those that `rangewatch whatif` asks for. A round is "
+        "spread over many steps, and takes no more than half a percent of the training's time on average",
+        check=_is_whole(0),
+        must_be="a whole number of steps, or 0",
+    )
     collect: OptionalSeveral = OptionalSeveral(
         None,
         "what is collected beside the tensors, on a thread of its own: some of the names in "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 from weakref import ref
 
@@ -27,6 +27,7 @@ from rangewatch.recording.tensor_names import CallOrder, TensorNames
 from rangewatch.statistics import checksum, reduce
 from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch.statistics.reduce import FullSet
+from rangewatch.statistics.sparse import EXPONENTS
 from rangewatch.wire.records import Statistic, TensorEntry
 
 _graph_task_id = torch._C._current_graph_task_id
@@ -122,6 +123,13 @@ class NonfiniteListener(Protocol):
         midst of the call that it comes from."""
 
 
+class DueReader(Protocol):
+    """Reads some tensors in another way as well."""
+
+    def read(self, number: int, tensor: Tensor, amax: float) -> None:
+        """The tensor of this number, of `HostReader.due`, was read: `amax` is its largest finite magnitude."""
+
+
 class HostReader:
     """Measures each tensor once a step, however many modules show it, and merges it into `row`.
 
@@ -144,6 +152,9 @@ class HostReader:
     ) -> None:
         self.is_full = True
         self.saw_nonfinite = False
+        self.due: Collection[int] = ()
+        """Numbers of the tensors that `due_reader` gets as well."""
+        self.due_reader: DueReader | None = None
         self._began_ns = time.perf_counter_ns()
         self._passed, self._others, self._nonfinite, self._reads_all = order.passed, others, nonfinite, reads_all
         self._histograms = histograms
@@ -205,6 +216,8 @@ class HostReader:
             self._count_nonfinite(number, tensor, *nonfinite)
         if full is not None:
             self._merge_full(number, numel, full)
+        if number in self.due and self.due_reader is not None:
+            self.due_reader.read(number, tensor, amax)
 
     def _count_nonfinite(self, number: int, tensor: Tensor, nan_count: int, inf_count: int) -> None:
         row = self._row
@@ -222,7 +235,7 @@ class HostReader:
             column = row.columns[name]
             column[number] = reduce.MERGE[name](column[number], value)
         if full.exponents is not None:
-            row.add_exponents(number, full.exponents)
+            row.sparse.add(number, EXPONENTS, full.exponents)
 
 
 NEVER_CALLED = "its hook never ran: not called, or compiled"

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from rangewatch import statistics
 from rangewatch.core import limits
 from rangewatch.recording.mirror import Mirror
-from rangewatch.statistics import exponents
-from rangewatch.statistics.exponents import Counts, Histograms
+from rangewatch.statistics import sparse
+from rangewatch.statistics.sparse import OpenSums, Sums
 from rangewatch.wire.records import FloatArray, RangeRows, SeriesRows
 
 POSITIONS = {statistic.name: position for position, statistic in enumerate(statistics.ALL)}
@@ -39,8 +39,7 @@ class StepRow:
         self.nan_count, self.inf_count = self.columns["nan_count"], self.columns["inf_count"]
         self.nonfinite_ns = self.columns["nonfinite_ns"]
         self.full_numel = self.columns["full_numel"]
-        self.exponents: dict[int, Counts] = {}
-        """Tensor number -> (exponents.BINS,), of those that have a histogram: few steps have any."""
+        self.sparse = OpenSums()
 
     def __len__(self) -> int:
         return len(self.call_count)
@@ -59,11 +58,6 @@ class StepRow:
         for name, value in values.items():
             self.columns[name][number] = value
 
-    def add_exponents(self, number: int, counts: Counts) -> None:
-        """Merge a histogram, which several tensors may share."""
-        known = self.exponents.get(number)
-        self.exponents[number] = counts if known is None else known + counts
-
 
 class Block(NamedTuple):
     """Closed steps on their way to the sender. `rows`: (statistics, steps, tensors) float64, in the order of `ALL`."""
@@ -73,7 +67,7 @@ class Block(NamedTuple):
     series: dict[str, dict[int, float]]
     traced: frozenset[int] = frozenset()
     """Steps that were recorded in full because somebody asked for them."""
-    histograms: Mapping[int, Histograms] = {}
+    sums: Mapping[int, Sums] = {}
     """By step, of the steps that have any."""
     number: int = 0
     """Of the blocks of this process, see `mirror.StepStore`."""
@@ -81,8 +75,8 @@ class Block(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes held, give or take the series."""
-        histogram_bytes = sum(each.counts.nbytes for each in self.histograms.values())
-        return self.rows.nbytes + histogram_bytes + 1000 + 200 * sum(map(len, self.series.values()))
+        sums_bytes = sum(each.nbytes for each in self.sums.values())
+        return self.rows.nbytes + sums_bytes + 1000 + 200 * sum(map(len, self.series.values()))
 
 
 EMPTY_BLOCK = Block(np.zeros(0, np.int64), np.zeros((len(IDENTITIES), 0, 0)), {})
@@ -98,16 +92,16 @@ class StepBuffer:
         self.mirror = mirror
         self._rows = mirror.steps
         self._traced: set[int] = set()
-        self._histograms: dict[int, Histograms] = {}
-        self._exponents: set[int] = set()
+        self._sums: dict[int, Sums] = {}
+        self._positions: set[int] = set()
 
     @property
     def is_full(self) -> bool:
-        """No further step fits, or the histograms would be a batch of more than `limits.BUFFER_BYTES` with it."""
+        """No further step fits, or the sparse sums would be a batch of more than `limits.BUFFER_BYTES` with it."""
         if self.steps and len(self.steps) >= self._rows.slots:
             return True
-        # Whole numbers of 4 bytes, see `exponents.columns`.
-        cells = len(self._exponents) * len(self.row) * (len(self.steps) + 1)
+        # Mostly whole numbers of 4 bytes, see `sparse.columns`.
+        cells = len(self._positions) * len(self.row) * (len(self.steps) + 1)
         return 4 * cells > limits.BUFFER_BYTES
 
     def is_observed(self) -> bool:
@@ -125,8 +119,9 @@ class StepBuffer:
         for name, column in columns.items():
             column[:] = array("d", [IDENTITIES[name]]) * count
         self.steps.append(step)
-        if self.row.exponents:
-            self._keep_histograms(step)
+        if self.row.sparse:
+            sums = self._sums[step] = self.row.sparse.take()
+            self._positions.update(sums.positions.tolist())
 
     def set_series(self, name: str, step: int, value: float) -> None:
         """Keep a value of a series; the last one of a step counts."""
@@ -138,15 +133,10 @@ class StepBuffer:
         rows = self._rows.copy(len(self.row), _IDENTITIES)
         number = self._rows.next_block()
         steps = np.array(self.steps, np.int64)
-        block = Block(steps, rows, self.series, frozenset(self._traced), self._histograms, number)
+        block = Block(steps, rows, self.series, frozenset(self._traced), self._sums, number)
         self.steps, self.series, self._traced = [], {}, set()
-        self._histograms, self._exponents = {}, set()
+        self._sums, self._positions = {}, set()
         return block
-
-    def _keep_histograms(self, step: int) -> None:
-        histograms = self._histograms[step] = exponents.collect(self.row.exponents)
-        self._exponents.update(histograms.exponents.tolist())
-        self.row.exponents.clear()
 
     def _reserve(self, count: int) -> None:
         """Slots for `count` tensors; those in use keep their rows. New ones while a model shows its tensors only."""
@@ -171,7 +161,7 @@ def range_rows(block: Block, every: int = 1) -> RangeRows | None:
     for values, (name, identity) in zip(block.rows, IDENTITIES.items(), strict=True):
         if name in _ALWAYS_SENT or not (values == identity).all():
             columns[name] = np.ascontiguousarray(values[:, observed].T)
-    columns |= exponents.columns(block.histograms, block.steps.tolist(), observed)
+    columns |= sparse.columns(block.sums, block.steps.tolist(), observed)
     return RangeRows(block.steps, observed.astype(np.int64), columns)
 
 
@@ -205,13 +195,13 @@ def merge_steps(block: Block, every: int) -> Block:
         position = POSITIONS[statistic.name]
         rows[position] = statistics.UFUNCS[statistic.merge].reduceat(block.rows[position], starts, axis=0)
     last = np.append(starts[1:], len(block.steps)) - 1
-    return Block(block.steps[last], rows, block.series, block.traced, _merge_histograms(block, starts))
+    return Block(block.steps[last], rows, block.series, block.traced, _merge_sums(block, starts))
 
 
-def _merge_histograms(block: Block, starts: NDArray[np.intp]) -> dict[int, Histograms]:
+def _merge_sums(block: Block, starts: NDArray[np.intp]) -> dict[int, Sums]:
     groups = [group.tolist() for group in np.split(block.steps, starts[1:])]
-    by_step = {group[-1]: [block.histograms[step] for step in group if step in block.histograms] for group in groups}
-    return {last: exponents.merge(histograms) for last, histograms in by_step.items() if histograms}
+    by_step = {group[-1]: [block.sums[step] for step in group if step in block.sums] for group in groups}
+    return {last: sparse.merge(sums) for last, sums in by_step.items() if sums}
 
 
 def _starts(block: Block, every: int) -> NDArray[np.intp]:

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rangewatch import statistics
 from rangewatch.core import limits
 from rangewatch.recording.mirror import Mirror
-from rangewatch.statistics import exponents
+from rangewatch.statistics import sparse
 from rangewatch.wire.records import Catalogue, TensorEntry
 
 # Names by which wrappers hold the module they wrap. The underscored ones are used by nobody else; `module` is a name
@@ -129,7 +128,7 @@ class TensorNames:
 
     def __init__(self, mirror: Mirror | None = None, *, histograms: bool = False) -> None:
         self._mirror = mirror
-        self._statistics = statistics.ALL + (exponents.ALL if histograms else ())
+        self._statistics = sparse.of_catalogue(histograms=histograms)
         self.entries: list[TensorEntry] = []
         self._numbers: dict[tuple[str, str, int, str], int] = {}
 

@@ -1,15 +1,14 @@
 """The exponent histogram: how many elements of a tensor lie in each power of two. Optional, taken with the full set.
 
 Bin `e` counts the finite elements x with floor(log2(|x|)) == e: subnormals by their true exponent. Each bin is a
-statistic of its own, a sum, so that it merges, is stored and is read like any other; only bins that are not empty
-travel. For each tensor and step, unless Inf was allowed and taken out, the bins + zero_count + nan_count + inf_count
-are full_numel. Tensors that an accelerator holds have a full set and no histogram: not measured.
+statistic of its own, a sum, see `sparse`. For each tensor and step, unless Inf was allowed and taken out, the bins +
+zero_count + nan_count + inf_count are full_numel. Tensors that an accelerator holds have a full set and no histogram:
+not measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,14 +51,6 @@ ALL = tuple(
 )
 
 
-class Histograms(NamedTuple):
-    """Those of one step: `counts[i, j]` elements of tensor `numbers[i]` have the exponent `exponents[j]`; ascending."""
-
-    numbers: Counts
-    exponents: Counts
-    counts: Counts
-
-
 def count(magnitudes: Array, mantissa_bits: int, smallest_normal: int) -> Counts:
     """(BINS,) counts of a binary floating format's bit patterns without their sign, (n,) unsigned.
 
@@ -82,42 +73,3 @@ def count(magnitudes: Array, mantissa_bits: int, smallest_normal: int) -> Counts
 
 def _add(counts: Counts, exponents: Array, more: Any) -> None:
     np.add.at(counts, np.clip(exponents, FIRST, LAST) - FIRST, more)
-
-
-def collect(by_number: Mapping[int, Counts]) -> Histograms:
-    """The histograms of one step, (BINS,) each, by the tensors' numbers; without the bins that are empty in all."""
-    numbers = np.array(sorted(by_number), np.int64)
-    counts = np.array([by_number[number] for number in numbers.tolist()], np.int64).reshape(-1, BINS)
-    filled = np.flatnonzero(counts.any(axis=0))
-    return Histograms(numbers, filled + FIRST, counts[:, filled])
-
-
-def merge(histograms: Sequence[Histograms]) -> Histograms:
-    """Those of several steps as those of one."""
-    numbers = np.unique(np.concatenate([each.numbers for each in histograms]))
-    exponents = np.unique(np.concatenate([each.exponents for each in histograms]))
-    counts = np.zeros((len(numbers), len(exponents)), np.int64)
-    for each in histograms:
-        counts[_at(each, numbers, exponents)] += each.counts
-    return Histograms(numbers, exponents, counts)
-
-
-def columns(histograms: Mapping[int, Histograms], steps: Sequence[int], tensors: Array) -> dict[str, Array]:
-    """As `RangeRows` has them: the name of each bin that is not empty -> (tensors, steps) whole numbers.
-
-    `tensors`: ascending numbers, all that `histograms`, which are by step, have.
-    """
-    exponents = np.unique(np.concatenate([each.exponents for each in histograms.values()] or [np.zeros(0, np.int64)]))
-    largest = max((int(each.counts.max(initial=0)) for each in histograms.values()), default=0)
-    # What the wire keeps as it is: 64 steps of 300 tensors in 60 bins are 9 MB as float64, and packed twice as long.
-    cells = np.zeros((len(exponents), len(tensors), len(steps)), np.uint32 if largest < 2**32 else np.float64)
-    for position, step in enumerate(steps):
-        if step in histograms:
-            rows, bins = _at(histograms[step], tensors, exponents)
-            cells[bins, rows, position] = histograms[step].counts
-    return {column_name(int(exponent)): cells[position] for position, exponent in enumerate(exponents)}
-
-
-def _at(histograms: Histograms, numbers: Array, exponents: Array) -> tuple[Array, Array]:
-    rows, bins = np.searchsorted(numbers, histograms.numbers), np.searchsorted(exponents, histograms.exponents)
-    return rows[:, np.newaxis], bins[np.newaxis, :]

@@ -48,6 +48,7 @@ from rangewatch_server.routes import (
     ranks,
     runs,
     slices,
+    whatif,
 )
 from rangewatch_server.routes.dependencies import error_answer
 from rangewatch_server.store.engine import Engines, open_database
@@ -65,6 +66,7 @@ ROUTES = (
     runs,
     figures,
     slices,
+    whatif,
     collectives,
     ranks,
     machines,

@@ -25,7 +25,7 @@ from rangewatch_server.views import overview
 
 router = APIRouter()
 
-KINDS = ("trace", "level")
+KINDS = ("trace", "level", "whatif")
 LEVELS = ("grads", "outputs", "frames", "default")
 MAX_BODY_BYTES = 64 << 10
 MAX_STEPS = 1_000  # a trace in full costs several times the step, and must end
@@ -110,9 +110,11 @@ def _checked(asked: Asked) -> dict[str, Any]:
         if asked.level not in LEVELS:
             raise _bad(f"level {asked.level[:40]!r} is not one of {', '.join(LEVELS)}")
         return {"kind": "level", "level": asked.level}
+    _check_patterns(asked.modules)
+    if asked.kind == "whatif":
+        return {"kind": "whatif", "modules": asked.modules}
     if not 1 <= asked.steps <= MAX_STEPS:
         raise _bad(f"steps {asked.steps} is not from 1 to {MAX_STEPS}")
-    _check_patterns(asked.modules)
     return {"kind": "trace", "steps": asked.steps, "modules": asked.modules}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.statistics import UFUNCS
-from rangewatch.statistics.exponents import exponent_of
+from rangewatch.statistics.sparse import is_sparse
 from rangewatch.wire.records import Batch, SeriesRows, Statistic
 from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART, Block
 
@@ -31,7 +31,7 @@ def raws_of(
 ) -> list[Raw]:
     """The batch's rows under the run's ordinals, ranges first; series of the same steps share one `Raw`.
 
-    Every statistic is present but the bins of histograms that nothing lay in: 277 constants would be most of a tile.
+    Every statistic is present but the sparse ones that nothing was added to: 370 constants would be most of a tile.
     """
     groups: dict[bytes, list[SeriesRows]] = {}
     for each in batch.series:
@@ -49,7 +49,7 @@ def raws_of(
     columns = {
         each.name: ranges.columns.get(each.name, np.broadcast_to(each.identity, shape))
         for each in statistics
-        if each.name in ranges.columns or exponent_of(each.name) is None
+        if each.name in ranges.columns or not is_sparse(each.name)
     }
     if len(rows) > 1 and not bool((np.diff(rows) > 0).all()):
         order = np.argsort(rows)

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.statistics import ALL, DERIVED, exponents
+from rangewatch.statistics import ALL, DERIVED
+from rangewatch.statistics.sparse import is_sparse
 from rangewatch.wire.events import ACCOUNTS
 from rangewatch.wire.records import KINDS
 from rangewatch_server.figures.base import grid, label
@@ -195,8 +196,7 @@ def _first_bad_step(run: RunReader, rank: int, column: _Steps) -> int:
 def frames(run: RunReader, rank: int, step: int) -> list[dict[str, Any]]:
     """Every tensor that the rank observed at the step, or in the steps that were merged with it, in call order."""
     names = run.names()
-    bins = {each.name for each in exponents.ALL}
-    wanted = [name for name in names.fill[RANGES] if name not in {AMAX_STEP, NONFINITE_STEP, *bins}]
+    wanted = [name for name in names.fill[RANGES] if name not in {AMAX_STEP, NONFINITE_STEP} and not is_sparse(name)]
     block = run.slice(RANGES, [rank], 0, step, step + 1, wanted)
     if not block.columns["call_count"].any():
         at = _row_step(run, rank, step)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch.statistics.exponents import exponent_of
+from rangewatch.statistics.sparse import is_sparse
 from rangewatch.wire.events import ACCOUNTS
 from rangewatch.wire.records import KINDS, Statistic
 from rangewatch_server.collectives import hang_state
@@ -74,7 +74,7 @@ def run_detail(run: RunReader) -> dict[str, Any]:
             "kinds": kinds(run),
             "series": sorted(run.names().series),
             "step_time_s": step_time_s(run),
-            "statistics": [_statistic(each) for each in run.statistics() if exponent_of(each.name) is None],
+            "statistics": [_statistic(each) for each in run.statistics() if not is_sparse(each.name)],
             "derived": _derived(run),
             "default_statistic": quantities.default(run).name,
         }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import rangewatch
+from rangewatch.core import limits
 from rangewatch.core.options import OBSERVED_KINDS
+from rangewatch.statistics import formats
 from rangewatch.wire.records import MOMENTS
 from tests.agent.ingest_double import IngestDouble
 
@@ -88,6 +92,68 @@ def test_a_trace_of_what_attach_excludes(ingest: IngestDouble) -> None:
     with Loop(ingest, exclude=["2"]) as loop:
         loop.obey(id=1, kind="trace", steps=1)
     assert "2" not in {fqn for fqn, _, _ in ingest.tensors()}, "what is excluded is never recorded"
+
+
+def readings(ingest: IngestDouble) -> dict[str, set[int]]:
+    """Steps at which a tensor was read for what would be left of it, by name and kind."""
+    read: dict[str, set[int]] = defaultdict(set)
+    for batch in ingest.batches:
+        if batch.ranges is not None and formats.COUNT in batch.ranges.columns:
+            for row, column in np.argwhere(batch.ranges.columns[formats.COUNT]).tolist():
+                entry = ingest.catalogues[batch.catalogue][int(batch.ranges.tensors[row])]
+                read[f"{entry.fqn} {entry.kind}"].add(int(batch.ranges.steps[column]))
+    return read
+
+
+def test_what_if_on_request(ingest: IngestDouble) -> None:
+    with Loop(ingest) as loop:
+        loop.steps(2)
+        loop.obey(id=3, kind="whatif", modules=["2"])
+        accepted, done = loop.answers()
+        first, last = done["first_step"], done["last_step"]
+        assert accepted == {"id": 3, "state": "accepted", "first_step": first}
+        assert done == {"id": 3, "state": "done", "first_step": first, "last_step": last}
+        loop.steps(3)
+        assert loop.handle.stats()["faults"] == {}
+    read = readings(ingest)
+    assert read.keys() == {"2 output", "2 grad_output", "2.weight grad", "2.bias grad"}
+    assert all(len(steps) == 1 and first <= min(steps) <= last for steps in read.values()), "once each"
+
+
+def test_what_if_of_what_is_not_there(ingest: IngestDouble) -> None:
+    with Loop(ingest) as loop:
+        loop.steps(1)
+        loop.obey(id=1, kind="whatif", modules=["nowhere"])
+    (answer,) = loop.answers()
+    assert answer["state"] == "refused" and "nowhere" in answer["reason"]
+
+
+def test_what_if_on_a_device(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WHATIF_REQUEST_STEPS", 2)
+    with Loop(ingest, backend="device") as loop:
+        loop.steps(1)
+        loop.obey(id=1, kind="whatif")
+    assert [each["state"] for each in loop.answers()] == ["accepted", "refused"]
+    assert "not in host memory" in loop.answers()[-1]["reason"]
+
+
+def test_what_if_in_rounds(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WHATIF_FRACTION", 1.0)
+    monkeypatch.setattr(limits, "WHATIF_STEP_FRACTION", 1e6)
+    with Loop(ingest, whatif_every=4) as loop:
+        loop.steps(12)
+    read = readings(ingest)
+    assert len(read) == 12 and set(map(frozenset, read.values())) == {frozenset({5, 9})}
+
+
+def test_what_if_is_spread_over_steps_where_it_takes_long(
+    ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WHATIF_STEP_FRACTION", 0.0)
+    with Loop(ingest, whatif_every=2) as loop:
+        loop.steps(40)
+    steps = [step for each in readings(ingest).values() for step in each]
+    assert len(steps) == len(set(steps)) > 3, "one tensor a step"
 
 
 def test_levels(ingest: IngestDouble) -> None:

@@ -19,7 +19,7 @@ from tests import forked
 SCRIPT = str(Path(sys.executable).with_name("rangewatch"))
 UNITS = re.compile(
     r"\b(seconds?|steps?|days|GB|MiB|bytes|columns|rounds|ranks?|records|modules|pages|connections|processes|port|times"
-    r"|over the model's|number)\b"
+    r"|over the model's|number|percent|db)\b"
 )
 Typed = Callable[..., tuple[int, str, str]]
 

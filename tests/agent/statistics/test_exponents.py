@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import rangewatch
-from rangewatch import statistics, wire
+from rangewatch import wire
 from rangewatch.core import limits
 from rangewatch.core.options import Options
 from rangewatch.delivery.batcher import PendingBatch
 from rangewatch.recording.events import Drops
 from rangewatch.recording.step_buffer import IDENTITIES, Block, merge_steps, range_rows
 from rangewatch.recording.tensor_names import TensorNames
-from rangewatch.statistics import exponents, reduce
+from rangewatch.statistics import exponents, reduce, sparse
+from rangewatch.statistics.sparse import OpenSums
 from rangewatch.wire.records import RangeRows, RankInfo, TensorEntry
 from tests.agent.doubles import own_buffer, sender_of
 from tests.agent.ingest_double import IngestDouble
@@ -101,7 +102,7 @@ def random_block(seed: int, steps: range, tensors: int = 5) -> Block:
             buffer.row.call_count[number] = 1.0
             if step % 3 == 0 and generator.random() < 0.7:
                 tensor = of_patterns(torch.bfloat16, int(generator.integers(1 << 30)), 50)
-                buffer.row.add_exponents(number, reduce.full_set(tensor, histogram=True).exponents)  # type: ignore[arg-type]
+                buffer.row.sparse.add(number, sparse.EXPONENTS, reduce.full_set(tensor, histogram=True).exponents)  # type: ignore[arg-type]
         buffer.close(step)
     return buffer.take()
 
@@ -125,7 +126,7 @@ class TestMerging:
         block = random_block(seed, range(seed, seed + count))
         merged = merge_steps(block, every)
         assert totals(range_rows(merged)) == totals(range_rows(block))
-        assert set(merged.histograms) <= set(merged.steps.tolist())
+        assert set(merged.sums) <= set(merged.steps.tolist())
 
     def test_each_is_under_the_last_step_of_its_group(self) -> None:
         block = random_block(0, range(12))
@@ -147,8 +148,9 @@ class TestMerging:
         for number, tensor in ((0, first), (0, second), (1, first), (1, first)):
             reader.read(number, tensor)
         buffer.close(0)
-        found = buffer.take().histograms[0]
-        by_number = [dict(zip(found.exponents.tolist(), row, strict=True)) for row in found.counts.tolist()]
+        found = buffer.take().sums[0]
+        bins = (exponents.FIRST + found.positions).tolist()
+        by_number = [dict(zip(bins, row, strict=True)) for row in found.values.tolist()]
         for number, wanted in enumerate((expected(first, second), expected(first, first))):
             assert {key: value for key, value in by_number[number].items() if value} == wanted
 
@@ -193,7 +195,7 @@ class TestAttached:
         with rangewatch.attach(model, url=ingest.url, full_every=1) as handle:
             model(torch.ones(1, 2))
             handle.step()
-        assert all(opening.catalogue.statistics == statistics.ALL for opening in ingest.openings)
+        assert all(opening.catalogue.statistics == sparse.of_catalogue(histograms=False) for opening in ingest.openings)
         assert histograms(ingest)[0] == {}
         assert all(set(batch.ranges.columns) <= set(IDENTITIES) for batch in ingest.batches if batch.ranges)
 
@@ -203,7 +205,7 @@ class TestAttached:
         with rangewatch.attach(nn.Linear(2, 2), url=ingest.url):
             pass
         ingest.stop()
-        assert ingest.openings[0].catalogue.statistics == statistics.ALL + exponents.ALL
+        assert ingest.openings[0].catalogue.statistics == sparse.of_catalogue(histograms=True)
 
     def test_on_a_device_it_is_not_measured(self, ingest: IngestDouble) -> None:
         model = nn.Linear(2, 2)
@@ -247,7 +249,7 @@ class TestBounds:
             for number in range(200):
                 buffer.row.call_count[number] = 1.0
                 if step == 0:
-                    buffer.row.add_exponents(number, counts)  # type: ignore[arg-type]
+                    buffer.row.sparse.add(number, sparse.EXPONENTS, counts)  # type: ignore[arg-type]
             buffer.close(step)
             step += 1
         block = buffer.take()
@@ -276,7 +278,9 @@ class TestBounds:
     def test_more_than_4_billion_elements(self) -> None:
         counts = np.zeros(exponents.BINS, np.int64)
         counts[7] = 2**33 + 1
-        columns = exponents.columns({0: exponents.collect({2: counts})}, [0], np.array([2]))
+        row = OpenSums()
+        row.add(2, sparse.EXPONENTS, counts)
+        columns = sparse.columns({0: row.take()}, [0], np.array([2]))
         assert columns[exponents.column_name(exponents.FIRST + 7)].tolist() == [[2.0**33 + 1]]
 
 

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { furtherScales, leftOutText, loggedOf, scalerName } from "../../../web/charts/lanes/series_lanes.js";
-import { CAUSES, causeText, noDropText, headroomText, ranksText, scaleCards, scaleVerdict, scalesText, settingsText, stepPath } from "../../../web/pages/loss_scale/loss_scale.js";
+import { CAUSES, causeText, noDropText, headroomText, ranksText, scaleCards, scaleVerdict, scalesText, settingsText, stepPath } from "../../../web/pages/precision/loss_scale.js";
 
 const FIRST = { tensor: 41, label: "blocks.5.ff grad_output", rank: 5, limit_dtype: "float16", amax_before: 60000, headroom_before_bits: 0.127 };
 const drop = (more = {}) => ({ step: 3150, skipped: true, cause: "gradient", scales: [{ scaler: "loss_scale", before: 65536, after: 32768 }], ranks: [5], rank_count: 1, first: FIRST, tensor_count: 1, ...more });

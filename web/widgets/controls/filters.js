@@ -10,8 +10,8 @@ import { el, replace } from "../../format/dom.js";
 /** Typing rests this long before the name filter is applied. Milliseconds. */
 const REST_MS = 250;
 
-/** @param {PageContext} ctx @param {{all: boolean}} options whether "worst of all ranks" is offered */
-export function createRankPicker(ctx, { all }) {
+/** @param {PageContext} ctx @param {{all: boolean, merged?: string}} options all: whether they are offered together, as what `merged` says */
+export function createRankPicker(ctx, { all, merged = "worst of all ranks" }) {
   const select = el("select", { "aria-label": "Rank", change: choose });
   function choose() {
     ctx.setState({ rank: select.value === "all" ? "all" : Number(select.value) });
@@ -22,7 +22,7 @@ export function createRankPicker(ctx, { all }) {
     update(ranks, chosen) {
       const options = ranks.map((rank) => el("option", { value: rank }, rank));
       if (document.activeElement !== select || select.options.length !== options.length + Number(all)) {
-        replace(select, all && el("option", { value: "all" }, "all (worst of all ranks)"), ...options);
+        replace(select, all && el("option", { value: "all" }, `all (${merged})`), ...options);
       }
       select.value = String(chosen ?? "all");
     },

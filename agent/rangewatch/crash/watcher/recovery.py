@@ -12,13 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch import statistics
 from rangewatch.crash.memory import anonymous_file, layout
 from rangewatch.crash.memory.layout import BLOCK, CAPACITY, OFFSET, SERIES, SLOTS, STEPS
 from rangewatch.crash.memory.stored_steps import copied, views
 from rangewatch.recording import mirror
 from rangewatch.recording.step_buffer import IDENTITIES, POSITIONS, Block
-from rangewatch.statistics import exponents
+from rangewatch.statistics import sparse
 from rangewatch.wire.records import Catalogue, Event, TensorEntry
 
 _IDENTITIES = np.array(list(IDENTITIES.values()))
@@ -59,7 +58,7 @@ class Names(NamedTuple):
 
     def catalogue(self) -> Catalogue:
         """As the rank would have sent it."""
-        return Catalogue(statistics.ALL + (exponents.ALL if self.histograms else ()), self.tensors)
+        return Catalogue(sparse.of_catalogue(histograms=self.histograms), self.tensors)
 
 
 NO_NAMES = Names((), {}, {}, {}, histograms=False)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rangewatch import statistics
 from rangewatch.statistics import CELL, HEADROOM, UFUNCS, Derived
-from rangewatch.statistics.exponents import exponent_of
+from rangewatch.statistics.sparse import is_sparse
 from rangewatch.wire.records import KINDS
 from rangewatch_server.core import deadline
 from rangewatch_server.core.errors import ApiError
@@ -337,11 +337,11 @@ def _statistics(run: RunReader, names: Sequence[str], merged: bool) -> tuple[str
     wanted: list[str] = []
     for name in names:
         if name == "*":
-            wanted += [each for each in known if exponent_of(each) is None]
+            wanted += [each for each in known if not is_sparse(each)]
         elif name in known or name in DERIVED or name in (AMAX_STEP, NONFINITE_STEP):
             wanted.append(name)
         else:
-            listed = [each for each in known if exponent_of(each) is None]
+            listed = [each for each in known if not is_sparse(each)]
             raise _bad(f"statistic {name[:40]!r} is not one of *, {', '.join([*listed, *DERIVED])}")
     return tuple(dict.fromkeys([*wanted, *(places if "amax" in wanted else ())]))
 

@@ -1,0 +1,140 @@
+"""What would be left of a tensor in each of `formats.FORMATS`: flushed to zero, saturated, how far off, which scales.
+
+Of a sample of whole rows, spread evenly over the tensor, since all formats together cost some 350 passes. The tensor's
+own `amax` is that of all its elements. Rounding is to nearest, ties to even, and what is too large becomes the largest
+number, as in casts of training recipes (torchao's, and torch's after a clamp): equal to both bit by bit
+(tests/agent/statistics/test_whatif.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rangewatch.statistics import formats
+from rangewatch.statistics.formats import Element, Format
+
+SAMPLE_ELEMENTS = 16_384  # of a scheduled reading: some 3 ms on one core
+REQUEST_ELEMENTS = 262_144  # of one that was asked for
+ROW_ELEMENTS = 1_024  # of a tensor of one dimension, which is one long row: pieces of it
+LEAST_AMAX = 1e-12  # torchao's: the scale of a tensor of zeros is finite
+_EXPONENT_BITS = 0x7F800000  # of float32
+_LEAST_NORMAL = 2.0**-126
+
+
+def sample(tensor: Tensor, most: int = SAMPLE_ELEMENTS) -> Tensor:
+    """(rows, columns) float32 of a non-empty strided tensor in host memory: whole rows of its last dimension, evenly
+    spread, of about `most` elements in all and at least one row. Of one dimension: pieces of `ROW_ELEMENTS`.
+    """
+    if tensor.dim() < 2:
+        flat = tensor.reshape(-1)
+        whole = flat.numel() // ROW_ELEMENTS
+        if whole == 0:
+            return flat.float()[None]
+        return _spread(flat[: whole * ROW_ELEMENTS].view(whole, ROW_ELEMENTS), most)
+    while tensor.dim() > 2:  # one dimension after the other, so that nothing is copied but what is taken
+        if tensor.is_contiguous():
+            tensor = tensor.view(-1, tensor.shape[-1])
+            break
+        tensor = _thinned(tensor, most).flatten(0, 1)
+    return _spread(tensor, most)
+
+
+def _thinned(tensor: Tensor, most: int) -> Tensor:
+    """Of the first dimension as many evenly spread entries as have about `most` elements."""
+    count = max(1, most // max(tensor[0].numel(), 1))
+    return tensor if count >= len(tensor) else tensor[torch.arange(count) * len(tensor) // count]
+
+
+def _spread(rows: Tensor, most: int) -> Tensor:
+    return _thinned(rows, most).float()
+
+
+@torch.no_grad()
+def measure(rows: Tensor, amax: float, previous_amax: float) -> NDArray[np.float64]:
+    """The sums of `formats.ALL`, (len(ALL),), of (n, m) float32 `rows` of a tensor.
+
+    `amax` and `previous_amax` are the whole tensor's, of this step and of the one before. NaN and Inf are left out.
+    """
+    finite = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
+    is_nonzero = finite != 0
+    reciprocal = torch.where(is_nonzero, finite.abs(), torch.inf).reciprocal()
+    sums = np.zeros(len(formats.ALL))
+    sums[formats.POSITIONS[formats.COUNT]] = int(is_nonzero.sum())
+    sums[formats.POSITIONS[formats.SUM_SQ]] = _sum_sq(finite)
+    for each in formats.FORMATS:
+        blocked, factors = scaled(finite, each, amax, previous_amax)
+        stored, is_saturated = cast(blocked * factors, each.element)
+        is_flushed = (stored == 0) & (blocked != 0)
+        error = _joined(stored / factors - blocked, rows.shape)
+        of_format = {
+            "flushed_count": int(is_flushed.sum()),
+            "saturated_count": int(is_saturated.sum()),
+            "error_sq": _sum_sq(error),
+            "relative_error": float((error.abs() * reciprocal).sum(dtype=torch.float64)),
+        }
+        if each.scaling != "none":
+            is_used = is_nonzero.any() if len(factors) == 1 else blocked.any(-1, keepdim=True)
+            log2 = formats.SCALE_BIAS - factors[is_used.expand_as(factors)].double().log2()
+            of_format |= {
+                "scale_count": len(log2), "scale_log2": float(log2.sum()), "scale_log2_sq": float(log2.square().sum()),
+            }  # fmt: skip
+        for what, value in of_format.items():
+            sums[formats.POSITIONS[formats.column(each.name, what)]] = value
+    return sums
+
+
+def _sum_sq(values: Tensor) -> float:
+    wide = values.double().flatten()
+    return float(torch.dot(wide, wide))
+
+
+def _joined(blocked: Tensor, shape: torch.Size) -> Tensor:
+    """(n, m) again, without what filled the last block."""
+    return blocked.reshape(shape[0], -1)[:, : shape[1]]
+
+
+def cast(values: Tensor, element: Element) -> tuple[Tensor, Tensor]:
+    """float32 `values` as `element` holds them, and where they were beyond its largest number. NaN stays NaN."""
+    bits = values.view(torch.int32) & _EXPONENT_BITS
+    power = bits.view(torch.float32).clamp_min(2.0**element.smallest_exponent)  # the power of two at or below
+    unit = power * 2.0**-element.mantissa_bits
+    rounded = (values / unit).round_() * unit
+    is_saturated = rounded.abs() > element.largest
+    return rounded.clamp_(-element.largest, element.largest), is_saturated
+
+
+def scaled(rows: Tensor, each: Format, amax: float, previous_amax: float) -> tuple[Tensor, Tensor]:
+    """(n, blocks, block) of (n, m) finite float32 `rows`, and what each is multiplied by before it is cast, which
+    broadcasts to that: one over its scale. The last block of a row is filled up with zeros.
+    """
+    if each.scaling == "block":
+        missing = -rows.shape[1] % each.block
+        rows = torch.nn.functional.pad(rows, (0, missing)) if missing else rows
+        blocked = rows.reshape(len(rows), -1, each.block)
+        largest = blocked.abs().amax(-1, keepdim=True)
+        return blocked, _of_powers(largest, each) if each.scale == "e8m0" else _of_two_levels(largest, each, amax)
+    blocked = rows[:, None]
+    if each.scaling == "none":
+        return blocked, torch.ones(1, 1, 1)
+    if each.scaling == "row":
+        largest = blocked.abs().amax(-1, keepdim=True).double()
+    else:
+        largest = torch.full((1, 1, 1), amax if each.scaling == "tensor" else previous_amax, dtype=torch.float64)
+    return blocked, (each.element.largest / largest.clamp_min(LEAST_AMAX)).float()
+
+
+def _of_powers(largest: Tensor, each: Format) -> Tensor:
+    """The MX specification's: the block's power of two over the largest that the element holds, as E8M0 has it."""
+    power = (largest.view(torch.int32) & _EXPONENT_BITS).view(torch.float32).clamp_min(_LEAST_NORMAL)
+    return (power * 2.0**-each.element.largest_exponent).clamp_min(_LEAST_NORMAL).reciprocal()
+
+
+def _of_two_levels(largest: Tensor, each: Format, amax: float) -> Tensor:
+    """Scales in E4M3, over one in float32 that has the largest of them be E4M3's largest number."""
+    of_tensor = torch.tensor(amax or LEAST_AMAX) / (formats.E4M3.largest * each.element.largest)
+    wanted = largest / each.element.largest / of_tensor
+    least = 2.0**formats.E4M3.smallest_exponent  # torchao's, so that no scale is subnormal
+    return of_tensor.reciprocal() / cast(wanted.clamp(least, formats.E4M3.largest), formats.E4M3)[0]
