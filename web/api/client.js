@@ -42,6 +42,9 @@ export const rankMap = (run, query, signal) => get(`${runRoute(run)}/rank_map`, 
 /** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("../types.js").HangAnswer>} */
 export const hang = (run, signal) => get(`${runRoute(run)}/hang`, {}, signal);
 
+/** The last lines of a rank's stderr. @param {string} run @param {number} rank @param {AbortSignal} [signal] @returns {Promise<import("../types.js").StderrTail>} */
+export const stderr = (run, rank, signal) => get(`${runRoute(run)}/stderr`, { rank }, signal);
+
 /** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("../types.js").Gpus>} */
 export const gpus = (run, signal) => get(`${runRoute(run)}/gpus`, {}, signal);
 

@@ -32,6 +32,7 @@ GROUPS = {
             "rangewatch.commands.report", "", "the classic text report of a run's first overflow, or of any step"
         ),
         "diagnose": Command("rangewatch.commands.diagnose", "", "what is wrong with a run, why, and what to try"),
+        "logs": Command("rangewatch.commands.logs", "", "the last lines of a rank's stderr, where they were recorded"),
         "export": Command(
             "rangewatch.commands.export", "", "a run as an HTML report, or its values as CSV, Parquet or Arrow"
         ),
