@@ -38,8 +38,8 @@ def parser() -> CommandParser:
     """What the command takes."""
     made = command_parser(
         "logs",
-        "Print the last lines that a rank wrote to stderr, of a training that was told to send them (stderr_tail=True). "
-        "Where they are from, and what is missing, is printed on stderr.",
+        "Print the last lines that a rank wrote to stderr, of a training that was told to send them "
+        "(stderr_tail=True). Where they are from, and what is missing, is printed on stderr.",
         examples={
             "rangewatch logs my-run": "of the rank that died or failed first",
             "rangewatch logs my-run --rank 3": "of rank 3",
