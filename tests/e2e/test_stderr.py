@@ -17,7 +17,7 @@ import pytest
 
 from rangewatch.crash.memory import anonymous_file
 from tests.agent.commands.command import typed
-from tests.agent.crash.job import ended, wait_for, watchers
+from tests.agent.crash.job import Job, ended, wait_for, watchers
 from tests.server.process import Server
 
 pytestmark = [pytest.mark.skipif(not anonymous_file.IS_SUPPORTED, reason="needs Linux"), pytest.mark.slow]
@@ -58,6 +58,13 @@ def test_the_last_lines_of_killed_ranks_are_there(tmp_path: Path, server: Server
     for _ in range(10):
         for rank in ranks:
             assert rank.stdout is not None and rank.stdout.readline()
+    # Without the watcher nothing is lost of what they write, and another one is there a moment later.
+    for pid in wait_for(lambda: watchers(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+    for _ in range(10):
+        for rank in ranks:
+            assert rank.stdout is not None and rank.stdout.readline()
+    wait_for(lambda: watchers(tmp_path))
     for rank in ranks:
         rank.kill()
     outputs = [rank.communicate()[1] for rank in ranks]
@@ -70,6 +77,8 @@ def test_the_last_lines_of_killed_ranks_are_there(tmp_path: Path, server: Server
     assert of_file["lines"] == hidden[-len(of_file["lines"]) :] and "from C of rank 0" in of_file["lines"]
     assert (of_file["source"], of_file["path"]) == ("file", str(tmp_path / "rank0.txt"))
     seen = [line for line in outputs[1].decode().splitlines() if line.startswith("rank 1")]
+    steps = [int(line.split()[4].rstrip(",")) for line in seen]
+    assert steps == list(range(len(steps))) and len(steps) >= 20, "nothing of it is lost, with a watcher or without"
     # Each text is copied before it is written: the killed process may have come to the one and not to the other.
     shown = [line for line in of_pipe["lines"] if line.startswith("rank 1")]
     assert len(shown) - len(seen) in (0, 1) and shown[0] == "rank 1 at step 0, password=***"
@@ -78,3 +87,12 @@ def test_the_last_lines_of_killed_ranks_are_there(tmp_path: Path, server: Server
 
     status, out, err = typed("logs", "run", "--rank", "1", "--url", server.url)
     assert status == 0 and out.splitlines() == of_pipe["lines"] and of_pipe["note"] in err
+
+
+def test_the_traceback_of_an_uncaught_exception_is_in_them(tmp_path: Path, server: Server) -> None:
+    job = Job(server.url, tmp_path, "error", "run", RANGEWATCH_STDERR_TAIL="1")
+    job.end()
+    run = ended(server, "run", ("failed",))
+    tail = server.get(f"/api/v1/runs/{run['id']}/stderr")
+    assert tail["lines"][-1] == "ValueError: planted <b>error</b>"
+    assert "Traceback (most recent call last):" in tail["lines"] and tail["lines"] == job.errors.splitlines()

@@ -56,7 +56,7 @@ class Capture:
             ring = TextRing(RING_FILE, is_shared=is_shared)
             self._writes = Writes(stream, ring, self.guard)
         except (OSError, AttributeError, TypeError) as error:
-            self.source = Stderr(why_not=f"sys.stderr takes no other write ({type(error).__name__})", stream=kind)
+            self.source = Stderr(why_not=f"what goes to sys.stderr cannot be copied ({type(error).__name__})", stream=kind)
         else:
             self.ring, self.descriptor = ring, ring.memory.descriptor
             self.source = Stderr(source="python", stream=kind)
