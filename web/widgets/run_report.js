@@ -13,7 +13,7 @@ const HOW = "Or type this where Rangewatch is installed, which writes the same f
 
 export function createRunReport() {
   const command = el("div");
-  const needs = el("p", { class: "muted" }, "It needs plotly (", el("code", {}, "pip install plotly"), "), and the token in ", el("code", {}, "RANGEWATCH_TOKEN"), " if this server asks for one.");
+  const needs = el("p", { class: "muted" }, "The command needs plotly (", el("code", {}, "pip install plotly"), "), and the token in ", el("code", {}, "RANGEWATCH_TOKEN"), " if this server asks for one.");
   const download = el("button", { type: "button", click: () => void save() }, DOWNLOAD);
   const status = el("span", { role: "status", class: "muted" });
   const close = el("button", { type: "button", class: "quiet", click: () => dialog.close() }, "Close");

@@ -56,7 +56,8 @@ class Capture:
             ring = TextRing(RING_FILE, is_shared=is_shared)
             self._writes = Writes(stream, ring, self.guard)
         except (OSError, AttributeError, TypeError) as error:
-            self.source = Stderr(why_not=f"what goes to sys.stderr cannot be copied ({type(error).__name__})", stream=kind)
+            why = f"what goes to sys.stderr cannot be copied ({type(error).__name__})"
+            self.source = Stderr(stream=kind, why_not=why)
         else:
             self.ring, self.descriptor = ring, ring.memory.descriptor
             self.source = Stderr(source="python", stream=kind)

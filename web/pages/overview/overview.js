@@ -41,7 +41,7 @@ function build(ctx, refetch) {
   const table = createWorstTable(ctx, lanes.pickCell, ofAllRanks);
   const twin = el("details", { class: "twin" }, el("summary", {}, "The layers as a table"), table.element);
   const strip = el("div", { class: "overview-strip", role: "group", "aria-label": "Axis of steps" }, range.element, lanes.strip);
-  const element = el("div", {}, note.element, death.element, stderr.element, verdict.element, cards.element, ranks.element, strip, lanes.element, legend.element, twin, about.element);
+  const element = el("div", {}, note.element, death.element, verdict.element, stderr.element, cards.element, ranks.element, strip, lanes.element, legend.element, twin, about.element);
 
   /** @param {import("../../charts/heatmap.js").HeatmapModel} model */
   function showLayers(model) {
