@@ -50,7 +50,7 @@ def receive(connection: socket.socket) -> tuple[Joining, list[int]] | None:
     data, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, DESCRIPTORS + 2)
     try:
         joining = msgspec.json.decode(data, type=Joining)
-        if len(descriptors) == DESCRIPTORS + len(joining.more):
+        if len(descriptors) >= DESCRIPTORS:
             return joining, descriptors
     except msgspec.DecodeError:
         pass

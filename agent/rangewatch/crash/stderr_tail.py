@@ -49,9 +49,10 @@ class Capture:
         if is_file:
             with contextlib.suppress(OSError):  # not ours to read, or no /proc
                 path = Path(f"/proc/self/fd/{STDERR}")
-                self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 self.source = Stderr(source="file", path=str(path.readlink())[:PATH_CHARACTERS])
+                self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 return
+            kind += " that this process may not read"
         try:
             ring = TextRing(RING_FILE, is_shared=is_shared)
             self._writes = Writes(stream, ring, self.guard)

@@ -30,16 +30,24 @@ def tail(run: RunReader, rank: int) -> dict[str, Any]:
     """As GET /api/v1/runs/{id}/stderr answers."""
     of = run.ranks[rank]
     row = next(iter(_newest(run, [of])), None)
-    details = None if row is None else row.read(Stderr) or Stderr()
+    details = None if row is None else _bounded(row.read(Stderr) or Stderr())
     shared = [] if details is None else _sharing(run, of, details)
     known = details or Stderr()
     return {
         "rank": rank, "ranks": sorted(run.ranks), "host": of.info.host, "is_recorded": details is not None,
-        "lines": [line[:MOST_CHARACTERS] for line in known.lines[-MOST_LINES:]], "source": known.source,
-        "path": known.path, "is_cut": known.is_cut or len(known.lines) > MOST_LINES, "shared_with": shared,
+        "lines": known.lines, "source": known.source, "path": known.path, "is_cut": known.is_cut, "shared_with": shared,
         "step": None if row is None or row.step < 0 else row.step, "time_ns": None if row is None else row.time_ns,
         "note": NOT_RECORDED if details is None else note(details, of.info.host, rank, shared),
     }  # fmt: skip
+
+
+def _bounded(details: Stderr) -> Stderr:
+    """What is shown of what anybody may have sent."""
+    return Stderr(
+        tuple(line[:MOST_CHARACTERS] for line in details.lines[-MOST_LINES:]),
+        details.source[:MOST_CHARACTERS], details.path[:MOST_CHARACTERS], details.stream[:MOST_CHARACTERS],
+        details.why_not[:MOST_CHARACTERS], details.is_cut or len(details.lines) > MOST_LINES, details.dropped_count,
+    )  # fmt: skip
 
 
 def note(details: Stderr, host: str, rank: int, shared_with: list[int]) -> str:
@@ -76,7 +84,7 @@ def _sharing(run: RunReader, of: Rank, details: Stderr) -> list[int]:
     }
     rows = events.last(run.connection, others, [Stderr.KIND]) if others else []
     known = ((others[row.stream_id], row.read(Stderr)) for row in rows)
-    return sorted(rank for rank, each in known if each is not None and each.path == details.path)
+    return sorted(rank for rank, each in known if each is not None and each.path[:MOST_CHARACTERS] == details.path)
 
 
 def _newest(run: RunReader, ranks: list[Rank]) -> list[StoredEvent]:

@@ -22,6 +22,7 @@ from rangewatch.core.redaction import redacted
 from rangewatch.crash.memory.text_ring import RING_BYTES, Tail, TextRing, read_ring
 from rangewatch.crash.stderr_lines import last_lines
 from rangewatch.crash.stderr_tail import Capture
+from rangewatch.crash.watcher.rank import within
 from rangewatch.wire.events import Stderr
 from rangewatch.wire.events import read as read_details
 from tests.agent.ingest_double import IngestDouble
@@ -136,6 +137,17 @@ def test_a_lock_that_nobody_gives_back_costs_a_tenth_of_a_second_and_no_more(rin
     for _ in range(1_000):  # of which five wait
         ring.append("lost\n")
     assert ring.tail() == Tail(b"", False, 5)
+
+
+def test_a_file_system_that_has_gone_away_keeps_nobody_waiting() -> None:
+    back = threading.Event()
+    assert within(0.05, back.wait) is None
+    back.set()
+
+    def fails() -> Tail:
+        raise OSError(5, "planted")
+
+    assert within(5, fails) is None and within(5, lambda: 7) == 7
 
 
 def test_what_is_written_goes_where_it_went_before() -> None:

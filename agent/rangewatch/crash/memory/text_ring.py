@@ -52,13 +52,13 @@ class TextRing:
 
     def append(self, text: str) -> None:
         """Add to the text; a long one loses its begin, and the rest of that line."""
+        if self._lock_faults >= LOCK_FAULTS:
+            return
         cut = text[-limits.STDERR_WRITE_BYTES :].encode("utf-8", "backslashreplace")
         data = cut[-limits.STDERR_WRITE_BYTES :]
         is_cut = len(data) < len(cut) or len(text) > limits.STDERR_WRITE_BYTES
         if is_cut:
             data = b"\n" + data.partition(b"\n")[2]
-        if self._lock_faults >= LOCK_FAULTS:
-            return
         if not self._lock.acquire(timeout=limits.STDERR_LOCK_S):
             self._lock_faults += 1
             self._counts[DROPPED] += 1
@@ -85,7 +85,12 @@ class TextRing:
 
     def tail(self) -> Tail:
         """What is in it."""
-        return _tail(self._view[: HEADER_BYTES + RING_BYTES])
+        is_still = self._lock.acquire(timeout=limits.STDERR_LOCK_S)
+        try:
+            return _tail(self._view[: HEADER_BYTES + RING_BYTES])
+        finally:
+            if is_still:
+                self._lock.release()
 
     def close(self) -> None:
         """Let go of the file; the watcher may hold it still."""
