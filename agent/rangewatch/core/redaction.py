@@ -22,14 +22,20 @@ _SECRET = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _NAMED = re.compile(
-    rf"""(?<![\w.-])(?P<name>["']?{_NAME_OF_ONE}["']?(?:\s?[=:]\s?|=))(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s&,;"'}})\]]+)""",
+    # After a URL's ? or & whatever the value is like.
+    rf"""(?P<query>[?&][\w.-]*(?:token|sig|signature|key|secret|password|passwd|pwd|auth|code|credential)=)[^&\s"'#]+"""
+    rf"""|(?<![\w.-])(?P<name>["']?{_NAME_OF_ONE}["']?(?:\s?[=:]\s?|=))(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s&,;"'}})\]]+)""",
     re.IGNORECASE,
 )
 
 
 def redacted(text: str) -> str:
     """`text` with what looks like a secret hidden: by its form, or because of the name before it (`api_key=...`)."""
-    return _NAMED.sub(lambda match: match["name"] + _hidden(match["value"]), _SECRET.sub(HIDDEN, text))
+    return _NAMED.sub(_without_value, _SECRET.sub(HIDDEN, text))
+
+
+def _without_value(match: re.Match[str]) -> str:
+    return match["query"] + HIDDEN if match["query"] else match["name"] + _hidden(match["value"])
 
 
 def _hidden(value: str) -> str:

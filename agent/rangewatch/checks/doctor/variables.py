@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 from rangewatch.checks.doctor.findings import Details, Finding, Severity
 from rangewatch.checks.doctor.machine import Machine
-from rangewatch.core.redaction import redacted
 
 MOST = 200  # variables
 VALUE_CHARACTERS = 512  # of one value
@@ -37,6 +36,12 @@ _NAMES = {
     "SLURM_NODEID", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "PYTHONHASHSEED", "MALLOC_CONF",
 }  # fmt: skip
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|AUTH|PRIVATE|(?<!IB_P)KEY|_PAT$|SIGNATURE")
+_SECRET_VALUE = re.compile(
+    r"(?<=://)[^/@\s]+(?=@)"  # user:password of a URL
+    r"|\b(?:hf|sk|ghp|gho|ghs|glpat|xox[abprs]|github_pat)[_-][A-Za-z0-9_-]{16,}"
+    r"|\bAKIA[0-9A-Z]{16}\b"
+    r"|\beyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_.-]+"
+)
 
 
 def variables(machine: Machine) -> dict[str, str]:
@@ -47,7 +52,7 @@ def variables(machine: Machine) -> dict[str, str]:
 
 def shown(value: str) -> str:
     """A value without what looks like a secret in it, cut where it is long."""
-    text = redacted(value.encode(errors="replace").decode())
+    text = _SECRET_VALUE.sub("***", value.encode(errors="replace").decode())
     return text if len(text) <= VALUE_CHARACTERS else text[: VALUE_CHARACTERS - 3] + "..."
 
 
