@@ -12,6 +12,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "finished": "a goodbye: the run ended on this rank, or was detached",
     "failed": "an exception ended the rank; with its type and message, and the allocator's figures for out of memory",
     "died": "reported by the watcher: how a rank ended that could not say so ([crashes.md](crashes.md))",
+    "stderr": "with `stderr_tail=True`: the last lines of stderr, at a death by the watcher ([stderr.md](stderr.md))",
     "no_last_words": "there is no watcher, and why",
     "fault": "place: how often something of ours failed there; after some faults that place is left alone",
     "dropped": "reason: how many batches were given up ([spool.md](spool.md))",

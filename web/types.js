@@ -75,6 +75,7 @@
  */
 /** @typedef {{name: string, title: string, aka: string, help: string}} StatisticChoice */
 /** @typedef {{rank: number, state: string, text: string, step: number | null, stack: string}} Death */
+/** @typedef {{rank: number, ranks: number[], host: string, is_recorded: boolean, lines: string[], source: string, path: string, is_cut: boolean, shared_with: number[], step: number | null, time_ns: number | null, note: string}} StderrTail */
 /** @typedef {RunSummary & RunDetail} Run */
 /** @typedef {{title?: string, tags?: string[], note?: string, archived?: boolean}} RunChange */
 /** @typedef {{now_ns: number, address: string, runs: RunSummary[], next: number | null, total: number, of_newest?: number | null}} RunList */

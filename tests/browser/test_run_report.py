@@ -19,7 +19,7 @@ from tests.browser.hand_made import LONG, MARKUP, Runs
 
 OPENER = re.compile("Report as one file")
 COMMANDS = """async ({ names, address }) => {
-  const { reportCommand } = await import("/static/widgets/run_page.js");
+  const { reportCommand } = await import("/static/widgets/run_report.js");
   return names.map((name) => reportCommand({ id: 7, name }, address));
 }"""
 QUOTED = (
@@ -58,6 +58,28 @@ def test_what_is_typed_writes_the_report(name: str, tab: Tab, runs: Runs, tmp_pa
     written = tmp_path / f"run-{getattr(runs, name)}-report.html"
     assert list(tmp_path.iterdir()) == [written]
     assert "<html" in written.read_text()[:1_000]
+
+
+def test_it_is_downloaded_and_a_failure_is_said(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.hostile}")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("report as one")
+    page.keyboard.press("Enter")
+    download = shown(page).get_by_role("button", name="Download")
+    status = shown(page).get_by_role("status")
+    tab.expected += ["503"]
+    page.route(
+        "**/report", lambda route: route.fulfill(status=503, json={"error": "8 exports are under way", "code": "x"})
+    )
+    download.click()
+    expect(status).to_have_text("Nothing was saved: 8 exports are under way")
+    page.unroute("**/report")
+    with page.expect_download() as saved:
+        download.click()
+    assert re.fullmatch(rf"rangewatch-[\w-]*run-{runs.hostile}\.html", saved.value.suggested_filename)
+    assert saved.value.path().read_text().rstrip().endswith("</html>")
+    expect(status).to_have_text(re.compile(r"^Saved, [\d.]+ MiB\.$"))
+    expect(download).to_be_enabled()
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 // The requests of the HTTP API, a function each, with figures asked for in batches. docs/api.md is the contract.
 
-import { ApiError, change, explain, get, getLines, queryText, send, unreachable, unreadable } from "./fetch.js";
+import { ApiError, change, explain, get, getFile, getLines, queryText, send, unreachable, unreadable } from "./fetch.js";
 
 /** @typedef {import("../types.js").Run} Run */
 /** @typedef {import("./fetch.js").Query} Query */
@@ -17,6 +17,9 @@ export const compare = (runs, tolerance, signal) => get("/api/v1/compare", { run
 
 /** @param {readonly number[]} runs @param {readonly string[]} names of series @param {number} columns @param {AbortSignal} [signal] @returns {Promise<any>} */
 export const compareSeries = (runs, names, columns, signal) => get("/api/v1/compare/series", { run: runs.map(String), name: names, columns }, signal);
+
+/** The run as one HTML file. @param {string} run @param {(bytes: number) => void} onRead */
+export const report = (run, onRead) => getFile(`${runRoute(run)}/report`, onRead);
 
 /** @param {string} run @param {AbortSignal} [signal] @returns {Promise<Run>} */
 export const run = (run, signal) => get(runRoute(run), {}, signal);
@@ -41,6 +44,9 @@ export const rankMap = (run, query, signal) => get(`${runRoute(run)}/rank_map`, 
 
 /** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("../types.js").HangAnswer>} */
 export const hang = (run, signal) => get(`${runRoute(run)}/hang`, {}, signal);
+
+/** The last lines of a rank's stderr. @param {string} run @param {number} rank @param {AbortSignal} [signal] @returns {Promise<import("../types.js").StderrTail>} */
+export const stderr = (run, rank, signal) => get(`${runRoute(run)}/stderr`, { rank }, signal);
 
 /** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("../types.js").Gpus>} */
 export const gpus = (run, signal) => get(`${runRoute(run)}/gpus`, {}, signal);

@@ -97,6 +97,29 @@ export async function get(path, query, signal) {
   }
 }
 
+/**
+ * A file of the server's, whole: one that breaks off is none. `onRead` hears how many bytes have come.
+ * @param {string} path @param {(bytes: number) => void} onRead @returns {Promise<{content: Blob, name: string | null}>}
+ */
+export async function getFile(path, onRead) {
+  const response = await send(path, {});
+  if (!response.ok || !response.body) throw await explain(response);
+  const reader = response.body.getReader();
+  /** @type {Uint8Array<ArrayBuffer>[]} */
+  const parts = [];
+  let read = 0;
+  try {
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      parts.push(part.value);
+      onRead((read += part.value.length));
+    }
+  } catch {
+    throw new ApiError(0, "broken_off", "the server broke it off before its end.");
+  }
+  const name = /filename="([\w.-]+)"/.exec(response.headers.get("content-disposition") ?? "")?.[1] ?? null;
+  return { content: new Blob(parts, { type: response.headers.get("content-type") ?? "" }), name };
+}
+
 /** @param {string} method @param {string} path @param {unknown} [body] @returns {Promise<any>} */
 export async function change(method, path, body) {
   const asJson = body === undefined ? {} : { body: JSON.stringify(body), headers: { "content-type": "application/json" } };

@@ -6,6 +6,7 @@ import { formatState, parseState, runPath } from "../api/url_state.js";
 import { chooseTheme, nextChoice, themeChoice } from "../charts/theme.js";
 import { clip, count } from "../format/numbers.js";
 import { holds } from "../widgets/controls/palette.js";
+import { STDERR_HASH } from "../widgets/stderr_tail.js";
 import { buildPath, switchedPath } from "./router.js";
 
 /** @typedef {import("../types.js").Page} Page */
@@ -30,6 +31,15 @@ export function numbered(q, run) {
   const isRank = kind.toLowerCase() !== "step" && run.ranks.some(({ rank }) => rank === number);
   const isStep = kind.toLowerCase() !== "rank" && run.first_step !== null && run.last_step !== null && number >= run.first_step && number <= run.last_step;
   return { ranks: isRank ? [number] : [], steps: isStep ? [number] : [] };
+}
+
+/** The rank whose stderr is asked for: "stderr 3", "log of rank 3", or the first that died or failed. Pure. @param {string} q @param {Run} run @returns {number | null} */
+export function stderrRank(q, run) {
+  const match = /^(?:last\s+lines?|stderr|logs?|log\s+tail)(?:\s+of)?(?:\s+stderr)?(?:\s+of)?(?:\s+rank)?(?:\s+(\d{1,9}))?$/i.exec(q.trim());
+  if (!match) return null;
+  const first = (run.deaths ?? [])[0]?.rank ?? run.ranks.find(({ failure }) => failure)?.rank ?? run.ranks[0]?.rank;
+  const rank = match[1] === undefined ? first : Number(match[1]);
+  return run.ranks.some((one) => one.rank === rank) ? (rank ?? null) : null;
 }
 
 /** @param {{pages: readonly Page[], place: () => Place, navigate: (path: string) => void, help: () => void, notifications: {text: () => string, toggle: () => void}}} shell */
@@ -65,7 +75,9 @@ export function createFinder({ pages, place, navigate, help, notifications }) {
     const state = parseState(location.search);
     const { ranks, steps } = numbered(q, run);
     const pattern = page?.path.includes("{id}") ? page.path : "/runs/{id}";
+    const tail = stderrRank(q, run);
     return [
+      ...(tail === null ? [] : [way("Rank", `stderr of rank ${tail}`, runPath(run.id, "step", { ...state, rank: tail, step: null }) + STDERR_HASH, "its last lines")]),
       ...steps.map((step) => way("Step", `step ${count(step)}`, runPath(run.id, "step", { ...state, step }), "its values in call order")),
       ...ranks.map((rank) => way("Rank", `rank ${rank}`, buildPath(pattern, params) + formatState({ ...state, rank }), "on this page")),
     ];

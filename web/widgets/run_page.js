@@ -4,10 +4,9 @@
 import * as api from "../api/client.js";
 import { clockFrom, createRefresher, deferUntil } from "../api/live.js";
 import { formatState, runPath } from "../api/url_state.js";
-import { fileName } from "../charts/saving/files.js";
 import { el, link, replace } from "../format/dom.js";
 import { age, clip, count, duration, plural, rankList } from "../format/numbers.js";
-import { pasteBlock } from "./controls/copy_button.js";
+import { createRunReport } from "./run_report.js";
 import { waitingRun } from "./states/empty_state.js";
 import { errorState, mayHeal } from "./states/error_state.js";
 import { skeleton } from "./states/skeleton.js";
@@ -285,63 +284,4 @@ function unobserved(ranks) {
     }
   }
   return [...byLine].map(([line, on]) => `${line} on ${on.length === ranks.length && on.length > 1 ? "all ranks" : rankList(on)}`);
-}
-
-// How to have a run as one file: a button, and a dialog with the command for this run.
-
-const TITLE = "Report as one file";
-const WHAT = "An HTML file with this run's verdict, findings, figures and details as they are now. It opens with no server and loads nothing, so that it may be sent to anybody.";
-const HOW = "Type this where Rangewatch is installed:";
-
-function createRunReport() {
-  const command = el("div");
-  const needs = el("p", { class: "muted" }, "It needs plotly (", el("code", {}, "pip install plotly"), "), and the token in ", el("code", {}, "RANGEWATCH_TOKEN"), " if this server asks for one.");
-  const close = el("button", { type: "button", class: "quiet", click: () => dialog.close() }, "Close");
-  const head = el("header", {}, el("h2", { id: "report-title" }, TITLE), close);
-  const dialog = el("dialog", { class: "report-dialog", "aria-labelledby": "report-title", "data-testid": "run-report", click: beside }, head, el("p", {}, WHAT), el("p", {}, HOW), command, needs);
-  const button = el("button", { type: "button", class: "quiet", "aria-haspopup": "dialog", hidden: true, click: open }, `${TITLE}…`);
-  /** @type {import("../types.js").Run | null} */
-  let run = null;
-
-  /** Made anew: what is being copied must not change. */
-  function open() {
-    if (run) replace(command, pasteBlock(reportCommand(run, location.origin), "Command that writes the report"));
-    dialog.showModal();
-  }
-
-  /** A click on what lies around it. @param {MouseEvent} event */
-  function beside(event) {
-    if (event.target === dialog) dialog.close();
-  }
-
-  return {
-    button,
-    dialog,
-    /** Only of a run that has something to report. @param {import("../types.js").Run} next */
-    update(next) {
-      run = next;
-      button.hidden = next.last_step === null;
-    },
-  };
-}
-
-// The command that writes a run into one file, for a POSIX shell.
-
-/** Longer names are not read, let alone typed: the run's number is another name of it. */
-const MOST_NAME = 200;
-/** What a terminal may obey as it is pasted (quotes do not help), what is not seen or turns the line around, what begins an option, and what may be another run's number. */
-const HAS_NO_PLACE = /[\p{C}\p{Zl}\p{Zp}]|^-|^\d*$/u;
-/** A word that a shell takes as it is. */
-const PLAIN = /^[\w@%+=:,./-]+$/;
-
-/** One word of a POSIX shell, whatever is in it. @param {string} text */
-export const quoted = (text) => (PLAIN.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
-
-/** What the run is called in a shell: by its name where that can be read and pasted. @param {{id: number, name: string}} run */
-const called = ({ id, name }) => (name.length > MOST_NAME || HAS_NO_PLACE.test(name) ? String(id) : name);
-
-/** @param {{id: number, name: string}} run @param {string} address of the server as the reader reaches it */
-export function reportCommand(run, address) {
-  const command = ["rangewatch", "export", called(run), `${fileName("run", run.id, "report")}.html`, "--url", address];
-  return command.map(quoted).join(" ");
 }

@@ -130,6 +130,8 @@ class Agent:
         )
         self._sender = Sender(options, info, self.names, self.drops, self.guard, mirror, self)
         made = collectors.made(options, info, self.guard)
+        if self.crash_state.stderr is not None:
+            made.append(self.crash_state.stderr)
         self.runner = Runner(made, self.guard, self.drops, self.events, self.open_step, self)
         self.in_forward: list[ForwardListener] = []
         """They hear where a forward of the model begins; they may take themselves from the list."""

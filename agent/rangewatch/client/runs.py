@@ -6,9 +6,11 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rangewatch.client import figures, optional_imports, slices
+from rangewatch.client import slices
 from rangewatch.client.connection import Connection, Query, ServerError
 from rangewatch.client.slices import Slice
+from rangewatch.core import optional_imports
+from rangewatch.report import plotly_figures
 
 Json = dict[str, Any]
 Where = str | int | float | Sequence[str] | None
@@ -58,16 +60,16 @@ class Run:
 
     def details(self) -> Json:
         """State, ranks, verdict, first overflow and so on, as they are now."""
-        return self._get("")
+        return self.answer("")
 
     def tensors(self, kind: str | None = None, q: str | None = None) -> list[Json]:
         """The tensors in call order: name, kind, shape, dtype, limits."""
-        listed: list[Json] = self._get("/tensors", {"kind": kind, "q": q})["tensors"]
+        listed: list[Json] = self.answer("/tensors", {"kind": kind, "q": q})["tensors"]
         return listed
 
     def slice(self, statistic: str | Sequence[str] = "amax", axes: str = "step,tensor", **where: Where) -> Slice:
         """Two of step, tensor and rank. `where`: rank, tensor, kind, q, step, start, stop, columns (docs/api.md)."""
-        return slices.of_answer(self._get("/slice", {"axes": axes, "statistic": _listed(statistic), **where}))
+        return slices.of_answer(self.answer("/slice", {"axes": axes, "statistic": _listed(statistic), **where}))
 
     def frame(
         self, axes: str = "step,rank,tensor", statistic: str | Sequence[str] = "amax", library: str = "pandas",
@@ -97,45 +99,46 @@ class Run:
         `where`: rank, kind, q, tensor, start, stop, columns, rows and so on (docs/api.md). Raises ImportError without
         plotly.
         """
-        return figures.of_answer(self.figure_data(name, **where), f"{self.name}: {name}")
+        return plotly_figures.of_answer(self.figure_data(name, **where), f"{self.name}: {name}")
 
     def figure_data(self, name: str, **where: Where) -> Json:
         """The same as the server sends it: names and typed arrays, and what is known of them beside (docs/api.md)."""
-        return self._get(f"/figures/{name}", where)
+        return self.answer(f"/figures/{name}", where)
 
     def step(self, step: int | None = None, rank: int | None = None) -> Json:
         """One step of one rank, its tensors in call order. Default: the last step, the lowest rank."""
-        return self._get("/step", {"step": step, "rank": rank})
+        return self.answer("/step", {"step": step, "rank": rank})
 
     def diagnosis(self, stop: int | None = None) -> Json:
         """What is wrong, most important first; with `stop` as it was before that step."""
-        return self._get("/diagnosis", {"stop": stop})
+        return self.answer("/diagnosis", {"stop": stop})
 
     def alerts(self, state: str = "all") -> list[Json]:
         """Findings over time, newest first, at most 500. `state`: `open`, `over` or `all`."""
-        listed: list[Json] = self._get("/alerts", {"state": state, "limit": 500})["alerts"]
+        listed: list[Json] = self.answer("/alerts", {"state": state, "limit": 500})["alerts"]
         return listed
 
     def loss_scale(self, start: int | None = None, stop: int | None = None) -> Json:
         """Steps that the loss scaler skipped, with their causes."""
-        return self._get("/loss_scale", {"start": start, "stop": stop})
+        return self.answer("/loss_scale", {"start": start, "stop": stop})
 
     def collectives(self, start: int | None = None, stop: int | None = None) -> Json:
         """Collectives' times, who waits for whom, and the rank that lags."""
-        return self._get("/collectives", {"start": start, "stop": stop})
+        return self.answer("/collectives", {"start": start, "stop": stop})
 
     def gpus(self) -> Json:
         """The newest sample of every GPU and host."""
-        return self._get("/gpus")
+        return self.answer("/gpus")
 
     def environment(self) -> Json:
         """What each rank's agent found of its machine."""
-        return self._get("/environment")
+        return self.answer("/environment")
 
     def _path(self, rest: str) -> str:
         return f"/api/v1/runs/{self.id}{rest}"
 
-    def _get(self, rest: str, query: Query | None = None) -> Json:
+    def answer(self, rest: str, query: Query | None = None) -> Json:
+        """The answer of GET /api/v1/runs/{id} and `rest` (docs/api.md)."""
         answer: Json = self._connection.get(self._path(rest), query)
         return answer
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.client.optional_imports import pandas, polars
+from rangewatch.core.optional_imports import pandas, polars
 
 Floats = NDArray[np.float64]
 

@@ -97,7 +97,7 @@ class Runner:
             if self._guard.counts.get(_place(each), 0) >= limits.FAULTS_TO_DETACH:
                 self._leave_alone(each)
         interval_s = max(limits.SAMPLES_EVERY_S, self._shipper.send_every_s)
-        if self._pending and time.monotonic() - self._taken_s >= interval_s:
+        if (self._pending or self._events) and time.monotonic() - self._taken_s >= interval_s:
             self._guard.run("collectors", self._shipper.ship_samples)
 
     def _collect(self, collector: Collector, step: int) -> None:

@@ -12,28 +12,7 @@ from urllib.parse import urlencode
 from rangewatch.client.connection import ServerError
 from rangewatch.client.server_api import Run, add_arguments, find_run, get, write_line
 from rangewatch.core.command_parser import ERROR, SERVER_ENVIRONMENT, CommandParser, command_parser
-
-
-class Remedy(TypedDict):
-    text: str
-    code: str
-    because: str
-
-
-class _Finding(TypedDict):
-    rule: str
-    severity: str
-    summary: str
-    evidence: list[str]
-    path: list[str]
-    remedy: list[Remedy]
-    consequences: list[str]
-
-
-class Finding(_Finding, total=False):
-    """One of GET /api/v1/runs/{id}/diagnosis (docs/api.md). `label`: a few words; an older server does not say it."""
-
-    label: str
+from rangewatch.report.source import Finding, headline
 
 
 class _Findings(TypedDict):
@@ -143,12 +122,6 @@ def finding_lines(finding: Finding) -> Iterator[str]:
         yield from _list("try", [remedy["text"] + (f" ({remedy['because']})" if remedy["because"] else "")])
         yield from (f"              {line}" for line in remedy["code"].splitlines())
     yield f"  rule    {finding['rule']}"
-
-
-def headline(finding: Finding) -> str:
-    """Its label and its summary, as the verdict on the Overview has them."""
-    label = finding.get("label")
-    return f"{label}. {finding['summary']}" if label else finding["summary"]
 
 
 def _list(name: str, items: Sequence[Any]) -> Iterator[str]:

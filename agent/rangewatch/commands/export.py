@@ -7,13 +7,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from rangewatch.client import Client, ServerError
+from rangewatch.client import Client, Run, ServerError, Unavailable
 from rangewatch.client.connection import Query
 from rangewatch.client.server_api import add_arguments, find_run, write_line
-from rangewatch.commands.html_report import page
 from rangewatch.core.command_parser import ERROR, SERVER_ENVIRONMENT, CommandParser, command_parser
+from rangewatch.report import Refused, page
 
 SUFFIXES = {".html": "html", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 MIB = 1 << 20
@@ -68,11 +68,27 @@ def _export(options: argparse.Namespace) -> int:
         raise ServerError(f"what is {options.file.name!r} to be? End it in {', '.join(SUFFIXES)}, or give --format")
     run = Client(options.url).run(find_run(options.url, options.run)["id"])
     if kind == "html":
-        _written(options.file, lambda file: _write(file, (piece.encode() for piece in page(run))))
+        _written(options.file, lambda file: _write(file, (piece.encode() for piece in page(_Answers(run)))))
     else:
         _written(options.file, lambda file: _write(file, run.exported(kind, _query(options))))
     write_line(sys.stdout, f"{options.file}: run {run.name}, {options.file.stat().st_size / MIB:.1f} MiB")
     return 0
+
+
+class _Answers:
+    """The server's, for the report."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self.name = run, run.name
+
+    def get(self, path: str, query: Query | None = None) -> Any:
+        """Raises `Refused`, and `Unavailable` where there is no server, and so no report."""
+        try:
+            return self._run.answer(path, query)
+        except Unavailable:
+            raise
+        except ServerError as error:
+            raise Refused(str(error)) from None
 
 
 def _query(options: argparse.Namespace) -> Query:

@@ -224,3 +224,21 @@ WHATIF_FRACTION, WHATIF_STEP_FRACTION = 0.005, 0.25
 
 WHATIF_REQUEST_STEPS = 20
 """Steps that the tensors which somebody asked for have to be read in; some may not be read at all."""
+
+STDERR_BYTES = 64 << 10
+"""Bytes at the end of stderr that are looked at."""
+
+STDERR_WRITE_BYTES = 8 << 10
+"""Of one write: of a longer one the end. A traceback comes in many writes, a printed tensor in one."""
+
+STDERR_LINES, STDERR_LINE_CHARACTERS, STDERR_CHARACTERS = 200, 500, 16_000
+"""Last lines that are sent, of one line, and of all: the traceback of a deep model has some hundred lines."""
+
+STDERR_EVERY_S = 30.0
+"""Seconds between two times that they are sent while training goes on: 1,024 ranks are 34 events a second."""
+
+STDERR_LOCK_S = 0.02
+"""Seconds that a write to stderr waits for another thread's to be copied, which takes microseconds."""
+
+STDERR_READ_S = 2.0
+"""Seconds that the file behind stderr is waited for: it may be on a network file system that has gone away."""

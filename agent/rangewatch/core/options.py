@@ -312,6 +312,11 @@ class Options:
         "whether a small process beside the ranks sees how they end, and sends what they could not any more "
         "([crashes.md](crashes.md))",
     )
+    stderr_tail: Switch = Switch(
+        False,
+        "whether the last lines of this process's stderr go to the server, without what looks like a secret, so that "
+        "they are there when it has died ([stderr.md](stderr.md))",
+    )
     queue_bytes: Whole = Whole(
         limits.QUEUE_BYTES,
         "encoded batches kept in memory where there is no spool, or no room on its disk; then the oldest are dropped "

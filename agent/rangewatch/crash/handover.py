@@ -9,15 +9,22 @@ import struct
 import msgspec
 
 from rangewatch.delivery.spool.process import Process
+from rangewatch.wire.events import Stderr
 from rangewatch.wire.records import RankInfo
 
 MESSAGE_BYTES = 1 << 16
-DESCRIPTORS = 5
-"""Of a message: the process's pidfd, the steps, the names, the events, and faulthandler's file where there is one."""
+DESCRIPTORS = 4
+"""Of every message: the process's pidfd, the steps, the names, the events."""
+
+STACK, STDERR = "stack", "stderr"
+"""Of some: faulthandler's file, and where the end of stderr is to be read."""
 
 
 class Joining(msgspec.Struct, frozen=True):
-    """`folder`: its spool, as the bytes of its path. The token travels here alone: no file and no argument has it."""
+    """`folder`: its spool, as the bytes of its path. The token travels here alone: no file and no argument has it.
+
+    `more`: what the descriptors after the first four are. `stderr`: what the one of stderr is.
+    """
 
     folder: bytes
     process: Process
@@ -25,10 +32,12 @@ class Joining(msgspec.Struct, frozen=True):
     url: str
     token: str | None = None
     allow_inf: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+    stderr: Stderr | None = None
 
 
 def send(connection: socket.socket, joining: Joining, descriptors: list[int]) -> None:
-    """`descriptors`: of the memory and faulthandler's file; this process's own pidfd is added. Raises `OSError`."""
+    """`descriptors`: of the memory, and those of `joining.more`; this process's pidfd is added. Raises `OSError`."""
     pidfd = os.pidfd_open(os.getpid())
     try:
         socket.send_fds(connection, [msgspec.json.encode(joining)], [pidfd, *descriptors])
@@ -38,10 +47,10 @@ def send(connection: socket.socket, joining: Joining, descriptors: list[int]) ->
 
 def receive(connection: socket.socket) -> tuple[Joining, list[int]] | None:
     """The other end of `send`; None for what is no such message. Raises `OSError`."""
-    data, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, DESCRIPTORS)
+    data, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, DESCRIPTORS + 2)
     try:
         joining = msgspec.json.decode(data, type=Joining)
-        if len(descriptors) >= DESCRIPTORS - 1:
+        if len(descriptors) >= DESCRIPTORS:
             return joining, descriptors
     except msgspec.DecodeError:
         pass

@@ -28,6 +28,7 @@ from rangewatch.crash import handover
 from rangewatch.crash.handover import peer_uid
 from rangewatch.crash.memory.anonymous_file import IS_SUPPORTED
 from rangewatch.crash.memory.shared_state import SharedState
+from rangewatch.crash.stderr_tail import StderrTail
 from rangewatch.delivery.spool.process import this_process
 from rangewatch.recording.events import Events
 from rangewatch.wire.records import RankInfo
@@ -289,6 +290,8 @@ class CrashState:
         self._watch: Watch | None = None
         self._folder = Path()
         self._stack: int | None = None
+        self.stderr = StderrTail(options.token) if options.stderr_tail else None
+        """A collector of its own, where the option asks for it."""
 
     def open(self, events: Events) -> None:
         """Before training begins, and by its thread: faulthandler gives a stack of its own to the one that enables it,
@@ -297,6 +300,8 @@ class CrashState:
         self._events = events
         if self.shared_state.descriptors:
             self._stack = StackFile.open()
+        if self.stderr is not None:
+            self.stderr.open(is_shared=bool(self.shared_state.descriptors))
 
     def start(self, folder: Path | None) -> None:
         """The rank's spool is in `folder`: have a watcher hold what outlives this process. None: there is no spool."""
@@ -316,6 +321,8 @@ class CrashState:
         if self._stack is not None:
             self._stack = None
             StackFile.close()
+        if self.stderr is not None:
+            self.stderr.close()
         self.shared_state.close()
 
     def abandon(self) -> None:
@@ -323,18 +330,23 @@ class CrashState:
         if self._watch is not None:
             self._watch.abandon()
         StackFile.forked()
+        if self.stderr is not None:
+            self.stderr.forked()
         self.shared_state.close()
 
     def hand_over(self, connection: socket.socket) -> None:
         """Send the watcher this rank's memory. By the `Watch`'s thread."""
-        options = self._options
+        options, stderr, stack = self._options, self.stderr, self._stack
+        more = {
+            handover.STACK: -1 if stack is None else stack,
+            handover.STDERR: -1 if stderr is None else stderr.descriptor,
+        }
+        there = {name: descriptor for name, descriptor in more.items() if descriptor >= 0}
         joining = handover.Joining(
-            os.fsencode(self._folder), this_process(), self._info, options.url, options.token, tuple(options.allow_inf)
-        )
-        stack = self._stack
-        handover.send(
-            connection, joining, self.shared_state.descriptors + ([stack] if stack is not None and stack >= 0 else [])
-        )
+            os.fsencode(self._folder), this_process(), self._info, options.url, options.token, tuple(options.allow_inf),
+            tuple(there), None if stderr is None else stderr.source,
+        )  # fmt: skip
+        handover.send(connection, joining, self.shared_state.descriptors + list(there.values()))
 
     def not_watched(self, why: str) -> None:
         """Ship an event: nobody will see how this process ends."""

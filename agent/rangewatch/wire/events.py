@@ -56,6 +56,25 @@ class Died(Details, frozen=True):
     collectives: list[dict[str, Any]] | UnsetType = UNSET
 
 
+class Stderr(Details, frozen=True, omit_defaults=True):
+    """The last lines of a process's stderr, when the user has asked for them; the newest event stands.
+
+    `source`: "file", what any code of the process wrote, where stderr is a regular file, which is `path` on its host;
+    "python", what went through Python's `sys.stderr`, where it is `stream` (a terminal, a pipe, ...); "" where nothing
+    can be read, and `why_not` says so. `is_cut`: there were lines before these. `dropped_count`: pieces of text that
+    are missing among them.
+    """
+
+    KIND = "stderr"
+    lines: tuple[str, ...] = ()
+    source: str = ""
+    path: str = ""
+    stream: str = ""
+    why_not: str = ""
+    is_cut: bool = False
+    dropped_count: Whole = 0
+
+
 class Failed(Details, frozen=True, omit_defaults=True):
     """An exception ended the training. `devices`: the CUDA allocator's figures by device, in bytes and counts."""
 

@@ -11,6 +11,10 @@ class DatabaseError(RuntimeError):
     """The database cannot be used; the text says why and what to do."""
 
 
+class BrokenOff(Exception):
+    """An answer that has begun cannot be ended; the connection is closed, and the log has said why."""
+
+
 class ApiError(Exception):
     """Answered as `{"error": ..., "code": ...}` with `status`."""
 

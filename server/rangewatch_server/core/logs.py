@@ -12,6 +12,8 @@ import time
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
+from rangewatch_server.core.errors import BrokenOff
+
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 OURS = ("rangewatch", "uvicorn")
@@ -31,7 +33,7 @@ def configure(form: str, level: str, stream: TextIO = sys.stderr) -> None:
     root.setLevel(max(number, logging.WARNING))
     for name in OURS:
         logging.getLogger(name).setLevel(number)
-    logging.getLogger("uvicorn.error").filters[:] = [_RateLimited()]
+    logging.getLogger("uvicorn.error").filters[:] = [_RateLimited(), _not_broken_off]
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -55,6 +57,11 @@ class _RateLimited(logging.Filter):
             return False
         self._logged_s[str(record.msg)] = now_s
         return True
+
+
+def _not_broken_off(record: logging.LogRecord) -> bool:
+    """Whether it is logged: of an answer that was broken off the log has a line, and no fault is behind it."""
+    return not (record.exc_info and isinstance(record.exc_info[1], BrokenOff))
 
 
 class JsonFormatter(logging.Formatter):

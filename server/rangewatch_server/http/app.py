@@ -46,6 +46,7 @@ from rangewatch_server.routes import (
     machines,
     maintenance,
     ranks,
+    report,
     runs,
     slices,
     whatif,
@@ -76,6 +77,7 @@ ROUTES = (
     loss_scale,
     commands,
     compare,
+    report,
     maintenance,
     static,
 )

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, bindparam, delete, insert, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from rangewatch.wire import WireError, decode
+from rangewatch.wire.events import Stderr
 from rangewatch.wire.records import Batch, StreamHeader
 from rangewatch_server.ingest import merged_ranks
 from rangewatch_server.ingest.also_live import OtherProcess
@@ -34,6 +35,18 @@ MAX_AHEAD = 4_096  # batches kept beyond a gap in the sequence
 # Built once: making a statement costs as much as running it.
 _batch = tables.batches.c
 INSERT_EVENT = insert(tables.events)
+# Of a process's stderr the newest lines stand, in whatever order they come.
+_newer = tables.events.alias("newer")
+DELETE_OLD_STDERR = delete(tables.events).where(
+    tables.events.c.stream_id == bindparam("stream"),
+    tables.events.c.kind == Stderr.KIND,
+    tables.events.c.id
+    != select(_newer.c.id)
+    .where(_newer.c.stream_id == bindparam("stream"), _newer.c.kind == Stderr.KIND)
+    .order_by(_newer.c.time_ns.desc(), _newer.c.id.desc())
+    .limit(1)
+    .scalar_subquery(),
+)
 INSERT_BATCH = insert(tables.batches)
 DELETE_BATCH = delete(tables.batches).where(
     _batch.run_id == bindparam("run"), _batch.stream_id == bindparam("stream"), _batch.sequence == bindparam("number")
@@ -174,6 +187,8 @@ class Transaction:
         ]  # fmt: skip
         if rows:
             self.connection.execute(INSERT_EVENT, rows)
+        if any(event.kind == Stderr.KIND for event in batch.events):
+            self.connection.execute(DELETE_OLD_STDERR, {"stream": stream.id})
         self.commands.acknowledge(self.connection, stream.run_id, stream.id, batch.events)
         if any(answered(event) is not None for event in batch.events):
             self.recommanded.add(stream.run_id)

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from rangewatch.wire.records import KINDS
 from rangewatch_server.core.deadline import limited
-from rangewatch_server.core.errors import ApiError
+from rangewatch_server.core.errors import ApiError, BrokenOff
 from rangewatch_server.query.reader import Queries, Reader, RunReader
 from rangewatch_server.store.batch_checks import MAX_STEP
 from rangewatch_server.store.tiles import TileError
@@ -128,5 +128,6 @@ def error_answer(error: Exception) -> ApiError:
     if isinstance(error, HTTPException):
         code = "not_allowed" if error.status_code == 405 else "not_found"
         return ApiError(error.status_code, code, str(error.detail))
-    logger.error("a request failed", exc_info=error)
+    if not isinstance(error, BrokenOff):
+        logger.error("a request failed", exc_info=error)
     return ApiError(500, "internal", "the server failed at this request; its log says more")

@@ -1,4 +1,4 @@
-"""Routes of cards, hosts and environments: docs/api.md."""
+"""Routes of cards, hosts, environments and what ranks write to stderr: docs/api.md."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from rangewatch_server.core.errors import ApiError
-from rangewatch_server.machines import environment, gpus
-from rangewatch_server.routes.dependencies import MAX_ID, RunId, answer, reading_run
+from rangewatch_server.machines import environment, gpus, stderr
+from rangewatch_server.routes.dependencies import MAX_ID, RunId, answer, rank_of, reading_run
 
 router = APIRouter()
 
@@ -43,3 +43,12 @@ def show_environment(run_id: RunId, request: Request) -> Response:
     """Facts and findings of every rank, and who is odd."""
     with reading_run(request, run_id) as run:
         return answer(environment.environment(run))
+
+
+@router.get("/api/v1/runs/{run_id}/stderr")
+def show_stderr(run_id: RunId, request: Request, rank: int | None = None) -> Response:
+    """The last lines of a rank's stderr; without `rank` of the first that died or failed."""
+    with reading_run(request, run_id) as run:
+        if not run.ranks:
+            raise ApiError(404, "unknown_rank", f"run {run_id} has no rank yet")
+        return answer(stderr.tail(run, stderr.default_rank(run) if rank is None else rank_of(run, rank)))

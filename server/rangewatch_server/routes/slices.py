@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
-import anyio
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import StreamingResponse
 from numpy.typing import NDArray
-from starlette.types import Message, Receive, Scope, Send
 
 from rangewatch_server.core.deadline import limited
 from rangewatch_server.core.errors import ApiError, answers
@@ -22,6 +18,7 @@ from rangewatch_server.numerics.headroom import STATE_NAMES
 from rangewatch_server.query.reader import Queries, RunReader
 from rangewatch_server.query.slices import Cache
 from rangewatch_server.routes.dependencies import RunId, Step, answer, reading_run
+from rangewatch_server.routes.downloads import Download, cut_up
 from rangewatch_server.store.names import Tensors
 from rangewatch_server.views.exports import rectangles
 from rangewatch_server.views.exports.rectangles import Asked, Rectangle, resolve
@@ -35,11 +32,7 @@ MEDIA_TYPES = {
     "arrow": "application/vnd.apache.arrow.stream",
 }
 MAX_COLUMNS = 1_000_000  # JSON's limit of values is far below; a file may have them
-MAX_EXPORTS = 8  # at once: each holds a piece, some 20 MiB, for as long as its client takes to read it
 EXPORT_CACHE_BYTES = 64 << 20  # of all exports: a whole run read once would drive out what the pages look at
-SEND_BYTES = 256 << 10  # handed to the socket at once, which keeps it until the client has read it
-STALLED_S = 120.0  # a client that takes none of those for so long has gone, or keeps others from the place
-_places = threading.BoundedSemaphore(MAX_EXPORTS)
 
 
 @router.get("/api/v1/runs/{run_id}/slice", responses=answers(200, "In the format asked for.", *MEDIA_TYPES.values()))
@@ -68,7 +61,9 @@ def show_slice(
         if format == "json":
             return answer(_matrices(run, rectangle))
         details, tensors = _details(run, rectangle), run.names().tensors
-    return Export(_file(_own(request), run_id, rectangle, tensors, details, format), format, run_id, rectangle)
+    file = _file(_own(request), run_id, rectangle, tensors, details, format)
+    name = f"rangewatch-run-{run_id}-steps-{rectangle.cut.start}-{rectangle.cut.stop}.{format}"
+    return Download(file, name, MEDIA_TYPES[format])
 
 
 def _matrices(run: RunReader, rectangle: Rectangle) -> dict[str, Any]:
@@ -161,14 +156,8 @@ def _file(
     for group, cut in rectangles.pieces(rectangle, is_observed):
         with _reading(queries, run_id) as run:
             part = rectangles.read(run, rectangle, group, cut)
-        yield from _cut_up(encoder.add(table.of(part)))
-    yield from _cut_up(encoder.finish())
-
-
-def _cut_up(data: bytes) -> Iterator[bytes]:
-    # A piece without rows yields, too: between two of them the server sees that the client has gone.
-    for low in range(0, max(len(data), 1), SEND_BYTES):
-        yield data[low : low + SEND_BYTES]
+        yield from cut_up(encoder.add(table.of(part)))
+    yield from cut_up(encoder.finish())
 
 
 @contextmanager
@@ -179,39 +168,3 @@ def _reading(queries: Queries, run_id: int) -> Iterator[RunReader]:
         if run is None:
             raise ApiError(404, "unknown_run", f"run {run_id} was deleted during an export")
         yield run
-
-
-class Export(StreamingResponse):
-    """A file that ends when its client has gone. Begins with its first piece read, so that an error of it has a status.
-
-    What fails later breaks the connection off: a file that is cut short is never taken for a whole one.
-    """
-
-    def __init__(self, pieces: Iterator[bytes], format_name: str, run_id: int, rectangle: Rectangle) -> None:
-        name = f"rangewatch-run-{run_id}-steps-{rectangle.cut.start}-{rectangle.cut.stop}.{format_name}"
-        headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
-        super().__init__(_begun(pieces), headers=headers, media_type=MEDIA_TYPES[format_name])
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it. Raises `ApiError` when too many are sent already, and `TimeoutError` when the client takes none."""
-        if not _places.acquire(blocking=False):
-            raise ApiError(503, "too_many_exports", f"{MAX_EXPORTS} exports are under way; try again later", 10)
-
-        async def within_limit(message: Message) -> None:
-            with anyio.fail_after(STALLED_S):
-                await send(message)
-
-        try:
-            await super().__call__(scope, receive, within_limit)
-        finally:
-            _places.release()
-
-
-def _begun(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    first = next(pieces, b"")
-
-    def rest() -> Iterator[bytes]:
-        yield first
-        yield from pieces
-
-    return rest()

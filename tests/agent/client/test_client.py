@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch.client import Client, Run, ServerError, Unavailable, colours, figures
-from rangewatch.commands.html_report import document
+from rangewatch.client import Client, Run, ServerError, Unavailable
+from rangewatch.report import colours, document
+from rangewatch.report import plotly_figures as figures
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
 from tests.server.tokens import create

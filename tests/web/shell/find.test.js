@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { numbered } from "../../../web/shell/find.js";
+import { numbered, stderrRank } from "../../../web/shell/find.js";
 import { headlineOf, isNews, markedTitle } from "../../../web/shell/signals.js";
 import { holds } from "../../../web/widgets/controls/palette.js";
 
@@ -40,4 +40,14 @@ test("news is a problem that was not there before, of the run that was looked at
   assert.ok(!isNews(bad, { id: 1, level: "critical", title: "Hung." }), "the same");
   assert.ok(!isNews(bad, null) && !isNews(bad, { id: 2, level: "ok", title: "" }), "opened just now");
   assert.ok(!isNews({ id: 1, verdict: /** @type {any} */ ({ level: "ok", parts: [["strong", "Fine."]] }) }, { id: 1, level: "critical", title: "Hung." }));
+});
+
+test("whose stderr is asked for: the rank by its number, or else who died, who failed, the first", () => {
+  const ranks = [0, 1, 2].map((rank) => ({ rank, failure: rank === 1 ? "ValueError" : null }));
+  const run = /** @type {import("../../../web/types.js").Run} */ (/** @type {unknown} */ ({ ranks, deaths: [{ rank: 2 }] }));
+  for (const q of ["stderr 0", "Stderr of rank 0", "log 0", "logs of rank 0", "last lines of stderr of rank 0"]) assert.equal(stderrRank(q, run), 0, q);
+  for (const q of ["stderr", "logs", "log tail", "last lines"]) assert.equal(stderrRank(q, run), 2, q);
+  assert.equal(stderrRank("stderr", { ...run, deaths: [] }), 1);
+  for (const q of ["stderr 7", "blog", "logit", "rank 1", "stderr one", ""]) assert.equal(stderrRank(q, run), null, q);
+  assert.equal(stderrRank("stderr", { ...run, ranks: [], deaths: [] }), null);
 });

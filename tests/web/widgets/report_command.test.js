@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { quoted, reportCommand } from "../../../web/widgets/run_page.js";
+import { quoted, reportCommand } from "../../../web/widgets/run_report.js";
 
 const HERE = "http://127.0.0.1:8642";
 const command = (/** @type {string} */ name) => reportCommand({ id: 7, name }, HERE);

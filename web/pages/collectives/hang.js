@@ -8,6 +8,7 @@ import { UNKNOWN, bytes, isKnown, quantity, time } from "../../format/units.js";
 import { copyButton } from "../../widgets/controls/copy_button.js";
 import { createDetailCards, createNothing } from "../../widgets/detail_cards.js";
 import { runPage } from "../../widgets/run_page.js";
+import { createStderrTail } from "../../widgets/stderr_tail.js";
 import { createVerdict } from "../../widgets/verdict.js";
 
 /** @typedef {import("../../types.js").Hang} Hang */
@@ -19,7 +20,7 @@ function build(ctx) {
   const nothing = createNothing("Nothing hangs");
   const cards = createDetailCards();
   const tables = el("div", { class: "lanes hang-tables" });
-  const stacks = createStackList();
+  const stacks = createStackList(run);
   const element = el("div", {}, verdict.element, nothing.element, cards.element, tables, stacks.element);
   let shown = "";
 
@@ -133,7 +134,8 @@ function mismatchTable({ mismatch, ranks }) {
 /** Stacks that are open at first. */
 const OPENED = 2;
 
-function createStackList() {
+/** @param {string} run */
+function createStackList(run) {
   const element = el("div", { class: "lanes", "data-testid": "stacks" });
   const more = el("p", { class: "muted figure-notes" });
   let shown = "";
@@ -145,7 +147,7 @@ function createStackList() {
       const known = all.slice(0, MOST_ROWS);
       // Times go on; a reader who selects a stack is not to lose it for that.
       const now = JSON.stringify(known.map(({ ranks: mine, first: { silent_s: _, waits_for: __, gpu: ___, ...stays } }) => [mine, stays]));
-      if (now !== shown) draw(element, known);
+      if (now !== shown) draw(run, element, known);
       shown = now;
       element.querySelectorAll("[data-state]").forEach((node, i) => (node.textContent = [groupState(known[i], cause), known[i].ranks.length === 1 ? gpuLine(known[i].first.gpu) : ""].filter(Boolean).join("; ")));
       const rest = all.slice(MOST_ROWS).reduce((sum, { ranks: mine }) => sum + mine.length, 0);
@@ -154,14 +156,15 @@ function createStackList() {
   };
 }
 
-/** @param {HTMLElement} place @param {readonly EqualRanks[]} groups */
-function draw(place, groups) {
-  const opened = new Map([...place.querySelectorAll("details")].map((one) => [one.dataset.rank, one.open]));
-  replace(place, ...groups.map((group, i) => panel(group, opened.get(String(group.first.rank)) ?? (i < OPENED && group.first.role !== "other"))));
+/** @param {string} run @param {HTMLElement} place @param {readonly EqualRanks[]} groups */
+function draw(run, place, groups) {
+  const panels = /** @type {NodeListOf<HTMLDetailsElement>} */ (place.querySelectorAll(":scope > details"));
+  const opened = new Map([...panels].map((one) => [one.dataset.rank, one.open]));
+  replace(place, ...groups.map((group, i) => panel(run, group, opened.get(String(group.first.rank)) ?? (i < OPENED && group.first.role !== "other"))));
 }
 
-/** @param {EqualRanks} group @param {boolean} open */
-function panel({ ranks, first }, open) {
+/** @param {string} run @param {EqualRanks} group @param {boolean} open */
+function panel(run, { ranks, first }, open) {
   const where = whereText(first.where);
   const stacks = first.stacks ?? "";
   const head = el("summary", {}, el("strong", { class: first.role === "missing" ? "bad" : null }, `${first.role === "missing" ? "✕ " : ""}${clip(rankList(ranks), 120)}`), " ", el("span", { class: "muted", "data-state": "" }));
@@ -172,6 +175,7 @@ function panel({ ranks, first }, open) {
     where ? el("p", { class: "breaks" }, "At ", el("code", {}, clip(where, 300))) : null,
     stacks ? copyButton(() => stacks, "Copy the stacks") : el("p", { class: "muted" }, noStacks(first)),
     stacks ? el("pre", { tabindex: 0, "aria-label": `Stacks of ${clip(rankList(ranks), 60)}` }, stacks) : null,
+    createStderrTail(run, first.rank).element,
   );
 }
 

@@ -13,6 +13,7 @@ import { createRangeBar } from "../../widgets/controls/range_bar.js";
 import { createRankMap } from "../../widgets/ranks/rank_map.js";
 import { runPage } from "../../widgets/run_page.js";
 import { createTracePanel } from "../../widgets/trace_panel.js";
+import { createStderrTails } from "../../widgets/stderr_tail.js";
 import { createVerdict } from "../../widgets/verdict.js";
 import { createWorstTable } from "../../widgets/tables/worst_table.js";
 import { createOverviewCards } from "./overview_cards.js";
@@ -27,6 +28,7 @@ const HINTS = [
 /** @param {import("../../types.js").PageContext} ctx @param {() => void} refetch @returns {import("../../widgets/run_page.js").RunView} */
 function build(ctx, refetch) {
   const death = createDeathNote();
+  const stderr = createStderrTails(ctx.params.id);
   const note = createRunNote();
   const about = createRunAbout(ctx, refetch);
   const verdict = createVerdict();
@@ -39,7 +41,7 @@ function build(ctx, refetch) {
   const table = createWorstTable(ctx, lanes.pickCell, ofAllRanks);
   const twin = el("details", { class: "twin" }, el("summary", {}, "The layers as a table"), table.element);
   const strip = el("div", { class: "overview-strip", role: "group", "aria-label": "Axis of steps" }, range.element, lanes.strip);
-  const element = el("div", {}, note.element, death.element, verdict.element, cards.element, ranks.element, strip, lanes.element, legend.element, twin, about.element);
+  const element = el("div", {}, note.element, death.element, verdict.element, stderr.element, cards.element, ranks.element, strip, lanes.element, legend.element, twin, about.element);
 
   /** @param {import("../../charts/heatmap.js").HeatmapModel} model */
   function showLayers(model) {
@@ -60,6 +62,7 @@ function build(ctx, refetch) {
       cards.update(run);
       range.update(run);
       const view = { run, state: ctx.state, range: shownRange(ctx.state, run) };
+      void stderr.update(tailRanks(run, ctx.state.rank), signal);
       const drawn = lanes.update(view, signal);
       await Promise.all([drawn, deferUntil(drawn).then(() => ranks.update(run, signal)), isFirst ? trace.update(run, signal) : deferUntil(drawn).then(() => trace.update(run, signal))]);
       isFirst = false;
@@ -102,6 +105,14 @@ function createDeathNote() {
       replace(element, death ? el("p", {}, "✕ ", clip(death, MOST_LETTERS)) : null, ...withStacks.map(stackOf));
     },
   };
+}
+
+/** Ranks whose last lines are of interest: those that died, those that failed, and the one that was chosen. Pure. @param {Pick<import("../../types.js").Run, "deaths" | "ranks">} run @param {number | "all" | null} chosen @returns {number[]} */
+export function tailRanks({ deaths, ranks }, chosen) {
+  const died = (deaths ?? []).map(({ rank }) => rank);
+  const failed = ranks.filter(({ failure }) => failure).map(({ rank }) => rank);
+  const mine = typeof chosen === "number" && ranks.some(({ rank }) => rank === chosen) ? [chosen] : [];
+  return [...new Set([...mine, ...died.slice(0, MOST_STACKS), ...failed.slice(0, MOST_STACKS)])].slice(0, MOST_STACKS);
 }
 
 /** @param {import("../../types.js").Death} death */

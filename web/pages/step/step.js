@@ -15,6 +15,7 @@ import { clip, count, reading, scale, seconds } from "../../format/numbers.js";
 import { copyButton } from "../../widgets/controls/copy_button.js";
 import { createNameFilter, createRankPicker } from "../../widgets/controls/filters.js";
 import { runPage } from "../../widgets/run_page.js";
+import { createStderrTails } from "../../widgets/stderr_tail.js";
 import { createTracePanel } from "../../widgets/trace_panel.js";
 import { createBatchRows } from "./batch_rows.js";
 import { createFramesTable } from "./frames_table.js";
@@ -32,7 +33,8 @@ function build(ctx, refetch) {
   const text = el("pre", { tabindex: 0, "aria-label": "Text report" });
   const report = el("details", { class: "panel report" }, el("summary", {}, "Text report"), copyButton(() => text.textContent ?? "", "Copy the report"), text);
   const trace = createTracePanel(ctx, refetch);
-  const element = el("div", { hidden: true }, nav.element, trace.element, summary, batch.element, missing, table.element, ranks.element, report);
+  const stderr = createStderrTails(ctx.params.id);
+  const element = el("div", { hidden: true }, nav.element, trace.element, summary, stderr.element, batch.element, missing, table.element, ranks.element, report);
   let shown = "";
 
   /** @param {StepAnswer} answer */
@@ -60,6 +62,7 @@ function build(ctx, refetch) {
       const { step, rank } = ctx.state;
       const answer = await api.step(String(run.id), { step, rank: rank === "all" ? null : rank }, signal);
       show(answer);
+      void stderr.update([answer.rank], signal);
       await Promise.all([trace.update(run, signal), ranks.update(run, answer.step, signal)]);
     },
     destroy() {

@@ -6,13 +6,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from rangewatch.crash.handover import DESCRIPTORS, Joining
+import msgspec
+
+from rangewatch.core import limits
+from rangewatch.crash.handover import DESCRIPTORS, STACK, STDERR, Joining
 from rangewatch.crash.memory import anonymous_file, layout
 from rangewatch.crash.memory.shared_state import STEPS_FILE
+from rangewatch.crash.memory.text_ring import read_ring
+from rangewatch.crash.stderr_lines import read_file, stderr_event, with_tail
 from rangewatch.crash.watcher import death_report
 from rangewatch.crash.watcher.death_report import Ending
 from rangewatch.crash.watcher.recovery import NO_NAMES, CrashRecord, Position
@@ -20,6 +28,8 @@ from rangewatch.crash.watcher.uploads import Last, last_batches
 from rangewatch.delivery.spool import process
 from rangewatch.delivery.spool.folder import Folder, Owner, SpoolError, write_owner
 from rangewatch.wire.records import Event
+
+T = TypeVar("T")
 
 _MOUNT = Path("/sys/fs/cgroup")
 
@@ -89,11 +99,12 @@ TRIES = 3
 
 
 class Rank:
-    """`descriptors` are the rank's, see `DESCRIPTORS`; they are closed by `close`."""
+    """`descriptors` are the rank's, see `DESCRIPTORS` and `Joining.more`; they are closed by `close`."""
 
     def __init__(self, joining: Joining, descriptors: list[int]) -> None:
         self.joining, self._descriptors = joining, descriptors
         self.pidfd = descriptors[0]
+        self._more = dict(zip(joining.more, descriptors[DESCRIPTORS:], strict=False))
         self._oom_kills = OomKills(joining.process.pid)
 
     @property
@@ -132,12 +143,13 @@ class Rank:
         ending = ending or self._ending(stack)
         left = self._left()
         event = self._event(ending, left, stack)
+        last = () if event is None else (*self._stderr(event.step), event)
         for _ in range(TRIES):
             folder = self._folder(creates=event is not None)
             if folder is None:
                 return None
             _claim(folder)
-            made = self._last_batches(folder, left, event)
+            made = self._last_batches(folder, left, last)
             try:
                 for batch, opening in made:
                     folder.append(batch, None if folder.opening(batch.catalogue) is not None else opening)
@@ -149,9 +161,8 @@ class Rank:
                 return folder, []
         return None
 
-    def _last_batches(self, folder: Folder, left: CrashRecord | None, event: Event | None) -> list[Last]:
+    def _last_batches(self, folder: Folder, left: CrashRecord | None, last: tuple[Event, ...]) -> list[Last]:
         used = max(folder.next_sequence, 0 if left is None else left.next_sequence)
-        last = (event,) if event is not None else ()
         made = []
         if left is not None:
             with contextlib.suppress(Exception):  # whatever is wrong with its memory, how it ended is known
@@ -172,9 +183,22 @@ class Rank:
         return None
 
     def _stack(self) -> str:
-        if len(self._descriptors) < DESCRIPTORS:
+        if STACK not in self._more:
             return ""
-        return anonymous_file.read_all(self._descriptors[4], 1 << 20).decode("utf-8", "replace")
+        return anonymous_file.read_all(self._more[STACK], 1 << 20).decode("utf-8", "replace")
+
+    def _stderr(self, step: int) -> list[Event]:
+        """The last lines that it wrote there; none where they were not asked for."""
+        source = self.joining.stderr
+        if source is None or STDERR not in self._more:
+            return []
+        read = read_file if source.source == "file" else read_ring
+        tail = within(limits.STDERR_READ_S, lambda: read(self._more[STDERR]))
+        if tail is None:
+            details = msgspec.structs.replace(source, why_not="its file could not be read when the process had ended")
+        else:
+            details = with_tail(source, tail, self.joining.token)
+        return [stderr_event(details, step)]
 
     def _ending(self, stack: str) -> Ending:
         owner = self.joining.process
@@ -205,6 +229,22 @@ class Rank:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_owner(self.folder, Owner(1, joining.info, joining.url, joining.process))
         return Folder(self.folder)
+
+
+def within(seconds: float, read: Callable[[], T]) -> T | None:
+    """What `read` answers; None where it fails, or is not done by then: a file system that has gone away must not keep
+    the watcher from the other ranks.
+    """
+    answers: list[T] = []
+
+    def answer() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            answers.append(read())
+
+    thread = threading.Thread(target=answer, name="watcher-stderr", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answers[0] if answers else None
 
 
 def _claim(folder: Folder) -> None:

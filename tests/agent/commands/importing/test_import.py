@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch.client.figures import decoded
 from rangewatch.commands.importing import command, scalars
 from rangewatch.commands.importing.scalars import ImportFailed, Scalars, send
 from rangewatch.commands.importing.sources import read_tensorboard
 from rangewatch.delivery.transport import Transport
+from rangewatch.report.plotly_figures import decoded
 from tests.server.process import Run, Server
 
 pytest.importorskip("tensorboard", reason="the extra `tensorboard`; `make install` brings it")

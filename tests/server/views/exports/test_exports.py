@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 
 from rangewatch import statistics
 from rangewatch.wire.records import Catalogue, TensorEntry
-from rangewatch_server.routes.slices import MAX_EXPORTS
+from rangewatch_server.routes.downloads import MAX_DOWNLOADS
 from tests import forked
 from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
@@ -217,7 +217,7 @@ def test_a_slow_client_holds_no_transaction(start_server: Callable[..., Server],
 
 def test_too_many_exports_wait_and_a_client_that_goes_makes_room(sent: tuple[Run, Any]) -> None:
     run, _ = sent
-    clients = [Slow(run) for _ in range(MAX_EXPORTS)]
+    clients = [Slow(run) for _ in range(MAX_DOWNLOADS)]
     answer = run.ask("/slice?format=arrow")
     assert (answer.status_code, answer.json()["code"]) == (503, "too_many_exports")
     assert answer.headers["retry-after"] == "10"
@@ -229,7 +229,9 @@ def test_too_many_exports_wait_and_a_client_that_goes_makes_room(sent: tuple[Run
 
 @pytest.mark.slow
 def test_an_export_that_fails_is_broken_off_not_cut_short(run: Run) -> None:
+    """A run that is deleted meanwhile is no fault of the server's: its log has a line, and no traceback."""
     send(run)  # more than connections hold of it
+    logged = len(run.server.log.text())
     path = run.path("/slice?axes=step,rank,tensor&statistic=*&format=csv")
     with pytest.raises(httpx.RemoteProtocolError), run.server.client.stream("GET", path) as answer:
         body = answer.iter_bytes(1_000)
@@ -238,6 +240,10 @@ def test_an_export_that_fails_is_broken_off_not_cut_short(run: Run) -> None:
         assert deleted.status_code == 200
         for _ in body:
             pass
+    wait_for(lambda: "export" in run.server.log.text()[logged:])
+    said = run.server.log.text()[logged:]
+    assert f"a download was broken off: run {run.id} was deleted during an export" in said
+    assert "Traceback" not in said and "RuntimeError" not in said
 
 
 def anonymous_mib(server: Server) -> float:

@@ -19,14 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch.client import Run
-from rangewatch.commands.diagnose import Finding, headline
-from rangewatch.commands.html_report.markup import listed, number, paragraph, ranks, scale, seconds, size, table
-from rangewatch.commands.html_report.markup import ranks as numbers
+from rangewatch.report.markup import listed, number, paragraph, ranks, scale, seconds, size, table
+from rangewatch.report.markup import ranks as numbers
+from rangewatch.report.source import Finding, Source, headline
 
 
-def write_findings(run: Run, _: dict[str, Any]) -> Iterator[str]:
-    diagnosis = run.diagnosis()
+def write_findings(source: Source, _: dict[str, Any]) -> Iterator[str]:
+    diagnosis = source.get("/diagnosis")
     if not diagnosis["findings"]:
         yield paragraph("No open finding.")
     for each in diagnosis["findings"]:
@@ -50,21 +49,22 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 MOST_LAYERS = 40
+EXTREMES = ("headroom_bits", "amax", "nan_count", "inf_count")
 
 
-def write_layers(run: Run, _: dict[str, Any]) -> Iterator[str]:
-    extremes = run.slice(["headroom_bits", "amax", "nan_count", "inf_count"], columns=1)
-    if not extremes.array.size:
+def write_layers(source: Source, _: dict[str, Any]) -> Iterator[str]:
+    answer = source.get("/slice", {"statistic": EXTREMES, "columns": 1})
+    labels = answer["rows"]["labels"]
+    # (tensors, columns): a column or a few; NaN is what was not measured.
+    values = {name: np.array(answer["values"][name], np.float64).reshape(len(labels), -1) for name in EXTREMES}
+    if not values["amax"].size:
         yield paragraph("No tensor was observed.")
         return
-    # A column or a few; NaN is what was not measured.
-    bits = np.where(np.isnan(extremes.values["headroom_bits"]), np.inf, extremes.values["headroom_bits"]).min(axis=1)
-    amax = np.where(np.isnan(extremes.values["amax"]), -np.inf, extremes.values["amax"]).max(axis=1)
-    bad = np.nan_to_num(extremes.values["nan_count"]).sum(axis=1) + np.nan_to_num(extremes.values["inf_count"]).sum(
-        axis=1
-    )
+    bits = np.where(np.isnan(values["headroom_bits"]), np.inf, values["headroom_bits"]).min(axis=1)
+    amax = np.where(np.isnan(values["amax"]), -np.inf, values["amax"]).max(axis=1)
+    bad = np.nan_to_num(values["nan_count"]).sum(axis=1) + np.nan_to_num(values["inf_count"]).sum(axis=1)
     order = np.lexsort((bits, -(bad > 0).astype(int)))[:MOST_LAYERS]
-    rows = [(extremes.row_labels[at], _bits(bits[at]), _largest(amax[at]), f"{int(bad[at]):,}") for at in order]
+    rows = [(labels[at], _bits(bits[at]), _largest(amax[at]), f"{int(bad[at]):,}") for at in order]
     title = f"The {len(rows)} of {len(bits)} tensors with NaN or Inf, or with the least headroom"
     yield table(title, ("Tensor", "Least headroom (bits)", "Largest magnitude", "NaN and Inf"), rows)
 
@@ -81,8 +81,8 @@ MOST_COLLECTIVES = 60
 HEAD = ("Group", "Op", "Ranks", "Size from", "Count", "Time p50", "Time p99", "algbw", "busbw", "Wait p50", "Wait p99")
 
 
-def write_collectives(run: Run, _: dict[str, Any]) -> Iterator[str]:
-    summary = run.collectives()
+def write_collectives(source: Source, _: dict[str, Any]) -> Iterator[str]:
+    summary = source.get("/collectives")
     if not summary["table"]:
         yield paragraph("No collective was recorded.")
         return
@@ -126,8 +126,8 @@ CAUSES = {
 }
 
 
-def write_loss_scale(run: Run, _: dict[str, Any]) -> Iterator[str]:
-    history = run.loss_scale()
+def write_loss_scale(source: Source, _: dict[str, Any]) -> Iterator[str]:
+    history = source.get("/loss_scale")
     if not history["scalers"] and not history["drops"]:
         yield paragraph("No loss scale was recorded: the run has no scaler, or the agent was not given it.")
         return
@@ -162,9 +162,9 @@ MOST_CARDS, MOST_RANKS, MOST_FACTS = 128, 1_024, 200
 DEEPEST = 3
 
 
-def gpus(run: Run, _: dict[str, Any]) -> Iterator[str]:
+def gpus(source: Source, _: dict[str, Any]) -> Iterator[str]:
     """The newest sample of every card and host."""
-    answer = run.gpus()
+    answer = source.get("/gpus")
     if answer["gpus"]:
         cards = answer["gpus"][:MOST_CARDS]
         more = f", {len(cards)} of {len(answer['gpus'])}, worst first" if len(cards) < len(answer["gpus"]) else ""
@@ -205,9 +205,9 @@ def _part(values: dict[str, Any]) -> str:
     return size(used) if total is None else f"{size(used)} of {size(total)}"
 
 
-def environment(run: Run, _: dict[str, Any]) -> Iterator[str]:
+def environment(source: Source, _: dict[str, Any]) -> Iterator[str]:
     """Findings, ranks that differ, and every fact with who has it."""
-    answer = run.environment()
+    answer = source.get("/environment")
     if not answer["ranks"]:
         yield paragraph("No rank has sent its environment.")
         return
@@ -252,7 +252,7 @@ def _flat(value: Any, name: str, depth: int) -> Iterator[tuple[str, str]]:
         yield name, value if isinstance(value, str) else json.dumps(value)
 
 
-def write_ranks(_: Run, details: dict[str, Any]) -> Iterator[str]:
+def write_ranks(_: Source, details: dict[str, Any]) -> Iterator[str]:
     """Each rank as it is now."""
     shown = details["ranks"][:MOST_RANKS]
     rows = [

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.client import colours
-from rangewatch.client.optional_imports import plotly_graphs
+from rangewatch.core.optional_imports import plotly_graphs
+from rangewatch.report import colours
 
 MOST_NAMES = 60
 """Names along one axis: more would lie on each other."""

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch.client import Run, ServerError, Unavailable, colours
-from rangewatch.client.figures import decoded, of_answer
-from rangewatch.client.optional_imports import plotly_inline
-from rangewatch.commands.html_report import sections
-from rangewatch.commands.html_report.markup import paragraph, sentence
+from rangewatch.core.optional_imports import plotly_inline
 from rangewatch.core.version import VERSION
+from rangewatch.report import colours, sections
+from rangewatch.report.markup import paragraph, sentence
+from rangewatch.report.plotly_figures import decoded, of_answer
+from rangewatch.report.source import Refused, Source
 
 FIGURES = {
     "loss": "Loss", "loss_scale": "Loss scale", "timeline": "Least headroom by rank", "step_time": "Step time",
@@ -30,10 +30,10 @@ LINE_HEIGHT, ROW_HEIGHT, AROUND = 260, 12, 150
 LEAST_HEIGHT, MOST_HEIGHT = 240, 640
 
 
-def write_figures(run: Run, _: dict[str, Any]) -> Iterator[str]:
+def write_figures(source: Source, _: dict[str, Any]) -> Iterator[str]:
     drawn = 0
     for name, title in FIGURES.items():
-        answer = run.figure_data(name, columns=COLUMNS)
+        answer = source.get(f"/figures/{name}", {"columns": COLUMNS})
         if any(map(_has_points, answer["figure"]["data"])):  # not every run has a loss scale, or phases
             drawn += 1
             yield from _figure(answer, title)
@@ -121,7 +121,9 @@ def _theme(tokens: dict[str, str], headroom: tuple[str, ...], lines: tuple[str, 
     }  # fmt: skip
 
 
-SECTIONS: dict[str, Callable[[Run, dict[str, Any]], Iterator[str]]] = {
+Write = Callable[[Source, dict[str, Any]], Iterator[str]]
+
+SECTIONS: dict[str, Write] = {
     "Findings": sections.write_findings,
     "Over the steps": write_figures,
     "Layers nearest to their limit": sections.write_layers,
@@ -133,31 +135,31 @@ SECTIONS: dict[str, Callable[[Run, dict[str, Any]], Iterator[str]]] = {
 }
 
 
-def page(run: Run) -> Iterator[str]:
-    """The file. Raises `ServerError`, and ImportError without plotly."""
+def page(source: Source) -> Iterator[str]:
+    """The file. Raises what `source` does, but for `Refused`, and ImportError without plotly."""
     library = plotly_inline()
-    details = run.details()
-    title = escape(details.get("title") or run.name)
+    details = source.get("")
+    title = escape(details.get("title") or source.name)
     yield f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}: Rangewatch</title>\n'
     yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
     yield f"<style>{style()}</style>\n<script>{library}</script></head><body><main>\n<h1>{title}</h1>\n"
-    yield from _head(run, details)
+    yield from _head(source, details)
     yield from _contents()
     for place, (name, write) in enumerate(SECTIONS.items()):
         yield f'<h2 id="s{place}">{name}</h2>\n'
-        yield from _section(run, details, write)
+        yield from _section(source, details, write)
     yield f'</main><script type="application/json" id="looks">{theme_json()}</script>\n'
     yield f"<script>{script()}</script></body></html>\n"
 
 
-def _section(run: Run, details: dict[str, Any], write: Callable[[Run, dict[str, Any]], Iterator[str]]) -> Iterator[str]:
-    """A part that the server refuses is not the end of the others; without a server there is no report."""
+def _section(
+    source: Source, details: dict[str, Any], write: Callable[[Source, dict[str, Any]], Iterator[str]]
+) -> Iterator[str]:
+    """A part that the server refuses is not the end of the others."""
     try:
-        yield from write(run, details)
-    except Unavailable:
-        raise
-    except ServerError as error:
+        yield from write(source, details)
+    except Refused as error:
         yield paragraph(f"Not known: the server refused it ({error}).", "muted")
 
 
@@ -166,14 +168,14 @@ def _contents() -> Iterator[str]:
     yield f'<nav aria-label="Contents"><ul>{links}</ul></nav>\n'
 
 
-def _head(run: Run, details: dict[str, Any]) -> Iterator[str]:
+def _head(source: Source, details: dict[str, Any]) -> Iterator[str]:
     exported = datetime.fromtimestamp(details["now_ns"] / 1e9, timezone.utc)
     steps = "no step" if details["last_step"] is None else f"steps {details['first_step']} to {details['last_step']}"
     world_size = details["world_size"]
     ranks = "1 rank" if world_size == 1 else f"{world_size:,} ranks"
     tags = f", tags {', '.join(details['tags'])}" if details.get("tags") else ""
     yield paragraph(
-        f"Run {run.name}, {details['state']}, {steps}, {ranks}{tags}; as it was on "
+        f"Run {source.name}, {details['state']}, {steps}, {ranks}{tags}; as it was on "
         f"{exported:%Y-%m-%d %H:%M} UTC, by Rangewatch {VERSION}.",
         "muted",
     )
