@@ -30,6 +30,7 @@ NAMES = [
 FULL_EVERY = 10
 SMALLEST = LIMITS["float16"].smallest_normal
 BAD = (1, 41)  # an Inf in m.10.ff
+SPIKE_AT, NAN_AT = 77, 43
 
 
 def known() -> Catalogue:
@@ -99,6 +100,31 @@ def test_each_statistic_is_the_worst_of_the_ranks(layered: Run, statistic: str, 
         assert z[BAD] == pytest.approx(2.0)  # log2(1 + 3)
     else:
         assert np.isnan(z[BAD])
+
+
+def test_rows_of_merged_columns_name_the_exact_step_of_their_worst(small: Run) -> None:
+    """Of the rows that are asked for, the worst first; each column of the figure holds eight steps."""
+    for name, wanted in (("layers", [SPIKE_AT, NAN_AT, None]), ("timeline&rank=0", [NAN_AT])):
+        figure_name, _, query = name.partition("&")
+        _, _, meta = figure(small, figure_name, f"columns=10&places=2&{query}")
+        assert meta["steps_per_column"] >= 8
+        assert [row.get("step") for row in meta["rows"]] == wanted
+    _, _, every = figure(small, "layers", "columns=10&places=2&closed=m&statistic=amax")
+    assert "step" not in every["rows"][0], "of headroom alone"
+    _, _, closed = figure(small, "layers", "columns=10&places=2&closed=m")
+    assert closed["rows"][0]["step"] == NAN_AT
+
+
+@pytest.fixture(scope="module")
+def small(module_run: Run) -> Run:
+    """Three layers: one with a hot step, one with a NaN that comes again, one that is calm."""
+    entries = (TensorEntry(f"m.{i}", "output", 0, "float16", (8, 4), i, "Linear") for i in range(3))
+    three = Catalogue(statistics.ALL, tuple(entries))
+    amax, nans = np.ones((3, STEPS)), np.zeros((3, STEPS))
+    amax[0, SPIKE_AT], nans[1, [NAN_AT, NAN_AT + 2, 90]] = 30_000, 1
+    of_run = Run(module_run.server, f"{module_run.name} small")
+    assert of_run.post(opening(three), batch(three, 0, range(STEPS), {"amax": amax, "nan_count": nans})).is_success
+    return of_run
 
 
 def test_all_that_the_shelf_has_is_tested_and_an_unknown_one_is_refused(layered: Run) -> None:

@@ -15,7 +15,7 @@ import { clip, rankName, steps } from "../../format/numbers.js";
 import { createAxesPicker, createKindFilter, createNameFilter, createRankPicker, createSortPicker, createStatisticPicker, createStepField } from "../../widgets/controls/filters.js";
 import { createRangeBar } from "../../widgets/controls/range_bar.js";
 import { runPage } from "../../widgets/run_page.js";
-import { createWorstTable } from "../../widgets/tables/worst_table.js";
+import { MOST_ROWS, createWorstTable } from "../../widgets/tables/worst_table.js";
 import { createComparison } from "./comparison.js";
 import { MOST_CLOSED, createModuleTree } from "./module_tree.js";
 import { createTensorPanel } from "./tensor_panel.js";
@@ -110,7 +110,7 @@ function query({ state, run }) {
   const { rank, kinds, q, sort, closed, axes, tensor } = state;
   return {
     rank: rank ?? "all", kind: kinds, q, statistic: state.statistic || (run ? defaultOf(run) : ""), sort, closed: closedIn(closed), tree: axes === "step,rank" ? 0 : TREE,
-    tensor: axes === "step,rank" ? tensor : null,
+    tensor: axes === "step,rank" ? tensor : null, places: axes === "tensor,rank" ? 0 : MOST_ROWS,
   };
 }
 

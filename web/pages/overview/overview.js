@@ -15,9 +15,9 @@ import { runPage } from "../../widgets/run_page.js";
 import { createTracePanel } from "../../widgets/trace_panel.js";
 import { createStderrTails } from "../../widgets/stderr_tail.js";
 import { createVerdict } from "../../widgets/verdict.js";
-import { createWorstTable } from "../../widgets/tables/worst_table.js";
+import { MOST_ROWS, createWorstTable } from "../../widgets/tables/worst_table.js";
 import { createOverviewCards } from "./overview_cards.js";
-import { createOverviewLanes, ofAllRanks } from "./overview_lanes.js";
+import { createOverviewLanes } from "./overview_lanes.js";
 
 const HINTS = [
   "Drag over a lane to see fewer steps, double click to see all.",
@@ -37,11 +37,16 @@ function build(ctx, refetch) {
   const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))), undefined, trace.element);
   const legend = createStatisticLegend();
   const ranks = createRankMap(ctx, "");
-  const lanes = createOverviewLanes(ctx, refetch, { onLayers: showLayers, onLane: cards.takeLane, onSeries: cards.takeSeries });
-  const table = createWorstTable(ctx, lanes.pickCell, ofAllRanks);
-  const twin = el("details", { class: "twin" }, el("summary", {}, "The layers as a table"), table.element);
+  const lanes = createOverviewLanes(ctx, refetch, { layersQuery, onLayers: showLayers, onLane: cards.takeLane, onSeries: cards.takeSeries });
+  const table = createWorstTable(ctx, lanes.pickCell, layersQuery);
+  const twin = el("details", { class: "twin", toggle: refetch }, el("summary", {}, "The layers as a table"), table.element);
   const strip = el("div", { class: "overview-strip", role: "group", "aria-label": "Axis of steps" }, range.element, lanes.strip);
   const element = el("div", {}, note.element, death.element, verdict.element, stderr.element, cards.element, ranks.element, strip, lanes.element, legend.element, twin, about.element);
+
+  /** This page has no choice that narrows them; exact steps are looked for once their table is open. */
+  function layersQuery() {
+    return { rank: "all", places: twin.open ? MOST_ROWS : null };
+  }
 
   /** @param {import("../../charts/heatmap.js").HeatmapModel} model */
   function showLayers(model) {
