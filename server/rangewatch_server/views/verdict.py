@@ -144,7 +144,7 @@ def _of_finding(run: RunReader, gravest: OpenFinding, known: Sequence[OpenFindin
     return Verdict(
         level="ok" if finding.severity == "info" else finding.severity,
         parts=(("strong", label(finding)), ("text", " "), *_marked(finding)),
-        chain=(*finding.evidence[:1], *finding.consequences)[:MOST_CHAIN], fix=fix,
+        chain=(*finding.evidence[: 1 if finding.consequences else 2], *finding.consequences)[:MOST_CHAIN], fix=fix,
         links=_links_of(run, gravest)[:MOST_LINKS], **_others(run, others, count - 1),
     )  # fmt: skip
 

@@ -85,6 +85,7 @@ export default runPage({
   title: "Overview",
   path: "/runs/{id}",
   key: "o",
+  hasVerdict: true,
   help: "Is it healthy, and if not, since when and on which rank",
   build,
 });

@@ -279,6 +279,7 @@ export const PHASES = {
  * @property {number} columns
  * @property {ArrayLike<number>} z seconds that each rank waited; NaN: not known
  * @property {ArrayLike<number>} cost what the others waited for it, added up
+ * @property {ArrayLike<number>} delay the same as time on the wall
  * @property {number} x0
  * @property {number} dx
  * @property {import("../../types.js").FigureMeta} meta
@@ -295,9 +296,9 @@ export function readWaits({ figure, meta }) {
   const { name, x0 = 0, dx = 1, z: sent } = figure.data[0];
   const rows = meta.rows ?? [];
   const z = decode(sent);
-  const { cost_to_others_s: cost } = /** @type {{cost_to_others_s?: unknown}} */ (/** @type {unknown} */ (meta));
+  const { cost_to_others_s: cost, delay_s: delay } = /** @type {{cost_to_others_s?: unknown, delay_s?: unknown}} */ (/** @type {unknown} */ (meta));
   const isKnown = Array.from(z).some(Number.isFinite);
-  return { name, rows, columns: rows.length ? z.length / rows.length : 0, z, cost: decode(cost), x0, dx, meta, isKnown };
+  return { name, rows, columns: rows.length ? z.length / rows.length : 0, z, cost: decode(cost), delay: decode(delay), x0, dx, meta, isKnown };
 }
 
 /** @param {WaitsModel} model @param {import("../../charts/frame.js").Frame} frame @param {import("../../charts/theme.js").Palette} palette */
