@@ -109,7 +109,7 @@ def test_three_runs_in_both_themes_and_on_a_phone(pair: tuple[Tab, Server]) -> N
     page = tab.open(f"/compare?runs={','.join(map(str, runs))}&smooth=0.9&log=1")
     expect(page.get_by_test_id("compare-parting").locator("li")).to_have_count(2)
     expect(page.get_by_test_id("compare-parting")).to_contain_text("equal bit for bit at all 60 steps")
-    expect(page.locator(".compare-notes")).to_contain_text(f"Logged by one run alone: {MARKUP[3]}.")
+    expect(page.locator(".compare-notes")).to_contain_text(f"Logged by one run only: {MARKUP[3]}.")
     assert page.locator("main b").count() == 0
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
-"""The keyboard alone from the list of runs to the cause, its evidence, its alert and back, in each of the four cases; and
-whoever does so sees where they are.
+"""The keyboard alone from the list of runs to the cause, its evidence, its alert and back, in each of the four cases.
+
+It leads there, and the focus is seen on the way.
 """
 
 from __future__ import annotations

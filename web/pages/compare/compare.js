@@ -109,7 +109,7 @@ function notesOf(about, runs, { axis }, shared, alone) {
   const notes = [];
   if (!shared.length) notes.push("No series was logged by two of these runs.");
   if (shared.length > MOST_SERIES) notes.push(`${count(shared.length - MOST_SERIES)} more series are not drawn.`);
-  if (alone.length) notes.push(`Logged by one run alone: ${clip(alone.join(", "), 300)}.`);
+  if (alone.length) notes.push(`Logged by one run only: ${clip(alone.join(", "), 300)}.`);
   const without = axis === "time" || axis === "tokens" ? about.filter((_, i) => !runs[i][axis === "time" ? "seconds" : "tokens"]) : [];
   if (without.length) notes.push(`Without ${axis}, so not drawn: ${without.map(({ title, name }) => clip(title || name, 60)).join(", ")}.`);
   return [notes.join(" ")];

@@ -29,7 +29,7 @@ const HINTS = [
   "Drag over the heatmap to see fewer steps, double click to see all.",
   "Click a cell for the exact step and rank; Shift-click it, or click a name, for that layer over time.",
   "Close a module in the tree to see it as one row, the worst of all inside it. Arrow keys walk the tree; left closes, right opens.",
-  "A row that stands for several tensors shows the worst of them; a name filter or fewer kinds opens it up.",
+  "A row of several tensors shows the worst of them; a name filter or fewer kinds splits it.",
 ];
 
 /** @param {import("../../types.js").PageContext} ctx @param {() => void} refetch @returns {import("../../widgets/run_page.js").RunView} */

@@ -150,7 +150,7 @@ function createRunAbout(ctx, changed) {
   const form = el("form", { submit: saved, input: showUnsaved }, field("Title", title), field("Tags", tags), field("Note", note), buttons);
   const sure = el("p");
   const close = () => dialog.close();
-  const dialog = el("dialog", { "aria-label": "Delete the run" }, sure, el("p", { class: "inline-form" }, el("button", { type: "button", class: "danger", click: gone }, "Delete it for good"), el("button", { type: "button", class: "quiet", click: close }, "Keep it")));
+  const dialog = el("dialog", { "aria-label": "Delete the run" }, sure, el("p", { class: "inline-form" }, el("button", { type: "button", class: "danger", click: gone }, "Delete permanently"), el("button", { type: "button", class: "quiet", click: close }, "Cancel")));
   const element = el("details", { class: "run-about", "data-testid": "run-about" }, el("summary", {}, "Title, tags and note; archive, delete"), form, dialog);
   const drafts = [title, tags, note].map(createDraft);
   /** @type {Run | null} */
@@ -200,7 +200,7 @@ function createRunAbout(ctx, changed) {
       shown = run;
       archive.textContent = run.archived ? "Unarchive" : "Archive";
       const steps = run.last_step === null ? "nothing recorded yet" : `${plural(run.last_step - (run.first_step ?? 0) + 1, "step")} of ${plural(run.ranks.length, "rank")}`;
-      sure.textContent = `Delete the run ${clip(run.title || run.name, 120)} with all that was recorded of it (${steps})? This cannot be undone.${["live", "hung"].includes(run.state) ? " Its training goes on, and begins the run anew." : ""}`;
+      sure.textContent = `Delete the run ${clip(run.title || run.name, 120)} with all that was recorded of it (${steps})? This cannot be undone.${["live", "hung"].includes(run.state) ? " Its training continues, and creates the run again." : ""}`;
       title.placeholder = run.name;
       [run.title, run.tags.join(", "), run.note].forEach((value, i) => drafts[i].put(value));
     },
