@@ -11,8 +11,8 @@ claim is of 60. Baselines: the page of a run that does not exist, which is all t
 every point of one single line, as a page would without max-pooling. Chromium, server and load share the machine's
 cores, and nothing debugs the tab (pages/chromium.py says why). The last line is JSON.
 
---against TREE, a checkout of another state, runs that tree's own bench and this one's in turn, each on a database of the
-same run that it has written itself (what agents send has changed), and prints both and their ratio.
+--against TREE, a checkout of another state, runs that tree's own bench and this one's in turn, each on a database of
+the same run that it has written itself (what agents send has changed), and prints both and their ratio.
 
 Predicted before measuring: first view 800 ms cold and 400 ms warm, zoom and switch 150 ms, live lag p95 700 ms, heap
 flat within 5 %; one line with all its points 3 s.
