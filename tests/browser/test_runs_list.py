@@ -111,7 +111,7 @@ def test_a_run_is_titled_archived_and_deleted_in_its_page(listed: tuple[Tab, Ser
     page.get_by_role("button", name="Delete…").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("40 steps of 1 rank")
-    expect(dialog).to_contain_text("Its training goes on, and begins the run anew.")
+    expect(dialog).to_contain_text("Its training continues, and creates the run again.")
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).not_to_be_visible()
     tab.expected.append(rf"404 .*/api/v1/runs/{run}\)")  # news of the deletion may be here before the answer to it

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rangewatch.statistics import CELL
 from rangewatch_server.figures.base import Grid
 from rangewatch_server.figures.heatmap import Cells, cells_of
-from rangewatch_server.figures.rows import scores, worst_first
+from rangewatch_server.figures.rows import scores
 from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.headroom import SEVERITY, State
 from rangewatch_server.numerics.pyramid import AMAX_STEP, NO_STEP, NONFINITE_STEP, RANGES, Block
@@ -40,7 +40,9 @@ def add_steps(
     is_bad = cells.is_nonfinite
     value = np.where(np.isfinite(scores(cells)), cells.bits, np.inf)
     columns = np.where(is_bad.any(axis=1), is_bad.argmax(axis=1), value.argmin(axis=1))
-    wanted = [row for row in worst_first(cells)[:most].tolist() if len(members[row][1]) and _is_known(cells, row)]
+    worst = np.where(is_bad.any(axis=1), columns - is_bad.shape[1], value.min(axis=1))  # as the page lists them
+    order = np.argsort(worst, kind="stable")[:most].tolist()
+    wanted = [row for row in order if len(members[row][1]) and _is_known(cells, row)]
     alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for row in wanted:
         alike.setdefault((int(columns[row]), members[row][0]), []).append(row)
