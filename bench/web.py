@@ -1,6 +1,6 @@
 """What a reader waits for: a run of 1,000,000 steps in a real Chromium over a real server.
 
-    python bench/web.py [--keep DIR] [--samples 20] [--minutes 10] [--quick]
+    python bench/web.py [--keep DIR] [--samples 20] [--minutes 10] [--quick] [--against TREE --rounds 3]
 
 The run is the one of `query.py` (1,000,000 steps x 300 tensors x 1 rank; --keep shares its files). Times are taken in
 the page, from the navigation or the event to the frame after the last lane was drawn: a first view in a fresh profile
@@ -11,6 +11,9 @@ claim is of 60. Baselines: the page of a run that does not exist, which is all t
 every point of one single line, as a page would without max-pooling. Chromium, server and load share the machine's
 cores, and nothing debugs the tab (pages/chromium.py says why). The last line is JSON.
 
+--against TREE, a checkout of another state, runs that tree's own bench and this one's in turn, each on a database of
+the same run that it has written itself (what agents send has changed), and prints both and their ratio.
+
 Predicted before measuring: first view 800 ms cold and 400 ms warm, zoom and switch 150 ms, live lag p95 700 ms, heap
 flat within 5 %; one line with all its points 3 s.
 """
@@ -19,11 +22,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from load.query_build import kept
@@ -47,6 +54,14 @@ MIB = 2**20
 
 def main() -> None:
     options = parse_options()
+    if options.against:
+        against(options)
+    else:
+        alone(options)
+
+
+def alone(options: argparse.Namespace) -> None:
+    """This tree's figures."""
     with tempfile.TemporaryDirectory(prefix="rangewatch-web-") as folder, chromium() as browser:
         keep = options.keep or Path(folder)
         keep.mkdir(parents=True, exist_ok=True)
@@ -72,10 +87,49 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--tensors", type=int, default=300)
     parser.add_argument("--quick", action="store_true", help="a small run, two samples: whether it runs at all")
+    parser.add_argument(
+        "--against", type=Path, metavar="TREE", help="a checkout of another state, run in turn with this"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="of --against")
     options = parser.parse_args()
     if options.quick:
         options.steps, options.tensors, options.samples, options.minutes = 3_000, 12, 2, 0.1
     return options
+
+
+def against(options: argparse.Namespace) -> None:
+    """Both trees in turn; of each figure the median of the rounds."""
+    trees = {"other": options.against.resolve(), "this": Path(__file__).resolve().parents[1]}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
+    with tempfile.TemporaryDirectory(prefix="rangewatch-web-") as folder:
+        for number in range(options.rounds):
+            for name in sorted(trees, reverse=bool(number % 2)):
+                found[name].append(bench_of(trees[name], (options.keep or Path(folder)) / name, options))
+                print(f"round {number + 1}, {name}: {json.dumps(found[name][-1])}", flush=True)
+    print(f"\n{options.rounds} rounds of each, in turn; medians; {trees['other']} against this tree")
+    print(f"{'ms':<24} {'p50 other':>10} {'p50 this':>10} {'ratio':>7} {'p95 other':>10} {'p95 this':>10} {'ratio':>7}")
+    ratios: dict[str, dict[str, float]] = {}
+    for name in found["this"][0]:
+        row, ratios[name] = f"{name:<24}", {}
+        for share in ("p50", "p95"):
+            other, this = (median([each[name][share] for each in found[tree]]) for tree in ("other", "this"))
+            ratios[name][share] = this / other
+            row += f" {other:10.0f} {this:10.0f} {this / other:7.2f}"
+        print(row)
+    print(json.dumps({"benchmark": "web against", "rounds": options.rounds, "ratios": ratios}))
+
+
+def bench_of(tree: Path, keep: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What the tree's own bench prints of its own pages and server, by name."""
+    given = {name: getattr(options, name) for name in ("samples", "minutes", "steps", "tensors")}
+    arguments = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+    paths = os.pathsep.join(str(tree / part) for part in ("agent", "server"))
+    done = subprocess.run(
+        [sys.executable, str(tree / "bench" / "web.py"), "--keep", str(keep.resolve()), *arguments],
+        cwd=tree, env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    result = json.loads(done.stdout.splitlines()[-1])
+    return result["times"] | {"live lag": result["lag_ms"]}
 
 
 def views(browser: Browser, path: Path, options: argparse.Namespace) -> dict[str, list[float]]:

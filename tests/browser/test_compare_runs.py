@@ -64,6 +64,29 @@ def test_runs_are_ticked_compared_and_part_where_they_do(pair: tuple[Tab, Server
     expect(page.get_by_label("Compare other")).to_be_checked()
 
 
+def test_charts_are_saved_and_shown_as_a_table(pair: tuple[Tab, Server]) -> None:
+    tab, server = pair
+    one, two = number(server, "base"), number(server, "other")
+    page = tab.open(f"/compare?runs={one},{two}")
+    chart = page.get_by_test_id("compare-loss")
+    for choice, end in (("CSV of what is shown", "csv"), ("PNG picture", "png")):
+        chart.get_by_role("button", name="Save or show as a table").click()
+        with page.expect_download() as waited:
+            chart.get_by_role("button", name=choice).click()
+        assert waited.value.suggested_filename.endswith(f"compare-{one}-{two}-loss.{end}")
+        content = waited.value.path().read_bytes()
+        if end == "csv":
+            lines = content.decode().splitlines()
+            assert lines[0].strip() == "run,name,step,value" and len(lines) == 1 + 2 * STEPS
+            assert f"{two},other,20,{2.6 * 1.25}" in lines
+        else:
+            assert content.startswith(b"\x89PNG") and len(content) > 5_000
+    chart.get_by_role("button", name="Save or show as a table").click()
+    chart.get_by_role("button", name="Show as a table", exact=True).click()
+    expect(chart.locator("table")).to_contain_text("base")
+    assert findings(page) == []
+
+
 @pytest.mark.slow
 def test_what_cannot_be_compared_says_why(pair: tuple[Tab, Server]) -> None:
     tab, server = pair
@@ -86,7 +109,7 @@ def test_three_runs_in_both_themes_and_on_a_phone(pair: tuple[Tab, Server]) -> N
     page = tab.open(f"/compare?runs={','.join(map(str, runs))}&smooth=0.9&log=1")
     expect(page.get_by_test_id("compare-parting").locator("li")).to_have_count(2)
     expect(page.get_by_test_id("compare-parting")).to_contain_text("equal bit for bit at all 60 steps")
-    expect(page.locator(".compare-notes")).to_contain_text(f"Logged by one run alone: {MARKUP[3]}.")
+    expect(page.locator(".compare-notes")).to_contain_text(f"Logged by one run only: {MARKUP[3]}.")
     assert page.locator("main b").count() == 0
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

@@ -92,6 +92,15 @@ def test_an_address_that_asks_for_too_much_is_not_a_run_that_is_gone(tab: Tab, r
     expect(page.get_by_test_id("error-state")).to_contain_text("step: not that one")
 
 
+def test_a_measure_of_ranks_that_is_none_leaves_the_page_as_it_is(tab: Tab, runs: Runs) -> None:
+    tab.expected.append("422")
+    page = tab.open(f"/runs/{runs.health}?measure=nope")
+    expect(page.get_by_test_id("verdict")).to_be_visible()
+    expect(page.get_by_text('Ranks cannot be coloured by "nope"')).to_be_visible()
+    expect(page.get_by_test_id("picture-rank-map")).to_have_attribute("data-ready", re.compile("."))
+    expect(page).to_have_url(re.compile(rf"/runs/{runs.health}$"))
+
+
 def test_a_logout_that_fails_is_said(tab: Tab) -> None:
     page = tab.page
     session = {"name": "ann", "roles": ["read"], "session": True}

@@ -12,8 +12,9 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import drawn
 from tests.browser.conftest import Tab
-from tests.browser.hand_made import INF_AT, LIMIT, SILENT_FROM, STEPS, TENSORS, Runs, amax, bits
+from tests.browser.hand_made import INF_AT, LIMIT, SILENT_FROM, STEPS, TENSORS, Runs, accept, amax, bits, number
 from tests.server.process import Server
+from tests.server.records import batch, catalogue, opening
 
 LABELS = "() => [...document.querySelectorAll('.ytick text')].map((label) => label.textContent)"
 ALL_DRAWN = "(rows) => document.querySelector('.layers-main .plot')?.cells?.rows.length === rows"
@@ -47,6 +48,22 @@ def test_steps_by_ranks_shows_the_worst_of_the_chosen_layers(tab: Tab, runs: Run
     np.testing.assert_allclose(found[1, :SILENT_FROM], bits(1)[grads, :SILENT_FROM].min(axis=0), atol=1e-3)
     expect(page.locator(".layers-tree")).to_be_hidden()
     expect(page.locator(".worst-table th").first).to_have_text("Rank")
+
+
+@pytest.mark.parametrize("page_name", ["layers", "overview"])
+def test_a_phone_names_the_exact_step(tab: Tab, runs: Runs, page_name: str) -> None:
+    """Of columns that hold two steps or more."""
+    name, at = f"exact {page_name}", 403
+    bad = np.zeros((3, 500))
+    bad[1, at] = 1
+    accept(runs.server, opening(catalogue(3), name), batch(catalogue(3), 0, range(500), {"inf_count": bad}, run=name))
+    tab.page.set_viewport_size({"width": 390, "height": 844})
+    page = tab.open(f"/runs/{number(runs.server, name)}" + ("/layers" if page_name == "layers" else ""))
+    if page_name == "overview":
+        page.get_by_text("The layers as a table").click()
+    row = page.locator(".worst-table tbody tr").first
+    expect(row).to_contain_text(f"step {at}")
+    assert page.get_by_test_id("figure-layers").evaluate("(figure) => figure.cells.dx") > 1
 
 
 def test_layers_by_ranks_at_one_step_leads_to_that_rank_and_layer(tab: Tab, runs: Runs) -> None:

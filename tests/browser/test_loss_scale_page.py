@@ -134,7 +134,7 @@ def test_a_range_narrows_all_of_it(tab: Tab, runs_of_scales: Numbers) -> None:
     expect(page.get_by_test_id("verdict")).to_contain_text("1 skipped step in 100")
     expect(page.get_by_test_id("verdict")).to_contain_text("at the end of these steps")
     assert page.get_by_test_id("overflow-table").locator("tbody tr").count() == 1  # that was first
-    page.get_by_role("button", name="1 layer more, never first: show").click()
+    page.get_by_role("button", name="Show 1 more layer, never first to overflow").click()
     assert page.get_by_test_id("overflow-table").locator("tbody tr").count() == 2
     page.get_by_test_id("overflow-table").get_by_role("link").first.click()
     page.wait_for_url("**/tensor?tensor=*&start=100&stop=200")

@@ -111,12 +111,12 @@ def test_a_run_is_titled_archived_and_deleted_in_its_page(listed: tuple[Tab, Ser
     page.get_by_role("button", name="Delete…").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("40 steps of 1 rank")
-    expect(dialog).to_contain_text("Its training goes on, and begins the run anew.")
-    dialog.get_by_role("button", name="Keep it").click()
+    expect(dialog).to_contain_text("Its training continues, and creates the run again.")
+    dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).not_to_be_visible()
     tab.expected.append(rf"404 .*/api/v1/runs/{run}\)")  # news of the deletion may be here before the answer to it
     page.get_by_role("button", name="Delete…").click()
-    dialog.get_by_role("button", name="Delete it for good").click()
+    dialog.get_by_role("button", name="Delete permanently").click()
     page.wait_for_url(re.compile(r"/$"))
     expect(page.get_by_test_id("run-row")).to_have_count(2)
     assert server.client.get(f"/api/v1/runs/{run}").status_code == 404

@@ -62,10 +62,12 @@ def test_a_rank_that_does_not_come(tab: Tab, runs: Runs) -> None:
     wait_for_alert(runs.server, runs.hung)
     page = first_screen(tab, f"/runs/{runs.hung}", "hang")
     expect_verdict(page, "critical", r"Hung\. The run waits for rank 2, which has not joined a collective")
+    expect(page.get_by_test_id("verdict")).to_contain_text("Rank 2 is at train.py:71 in load_checkpoint.")
+    expect(page.get_by_test_id("hang-note")).to_be_hidden()  # said once
     expect(page.locator(".run-header .badge")).to_have_text(re.compile("hung"))
 
 
-def _late(runs: Runs, name: str, *, is_hot: bool) -> int:
+def late_run(runs: Runs, name: str, *, is_hot: bool) -> int:
     """A run of which rank `LATE` comes late to each step; its card is throttled from step 15 on, or it has none."""
     now_ns = time.time_ns()
     series = {"loss": 1.0, "step_time_s": 0.2, "forward_s": 0.04, "optimizer_s": 0.01, "other_s": 0.002}
@@ -95,13 +97,13 @@ def _card(rank: int, now_ns: int, *, is_hot: bool) -> Samples:
 
 @pytest.mark.slow
 def test_a_rank_that_lags(tab: Tab, runs: Runs) -> None:
-    page = first_screen(tab, f"/runs/{_late(runs, 'verdict late', is_hot=False)}", "straggler")
+    page = first_screen(tab, f"/runs/{late_run(runs, 'verdict late', is_hot=False)}", "straggler")
     expect_verdict(page, "warning", rf"Straggler\. The others wait 30 ms a step for rank {LATE}\b")
 
 
 @pytest.mark.slow
 def test_a_throttled_gpu_and_what_it_costs(tab: Tab, runs: Runs) -> None:
-    page = first_screen(tab, f"/runs/{_late(runs, 'verdict hot', is_hot=True)}", "throttle")
+    page = first_screen(tab, f"/runs/{late_run(runs, 'verdict hot', is_hot=True)}", "throttle")
     expect_verdict(
         page, "warning",
         rf"GPU throttled\. Rank {LATE}: its GPU H100 on node1 is throttled \(92 C, 1,200 of 1,980 MHz\), "

@@ -97,9 +97,12 @@ function labelOf(row, room) {
   return shorten(row.label.length > room && room < FEW_LETTERS ? row.label.replace(/ \w+$/, "") : row.label, room);
 }
 
+/** The rows that have their names: as many as there is room for, and one that has it whatever happens. @param {number} rows @param {number} height pixels of all @param {number | null} always */
+export const namedRows = (rows, height, always) => withRow(labelledRows(rows, height, LABEL_SPACING), always, (rows * LABEL_SPACING) / Math.max(1, height));
+
 /** @param {{rows: import("../types.js").HeatmapRow[]}} model @param {Frame} frame @param {number | null} worst row that has its label whatever happens */
 function rowAxis({ rows }, frame, worst) {
-  const labelled = withRow(labelledRows(rows.length, frame.plotHeight, LABEL_SPACING), worst, (rows.length * LABEL_SPACING) / Math.max(1, frame.plotHeight));
+  const labelled = namedRows(rows.length, frame.plotHeight, worst);
   const room = Math.floor((frame.margin.l - 10) / LETTER);
   return {
     range: [rows.length - 0.5, -0.5],

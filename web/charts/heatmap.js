@@ -1,12 +1,13 @@
 // Heatmaps: decodes what the server sends, finds the worst cells, and where the cells lie on a plot. Pure.
 
+import { steps } from "../format/numbers.js";
 import { decode } from "../format/typed_array.js";
 import { axisRange } from "./frame.js";
 import { HEADROOM, STATE, STATE_LABELS, badnessOf as howBad, isNonfinite, valueText } from "./statistics.js";
 
 /** @typedef {import("../types.js").FigureAnswer} FigureAnswer */
 /** @typedef {import("./statistics.js").Statistic} Statistic */
-/** @typedef {import("../types.js").HeatmapRow & {module?: string, listed?: number[]}} HeatmapRow `module`: one that is closed; `listed`: tensors that are no range in call order */
+/** @typedef {import("../types.js").HeatmapRow & {module?: string, listed?: number[], step?: number}} HeatmapRow `module`: one that is closed; `listed`: tensors that are no range in call order; `step`: the exact one of its worst */
 /** @typedef {{row: number, column: number, state: number, bits: number, statistic?: Statistic | null}} Cell `bits`: the value on the statistic's scale */
 /**
  * @typedef {object} HeatmapModel
@@ -56,6 +57,14 @@ export function columnSteps(model, column) {
   const edge = (/** @type {number} */ at) => Math.ceil(model.x0 + (at - 0.5) * model.dx - 1e-6);
   const start = Math.max(0, edge(column));
   return { start, stop: Math.max(start + 1, Math.min(edge(column + 1), model.meta?.stop ?? Infinity)) };
+}
+
+/** Where the worst cell of a row is: its step, where the server named it, else the steps of its column; or its layer. @param {HeatmapModel & {tensors?: HeatmapRow[]}} model @param {Cell} cell */
+export function placeText(model, { row, column }) {
+  if (model.tensors) return rowName(model.tensors[column]);
+  const all = columnSteps(model, column);
+  const { step } = model.rows[row];
+  return steps(step !== undefined && step >= all.start && step < all.stop ? { start: step, stop: step + 1 } : all);
 }
 
 /** Greater is worse: NaN and Inf are alike, any value is worse than none, and what was observed than what was not. @param {number} state @param {number} bits @param {Statistic | null | undefined} statistic */

@@ -32,8 +32,8 @@ export const bytes = (value) => (isKnown(value) ? scaled(value, BINARY, 1024) : 
 /** 210 GB/s, in powers of ten as nccl-tests and vendors count it. @param {Quantity} value */
 export const bandwidth = (value) => (isKnown(value) ? scaled(value, DECIMAL, 1000) : UNKNOWN);
 
-/** 30 ms; an exact 0 is 0 ms. @param {Quantity} value */
-export const time = (value) => (isKnown(value) ? (value === 0 ? "0 ms" : seconds(value)) : UNKNOWN);
+/** 30 ms; 0, and what is no microsecond, is 0 ms. @param {Quantity} value */
+export const time = (value) => (isKnown(value) ? (Math.abs(value) < 0.5e-6 ? "0 ms" : seconds(value)) : UNKNOWN);
 
 /** 94 % of a share of 0.94. @param {Quantity} value */
 export const percent = (value) => (isKnown(value) ? `${short(value * 100)} %` : UNKNOWN);

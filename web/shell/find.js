@@ -101,7 +101,7 @@ export function createFinder({ pages, place, navigate, help, notifications }) {
       ]);
       const pattern = page?.path.includes("{id}") ? page.path : "/runs/{id}";
       return [
-        ...alerts.filter(({ finding }) => holds(`alert ${finding.rule.replaceAll("_", " ")} ${finding.summary}`, q)).slice(0, MOST).map(({ finding }) => way("Alert", finding.summary, runPath(String(id), "alerts"))),
+        ...alerts.filter(({ finding }) => holds(`alert ${finding.rule.replaceAll("_", " ")} ${finding.summary}`, q)).slice(0, MOST).map(({ id: alert, finding }) => way("Alert", finding.summary, runPath(String(id), "alerts", { ...parseState(""), key: String(alert) }))),
         ...layers.slice(0, MOST).map(({ label, tensor }) => way("Layer", label, runPath(String(id), "layers", { ...state, tensor, step: null }))),
         ...runs.map((other) => way("Run", clip(other.title || other.name, 200), switchedPath(pattern, state, other), other.state)),
       ];

@@ -27,22 +27,23 @@ import { stateBadge } from "./states/state_badge.js";
  * @property {string} [path] other than `/runs/{id}/` and the page's id
  * @property {boolean} [needsStep] false: built at once, and not only when the run has a step
  * @property {boolean} [showsHang] false: its header does not show that the run hangs
+ * @property {boolean} [hasVerdict] true: it shows the verdict of the run
  * @property {(ctx: PageContext, refetch: () => void) => RunView} build
  */
 /** @typedef {Omit<import("../types.js").Page, "path" | "mount"> & RunPageOptions} RunPageEntry */
 
 /** A page of a run, from its one entry. @param {RunPageEntry} entry @returns {import("../types.js").Page} */
-export function runPage({ path, needsStep = true, showsHang = true, build, ...page }) {
-  return { ...page, path: path ?? `/runs/{id}/${page.id}`, mount: (root, ctx) => mountRunPage(root, ctx, page.title, (refetch) => build(ctx, refetch), { needsStep, showsHang }) };
+export function runPage({ path, needsStep = true, showsHang = true, hasVerdict = false, build, ...page }) {
+  return { ...page, path: path ?? `/runs/{id}/${page.id}`, mount: (root, ctx) => mountRunPage(root, ctx, page.title, (refetch) => build(ctx, refetch), { needsStep, showsHang, hasVerdict }) };
 }
 
 /**
  * @param {HTMLElement} root @param {PageContext} ctx @param {string} title
- * @param {(refetch: () => void) => RunView} build @param {{needsStep: boolean, showsHang: boolean}} options
+ * @param {(refetch: () => void) => RunView} build @param {{needsStep: boolean, showsHang: boolean, hasVerdict: boolean}} options
  * @returns {() => void} unmount
  */
-function mountRunPage(root, ctx, title, build, { needsStep, showsHang }) {
-  const header = createRunHeader({ showsHang });
+function mountRunPage(root, ctx, title, build, { needsStep, showsHang, hasVerdict }) {
+  const header = createRunHeader({ showsHang, hasVerdict });
   const body = el("div", { class: "run-body" });
   const shell = el("div", { class: "run-page" }, header.element, body);
   /** @type {RunView | null} */
@@ -143,8 +144,8 @@ const messageOf = (error) => (error instanceof Error ? error.message : String(er
 const MOST_NOTES = 3;
 const MOST_LETTERS = 240;
 
-/** @param {{showsHang: boolean}} options whether it shows that the run hangs, as every page but Hang does */
-function createRunHeader({ showsHang }) {
+/** @param {{showsHang: boolean, hasVerdict: boolean}} options whether it shows that the run hangs, as every page but Hang does, and the Overview until its verdict says so */
+function createRunHeader({ showsHang, hasVerdict }) {
   const title = el("h1", {});
   const badge = el("span", {});
   const details = el("span", { class: "run-details" });
@@ -175,7 +176,7 @@ function createRunHeader({ showsHang }) {
       replace(badge, stateBadge(next.state));
       report.update(next);
       problem.hidden = true;
-      hang.hidden = !showsHang || !next.hang;
+      hang.hidden = !showsHang || !next.hang || (hasVerdict && next.verdict.findings?.[0]?.rule === "hang"); // said once
       replace(hang, "■ Hung. ", clip(next.hang ?? "", 400), " ", link(runPath(next.id, "hang"), {}, "Where each rank is"));
       tick();
     },
@@ -246,7 +247,7 @@ function silent(ranks, nowNs) {
     const of = mine.filter((rank) => rank.last_step === step);
     const ages = of.map((rank) => nowNs - rank.last_seen_ns);
     const [least, most] = [duration(Math.min(...ages)), duration(Math.max(...ages))];
-    return `${rankList(of.map(({ rank }) => rank))} silent for ${least === most ? least : `${least} to ${most}`}, after ${step === null ? "no step" : `step ${count(step)}`}`;
+    return `${rankList(of.map(({ rank }) => rank))} silent for ${least === most ? least : `${least} to ${most}`}, ${step === null ? "before its first step" : `after step ${count(step)}`}`;
   });
 }
 

@@ -53,7 +53,7 @@ function fix({ fix: first }) {
 
 /** @param {import("../types.js").Verdict} verdict */
 function links({ links: ways }) {
-  const items = ways.flatMap(({ label, path }, i) => [i > 0 && " · ", link(path, {}, label)]);
+  const items = ways.flatMap(({ label, path }, i) => [i > 0 && " ", link(path, {}, label)]);
   return items.length ? [el("p", { class: "verdict-links" }, ...items)] : [];
 }
 

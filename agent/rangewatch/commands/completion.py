@@ -35,7 +35,7 @@ def parser() -> CommandParser:
     made = command_parser(
         "completion",
         "Print a script with which your shell completes commands, options, their values and file names. It has the "
-        "commands of what is installed: print it anew after an update.",
+        "commands of what is installed: print it again after an update.",
         examples={f"rangewatch completion {shell} > {path}": text for shell, (path, text) in SHELLS.items()},
         statuses={0: "the script is printed"} | ERROR,
     )

@@ -48,17 +48,17 @@ def parser() -> CommandParser:
         "Say what is wrong with a run, most important first: where it began, the evidence, what to try.",
         examples={
             "rangewatch diagnose my-run": "what is wrong now",
-            "rangewatch diagnose my-run --stop 5000 --json": "what was wrong before step 5000, for a program",
+            "rangewatch diagnose my-run --stop 5000 --json": "what was wrong before step 5000, as JSON",
         },
         statuses={
-            0: "nothing critical and no warning was found",
-            1: "something was found, or the run failed or died",
+            0: "no critical finding and no warning",
+            1: "a critical finding or a warning, or the run failed or died",
         }
         | ERROR,
         environment=SERVER_ENVIRONMENT,
     )
     add_arguments(made)
-    made.add_argument("--stop", type=int, metavar="STEP", help="say it as it was before this step (default: now)")
+    made.add_argument("--stop", type=int, metavar="STEP", help="diagnose only the steps before this one (default: all)")
     made.add_argument("--json", action="store_true", help="print the findings as JSON")
     return made
 

@@ -40,7 +40,7 @@ class Environment(TypedDict):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print details and findings; 0: nothing worse than an info, 1: a warning or an error, 2: no answer."""
+    """Print details and findings; 0: no finding above info, 1: a warning or an error, 2: no answer."""
     options = parser().parse_args(argv)
     try:
         return _of_run(options) if options.run else _of_this_machine(options)
@@ -55,21 +55,21 @@ def parser() -> CommandParser:
     """What the command takes."""
     made = command_parser(
         "doctor",
-        "Look for what is wrong with this machine's torch, CUDA, compilers, NCCL and network, and say what to type. "
-        "With --run: what is wrong on any rank of a run, and what ranks have differently.",
+        "Check this machine's torch, CUDA, compilers, NCCL and network for problems, and say what to type. "
+        "With --run: the problems of every rank of a run, and where ranks differ.",
         examples={
             "rangewatch doctor": "this machine",
-            "rangewatch doctor --run my-run": "every rank of a run, and what they have differently",
+            "rangewatch doctor --run my-run": "every rank of a run, and where they differ",
         },
         statuses={
-            0: "nothing worse than an info", 1: "a warning or an error was found", 2: "wrong arguments, or no server",
+            0: "no finding above info", 1: "a warning or an error was found", 2: "wrong arguments, or no server",
         }
         | INTERRUPTED,
         environment=SERVER_ENVIRONMENT,
     )  # fmt: skip
     add = made.add_argument
-    add("--json", action="store_true", help="print facts and findings as JSON")
-    add("--quick", action="store_true", help="run no program and import no torch: what a rank in training checks")
+    add("--json", action="store_true", help="print details and findings as JSON")
+    add("--quick", action="store_true", help="run no program and do not import torch: the checks of a rank in training")
     add("--run", help="name or number of a run, of a running server (default: this machine)")
     add("--url", default=default_url(), help="server of --run (default: %(default)s)")
     return made
@@ -77,7 +77,7 @@ def parser() -> CommandParser:
 
 def _of_this_machine(options: argparse.Namespace) -> int:
     if not (options.quick or options.json):
-        write_line(sys.stderr, "looking: importing torch in a child takes some seconds ...")
+        write_line(sys.stderr, "checking: importing torch in a child process takes some seconds ...")
     details = environment(deep=not options.quick)
     findings = checks.findings(details)
     if options.json:
@@ -100,7 +100,7 @@ def _of_run(options: argparse.Namespace) -> int:
 
 def _reported(findings: list[Finding]) -> list[str]:
     if not findings:
-        return ["", "Nothing wrong was found."]
+        return ["", "No problem found."]
     lines = [""]
     for finding in findings:
         lines += _wrapped(f"{finding.severity.upper()}: {finding.what}", "  ")

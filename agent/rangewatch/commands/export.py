@@ -36,7 +36,7 @@ def parser() -> CommandParser:
     made = command_parser(
         "export",
         "Write a run to a file: an HTML report that opens with no server, or the values of a slice, a row a cell, as "
-        "CSV, Parquet or Arrow. What it is follows from the file's name, or from --format.",
+        "CSV, Parquet or Arrow. The format follows from the file's ending, or from --format.",
         examples={
             "rangewatch export my-run report.html": "a report to send to somebody",
             "rangewatch export my-run heads.parquet --q lm_head --statistic '*'": "all values of some tensors",
@@ -46,9 +46,14 @@ def parser() -> CommandParser:
     )
     add_arguments(made)
     add = made.add_argument
-    add("file", type=Path, metavar="FILE", help="where to; what is there is replaced once all has come")
+    add(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="file to write; an existing one is replaced once the download is complete",
+    )
     add("--html", action="store_const", const="html", dest="format", help="an HTML report; needs plotly")
-    add("--format", choices=tuple(SUFFIXES.values()), help="instead of by the file's name (default: by the name)")
+    add("--format", choices=tuple(SUFFIXES.values()), help="format (default: by the file's ending)")
     cells = made.add_argument_group("cells of CSV, Parquet and Arrow (docs/api.md: Slices)").add_argument
     cells("--axes", default="step,rank,tensor", help="two of step, rank and tensor, or all (default: %(default)s)")
     cells("--statistic", action="append", help="may repeat; * for all (default: amax)")

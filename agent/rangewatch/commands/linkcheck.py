@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         to_stderr(f"rangewatch linkcheck: {error}")
         return 2
     except OSError as error:
-        to_stderr(f"rangewatch linkcheck: no process, socket or file is to be had: {error.strerror or error}")
+        to_stderr(f"rangewatch linkcheck: out of processes, sockets or files: {error.strerror or error}")
         return 2
     except KeyboardInterrupt:
         to_stderr("rangewatch linkcheck: interrupted")
@@ -101,7 +101,7 @@ def parser() -> CommandParser:
             "the result goes to the dashboard too",
         },
         statuses={
-            0: "all is fine; also a rank of a launcher that could take part, and is not rank 0",
+            0: "no problem; also a rank of a launcher that could take part and is not rank 0",
             1: "something bad or slow was found", INTERRUPTED: "interrupted",
         }
         | ERROR,
@@ -119,17 +119,17 @@ def parser() -> CommandParser:
 def _add_tests(made: CommandParser) -> None:
     add = made.add_argument
     add("--nproc", type=_whole(1, MOST_RANKS), metavar="N",
-        help="start so many ranks on this host (default: one a GPU)")  # fmt: skip
+        help="start this many ranks on this host (default: one a GPU)")  # fmt: skip
     add("--backend", choices=(NCCL, GLOO), default="",
-        help="what carries the messages (default: nccl where every rank has a GPU, else gloo)")  # fmt: skip
+        help="backend (default: nccl where every rank has a GPU, else gloo)")  # fmt: skip
     add("--timeout", type=_seconds, default=15.0, metavar="S",
         help="seconds of one phase of a test (default: %(default)g)")  # fmt: skip
     add("--join-timeout", type=_seconds, default=60.0, metavar="S",
-        help="seconds for all ranks to come (default: %(default)g)")  # fmt: skip
+        help="seconds for all ranks to join (default: %(default)g)")  # fmt: skip
     add("--bytes", type=_whole(4, 1 << 34), default=0, metavar="N",
         help="bytes of the large message (default: 64 MiB; gloo: 4 MiB)")  # fmt: skip
     add("--rounds", type=_whole(1, 1 << 20), default=0, metavar="N",
-        help="test so many rounds of pairs only (default: all)")  # fmt: skip
+        help="test only this many rounds of pairs (default: all)")  # fmt: skip
     add("--slow", type=_factor, default=3.0, metavar="X",
         help="slow is this many times the usual (default: %(default)g)")  # fmt: skip
 

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         write_line(sys.stderr, f"rangewatch replay: {error}")
         return ERROR
     except KeyboardInterrupt:
-        write_line(sys.stderr, "rangewatch replay: interrupted; the same command goes on where this one was")
+        write_line(sys.stderr, "rangewatch replay: interrupted; run the same command again to continue")
         return INTERRUPTED
 
 
@@ -67,7 +67,7 @@ def parser() -> CommandParser:
         },
         statuses={
             SENT: "all was sent", NOT_SENT: "something was not", ERROR: "wrong arguments, or an error",
-            INTERRUPTED: "interrupted; the same command goes on where this one was",
+            INTERRUPTED: "interrupted; run the same command again to continue",
         },
         environment={
             "RANGEWATCH_TOKEN": "the token, where --token is not given",
@@ -85,10 +85,14 @@ def parser() -> CommandParser:
     made.add_argument("--list", action="store_true", help="show the spools, and send nothing")
     made.add_argument("--keep", action="store_true", help="leave the spools as they are, to be sent again")
     made.add_argument(
-        "--force", action="store_true", help="send also what a living rank, or another, is sending; it stays there"
+        "--force", action="store_true", help="send also what a running rank, or another replay, is sending; it is kept"
     )
     made.add_argument(
-        "--wait", type=_wait, default=30.0, metavar="S", help="seconds for a server that is away (default: %(default)g)"
+        "--wait",
+        type=_wait,
+        default=30.0,
+        metavar="S",
+        help="seconds to wait for a server that does not answer (default: %(default)g)",
     )
     made.add_argument("--json", action="store_true", help="one object a spool, a line each")
     return made
@@ -196,8 +200,9 @@ def _described(folder: Folder) -> Result:
 
 def _who(folder: Folder) -> str:
     if folder.has_ended:
-        return "its watcher is sending it, or another replay; --force sends it all the same"
-    return f"rank {folder.info.rank} lives (process {folder.pid}), or another sends it; --force sends it all the same"
+        return "its watcher is sending it, or another replay; --force sends it anyway"
+    running = f"rank {folder.info.rank} still runs (process {folder.pid})"
+    return f"{running}, or another process sends it; --force sends it anyway"
 
 
 class _Progress:

@@ -53,7 +53,7 @@ def parser() -> CommandParser:
     add("--step", type=int, help="this step, overflow or not (default: where it overflowed first)")
     add("--rank", type=int, help="this rank (default: where it overflowed first, else the lowest)")
     add("--frames", type=int, default=21, help="how many modules to go back (default: %(default)s)")
-    add("--json", action="store_true", help="print what the server says of the step, as JSON")
+    add("--json", action="store_true", help="print the step as JSON")
     return made
 
 

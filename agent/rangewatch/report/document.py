@@ -45,7 +45,7 @@ def write_figures(source: Source, _: dict[str, Any]) -> Iterator[str]:
             "muted",
         )
     else:
-        yield paragraph("Nothing has been recorded that could be drawn.")
+        yield paragraph("Nothing was recorded that can be drawn.")
 
 
 def _figure(answer: dict[str, Any], title: str) -> Iterator[str]:

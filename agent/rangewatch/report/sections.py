@@ -120,7 +120,7 @@ MOST_DROPS = 50
 CAUSES = {
     "gradient": "a gradient overflowed",
     "forward": "the forward pass held NaN or Inf before: the scale is not to blame",
-    "reduction": "finite until the ranks were added up, or until the update",
+    "reduction": "finite until the all-reduce, or until the update",
     "unknown": "nothing recorded was to blame",
     "set": "set by the program, or a restart",
 }
@@ -212,7 +212,7 @@ def environment(source: Source, _: dict[str, Any]) -> Iterator[str]:
         yield paragraph("No rank has sent its environment.")
         return
     if not answer["findings"]:
-        yield paragraph("Nothing wrong was found.")
+        yield paragraph("No problem found.")
     for each in answer["findings"]:
         yield f'<section class="{escape(each["severity"])}"><h3>{escape(each["what"])}</h3>'
         yield paragraph(f"{each['severity']}, ranks {numbers(each['ranks'])}", "muted")
@@ -221,7 +221,9 @@ def environment(source: Source, _: dict[str, Any]) -> Iterator[str]:
         yield "</section>\n"
     rows = _shared_details(answer["ranks"])
     more = f", {MOST_FACTS} of {len(rows)}" if len(rows) > MOST_FACTS else ""
-    yield table(f"Facts, those first that differ{more}", ("Fact", "Value, and on which ranks"), rows[:MOST_FACTS])
+    yield table(
+        f"Environment, where ranks differ first{more}", ("Fact", "Value, and on which ranks"), rows[:MOST_FACTS]
+    )
 
 
 def _shared_details(reported: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -41,6 +41,8 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
     closed: tuple[str, ...] = ()
     tree: int = 0
     """Modules in `meta.modules` at most; none is sent where none is asked for."""
+    places: int = 0
+    """Rows of a heatmap of headroom that hold the exact step of their worst, at most: the worst ones."""
 
 
 FigureData = tuple[list[dict[str, Any]], dict[str, Any]]

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from rangewatch_server.figures import heatmap, quantities
+from rangewatch.statistics import HEADROOM
+from rangewatch_server.figures import heatmap, places, quantities
 from rangewatch_server.figures.base import Figure, FigureData, Params, grid_of
 from rangewatch_server.figures.change import CHANGE
 from rangewatch_server.figures.module_tree import tree
 from rangewatch_server.figures.name_filter import chosen
-from rangewatch_server.figures.rows import arranged, bands, grouped, row, row_edges
+from rangewatch_server.figures.rows import arranged, bands, flat, grouped, row, row_edges
 
 if TYPE_CHECKING:
     from rangewatch_server.query.reader import RunReader
@@ -37,7 +38,11 @@ def build(run: RunReader, params: Params) -> FigureData:
     units, pooled = arranged(tensors, params, order, cells, 0)
     starts = row_edges(len(units), params.rows)
     rows = [row(tensors.entries, group, params.sort == "call") for group in grouped(units, starts)]
-    data, meta = heatmap.figure(pooled.pooled(starts, 0), rows, cut, statistic, together, cadence)
+    shown = pooled.pooled(starts, 0)
+    if params.places and statistic is HEADROOM:
+        members = [(params.ranks, flat(group)[0]) for group in grouped(units, starts)]
+        places.add_steps(run, rows, shown, cut, members, params.places)
+    data, meta = heatmap.figure(shown, rows, cut, statistic, together, cadence)
     if is_asked_for_bands and params.closed:
         meta["closed"] = list(params.closed)
     if params.tree:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from numpy.typing import NDArray
 from rangewatch.statistics import HEADROOM, Derived
 from rangewatch.wire.records import KINDS
 from rangewatch_server.core import deadline
-from rangewatch_server.figures import heatmap, quantities
+from rangewatch_server.figures import heatmap, places, quantities
 from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid_of
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.module_tree import tree
 from rangewatch_server.figures.name_filter import chosen
-from rangewatch_server.figures.rows import arranged, grouped, rank_rows, row, row_edges
+from rangewatch_server.figures.rows import MANY_RANKS, arranged, grouped, odd_and_others, rank_rows, row, row_edges
 from rangewatch_server.numerics.headroom import SATURATED_BITS, State
+from rangewatch_server.numerics.outliers import robust_scores
 from rangewatch_server.numerics.pyramid import Block
 
 if TYPE_CHECKING:
@@ -33,6 +35,11 @@ MOST_CELLS = 1 << 24
 MOST_TIMELINE_CELLS = 1 << 23
 """The same of `timeline`, which is then drawn in coarser columns."""
 LEAST_COLUMNS = 32
+MOST_PLACED = 64
+"""Ranks of a row whose exact step is looked for; all tensors of each are read."""
+NO_DIFFERENCE = {"fraction": 0.01}
+"""By scale, what is no difference between ranks; of all others `NO_DIFFERENCE_BITS`."""
+NO_DIFFERENCE_BITS = 0.5
 SUMMARY = ("observed", "bits", "nan_count", "inf_count")
 
 
@@ -44,12 +51,13 @@ def ranks(run: RunReader, params: Params) -> FigureData:
     cut = grid_of(run, structs.replace(params, columns=max(1, min(READ_COLUMNS, wide))))
     all_cells = _tensors_by_rank(run, params.ranks, cut, order, statistic)
     units, cells = arranged(tensors, params, order, all_cells, 1)
-    rows, columns = row_edges(len(params.ranks), params.rows), row_edges(len(units), params.columns)
+    columns = row_edges(len(units), params.columns)
     per = int(columns[1]) if len(columns) > 1 else max(len(units), 1)
-    pooled = cells.pooled(columns, 1).pooled(rows, 0)
-    data, meta = heatmap.figure(pooled, rank_rows(params.ranks, rows), Grid(0, len(units), per, 0), statistic)
+    rows, shown, spread = _by_rank(cells.pooled(columns, 1), params, statistic)
+    data, meta = heatmap.figure(shown, [meta for _, meta in rows], Grid(0, len(units), per, 0), statistic)
     named_columns = [row(tensors.entries, group, params.sort == "call") for group in grouped(units, columns)]
     meta |= _steps(cut) | {"tensors": named_columns, "units": len(units)}
+    meta["note"] = "; ".join(each for each in (meta["note"], spread) if each)
     if params.tree:
         meta["modules"] = tree(tensors.entries, order, all_cells.transposed, statistic, params.tree)
     return data, meta
@@ -83,8 +91,70 @@ def timeline(run: RunReader, params: Params) -> FigureData:
         cells, notes = _summaries_by_rank(run, params, cut), list[str]()
     else:
         cut, cells, notes = _of_tensors(run, params, statistic)
-    starts = row_edges(len(params.ranks), params.rows)
-    return heatmap.figure(cells.pooled(starts, 0), rank_rows(params.ranks, starts), cut, statistic, *notes)
+    rows, shown, spread = _by_rank(cells, params, statistic)
+    meta = [each for _, each in rows]
+    if params.places and statistic is HEADROOM:
+        order = chosen(run.names().tensors, params.kinds, params.q)
+        tensors = order if params.tensor is None else order[order == params.tensor]
+        members = [(ranks, tensors if len(ranks) <= MOST_PLACED else tensors[:0]) for ranks, _ in rows]
+        places.add_steps(run, meta, shown, cut, members, params.places)
+    return heatmap.figure(shown, meta, cut, statistic, *notes, spread)
+
+
+def _by_rank(
+    cells: Cells, params: Params, statistic: Derived
+) -> tuple[list[tuple[tuple[int, ...], dict[str, Any]]], Cells, str]:
+    """Of each row its ranks and what it is called, its cells, and what is said of ranks that are merged.
+
+    `cells`: (ranks, columns). Of few ranks neighbours share a row where there is no room, and it has the worst of them.
+    Of many, those that stand out somewhere have rows of their own, and the others are one, with their median.
+    """
+    if len(params.ranks) <= MANY_RANKS or not cells.bits.size:
+        starts = row_edges(len(params.ranks), params.rows)
+        groups = [tuple(each.tolist()) for each in np.split(np.array(params.ranks, np.int64), starts[1:])]
+        return list(zip(groups, rank_rows(params.ranks, starts), strict=True)), cells.pooled(starts, 0), ""
+    odd, others, meta = odd_and_others(params.ranks, _oddness(cells, statistic), params.rows)
+    ranks = [*((params.ranks[place],) for place in odd), tuple(params.ranks[place] for place in others)]
+    shown, spread = _median_of(cells.taken(others, 0), statistic)
+    merged = Cells(np.concatenate([cells.bits[odd], shown.bits]), np.concatenate([cells.state[odd], shown.state]))
+    said = f"{meta[-1]['label']}: median{spread}; NaN and Inf of any of them"
+    return list(zip(ranks, meta, strict=True)), merged, said
+
+
+def _oddness(cells: Cells, statistic: Derived) -> Array:
+    """(ranks,) robust score of how far each is below the others' median where it is furthest below; a NaN or Inf that
+    most do not have is as far as can be."""
+    value = np.where(cells.has_headroom, cells.bits, np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # where nothing is known the median is NaN
+        below = np.nanmedian(value, axis=0) - value
+        score = robust_scores(np.nanmax(below, axis=1), NO_DIFFERENCE.get(statistic.scale, NO_DIFFERENCE_BITS))
+    alone = cells.is_nonfinite & (cells.is_nonfinite.mean(axis=0) < 0.5)
+    began = np.where(alone.any(axis=1), alone.argmax(axis=1), alone.shape[1])
+    return np.where(began < alone.shape[1], 1e9 * (1 + alone.shape[1] - began), score)
+
+
+def _median_of(cells: Cells, statistic: Derived) -> tuple[Cells, str]:
+    """One row: the median of those that have a value; NaN or Inf where any has, and the commonest state else; and the
+    spread of all."""
+    has = cells.has_headroom
+    value = np.where(has, cells.bits, np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        bits = np.nanmedian(value, axis=0).astype(np.float32)
+    counts = np.stack([(cells.state == state).sum(axis=0) for state in State])
+    state = counts.argmax(axis=0).astype(np.uint8)
+    state[has.any(axis=0)] = State.VALUE
+    if statistic is HEADROOM:
+        state[bits < SATURATED_BITS] = State.SATURATED
+    for bad in (State.INF, State.NAN):
+        state[counts[bad] > 0] = bad
+    known = value[has]
+    if not len(known):
+        return Cells(bits[None], state[None]), ""
+    low, high = heatmap.values_of(np.percentile(known, (5, 95)), statistic).tolist()
+    spread = f", 5-95 % {min(low, high):.1f} to {max(low, high):.1f} bits" if statistic is HEADROOM else ""
+    return Cells(bits[None], state[None]), spread
 
 
 def _of_tensors(run: RunReader, params: Params, statistic: Derived) -> tuple[Grid, Cells, list[str]]:

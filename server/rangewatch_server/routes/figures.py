@@ -44,6 +44,7 @@ router = APIRouter()
 
 MAX_CLOSED = 200  # modules that a figure shows as one row
 MAX_TREE = 500  # modules of the tree beside a figure
+MAX_PLACES = 50  # rows of a heatmap with the exact step of their worst
 MOST_TOGETHER = 24  # figures of one answer: a page has 14 lanes at most
 MOST_CELLS = 1 << 23  # columns times rows of all of them: what waits for a slow client is kept
 MOST_LETTERS = 4_096
@@ -71,6 +72,7 @@ class Asked(BaseModel):
     sort: Literal["call", "name", "worst"] = "call"
     closed: Annotated[list[Annotated[str, Field(max_length=MAX_PATH)]], Field(max_length=MAX_CLOSED)] = []
     tree: Annotated[int, Field(ge=0, le=MAX_TREE)] = 0
+    places: Annotated[int, Field(ge=0, le=MAX_PLACES)] = 0
 
 
 REPEATED = ("kind", "closed")
@@ -226,6 +228,7 @@ def _built(run: RunReader, figure: Figure, asked: Asked) -> dict[str, Any]:
         start=low, stop=high, ranks=tuple(ranks_of(run, asked.rank)), all_ranks=asked.rank == ALL_RANKS,
         kinds=kinds_of(asked.kind), q=asked.q, tensor=asked.tensor, columns=asked.columns, rows=asked.rows,
         against=asked.against, statistic=asked.statistic, sort=asked.sort, closed=tuple(asked.closed), tree=asked.tree,
+        places=asked.places,
     )  # fmt: skip
     data, meta = figure.build(run, params)
     meta = {"unit": figure.unit, "scale": figure.scale} | meta | damaged_in(run)

@@ -59,13 +59,13 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rank_map(run: RunReader, name: str | None, start: int, stop: int) -> dict[str, Any]:
-    """The answer of docs/api.md. Without `name` what ranks cost one another, or else how long they take."""
+    """The answer of docs/api.md. Without `name` the first of `USUAL` of which anything is known."""
     ranks = sorted(run.ranks)
-    measure = BY_NAME["cost" if name is None else name]
-    values = measure.read(run, ranks, start, stop)
-    if name is None and not np.isfinite(values).any():
-        measure = BY_NAME["step_time"]
+    for each in USUAL if name is None else (name,):
+        measure = BY_NAME[each]
         values = measure.read(run, ranks, start, stop)
+        if np.isfinite(values).any():
+            break
     known = values[np.isfinite(values)]
     median = float(np.median(known)) if len(known) else 0.0
     scores = robust_scores(values, measure.floor(median), measure.worst)
@@ -74,7 +74,7 @@ def rank_map(run: RunReader, name: str | None, start: int, stop: int) -> dict[st
     return {
         "measure": measure.name, "title": measure.title, "unit": measure.unit, "worst": measure.worst,
         "is_of_steps": measure.is_of_steps, "start": start, "stop": stop,
-        "measures": [{"name": each.name, "title": each.title} for each in MEASURES],
+        "measures": [{"name": one.name, "title": one.title} for one in MEASURES],
         "scale": msgspec.to_builtins(measure.scale(median)), "nodes": _nodes(run, ranks, values),
         "rank_count": len(ranks), "known_count": len(known),
         "outliers": [
@@ -223,4 +223,6 @@ MEASURES = (
         floor=lambda _: 2.5, scale=lambda _: Scale(5.0, 300.0, is_log=True),
     ),
 )  # fmt: skip
+USUAL = ("cost", "step_time", "headroom")
+"""What ranks cost one another, or else how long they take, or else how near they are to an overflow."""
 BY_NAME = {measure.name: measure for measure in MEASURES}

@@ -21,6 +21,7 @@ from rangewatch_server.views.extremes import Place, place_at
 
 WARNING_BITS = 2.0
 MOST_CHAIN, MOST_LINKS, MOST_OTHERS = 3, 3, 6
+OPENING = {"hang": 2}  # sentences of evidence in the chain: of a hang who waits, and where the missing rank is
 MOST_READ = 20  # open findings of a run whose text is read: more are counted
 
 _OWNERS = {"output": "the output of ", "grad_output": "the gradient of the output of ", "grad": "the gradient of "}
@@ -144,7 +145,7 @@ def _of_finding(run: RunReader, gravest: OpenFinding, known: Sequence[OpenFindin
     return Verdict(
         level="ok" if finding.severity == "info" else finding.severity,
         parts=(("strong", label(finding)), ("text", " "), *_marked(finding)),
-        chain=(*finding.evidence[:1], *finding.consequences)[:MOST_CHAIN], fix=fix,
+        chain=(*finding.evidence[: OPENING.get(finding.rule, 1)], *finding.consequences)[:MOST_CHAIN], fix=fix,
         links=_links_of(run, gravest)[:MOST_LINKS], **_others(run, others, count - 1),
     )  # fmt: skip
 

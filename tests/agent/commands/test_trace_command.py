@@ -112,7 +112,7 @@ def test_no_wait_and_an_interrupt_leave_what_was_asked(run: Run) -> None:
     said(process, "0 of 1 ranks done\n")
     process.send_signal(signal.SIGINT)
     number = heard(rank)["id"]
-    waited = f"rangewatch trace: no longer waiting; what was asked stands, as command {number}\n"
+    waited = f"rangewatch trace: stopped waiting; the request stands, as command {number}\n"
     assert ended(process) == (130, "", waited)
 
 

@@ -30,6 +30,7 @@ NAMES = [
 FULL_EVERY = 10
 SMALLEST = LIMITS["float16"].smallest_normal
 BAD = (1, 41)  # an Inf in m.10.ff
+SPIKE_AT, NAN_AT = 77, 43
 
 
 def known() -> Catalogue:
@@ -99,6 +100,36 @@ def test_each_statistic_is_the_worst_of_the_ranks(layered: Run, statistic: str, 
         assert z[BAD] == pytest.approx(2.0)  # log2(1 + 3)
     else:
         assert np.isnan(z[BAD])
+
+
+def test_rows_of_merged_columns_name_the_exact_step_of_their_worst(small: Run) -> None:
+    """Of the rows that are asked for, the worst first; each column of the figure holds eight steps."""
+    for name, wanted in (
+        ("layers&places=3", [SPIKE_AT, NAN_AT, None, NAN_AT]),
+        ("layers&places=1", [None, NAN_AT, None, None]),  # of rows that were first in one column the first
+        ("timeline&places=3&rank=0", [NAN_AT]),
+    ):
+        figure_name, _, query = name.partition("&")
+        _, _, meta = figure(small, figure_name, f"columns=10&{query}")
+        assert meta["steps_per_column"] >= 8
+        assert [row.get("step") for row in meta["rows"]] == wanted
+    _, _, every = figure(small, "layers", "columns=10&places=2&closed=m&statistic=amax")
+    assert "step" not in every["rows"][0], "of headroom alone"
+    _, _, closed = figure(small, "layers", "columns=10&places=2&closed=m")
+    assert closed["rows"][0]["step"] == NAN_AT
+
+
+@pytest.fixture(scope="module")
+def small(module_run: Run) -> Run:
+    """Four layers: one with a hot step, one with a NaN that comes again, one that is calm, one with a NaN and large."""
+    entries = (TensorEntry(f"m.{i}", "output", 0, "float16", (8, 4), i, "Linear") for i in range(4))
+    four = Catalogue(statistics.ALL, tuple(entries))
+    amax, nans = np.ones((4, STEPS)), np.zeros((4, STEPS))
+    amax[0, SPIKE_AT], nans[1, [NAN_AT, NAN_AT + 2, 90]] = 30_000, 1
+    amax[3], nans[3, NAN_AT] = 20_000, 1
+    of_run = Run(module_run.server, f"{module_run.name} small")
+    assert of_run.post(opening(four), batch(four, 0, range(STEPS), {"amax": amax, "nan_count": nans})).is_success
+    return of_run
 
 
 def test_all_that_the_shelf_has_is_tested_and_an_unknown_one_is_refused(layered: Run) -> None:

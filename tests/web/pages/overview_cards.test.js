@@ -9,19 +9,27 @@ import { laneOrder } from "../../../web/pages/overview/overview_lanes.js";
 
 const rows = [0, 1, 2, 3].map((rank) => ({ label: `rank ${rank}`, count: 1 }));
 /** What rank 2 costs the three others in each of five steps, NaN in one that is not known. @param {number} each */
-const waits = (each) => ({ rows, columns: 6, cost: rows.flatMap((_, row) => [0, 1, 2, 3, 4, 5].map((step) => (step === 5 ? NaN : row === 2 ? 3 * each : 0.001))) });
+const waits = (each) => ({ rows, columns: 6, delay: rows.flatMap((_, row) => [0, 1, 2, 3, 4, 5].map((step) => (step === 5 ? NaN : row === 2 ? each : 0.0003))) });
 
 test("who costs the others a good part of most steps is late", () => {
-  assert.deepEqual(lateRow(waits(0.03), 0.2), { label: "rank 2", wait_s: 0.03 });
+  assert.deepEqual(lateRow(waits(0.03), 0.2), { label: "rank 2", rank: null, wait_s: 0.03 });
   assert.equal(lateRow(waits(0.003), 0.2), null);
   assert.equal(lateRow(waits(0.03), null), null);
-  assert.equal(lateRow({ rows: [], columns: 0, cost: [] }, 0.2), null);
+  assert.equal(lateRow({ rows: [], columns: 0, delay: [] }, 0.2), null);
+});
+
+test("of a rank that came late for the last third of the steps the steps since then count", () => {
+  const delay = rows.flatMap((_, row) => Array.from({ length: 90 }, (_each, step) => (row === 2 && step >= 60 ? 0.3 : 0.0001)));
+  const late = { rows: rows.map((row, rank) => ({ ...row, rank })), columns: 90, delay };
+  assert.equal(lateRow(late, 1), null);
+  assert.equal(lateRow(late, 1, 60)?.rank, 2);
+  assert.equal(lateRow({ ...late, x0: 3.5, dx: 8 }, 1, 480)?.rank, 2);
 });
 
 test("two ranks that wait for each other are both on time", () => {
-  const two = { rows: rows.slice(0, 2), columns: 4, cost: [0.028, 0.027, 0.029, 0.028, 0.027, 0.026, 0.028, 0.027] };
+  const two = { rows: rows.slice(0, 2), columns: 4, delay: [0.028, 0.027, 0.029, 0.028, 0.027, 0.026, 0.028, 0.027] };
   assert.equal(lateRow(two, 0.2), null);
-  assert.deepEqual(lateRow({ ...two, cost: [0.028, 0.027, 0.029, 0.028, 0.001, 0, 0.002, 0.001] }, 0.2), { label: "rank 0", wait_s: 0.028 });
+  assert.deepEqual(lateRow({ ...two, delay: [0.028, 0.027, 0.029, 0.028, 0.001, 0, 0.002, 0.001] }, 0.2), { label: "rank 0", rank: null, wait_s: 0.028 });
 });
 
 const ALL = ["loss", "loss_scale", "timeline", "step_time", "phases", "waits", "gpu-cards", "logged-0", "layers"];

@@ -23,7 +23,7 @@ export function createNavigator(ctx) {
 
   /** The exact worst place of a rectangle, then its Step page. @param {StepRange} range @param {Query} asked what the figure was asked for @param {Query | null} tensors */
   async function openStep(range, asked, tensors) {
-    if (tensors === null) return ctx.notify("This row stands for too many layers that do not follow each other: a name filter opens it up.");
+    if (tensors === null) return ctx.notify("This row is too many layers that are not neighbours: narrow them by a name filter.");
     if (isMeasuredOtherwise(asked.statistic) && range.stop - range.start > 1) return ctx.setState(range);
     try {
       const { rank = "all", kind, q } = asked;

@@ -113,7 +113,7 @@ function createFigureTable(title, summary) {
     if (now === shown) return; // a live run does not redraw what stays the same
     shown = now;
     element.setAttribute("aria-label", `${title()}, as a table`);
-    replace(element, ...(current ? parts(current, title()) : [el("p", { class: "figure-note" }, "Nothing is shown that could stand in a table.")]));
+    replace(element, ...(current ? parts(current, title()) : [el("p", { class: "figure-note" }, "Nothing is shown that a table could have.")]));
   }
 
   return {

@@ -101,9 +101,9 @@ function stateSwatches(colours, isOther) {
 /** @typedef {{source: string, label: string, width: number, height: number}} Swatch a data URL, and what it means */
 
 /** Pixels for the title, for names of lines under it, for the axis' name, and for the scale at the foot. */
-const TITLE = 46;
+export const TITLE = 46;
 const TITLE_LINE = 22;
-const LINES = 16;
+export const LINES = 16;
 const AXIS = 16;
 const SCALE = 54;
 const SCALE_WIDTH = 250;
@@ -138,13 +138,16 @@ export function pictureDrawing(drawing, model, frame, palette, caption, { axis, 
       images: [...(layout.images ?? []), ...swatches.map((swatch, i) => swatchImage(swatch, i, frame))],
       annotations: [...(layout.annotations ?? []), ...scaleTitle(barOf(model, bar), frame, palette), ...swatches.map((swatch, i) => swatchText(swatch, i, frame, palette))],
       showlegend: (model.series?.length ?? 0) > 1,
-      legend: { orientation: "h", x: 1, xanchor: "right", y: 1, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)", font: { size: 11, color: palette.muted } },
+      legend: pictureLegend(palette),
     },
   };
 }
 
-/** @param {Caption} caption @param {Frame} frame @param {Palette} palette */
-function pictureTitle({ title, about }, { width, height }, palette) {
+/** Names of lines, over the plot. @param {Palette} palette */
+export const pictureLegend = (palette) => ({ orientation: "h", x: 1, xanchor: "right", y: 1, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)", font: { size: 11, color: palette.muted } });
+
+/** @param {Caption} caption @param {{width: number, height: number}} frame @param {Palette} palette */
+export function pictureTitle({ title, about }, { width, height }, palette) {
   const room = Math.floor((width - 24) / LETTER);
   const line = (/** @type {string} */ text, /** @type {number} */ most) => escapePlotText(text.length > most ? `${text.slice(0, most - 1)}…` : text);
   const text = `<b>${line(title, Math.floor(room * 0.8))}</b><br><span style="font-size:11px;color:${rgbText(palette.muted)}">${line(about, room)}</span>`;

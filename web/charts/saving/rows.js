@@ -5,7 +5,7 @@ import { decode } from "../../format/typed_array.js";
 import { columnName, quantity } from "../../format/units.js";
 import { percent, power } from "../lanes/exponents.js";
 import { STATE_LABELS, worstTitle } from "../statistics.js";
-import { cellOf, cellText, columnSteps, rowName, worstInRow, worstRows } from "../heatmap.js";
+import { cellOf, cellText, columnSteps, placeText, rowName, worstInRow, worstRows } from "../heatmap.js";
 
 /** @typedef {import("./files.js").Rows} Rows */
 /** @typedef {import("./files.js").Value} Value */
@@ -144,8 +144,7 @@ function newest(rows, what) {
 function heatSummary(model) {
   const isLong = model.rows.length > MOST_ROWS;
   const worst = isLong ? worstRows(model, MOST_ROWS) : model.rows.flatMap((_, row) => worstInRow(model, row) ?? []);
-  const where = (/** @type {number} */ column) => (model.tensors ? rowName(model.tensors[column]) : steps(columnSteps(model, column)));
-  const rows = worst.map((cell) => [rowName(model.rows[cell.row]), cellText(cell), where(cell.column), cellText(cellOf(model, cell.row, model.columns - 1))]);
+  const rows = worst.map((cell) => [rowName(model.rows[cell.row]), cellText(cell), placeText(/** @type {any} */ (model), cell), cellText(cellOf(model, cell.row, model.columns - 1))]);
   const note = isLong ? `The ${MOST_ROWS} worst of ${plural(model.rows.length, "row")}; the CSV file has every cell.` : "The CSV file has every cell.";
   return { columns: ["Row", capital(worstTitle(model.statistic)), "Where first", model.tensors ? "Last in call order" : "At the end"], rows, note };
 }

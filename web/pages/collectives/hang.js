@@ -50,7 +50,7 @@ function build(ctx) {
 /** @param {import("../../types.js").PageContext} ctx */
 function whyNothing({ params, state }) {
   return [
-    "No rank has reported that it stands still, and none has gone silent while others go on. A rank reports it when a step takes far longer than its others did, 8 s at the least, long before the group's timeout.",
+    "No rank has reported that it is stuck, and none has gone silent while others continue. A rank reports it when a step takes far longer than those before, 8 s at least, long before the group's timeout.",
     el("p", {}, "Slow, but not stuck: ", link(runPath(params.id, "collectives", onward(state)), {}, "who keeps the others waiting"), "."),
   ];
 }
@@ -59,7 +59,7 @@ export default runPage({
   id: "hang",
   title: "Hang",
   key: "h",
-  help: "Who has not joined, and where each rank stands",
+  help: "Which rank has not joined, and where each rank is",
   isAlarm: (run) => Boolean(run.hang),
   needsStep: false,
   showsHang: false,

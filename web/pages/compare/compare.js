@@ -16,6 +16,8 @@ import { legend, nothingToCompare, partings, settings, tensors } from "./compare
 const COLUMNS = 600;
 /** @type {Record<string, string>} */
 const TITLES = { loss: "Loss", step_time_s: "Step time, s", loss_scale: "Loss scale" };
+/** What agents record of a step; what programs log has the name they gave it. */
+const PHASES = { data_wait_s: "Data wait, s", forward_s: "Forward, s", backward_s: "Backward, s", exposed_comm_s: "Exposed communication, s", optimizer_s: "Optimizer, s", other_s: "Other time of a step, s", skipped_step: "Skipped steps", found_inf: "found_inf" };
 
 /** @param {HTMLElement} root @param {import("../../types.js").PageContext} ctx */
 function mount(root, ctx) {
@@ -50,21 +52,21 @@ function mount(root, ctx) {
     reuseParts(top, legend(found, query), partings(found, query), tensors(found));
     replace(notes, ...notesOf(found.runs, runs, query, shared, alone));
     reuseParts(below, settings(found));
-    await drawAll(names, runs, query);
+    await drawAll(names, runs, query, found.runs);
   }
 
-  /** @param {readonly string[]} names @param {import("./compare_model.js").RunLines[]} runs @param {CompareQuery} query */
-  async function drawAll(names, runs, { axis, smooth, isLog }) {
+  /** @param {readonly string[]} names @param {import("./compare_model.js").RunLines[]} runs @param {CompareQuery} query @param {readonly import("./compare_model.js").ComparedRun[]} compared */
+  async function drawAll(names, runs, { axis, smooth, isLog }, compared) {
     const after = names.findIndex((name) => !(name in TITLES) && !name.includes("norm"));
     const order = after < 0 ? [...names, null] : [...names.slice(0, after), null, ...names.slice(after)];
     const wanted = order.map((name) => ({ name, key: name ?? "headroom of all", lines: linesOf(runs, name, axis, smooth) })).filter(({ lines }) => lines.length);
     for (const key of [...charts.keys()]) if (!wanted.some((one) => one.key === key)) drop(key);
-    await Promise.all(wanted.map(({ name, key, lines }) => chartOf(key, name).update(lines, { axis, isLog: isLog && name !== null })));
+    await Promise.all(wanted.map(({ name, key, lines }) => chartOf(key, name).update(lines, { axis, smooth, isLog: isLog && name !== null }, compared)));
   }
 
   /** At its place: charts come in the order they are asked for. @param {string} key @param {string | null} name null: headroom */
   function chartOf(key, name) {
-    const chart = charts.get(key) ?? (name === null ? createChart("Least headroom, bits", "headroom") : createChart(TITLES[name] ?? clip(name, 60), name));
+    const chart = charts.get(key) ?? (name === null ? createChart("Least headroom, bits", "headroom") : createChart({ ...TITLES, ...PHASES }[name] ?? clip(name, 60), name));
     charts.set(key, chart);
     grid.append(chart.element);
     return chart;
@@ -107,7 +109,7 @@ function notesOf(about, runs, { axis }, shared, alone) {
   const notes = [];
   if (!shared.length) notes.push("No series was logged by two of these runs.");
   if (shared.length > MOST_SERIES) notes.push(`${count(shared.length - MOST_SERIES)} more series are not drawn.`);
-  if (alone.length) notes.push(`Logged by one run alone: ${clip(alone.join(", "), 300)}.`);
+  if (alone.length) notes.push(`Logged by one run only: ${clip(alone.join(", "), 300)}.`);
   const without = axis === "time" || axis === "tokens" ? about.filter((_, i) => !runs[i][axis === "time" ? "seconds" : "tokens"]) : [];
   if (without.length) notes.push(`Without ${axis}, so not drawn: ${without.map(({ title, name }) => clip(title || name, 60)).join(", ")}.`);
   return [notes.join(" ")];

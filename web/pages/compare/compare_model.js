@@ -146,8 +146,12 @@ export function timeUnit(longest) {
 /** @typedef {{step: number, values: (number | null)[]}} Apart */
 /** @typedef {{run: number, start: number, stop: number, is_whole: boolean, steps_per_column: number, compared: number, differs: Apart | null, beyond: Apart | null}} Parting */
 
-/** @param {number | null} value */
-const exact = (value) => (value === null ? "NaN or Inf" : String(value));
+/** With five digits, or all where those do not tell them apart. @param {readonly (number | null)[]} values two of them */
+function apart(values) {
+  const written = (/** @type {number} */ digits) => values.map((value) => (value === null ? "NaN or Inf" : String(digits ? Number(value.toPrecision(digits)) : value)));
+  const short = written(5);
+  return new Set(short).size < values.length ? written(0) : short;
+}
 
 /** @param {number} n */
 const whole = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
@@ -159,10 +163,10 @@ export function partingText({ start, stop, is_whole: isWhole, steps_per_column: 
   const columns = per > 1 ? ` (means of ${per} steps: retention has merged the rest)` : "";
   const reach = isWhole ? "" : ` The steps from ${whole(stop)} on were not compared.`;
   if (!differs) return `the loss is equal bit for bit at all ${whole(compared)} ${per > 1 ? "columns" : "steps"} that both logged${columns}.${reach}`;
-  const [here, there] = differs.values.map(exact);
+  const [here, there] = apart(differs.values);
   const first = `the loss first differs at step ${whole(differs.step)}: ${here} and ${there}${columns}`;
   if (!beyond) return `${first}. It is never apart by more than ${tolerance}.${reach}`;
   if (beyond.step === differs.step) return `${first}, which is more than ${tolerance} apart.`;
-  const [far, other] = beyond.values.map(exact);
+  const [far, other] = apart(beyond.values);
   return `${first}. By more than ${tolerance} from step ${whole(beyond.step)} on: ${far} and ${other}.`;
 }

@@ -88,7 +88,7 @@ const held = (value, state) => (value === null || state === "nan" || state === "
 /** @param {Comparison} found */
 export function settings({ runs, differences, same, more }) {
   const place = { class: "panel compare-text", "data-testid": "compare-settings" };
-  const title = el("h2", {}, "Set otherwise");
+  const title = el("h2", {}, "Options and environment that differ");
   const equal = same ? `${plural(same, "option and setting", "options and settings")} that were reported are equal.` : "No options or environment were reported.";
   if (!differences.length) return el("section", place, title, el("p", {}, same ? `Nothing: all ${equal}` : equal));
   const heads = runs.map((run, at) => el("th", { scope: "col" }, lineSwatch(at), " ", shortName(run)));

@@ -32,7 +32,7 @@ const COLUMNS = 800;
 const ALL_TIMES = Object.freeze({ from: null, to: null });
 
 const HINTS = [
-  "Samples are taken once a second and stand at the step that was open then; several within one step lie side by side.",
+  "Samples are taken once a second and shown at the step of that moment; several within one step are side by side.",
   "Dotted lines are limits. Drag over a lane to see fewer steps, double click to see all.",
   "A step that lasts for minutes is one column: the time axis shows what happened in it. It is chosen by itself where the last step is such a one.",
   "Times are those of the clock of the rank's host, shown in your time zone.",
@@ -156,7 +156,7 @@ export default runPage({
 /** @typedef {import("../../charts/lanes/lane_group.js").LaneEntry} LaneEntry */
 
 const NOT_REPORTED = "n/a: this card does not report why its clocks are held back.";
-const ONLY_STEPS = "Step time and headroom of the rank stand on the step axis.";
+const ONLY_STEPS = "Step time and headroom of the rank are on the step axis.";
 /** @param {number} origin_ns */
 const zoneNote = (origin_ns) => `Times of the time zone ${zoneName(0, origin_ns)}. ${ONLY_STEPS}`;
 

@@ -15,7 +15,7 @@ import { clip, rankName, steps } from "../../format/numbers.js";
 import { createAxesPicker, createKindFilter, createNameFilter, createRankPicker, createSortPicker, createStatisticPicker, createStepField } from "../../widgets/controls/filters.js";
 import { createRangeBar } from "../../widgets/controls/range_bar.js";
 import { runPage } from "../../widgets/run_page.js";
-import { createWorstTable } from "../../widgets/tables/worst_table.js";
+import { MOST_ROWS, createWorstTable } from "../../widgets/tables/worst_table.js";
 import { createComparison } from "./comparison.js";
 import { MOST_CLOSED, createModuleTree } from "./module_tree.js";
 import { createTensorPanel } from "./tensor_panel.js";
@@ -29,7 +29,7 @@ const HINTS = [
   "Drag over the heatmap to see fewer steps, double click to see all.",
   "Click a cell for the exact step and rank; Shift-click it, or click a name, for that layer over time.",
   "Close a module in the tree to see it as one row, the worst of all inside it. Arrow keys walk the tree; left closes, right opens.",
-  "A row that stands for several tensors shows the worst of them; a name filter or fewer kinds opens it up.",
+  "A row of several tensors shows the worst of them; a name filter or fewer kinds splits it.",
 ];
 
 /** @param {import("../../types.js").PageContext} ctx @param {() => void} refetch @returns {import("../../widgets/run_page.js").RunView} */
@@ -110,7 +110,7 @@ function query({ state, run }) {
   const { rank, kinds, q, sort, closed, axes, tensor } = state;
   return {
     rank: rank ?? "all", kind: kinds, q, statistic: state.statistic || (run ? defaultOf(run) : ""), sort, closed: closedIn(closed), tree: axes === "step,rank" ? 0 : TREE,
-    tensor: axes === "step,rank" ? tensor : null,
+    tensor: axes === "step,rank" ? tensor : null, places: axes === "tensor,rank" ? 0 : MOST_ROWS,
   };
 }
 

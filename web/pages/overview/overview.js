@@ -15,9 +15,9 @@ import { runPage } from "../../widgets/run_page.js";
 import { createTracePanel } from "../../widgets/trace_panel.js";
 import { createStderrTails } from "../../widgets/stderr_tail.js";
 import { createVerdict } from "../../widgets/verdict.js";
-import { createWorstTable } from "../../widgets/tables/worst_table.js";
+import { MOST_ROWS, createWorstTable } from "../../widgets/tables/worst_table.js";
 import { createOverviewCards } from "./overview_cards.js";
-import { createOverviewLanes, ofAllRanks } from "./overview_lanes.js";
+import { createOverviewLanes } from "./overview_lanes.js";
 
 const HINTS = [
   "Drag over a lane to see fewer steps, double click to see all.",
@@ -37,11 +37,16 @@ function build(ctx, refetch) {
   const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))), undefined, trace.element);
   const legend = createStatisticLegend();
   const ranks = createRankMap(ctx, "");
-  const lanes = createOverviewLanes(ctx, refetch, { onLayers: showLayers, onLane: cards.takeLane, onSeries: cards.takeSeries });
-  const table = createWorstTable(ctx, lanes.pickCell, ofAllRanks);
-  const twin = el("details", { class: "twin" }, el("summary", {}, "The layers as a table"), table.element);
+  const lanes = createOverviewLanes(ctx, refetch, { layersQuery, onLayers: showLayers, onLane: cards.takeLane, onSeries: cards.takeSeries });
+  const table = createWorstTable(ctx, lanes.pickCell, layersQuery);
+  const twin = el("details", { class: "twin", toggle: refetch }, el("summary", {}, "The layers as a table"), table.element);
   const strip = el("div", { class: "overview-strip", role: "group", "aria-label": "Axis of steps" }, range.element, lanes.strip);
   const element = el("div", {}, note.element, death.element, verdict.element, stderr.element, cards.element, ranks.element, strip, lanes.element, legend.element, twin, about.element);
+
+  /** This page has no choice that narrows them; exact steps are looked for once their table is open. */
+  function layersQuery() {
+    return { rank: "all", places: twin.open ? MOST_ROWS : null };
+  }
 
   /** @param {import("../../charts/heatmap.js").HeatmapModel} model */
   function showLayers(model) {
@@ -80,6 +85,7 @@ export default runPage({
   title: "Overview",
   path: "/runs/{id}",
   key: "o",
+  hasVerdict: true,
   help: "Is it healthy, and if not, since when and on which rank",
   build,
 });
@@ -144,7 +150,7 @@ function createRunAbout(ctx, changed) {
   const form = el("form", { submit: saved, input: showUnsaved }, field("Title", title), field("Tags", tags), field("Note", note), buttons);
   const sure = el("p");
   const close = () => dialog.close();
-  const dialog = el("dialog", { "aria-label": "Delete the run" }, sure, el("p", { class: "inline-form" }, el("button", { type: "button", class: "danger", click: gone }, "Delete it for good"), el("button", { type: "button", class: "quiet", click: close }, "Keep it")));
+  const dialog = el("dialog", { "aria-label": "Delete the run" }, sure, el("p", { class: "inline-form" }, el("button", { type: "button", class: "danger", click: gone }, "Delete permanently"), el("button", { type: "button", class: "quiet", click: close }, "Cancel")));
   const element = el("details", { class: "run-about", "data-testid": "run-about" }, el("summary", {}, "Title, tags and note; archive, delete"), form, dialog);
   const drafts = [title, tags, note].map(createDraft);
   /** @type {Run | null} */
@@ -194,7 +200,7 @@ function createRunAbout(ctx, changed) {
       shown = run;
       archive.textContent = run.archived ? "Unarchive" : "Archive";
       const steps = run.last_step === null ? "nothing recorded yet" : `${plural(run.last_step - (run.first_step ?? 0) + 1, "step")} of ${plural(run.ranks.length, "rank")}`;
-      sure.textContent = `Delete the run ${clip(run.title || run.name, 120)} with all that was recorded of it (${steps})? This cannot be undone.${["live", "hung"].includes(run.state) ? " Its training goes on, and begins the run anew." : ""}`;
+      sure.textContent = `Delete the run ${clip(run.title || run.name, 120)} with all that was recorded of it (${steps})? This cannot be undone.${["live", "hung"].includes(run.state) ? " Its training continues, and creates the run again." : ""}`;
       title.placeholder = run.name;
       [run.title, run.tags.join(", "), run.note].forEach((value, i) => drafts[i].put(value));
     },

@@ -91,7 +91,7 @@ function speed({ run, logged }) {
   const [, model] = [...logged].find(([name]) => TOKENS.test(name)) ?? [];
   const tokens = pointsOf(model);
   const rate = tokens.at(-1)?.y;
-  return { title: "Speed", value: `${reading(Number((1 / run.step_time_s).toPrecision(3)))} steps/s`, under: rate === undefined ? " " : `${count(Math.round(rate))} tokens/s`, chart: sparkline(tokens) };
+  return { title: "Speed", value: `${reading(Number((1 / run.step_time_s).toPrecision(run.step_time_s > 1 ? 2 : 3)))} steps/s`, under: rate === undefined ? " " : `${count(Math.round(rate))} tokens/s`, chart: sparkline(tokens) };
 }
 
 /** Series, and names of options, that hold the number of steps that the run is to take. */
@@ -105,7 +105,7 @@ function elapsed({ run, logged }) {
   const total = pointsOf(model).at(-1)?.y;
   const left = total === undefined || run.step_time_s === null ? null : (total - run.last_step - 1) * run.step_time_s;
   const isGoing = run.state === "live" && left !== null && left > 0;
-  return { title: "Elapsed", value: duration(ran), under: isGoing ? `about ${duration(left * 1e9)} to step ${count(Number(total))}` : plural(run.last_step - (run.first_step ?? 0) + 1, "step") };
+  return { title: "Elapsed", value: duration(ran), under: isGoing ? el("span", { title: `to step ${count(Number(total))}` }, `about ${duration(left * 1e9)} left`) : plural(run.last_step - (run.first_step ?? 0) + 1, "step") };
 }
 
 /** Below so many bits of headroom a value is near its limit. */
@@ -117,7 +117,8 @@ function headroom({ run, state }) {
   if (!least) return null;
   const { step, rank, tensor, bits: left } = least;
   const under = link(runPath(run.id, "step", onward(state, { step, rank, tensor })), {}, `step ${count(step)}, ${rankName(rank)}`);
-  const level = left === null ? "critical" : left < WARNING_BITS ? "warning" : undefined;
+  const found = run.verdict.findings?.find(({ rule }) => rule === "first_nonfinite");
+  const level = left === null ? (found?.severity ?? "critical") : left < WARNING_BITS ? "warning" : undefined;
   const values = run.sparkline.flatMap((value, i) => (value === null ? [] : [{ x: i, y: Math.max(0, value) }]));
   return { title: "Least headroom", value: headroomText(least), under, level, chart: sparkline(values) };
 }
@@ -130,16 +131,19 @@ function skipped({ run, state }) {
   return { title: "Skipped steps", value: count(run.skipped_steps), under };
 }
 
-/** Only where collectives were timed is it known that there is none. @param {Known} known @returns {Card | null} */
+/** Only where collectives were timed is it known that there is none. It warns where the verdict does: of the straggler, or of the same rank's GPU; from where that began on. @param {Known} known @returns {Card | null} */
 function straggler({ run, state, models }) {
-  const found = run.verdict.findings?.find(({ rule }) => rule === "straggler");
+  const findings = run.verdict.findings ?? [];
+  const found = findings.find(({ rule }) => rule === "straggler");
   const waits = models.get("waits");
   if (!found && !waits?.isKnown) return null;
-  const late = waits ? lateRow(waits, run.step_time_s) : null;
-  const rank = typeof found?.rank === "number" ? rankName(found.rank) : null;
-  const text = late ? `others wait ${seconds(late.wait_s)}` : typeof found?.step === "number" ? `since step ${count(found.step)}` : "collectives";
+  const late = waits ? lateRow(waits, run.step_time_s, (found ?? findings[0])?.step ?? 0) : null;
+  const open = found ?? (late ? findings.find(({ rank }) => rank !== null && rank === late.rank) : undefined);
+  const rank = typeof open?.rank === "number" ? rankName(open.rank) : null;
+  const cost = late && (open ? `others wait ${seconds(late.wait_s)}` : `most for ${late.label}`);
+  const text = cost ?? (typeof open?.step === "number" ? `since step ${count(open.step)}` : "collectives");
   const under = link(runPath(run.id, "collectives", onward(state)), {}, text);
-  return { title: "Straggler", value: rank ?? late?.label ?? (found ? "found" : "none"), under, level: found?.severity ?? (late ? "warning" : undefined) };
+  return { title: "Straggler", value: rank ?? (open ? "found" : "none"), under, level: open?.severity };
 }
 
 /** As the rule has it: the same one costs most in so many of the steps, so much of a step. */
@@ -148,25 +152,24 @@ const LEAST_COST_SHARE = 0.05;
 
 /**
  * The row that the others waited for, and how long each of them did in the middle of the steps; null of none.
- * @param {{rows: {label: string, count: number}[], columns: number, cost: ArrayLike<number>}} waits @param {number | null} stepTime seconds
+ * @param {{rows: {label: string, count: number, rank?: number | null}[], columns: number, delay: ArrayLike<number>, x0?: number, dx?: number}} waits @param {number | null} stepTime seconds @param {number} [from] step
  */
-export function lateRow({ rows, columns, cost }, stepTime) {
-  const others = rows.reduce((sum, { count: ranks }) => sum + ranks, 0) - 1;
-  if (!stepTime || others < 1) return null;
+export function lateRow({ rows, columns, delay, x0 = 0, dx = 1 }, stepTime, from = 0) {
+  if (!stepTime || rows.length < 2) return null;
   /** @type {Map<number, {wait: number, more: number}[]>} by row what it cost each of the others where it cost most, and how much more that is than what the next row cost them: ranks that wait for each other in turn are none of them late */
   const worst = new Map();
   let known = 0;
-  for (let column = 0; column < columns; column += 1) {
-    const costs = rows.map((_, row) => ({ row, cost: cost[row * columns + column] })).filter((one) => one.cost >= 0);
+  for (let column = Math.max(0, Math.min(columns - 1, Math.ceil((from - x0) / dx))); column < columns; column += 1) {
+    const costs = rows.map((_, row) => ({ row, cost: delay[row * columns + column] })).filter((one) => one.cost >= 0);
     if (!costs.length) continue;
     known += 1;
     const [late, next] = costs.sort((a, b) => b.cost - a.cost);
-    worst.set(late.row, [...(worst.get(late.row) ?? []), { wait: late.cost / others, more: (late.cost - (next?.cost ?? 0)) / others }]);
+    worst.set(late.row, [...(worst.get(late.row) ?? []), { wait: late.cost, more: late.cost - (next?.cost ?? 0) }]);
   }
   const [row, waited] = [...worst].sort((a, b) => b[1].length - a[1].length)[0] ?? [];
   if (row === undefined || waited === undefined || waited.length < MOST_STEPS_SHARE * known) return null;
   const middle = (/** @type {number[]} */ values) => values.sort((a, b) => a - b)[values.length >> 1];
-  return middle(waited.map(({ more }) => more)) < LEAST_COST_SHARE * stepTime ? null : { label: rows[row].label, wait_s: middle(waited.map(({ wait }) => wait)) };
+  return middle(waited.map(({ more }) => more)) < LEAST_COST_SHARE * stepTime ? null : { label: rows[row].label, rank: rows[row].rank ?? null, wait_s: middle(waited.map(({ wait }) => wait)) };
 }
 
 /** @param {Known} known @returns {Card | null} */

@@ -21,9 +21,6 @@ import { CALM, THROTTLE, eventModel } from "../../widgets/gpu/gpu_lanes.js";
 import { bitBands, places, timesOf } from "../../widgets/gpu/gpu_samples.js";
 import { bitNames } from "../../widgets/gpu/gpu_text.js";
 
-/** What the layers are asked for: this page has no choice that narrows them. */
-export const ofAllRanks = () => ({ rank: "all" });
-
 /** The lanes that show what a rule found, the most telling first. @type {Record<string, readonly string[]>} */
 const EVIDENCE = {
   first_nonfinite: ["loss", "loss_scale"],
@@ -79,9 +76,9 @@ export function laneOrder({ shown, pinned, rules }) {
 /**
  * All lanes, on one axis; those without anything to show take no room.
  * @param {import("../../types.js").PageContext} ctx @param {() => void} refetch
- * @param {{onLayers: (model: any) => void, onLane: (name: string, model: any) => void, onSeries: (series: string, model: any) => void}} handlers
+ * @param {{layersQuery: () => import("../../api/client.js").Query, onLayers: (model: any) => void, onLane: (name: string, model: any) => void, onSeries: (series: string, model: any) => void}} handlers
  */
-export function createOverviewLanes(ctx, refetch, { onLayers, onLane, onSeries }) {
+export function createOverviewLanes(ctx, refetch, { layersQuery, onLayers, onLane, onSeries }) {
   const loader = laneNote("loader-bound");
   const more = laneNote("logged-more");
   const missing = createMissingLanes();
@@ -91,7 +88,7 @@ export function createOverviewLanes(ctx, refetch, { onLayers, onLane, onSeries }
   const logged = createLoggedLanes();
   const optional = [phases, waits, gpus, ...logged];
   const first = Object.values(LANES).flatMap((spec) => (spec.onOverview ? [{ spec }] : []));
-  const layers = { spec: LANES.layers, options: { query: ofAllRanks, title: (/** @type {import("../../charts/lanes/lane.js").View} */ { run }) => `${choiceOf(run, "")?.title ?? "Headroom"} by layer, worst of all ranks, call order`, onModel: onLayers } };
+  const layers = { spec: LANES.layers, options: { query: layersQuery, title: (/** @type {import("../../charts/lanes/lane.js").View} */ { run }) => `${choiceOf(run, "")?.title ?? "Headroom"} by layer, worst of all ranks, call order`, onModel: onLayers } };
   const group = createLaneGroup(ctx, [...first, ...optional.map(({ entry }) => entry), layers].map(compact), refetch, { hasStrip: true, incident: incidentOf });
   optional.forEach((one, i) => one.attach(group.lanes[first.length + i], one === phases && loader));
   group.element.classList.add("is-compact");
@@ -282,6 +279,7 @@ export const PHASES = {
  * @property {number} columns
  * @property {ArrayLike<number>} z seconds that each rank waited; NaN: not known
  * @property {ArrayLike<number>} cost what the others waited for it, added up
+ * @property {ArrayLike<number>} delay the same as time on the wall
  * @property {number} x0
  * @property {number} dx
  * @property {import("../../types.js").FigureMeta} meta
@@ -298,9 +296,9 @@ export function readWaits({ figure, meta }) {
   const { name, x0 = 0, dx = 1, z: sent } = figure.data[0];
   const rows = meta.rows ?? [];
   const z = decode(sent);
-  const { cost_to_others_s: cost } = /** @type {{cost_to_others_s?: unknown}} */ (/** @type {unknown} */ (meta));
+  const { cost_to_others_s: cost, delay_s: delay } = /** @type {{cost_to_others_s?: unknown, delay_s?: unknown}} */ (/** @type {unknown} */ (meta));
   const isKnown = Array.from(z).some(Number.isFinite);
-  return { name, rows, columns: rows.length ? z.length / rows.length : 0, z, cost: decode(cost), x0, dx, meta, isKnown };
+  return { name, rows, columns: rows.length ? z.length / rows.length : 0, z, cost: decode(cost), delay: decode(delay), x0, dx, meta, isKnown };
 }
 
 /** @param {WaitsModel} model @param {import("../../charts/frame.js").Frame} frame @param {import("../../charts/theme.js").Palette} palette */

@@ -185,7 +185,7 @@ function createOverflowTable(ctx) {
       { name: "Overflowed", by: (layer) => layer.overflows, show: (layer) => count(layer.overflows), isNumber: true, help: "Drops at which it held NaN or Inf" },
       { name: "Was first", by: (layer) => layer.first, show: (layer) => count(layer.first), isNumber: true, help: "Drops at which no other tensor had NaN or Inf before it" },
       { name: "Largest finite", by: (layer) => layer.amax, show: (layer) => magnitude(layer.amax), isNumber: true, help: "Largest finite magnitude in these steps, as the hardware held it: multiplied by the loss scale" },
-      { name: "Of its type's limit", by: (layer) => (layer.amax === null || !layer.max_finite ? null : layer.amax / layer.max_finite), show: ofLimit, isNumber: true, help: "Of the largest finite number of the type it is kept in" },
+      { name: "Of its type's limit", by: (layer) => (layer.amax === null || !layer.max_finite ? null : layer.amax / layer.max_finite), show: ofLimit, isNumber: true, help: "Of the dtype's largest finite number" },
       { name: "Type", by: (layer) => layer.dtype, show: (layer) => el("span", {}, clip(layer.dtype, 30)) },
       { name: "Last time", by: (layer) => layer.last_step, show: (layer) => link(runPath(id, "step", { ...layer.view, step: layer.last_step, tensor: layer.tensor }), {}, `step ${count(layer.last_step)}`), isNumber: true },
     ],
@@ -205,7 +205,7 @@ function createOverflowTable(ctx) {
     table.update(shown.map((layer) => ({ ...layer, view: onward(ctx.state) })));
     const left = all.length - first.length;
     more.hidden = whole || left === 0;
-    more.textContent = `${plural(left, "layer")} more, never first: show`;
+    more.textContent = `Show ${plural(left, "more layer")}, never first to overflow`;
   }
 
   return {

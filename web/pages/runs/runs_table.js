@@ -143,7 +143,7 @@ function lossOf({ loss }) {
   if (!loss) return muted("not logged");
   const known = /** @type {number[]} */ (loss.values.filter((value) => value !== null));
   const label = known.length ? `loss from ${reading(known[0])} to ${reading(known.at(-1))}` : "no finite loss";
-  const last = loss.last !== null ? reading(loss.last) : loss.step === null ? muted("not lately") : el("span", { class: "heat", "data-heat": "bad" }, "NaN or Inf");
+  const last = loss.last !== null ? reading(loss.last) : loss.step === null ? muted("none recently") : el("span", { class: "heat", "data-heat": "bad" }, "NaN or Inf");
   return el("span", { class: "loss-cell" }, sparkline(loss.values, loss.bad, loss.bad.length ? `${label}, NaN or Inf seen` : label), el("span", { class: "loss-last" }, last));
 }
 

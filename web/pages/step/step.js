@@ -231,7 +231,7 @@ function createRanksLane(ctx, refetch) {
     const rank = row === null ? null : model.rows[row].rank;
     const column = place === null ? null : columnAt(model, place);
     const tensor = column === null ? null : (model.tensors[column].tensor ?? model.tensors[column].tensors?.[0] ?? null);
-    if (rank === null) ctx.notify("This row stands for several ranks: choose one above.");
+    if (rank === null) ctx.notify("This row is several ranks: choose one above.");
     else ctx.setState(tensor === null ? { rank } : { rank, tensor });
   }
 

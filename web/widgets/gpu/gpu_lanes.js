@@ -1,9 +1,10 @@
 // The lanes of a GPU and of its host: which columns, units and limits; and bands for throttling and events.
 
-import { escapePlotText, layoutOf } from "../../charts/drawing.js";
+import { escapePlotText, layoutOf, namedRows } from "../../charts/drawing.js";
 import { lineItem } from "../../charts/legend.js";
 import { plainLines, points, valueAt } from "../../charts/lines.js";
 import { el } from "../../format/dom.js";
+import { shorten } from "../../format/numbers.js";
 import { UNKNOWN } from "../../format/units.js";
 import { bitBands, column, constant, linesOf, placeOfEvent, sum, timeShare } from "./gpu_samples.js";
 import { bitNames } from "./gpu_text.js";
@@ -186,10 +187,12 @@ function drawBands({ rows }, frame, palette) {
   const y = rows.flatMap(({ marks }, row) => marks.map(() => row));
   const marks = { type: "scatter", mode: "markers", x, y, hoverinfo: "skip", marker: { symbol: "diamond", size: 9, color: palette.bad } };
   const letters = Math.floor((frame.margin.l - 10) / 6);
+  const telling = rows.findIndex(({ bands, marks }) => marks.length > 0 || bands.some(({ style }) => style !== "calm"));
+  const labelled = namedRows(rows.length, frame.plotHeight, telling < 0 ? null : telling);
   const yaxis = {
     range: [rows.length - 0.5, -0.5],
-    tickvals: rows.map((_, row) => row),
-    ticktext: rows.map(({ name }) => escapePlotText(name.length > letters ? `${name.slice(0, letters - 1)}…` : name)),
+    tickvals: labelled,
+    ticktext: labelled.map((row) => escapePlotText(shorten(rows[row].name, letters))),
     showgrid: false,
   };
   return { traces: [marks], layout: layoutOf(frame, palette, yaxis, { shapes }) };

@@ -115,7 +115,8 @@ export function othersText(map) {
   if (!n) return "Not known of any rank";
   const unknown = map.rank_count - map.known_count;
   const missing = map.nodes.reduce((sum, { host, ranks }) => sum + (host === null ? ranks.length : 0), 0);
-  const spread = p5 === p95 ? `all ${valueText(map, median)}` : `median ${valueText(map, median)}, 5-95 % ${valueText(map, p5)} to ${valueText(map, p95)}`;
+  const [low, high] = [valueText(map, p5), valueText(map, p95)];
+  const spread = low === high ? `all ${valueText(map, median)}` : `median ${valueText(map, median)}, 5-95 % ${low} to ${high}`;
   const parts = [
     `${map.outliers.length ? plural(n, "other") : plural(n, "rank")}: ${spread}`,
     map.outlier_count > map.outliers.length ? `${count(map.outlier_count - map.outliers.length)} more stand out` : "",

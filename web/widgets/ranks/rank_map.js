@@ -2,6 +2,7 @@
 // stand out have a mark and a name; a click or Enter pins a rank for all pages.
 
 import * as api from "../../api/client.js";
+import { ApiError } from "../../api/fetch.js";
 import { throttle } from "../../api/throttle.js";
 import { shownRange } from "../../api/url_state.js";
 import { LEGEND_HEIGHT, paintItems, paintName } from "../../charts/cells/cell_painting.js";
@@ -62,6 +63,7 @@ export function createRankMap(ctx, usual) {
   );
   const ask = throttle((/** @type {import("../../api/fetch.js").Query} */ query, /** @type {AbortSignal} */ signal) => api.rankMap(run, query, signal), (query) => JSON.stringify([query.measure, ctx.state.start, ctx.state.stop, ctx.state.last]), LEAST_MS);
   let drawn = "";
+  foot.hidden = true;
   picture.element.classList.add("rank-map");
   picture.element.hidden = true;
 
@@ -75,6 +77,7 @@ export function createRankMap(ctx, usual) {
     drawn = now;
     picture.element.hidden = map.rank_count < 2;
     picture.element.style.minHeight = "";
+    foot.hidden = false;
     fillChoice(choice, map);
     const focused = names.querySelector(":focus")?.getAttribute("data-key");
     replace(names, ...nameButtons(map, ctx.state.pin, pin));
@@ -92,7 +95,13 @@ export function createRankMap(ctx, usual) {
       if (about.ranks.length < 2) return void (picture.element.hidden = true);
       if (!drawn) reserve(picture.element, about.ranks.length);
       const { start, stop } = ctx.state.last === null ? ctx.state : shownRange(ctx.state, about);
-      show(await ask({ measure: ctx.state.measure || usual || null, start, stop }, signal), about);
+      try {
+        show(await ask({ measure: ctx.state.measure || usual || null, start, stop }, signal), about);
+      } catch (error) {
+        if (!(error instanceof ApiError) || error.status !== 422 || !ctx.state.measure) throw error;
+        ctx.notify(`Ranks cannot be coloured by "${clip(ctx.state.measure, 40)}": ${error.message}.`); // of an address that was typed
+        ctx.setState({ measure: "" });
+      }
     },
     destroy: picture.destroy,
   };

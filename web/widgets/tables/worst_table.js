@@ -2,15 +2,16 @@
 
 import { runPath } from "../../api/url_state.js";
 import { heatOf, isNonfinite, worstTitle } from "../../charts/statistics.js";
-import { cellText, closedWithout, columnSteps, rowName, worstRows } from "../../charts/heatmap.js";
+import { cellText, closedWithout, placeText, rowName, worstRows } from "../../charts/heatmap.js";
 import { shownState } from "../../charts/lanes/lane_navigation.js";
 import { el, link, replace } from "../../format/dom.js";
-import { clip, rankName, steps } from "../../format/numbers.js";
+import { clip, rankName } from "../../format/numbers.js";
 
 /** @typedef {import("../../charts/heatmap.js").HeatmapModel} HeatmapModel */
 /** @typedef {import("../../charts/heatmap.js").Cell} Cell */
 
-const MOST_ROWS = 20;
+/** The server is asked for the exact steps of so many. */
+export const MOST_ROWS = 20;
 
 /**
  * @param {import("../../types.js").PageContext} ctx @param {(model: HeatmapModel, cell: Cell) => void} open
@@ -34,7 +35,7 @@ export function createWorstTable(ctx, open, query) {
       {},
       el("td", {}, name),
       el("td", { class: "number", "data-heat": heatOfCell(cell) }, cellText(cell)),
-      el("td", { class: "number" }, where(model, cell)),
+      el("td", { class: "number" }, clip(placeText(model, cell))),
       el("td", {}, button),
     );
   }
@@ -60,11 +61,6 @@ export function createWorstTable(ctx, open, query) {
       replace(body, ...worstRows(model, MOST_ROWS).map((cell) => line(model, cell)));
     },
   };
-}
-
-/** Its steps, or where the columns are layers the layer. @param {HeatmapModel & {tensors?: import("../../charts/heatmap.js").HeatmapRow[]}} model @param {Cell} cell */
-function where(model, { column }) {
-  return model.tensors ? clip(rowName(model.tensors[column])) : steps(columnSteps(model, column));
 }
 
 /** @param {Cell} cell */

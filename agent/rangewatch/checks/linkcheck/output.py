@@ -69,7 +69,7 @@ def _instead(result: Result) -> str:
 
 def _groups(result: Result) -> Iterator[str]:
     for group in result["bad_groups"]:
-        yield f"{ranges(group)} fail together, and no smaller group of them was found to"
+        yield f"{ranges(group)} fail together, and no smaller group of them does"
     if result["nccl_error"]:
         yield f"NCCL does not work here, gloo was checked instead: {result['nccl_error']}"
     if result["is_passing_again"]:

@@ -35,9 +35,9 @@ def parser() -> CommandParser:
         DESCRIPTION,
         examples={
             "rangewatch demo": "a dashboard and two ranks, until Ctrl-C",
-            "rangewatch demo --exit --json": "the training alone, and what came of it for a program",
+            "rangewatch demo --exit --json": "the training alone, with its result as JSON",
         },
-        statuses={0: "it ran to its end", 1: "it could not go on; one line says why"} | ERROR
+        statuses={0: "it ran to its end", 1: "it failed; one line says why"} | ERROR
         | {130: "interrupted before the last step"},
         environment={"RANGEWATCH_TOKEN": "the token that the server of --url asks for, if it does"},
     )  # fmt: skip

@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
         write_line(sys.stderr, f"rangewatch import: {error}")
         return 2
     except KeyboardInterrupt:
-        write_line(sys.stderr, "rangewatch import: interrupted; the same command goes on")
+        write_line(sys.stderr, "rangewatch import: interrupted; run the same command again to continue")
         return 130
 
 
@@ -52,7 +52,7 @@ def parser() -> CommandParser:
     made.add_argument("--url", default=default_url(), help="server (default: %(default)s)")
     made.add_argument("--run", metavar="NAME", help="name of the run, before the names of what is below PATH "
                       "(default: PATH's name)")  # fmt: skip
-    made.add_argument("--list", action="store_true", help="show what there is, and send nothing")
+    made.add_argument("--list", action="store_true", help="list what would be sent, and send nothing")
     return made
 
 
@@ -70,7 +70,7 @@ def _import(options: argparse.Namespace) -> int:
     finally:
         transport.close()
     if not sent and not failed:
-        write_line(sys.stderr, f"rangewatch import: there are no scalars of TensorBoard in {options.path}")
+        write_line(sys.stderr, f"rangewatch import: no TensorBoard scalars in {options.path}")
     return 2 if failed else 0 if sent else 1
 
 

@@ -172,5 +172,5 @@ def _post(transport: Transport, body: bytes) -> None:
         if reply.outcome is not Outcome.RETRY:
             raise ServerError(f"{transport.url} does not take it: {reply.detail}")
         if time.monotonic() > give_up_s or not reply.is_answered:
-            raise Unavailable(f"{transport.url} does not take it now: {reply.detail}; the same command goes on")
+            raise Unavailable(f"{transport.url} does not accept it now: {reply.detail}; run it again to continue")
         time.sleep(PAUSE_S if reply.retry_after_s is None else min(reply.retry_after_s, WAIT_S))

@@ -46,7 +46,7 @@ def read_tensorboard(name: str, files: list[Path]) -> Scalars:
                 if scalar is not None:
                     run.add(value.tag, event.step, scalar, nanoseconds(event.wall_time))
         if event is None and path.stat().st_size:
-            raise ImportFailed(f"{path} is no TensorBoard event file")
+            raise ImportFailed(f"{path} is not a TensorBoard event file")
     return run
 
 
@@ -62,7 +62,7 @@ def _events(path: Path) -> Iterator[Any]:
     try:
         yield from LegacyEventFileLoader(str(path)).Load()
     except DecodeError as error:
-        raise ImportFailed(f"{path} is no TensorBoard event file: {error}") from None
+        raise ImportFailed(f"{path} is not a TensorBoard event file: {error}") from None
 
 
 def _scalar(value: Any, plugin: str) -> float | None:

@@ -42,7 +42,7 @@ States = list[RankState]
 
 def parser_of(name: str, description: str, examples: Mapping[str, str]) -> CommandParser:
     """A parser with what both commands take."""
-    statuses = {0: "every rank did it, or with --no-wait was asked", 1: "some rank did not"} | ERROR
+    statuses = {0: "every rank has done it; with --no-wait, was asked to", 1: "some rank did not"} | ERROR
     parser = command_parser(
         name, description, examples=examples, statuses=statuses | INTERRUPTED, environment=SERVER_ENVIRONMENT
     )
@@ -81,7 +81,7 @@ def _finish(name: str, url: str, path: str, emit: Callable[[States], None]) -> i
     except ServerError as error:
         return _complain(name, f"{error}; it was asked as command {number}", 2)
     except KeyboardInterrupt:
-        return _complain(name, f"no longer waiting; what was asked stands, as command {number}", 130)
+        return _complain(name, f"stopped waiting; the request stands, as command {number}", 130)
     emit([each for each in states if each["state"] == "done"])
     return _undone(name, [each for each in states if each["state"] != "done"])
 

@@ -40,7 +40,7 @@ def parser() -> CommandParser:
             "rangewatch backup runs.db": "of the running server",
             "rangewatch backup runs.db --db postgresql://user@host/name": "of a database, without a server",
         },
-        statuses={0: "all of FILE is there, and was verified"} | ERROR | INTERRUPTED,
+        statuses={0: "FILE is complete and was verified"} | ERROR | INTERRUPTED,
         environment=PLACE_ENVIRONMENT,
     )
     made.add_argument("file", type=Path, metavar="FILE", help="where to write it")

@@ -21,7 +21,7 @@ def parser() -> CommandParser:
     """What the command takes."""
     made = command_parser(
         "delete",
-        "Delete a run with all that was recorded of it. It asks first. A training that still sends opens it anew.",
+        "Delete a run with all that was recorded of it. It asks first. A training that still sends creates it again.",
         examples={"rangewatch delete my-run": "asks", "rangewatch delete 17 --yes": "by its number, and does not ask"},
         statuses={0: "it is deleted", 1: "it was not to be"} | ERROR | INTERRUPTED,
         environment=SERVER_ENVIRONMENT,

@@ -65,7 +65,7 @@ def run(name: str, work: Callable[[], int]) -> int:
         write_line(sys.stderr, f"rangewatch {name}: {error}")
         return 2
     except KeyboardInterrupt:
-        write_line(sys.stderr, f"rangewatch {name}: interrupted; a server goes on with what it has begun")
+        write_line(sys.stderr, f"rangewatch {name}: interrupted; the server finishes what it has begun")
         return 130
 
 

@@ -237,7 +237,7 @@ def test_a_system_that_has_no_process_left_is_told_and_is_no_finding(
     for name in LAUNCHERS:
         monkeypatch.delenv(name, raising=False)
     assert main(["--nproc", "2"]) == 2
-    assert "no process, socket or file is to be had: Resource temporarily" in capsys.readouterr().err
+    assert "out of processes, sockets or files: Resource temporarily" in capsys.readouterr().err
 
 
 def test_a_ctrl_c_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

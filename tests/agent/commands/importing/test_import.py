@@ -125,7 +125,7 @@ def test_what_is_no_event_file_is_refused(
         file.write_bytes(content)
         assert bring(served, str(tmp_path)) == 2
         said = capsys.readouterr().err
-        assert f"{file} is no TensorBoard event file" in said and said.count("\n") == 1
+        assert f"{file} is not a TensorBoard event file" in said and said.count("\n") == 1
     (tmp_path / "sound").mkdir()
     shutil.copy(min((LOGS / "first").iterdir()), tmp_path / "sound")
     assert bring(served, str(tmp_path), "--run", run.name) == 2
@@ -163,7 +163,7 @@ def test_list_needs_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (str(LOGS / "none"), "http://127.0.0.1:9", 2, "there is no "),
         (str(LOGS.parent), "not a url", 2, "url"),
-        (str(LOGS), "http://127.0.0.1:9", 2, "does not take it now"),
+        (str(LOGS), "http://127.0.0.1:9", 2, "does not accept it now"),
     ],
 )
 def test_what_is_wrong_is_one_line(

@@ -156,7 +156,7 @@ def test_a_living_rank_is_left_alone_but_by_force(ingest: IngestDouble, tmp_path
     home = Home(tmp_path / "a", INFO, ingest.url, 1 << 20, Lost())
     home.log.append(encoded(0, range(4)), opening)
     assert replay.main([str(tmp_path)]) == 1 and ingest.batches == []
-    assert f"rank 3 lives (process {os.getpid()})" in capsys.readouterr().out
+    assert f"rank 3 still runs (process {os.getpid()})" in capsys.readouterr().out
     assert replay.main([str(tmp_path), "--list"]) == 0
     assert "in use" in capsys.readouterr().out
     assert replay.main([str(tmp_path), "--force", "--keep"]) == 0 and sequences(ingest) == [0]
