@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -207,14 +208,36 @@ class TestAttached:
         ingest.stop()
         assert ingest.openings[0].catalogue.statistics == sparse.of_catalogue(histograms=True)
 
-    def test_on_a_device_it_is_not_measured(self, ingest: IngestDouble) -> None:
-        model = nn.Linear(2, 2)
-        with rangewatch.attach(model, url=ingest.url, histograms=True, full_every=1, backend="device") as handle:
-            model(torch.ones(1, 2))
-            handle.step()
-        found, full = histograms(ingest)
-        assert full and found == {}
+    def test_a_device_measures_it_as_the_host_does(self, ingest: IngestDouble) -> None:
+        model = nn.Linear(3, 2)
+        reference = KeepEverything(model)
+        kept = {}
+        with rangewatch.attach(model, url=ingest.url, histograms=True, full_every=2, backend="device") as handle:
+            for step in range(3):
+                for _ in range(2):
+                    model(torch.rand(4, 3) - 0.5).sum().backward()
+                handle.step()
+                kept |= {(key, step): tensors for key, tensors in reference.kept.items() if step % 2 == 0}
+                reference.kept = defaultdict(list)
+                model.zero_grad()
+        found, _ = histograms(ingest)
+        assert found == {place: expected(*tensors) for place, tensors in kept.items()}
         assert not ingest.events("fault")
+
+    def test_a_device_ships_before_it_holds_too_many(
+        self, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "BUFFER_BYTES", 20_000)
+        model = nn.Linear(2, 2)
+        with rangewatch.attach(
+            model, url=ingest.url, histograms=True, full_every=1, backend="device", ship_interval_s=3600
+        ) as handle:
+            for _ in range(20):
+                model(torch.ones(1, 2)).sum().backward()
+                handle.step()
+        found, _ = histograms(ingest)
+        assert len(ingest.batches) >= 20 * 4 * exponents.BINS * 8 // 20_000 // 2
+        assert {step for _, step in found} == set(range(20))
 
 
 def histograms(ingest: IngestDouble) -> tuple[dict[Any, dict[int, int]], dict[Any, dict[str, float]]]:
