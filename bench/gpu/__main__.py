@@ -65,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     began_s, began = time.monotonic(), datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     command = "make test-gpu" if options.what == "test" else "make bench-gpu"
-    command += " ARGS=--dry-run" if options.dry_run else ""
+    given = [*(["--dry-run"] if options.dry_run else []), *(["--only", *options.only] if options.only else [])]
+    command += f" ARGS='{' '.join(given)}'" if given else ""
     machine, results = dict[str, Any](), list[Result]()
     chosen = [part for part in PARTS[options.what] if part.name in (options.only or [part.name])]
     if chosen[0].name != "environment":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
-from pathlib import Path
+
+from wheels import ROOT
 
 Figures = dict[str, Any]
 _OUT = "{out}"
@@ -74,6 +76,15 @@ def _mode(name: str, title: str, limit_s: int = 120, *, dry: bool = True) -> Par
     return Part(name, title, program, limit_s, dry_command, "a CPU, by way of the device's rows" if dry else "")
 
 
+_PYTEST = ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider")
+
+
+def marked_gpu() -> list[str]:
+    """The files that have such tests: others import what a GPU machine lacks."""
+    files = sorted((ROOT / "tests").glob("**/test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in files if "pytest.mark.gpu" in file.read_text()]
+
+
 TEST = (
     Part("environment", "Which machine this is", ("bench/gpu/environment.py",), 60, ("bench/gpu/environment.py",), "this machine"),
     Part(
@@ -82,9 +93,8 @@ TEST = (
     ),
     Part(
         "pytest", "The tests marked gpu",
-        ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={_OUT}/pytest.xml", "tests/agent"), 300,
-        ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--collect-only", "tests/agent"), "collected alone",
-        read=of_pytest,
+        (*_PYTEST, f"--junitxml={_OUT}/pytest.xml", *marked_gpu()), 300,
+        (*_PYTEST, "--collect-only", *marked_gpu()), "collected alone", read=of_pytest,
     ),
     _mode("eager", "A GPT, eager: losses, records, no waiting"),
     _mode("autocast_fp16", "The same under autocast in fp16, with a scaler"),

@@ -29,13 +29,16 @@ SERVER = (
     "fastapi", "starlette", "pydantic", "pydantic_core", "annotated-types", "annotated-doc", "typing_extensions",
     "typing-inspection", "anyio", "idna", "uvicorn", "click", "h11", "platformdirs", "prometheus_client", "SQLAlchemy",
     "greenlet", "alembic", "Mako", "MarkupSafe", "psycopg", "psycopg-binary",
+    "opentelemetry-api",
 )  # fmt: skip
-TESTS = ("pytest", "pytest-timeout", "iniconfig", "pluggy", "packaging", "Pygments", "hypothesis", "sortedcontainers", "httpx",
-         "httpcore", "certifi", "attrs")  # fmt: skip
+TESTS = (
+    "pytest", "pytest-timeout", "iniconfig", "pluggy", "packaging", "Pygments", "hypothesis", "sortedcontainers",
+    "httpx", "httpcore", "certifi", "attrs",
+)  # fmt: skip
 
 MODULES = {
     "msgspec": "msgspec", "zstandard": "zstandard", "urllib3": "urllib3", "pynvml": "nvidia-ml-py",
-    "fastapi": "fastapi", "uvicorn": "uvicorn", "sqlalchemy": "SQLAlchemy", "alembic": "alembic",
+    "fastapi": "fastapi", "opentelemetry": "opentelemetry-api", "uvicorn": "uvicorn", "sqlalchemy": "SQLAlchemy", "alembic": "alembic",
     "prometheus_client": "prometheus_client", "platformdirs": "platformdirs", "psycopg": "psycopg",
     "pytest": "pytest", "pytest_timeout": "pytest-timeout", "hypothesis": "hypothesis", "httpx": "httpx",
 }  # fmt: skip
