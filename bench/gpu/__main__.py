@@ -15,6 +15,7 @@ it in another command.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -135,10 +136,8 @@ def finish(command: list[str], limit_s: float) -> tuple[int | None, str]:
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # what it left behind, too
-            except ProcessLookupError:
-                pass
             process.wait()
         log.seek(0)
         return status, log.read()
@@ -162,7 +161,11 @@ def judged(status: int | None, limit_s: float, answer: dict[str, Any]) -> str:
     if status is None:
         return f"failed: not done after {limit_s:.0f} s"
     if status or answer.get("failed"):
-        return f"failed: {len(answer.get('failed', []))} wrong{checks}" if answer.get("failed") else f"failed: status {status}"
+        return (
+            f"failed: {len(answer.get('failed', []))} wrong{checks}"
+            if answer.get("failed")
+            else f"failed: status {status}"
+        )
     return f"passed{checks}"
 
 

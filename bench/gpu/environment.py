@@ -11,7 +11,6 @@ from importlib import metadata
 from typing import Any
 
 import torch
-
 from checks import Checks, parser
 
 TOOLS = ("nvidia-smi", "compute-sanitizer", "nvcc", "cc", "chromium")

@@ -20,8 +20,9 @@ from xml.etree import ElementTree
 
 import nvml_double
 from checks import Checks, parser
-from rangewatch.collectors.gpu.nvml import CLOCKS_EVENT_REASONS, Nvml, NvmlError, Reader
+
 from rangewatch.collectors.gpu.devices import Device
+from rangewatch.collectors.gpu.nvml import CLOCKS_EVENT_REASONS, Nvml, NvmlError, Reader
 from rangewatch.collectors.gpu.readings import FastReadings, Row, slow_row
 from rangewatch.collectors.gpu.xid import XidWatch
 from rangewatch.recording.events import Events
@@ -120,7 +121,9 @@ def compare(checks: Checks, reader: Reader, ask: Callable[[], str], when: str) -
     if not math.isnan(row["clocks_event_reasons"]) and None not in bits:
         value = int(row["clocks_event_reasons"])
         figures["clocks_event_reasons"] = [value, *bits]
-        checks.that(value & sum(REASONS.values()) in bits, f"{when}: clocks event reasons {value:#x}, nvidia-smi {bits}")
+        checks.that(
+            value & sum(REASONS.values()) in bits, f"{when}: clocks event reasons {value:#x}, nvidia-smi {bits}"
+        )
         checks.that(value & ~known == 0, f"{when}: a clocks event reason without a name in {value:#x}")
     unknown = [name for name, value in row.items() if math.isnan(value)]
     if unknown:
@@ -171,7 +174,10 @@ def number(card: ElementTree.Element, path: str) -> float:
 
 
 def _reasons(card: ElementTree.Element) -> int | None:
-    for group, prefix in (("clocks_event_reasons", "clocks_event_reason_"), ("clocks_throttle_reasons", "clocks_throttle_reason_")):
+    for group, prefix in (
+        ("clocks_event_reasons", "clocks_event_reason_"),
+        ("clocks_throttle_reasons", "clocks_throttle_reason_"),
+    ):
         parts = card.find(group)
         if parts is not None:
             return sum(bit for name, bit in REASONS.items() if parts.findtext(prefix + name) == "Active")
@@ -226,7 +232,9 @@ def under_load(checks: Checks, reader: Reader, ask: Callable[[], str]) -> None:
 
 
 def _asked() -> str:
-    return subprocess.run(["nvidia-smi", "-q", "-x", "-i", "0"], capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(
+        ["nvidia-smi", "-q", "-x", "-i", "0"], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
 
 
 def _by_hand() -> str:

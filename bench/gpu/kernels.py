@@ -19,9 +19,9 @@ if "--dry-run" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
 import torch
+from checks import Checks, parser
 from torch import Tensor
 
-from checks import Checks, parser
 from rangewatch.statistics import exponents
 from rangewatch.statistics.fused import FORMATS, FusedReads
 from rangewatch.statistics.reduce import COLUMNS, fill_identities
@@ -42,8 +42,8 @@ def main() -> int:
     if checks.that(not reads.why_not, f"no kernels here: {reads.why_not}"):
         compare = Comparison(checks, reads, device)
         for dtype in FORMATS:
-            check_dtype(compare, dtype, is_small=chosen.dry_run)
-        check_many(compare, is_small=chosen.dry_run)
+            check_dtype(compare, dtype, is_small=chosen.dry_run or chosen.quick)
+        check_many(compare, is_small=chosen.dry_run or chosen.quick)
         if not (chosen.quick or chosen.dry_run):
             check_large(compare)
     checks.figures["kernels"] = len(reads._compiled)
@@ -96,7 +96,7 @@ def check_dtype(compare: Comparison, dtype: torch.dtype, *, is_small: bool) -> N
     sizes = [17] if is_small else [1, 2, 15, 16, 17, tile - 1, tile, tile + 1, 100_003, 1_048_577, 12 * 132 * tile + 77]
     for size in sizes:
         compare.check(random(size, dtype, compare.device), f"{name}, {size} elements")
-    if is_small and dtype not in (torch.bfloat16, torch.float8_e4m3fn):
+    if compare.device.type == "cpu" and dtype not in (torch.bfloat16, torch.float8_e4m3fn):
         return  # the interpreter is slow, and tests/agent/statistics/test_fused.py has it look at the others
     whole = random(60 * 70 if is_small else 3000 * 700, dtype, compare.device)
     for layout, shown in layouts(whole.reshape(60, 70) if is_small else whole.reshape(3000, 700)):
@@ -113,7 +113,7 @@ def check_dtype(compare: Comparison, dtype: torch.dtype, *, is_small: bool) -> N
     compare.check(both, f"{name}, the ends of its range")
     compare.check(torch.zeros(1000, dtype=dtype, device=compare.device), f"{name}, zeros alone")
     compare.check(torch.full((1000,), float("nan")).to(dtype).to(compare.device), f"{name}, NaN alone")
-    if dtype.itemsize <= 2 and not (is_small and dtype.itemsize == 2):
+    if dtype.itemsize <= 2 and not (compare.device.type == "cpu" and dtype.itemsize == 2):
         info = torch.iinfo({1: torch.int8, 2: torch.int16}[dtype.itemsize])
         patterns = torch.arange(info.min, info.max + 1, device=compare.device)
         compare.check(patterns.to(getattr(torch, info.dtype)).view(dtype), f"{name}, every bit pattern")

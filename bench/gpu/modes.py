@@ -18,15 +18,15 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what torch asks f
 os.environ.setdefault("RANGEWATCH_QUIET", "1")
 
 import torch
+from checks import Checks, parser
+from tests.agent.ingest_double import IngestDouble
+from tests.agent.statistics.reference import KeepEverything, statistics_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import rangewatch
-from checks import Checks, parser
 from rangewatch.core.guard import Guard
-from tests.agent.ingest_double import IngestDouble
-from tests.agent.statistics.reference import KeepEverything, statistics_of
 from training.models import Gpt
 
 STEPS = 6
@@ -71,7 +71,7 @@ class Trainer:
         keeps: bool = True,
         **attach_options: Any,
     ) -> None:
-        """Both trainings. `prepare` comes before attach and `wrap` after it; `keeps`: hold the records against clones."""
+        """Both trainings. `prepare` comes before attach, `wrap` after it; `keeps`: hold the records against clones."""
         forward = forward or next_token_loss
         self.begin()
         plain = self.losses(forward, prepare, wrap, dtype, scales, None, None)
@@ -91,8 +91,8 @@ class Trainer:
 
     def losses(
         self, forward: Callable[[Any, Tensor], Tensor], prepare: Callable[[nn.Module], Any],
-        wrap: Callable[[nn.Module], Any], dtype: torch.dtype | None, scales: bool, attach_options: dict[str, Any] | None,
-        recorded: list[dict[Any, list[Tensor]]] | None,
+        wrap: Callable[[nn.Module], Any], dtype: torch.dtype | None, scales: bool,
+        attach_options: dict[str, Any] | None, recorded: list[dict[Any, list[Tensor]]] | None,
     ) -> list[float]:  # fmt: skip
         """Of each step. `recorded` gets the clones of each step."""
         torch.manual_seed(0)
@@ -259,7 +259,7 @@ def fsdp2(trainer: Trainer) -> None:
 
 
 def cuda_graph(trainer: Trainer) -> None:
-    """Forward and backward captured once: unobserved and said so, or each replay as the same step is when it is eager."""
+    """Forward and backward captured: said to be unobserved, or each replay is recorded as the same step run eagerly."""
     if not trainer.is_cuda:
         trainer.checks.notes.append("CUDA graphs are of a GPU; Triton's interpreter replays launches in test_fused.py")
         return
@@ -281,7 +281,7 @@ WARM_UP = 3
 
 
 def graphed(trainer: Trainer, attach_options: dict[str, Any] | None) -> tuple[list[float], dict[str, Any]]:
-    """Losses of replayed steps, and what the agent says of itself. The steps are those of `losses` with the same seed."""
+    """Losses of replayed steps, and what the agent says of itself. The steps are those of `Trainer.losses`."""
     torch.manual_seed(0)
     model = Gpt(**SIZES).to(trainer.device)
     begin = {name: value.clone() for name, value in model.state_dict().items()}

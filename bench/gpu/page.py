@@ -20,12 +20,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import nvml_double
 import torch
+from checks import Checks, parser
 from torch import nn
 
-import nvml_double
 import rangewatch
-from checks import Checks, parser
 from rangewatch.commands.demo.children import free_port, start_server
 
 CHROMIUM = "/usr/bin/chromium"
@@ -113,7 +113,9 @@ def picture(checks: Checks, url: str, target: Path) -> None:
     except ImportError:
         sync_playwright = None
     if sync_playwright is None or not Path(CHROMIUM).exists():
-        checks.notes.append("no picture: no browser here. Elsewhere: python bench/gpu/page.py --database gpus.db --out .")
+        checks.notes.append(
+            "no picture: no browser here. Elsewhere: python bench/gpu/page.py --database gpus.db --out ."
+        )
         return
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)

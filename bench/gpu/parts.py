@@ -1,4 +1,4 @@
-"""The parts of both commands: a program each, with a time limit of its own, and what of it can be seen without a GPU."""
+"""The parts of both commands: a program each, with a time limit of its own, and what can be seen without a GPU."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ def marked_gpu() -> list[str]:
 
 
 TEST = (
-    Part("environment", "Which machine this is", ("bench/gpu/environment.py",), 60, ("bench/gpu/environment.py",), "this machine"),
+    Part(
+        "environment", "Which machine this is", ("bench/gpu/environment.py",), 60, ("bench/gpu/environment.py",),
+        "this machine",
+    ),
     Part(
         "kernels", "Every statistic, dtype, layout and size against plain torch, to a billion elements",
         ("bench/gpu/kernels.py",), 240, ("bench/gpu/kernels.py", "--dry-run"), "Triton's interpreter",
@@ -107,12 +110,12 @@ TEST = (
     _mode("fsdp2", "The same under FSDP2, one rank"),
     Part(
         "launches", "Launches, waiting and memory that the agent adds to a step",
-        ("bench/gpu/launches.py",), 120, ("bench/gpu/launches.py", "--dry-run"), "Triton's interpreter",
+        ("bench/gpu/launches.py",), 120, ("bench/gpu/launches.py", "--dry-run"), "counted, not made",
     ),
     Part(
         "sanitizer", "The kernels under compute-sanitizer's memcheck",
-        ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "{python}", "bench/gpu/kernels.py", "--quick"),
-        240, needs="compute-sanitizer",
+        ("compute-sanitizer", "--tool=memcheck", "--error-exitcode=9", "{python}", "bench/gpu/kernels.py", "--quick"), 240,
+        needs="compute-sanitizer",
     ),
     Part(
         "health", "NVML's fields against nvidia-smi, idle and under load; Xid events",
@@ -120,7 +123,8 @@ TEST = (
     ),
     Part(
         "gpus_page", "The GPUs page of a training",
-        ("bench/gpu/page.py", "--out", _OUT), 120, ("bench/gpu/page.py", "--out", _OUT, "--dry-run"), "a CPU and NVML's double",
+        ("bench/gpu/page.py", "--out", _OUT), 120, ("bench/gpu/page.py", "--out", _OUT, "--dry-run"),
+        "a CPU and NVML's double",
     ),
 )  # fmt: skip
 """What `make test-gpu` runs, what matters most first."""
@@ -134,11 +138,23 @@ def _overhead(name: str, title: str, model: str, mode: str, limit_s: int, varian
     program = ("bench/overhead.py", "--model", model, "--mode", mode)
     most = 1.01 if mode == "compiled" else 1.02
     aim = Aim(("rows", "rangewatch outputs", "ratio"), most, f"step ratio of level outputs, {title}")
-    dry = (*program[:3], "--mode", "eager", "--device", "cpu", "--rounds", "1", "--steps", "1", "--variants", *variants[:3])
-    return Part(
-        name, f"Step ratios, {title}", (*program, "--device", "cuda", "--rounds", "5", "--variants", *variants), limit_s,
-        dry if mode == "eager" and model == "gpt" else (), "a CPU, whose figures are no claim", read=of_overhead, aims=(aim,),
-    )  # fmt: skip
+    dry = (
+        *program[:3],
+        "--mode",
+        "eager",
+        "--device",
+        "cpu",
+        "--rounds",
+        "1",
+        "--steps",
+        "1",
+        "--variants",
+        *variants[:3],
+    )
+    on_cuda = (*program, "--device", "cuda", "--rounds", "5", "--variants", *variants)
+    shows = dry if mode == "eager" and model == "gpt" else ()
+    where = "a CPU, whose figures are no claim" if shows else ""
+    return Part(name, f"Step ratios, {title}", on_cuda, limit_s, shows, where, read=of_overhead, aims=(aim,))
 
 
 BENCH = (

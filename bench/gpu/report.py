@@ -34,7 +34,9 @@ def first_line(machine: dict[str, Any]) -> str:
     """Which card, driver and torch; or that all of this has never run on one."""
     if not machine.get("card"):
         return f"never run on a GPU: no CUDA device (torch {machine.get('torch', 'unknown')})"
-    versions = f"driver {machine['driver'] or 'unknown'}, torch {machine['torch']}, Triton {machine['triton'] or 'none'}"
+    versions = (
+        f"driver {machine['driver'] or 'unknown'}, torch {machine['torch']}, Triton {machine['triton'] or 'none'}"
+    )
     return f"{machine['card']}, {versions}"
 
 

@@ -38,9 +38,9 @@ TESTS = (
 
 MODULES = {
     "msgspec": "msgspec", "zstandard": "zstandard", "urllib3": "urllib3", "pynvml": "nvidia-ml-py",
-    "fastapi": "fastapi", "opentelemetry": "opentelemetry-api", "uvicorn": "uvicorn", "sqlalchemy": "SQLAlchemy", "alembic": "alembic",
-    "prometheus_client": "prometheus_client", "platformdirs": "platformdirs", "psycopg": "psycopg",
-    "pytest": "pytest", "pytest_timeout": "pytest-timeout", "hypothesis": "hypothesis", "httpx": "httpx",
+    "fastapi": "fastapi", "opentelemetry": "opentelemetry-api", "uvicorn": "uvicorn", "sqlalchemy": "SQLAlchemy",
+    "alembic": "alembic", "prometheus_client": "prometheus_client", "platformdirs": "platformdirs",
+    "psycopg": "psycopg", "pytest": "pytest", "pytest_timeout": "pytest-timeout", "hypothesis": "hypothesis", "httpx": "httpx",
 }  # fmt: skip
 """What the parts import, and the distribution that has it."""
 
@@ -52,7 +52,16 @@ def collect() -> int:
         old.unlink()
     platforms = [f"--platform={each}" for each in PLATFORMS]
     version = ".".join(map(str, PYTHON))
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--implementation=cp"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--implementation=cp",
+    ]
     command += [f"--python-version={version}", *platforms, f"--dest={FOLDER}", *pinned()]
     done = subprocess.run(command, check=False)
     if done.returncode:

@@ -39,7 +39,7 @@ class GraphRows:
         return tuple(self._places)
 
     def row(self, number: int) -> Tensor | None:
-        """The row of a tensor, (`COLUMNS` and `COUNTS`,), which a capture may write to; None when there is none left."""
+        """The row of a tensor, (`COLUMNS` and `COUNTS`,), that a capture may write to; None when none is left."""
         place = self._places.get(number, len(self._places))
         return self._rows[place] if place < len(self._rows) else None
 
@@ -50,7 +50,7 @@ class GraphRows:
         self._places.setdefault(number, len(self._places))
 
     def end_step(self, slot: int) -> None:
-        """Queue what the replays of the step in this slot have written to be copied aside, and the rows to begin anew."""
+        """Queue the copy of what the replays of the step in this slot have written; the rows begin anew behind it."""
         count = len(self._places)
         if count:
             self._ended.append((slot, self._rows[:count].clone()))

@@ -448,7 +448,8 @@ def is_being_captured(tensor: Tensor) -> bool:
 
 def is_capturing() -> bool:
     """Whether what is queued now joins a CUDA graph, and so nothing is computed."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    cuda: Any = torch.cuda
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 def why_unobservable(tensor: Tensor) -> str | None:

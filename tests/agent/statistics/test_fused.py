@@ -314,7 +314,9 @@ class TestInterpreted:
     def test_every_bit_pattern(self, reads: FusedReads, dtype: torch.dtype) -> None:
         patterns = PATTERNS[dtype.itemsize]
         info = torch.iinfo(patterns)
-        check(reads, torch.arange(info.min, info.max + 1, dtype=torch.int32).to(patterns).view(dtype))
+        whole = torch.arange(info.min, info.max + 1, dtype=torch.int32).to(patterns).view(dtype)
+        check(reads, whole)
+        check_exponents(reads, whole)
 
     @DTYPES
     def test_the_ends_of_the_range(self, reads: FusedReads, dtype: torch.dtype) -> None:
@@ -441,7 +443,9 @@ class TestInterpreted:
     @given(st.data())
     def test_exponents_of_any_bits_in_any_layout(self, data: st.DataObject) -> None:
         dtype = data.draw(st.sampled_from(list(FORMATS)))
-        raw = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))).integers(0, 256, 720 * dtype.itemsize, np.uint8)
+        raw = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))).integers(
+            0, 256, 720 * dtype.itemsize, np.uint8
+        )
         check_exponents(FusedReads(CPU), strange(torch.from_numpy(raw).view(dtype), data.draw))
 
     def test_exponents_that_do_not_compile_leave_the_rest(self, monkeypatch: pytest.MonkeyPatch) -> None:
