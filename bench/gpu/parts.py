@@ -114,8 +114,8 @@ TEST = (
     ),
     Part(
         "sanitizer", "The kernels under compute-sanitizer's memcheck",
-        ("compute-sanitizer", "--tool=memcheck", "--error-exitcode=9", "{python}", "bench/gpu/kernels.py", "--quick"), 240,
-        needs="compute-sanitizer",
+        ("compute-sanitizer", "--tool=memcheck", "--error-exitcode=9", "{python}", "bench/gpu/kernels.py", "--quick"),
+        240, needs="compute-sanitizer",
     ),
     Part(
         "health", "NVML's fields against nvidia-smi, idle and under load; Xid events",

@@ -40,7 +40,8 @@ MODULES = {
     "msgspec": "msgspec", "zstandard": "zstandard", "urllib3": "urllib3", "pynvml": "nvidia-ml-py",
     "fastapi": "fastapi", "opentelemetry": "opentelemetry-api", "uvicorn": "uvicorn", "sqlalchemy": "SQLAlchemy",
     "alembic": "alembic", "prometheus_client": "prometheus_client", "platformdirs": "platformdirs",
-    "psycopg": "psycopg", "pytest": "pytest", "pytest_timeout": "pytest-timeout", "hypothesis": "hypothesis", "httpx": "httpx",
+    "psycopg": "psycopg",
+    "pytest": "pytest", "pytest_timeout": "pytest-timeout", "hypothesis": "hypothesis", "httpx": "httpx",
 }  # fmt: skip
 """What the parts import, and the distribution that has it."""
 

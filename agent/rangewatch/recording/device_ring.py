@@ -189,11 +189,6 @@ class DeviceRing:
         self._graphs.keep(number)
         return True
 
-    @property
-    def is_replayed(self) -> bool:
-        """Whether CUDA graphs read tensors of this device."""
-        return self._graphs is not None and bool(self._graphs.numbers)
-
     def end_step(self, slot: int) -> None:
         """The open step is closed, and the next one is in this slot."""
         if self._graphs is not None:
@@ -334,11 +329,6 @@ class DeviceReader:
         """
         ring = self._rings.get(tensor.device)
         return tensor.numel() > 0 and ring is not None and ring.capture(number, tensor)
-
-    @property
-    def is_replayed(self) -> bool:
-        """Whether CUDA graphs read tensors, of which the host hears nothing."""
-        return any(ring.is_replayed for ring in self._rings.values())
 
     @property
     def is_full(self) -> bool:
