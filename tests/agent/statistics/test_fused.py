@@ -462,7 +462,8 @@ class TestInterpreted:
         reader.end_step()
         (copy,) = reader.take(1)
         copy.merge_into(block, POSITIONS)
-        assert block.histograms[0].exponents.tolist() == [0, 1] and block.histograms[0].counts.tolist() == [[1, 2]]
+        (sums,) = block.sums.values()
+        assert (sums.positions + exponents.FIRST).tolist() == [0, 1] and sums.values.tolist() == [[1, 2]]
 
     def test_what_a_graph_has_captured_is_observed_at_each_replay(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A capture queues no work, and a replay is the same launches again: here as the interpreter runs them."""
