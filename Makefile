@@ -16,7 +16,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 IN_WORKERS := -n $(WORKERS) --dist worksteal
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
-.PHONY: install demo test test-all test-slow test-gpu test-web coverage lint fix bench docs docs-diagnosis docs-tables docs-images soak lock vendor sbom clean
+.PHONY: install demo test test-all test-slow test-gpu bench-gpu gpu-wheels test-web coverage lint fix bench docs docs-diagnosis docs-tables docs-images soak lock vendor sbom clean
 
 install: .venv/installed
 
@@ -48,8 +48,15 @@ test-all: install $(AXE) test-web  ## all but what takes hours or a GPU
 test-slow: install $(AXE)  ## what test-all has beyond test
 	$(PYTEST) $(IN_WORKERS) -m 'slow and not soak and not gpu'
 
-test-gpu: install  ## what needs a CUDA device
-	$(PYTEST) -m gpu
+# By the machine's own python3, without .venv: docs/gpu.md.
+gpu-wheels:  ## in gpu-wheels/, what a GPU machine without a package index lacks
+	$(PYTHON) bench/gpu/wheels.py
+
+test-gpu:  ## what needs a CUDA device, in one report; ARGS=--dry-run: what can be seen without one
+	$(PYTHON) bench/gpu test $(ARGS)
+
+bench-gpu:  ## what the agent costs on a CUDA device, in one report
+	$(PYTHON) bench/gpu bench $(ARGS)
 
 coverage: install $(AXE)  ## lines that `make test` reaches, those of servers and ranks included, in .coverage
 	rm -f .coverage .coverage.*

@@ -1,6 +1,6 @@
 """What watching a training costs: Rangewatch at each level, and other ways of looking into it, in one run.
 
-    python bench/overhead.py [--model t5|gpt|both] [--mode eager|compiled|both] [--device cpu|cuda] [--rounds 6]
+    python bench/overhead.py [--model t5|gpt|gpt-1b|both] [--mode eager|compiled|both] [--device cpu|cuda] [--rounds 6]
 
 A round runs a window of steps of every variant, in random order, on one model (or, compiled, on copies that are each
 compiled once). A ratio is that of a variant's window to the plain window of the same round, so that slow drift of the
@@ -157,7 +157,7 @@ def parse_options() -> argparse.Namespace:
     options = parser.parse_args()
     on_cuda = options.device == "cuda"
     mode = options.mode or ("both" if on_cuda else "eager")
-    options.model = list(WORKLOADS) if options.model == "both" else [options.model]
+    options.model = ["t5", "gpt"] if options.model == "both" else [options.model]
     options.mode = ["eager", "compiled"] if mode == "both" else [mode]
     options.steps = options.steps or (20 if on_cuda else 3)
     options.variants = ["plain", *(name for name in options.variants if name != "plain")]

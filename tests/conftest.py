@@ -14,10 +14,10 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from playwright.sync_api import Browser, Playwright, sync_playwright
 from sqlalchemy.exc import OperationalError
 
 from rangewatch.core.guard import Guard
@@ -25,6 +25,9 @@ from tests.server import server_log
 from tests.server.databases import POSTGRES, Databases
 from tests.server.opened_store import Store
 from tests.server.process import Run, Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Playwright  # a GPU machine has none, and runs tests/agent
 
 os.environ.setdefault("RANGEWATCH_QUIET", "1")
 os.environ.setdefault("RANGEWATCH_WATCHER", "0")  # a process more for each attach; its own tests switch it on
@@ -205,6 +208,8 @@ def server(start_server: Callable[..., Server]) -> Server:
 @pytest.fixture(scope="session")
 def playwright() -> Iterator[Playwright]:
     """Once in a process: a second one beside the first is refused."""
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as found:
         yield found
 

@@ -91,7 +91,7 @@ def statistics_page() -> str:
     """The shelf, the series, the optional histogram, the kinds' limits."""
     histogram = (
         f"With `histograms=True` the full set has {len(exponents.ALL)} more, `{exponents.ALL[0].name}` to "
-        f"`{exponents.ALL[-1].name}`, one a power of two, all merged by sum. They are taken on a CPU only.\n"
+        f"`{exponents.ALL[-1].name}`, one a power of two, all merged by sum: on a CPU and on CUDA.\n"
     )
     parts = [
         STATISTICS, "## Of a tensor", _statistics(statistics.ALL), "## Exponents", histogram, DERIVED, _derived(),

@@ -12,10 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
-from t5_model import SpanCorruption, build_model
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -82,7 +78,10 @@ class Gpt(nn.Module):
 
 
 def t5(device: str) -> Workload:
-    """The T5 of the examples in float32; bf16 autocast on CUDA."""
+    """The T5 of the examples in float32; bf16 autocast on CUDA. Needs transformers, as no other does."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+    from t5_model import SpanCorruption, build_model
+
     batch, length = (32, 512) if device == "cuda" else (4, 128)
     batches = SpanCorruption(batch=batch, length=length)
     model = build_model("base291").to(device).train()
@@ -97,9 +96,18 @@ def t5(device: str) -> Workload:
 
 def gpt(device: str) -> Workload:
     """GPT-2 medium with weights in bf16 (354 million parameters) on CUDA, one of 11 million in float32 elsewhere."""
+    return _gpt(device, width=1024, batch=16)
+
+
+def gpt_1b(device: str) -> Workload:
+    """GPT-3's 1.3 billion parameters in bf16 on CUDA; elsewhere the same as `gpt`."""
+    return _gpt(device, width=2048, batch=8)
+
+
+def _gpt(device: str, *, width: int, batch: int) -> Workload:
     is_large = device == "cuda"
-    layers, width, heads, vocabulary = (24, 1024, 16, 50304) if is_large else (6, 384, 6, 384)
-    batch, length = (16, 1024) if is_large else (4, 128)
+    layers, heads, length, vocabulary = (24, 16, 1024, 50304) if is_large else (6, 6, 128, 384)
+    width, batch = (width, batch) if is_large else (384, 4)
     model = Gpt(layers=layers, width=width, heads=heads, length=length, vocabulary=vocabulary)
     model = model.to(device, torch.bfloat16 if is_large else torch.float32).train()
     ids = torch.randint(vocabulary, (batch, length + 1), device=device)  # the same each step: nothing depends on it
@@ -116,4 +124,4 @@ def _title(name: str, model: nn.Module, batch: int, length: int) -> str:
     return f"{name}, {modules} modules, {parameters / 1e6:.0f} M parameters, batch {batch} x {length}"
 
 
-WORKLOADS = {"t5": t5, "gpt": gpt}
+WORKLOADS = {"t5": t5, "gpt": gpt, "gpt-1b": gpt_1b}

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.debug_utils import DebugUnderflowOverflow
 
 import rangewatch
 from rangewatch.core.options import Options
@@ -75,8 +74,9 @@ def _unlimited() -> dict[str, Any]:
 
 @contextmanager
 def _debug_underflow_overflow(watched: Watched) -> Iterator[AfterStep]:
+    _library("transformers")
     before = {module: set(module._forward_hooks) for module in watched.model.modules()}
-    DebugUnderflowOverflow(watched.model)
+    importlib.import_module("transformers.debug_utils").DebugUnderflowOverflow(watched.model)
     try:
         yield _nothing
     finally:

@@ -87,8 +87,12 @@ def _check_pip(arguments: list[str]) -> None:
 
 
 def _check_make(arguments: list[str]) -> None:
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(arguments) <= set(targets), f"make {arguments}: there are {targets}"
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^([\w-]+):", makefile, re.MULTILINE)
+    asked = {each for each in arguments if "=" not in each}
+    assert asked <= set(targets), f"make {arguments}: there are {targets}"
+    for variable in set(arguments) - asked:
+        assert f"$({variable.partition('=')[0]})" in makefile, f"make {variable}: nothing reads it"
 
 
 def _section(name: str) -> str:

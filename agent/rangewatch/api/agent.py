@@ -39,7 +39,7 @@ from rangewatch.recording.events import Drops, Events, OpenStep
 from rangewatch.recording.level import Cost, Recording
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.nonfinite_context import NonfiniteContext
-from rangewatch.recording.observer import ForwardListener, Observer
+from rangewatch.recording.observer import ForwardListener, Observer, is_capturing
 from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block, StepBuffer
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.recording.whatif import WhatIfReader
@@ -112,6 +112,7 @@ class Agent:
             self.guard,
             forces_device=options.backend == "device",
             histograms=options.histograms,
+            reads_graphs=options.cuda_graphs,
             nonfinite=self.nonfinite,
         )
         self.whatif = WhatIfReader(
@@ -182,7 +183,7 @@ class Agent:
 
         `error`: what training is stopped by before the update of this step, raised when all is done.
         """
-        if not self.observer.is_active:
+        if not self.observer.is_active or is_capturing():  # of a graph that is captured no step is over, and none ran
             return
         was_closed_early, self._is_closed_early = self._is_closed_early, error is not None
         if was_closed_early and error is None and not self._buffer.is_observed():
@@ -203,7 +204,7 @@ class Agent:
         self.values.close_step()
         self.open_step.number += 1
         self._open_step()
-        if is_trace_over or self._buffer.is_full or self._is_time_to_ship():
+        if is_trace_over or self._buffer.is_full or self.observer.device.is_full or self._is_time_to_ship():
             self.ship()
         self.cost.add(began_ns)
         self._stop(error or self.stopper.after(step))

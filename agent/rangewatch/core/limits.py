@@ -107,6 +107,12 @@ PACE_LAST_S = 10.0
 DEVICE_POLL_S = 0.005
 """Seconds between looks at a device copy that is not complete yet; a copy takes tens of microseconds."""
 
+GRAPH_TENSORS = 4096
+"""Tensors that CUDA graphs may read on one device: 0.3 MB, held from its first read on, since a capture allows none."""
+
+HISTOGRAMS_AT_ONCE = 64
+"""Histograms on a device whose memory is taken together: 0.14 MB."""
+
 DEVICE_SCALARS = 32
 """Series values a step that may live on a device (loss scale, found_inf and the user's tensors)."""
 

@@ -413,6 +413,11 @@ class Options:
         check=_is_whole(0),
         must_be="a whole number of steps, or 0",
     )
+    cuda_graphs: Switch = Switch(
+        False,
+        "whether what a CUDA graph captures is read inside it, at each replay. Warm up before the capture, as torch "
+        "asks anyway; otherwise such modules are not observed. Not proven on a GPU yet, so it is off unless asked for",
+    )
     collect: OptionalSeveral = OptionalSeveral(
         None,
         "what is collected beside the tensors, on a thread of its own: some of the names in "

@@ -9,17 +9,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rangewatch.core import limits
+from rangewatch.recording.graph_rows import COUNTS, GraphRows
 from rangewatch.recording.step_buffer import Block, StepRow
-from rangewatch.statistics import ON_DEVICE, UFUNCS, checksum
+from rangewatch.statistics import ON_DEVICE, UFUNCS, checksum, exponents, sparse
 from rangewatch.statistics.fused import DeviceTime, FusedReads
-from rangewatch.statistics.reduce import fill_identities, measure, merge
+from rangewatch.statistics.reduce import count_exponents, fill_identities, measure, merge
+from rangewatch.statistics.sparse import OpenSums, Sums
 from rangewatch.wire.records import FloatArray
 
 _COLUMN_BYTES = 8 * len(ON_DEVICE)
@@ -51,20 +53,37 @@ class ColumnPlace(NamedTuple):
     columns: tuple[str, ...]
 
 
+class HistogramPlace(NamedTuple):
+    """Where a histogram belongs: `step` of the block and `number` of the tensor."""
+
+    step: int
+    number: int
+
+
+class Replayed(NamedTuple):
+    """What CUDA graphs have written: `rows` (steps, numbers, columns) of `graph_rows`."""
+
+    steps: list[int]
+    numbers: tuple[int, ...]
+    rows: Tensor
+
+
 class PendingCopy:
     """A copy on its way: rows (steps, tensors, `ON_DEVICE`), scalars with what they are, and values of columns.
 
-    `places`: of each value of `of_columns` the step of the block, the number of the tensor, and the columns.
+    `places`: of each value of `of_columns` the step of the block, the number of the tensor, and the columns. `counts`:
+    (n, exponents.BINS) histograms, each with its place in `histograms`.
     """
 
     def __init__(
         self, rows: Tensor, values: Tensor, scalars: list[Scalar], of_columns: Tensor, places: list[ColumnPlace],
-        event: CopyEvent | None,
+        counts: Tensor, histograms: list[HistogramPlace], replayed: Replayed | None, event: CopyEvent | None,
     ) -> None:  # fmt: skip
         self._rows, self._values, self._scalars, self._event = rows, values, scalars, event
         self._of_columns, self._places = of_columns, places
-        self.nbytes = rows.numel() * rows.element_size()
-        self.is_empty = not rows.numel() and not scalars
+        self._counts, self._histograms, self._replayed = counts, histograms, replayed
+        self.nbytes = rows.nbytes + counts.nbytes + (replayed.rows.nbytes if replayed else 0)
+        self.is_empty = not rows.numel() and not scalars and not histograms and not replayed
 
     def is_complete(self) -> bool:
         """Whether it may be read; never waits."""
@@ -83,12 +102,39 @@ class PendingCopy:
                 continue
             for name in names:
                 block.rows[columns[name], step, number] = value
+        self._merge_histograms(block)
+        if self._replayed is not None:
+            _merge_replayed(self._replayed, block, columns)
+
+    def _merge_histograms(self, block: Block) -> None:
+        by_step: dict[int, OpenSums] = {}
+        for (place, number), counts in zip(self._histograms, self._counts.numpy(), strict=True):
+            if place < len(block.steps):
+                by_step.setdefault(int(block.steps[place]), OpenSums()).add(number, sparse.EXPONENTS, counts)
+        known = cast("dict[int, Sums]", block.sums)
+        for step, sums in by_step.items():
+            known[step] = sparse.merge([known[step], sums.take()]) if step in known else sums.take()
+
+
+def _merge_replayed(replayed: Replayed, block: Block, columns: dict[str, int]) -> None:
+    rows: FloatArray = replayed.rows.numpy().astype(np.float64)
+    is_there = np.array(replayed.steps) < block.rows.shape[1]
+    steps, numbers = np.array(replayed.steps)[is_there, None], np.array(replayed.numbers)[None, : rows.shape[1]]
+    names = [(each.name, UFUNCS[each.merge]) for each in ON_DEVICE] + [(name, np.add) for name in COUNTS]
+    for position, (name, merge_two) in enumerate(names):
+        values = block.rows[columns[name]]
+        values[steps, numbers] = merge_two(values[steps, numbers], rows[is_there, :, position])
+    full = block.rows[columns["full_numel"]]
+    full[steps, numbers] += rows[is_there, :, -1]  # a device measures the full set each time
 
 
 class DeviceRing:
     """Preallocated rows on one device. `slot` is the open step's, the number of closed steps before it."""
 
-    def __init__(self, device: torch.device, slot: int, make_event: Callable[[torch.device], CopyEvent | None]) -> None:
+    def __init__(
+        self, device: torch.device, slot: int, make_event: Callable[[torch.device], CopyEvent | None], *,
+        reads_graphs: bool = False,
+    ) -> None:  # fmt: skip
         # MPS has no float64: counts above 2^24 elements are then rounded.
         self.dtype = torch.float32 if device.type == "mps" else torch.float64
         self.device, self._make_event = device, make_event
@@ -98,6 +144,9 @@ class DeviceRing:
         self._scalars: list[Scalar] = []
         self._of_columns: list[Tensor] = []
         self._places: list[ColumnPlace] = []
+        self._histograms: list[HistogramPlace] = []
+        self._counts: list[Tensor] = []
+        self._graphs = GraphRows(device) if reads_graphs else None
         self.fused = FusedReads(device)
         self.time = DeviceTime(functools.partial(torch.cuda.Event, enable_timing=True))
 
@@ -112,6 +161,39 @@ class DeviceRing:
         left = self.fused.read_many([(self._address(number), tensor) for number, tensor in pairs])
         for index in left:
             self._merge(*pairs[index])
+
+    def count_exponents(self, number: int, tensor: Tensor) -> None:
+        """Queue the histogram of a tensor in the open step. A device without float64 has none."""
+        if self.dtype is not torch.float64:
+            return
+        place = len(self._histograms) % limits.HISTOGRAMS_AT_ONCE
+        if place == 0:
+            shape = limits.HISTOGRAMS_AT_ONCE, exponents.BINS
+            self._counts.append(torch.zeros(shape, dtype=torch.int64, device=self.device))
+        row = self._counts[-1][place]
+        if not self.fused.count_exponents(row.data_ptr(), tensor):
+            row += count_exponents(tensor)
+        self._histograms.append(HistogramPlace(self.slot, number))
+
+    @property
+    def histogram_bytes(self) -> int:
+        """Bytes of histograms that wait."""
+        return 8 * exponents.BINS * len(self._histograms)
+
+    def capture(self, number: int, tensor: Tensor) -> bool:
+        """Put the read of a tensor into the CUDA graph that is being captured; False when that is not possible."""
+        row = self._graphs.row(number) if self._graphs else None
+        if row is None or not self.fused.capture(row.data_ptr(), tensor):
+            return False
+        assert self._graphs is not None
+        self._graphs.keep(number)
+        return True
+
+    def end_step(self, slot: int) -> None:
+        """The open step is closed, and the next one is in this slot."""
+        if self._graphs is not None:
+            self._graphs.end_step(self.slot)
+        self.slot = slot
 
     def _merge(self, number: int, tensor: Tensor) -> None:
         with torch.no_grad():
@@ -155,13 +237,22 @@ class DeviceRing:
             rows = self._to_host(self._rows[: self.slot, :tensors])
             values = self._to_host(self._scalar_values[: len(self._scalars)])
             of_columns = self._to_host(torch.cat(self._of_columns)) if self._of_columns else torch.zeros(0)
+            counts = self._to_host(torch.cat(self._counts)[: len(self._histograms)]) if self._counts else _NO_COUNTS
+            replayed = self._take_replayed()
             event = self._make_event(self.device)
             if event is not None:
                 event.record()
         fill_identities(self._rows[: self.slot])  # queued behind the copy, on the same stream
-        copy = PendingCopy(rows, values, self._scalars, of_columns, self._places, event)
+        scalars, places, histograms = self._scalars, self._places, self._histograms
         self.slot, self._scalars, self._of_columns, self._places = 0, [], [], []
-        return copy
+        self._counts, self._histograms = [], []
+        return PendingCopy(rows, values, scalars, of_columns, places, counts, histograms, replayed, event)
+
+    def _take_replayed(self) -> Replayed | None:
+        slots, rows = self._graphs.take() if self._graphs else ([], None)
+        if rows is None or self._graphs is None:
+            return None
+        return Replayed(slots, self._graphs.numbers, self._to_host(rows))
 
     def _to_host(self, values: Tensor) -> Tensor:
         if self.device.type == "cpu":
@@ -185,15 +276,23 @@ class DeviceRing:
         return rows
 
 
+_NO_COUNTS = torch.zeros(0, exponents.BINS, dtype=torch.int64)
+
+
 class DeviceReader:
     """Reads tensors on accelerators: one ring a device, made when the device first shows."""
 
-    def __init__(self, row: StepRow, make_event: Callable[[torch.device], CopyEvent | None] | None = None) -> None:
-        self._row, self._make_event = row, make_event or new_event
+    def __init__(
+        self, row: StepRow, make_event: Callable[[torch.device], CopyEvent | None] | None = None, *,
+        reads_graphs: bool = False,
+    ) -> None:  # fmt: skip
+        self._row, self._make_event, self._reads_graphs = row, make_event or new_event, reads_graphs
         self._rings: dict[torch.device, DeviceRing] = {}
         self._slot = 0
         self.times_step: int | None = None
         """The open step's number when the reads of CUDA devices are to be timed in it. `end_step` sets it to None."""
+        self.counts_exponents = False
+        """Whether each read comes with a histogram."""
 
     def read(self, number: int, tensor: Tensor) -> None:
         """Queue the measurement of a floating tensor, as an observation of `number`."""
@@ -204,6 +303,8 @@ class DeviceReader:
                 ring.merge(number, tensor)
             else:
                 self._time(ring, functools.partial(ring.merge, number, tensor))
+            if self.counts_exponents:
+                ring.count_exponents(number, tensor)
         self._count(number, numel)
 
     def read_many(self, pairs: Sequence[tuple[int, Tensor]]) -> None:
@@ -215,8 +316,24 @@ class DeviceReader:
         for device, members in by_device.items():
             ring = self._ring(device)
             self._time(ring, functools.partial(ring.merge_many, members))
+            if self.counts_exponents:
+                for number, tensor in members:
+                    ring.count_exponents(number, tensor)
         for number, tensor in pairs:
             self._count(number, tensor.numel())
+
+    def capture(self, number: int, tensor: Tensor) -> bool:
+        """Put the read of a tensor into the CUDA graph that is being captured, to be made at each replay.
+
+        False when that is not possible: where nothing like it was read before, memory and kernels are not there yet.
+        """
+        ring = self._rings.get(tensor.device)
+        return tensor.numel() > 0 and ring is not None and ring.capture(number, tensor)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the histograms that wait are as many as a batch may have."""
+        return sum(ring.histogram_bytes for ring in self._rings.values()) > limits.BUFFER_BYTES
 
     def read_checksums(self, pairs: Sequence[tuple[int, Tensor]]) -> None:
         """Queue the checksums of (number, tensor), none of which is empty."""
@@ -252,7 +369,7 @@ class DeviceReader:
         """The open step is closed."""
         self._slot += 1
         for ring in self._rings.values():
-            ring.slot = self._slot
+            ring.end_step(self._slot)
             if self.times_step is not None:
                 ring.time.end_step(self.times_step)
         self.times_step = None
@@ -277,7 +394,9 @@ class DeviceReader:
     def _ring(self, device: torch.device) -> DeviceRing:
         ring = self._rings.get(device)
         if ring is None:
-            ring = self._rings[device] = DeviceRing(device, self._slot, self._make_event)
+            graphs = self._reads_graphs and device.type in ("cuda", "cpu")
+            ring = DeviceRing(device, self._slot, self._make_event, reads_graphs=graphs)
+            self._rings[device] = ring
         return ring
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard, logger
 from rangewatch.recording.events import Drops, sendable
-from rangewatch.recording.observer import Observer
+from rangewatch.recording.observer import Observer, is_being_captured
 from rangewatch.recording.phase_times import SERIES as PHASES
 from rangewatch.recording.step_buffer import StepBuffer
 
@@ -111,6 +111,8 @@ class LoggedValues:
         """A number, or a tensor of one element wherever it is."""
         if not self._observer.is_on_device(value):
             self._buffer.set_series(name, step, float(value.detach() if hasattr(value, "detach") else value))
+        elif is_being_captured(value):  # at each replay it would be written to the place of another step's value
+            self._drops.add("captured_value")
         elif not self._observer.device.put_scalar(name, step, value):
             self._drops.add("too_many_values")
 

@@ -241,6 +241,8 @@ class HostReader:
 NEVER_CALLED = "its hook never ran: not called, or compiled"
 COMPILED_LOW = "compiled in bfloat16 or float16, where outputs are not read unasked, or not called"
 ONLY_EVALUATED = "ran in evaluation only"
+CAPTURED = "captured in a CUDA graph, whose replays call no hook; attach(cuda_graphs=True) reads there"
+NO_ROW = "captured in a CUDA graph before anything like it was read outside of one"
 FREED, INTEGER = "freed before it was read", "integer tensor"
 NEVER_REACHED = "no gradient has reached it"
 _SILENCE = frozenset({NEVER_CALLED, COMPILED_LOW, ONLY_EVALUATED, NEVER_REACHED})
@@ -258,6 +260,7 @@ class Observer:
         *,
         forces_device: bool = False,
         histograms: bool = False,
+        reads_graphs: bool = False,
         nonfinite: NonfiniteListener | None = None,
     ) -> None:
         self.is_active = True
@@ -271,7 +274,8 @@ class Observer:
         )  # fmt: skip
         self.read = self.host.read
         """Merge a tensor into the open step as an observation of a number. Raises when it cannot be reduced."""
-        self.device = DeviceReader(buffer.row)
+        self.device = DeviceReader(buffer.row, reads_graphs=reads_graphs)
+        self.device.counts_exponents = histograms  # the first step has the full set
         self.gradients = GradientBatch(self, guard, cost)
         self.not_observed: dict[str, str] = {}
         self.skipped = {"eval_forward": 0, "recompute": 0, "cuda_graph": 0}
@@ -284,12 +288,14 @@ class Observer:
         self.other_values: dict[str, dict[str, str]] = {}
         """What modules take and give that has no range: module -> "input[1]" -> "None", "not a tensor" or the like."""
         self._names, self._buffer, self._forces_device = names, buffer, forces_device
+        self._histograms, self._reads_graphs = histograms, reads_graphs
         self._reached = self._has_warned = False
 
     def begin_step(self, *, is_full: bool) -> None:
         """The last step is closed, the next one open."""
         self._order.begin_step()
         self.device.end_step()
+        self.device.counts_exponents = self._histograms and is_full
         self.host.begin_step(is_full=is_full)
 
     def read_many(self, pairs: Iterable[tuple[int, Tensor]]) -> None:
@@ -346,10 +352,9 @@ class Observer:
         elif is_freed(local):  # a kernel would read memory that is another's by now
             self.note_not_observed(self._names.entries[number].fqn, FREED)
         elif is_being_captured(local):
-            self.skipped["cuda_graph"] += 1
-            self.note_not_observed(
-                self._names.entries[number].fqn, "captured in a CUDA graph, whose replays call no hook"
-            )
+            if not (self._reads_graphs and self.device.capture(number, local)):
+                self.skipped["cuda_graph"] += 1
+                self.note_not_observed(self._names.entries[number].fqn, NO_ROW if self._reads_graphs else CAPTURED)
         else:
             self.device.read(number, local)
 
@@ -439,6 +444,12 @@ def local_part(tensor: Tensor) -> Tensor:
 def is_being_captured(tensor: Tensor) -> bool:
     """Whether what is queued for `tensor` joins a CUDA graph: its replays would write to this step's row."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def is_capturing() -> bool:
+    """Whether what is queued now joins a CUDA graph, and so nothing is computed."""
+    cuda: Any = torch.cuda
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 def why_unobservable(tensor: Tensor) -> str | None:

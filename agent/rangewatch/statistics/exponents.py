@@ -2,8 +2,8 @@
 
 Bin `e` counts the finite elements x with floor(log2(|x|)) == e: subnormals by their true exponent. Each bin is a
 statistic of its own, a sum, see `sparse`. For each tensor and step, unless Inf was allowed and taken out, the bins +
-zero_count + nan_count + inf_count are full_numel. Tensors that an accelerator holds have a full set and no histogram:
-not measured.
+zero_count + nan_count + inf_count are full_numel. On an accelerator, whose full set comes with every step, it is taken
+where the host takes its own; one without float64 (MPS) takes none.
 """
 
 from __future__ import annotations

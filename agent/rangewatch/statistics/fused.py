@@ -131,6 +131,8 @@ class FusedReads:
         self._is_thin = True
         self.why_not = _why_not(device)
         """Why tensors are not read here but by torch's operations; empty while they are read here."""
+        self.why_no_exponents = ""
+        """The same of the histograms alone."""
         self._kernels: Any = None
         self._programs = 1
         self._stream: Callable[[], int] = lambda: 0
@@ -139,13 +141,35 @@ class FusedReads:
 
     def read(self, row: int, tensor: Tensor) -> bool:
         """Queue the merge of a non-empty tensor into the row at this address; False when it is left to the caller."""
-        form = FORMATS.get(tensor.dtype)
-        if self.why_not or form is None or tensor.data_ptr() < _LEAST_ADDRESS:
+        return self._read_parts_of(tensor, "measure", row)
+
+    def count_exponents(self, row: int, tensor: Tensor) -> bool:
+        """The same of its histogram, into a row of (exponents.BINS,) int64."""
+        return not self.why_no_exponents and self._read_parts_of(tensor, "count_exponents", row)
+
+    def capture(self, row: int, tensor: Tensor) -> bool:
+        """As `read`, while a CUDA graph is captured, into a row with two more columns: calls and elements.
+
+        False, and nothing is queued, also where a kernel would have to be compiled or loaded: a capture does not allow
+        that.
+        """
+        form, layout = self._form(tensor), layout_of(tensor)
+        if form is None or layout is None:
             return False
-        layout = layout_of(tensor)
+        return self._launch(*_call("measure", row, tensor, layout, form, self._programs, calls=1), compiles=False)
+
+    def _form(self, tensor: Tensor) -> Format | None:
+        is_there = not self.why_not and tensor.data_ptr() >= _LEAST_ADDRESS
+        return FORMATS.get(tensor.dtype) if is_there else None
+
+    def _read_parts_of(self, tensor: Tensor, kernel: str, row: int) -> bool:
+        form, layout = self._form(tensor), layout_of(tensor)
+        if form is None:
+            return False
         if layout is not None:
-            return self._read(row, tensor, layout, form)
-        return all(self._read(row, piece, Layout(piece.numel(), 1), form) for piece in _pieces(tensor.detach()))
+            return self._launch(*_call(kernel, row, tensor, layout, form, self._programs))
+        pieces = ((piece, Layout(piece.numel(), 1)) for piece in _pieces(tensor.detach()))
+        return all(self._launch(*_call(kernel, row, *piece, form, self._programs)) for piece in pieces)
 
     def read_many(self, places: Sequence[Place]) -> list[int]:
         """The same for many tensors, in one launch a dtype; returns which of them are left to the caller."""
@@ -165,13 +189,6 @@ class FusedReads:
                 left.extend(whole[:, 4].tolist())
         return left
 
-    def _read(self, row: int, tensor: Tensor, layout: Layout, form: Format) -> bool:
-        address = tensor.data_ptr()
-        numel, repeats, inner, outer_stride, inner_stride, is_dense = layout
-        programs = max(1, min(numel // (form.lanes * form.unroll), self._programs))
-        numbers = address, numel, repeats, row, inner, outer_stride, inner_stride
-        return self._launch("measure", programs, numbers, (is_dense, address % 16 == 0, form))
-
     def _read_parts(self, batch: NDArray[np.int64], form: Format) -> bool:
         parts = table_of(batch, _PART_TILES * form.lanes * form.unroll, form.itemsize)
         table = self._to_device(parts)
@@ -186,14 +203,16 @@ class FusedReads:
         host.numpy()[:] = values
         return host.to(self._device, non_blocking=True)
 
-    def _launch(self, name: str, programs: int, numbers: tuple[int, ...], constants: tuple[Any, ...]) -> bool:
+    def _launch(
+        self, name: str, programs: int, numbers: tuple[int, ...], constants: tuple[Any, ...], *, compiles: bool = True
+    ) -> bool:
         """Queue a kernel; there is a compiled one for each `constants`. False when there cannot be one."""
         if self._device.type == "cuda" and torch.cuda.current_device() != self._device.index:
             with torch.cuda.device(self._device):
-                return self._launch(name, programs, numbers, constants)
+                return self._launch(name, programs, numbers, constants, compiles=compiles)
         key, grid, arguments = (name, *constants), (programs, 1, 1), (*numbers, *constants)
         if key not in self._compiled:
-            return self._compile(key, grid, arguments)
+            return compiles and self._compile(key, grid, arguments)
         compiled = self._compiled[key]
         if compiled is not None and self._is_thin:
             try:
@@ -213,8 +232,12 @@ class FusedReads:
         try:
             self._compiled[key] = kernel[grid](*arguments, **_OPTIONS)  # launches too; None from the interpreter
         except Exception as error:  # noqa: BLE001 - whatever it is, torch's operations are there
-            self.why_not = _described(error)
-        return not self.why_not
+            if key[0] == "count_exponents":
+                self.why_no_exponents = _described(error)
+            else:
+                self.why_not = _described(error)
+            return False
+        return True
 
     def _open(self) -> str:
         """Imports Triton; why that is in vain, if it is."""
@@ -233,6 +256,18 @@ class FusedReads:
         multiprocessors = torch.cuda.get_device_properties(self._device).multi_processor_count
         self._programs = _PROGRAMS_EACH * multiprocessors
         return "Triton's interpreter is on" if is_interpreted else ""  # it would follow a device's addresses here
+
+
+def _call(
+    kernel: str, row: int, tensor: Tensor, layout: Layout, form: Format, most_programs: int, *, calls: int = 0
+) -> tuple[str, int, tuple[int, ...], tuple[Any, ...]]:
+    """What `_launch` takes."""
+    address = tensor.data_ptr()
+    numel, repeats, inner, outer_stride, inner_stride, is_dense = layout
+    programs = max(1, min(numel // (form.lanes * form.unroll), most_programs))
+    counted = (calls,) if kernel == "measure" else ()
+    numbers = address, numel, repeats, row, *counted, inner, outer_stride, inner_stride
+    return kernel, programs, numbers, (is_dense, address % 16 == 0, form)
 
 
 def table_of(batch: NDArray[np.int64], part_numel: int, itemsize: int) -> NDArray[np.int64]:

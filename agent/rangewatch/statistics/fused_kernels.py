@@ -17,25 +17,61 @@ from collections.abc import Callable
 import triton
 import triton.language as tl
 
+from rangewatch.statistics import exponents
+
+_BINS = tl.constexpr(exponents.BINS)
+_FIRST = tl.constexpr(exponents.FIRST)
+_HISTOGRAM = tl.constexpr(512)
+"""Bins of `tl.histogram`: a power of two. The last takes what has no exponent, for it knows no bounds on a device."""
+
 
 def current_stream_of() -> Callable[[int], int]:
     """What tells a device's current stream, given its index. Raises when Triton has no driver for this machine."""
     return triton.runtime.driver.active.get_current_stream
 
 
-@triton.jit(do_not_specialize=("address", "numel", "repeats", "row", "inner", "outer_stride", "inner_stride"))
+@triton.jit(do_not_specialize=("address", "numel", "repeats", "row", "calls", "inner", "outer_stride", "inner_stride"))
 def measure(
-    address: tl.int64, numel: tl.int64, repeats: tl.int64, row: tl.int64,
+    address: tl.int64, numel: tl.int64, repeats: tl.int64, row: tl.int64, calls: tl.int64,
     inner: tl.int64, outer_stride: tl.int64, inner_stride: tl.int64,
     IS_DENSE: tl.constexpr, IS_ALIGNED: tl.constexpr, FORMAT: tl.constexpr,
 ):  # fmt: skip
     """Merge `numel` elements, each standing for `repeats`, into `row`. Programs share them tile by tile.
 
     They lie one after another, or (not IS_DENSE) `inner` of them `inner_stride` apart in rows `outer_stride` apart.
+    `calls` is 0, or 1 for a row with two more columns, of calls and of elements: of what a CUDA graph replays no host
+    can keep account.
     """
     first, step = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
     layout = (inner, outer_stride, inner_stride)
     _measure(address, numel, repeats, row, first, step, layout, IS_DENSE, IS_ALIGNED, FORMAT)
+    calls = tl.where(first == 0, calls, 0)
+    _add(row, 7, calls, calls)
+    _add(row, 8, calls * numel, repeats)
+
+
+@triton.jit(do_not_specialize=("address", "numel", "repeats", "row", "inner", "outer_stride", "inner_stride"))
+def count_exponents(
+    address: tl.int64, numel: tl.int64, repeats: tl.int64, row: tl.int64,
+    inner: tl.int64, outer_stride: tl.int64, inner_stride: tl.int64,
+    IS_DENSE: tl.constexpr, IS_ALIGNED: tl.constexpr, FORMAT: tl.constexpr,
+):  # fmt: skip
+    """Add the histogram of `exponents.count` to `row`, (BINS,) int64. The other arguments are those of `measure`."""
+    LANES: tl.constexpr = FORMAT.lanes
+    first, step = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
+    layout = (inner, outer_stride, inner_stride)
+    pointer = _pointer(address, IS_ALIGNED, FORMAT)
+    counts = tl.zeros([_HISTOGRAM], tl.int32)
+    whole_tiles = numel // LANES
+    for tile in range(first, whole_tiles, step):
+        bits = _magnitudes(pointer, tile * LANES, numel, layout, IS_DENSE, False, FORMAT)
+        counts += tl.histogram(_exponent_bins(bits, FORMAT), _HISTOGRAM)
+    if (whole_tiles % step == first) & (numel % LANES > 0):
+        bits = _magnitudes(pointer, whole_tiles * LANES, numel, layout, IS_DENSE, True, FORMAT)
+        counts += tl.histogram(_exponent_bins(bits, FORMAT), _HISTOGRAM)  # past the end are zeros, in no bin
+    bins = tl.arange(0, _HISTOGRAM)
+    cells = row.to(tl.pointer_type(tl.int64)) + bins
+    tl.atomic_add(cells, counts.to(tl.int64) * repeats, mask=(bins < _BINS) & (counts > 0), sem="relaxed")
 
 
 @triton.jit(do_not_specialize=("table",))
@@ -152,6 +188,17 @@ def _magnitudes(pointer, start, numel, layout, IS_DENSE: tl.constexpr, IS_LAST: 
         if FORMAT.scale != 1.0:
             bits = (bits.to(tl.float32, bitcast=True) * FORMAT.scale).to(tl.int32, bitcast=True)
     return bits
+
+
+@triton.jit
+def _exponent_bins(bits, FORMAT: tl.constexpr):
+    if FORMAT.is_wide:  # those beyond float32's are in the first bin and the last
+        bins = tl.minimum(tl.maximum((bits >> 52).to(tl.int32) - (1023 + _FIRST), 0), _BINS - 1)
+    else:
+        # A subnormal's bits are a whole number below 2^23: float32 holds it, and with it the place of its highest bit.
+        as_number = (bits.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+        bins = tl.where(bits < (1 << 23), as_number, (bits >> 23) - (127 + _FIRST))
+    return tl.where((bits > 0) & (bits < FORMAT.nonfinite), bins, _HISTOGRAM - 1)
 
 
 @triton.jit

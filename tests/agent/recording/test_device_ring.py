@@ -189,6 +189,24 @@ def test_what_a_cuda_graph_captures_is_not_observed(ingest: IngestDouble, monkey
     assert sorted(ingest.tensors()["", "output", 0]) == [0, 2]
 
 
+def test_while_a_graph_is_captured_no_step_ends_and_no_value_is_there(
+    ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would be queued then, the copy to the host among it, would be done again at each replay."""
+    model = nn.Linear(2, 1)
+    with rangewatch.attach(model, url=ingest.url, backend="device", cuda_graphs=True) as handle:
+        for is_captured in (False, True, False):
+            for name in ("observer.is_being_captured", "logged_values.is_being_captured"):
+                monkeypatch.setattr(f"rangewatch.recording.{name}", lambda tensor: is_captured)  # noqa: B023
+            monkeypatch.setattr("rangewatch.api.agent.is_capturing", lambda: is_captured)  # noqa: B023
+            handle.log(loss=model(torch.ones(1, 2)).sum())
+            handle.step()
+        assert handle.stats()["dropped"] == {"captured_value": 1}
+        reasons = handle._agent.observer.not_observed  # type: ignore[union-attr]
+        assert reasons == {"": "captured in a CUDA graph before anything like it was read outside of one"}
+    assert sorted(ingest.tensors()["", "output", 0]) == sorted(ingest.series("loss")) == [0, 1]
+
+
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "sliced"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 def test_large_tensors_are_measured_in_blocks(monkeypatch: pytest.MonkeyPatch, layout: str, dtype: torch.dtype) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import rangewatch
 from rangewatch.recording.device_ring import DeviceReader
 from rangewatch.recording.step_buffer import POSITIONS
-from rangewatch.statistics import fused, reduce
+from rangewatch.statistics import exponents, fused, reduce
 from rangewatch.statistics.fused import FORMATS, FusedReads
 from tests.agent.doubles import own_buffer
 from tests.agent.ingest_double import IngestDouble
@@ -222,6 +222,50 @@ def test_what_a_cuda_graph_captures_is_not_observed(ingest: IngestDouble) -> Non
         handle.step()
         assert handle.stats()["skipped"]["cuda_graph"] == 1
     assert sorted(ingest.tensors()["", "output", 0]) == [0, 2]
+
+
+def test_what_a_cuda_graph_captures_is_observed_at_each_replay(ingest: IngestDouble) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda().requires_grad_(False)
+    values = torch.ones(4, 8, device="cuda")
+    with rangewatch.attach(model, url=ingest.url, kinds=["output"], cuda_graphs=True) as handle:
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            model(values)
+        torch.cuda.current_stream().wait_stream(side)
+        handle.step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = model(values)
+        expected = {}
+        for step, fills in ((1, []), (2, [2.0, float("nan")]), (3, [5.0])):
+            outputs = []
+            for fill in fills:
+                values.fill_(fill)
+                graph.replay()
+                outputs.append(captured.cpu())
+            handle.step()
+            expected[step] = outputs
+        assert handle.stats()["skipped"]["cuda_graph"] == 0
+    graph.replay()  # its rows are there still
+    torch.cuda.synchronize()
+    recorded = ingest.tensors()["", "output", 0]
+    assert sorted(recorded) == [0, 2, 3]
+    for step in (2, 3):
+        for name, value in statistics_of(expected[step]).items():
+            assert recorded[step][name] == pytest.approx(value, rel=1e-6 if name == "sum_sq" else 0.0), (step, name)
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+def test_exponents_are_those_of_the_host(reads: FusedReads, dtype: torch.dtype) -> None:
+    patterns = torch.randint(-128, 128, (3_000_017 * dtype.itemsize,), dtype=torch.int8, device="cuda")
+    tensor = patterns.view(dtype)
+    for shown in (tensor, tensor[1:], tensor[: 3000 * 1000].view(3000, 1000)[:, ::3], tensor[:1].expand(70, 3)):
+        counts = torch.zeros(exponents.BINS, dtype=torch.int64, device="cuda")
+        assert reads.count_exponents(counts.data_ptr(), shown), reads.why_no_exponents
+        on_host = reduce.full_set(shown.cpu(), histogram=True).exponents
+        assert on_host is not None and counts.tolist() == on_host.tolist()
+        assert reduce.count_exponents(shown).tolist() == on_host.tolist()
 
 
 def test_a_tensor_of_another_stream_is_read_in_that_stream(reads: FusedReads) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from rangewatch import wire
 from rangewatch.core import limits
 from rangewatch.core.options import Options
 from rangewatch.delivery.batcher import PendingBatch
+from rangewatch.recording.device_ring import DeviceReader
 from rangewatch.recording.events import Drops
 from rangewatch.recording.step_buffer import IDENTITIES, Block, merge_steps, range_rows
 from rangewatch.recording.tensor_names import TensorNames
@@ -207,14 +209,55 @@ class TestAttached:
         ingest.stop()
         assert ingest.openings[0].catalogue.statistics == sparse.of_catalogue(histograms=True)
 
-    def test_on_a_device_it_is_not_measured(self, ingest: IngestDouble) -> None:
-        model = nn.Linear(2, 2)
-        with rangewatch.attach(model, url=ingest.url, histograms=True, full_every=1, backend="device") as handle:
-            model(torch.ones(1, 2))
-            handle.step()
-        found, full = histograms(ingest)
-        assert full and found == {}
+    def test_a_device_measures_it_as_the_host_does(self, ingest: IngestDouble) -> None:
+        model = nn.Linear(3, 2)
+        reference = KeepEverything(model)
+        kept = {}
+        with rangewatch.attach(model, url=ingest.url, histograms=True, full_every=2, backend="device") as handle:
+            for step in range(3):
+                for _ in range(2):
+                    model(torch.rand(4, 3) - 0.5).sum().backward()
+                handle.step()
+                kept |= {(key, step): tensors for key, tensors in reference.kept.items() if step % 2 == 0}
+                reference.kept = defaultdict(list)
+                model.zero_grad()
+        found, _ = histograms(ingest)
+        assert found == {place: expected(*tensors) for place, tensors in kept.items()}
         assert not ingest.events("fault")
+
+    def test_a_device_ships_before_it_holds_too_many(
+        self, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bytes_ = 2 * 3 * 8 * exponents.BINS  # two steps of three tensors
+        monkeypatch.setattr(
+            DeviceReader,
+            "is_full",
+            property(lambda self: sum(ring.histogram_bytes for ring in self._rings.values()) >= bytes_),
+        )
+        model = nn.Linear(2, 2)
+        with rangewatch.attach(
+            model, url=ingest.url, histograms=True, full_every=1, backend="device", ship_interval_s=3600,
+            kinds=["output", "grad"],
+        ) as handle:  # fmt: skip
+            for _ in range(6):
+                model(torch.ones(1, 2)).sum().backward()
+                handle.step()
+        steps = [batch.ranges.steps.tolist() for batch in ingest.batches if batch.ranges is not None]
+        assert steps == [[0, 1], [2, 3], [4, 5]]
+
+    def test_a_reader_is_full_at_the_size_of_a_batch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "BUFFER_BYTES", 3 * 8 * exponents.BINS)
+        buffer = own_buffer()
+        buffer.row.grow()
+        reader = DeviceReader(buffer.row)
+        reader.counts_exponents = True
+        was_full = []
+        for _ in range(4):
+            reader.read(0, torch.ones(3))
+            was_full.append(reader.is_full)
+        assert was_full == [False, False, False, True]
+        reader.take(1)
+        assert not reader.is_full
 
 
 def histograms(ingest: IngestDouble) -> tuple[dict[Any, dict[int, int]], dict[Any, dict[str, float]]]:

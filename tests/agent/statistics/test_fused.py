@@ -19,8 +19,8 @@ from torch import Tensor
 
 from rangewatch.core import limits
 from rangewatch.recording.device_ring import DeviceReader
-from rangewatch.recording.step_buffer import POSITIONS
-from rangewatch.statistics import fused, reduce
+from rangewatch.recording.step_buffer import POSITIONS, StepBuffer
+from rangewatch.statistics import exponents, fused, reduce
 from rangewatch.statistics.fused import FORMATS, TIMED_STEPS, DeviceTime, FusedReads, Layout, layout_of, table_of
 from tests.agent.doubles import own_buffer
 from tests.agent.statistics.reference import statistics_of
@@ -57,7 +57,7 @@ class TestHere:
 
     @SLOW
     @pytest.mark.parametrize("capability", [80, 90, 100])
-    @pytest.mark.parametrize("kernel", ["measure", "measure_parts"])
+    @pytest.mark.parametrize("kernel", ["measure", "measure_parts", "count_exponents"])
     def test_bfloat16_compiles_for_each_gpu(self, kernel: str, capability: int) -> None:
         assert "ld.global.v4.b32" in compiled(kernel, torch.bfloat16, capability)  # 16 bytes a thread
 
@@ -66,7 +66,10 @@ class TestHere:
     )
     def test_every_dtype_compiles_and_reads_wide(self, dtype: torch.dtype) -> None:
         load = {8: "v2.b64", 4: "v4.b32", 2: "v4.b32", 1: "v2.b32"}[dtype.itemsize]
-        assert f"ld.global.{load}" in compiled("measure", dtype, 90)
+        for kernel in ("measure", "count_exponents"):
+            assembly = compiled(kernel, dtype, 90)
+            assert f"ld.global.{load}" in assembly
+            assert ".ftz" not in assembly, "subnormals would be zeros"
 
     @pytest.mark.parametrize(
         ("is_dense", "is_aligned"),
@@ -88,8 +91,8 @@ class TestHere:
         assert reads.read(1 << 40, huge)
         assert [launch[0] for launch in launches] == [1, 1, 1, 1, 12, 128, 1]
         assert {launch[1:4] for launch in launches} == {(1, 1, 77)}
-        assert [launch[9:13] for launch in launches[:6]] == [
-            (tensor.data_ptr(), tensor.numel(), 1, 1 << 40) for tensor in tensors
+        assert [launch[9:14] for launch in launches[:6]] == [
+            (tensor.data_ptr(), tensor.numel(), 1, 1 << 40, 0) for tensor in tensors
         ]
         assert launches[6][10:12] == (1, 1 << 40)
         assert len(fused_kernels.measure.device_caches[0][0]) == 1 and reads._is_thin
@@ -311,7 +314,9 @@ class TestInterpreted:
     def test_every_bit_pattern(self, reads: FusedReads, dtype: torch.dtype) -> None:
         patterns = PATTERNS[dtype.itemsize]
         info = torch.iinfo(patterns)
-        check(reads, torch.arange(info.min, info.max + 1, dtype=torch.int32).to(patterns).view(dtype))
+        whole = torch.arange(info.min, info.max + 1, dtype=torch.int32).to(patterns).view(dtype)
+        check(reads, whole)
+        check_exponents(reads, whole)
 
     @DTYPES
     def test_the_ends_of_the_range(self, reads: FusedReads, dtype: torch.dtype) -> None:
@@ -421,6 +426,86 @@ class TestInterpreted:
         assert_equal(rows[-1], tensors[:2])
         assert launches == ["measure", "measure", "measure_parts", "measure_parts"]  # two lie oddly
 
+    @DTYPES
+    def test_exponents_of_every_kind_of_value(self, reads: FusedReads, dtype: torch.dtype) -> None:
+        of_each_byte = np.random.default_rng(0).integers(0, 256, 4099 * dtype.itemsize, np.uint8)
+        for tensor in (torch.from_numpy(of_each_byte).view(dtype), special(dtype), torch.zeros(3).to(dtype)):
+            check_exponents(reads, tensor)
+
+    def test_exponents_of_a_layout_of_each_kind(self, reads: FusedReads) -> None:
+        tensor = random(10 * 60, torch.bfloat16).reshape(10, 60)
+        gapped, odd, repeated = tensor[1:, 1::3], tensor.flatten()[1:], tensor[:1].expand(50, 60)
+        for shown in (tensor.t(), gapped, odd, repeated, tensor.reshape(5, 2, 60)[::2, :, ::3], tensor[0, 0]):
+            check_exponents(reads, shown)
+
+    @SLOW
+    @settings(max_examples=60, deadline=None)
+    @given(st.data())
+    def test_exponents_of_any_bits_in_any_layout(self, data: st.DataObject) -> None:
+        dtype = data.draw(st.sampled_from(list(FORMATS)))
+        raw = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))).integers(
+            0, 256, 720 * dtype.itemsize, np.uint8
+        )
+        check_exponents(FusedReads(CPU), strange(torch.from_numpy(raw).view(dtype), data.draw))
+
+    def test_exponents_that_do_not_compile_leave_the_rest(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from rangewatch.statistics import fused_kernels
+
+        monkeypatch.setattr(fused_kernels, "count_exponents", {})
+        reader, buffer = reader_and_buffer()
+        reader.counts_exponents = True
+        reader.read(0, torch.tensor([1.0, 3.0]))
+        reader.read_many([(0, torch.tensor([-2.0, 0.0]))])
+        assert reader.why_not_fused() == {"cpu": ""}
+        buffer.close(0)
+        block = buffer.take()
+        reader.end_step()
+        (copy,) = reader.take(1)
+        copy.merge_into(block, POSITIONS)
+        (sums,) = block.sums.values()
+        assert (sums.positions + exponents.FIRST).tolist() == [0, 1] and sums.values.tolist() == [[1, 2]]
+
+    def test_what_a_graph_has_captured_is_observed_at_each_replay(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A capture queues no work, and a replay is the same launches again: here as the interpreter runs them."""
+        graph: list[tuple[Any, ...]] = []
+        launch, captured = FusedReads._launch, torch.zeros(60)
+
+        def capturing(self: FusedReads, name: str, *rest: Any, **options: Any) -> bool:
+            if options.get("compiles", True):
+                return launch(self, name, *rest)
+            graph.append((self, name, *rest))
+            return (name, *rest[2]) in self._compiled
+
+        monkeypatch.setattr(FusedReads, "_launch", capturing)
+        reader, buffer = reader_and_buffer(reads_graphs=True)
+        assert not reader.capture(0, captured), "nothing was read before"
+        reader.read(0, captured)
+        assert not reader.capture(0, captured.half()), "no such kernel was compiled"
+        graph.clear()
+        assert reader.capture(0, captured) and reader.capture(1, captured[:7])
+        for step, fills in enumerate([[], [3.0, float("nan")], [], [2.0]]):
+            for value in fills:
+                captured.fill_(value)
+                for each in graph:
+                    assert launch(*each)
+            buffer.close(step)
+            reader.end_step()
+        block = buffer.take()
+        (copy,) = reader.take(2)
+        copy.merge_into(block, POSITIONS)
+        read = {name: block.rows[POSITIONS[name]].tolist() for name in ("call_count", "numel", "full_numel", "amax")}
+        assert read["call_count"] == [[1, 0], [2, 2], [0, 0], [1, 1]]
+        assert read["numel"] == read["full_numel"] == [[60, 0], [120, 14], [0, 0], [60, 7]]
+        assert read["amax"] == [[0, 0], [3, 3], [0, 0], [2, 2]]
+        assert block.rows[POSITIONS["nan_count"]].tolist() == [[0, 0], [60, 7], [0, 0], [0, 0]]
+        assert block.rows[POSITIONS["amin"]][3].tolist() == [2, 2]
+
+    def test_there_is_an_end_to_the_rows_of_graphs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "GRAPH_TENSORS", 2)
+        reader, _ = reader_and_buffer(reads_graphs=True)
+        reader.read(0, torch.ones(3))
+        assert [reader.capture(number, torch.ones(3)) for number in (5, 9, 7, 5)] == [True, True, False, True]
+
     def test_what_has_no_format_is_left(self, reads: FusedReads) -> None:
         odd, plain = torch.ones(4).to(torch.float8_e4m3fnuz), torch.ones(4)
         rows = new_rows(1)
@@ -476,6 +561,22 @@ class TestInterpreted:
         raw = np.random.default_rng(seed).integers(0, 256, 720 * dtype.itemsize, np.uint8)
         tensor = torch.from_numpy(raw).view(dtype)
         check(FusedReads(CPU), strange(tensor, data.draw))
+
+
+def reader_and_buffer(*, reads_graphs: bool = False) -> tuple[DeviceReader, StepBuffer]:
+    """Of two tensors."""
+    buffer = own_buffer()
+    for _ in range(2):
+        buffer.row.grow()
+    return DeviceReader(buffer.row, reads_graphs=reads_graphs), buffer
+
+
+def check_exponents(reads: FusedReads, tensor: Tensor) -> None:
+    """Its histogram is that of the host, and so is the one by torch's operations."""
+    expected = reduce.full_set(tensor, histogram=True).exponents
+    row = torch.zeros(exponents.BINS, dtype=torch.int64)
+    assert reads.count_exponents(row.data_ptr(), tensor), reads.why_no_exponents
+    assert np.array_equal(row.numpy(), expected) and np.array_equal(reduce.count_exponents(tensor).numpy(), expected)
 
 
 def new_rows(count: int) -> Tensor:

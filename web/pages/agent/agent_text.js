@@ -32,6 +32,7 @@ const REASONS = {
   samples_behind: "samples of the collectors waited too long to be sent",
   too_many_events: "more events came than a batch may hold",
   too_many_values: "more values on the device were logged in a step than there is room for",
+  captured_value: "a value was logged while a CUDA graph was captured, and had no number yet",
   logged_again: "a second value of one name was logged for a step that had ended",
   reserved_name: "a value was logged by a name that the agent uses itself",
   batch_ids: "rangewatch.batch(ids=...) was given what is no list of whole numbers or strings",
