@@ -18,7 +18,8 @@ from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, gri
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.module_tree import tree
 from rangewatch_server.figures.name_filter import chosen
-from rangewatch_server.figures.rows import arranged, grouped, rank_rows, row, row_edges
+from rangewatch_server.figures.rank_rows import rank_rows
+from rangewatch_server.figures.rows import arranged, grouped, row, row_edges
 from rangewatch_server.numerics.headroom import SATURATED_BITS, State
 from rangewatch_server.numerics.pyramid import Block
 
@@ -44,10 +45,10 @@ def ranks(run: RunReader, params: Params) -> FigureData:
     cut = grid_of(run, structs.replace(params, columns=max(1, min(READ_COLUMNS, wide))))
     all_cells = _tensors_by_rank(run, params.ranks, cut, order, statistic)
     units, cells = arranged(tensors, params, order, all_cells, 1)
-    rows, columns = row_edges(len(params.ranks), params.rows), row_edges(len(units), params.columns)
+    rows, columns = rank_rows(run, params), row_edges(len(units), params.columns)
     per = int(columns[1]) if len(columns) > 1 else max(len(units), 1)
-    pooled = cells.pooled(columns, 1).pooled(rows, 0)
-    data, meta = heatmap.figure(pooled, rank_rows(params.ranks, rows), Grid(0, len(units), per, 0), statistic)
+    pooled = cells.pooled(columns, 1).taken(rows.order, 0).pooled(rows.starts, 0)
+    data, meta = heatmap.figure(pooled, rows.meta, Grid(0, len(units), per, 0), statistic)
     named_columns = [row(tensors.entries, group, params.sort == "call") for group in grouped(units, columns)]
     meta |= _steps(cut) | {"tensors": named_columns, "units": len(units)}
     if params.tree:
@@ -83,8 +84,8 @@ def timeline(run: RunReader, params: Params) -> FigureData:
         cells, notes = _summaries_by_rank(run, params, cut), list[str]()
     else:
         cut, cells, notes = _of_tensors(run, params, statistic)
-    starts = row_edges(len(params.ranks), params.rows)
-    return heatmap.figure(cells.pooled(starts, 0), rank_rows(params.ranks, starts), cut, statistic, *notes)
+    rows = rank_rows(run, params)
+    return heatmap.figure(cells.taken(rows.order, 0).pooled(rows.starts, 0), rows.meta, cut, statistic, *notes)
 
 
 def _of_tensors(run: RunReader, params: Params, statistic: Derived) -> tuple[Grid, Cells, list[str]]:
