@@ -148,7 +148,7 @@ def test_of_a_thousand_ranks_the_straggler_has_a_row_of_its_own() -> None:
     np.testing.assert_allclose(delay_s[:, 0], [0.02, 0.0])
     assert cost_s[0, 0] > 20 and spread == "; 1,023 others: median, 5-95 % 20 ms to 20 ms"
     equal = np.full_like(cells, 0.02)
-    rows, _, _ = waits._rows(equal, Params(start=0, stop=5, ranks=ranks))
+    rows, _, _ = waits._rows(NO_MESH, equal, Params(start=0, stop=5, ranks=ranks))
     assert [row["label"] for row in rows] == ["1,024 ranks"]
 
 
