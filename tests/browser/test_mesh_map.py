@@ -36,6 +36,7 @@ def send(server: Server, name: str, sizes: dict[str, int]) -> str:
     return f"/runs/{number(server, name)}"
 
 
+@pytest.mark.slow
 def test_two_axes_are_rows_and_columns_and_a_cell_is_the_worst_of_its_ranks(tab: Tab, runs: Runs) -> None:
     path = send(runs.server, "on a mesh", SMALL)
     page = tab.open(f"{path}?measure=headroom")

@@ -195,8 +195,8 @@ AXIS_CHARACTERS = 40
 AXES_SENT = 16
 """Axes of one rank, with those that are several others joined, such as "dp_cp"."""
 
-PLACEMENTS_SENT = 20_000
-"""Parameters of a rank whose placement is sent: 1 MB of names. Of others the pages do not know it; all are compared."""
+PLACEMENTS_SENT = 10_000
+"""Parameters of a rank whose placement is sent: 500 kB of names. Of others it is not known; all are compared."""
 
 MODULE_CLASSES = 500
 """Classes of modules whose source is sent: each is some 150 bytes, and a model of thousands of modules has dozens."""

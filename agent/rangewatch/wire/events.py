@@ -110,7 +110,7 @@ class MeshAxis(msgspec.Struct, frozen=True, omit_defaults=True):
     `first + stride` and so on, or else `ranks`."""
 
     name: Annotated[str, Meta(min_length=1, max_length=60)]
-    size: Annotated[int, Meta(ge=1, le=1 << 20)]
+    size: Annotated[int, Meta(ge=1, le=1 << 16)]
     index: Annotated[int, Meta(ge=0)]
     first: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     stride: Annotated[int, Meta(ge=1, le=1 << 20)] = 1

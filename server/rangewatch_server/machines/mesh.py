@@ -18,6 +18,10 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.query.reader import RunReader
 
 MOST_PROBLEMS = 20
+MOST_AXES = 16
+MOST_MEMBERS = 1 << 21
+"""Ranks along all axes that are not equal, together: of 1,024 ranks with six axes 100,000. Whoever may send can send
+any; ranks that come after so many have no place."""
 ALL_RANKS = "all ranks"
 """In place of an axis: what `attach(replicated=True)` says so of."""
 
@@ -97,17 +101,24 @@ def world_size(run: RunReader) -> int:
 
 def joined_mesh(said: Mapping[int, RankMesh]) -> Mesh:
     """Of what ranks said, ascending."""
-    known = {rank: {axis.name: axis for axis in each.axes if _is_sound(axis, rank)} for rank, each in said.items()}
+    known = {
+        rank: {axis.name: axis for axis in each.axes[:MOST_AXES] if _is_sound(axis, rank)}
+        for rank, each in said.items()
+    }
     shapes = Counter(tuple((axis.name, axis.size) for axis in axes.values()) for axes in known.values() if axes)
     if not shapes:
         return Mesh()
     shape = max(shapes, key=lambda each: (shapes[each], len(each)))
     lines: dict[Ranks, Ranks] = {}  # each once: of 1,024 replicas all have the same 1,024
     members: dict[int, dict[str, Ranks]] = {rank: {} for rank in known}
+    left = MOST_MEMBERS
     for rank, axes in known.items():
         for name, axis in axes.items():
+            if left <= 0:
+                break
+            left -= axis.size if axis.members not in lines else 0
             members[rank][name] = lines.setdefault(axis.members, axis.members)
-    places = {rank: {name: axis.index for name, axis in axes.items()} for rank, axes in known.items()}
+    places = {rank: {name: known[rank][name].index for name in axes} for rank, axes in members.items()}
     sizes = dict(shape)
     for axes in known.values():  # of a pipeline's stages some may know axes that others do not
         sizes = {axis.name: axis.size for axis in axes.values()} | sizes
@@ -138,7 +149,7 @@ def _problems(
         for text in each.problems:
             own[text].append(rank)
         for axis in each.axes:
-            if axis.name not in members[rank]:
+            if axis.name not in members[rank] and not _is_sound(axis, rank):
                 own[f"its place along {axis.name} is not among the ranks that it names"].append(rank)
     for text, ranks in own.items():
         yield Problem(f"{ranks_text(ranks).capitalize()}: {text}.", tuple(ranks))
@@ -212,7 +223,7 @@ def summary(mesh: Mesh) -> dict[str, Any]:
 
 
 def _placements(placements: Mapping[int, Placements]) -> list[dict[str, Any]]:
-    """Each kind of placement, with its parameters and the ranks that say so."""
+    """Each kind of placement, with its parameters and the ranks that say so: of ranks that are alike the first."""
     ranks_of: dict[tuple[Any, ...], tuple[dict[str, None], list[int]]] = {}
     for rank, details in sorted(placements.items()):
         by_group: dict[int, list[str]] = defaultdict(list)
@@ -232,11 +243,12 @@ def _stages(mesh: Mesh, placements: Mapping[int, Placements]) -> list[dict[str, 
     """Along "pp": what each stage holds, in the order of its model, under the names that its ranks give."""
     parameters: dict[int, dict[str, None]] = {}
     ranks_of: dict[int, list[int]] = defaultdict(list)
-    for rank in sorted(placements):
+    for rank in sorted(mesh.places):
         stage = mesh.coordinates(rank).get("pp")
         if stage is not None:
-            parameters.setdefault(stage, {}).update(dict.fromkeys(placements[rank].parameters))
             ranks_of[stage].append(rank)
+            if rank in placements:
+                parameters.setdefault(stage, {}).update(dict.fromkeys(placements[rank].parameters))
     return [
         {"stage": stage, "ranks": ranks_of[stage], "parameter_count": len(parameters[stage]),
          "layers": list(dict.fromkeys(map(_layer, parameters[stage])))[:MOST_LAYERS]}

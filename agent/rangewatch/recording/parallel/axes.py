@@ -42,6 +42,10 @@ _VARIABLES = (("tp", "_TENSOR_MODEL_PARALLEL_GROUP"), ("dp", "_DATA_PARALLEL_GRO
 """Of deepspeed.utils.groups. Read: DeepSpeed 0.19."""
 
 
+_OTHER_NAMES = ("pp", "ep")
+"""Axes along which ranks hold other parameters: stages of a pipeline, and experts."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Axis:
     """`ranks`: those along it, in its order, of which this process is the one at `index`."""
@@ -90,6 +94,11 @@ class Axes:
         """The axis that has these ranks; one of a single rank is not told from others."""
         given = tuple(ranks)
         return next((each.name for each in self if each.ranks == given), None) if len(given) > 1 else None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the first along all axes along which ranks have parameters of the same names."""
+        return all(each.index == 0 for each in self if each.name not in _OTHER_NAMES)
 
     def details(self) -> Mesh:
         """As they are sent: declared ones in their order, others by the distance of neighbours, the largest first."""

@@ -184,10 +184,12 @@ def why_not(by: Any) -> str:
         if not all(_reduces(hook) for hook, _ in getattr(by, "_comm_hooks", ())):
             return "its communication hook is not one of torch's that reduce"
         return ""
-    group = getattr(by._get_fsdp_state(), "_fsdp_param_group", None)
-    if group is not None and not (group.reduce_grads and group.all_reduce_grads):
-        return "the update is made without gradient synchronisation"
-    return ""
+    try:
+        group = by._get_fsdp_state()._fsdp_param_group
+        is_reduced = group is None or (group.reduce_grads and group.all_reduce_grads)
+    except AttributeError:
+        return "another release of FSDP2 does not say whether it reduces"
+    return "" if is_reduced else "the update is made without gradient synchronisation"
 
 
 def _not_ignored(wrapper: DistributedDataParallel) -> Iterable[nn.Parameter]:

@@ -76,7 +76,7 @@ def _lines(evidence: Evidence) -> list[tuple[int, ...]]:
     known = mesh_of(evidence)
     if ALL_RANKS in along and any(name == STAGES for name, _ in known.axes):
         along.discard(ALL_RANKS)
-    return known.groups_along(along, [rank for rank in evidence.ranks if rank in placements]) if along else []
+    return known.groups_along(along, [rank for rank in evidence.ranks if rank in known.members]) if along else []
 
 
 def _of_setting(evidence: Evidence, setting: Setting, lines: Sequence[tuple[int, ...]]) -> Iterable[Finding]:

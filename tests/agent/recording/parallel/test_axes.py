@@ -174,9 +174,11 @@ def test_attach_refuses_what_cannot_be(ingest: IngestDouble, monkeypatch: pytest
             rangewatch.attach(nn.Linear(2, 2), url=ingest.url, **options)
 
 
-def test_a_declared_mesh_is_sent_once(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_declared_mesh_is_sent_once(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """And placements by the first of the ranks that hold the same parameters."""
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("RANK", str(rank))
     model = nn.Linear(2, 2)
     with rangewatch.attach(model, url=ingest.url, mesh={"dp": 2, "tp": 2}) as handle:
         for _ in range(5):
@@ -184,6 +186,7 @@ def test_a_declared_mesh_is_sent_once(ingest: IngestDouble, monkeypatch: pytest.
             handle.step()
         assert not handle.stats()["faults"]
     sent = [event for batch in ingest.batches for event in batch.events if event.kind in ("mesh", "placements")]
-    assert [each.kind for each in sent] == ["mesh", "placements"]
-    assert [(axis["name"], axis["index"]) for axis in sent[0].data["axes"]] == [("dp", 1), ("tp", 1)]
-    assert sent[1].data == {"groups": [{}], "parameters": {"weight": 0, "bias": 0}, "parameter_count": 2}
+    assert [each.kind for each in sent] == ["mesh", "placements"][: 1 if rank else 2]
+    places = [(axis["name"], axis["index"]) for axis in sent[0].data["axes"]]
+    assert places == [("dp", rank // 2), ("tp", rank % 2)]
+    assert rank or sent[1].data == {"groups": [{}], "parameters": {"weight": 0, "bias": 0}, "parameter_count": 2}
