@@ -135,7 +135,14 @@ def test_all_lines_of_an_axis_are_the_code(recording: Recording) -> None:
     (finding,) = found(recording)
     assert finding.summary == "Step 20, along tp: in all 8 groups of 2 ranks they differ in the parameter norm.weight."
     assert finding.rank is None and "the program's doing" in finding.remedy[0].because
-    assert "get_group('tp')" in finding.remedy[0].code
+    assert "ranks along tp" in finding.remedy[0].code
+
+
+def test_of_many_lines_all_are_counted(recording: Recording) -> None:
+    write(recording, {"dp": 32, "tp": 2}, ["tp"], odd([rank for rank in range(64) if rank % 2], 1, 20))
+    (finding,) = found(recording)
+    assert "in all 32 groups of 2 ranks" in finding.summary and len(finding.facts["groups"]) < 32
+    assert "and 27 more groups" in finding.evidence[2]
 
 
 def test_several_axes_at_once(recording: Recording) -> None:

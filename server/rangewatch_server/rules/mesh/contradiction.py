@@ -22,8 +22,8 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
                 Remedy(
                     "Make the mesh, or the process groups, by the same call on all ranks, and declare to attach what "
                     "they are; groups of ranks that differ hang, or reduce over the wrong ones without a word.",
-                    "mesh = torch.distributed.device_mesh.init_device_mesh(\n"
-                    "    'cuda', (2, 4), mesh_dim_names=('dp', 'tp'))  # the same sizes and names on every rank",
+                    "mesh = torch.distributed.device_mesh.init_device_mesh(  # on GPUs 'cuda'; alike on every rank\n"
+                    "    'cpu', (torch.distributed.get_world_size(), 1), mesh_dim_names=('dp', 'tp'))",
                     "What ranks say of the same axis cannot all be true.",
                 ),
             ),

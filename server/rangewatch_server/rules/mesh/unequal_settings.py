@@ -35,22 +35,29 @@ class Setting(msgspec.Struct, frozen=True):
     remedy: Remedy
 
 
+DECIDED_TOGETHER = (
+    "scaler.scale(loss).backward()\n"
+    "scaler.unscale_(optimizer)\n"
+    "for each in scaler._found_inf_per_device(optimizer).values():  # before scaler.step(optimizer)\n"
+    "    torch.distributed.all_reduce(each, op=torch.distributed.ReduceOp.MAX)"
+)
+
 SETTINGS = (
     Setting("lr", "learning rate", True, Remedy(
         "Drive every rank's scheduler by the same numbers: the step, or a metric that is reduced over all ranks first. "
         "After a restart load the scheduler's state on every rank.",
-        "torch.distributed.all_reduce(metric, op=torch.distributed.ReduceOp.AVG)\nscheduler.step(metric)",
+        "metric = loss.detach() / torch.distributed.get_world_size()\n"
+        "torch.distributed.all_reduce(metric)  # and then scheduler.step(metric)",
         "A scheduler that looks at this rank's own loss, or resumes on some ranks only, parts the ranks.",
     )),
     Setting("loss_scale", "loss scale", True, Remedy(
         "Let all ranks decide together whether a step overflowed: with sharded gradients each rank sees its own part.",
-        "# FSDP1: torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler(); else, before scaler.step():\n"
-        "torch.distributed.all_reduce(found_inf, op=torch.distributed.ReduceOp.MAX)",
+        DECIDED_TOGETHER,
         "Gradients that are scaled differently are added up as if they were not.",
     )),
     Setting("skipped_step", "skipped update", False, Remedy(
         "Let all ranks skip a step, or none: reduce what is found to overflow over the ranks of the update.",
-        "torch.distributed.all_reduce(found_inf, op=torch.distributed.ReduceOp.MAX)  # before scaler.step()",
+        DECIDED_TOGETHER,
         "A rank that skips alone is one optimizer step behind from then on, and its bias correction another.",
     )),
 )  # fmt: skip

@@ -41,9 +41,10 @@ class AxisReplicas(Replicas):
             return None
         held = self._held(tensor, step, self._evidence.ranks)
         lines = mesh_of(self._evidence).groups_along(axes, held)
-        self._lines = _cut([line for line in lines if len({held[rank] for rank in line}) > 1])
-        if not self._lines:
+        odd_lines = [line for line in lines if len({held[rank] for rank in line}) > 1]
+        if not odd_lines:
             return None
+        self._lines = _cut(odd_lines)
         first, alike = self._first(tensor, step)
         held = self._held(tensor, first, [rank for line in self._lines for rank in line])
         odd = [groups for line in self._lines if len(groups := _by_value(held, line)) > 1]
@@ -52,7 +53,8 @@ class AxisReplicas(Replicas):
         per = self._evidence.run.steps_a_row(self._evidence.ranks, first, first + 1)
         also = tuple(tuple(sorted(rank for group in groups for rank in group)) for groups in odd[1:])
         count = sum(len(line) > 1 for line in lines)
-        return Difference(tensor, first, alike, odd[0], per, axes, also, count)
+        odd_count = len(odd) + len(odd_lines) - len(self._lines)
+        return Difference(tensor, first, alike, odd[0], per, axes, also, count, odd_count)
 
     def _axes(self, tensor: int) -> tuple[str, ...]:
         """As the first rank says that holds the parameter."""

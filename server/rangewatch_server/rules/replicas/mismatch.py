@@ -33,8 +33,7 @@ def remedies(evidence: Evidence, diff: Difference, others: tuple[list[int], int]
     """The likeliest first."""
     differing, compared = others
     is_few = len(differing) <= max(1, FEW * compared)
-    is_everywhere = diff.lines > 1 and len(diff.also) + 1 == diff.lines
-    if diff.axes and (is_everywhere or diff.alike is None or not is_few):
+    if diff.axes and (diff.is_everywhere or diff.alike is None or not is_few):
         yield _of_the_code(evidence, diff, len(differing), compared)
         yield _not_replicas(diff)
         return
@@ -114,10 +113,11 @@ def _keep_alike(differing: int, compared: int) -> Remedy:
 
 
 SYNCHRONISED = {
-    "grad": "for each in replicated_parameters:  # right before the first step\n"
-    "    torch.distributed.broadcast(each.data, group=group, group_src=0)",
-    "reduced_grad": "for each in replicated_parameters:  # after the backward, before clipping and the update\n"
-    "    torch.distributed.all_reduce(each.grad, group=group)",
+    "grad": "for each in model.parameters():  # those that are replicated along it, right before the first step\n"
+    "    torch.distributed.broadcast(each.data, src=torch.distributed.get_global_rank(group, 0), group=group)",
+    "reduced_grad": "for each in model.parameters():  # those that are replicated along it, before the update\n"
+    "    if each.grad is not None:\n"
+    "        torch.distributed.all_reduce(each.grad, group=group)",
 }
 
 
@@ -138,8 +138,9 @@ def _of_the_code(evidence: Evidence, diff: Difference, differing: int, compared:
         )
     return Remedy(
         text,
-        f"group = mesh.get_group({diff.axes[0]!r})\n" + SYNCHRONISED[kind],
-        f"{differing} of {compared} tensors differ, in {len(diff.also) + 1} of {diff.lines} groups of ranks along "
+        f"group = torch.distributed.group.WORLD  # here that of the ranks along {along}: mesh.get_group(...)\n"
+        + SYNCHRONISED[kind],
+        f"{differing} of {compared} tensors differ, in {diff.odd_lines} of {diff.lines} groups of ranks along "
         f"{along}: that is the program's doing rather than a device's.",
     )
 
@@ -198,7 +199,8 @@ def _finding(evidence: Evidence, replicas: Replicas, diff: Difference, others: t
         facts={
             "odd_ranks": diff.odd, "majority_ranks": diff.majority, "last_equal_step": diff.alike,
             "differing": len(others[0]), "compared": others[1], "axes": diff.axes,
-            "groups": [sorted(sum(diff.groups, ())), *map(list, diff.also)] if diff.axes else [], "lines": diff.lines,
+            "groups": [list(diff.lines_of), *map(list, diff.also)] if diff.axes else [], "lines": diff.lines,
+            "odd_lines": diff.odd_lines,
         },
     )  # fmt: skip
 
@@ -214,8 +216,8 @@ def _along_axes(evidence: Evidence, diff: Difference, what: str) -> str:
     """Of ranks along axes of the mesh."""
     along, size = " and ".join(diff.axes), len(diff.lines_of)
     where = f"Step {diff.step}"
-    if diff.also:
-        count = f"all {diff.lines}" if len(diff.also) + 1 == diff.lines else f"{len(diff.also) + 1} of {diff.lines}"
+    if diff.odd_lines > 1:
+        count = f"all {diff.lines}" if diff.is_everywhere else f"{diff.odd_lines} of {diff.lines}"
         return f"{where}, along {along}: in {count} groups of {size} ranks they differ in {what}."
     if not diff.odd:
         return f"{where}, along {along}: {_placed(evidence, diff.lines_of)} differ in {what}."
@@ -306,11 +308,12 @@ def _which_lines(diff: Difference) -> Iterator[str]:
     if not diff.axes or diff.lines < 2:
         return
     along, size = " and ".join(diff.axes), len(diff.lines_of)
-    if not diff.also:
+    if diff.odd_lines < 2:
         yield f"It is the only one of {diff.lines} groups of {size} ranks along {along} in which they differ."
         return
     shown = "; ".join(ranks_text(line) for line in diff.also[:4])
-    yield f"So do {shown}{f' and {len(diff.also) - 4} more groups' if len(diff.also) > 4 else ''}, each along {along}."
+    more = diff.odd_lines - 1 - len(diff.also[:4])
+    yield f"So do {shown}{f' and {more} more groups' if more else ''}, each along {along}."
 
 
 def _how_many(evidence: Evidence, diff: Difference, differing: Sequence[int], compared: int) -> str:

@@ -26,7 +26,8 @@ class Difference(msgspec.Struct, frozen=True):
 
     `groups`: ranks that hold the same, the largest group first. `per`: steps that share the row of `step`. `axes`:
     those of the mesh along which they should be alike, none where all ranks should. Then `groups` are of the ranks of
-    one line along them, `also` are other lines in which ranks differ, and `lines` is how many lines there are.
+    one line along them, `also` are some of the other lines in which ranks differ, and `lines` is how many lines there
+    are, in `odd_lines` of which ranks differ.
     """
 
     tensor: int
@@ -37,6 +38,12 @@ class Difference(msgspec.Struct, frozen=True):
     axes: tuple[str, ...] = ()
     also: tuple[tuple[int, ...], ...] = ()
     lines: int = 1
+    odd_lines: int = 1
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether ranks differ in each of several lines."""
+        return 1 < self.lines == self.odd_lines
 
     @property
     def lines_of(self) -> tuple[int, ...]:
