@@ -111,7 +111,7 @@ class Run:
 
     def mesh(self) -> Json:
         """The axes of the mesh, each rank's `coordinates` along them, how parameters lie, and stages (docs/mesh.md)."""
-        return self._get("/mesh", {})
+        return self.answer("/mesh")
 
     def diagnosis(self, stop: int | None = None) -> Json:
         """What is wrong, most important first; with `stop` as it was before that step."""
