@@ -32,6 +32,7 @@
  * @property {string} state
  * @property {string} host
  * @property {number} local_rank
+ * @property {Record<string, number>} [coordinates] axis of the mesh -> place along it, of those that are known
  * @property {number} incarnation
  * @property {number | null} last_step
  * @property {number} last_seen_ns
@@ -64,6 +65,7 @@
  * @property {string} note what people wrote of it
  * @property {RankInfo[]} ranks
  * @property {number[]} missing_ranks
+ * @property {RunMesh} [mesh]
  * @property {Verdict} verdict
  * @property {FirstOverflow | null} first_overflow
  * @property {string[]} kinds
@@ -74,6 +76,7 @@
  * @property {Death[]} [deaths]
  */
 /** @typedef {{name: string, title: string, aka: string, help: string}} StatisticChoice */
+/** @typedef {{source: string | null, axes: {name: string, size: number, is_joined: boolean}[], problems: {text: string, ranks: number[]}[]}} RunMesh the outermost axis first */
 /** @typedef {{rank: number, state: string, text: string, step: number | null, stack: string}} Death */
 /** @typedef {{rank: number, ranks: number[], host: string, is_recorded: boolean, lines: string[], source: string, path: string, is_cut: boolean, shared_with: number[], step: number | null, time_ns: number | null, note: string}} StderrTail */
 /** @typedef {RunSummary & RunDetail} Run */
@@ -143,7 +146,7 @@
  * @property {number | null} next_nonfinite_step
  * @property {string} report
  */
-/** @typedef {{label: string, count: number, tensor: number | null, tensors: [number, number] | null, rank: number | null}} HeatmapRow */
+/** @typedef {{label: string, count: number, tensor: number | null, tensors: [number, number] | null, rank: number | null, place?: string}} HeatmapRow `place`: of a single rank on the mesh */
 /** @typedef {{dtype: string, bdata: string, shape?: string}} TypedArraySpec */
 /**
  * @typedef {object} FigureMeta
@@ -420,6 +423,9 @@
  * @property {string[]} closed Modules whose rows stand together
  * @property {number | null} pin rank that is marked on every page
  * @property {string} measure what the map of ranks shows; "" as the page has it
+ * @property {string} rows by which axis of the mesh the map has its rows, or "node"; "": by node
+ * @property {string} columns the same of its columns; "": a column a rank
+ * @property {string} fold by which of these the rows that are ranks stand together; "": none
  * @property {string[]} orders Of tables, where a reader chose another than the usual one: "table.column.up" or "table.column.down"
  * @property {string[]} lanes Of the Overview, which lanes are shown otherwise than usual: "loss.pin.log"
  * @property {string} against What to compare with: "step:N", "rank:N" or "run:N"

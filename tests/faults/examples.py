@@ -13,6 +13,7 @@ import numpy as np
 from rangewatch.wire.events import BatchRows, RowLoss, event
 from rangewatch.wire.records import Event
 from tests.server.routes import test_collectives_api as ranks
+from tests.server.rules import test_axis_replicas as on_mesh
 from tests.server.rules import test_joined_causes as joined
 from tests.server.rules.conftest import FROM_TABLES, Recording, tensor
 from tests.server.rules.loss_scales import GRAD_A, GRAD_B, LAYERS, bad, scaled
@@ -160,6 +161,21 @@ def replica(recording: Recording) -> None:
         values = usual.copy()
         values[2, 150:] += rank == 2
         recording.write(grads, 200, {"checksum_max": values, "checksum_min": values}, rank=rank, world_size=4)
+
+
+def along_axis(recording: Recording) -> None:
+    odd = [rank for rank in range(16) if rank % 2]
+    on_mesh.write(recording, on_mesh.LONG, ["tp"], on_mesh.odd(odd, 1, 60))
+
+
+def settings(recording: Recording) -> None:
+    on_mesh.write(recording, on_mesh.LONG, ["dp"], lr=lambda rank: on_mesh.rate(rank, [6], 30))
+
+
+def contradiction(recording: Recording) -> None:
+    for rank in range(4):
+        sizes = {"tp": 2, "dp": 2} if rank == 3 else {"dp": 2, "tp": 2}
+        recording.write(on_mesh.GRADS, 5, rank=rank, world_size=4, events=on_mesh.said(sizes, rank, ["tp"]))
 
 
 def died(recording: Recording) -> None:
@@ -344,7 +360,10 @@ ALL = (
     Example("loss_scale_never_grows", "It only falls", falling),
     Example("loss_scale_growing_past_use", "", past_use),
     Example("gradient_underflow", "", underflow),
-    Example("replica_mismatch", "", replica),
+    Example("replica_mismatch", "One rank of all", replica),
+    Example("replica_mismatch", "All ranks along an axis of the mesh", along_axis),
+    Example("unequal_settings", "", settings),
+    Example("mesh_contradiction", "", contradiction),
     Example("rank_died", "", died),
     Example("out_of_memory", "", memory),
     Example("hang", "", hang),

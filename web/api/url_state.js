@@ -3,13 +3,16 @@
 /** @typedef {import("../types.js").ViewState} ViewState */
 
 /** @type {ViewState} */
-const EMPTY = Object.freeze({ start: null, stop: null, last: null, from: null, to: null, rank: null, step: null, tensor: null, kinds: [], q: "", key: "", axis: "", statistic: "", axes: "", sort: "", closed: [], against: "", orders: [], lanes: [], pin: null, measure: "" });
+const EMPTY = Object.freeze({ start: null, stop: null, last: null, from: null, to: null, rank: null, step: null, tensor: null, kinds: [], q: "", key: "", axis: "", statistic: "", axes: "", sort: "", closed: [], against: "", orders: [], lanes: [], pin: null, measure: "", rows: "", columns: "", fold: "" });
 
 const AXES = /** @type {const} */ (["steps", "time"]);
 /** Of a figure: columns, rows, where it is not steps by tensors. */
 const PAIRS = /** @type {const} */ (["step,rank", "tensor,rank"]);
 /** Orders of the tensors other than that of their calls. */
 const SORTS = /** @type {const} */ (["name", "worst"]);
+
+/** Of the mesh. */
+const AXIS = /^[A-Za-z][A-Za-z0-9_.-]{0,39}$/;
 
 /** @param {string | null} text @returns {number | null} */
 function wholeNumber(text) {
@@ -41,6 +44,9 @@ export function parseState(search) {
     orders: soundOrders(query.getAll("order")),
     pin: wholeNumber(query.get("pin")),
     measure: matching(query.get("measure"), /^[a-z][a-z_]{0,39}$/),
+    rows: matching(query.get("rows"), AXIS),
+    columns: matching(query.get("columns"), AXIS),
+    fold: matching(query.get("fold"), AXIS),
     lanes: soundLanes(query.getAll("lane")),
   });
 }
@@ -79,7 +85,7 @@ export function formatState(state) {
     if (full[name] !== null) query.set(name, String(full[name]));
   }
   for (const kind of full.kinds) query.append("kind", kind);
-  for (const name of /** @type {const} */ (["q", "key", "axis", "statistic", "axes", "sort", "against", "measure"])) {
+  for (const name of /** @type {const} */ (["q", "key", "axis", "statistic", "axes", "sort", "against", "measure", "rows", "columns", "fold"])) {
     if (full[name]) query.set(name, full[name]);
   }
   for (const group of full.closed) query.append("closed", group);
@@ -290,4 +296,4 @@ const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 // Which steps the reader wants to see, as opposed to how far the run has come.
 
 /** The same as long as nobody chooses other steps, though there are ever more of them. @param {{state: import("../types.js").ViewState}} view @param {number} [columns] */
-export const viewKey = ({ state: { start, stop, last } }, columns = 0) => JSON.stringify([start, stop, last, columns]);
+export const viewKey = ({ state: { start, stop, last, fold } }, columns = 0) => JSON.stringify([start, stop, last, fold, columns]);

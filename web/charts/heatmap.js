@@ -151,7 +151,8 @@ export function closedWithout(closed, model, path) {
 
 /** @param {HeatmapRow} row */
 export function rowName(row) {
-  return row.count > 1 ? `${row.label} (worst of ${row.count})` : row.label;
+  if (row.count > 1) return `${row.label} (worst of ${row.count})`;
+  return row.place ? `${row.label} (${row.place})` : row.label;
 }
 
 // Where cells are drawn: under the plot of a page, and as Plotly's own in a file.

@@ -47,7 +47,9 @@ from rangewatch.hooks.moment_reads import MomentReads
 from rangewatch.hooks.optimizer_coverage import OptimizerCoverage
 from rangewatch.hooks.optimizer_hooks import OptimizerReads, has_closure
 from rangewatch.hooks.state_loads import StateLoads
-from rangewatch.recording.replicas import ReplicaReads, Replicated
+from rangewatch.recording.parallel.axes import check_declared
+from rangewatch.recording.parallel.placements import Layout
+from rangewatch.recording.parallel.replicas import MeshReport, ReplicaReads
 from rangewatch.recording.tensor_names import clean_modules
 from rangewatch.recording.weights import Cadence, FiniteWeights, WeightReads
 from rangewatch.steps.backward_loss import BackwardLoss
@@ -369,12 +371,13 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     )
     taken = {handle.run for handle in _attached.values() if handle.is_active}
     info = distinguished(info, type(clean_modules(model)[""]).__name__, taken)
+    layout = _layout(model, options, info)
     agent = Agent(options, info, optimizers)
     with contextlib.ExitStack() as failed:
         failed.callback(agent.remove)
         failed.callback(agent.runner.stop)
         forward = add_phases(agent, model, optimizers, scaler, agent.undo)
-        follow = _add_hooks(agent, model, optimizers, selection)
+        follow = _add_hooks(agent, model, optimizers, selection, layout)
         forward.begin_step(agent.step)
         boundary, scaling = add_step_ends(agent, optimizers, scaler, agent.undo, options.step_ends)
         loss = BackwardLoss(agent, scaling)
@@ -444,7 +447,9 @@ def _watch_collectives(agent: Agent, model: nn.Module) -> None:
             agent.phase_sources.append(ExposedSince(each, agent.open_step))
 
 
-def _add_hooks(agent: Agent, model: nn.Module, optimizers: list[Any], selection: Selection) -> Callable[[Any], None]:
+def _add_hooks(
+    agent: Agent, model: nn.Module, optimizers: list[Any], selection: Selection, layout: Layout
+) -> Callable[[Any], None]:
     """Returns what adds those of an optimizer that comes later."""
     observer, recording, options = agent.observer, agent.recording, agent.options
     hooks = agent.hooks = ModelHooks(observer, agent.guard, model, selection, recording, agent.fqns)
@@ -455,13 +460,16 @@ def _add_hooks(agent: Agent, model: nn.Module, optimizers: list[Any], selection:
     moments = MomentReads(
         observer, model, selection, recording, Cadence(recording, options.start_step, options.moment_every)
     )
-    replicas = _replica_reads(agent, model)
+    replicas = _replica_reads(agent, layout)
     observer.step_readers += [weights, updates, moments, hooks, FiniteWeights(model, agent.nonfinite, agent.values)]
     weights.begin_step(agent.step)
     moments.begin_step(agent.step)
     if replicas is not None:
         observer.step_readers.append(replicas)
         replicas.begin_step(agent.step)
+    mesh = MeshReport(layout, agent.events)
+    observer.step_readers.append(mesh)
+    agent.guard.run("mesh", mesh.report)
     kept = hooks.parameters.kept
     coverage = OptimizerCoverage(observer, agent.events, model, selection, optimizers, kept)
     rate = LearningRate(agent, optimizers)
@@ -480,13 +488,27 @@ def _add_hooks(agent: Agent, model: nn.Module, optimizers: list[Any], selection:
     return follow
 
 
-def _replica_reads(agent: Agent, model: nn.Module) -> ReplicaReads | None:
+def _replica_reads(agent: Agent, layout: Layout) -> ReplicaReads | None:
     options = agent.options
     if not options.replica_every:
         return None
     every = max(options.replica_every, options.ship_every)  # of steps that are merged one is read
-    replicated = Replicated(model, is_reported=options.replicated)
-    return ReplicaReads(agent.observer, agent.names, replicated, every, agent.in_forward)
+    return ReplicaReads(agent.observer, agent.names, layout, every, agent.in_forward)
+
+
+def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:
+    """Raises `ValueError` where the mesh that is declared, or an axis that is named, cannot be."""
+    check_declared(options.mesh, info.world_size)
+    layout = Layout(model, options.mesh, options.replicated, info.rank)
+    if isinstance(options.replicated, tuple):
+        layout.parameters()
+        known = [axis.name for axis in layout.axes]
+        missing = [name for name in options.replicated if name not in known]
+        if missing:
+            unknown = "no mesh is known: declare it, as mesh={'dp': 2, 'tp': 2}"
+            has = f"the mesh has {', '.join(known)}" if known else unknown
+            raise ValueError(f"rangewatch option replicated: there is no axis {missing[0]!r}; {has}")
+    return layout
 
 
 def _add_optimizer_reads(

@@ -109,6 +109,10 @@ class Run:
         """One step of one rank, its tensors in call order. Default: the last step, the lowest rank."""
         return self.answer("/step", {"step": step, "rank": rank})
 
+    def mesh(self) -> Json:
+        """The axes of the mesh, each rank's `coordinates` along them, how parameters lie, and stages (docs/mesh.md)."""
+        return self.answer("/mesh")
+
     def diagnosis(self, stop: int | None = None) -> Json:
         """What is wrong, most important first; with `stop` as it was before that step."""
         return self.answer("/diagnosis", {"stop": stop})

@@ -192,6 +192,18 @@ REPLICA_SEARCHES = 20
 REPLICA_ASSIGN_EVERY = 100
 """Least steps between two looks at a replicated model's parameters: milliseconds for thousands of modules."""
 
+MESH_AXES = 8
+"""Axes that can be declared; trainings have up to six."""
+
+AXIS_CHARACTERS = 40
+"""Of an axis's name; more of a longer one are cut off."""
+
+AXES_SENT = 16
+"""Axes of one rank, with those that are several others joined, such as "dp_cp"."""
+
+PLACEMENTS_SENT = 10_000
+"""Parameters of a rank whose placement is sent: 500 kB of names. Of others it is not known; all are compared."""
+
 MODULE_CLASSES = 500
 """Classes of modules whose source is sent: each is some 150 bytes, and a model of thousands of modules has dozens."""
 

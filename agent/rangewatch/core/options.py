@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -25,6 +26,7 @@ ON_OVERFLOW = ("record", "raise")
 STEP_ENDS = ("all", "any", "first", "last", "handle")
 ON_ALERT = ("record", "stop", "trace", "grads")
 SHIP_EVERY = (1, 8, 64)
+_AXIS = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 Given = TypeVar("Given")
@@ -89,6 +91,22 @@ def _are_steps(value: Any) -> bool:
 
 def _are_patterns(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(each, str) and each for each in value)
+
+
+def _is_mesh(value: Any) -> bool:
+    if not isinstance(value, tuple) or not 0 < len(value) <= limits.MESH_AXES:
+        return False
+    names = [each[0] for each in value if isinstance(each, tuple) and len(each) == 2]
+    is_named = all(isinstance(name, str) and _AXIS.fullmatch(name) for name in names)
+    return is_named and len(set(names)) == len(value) and all(map(_is_whole(1), (size for _, size in value)))
+
+
+def _is_replicated(value: Any) -> bool:
+    return _is_bool(value) or (isinstance(value, tuple) and bool(value) and _are_axes(value))
+
+
+def _are_axes(value: tuple[Any, ...]) -> bool:
+    return all(isinstance(each, str) and 0 < len(each) <= limits.AXIS_CHARACTERS for each in value)
 
 
 def _are_kinds(value: Any) -> bool:
@@ -204,6 +222,41 @@ class _Words(_List[str, Value]):
 
     def parse(self, text: str) -> Any:
         """Words."""
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+class Mesh(Option[Mapping[str, int], "tuple[tuple[str, int], ...]"]):
+    """Names of axes and how many ranks each has, the outermost first."""
+
+    given = "Mapping[str, int]"
+
+    def normal(self, value: Any) -> Any:
+        """Pairs, which can be neither changed nor mixed up."""
+        return tuple(value.items()) if isinstance(value, Mapping) else value
+
+    def parse(self, text: str) -> Any:
+        """`dp=2,tp=2`."""
+        pairs = [part.split("=") for part in text.split(",") if part.strip()]
+        if any(len(pair) != 2 for pair in pairs):
+            raise ValueError("must be axes and their sizes, such as dp=2,tp=2")
+        return tuple((name.strip(), int(size)) for name, size in pairs)
+
+
+class Axes(Option["bool | str | Iterable[str]", "bool | tuple[str, ...]"]):
+    """True or False, or names of axes."""
+
+    given = "bool | str | Iterable[str]"
+
+    def normal(self, value: Any) -> Any:
+        """A tuple; one alone need not be in a list."""
+        if isinstance(value, str):
+            return (value,)
+        return tuple(value) if isinstance(value, Iterable) else value
+
+    def parse(self, text: str) -> Any:
+        """0 or 1, or names."""
+        if text.lower() in _TRUE | _FALSE:
+            return text.lower() in _TRUE
         return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -390,16 +443,29 @@ class Options:
     replica_every: Whole = Whole(
         100,
         "steps in which each parameter has its turn of being compared between the ranks, where all must hold the "
-        "same: what DistributedDataParallel wraps and trains. `1` compares all at every step and names the very step "
-        "in which a rank has come to differ, `0` compares none. Needs the kind `grad`; with `reduced_grad` the "
-        "gradients are compared after their reduction too. Where `ship_every` is more, that is the number of steps",
+        "same: what DistributedDataParallel wraps and trains, and what a `DTensor` replicates ([mesh.md](mesh.md)). "
+        "`1` compares all at every step and names the very step in which a rank has come to differ, `0` compares "
+        "none. Needs the kind `grad`; with `reduced_grad` the gradients are compared after their reduction too. Where "
+        "`ship_every` is more, that is the number of steps",
         check=_is_whole(0),
         must_be="a whole number of steps, or 0",
     )
-    replicated: Switch = Switch(
+    replicated: Axes = Axes(
         False,
-        "whether all ranks hold the same parameters though no DistributedDataParallel wraps them, so that they are "
-        "compared too",
+        "whether all ranks hold the same parameters though neither DistributedDataParallel nor a `DTensor` says so, so "
+        "that they are compared too; or the axes of the mesh along which they do, such as `tp` for norms that are "
+        "plain tensors beside sharded layers ([mesh.md](mesh.md))",
+        check=_is_replicated,
+        must_be="True, False, or names of axes of the mesh",
+    )
+    mesh: Mesh = Mesh(
+        (),
+        "where ranks stand, if no `DeviceMesh`, Megatron or DeepSpeed says so: names of axes and their sizes, the "
+        'outermost first, as `init_device_mesh` lays them out: `{"pp": 2, "dp": 2, "tp": 2}` ([mesh.md](mesh.md)). '
+        "In the environment `pp=2,dp=2,tp=2`",
+        check=_is_mesh,
+        must_be=f"1 to {limits.MESH_AXES} axes, each a name of letters, digits and _ with a size of 1 or more",
+        shown="as the ranks' process groups say",
     )
     histograms: Switch = Switch(
         False,
@@ -484,6 +550,7 @@ class Options:
     def public(self) -> dict[str, Any]:
         """The options as they may be shown: without the token."""
         shown = {name: getattr(self, name) for name in OPTIONS if name != "token"}
+        shown["mesh"] = dict(self.mesh)
         if callable(self.on_alert):
             shown["on_alert"] = "a function"
         return shown

@@ -219,10 +219,14 @@ class DeviceRing:
         self._scalars.append(scalar)
         return True
 
-    def put_checksums(self, pairs: Sequence[tuple[int, Tensor]]) -> None:
+    def put_checksums(self, pairs: Sequence[tuple[int, Tensor]], weight: int | None) -> None:
         """Queue the checksums of (number, tensor) in the open step; they stay on the device until `take`."""
         sums = checksum.on_device([tensor for _, tensor in pairs])
-        self.put_columns([(number, ("checksum_max", "checksum_min")) for number, _ in pairs], sums)
+        if weight is None:
+            self.put_columns([(number, ("checksum_max", "checksum_min")) for number, _ in pairs], sums)
+        else:
+            self.put_columns([(number, ("axis_checksum",)) for number, _ in pairs], sums)
+            self.put_columns([(number, ("axis_balance",)) for number, _ in pairs], checksum.balanced(sums, weight))
 
     def put_columns(self, places: Sequence[tuple[int, tuple[str, ...]]], values: Tensor) -> None:
         """Keep values, (n,) of this device, for the columns of a number each in the open step, until `take`."""
@@ -335,15 +339,15 @@ class DeviceReader:
         """Whether the histograms that wait are as many as a batch may have."""
         return sum(ring.histogram_bytes for ring in self._rings.values()) > limits.BUFFER_BYTES
 
-    def read_checksums(self, pairs: Sequence[tuple[int, Tensor]]) -> None:
-        """Queue the checksums of (number, tensor), none of which is empty."""
+    def read_checksums(self, pairs: Sequence[tuple[int, Tensor]], weight: int | None = None) -> None:
+        """Queue the checksums of (number, tensor), none of which is empty. `weight`: see `StepRow.set_checksum`."""
         by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
         for number, tensor in pairs:
             by_device.setdefault(tensor.device, []).append((number, tensor))
         for device, members in by_device.items():
             ring = self._ring(device)
             if ring.dtype == torch.float64:  # a device that has it not has no ranks either
-                self._time(ring, functools.partial(ring.put_checksums, members))
+                self._time(ring, functools.partial(ring.put_checksums, members, weight))
 
     def put_columns(self, places: Sequence[tuple[int, tuple[str, ...]]], values: Tensor) -> None:
         """Keep (n,) values of one device for the columns of a number each in the open step."""

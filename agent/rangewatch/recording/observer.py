@@ -311,17 +311,18 @@ class Observer:
         if there:
             self.device.read_many(there)
 
-    def read_checksums(self, pairs: Iterable[tuple[int, Tensor]]) -> None:
-        """Put the checksum of each tensor, which is whole and dense, into the open row of its number."""
+    def read_checksums(self, pairs: Iterable[tuple[int, Tensor]], weight: int | None = None) -> None:
+        """Put the checksum of each tensor, which is plain and dense, into the open row of its number. `weight`: see
+        `StepRow.set_checksum`."""
         there = []
         for number, tensor in pairs:
             if self.is_on_device(tensor):
                 if not is_being_captured(tensor):  # in a CUDA graph it would be computed at each replay, for nobody
                     there.append((number, tensor))
             else:
-                self._buffer.row.set_checksum(number, checksum.of_host(tensor))
+                self._buffer.row.set_checksum(number, checksum.of_host(tensor), weight)
         if there:
-            self.device.read_checksums(there)
+            self.device.read_checksums(there, weight)
 
     def read_columns(self, statistics: Sequence[Statistic], values: Sequence[tuple[int, Tensor]]) -> None:
         """Put (number, values), one value of each of `statistics`, into the open rows; `can_read` says where."""

@@ -63,6 +63,18 @@ CHECKSUM_MIN = Statistic(
     "checksum_min", "checksum", "min", float("inf"), "The same, the smallest; Inf when it was not taken."
 )
 
+# Of what only the ranks along some axes of a mesh hold alike, see `checksum.balanced`: the sum over all ranks of a run
+# is 0 modulo 2^32 where each group of them is alike, so that one merged stream shows it, however many groups there are.
+AXIS_CHECKSUM = Statistic(
+    "axis_checksum", "checksum", "max", 0.0,
+    "The same of what is alike along some axes of the mesh only: this rank's part. 0 when it was not taken.",
+)  # fmt: skip
+AXIS_BALANCE = Statistic(
+    "axis_balance", "checksum", "sum", 0.0,
+    "The lowest bits of `axis_checksum`, so weighted that those of ranks that are alike add up to 0 modulo 2^32.",
+)  # fmt: skip
+AXIS_MODULUS = 1 << 32
+
 # Of `exp_avg_sq` alone, beside `exp_avg` and the eps of Adam, see `moments`.
 MOVED_COUNT = Statistic(
     "moved_count", "elements", "sum", 0.0,
@@ -80,6 +92,7 @@ BESIDE_EPS: tuple[Statistic, ...] = (MOVED_COUNT, EPS_COUNT, LOST_COUNT)
 
 ALL: tuple[Statistic, ...] = (
     CALL_COUNT, NUMEL, AMAX, NAN_COUNT, INF_COUNT, NONFINITE_NS, FULL_NUMEL, *FULL_SET, CHECKSUM_MAX, CHECKSUM_MIN,
+    AXIS_CHECKSUM, AXIS_BALANCE,
     *BESIDE_EPS,
 )  # fmt: skip
 

@@ -105,6 +105,58 @@ class Optimizers(Details, frozen=True):
     kept_gradient_steps: int = 0
 
 
+class MeshAxis(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An axis of the mesh: the sender is the one at `index` of the `size` ranks along it, which are `first`,
+    `first + stride` and so on, or else `ranks`."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=60)]
+    size: Annotated[int, Meta(ge=1, le=1 << 16)]
+    index: Annotated[int, Meta(ge=0)]
+    first: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    stride: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
+    ranks: tuple[Annotated[int, Meta(ge=0, le=1 << 20)], ...] = ()
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks along it, in its order."""
+        return self.ranks or tuple(range(self.first, self.first + self.size * self.stride, self.stride))
+
+
+class Mesh(Details, frozen=True, omit_defaults=True):
+    """Where a rank stands: the axes of the mesh that it knows, the outermost first. The newest one stands.
+
+    `source`: who says so: "declared", "DeviceMesh", "Megatron", "DeepSpeed", "FSDP" or "DDP"; of several the first.
+    `problems`: sentences, where they contradict one another.
+    """
+
+    KIND = "mesh"
+    source: str = ""
+    axes: tuple[MeshAxis, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How parameters lie: `axes`: axis -> "shard(DIM)", "replicate", "partial" or another of torch's placements; of an
+    axis that is not in it this is unknown. `alike`: axes along which all ranks must hold the same bits of them when an
+    optimizer is about to update them, and of their gradients; "all ranks" where no axis is told from others.
+    """
+
+    axes: dict[str, str] = {}
+    alike: tuple[str, ...] = ()
+
+
+class Placements(Details, frozen=True, omit_defaults=True):
+    """How the parameters of a rank lie on its mesh: `parameters`, in the order of the model, each with its place in
+    `groups`. `parameter_count`: of all that the rank holds; the names may be fewer. The newest one stands.
+    """
+
+    KIND = "placements"
+    IS_WHOLE = True  # `parameters` counts groups
+    groups: tuple[Placement, ...] = ()
+    parameters: dict[str, int] = {}
+    parameter_count: int = 0
+
+
 class StateLoaded(Details, frozen=True):
     """An optimizer was given another state while it trained, at the event's step; `name`: its class."""
 

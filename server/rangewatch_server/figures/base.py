@@ -39,6 +39,8 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
     """What a heatmap shows; "" for the figure's own choice."""
     sort: str = "call"
     closed: tuple[str, ...] = ()
+    fold: str = ""
+    """An axis of the mesh, or "node": the ranks at one place along it are one row, the worst of them."""
     tree: int = 0
     """Modules in `meta.modules` at most; none is sent where none is asked for."""
     places: int = 0

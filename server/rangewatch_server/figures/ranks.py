@@ -19,7 +19,8 @@ from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, gri
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.figures.module_tree import tree
 from rangewatch_server.figures.name_filter import chosen
-from rangewatch_server.figures.rows import MANY_RANKS, arranged, grouped, odd_and_others, rank_rows, row, row_edges
+from rangewatch_server.figures.rank_rows import MANY_RANKS, odd_and_others, rank_rows
+from rangewatch_server.figures.rows import arranged, grouped, row, row_edges
 from rangewatch_server.numerics.headroom import SATURATED_BITS, State
 from rangewatch_server.numerics.outliers import robust_scores
 from rangewatch_server.numerics.pyramid import Block
@@ -53,7 +54,7 @@ def ranks(run: RunReader, params: Params) -> FigureData:
     units, cells = arranged(tensors, params, order, all_cells, 1)
     columns = row_edges(len(units), params.columns)
     per = int(columns[1]) if len(columns) > 1 else max(len(units), 1)
-    rows, shown, spread = _by_rank(cells.pooled(columns, 1), params, statistic)
+    rows, shown, spread = _by_rank(run, cells.pooled(columns, 1), params, statistic)
     data, meta = heatmap.figure(shown, [meta for _, meta in rows], Grid(0, len(units), per, 0), statistic)
     named_columns = [row(tensors.entries, group, params.sort == "call") for group in grouped(units, columns)]
     meta |= _steps(cut) | {"tensors": named_columns, "units": len(units)}
@@ -91,7 +92,7 @@ def timeline(run: RunReader, params: Params) -> FigureData:
         cells, notes = _summaries_by_rank(run, params, cut), list[str]()
     else:
         cut, cells, notes = _of_tensors(run, params, statistic)
-    rows, shown, spread = _by_rank(cells, params, statistic)
+    rows, shown, spread = _by_rank(run, cells, params, statistic)
     meta = [each for _, each in rows]
     if params.places and statistic is HEADROOM:
         order = chosen(run.names().tensors, params.kinds, params.q)
@@ -102,18 +103,20 @@ def timeline(run: RunReader, params: Params) -> FigureData:
 
 
 def _by_rank(
-    cells: Cells, params: Params, statistic: Derived
+    run: RunReader, cells: Cells, params: Params, statistic: Derived
 ) -> tuple[list[tuple[tuple[int, ...], dict[str, Any]]], Cells, str]:
     """Of each row its ranks and what it is called, its cells, and what is said of ranks that are merged.
 
-    `cells`: (ranks, columns). Of few ranks neighbours share a row where there is no room, and it has the worst of them.
-    Of many, those that stand out somewhere have rows of their own, and the others are one, with their median.
+    `cells`: (ranks, columns). Folded ranks, and of few ranks neighbours where there is no room, share a row, which has
+    the worst of them. Of many, those that stand out somewhere have rows of their own, and the others are one, with
+    their median.
     """
-    if len(params.ranks) <= MANY_RANKS or not cells.bits.size:
-        starts = row_edges(len(params.ranks), params.rows)
-        groups = [tuple(each.tolist()) for each in np.split(np.array(params.ranks, np.int64), starts[1:])]
-        return list(zip(groups, rank_rows(params.ranks, starts), strict=True)), cells.pooled(starts, 0), ""
-    odd, others, meta = odd_and_others(params.ranks, _oddness(cells, statistic), params.rows)
+    if len(params.ranks) <= MANY_RANKS or params.fold or not cells.bits.size:
+        rows = rank_rows(run, params)
+        groups = np.split(np.array(params.ranks, np.int64)[rows.order], rows.starts[1:]) if rows.meta else []
+        members = [tuple(each.tolist()) for each in groups]
+        return list(zip(members, rows.meta, strict=True)), cells.taken(rows.order, 0).pooled(rows.starts, 0), ""
+    odd, others, meta = odd_and_others(run, params.ranks, _oddness(cells, statistic), params.rows)
     ranks = [*((params.ranks[place],) for place in odd), tuple(params.ranks[place] for place in others)]
     shown, spread = _median_of(cells.taken(others, 0), statistic)
     merged = Cells(np.concatenate([cells.bits[odd], shown.bits]), np.concatenate([cells.state[odd], shown.state]))

@@ -15,7 +15,6 @@ from rangewatch.wire.records import KINDS, TensorEntry
 from rangewatch_server.figures.base import Params, label
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.numerics.headroom import SEVERITY, State
-from rangewatch_server.numerics.outliers import outlying
 from rangewatch_server.store.names import Tensors
 
 Array = NDArray[Any]
@@ -165,37 +164,6 @@ def row_edges(count: int, rows: int) -> Array:
     """Where each of at most `rows` groups of neighbours begins; empty for nothing."""
     per = max(1, -(-count // max(rows, 1)))
     return np.arange(0, count, per)
-
-
-def rank_rows(ranks: Sequence[int], edges: Array) -> list[dict[str, Any]]:
-    """What the rows that stand for neighbouring ranks are called."""
-    groups = np.split(np.array(ranks, np.int64), edges[1:]) if ranks else []
-    return [_rank_row(group) for group in groups]
-
-
-def _rank_row(group: Array) -> dict[str, Any]:
-    """What a row that stands for these neighbouring ranks is called."""
-    single, first = len(group) == 1, int(group[0])
-    name = f"rank {first}" if single else f"ranks {first}-{group[-1]}"
-    return {"label": name, "count": len(group), "tensor": None, "tensors": None, "rank": first if single else None}
-
-
-MANY_RANKS = 64
-"""From more ranks on those that stand out have rows of their own, and the others are one."""
-MOST_ODD = 8
-
-
-def odd_and_others(ranks: Sequence[int], scores: Array, rows: int) -> tuple[list[int], Array, list[dict[str, Any]]]:
-    """Of many ranks: places of those that stand out, by rank; places of the others, which are one row; and the rows.
-
-    `scores`: (ranks,) of `numerics.outliers.robust_scores`. With any grouping of neighbours the one rank that differs
-    would be lost in it, or would colour all of it.
-    """
-    odd = sorted(outlying(scores, min(MOST_ODD, max(rows - 1, 0))).tolist())
-    others = np.setdiff1d(np.arange(len(ranks)), odd)
-    meta = [_rank_row(np.array([ranks[place]], np.int64)) for place in odd]
-    name = f"{len(others):,} {'others' if odd else 'ranks'}"
-    return odd, others, [*meta, {"label": name, "count": 1, "tensor": None, "tensors": None, "rank": None}]
 
 
 def grouped(of: Sequence[Unit], edges: Array) -> list[Sequence[Unit]]:

@@ -20,7 +20,7 @@ from rangewatch_server.collectives.waits import Waits, waits_of
 from rangewatch_server.core import deadline
 from rangewatch_server.core.text import duration_text
 from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid, typed
-from rangewatch_server.figures.rows import MANY_RANKS, odd_and_others, rank_rows, row_edges
+from rangewatch_server.figures.rank_rows import MANY_RANKS, odd_and_others, rank_rows
 from rangewatch_server.numerics.outliers import robust_scores
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def build(run: RunReader, params: Params) -> FigureData:
         for start, stop in [(low, high)] if is_whole else _single_steps(cut, high):
             deadline.check()
             _fill(cells, cut, params.ranks, waits_of(match(reader.chunks(run, start, stop - 1))))
-    rows, (wait_s, cost_s, delay_s), spread = _rows(cells, params)
+    rows, (wait_s, cost_s, delay_s), spread = _rows(run, cells, params)
     meta = cut.meta() | {
         "note": _note(cut, is_whole) + spread, "is_whole": is_whole, "rows": rows, "delay_s": typed(delay_s, "f4"),
         "cost_to_others_s": typed(cost_s, "f4"), "empty": None if low < high else "no collectives were recorded",
@@ -80,16 +80,16 @@ def _fill(cells: Array, cut: Grid, ranks: tuple[int, ...], waits: Waits) -> None
                 np.fmax.at(cells[place, row], columns, shown[at])
 
 
-def _rows(cells: Array, params: Params) -> tuple[list[dict[str, Any]], list[Array], str]:
+def _rows(run: RunReader, cells: Array, params: Params) -> tuple[list[dict[str, Any]], list[Array], str]:
     """What the rows are called, the layers by row, and what is said of ranks that are merged. `cells`: (layers, ranks,
     columns)."""
-    if len(params.ranks) <= MANY_RANKS:
-        starts = row_edges(len(params.ranks), params.rows)
-        return rank_rows(params.ranks, starts), [_pooled(each, starts) for each in cells], ""
+    if len(params.ranks) <= MANY_RANKS or params.fold:
+        ranks = rank_rows(run, params)
+        return ranks.meta, [_pooled(each[ranks.order], ranks.starts) for each in cells], ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of what nothing is known the mean is NaN
         scores = robust_scores(np.nanmean(cells[2], axis=1), NO_DIFFERENCE_S)
-        odd, others, rows = odd_and_others(params.ranks, scores, params.rows)
+        odd, others, rows = odd_and_others(run, params.ranks, scores, params.rows)
         merged = [np.concatenate([each[odd], np.nanmedian(each[others], axis=0)[None]]) for each in cells]
     wait_s = cells[0][others]
     known = wait_s[np.isfinite(wait_s)]

@@ -123,6 +123,9 @@ class RunSource(Protocol):
     ) -> list[StoredEvent]:  # fmt: skip
         """See `RunReader.events`."""
 
+    def last_events(self, streams: Sequence[int], kinds: Sequence[str]) -> list[StoredEvent]:
+        """The last event of each of these kinds of each of these processes."""
+
     def payloads(self, stream_id: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
         """Samples of a process that begin by `last_step`, as they are stored: the newest `most`."""
 
@@ -166,6 +169,9 @@ class StoredRun:
         return events.newest(
             self.connection, self.id, kind, most, rank=rank, stream_id=stream_id, before=before, step=step
         )
+
+    def last_events(self, streams: Sequence[int], kinds: Sequence[str]) -> list[StoredEvent]:
+        return events.last(self.connection, streams, kinds)
 
     def payloads(self, stream_id: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
         row = tables.samples.c
@@ -313,7 +319,7 @@ class RunReader:
 
     def newest_events(self, kinds: Sequence[str]) -> list[StoredEvent]:
         """The last event of each of these kinds of each rank's newest process, by rank."""
-        newest = events.last(self.connection, [rank.streams[-1].id for rank in self.ranks.values()], kinds)
+        newest = self.source.last_events([rank.streams[-1].id for rank in self.ranks.values()], kinds)
         return sorted(newest, key=lambda event: event.rank)
 
     def account(self, kind: str, rank: int, step: int) -> StoredEvent | None:

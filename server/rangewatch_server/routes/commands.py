@@ -17,6 +17,7 @@ from rangewatch_server.core.errors import ApiError, request_body
 from rangewatch_server.ingest.commands import EXPIRES_S, Ask, CommandRefused, Withdraw
 from rangewatch_server.ingest.transaction import Refused
 from rangewatch_server.ingest.writer import Busy, Unavailable, Writer
+from rangewatch_server.machines.mesh import world_size
 from rangewatch_server.query.reader import RunReader
 from rangewatch_server.routes.dependencies import MAX_ID, RunId, answer, reading_run
 from rangewatch_server.store import tables
@@ -135,7 +136,7 @@ def _for_run(request: Request, run_id: int, asked: Asked, body: dict[str, Any]) 
         state = overview.state(run)
         if state in ENDED:
             raise ApiError(409, "not_live", f"run {run_id} has {state}: nobody is there to obey")
-        return Ask(run_id, body, ranks, overview.world_size(run))
+        return Ask(run_id, body, ranks, world_size(run))
 
 
 def _check_ranks(run: RunReader, ranks: tuple[int, ...]) -> None:

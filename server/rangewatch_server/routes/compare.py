@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from rangewatch_server.core.errors import ApiError
 from rangewatch_server.figures.base import MAX_COLUMNS
+from rangewatch_server.machines.mesh import world_size
 from rangewatch_server.query.reader import Reader, RunReader
 from rangewatch_server.routes.dependencies import MAX_ID, answer, reading
 from rangewatch_server.store import alerts, run_metadata
@@ -61,6 +62,6 @@ def _runs(reader: Reader, numbers: list[int]) -> list[RunReader]:
 def _line(run: RunReader) -> dict[str, Any]:
     state = overview.shown_state(overview.state(run), alerts.hung(run.connection, [run.id]))
     return {
-        "id": run.id, "name": run.name, "state": state, "world_size": overview.world_size(run),
+        "id": run.id, "name": run.name, "state": state, "world_size": world_size(run),
         "first_step": run.first_step, "last_step": run.last_step, "series": sorted(run.names().series),
     } | run_metadata.shown(run.about)  # fmt: skip

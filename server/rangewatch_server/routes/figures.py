@@ -23,6 +23,8 @@ from rangewatch_server.core.deadline import TimeLimitReached, limited
 from rangewatch_server.core.errors import ApiError, answers
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.figures.base import MAX_COLUMNS, MAX_ROWS, Figure, Params
+from rangewatch_server.figures.rank_rows import NODE
+from rangewatch_server.machines.mesh import mesh_of
 from rangewatch_server.query.reader import Queries, RunReader
 from rangewatch_server.routes.dependencies import (
     ALL_RANKS,
@@ -73,6 +75,7 @@ class Asked(BaseModel):
     closed: Annotated[list[Annotated[str, Field(max_length=MAX_PATH)]], Field(max_length=MAX_CLOSED)] = []
     tree: Annotated[int, Field(ge=0, le=MAX_TREE)] = 0
     places: Annotated[int, Field(ge=0, le=MAX_PLACES)] = 0
+    fold: Annotated[str, Field(max_length=60)] = ""
 
 
 REPEATED = ("kind", "closed")
@@ -220,15 +223,25 @@ def _named(name: str) -> Figure:
     return figure
 
 
+def check_fold(run: RunReader, fold: str) -> None:
+    """Raises `ApiError` for what is no axis of the run's mesh."""
+    known = [NODE, *(name for name, _ in mesh_of(run).axes)]
+    if fold not in known:
+        raise ApiError(422, "bad_parameter", f"fold must be one of {', '.join(known)}")
+
+
 def _built(run: RunReader, figure: Figure, asked: Asked) -> dict[str, Any]:
     low, high = steps_of(run, asked.start, asked.stop)
     if figure.needs_tensor:
         check_tensor(run, asked.tensor)
+    if asked.fold:
+        check_fold(run, asked.fold)
     params = Params(
         start=low, stop=high, ranks=tuple(ranks_of(run, asked.rank)), all_ranks=asked.rank == ALL_RANKS,
         kinds=kinds_of(asked.kind), q=asked.q, tensor=asked.tensor, columns=asked.columns, rows=asked.rows,
         against=asked.against, statistic=asked.statistic, sort=asked.sort, closed=tuple(asked.closed), tree=asked.tree,
         places=asked.places,
+        fold=asked.fold,
     )  # fmt: skip
     data, meta = figure.build(run, params)
     meta = {"unit": figure.unit, "scale": figure.scale} | meta | damaged_in(run)

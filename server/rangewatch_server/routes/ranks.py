@@ -8,10 +8,18 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from rangewatch_server.core.errors import ApiError
+from rangewatch_server.machines import mesh
 from rangewatch_server.routes.dependencies import RunId, Step, answer, reading_run, steps_of
 from rangewatch_server.views import rank_map
 
 router = APIRouter()
+
+
+@router.get("/api/v1/runs/{run_id}/mesh")
+def show_mesh(run_id: RunId, request: Request) -> Response:
+    """Where each rank stands, how parameters lie, and what the stages of a pipeline hold."""
+    with reading_run(request, run_id) as run:
+        return answer(mesh.mesh_answer(run))
 
 
 @router.get("/api/v1/runs/{run_id}/rank_map")

@@ -39,6 +39,7 @@ from rangewatch_server.rules.machine import (
     rank_failed,
     straggler,
 )
+from rangewatch_server.rules.mesh import contradiction, unequal_settings
 from rangewatch_server.rules.nonfinite import first_nonfinite, inf_by_design, loss_nonfinite
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
@@ -51,6 +52,8 @@ ALL: tuple[Rule, ...] = (
     unexplained_skip.RULE,
     gradient_underflow.RULE,
     mismatch.RULE,
+    unequal_settings.RULE,
+    contradiction.RULE,
     rank_died.RULE,
     rank_failed.RULE,
     out_of_memory.RULE,

@@ -6,7 +6,7 @@ the same findings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -114,7 +114,7 @@ class Evidence:
         end = self.whole_stop if stop is None else stop
         start = max(self.start, end - steps)
         names = tuple(name for name in wanted if name in self.run.names().fill[RANGES])
-        return self._once(("window", names, start, end, rank), lambda: self._window(names, start, end, rank))
+        return self.once(("window", names, start, end, rank), lambda: self._window(names, start, end, rank))
 
     def _window(self, wanted: tuple[str, ...], start: int, stop: int, rank: int | None) -> Window:
         rows = np.arange(len(self.tensors.entries))
@@ -137,7 +137,7 @@ class Evidence:
         """(n,) values of the single steps; NaN where a step has none. Of all ranks: the mean where reported."""
         low = max(self.start, self.whole_stop - WINDOW) if start is None else max(self.start, start)
         high = self.whole_stop if stop is None else stop
-        return self._once(("series", name, low, high, rank), lambda: self._series(name, low, high, rank))
+        return self.once(("series", name, low, high, rank), lambda: self._series(name, low, high, rank))
 
     def _series(self, name: str, start: int, stop: int, rank: int | None) -> Array:
         names = self.run.names()
@@ -220,11 +220,11 @@ class Evidence:
 
         Of each kind the newest `MOST_EVENTS`: whoever may send can send any number.
         """
-        return self._once(("events", kinds), lambda: self._events(kinds))
+        return self.once(("events", kinds), lambda: self._events(kinds))
 
     def details(self, kind: type[D]) -> list[tuple[StoredEvent, D]]:
         """The same of one kind with what its events hold; those that cannot be read are left out."""
-        return self._once(("details", kind), lambda: self._details(kind))
+        return self.once(("details", kind), lambda: self._details(kind))
 
     def _details(self, kind: type[D]) -> list[tuple[StoredEvent, D]]:
         events = self.events(kind.KIND)
@@ -239,7 +239,8 @@ class Evidence:
         known = (event for event in reported if event.stream_id in ordinals)
         return sorted(known, key=lambda event: (event.step, event.rank, ordinals[event.stream_id], event.id))
 
-    def _once(self, key: Any, read: Any) -> Any:
+    def once(self, key: Any, read: Callable[[], Any]) -> Any:
+        """What `read` gives, which is read once for all rules."""
         if key not in self._kept:
             deadline.check()
             self._kept[key] = read()

@@ -13,14 +13,16 @@ NONFINITE = "NaN or Inf"
 LABELS = {
     "rank_died": "Rank died", "rank_failed": "Rank failed", "out_of_memory": "Out of memory", "hang": "Hung",
     "first_nonfinite": NONFINITE, "loss_nonfinite": NONFINITE, "gpu_health": "GPU trouble",
-    "straggler": "Straggler", "replica_mismatch": "Ranks disagree", "loss_scale_collapse": "Loss scale",
+    "straggler": "Straggler", "replica_mismatch": "Ranks disagree", "unequal_settings": "Ranks disagree",
+    "mesh_contradiction": "Mesh", "loss_scale_collapse": "Loss scale",
     "headroom_trend": "Headroom shrinks",
 }  # fmt: skip
 """By rule; of one that is not here its title."""
 
 ORDER: tuple[tuple[str, ...], ...] = (
     ("rank_died", "rank_failed", "out_of_memory"), ("hang",), ("first_nonfinite", "loss_nonfinite"),
-    ("gpu_health",), ("straggler",), (), ("replica_mismatch",), ("loss_scale_collapse",), ("headroom_trend",),
+    ("gpu_health",), ("straggler",), (), ("replica_mismatch", "unequal_settings", "mesh_contradiction"),
+    ("loss_scale_collapse",), ("headroom_trend",),
 )  # fmt: skip
 """Rules by what a run needs first: that ranks are there, that it advances, that its numbers are finite, and so on."""
 

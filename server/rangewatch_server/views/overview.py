@@ -15,7 +15,8 @@ from rangewatch_server.figures import quantities
 from rangewatch_server.figures.base import Params, grid, label
 from rangewatch_server.figures.lines import series_columns
 from rangewatch_server.figures.ranks import summary_cells
-from rangewatch_server.machines import deaths
+from rangewatch_server.machines import deaths, mesh
+from rangewatch_server.machines.mesh import Mesh, world_size
 from rangewatch_server.numerics.headroom import SATURATED_BITS, State
 from rangewatch_server.numerics.pyramid import SUMMARY
 from rangewatch_server.query.reader import Rank, RunReader, last_step
@@ -55,7 +56,7 @@ def run_detail(run: RunReader) -> dict[str, Any]:
     """A run as its own page shows it."""
     first, skipped, summary = first_overflow(run), first_skipped(run), run_line(run)
     trouble = _trouble(run)
-    ended = deaths.ended(run)
+    ended, stands = deaths.ended(run), mesh.mesh_of(run)
     return (
         summary
         | run_metadata.shown(run.about)
@@ -63,7 +64,8 @@ def run_detail(run: RunReader) -> dict[str, Any]:
             "state": shown_state(summary["state"], alerts.hung(run.connection, [run.id])),
             "note": run.about.note,
             "alerts": alerts.standing_counts(run.connection, [run.id]).get(run.id, {}),
-            "ranks": [_rank(run, rank, trouble) for rank in run.ranks.values()],
+            "ranks": [_rank(run, rank, trouble, stands) for rank in run.ranks.values()],
+            "mesh": mesh.summary(stands),
             "missing_ranks": [rank for rank in range(min(world_size(run), 4096)) if rank not in run.ranks],
             "verdict": verdict(run, summary["least_headroom"], summary["skipped_steps"], first, skipped),
             "hang": hang_state.sentence(run),
@@ -122,12 +124,6 @@ def _reason(run: RunReader, state: str) -> str | None:
         text = None
     line = " ".join((text or "").split())
     return (line if len(line) <= MOST_REASON else f"{line[: MOST_REASON - 1]}…") or None
-
-
-def world_size(run: RunReader) -> int:
-    """As the incarnation that was opened last says: in our order, whatever clocks say."""
-    newest = max(run.ranks.values(), key=lambda rank: rank.row.id, default=None)
-    return newest.info.world_size if newest else 0
 
 
 def _reports(run: RunReader, rank: Rank, size: int) -> bool:
@@ -267,12 +263,13 @@ def step_time_s(run: RunReader) -> float | None:
     return float(columns["sum"].sum()) / count if count else None
 
 
-def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]], stands: Mesh) -> dict[str, Any]:
     spoken = rank.row.state if rank.row.state != "open" else "live" if run.is_live(rank) else "stale"
     return {
         "rank": rank.rank, "state": spoken, "host": rank.info.host, "local_rank": rank.info.local_rank,
         "world_size": rank.info.world_size, "incarnation": rank.row.ordinal, "last_step": last_step(rank),
         "last_seen_ns": rank.row.last_seen_ns, "device": rank.info.device, "also_live": run.also_live(rank),
+        "coordinates": stands.coordinates(rank.rank),
     } | trouble.get(rank.rank, _no_trouble())  # fmt: skip
 
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from rangewatch.wire.records import KINDS
 from rangewatch_server.collectives import summary
 from rangewatch_server.machines import gpus
+from rangewatch_server.machines.mesh import world_size
 from rangewatch_server.numerics.outliers import OUTLYING, Worst, outlying, robust_scores
 from rangewatch_server.numerics.pyramid import SERIES_PART
 from rangewatch_server.query.reader import RunReader, last_step
 from rangewatch_server.query.samples import Latest
-from rangewatch_server.views.overview import world_size
 
 Array = NDArray[Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,6 +23,9 @@ DELAY_S = 0.030
 SECOND = 10**9
 ODD = "grad norm/é?&"
 GROUP = {"name": "0", "hash": "abc", "ranks": list(range(RANKS)), "desc": "default_pg"}
+
+NO_MESH: Any = SimpleNamespace(ranks={}, newest_events=lambda kinds: [])
+"""A run whose ranks say nothing of where they stand."""
 
 
 def collectives(rank: int, steps: np.ndarray) -> Samples:
@@ -138,13 +142,13 @@ def test_of_a_thousand_ranks_the_straggler_has_a_row_of_its_own() -> None:
     cells[1:] = 0.0
     cells[:, late] = np.array([0.0, 0.02 * 1_023, 0.02])[:, None]
     cells[:, 700] = np.nan
-    rows, (wait_s, cost_s, delay_s), spread = waits._rows(cells, Params(start=0, stop=5, ranks=ranks))
+    rows, (wait_s, cost_s, delay_s), spread = waits._rows(NO_MESH, cells, Params(start=0, stop=5, ranks=ranks))
     assert [(row["label"], row["rank"]) for row in rows] == [("rank 69", 69), ("1,023 others", None)]
     np.testing.assert_allclose(wait_s, [[0.0] * 5, [0.02] * 5])
     np.testing.assert_allclose(delay_s[:, 0], [0.02, 0.0])
     assert cost_s[0, 0] > 20 and spread == "; 1,023 others: median, 5-95 % 20 ms to 20 ms"
     equal = np.full_like(cells, 0.02)
-    rows, _, _ = waits._rows(equal, Params(start=0, stop=5, ranks=ranks))
+    rows, _, _ = waits._rows(NO_MESH, equal, Params(start=0, stop=5, ranks=ranks))
     assert [row["label"] for row in rows] == ["1,024 ranks"]
 
 

@@ -153,6 +153,10 @@ class MemorySource:
         )
         return [each for each in found if (before is None or each.step < before) and step in (None, each.step)][:most]
 
+    def last_events(self, streams: Sequence[int], kinds: Sequence[str]) -> list[StoredEvent]:
+        newest = {(each.stream_id, each.kind): each for each in self._memory.events}
+        return [each for (stream, kind), each in newest.items() if stream in streams and kind in kinds]
+
     def payloads(self, stream_id: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
         return ()
 

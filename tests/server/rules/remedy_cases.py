@@ -10,6 +10,7 @@ import numpy as np
 from rangewatch.wire.records import Event, Samples
 from tests.faults import examples
 from tests.faults.examples import GATE, MODEL, STEPS, UP, facts, nonfinite, scales
+from tests.server.rules import test_axis_replicas as on_mesh
 from tests.server.rules import test_joined_causes as joined
 from tests.server.rules.conftest import Recording, tensor
 from tests.server.rules.loss_scales import GRAD_B, OUTPUT_B, bad, scaled
@@ -126,9 +127,19 @@ def never_alike(recording: Recording) -> None:
     replicas(recording, 2, lambda values, rank: values + 1e6 * rank)
 
 
+def decided_alone(recording: Recording) -> None:
+    at = np.arange(on_mesh.STEPS)
+    skipped, scale = 1.0 * (at == 40), np.where(at > 40, 512.0, 1024.0)
+    on_mesh.write(
+        recording, on_mesh.SQUARE, ["dp"],
+        skipped_step=lambda rank: skipped * (rank == 2), loss_scale=lambda rank: scale if rank == 2 else 1024.0,
+    )  # fmt: skip
+
+
 ALL = (
     negative, between_masked, norm, at_first, large_batch, growth, reduction, first_step, restarted, rate, contained,
     always_nan, driven, no_gradient, host_memory, killed, growing_memory, never_alike,
+    decided_alone,
 )  # fmt: skip
 
 STORED = (host_memory, killed, growing_memory)

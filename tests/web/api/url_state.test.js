@@ -7,7 +7,7 @@ import { changedState, columnKey, formatState, onward, orderOf, parseState, pinn
 test("a view survives the trip through the URL", () => {
   const view = { start: 0, stop: 500, last: null, from: 1_700_000_000_000, to: 1_700_000_060_000, rank: 5, step: 360, tensor: 41, kinds: ["output", "grad"], q: "ff & <b>", key: "GPU-1 2", axis: "time",
     statistic: "exponent_-24", axes: "step,rank", sort: "worst", closed: ["blocks.0", "a & b"], against: "run:7",
-    orders: ["agent-groups.faults.down", "overflow-table.of-its-type-s-limit.up"], pin: 69, measure: "step_time",
+    orders: ["agent-groups.faults.down", "overflow-table.of-its-type-s-limit.up"], pin: 69, measure: "step_time", rows: "dp", columns: "tp", fold: "node",
     lanes: ["waits.pin", "loss.log.smooth"] };
   assert.deepEqual(parseState(formatState(view)), view);
 });

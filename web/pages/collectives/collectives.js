@@ -12,6 +12,7 @@ import { capital, clip, count, rankList } from "../../format/numbers.js";
 import { bandwidth, bytes, percent, time } from "../../format/units.js";
 import { createDetailCards, createNothing } from "../../widgets/detail_cards.js";
 import { createRangeBar } from "../../widgets/controls/range_bar.js";
+import { known } from "../../widgets/ranks/mesh_places.js";
 import { createRankMap } from "../../widgets/ranks/rank_map.js";
 import { runPage } from "../../widgets/run_page.js";
 import { createSortedTable } from "../../widgets/tables/sorted_table.js";
@@ -87,7 +88,7 @@ function build(ctx) {
       const isPart = state.start !== null || state.stop !== null || state.last !== null;
       const { start, stop } = state.last === null ? state : view;
       range.update(about);
-      const costs = api.slowFigure(run, "waits", { ...view, columns: COLUMNS }, signal).then(costsOf);
+      const costs = api.slowFigure(run, "waits", { ...view, columns: COLUMNS, ...(known(about, state.fold) ? { fold: state.fold } : {}) }, signal).then(costsOf);
       const [answer, grid] = await Promise.all([api.collectives(run, { start, stop }, signal), costs, alerts.load(signal), map.update(about, signal)]);
       // The one step is of those that are shown, too.
       const step = isPart ? stepWithin(state.step, view, answer.steps) : state.step;

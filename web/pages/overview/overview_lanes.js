@@ -20,6 +20,7 @@ import { UNKNOWN, isKnown, time } from "../../format/units.js";
 import { CALM, THROTTLE, eventModel } from "../../widgets/gpu/gpu_lanes.js";
 import { bitBands, places, timesOf } from "../../widgets/gpu/gpu_samples.js";
 import { bitNames } from "../../widgets/gpu/gpu_text.js";
+import { known } from "../../widgets/ranks/mesh_places.js";
 
 /** The lanes that show what a rule found, the most telling first. @type {Record<string, readonly string[]>} */
 const EVIDENCE = {
@@ -87,7 +88,7 @@ export function createOverviewLanes(ctx, refetch, { layersQuery, onLayers, onLan
   const gpus = optionalLane(CARDS, { load: createCardsSource(ctx.params.id) });
   const logged = createLoggedLanes();
   const optional = [phases, waits, gpus, ...logged];
-  const first = Object.values(LANES).flatMap((spec) => (spec.onOverview ? [{ spec }] : []));
+  const first = Object.values(LANES).flatMap((spec) => (spec.onOverview ? [{ spec, ...(spec.name === "timeline" ? { options: { query: foldOf } } : {}) }] : []));
   const layers = { spec: LANES.layers, options: { query: layersQuery, title: (/** @type {import("../../charts/lanes/lane.js").View} */ { run }) => `${choiceOf(run, "")?.title ?? "Headroom"} by layer, worst of all ranks, call order`, onModel: onLayers } };
   const group = createLaneGroup(ctx, [...first, ...optional.map(({ entry }) => entry), layers].map(compact), refetch, { hasStrip: true, incident: incidentOf });
   optional.forEach((one, i) => one.attach(group.lanes[first.length + i], one === phases && loader));
@@ -333,9 +334,12 @@ function waitsLegend() {
   return el("div", { class: "legend lane-legend" }, costBar(SCALE), areaItem("unknown", "not known"));
 }
 
+/** By what the rows that are ranks stand together. @param {import("../../charts/lanes/lane.js").View} view */
+const foldOf = ({ run, state }) => (known(run, state.fold) ? { fold: state.fold } : {});
+
 /** To read many ranks' collectives takes the server a while. @param {string} run */
 const createWaitsSource = (run) =>
-  throttle((/** @type {import("../../charts/lanes/lane.js").View} */ { range }, /** @type {number} */ columns, /** @type {AbortSignal} */ signal) => api.slowFigure(run, "waits", { ...range, columns }, signal).then(readWaits), viewKey);
+  throttle((/** @type {import("../../charts/lanes/lane.js").View} */ view, /** @type {number} */ columns, /** @type {AbortSignal} */ signal) => api.slowFigure(run, "waits", { ...view.range, columns, ...foldOf(view) }, signal).then(readWaits), viewKey);
 
 /** @type {import("../../charts/lanes/lane_specs.js").LaneSpec} */
 export const WAITS = {

@@ -1,13 +1,16 @@
-// Where each rank of the map lies, and what is said of it. A row is a node, a column a local rank; many nodes stand in
-// several columns of rows. Pure.
+// Where each rank of the map lies, and what is said of it. A row is a node and a column a local rank, or both are axes of
+// the mesh; many rows stand in several columns of rows. Pure.
 
 import { count, plural } from "../../format/numbers.js";
 import { UNKNOWN, isKnown, quantity } from "../../format/units.js";
+import { NODE, placesOf } from "./mesh_places.js";
 
 /** @typedef {import("../../types.js").RankMap} RankMap */
 /** @typedef {import("../../charts/cells/cell_grid.js").Area} Area */
-/** @typedef {{rank: number, host: string | null, localRank: number, value: number | null}} RankCell */
-/** @typedef {{host: string | null, cells: RankCell[]}} NodeRow */
+/** @typedef {import("./mesh_places.js").Placed} Placed */
+/** @typedef {{rank: number, host: string | null, localRank: number, value: number | null, place: string, count: number}} RankCell `count`: how many ranks it stands for, of which `rank` is the worst; `place`: on the mesh */
+/** @typedef {{host: string | null, cells: RankCell[]}} NodeRow `host`: what the row is called; null: ranks that have not reported */
+/** @typedef {{rows: string, columns: string}} Arrangement axes of the mesh, or "node"; "": rows are nodes, columns ranks */
 /** @typedef {{row: number, column: number}} RankSpot */
 /** @typedef {{perBlock: number, blocks: number, cellWidth: number, cellHeight: number, label: number, blockWidth: number, height: number}} RankLayout pixels */
 
@@ -21,13 +24,53 @@ const LABEL = 58;
 const GAP = 10;
 export const TOP = 3;
 
-/** The rows to draw. @param {RankMap} map @returns {NodeRow[]} */
-export function rowsOf({ nodes }) {
-  return nodes.flatMap(({ host, local_ranks: local, ranks, values }) => {
-    const cells = ranks.map((rank, i) => ({ rank, host, localRank: local[i], value: values[i] }));
-    const parts = Math.max(1, Math.ceil(cells.length / MOST_COLUMNS));
+/** The rows to draw. @param {RankMap} map @param {Placed} run @param {Arrangement} by @returns {NodeRow[]} */
+export function rowsOf(map, run, by) {
+  const coordinates = new Map(run.ranks.map((one) => [one.rank, one.coordinates ?? {}]));
+  const places = placesOf(run);
+  const cells = map.nodes.flatMap(({ host, local_ranks: local, ranks, values }) => ranks.map((rank, i) => ({ rank, host, localRank: local[i], value: values[i], place: places.get(rank) ?? "", count: 1 })));
+  if (!by.rows && !by.columns) return wrapped(groupedBy(cells, ({ host }) => host));
+  const missing = cells.filter(({ host }) => host === null);
+  /** @param {RankCell} cell @param {string} axis */
+  const along = ({ rank, host }, axis) => (axis === NODE ? host : coordinates.get(rank)?.[axis]);
+  const rows = by.rows || NODE;
+  const named = groupedBy(cells.filter(({ host }) => host !== null), (cell) => along(cell, rows) ?? null);
+  const known = [...named].filter(([place]) => place !== null).sort(([a], [b]) => (rows === NODE ? 0 : Number(a) - Number(b)));
+  const shown = known.map(([place, of]) => /** @type {const} */ ([rows === NODE ? String(place) : `${rows} ${place}`, by.columns ? folded(of, (cell) => along(cell, by.columns), map) : [...of].sort((a, b) => a.rank - b.rank)]));
+  const unknown = named.get(null) ?? [];
+  return [...(by.columns ? shown.map(([host, of]) => ({ host, cells: of })) : wrapped(shown)), ...wrapped([["unknown", unknown], [null, missing]])];
+}
+
+/** @template K @param {readonly RankCell[]} cells @param {(cell: RankCell) => K} key @returns {Map<K, RankCell[]>} */
+function groupedBy(cells, key) {
+  /** @type {Map<K, RankCell[]>} */
+  const groups = new Map();
+  for (const cell of cells) {
+    const group = groups.get(key(cell));
+    if (group) group.push(cell);
+    else groups.set(key(cell), [cell]);
+  }
+  return groups;
+}
+
+/** No row is longer than fits. @param {Iterable<readonly [string | null, readonly RankCell[]]>} rows @returns {NodeRow[]} */
+function wrapped(rows) {
+  return [...rows].flatMap(([host, cells]) => {
+    const parts = Math.ceil(cells.length / MOST_COLUMNS);
     return Array.from({ length: parts }, (_, i) => ({ host, cells: cells.slice(i * MOST_COLUMNS, (i + 1) * MOST_COLUMNS) }));
   });
+}
+
+/** A cell for each place along an axis, in its order: the worst of the ranks there. @param {readonly RankCell[]} cells @param {(cell: RankCell) => string | number | null | undefined} key @param {RankMap} map @returns {RankCell[]} */
+function folded(cells, key, map) {
+  const groups = [...groupedBy(cells, key)].sort(([a], [b]) => (typeof a === "number" && typeof b === "number" ? a - b : 0));
+  return groups.map(([, of]) => ({ ...of.reduce((worst, cell) => (isWorse(cell, worst, map) ? cell : worst)), count: of.length }));
+}
+
+/** What is not known is never the worst. @param {RankCell} cell @param {RankCell} than @param {RankMap} map */
+function isWorse(cell, than, { worst }) {
+  if (!isKnown(cell.value) || !isKnown(than.value)) return isKnown(cell.value);
+  return worst === "most" ? cell.value > than.value : cell.value < than.value;
 }
 
 /** How rows stand in a picture so wide: as few columns of rows as its height allows. @param {readonly NodeRow[]} rows @param {number} width @returns {RankLayout} */
@@ -103,10 +146,12 @@ export function valueText({ unit }, value) {
 }
 
 /** @param {RankMap} map @param {RankCell} cell */
-export function cellText(map, { rank, host, localRank, value }) {
+export function cellText(map, { rank, host, localRank, value, place, count: ranks }) {
   if (host === null) return `rank ${rank}: has not reported`;
   const odd = map.outliers.some((one) => one.rank === rank) ? ", stands out" : "";
-  return `rank ${rank}${host ? `, ${host}` : ""}, local rank ${localRank}: ${map.title.toLowerCase()} ${isKnown(value) ? valueText(map, value) : "not known"}${odd}`;
+  const where = [host, place || `local rank ${localRank}`].filter(Boolean).join(", ");
+  const of = ranks > 1 ? `worst of ${ranks} ranks: ` : "";
+  return `${of}rank ${rank}, ${where}: ${map.title.toLowerCase()} ${isKnown(value) ? valueText(map, value) : "not known"}${odd}`;
 }
 
 /** All who do not stand out, as one. @param {RankMap} map */

@@ -15,6 +15,7 @@ import { MOST_ROWS } from "../../charts/saving/rows.js";
 import { el, replace } from "../../format/dom.js";
 import { clip, count, shorten } from "../../format/numbers.js";
 import { isKnown } from "../../format/units.js";
+import { NODE, axesOf, choicesOf, known, rankName } from "./mesh_places.js";
 import { TOP, boxOf, cellText, heatOf, layoutOf, mapSummary, movedSpot, othersText, rowsOf, spotAt, spotOf, valueText } from "./rank_layout.js";
 
 /** @typedef {import("../../types.js").RankMap} RankMap */
@@ -38,10 +39,11 @@ export function createRankMap(ctx, usual) {
   const run = ctx.params.id;
   const choice = el("select", { "aria-label": "Colour ranks by", change: () => ctx.setState({ measure: choice.value }) });
   const names = el("div", { class: "rank-names" });
+  const arrangement = createArrangement(ctx);
   const others = el("span", { class: "muted" });
   const scale = el("span", { class: "rank-scale" });
   const legend = el("div", { class: "legend" }, scale, areaItem("unknown", "not known"));
-  const foot = el("div", { class: "rank-foot" }, el("label", { class: "field" }, "Colour by ", choice), names, others, legend);
+  const foot = el("div", { class: "rank-foot" }, el("label", { class: "field" }, "Colour by ", choice), arrangement.element, names, others, legend);
   const picture = createPicture(
     {
       name: "rank-map",
@@ -72,20 +74,22 @@ export function createRankMap(ctx, usual) {
 
   /** @param {RankMap} map @param {import("../../types.js").Run} about */
   function show(map, about) {
-    const now = JSON.stringify([map, ctx.state.pin]);
+    const by = { rows: known(about, ctx.state.rows), columns: known(about, ctx.state.columns) };
+    const now = JSON.stringify([map, ctx.state.pin, by, about.mesh]);
     if (now === drawn) return;
     drawn = now;
     picture.element.hidden = map.rank_count < 2;
     picture.element.style.minHeight = "";
     foot.hidden = false;
     fillChoice(choice, map);
+    arrangement.update(about);
     const focused = names.querySelector(":focus")?.getAttribute("data-key");
-    replace(names, ...nameButtons(map, ctx.state.pin, pin));
+    replace(names, ...nameButtons(map, about, ctx.state.pin, pin));
     if (focused) /** @type {HTMLElement | null} */ (names.querySelector(`[data-key="${focused}"]`))?.focus();
     others.textContent = othersText(map);
     replace(scale, ...scaleOf(map));
     const nodes = map.nodes.filter(({ host }) => host !== null).length;
-    picture.update({ map, rows: rowsOf(map), pin: ctx.state.pin }, mapSummary(map), nodes > 1 ? `a row a node, a column a local rank; ${count(nodes)} nodes` : "", pictureOf(about, map.is_of_steps ? map : null));
+    picture.update({ map, rows: rowsOf(map, about, by), pin: ctx.state.pin }, mapSummary(map), arrangementText(by, nodes), pictureOf(about, map.is_of_steps ? map : null));
   }
 
   return {
@@ -113,20 +117,49 @@ function reserve(element, ranks) {
   element.style.minHeight = `${ranks > MANY ? FULL_HEIGHT : LOW_HEIGHT}px`;
 }
 
+/** What rows and columns of the map are, and by what the rows of ranks on the page stand together. @param {import("../../types.js").PageContext} ctx */
+function createArrangement(ctx) {
+  const selects = /** @type {const} */ ([["rows", "Rows", "node"], ["columns", "Columns", "rank"], ["fold", "Fold ranks by", "nothing"]]).map(([name, title, usual]) => {
+    const select = el("select", { "aria-label": title, change: () => ctx.setState({ [name]: select.value }) });
+    return { name, usual, select, label: el("label", { class: "field" }, `${title} `, select) };
+  });
+  const element = el("span", { class: "rank-arrangement" }, ...selects.map(({ label }) => label));
+  return {
+    element,
+    /** @param {import("../../types.js").Run} run */
+    update(run) {
+      element.hidden = !axesOf(run).length;
+      const choices = choicesOf(run);
+      for (const { name, usual, select } of selects) {
+        const offered = [{ name: "", text: usual }, ...choices.filter((one) => !(name === "rows" && one.name === NODE))];
+        if (select.options.length !== offered.length) replace(select, ...offered.map((one) => el("option", { value: one.name }, one.text)));
+        const value = known(run, ctx.state[name]);
+        if (document.activeElement !== select || select.value !== value) select.value = value;
+      }
+    },
+  };
+}
+
 /** @param {HTMLSelectElement} choice @param {RankMap} map */
 function fillChoice(choice, { measures, measure }) {
   if (choice.options.length !== measures.length) replace(choice, ...measures.map(({ name, title }) => el("option", { value: name }, title)));
   if (document.activeElement !== choice || choice.value !== measure) choice.value = measure;
 }
 
-/** Who stands out, and who is pinned, each to be pinned or let go of. @param {RankMap} map @param {number | null} pinned @param {(rank: number) => void} pin */
-function nameButtons(map, pinned, pin) {
+/** What a row and a column are. @param {import("./rank_layout.js").Arrangement} by @param {number} nodes */
+function arrangementText({ rows, columns }, nodes) {
+  if (!rows && !columns) return nodes > 1 ? `a row a node, a column a local rank; ${count(nodes)} nodes` : "";
+  return columns ? `a row a place along ${rows || NODE}, a column along ${columns}; each cell the worst of its ranks` : `a row a place along ${rows}, a column a rank`;
+}
+
+/** Who stands out, and who is pinned, each to be pinned or let go of. @param {RankMap} map @param {import("../../types.js").Run} run @param {number | null} pinned @param {(rank: number) => void} pin */
+function nameButtons(map, run, pinned, pin) {
   const cell = map.nodes.flatMap(({ host, ranks, values }) => ranks.map((rank, i) => ({ rank, host, value: values[i] }))).find(({ rank }) => rank === pinned);
   const odd = map.outliers.map(({ rank, host, value }) => ({ rank, host, value, isOdd: true }));
   const all = cell && !odd.some(({ rank }) => rank === pinned) ? [...odd, { ...cell, isOdd: false }] : odd;
   return all.map(({ rank, host, value, isOdd }) => {
     const isPinned = rank === pinned;
-    const text = `${isOdd ? "▲ " : ""}rank ${rank}${host ? ` (${clip(host, 30)})` : ""}: ${isKnown(value) ? valueText(map, value) : "not known"}`;
+    const text = `${isOdd ? "▲ " : ""}${axesOf(run).length ? rankName(run, rank) : `rank ${rank}${host ? ` (${clip(host, 30)})` : ""}`}: ${isKnown(value) ? valueText(map, value) : "not known"}`;
     return el("button", { type: "button", class: "rank-name", "data-odd": isOdd, "data-key": rank, "aria-pressed": String(isPinned), title: isPinned ? "Pinned on all pages; click to let go of it" : "Pin it on all pages", click: () => pin(rank) }, text);
   });
 }
@@ -177,7 +210,7 @@ function outline(pen, rows, rank, layout, colour, width) {
 function allRows({ map, rows }) {
   const odd = new Set(map.outliers.map(({ rank }) => rank));
   const cells = rows.flatMap((row) => row.cells);
-  return { columns: ["rank", "host", "local_rank", map.measure, "state"], rows: cells.map(({ rank, host, localRank, value }) => [rank, host ?? "", localRank, value, odd.has(rank) ? "stands out" : isKnown(value) ? "value" : host === null ? "not reported" : "not known"]) };
+  return { columns: ["rank", "host", "local_rank", "place", "ranks", map.measure, "state"], rows: cells.map(({ rank, host, localRank, place, count: ranks, value }) => [rank, host ?? "", localRank, place, ranks, value, odd.has(rank) ? "stands out" : isKnown(value) ? "value" : host === null ? "not reported" : "not known"]) };
 }
 
 /** Who stands out first, then by rank. @param {Model} model @returns {import("../../charts/saving/rows.js").Summary} */

@@ -1,4 +1,5 @@
-"""Ranks of a replicated model that no longer hold the same parameters, or get the same gradients from the reduction.
+"""Ranks of a replicated model that no longer hold the same parameters, or get the same gradients from the reduction:
+all of them, or those along an axis of the mesh.
 
 Words for ranks and what they hold alike.
 
@@ -8,10 +9,12 @@ What to try when replicas differ, and on which evidence each rests.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.replicas.along_axes import AxisReplicas, mesh_of
 from rangewatch_server.rules.replicas.search import Difference, Replicas, differences, incarnations
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
@@ -30,6 +33,10 @@ def remedies(evidence: Evidence, diff: Difference, others: tuple[list[int], int]
     """The likeliest first."""
     differing, compared = others
     is_few = len(differing) <= max(1, FEW * compared)
+    if diff.axes and (diff.is_everywhere or diff.alike is None or not is_few):
+        yield _of_the_code(evidence, diff, len(differing), compared)
+        yield _not_replicas(diff)
+        return
     if diff.alike is not None and is_few:
         if diff.majority:
             yield _test_device(evidence, diff, len(differing), compared)
@@ -38,7 +45,7 @@ def remedies(evidence: Evidence, diff: Difference, others: tuple[list[int], int]
     if diff.alike is None:
         yield _start_alike(len(differing), compared)
     yield _keep_alike(len(differing), compared)
-    yield _not_replicas()
+    yield _not_replicas(diff)
 
 
 def _test_device(evidence: Evidence, diff: Difference, differing: int, compared: int) -> Remedy:
@@ -54,6 +61,12 @@ def _test_device(evidence: Evidence, diff: Difference, differing: int, compared:
 
 
 def _go_back(diff: Difference) -> Remedy:
+    if diff.axes:
+        return Remedy(
+            f"Go back to a checkpoint of step {diff.alike} or before.",
+            "",
+            "What differs trains on." if diff.majority else "Which of them is right is not known.",
+        )
     if diff.majority and 0 in diff.majority:
         text = "Go on from rank 0's checkpoint, or make all ranks identical now: rank 0 holds what most ranks hold."
         source = 0
@@ -99,7 +112,47 @@ def _keep_alike(differing: int, compared: int) -> Remedy:
     )
 
 
-def _not_replicas() -> Remedy:
+SYNCHRONISED = {
+    "grad": "for each in model.parameters():  # those that are replicated along it, right before the first step\n"
+    "    torch.distributed.broadcast(each.data, src=torch.distributed.get_global_rank(group, 0), group=group)",
+    "reduced_grad": "for each in model.parameters():  # those that are replicated along it, before the update\n"
+    "    if each.grad is not None:\n"
+    "        torch.distributed.all_reduce(each.grad, group=group)",
+}
+
+
+def _of_the_code(evidence: Evidence, diff: Difference, differing: int, compared: int) -> Remedy:
+    along = " and ".join(diff.axes)
+    kind = evidence.tensors.entries[diff.tensor].kind
+    if kind == "reduced_grad":
+        text = (
+            f"Look for the reduction along {along} that is missing or is made over another group: what is replicated "
+            "beside sharded layers (norms, biases after a row-parallel layer, routers) gets a part of its gradient on "
+            "each rank, and somebody has to add the parts up."
+        )
+    else:
+        text = (
+            f"Look for what lets ranks along {along} initialise or train otherwise: another seed when the parameter "
+            "is made, a checkpoint loaded on some ranks, a gradient that is not reduced along this axis (record "
+            "reduced_grad to see it), or an optimizer that is set otherwise."
+        )
+    return Remedy(
+        text,
+        f"group = torch.distributed.group.WORLD  # here that of the ranks along {along}: mesh.get_group(...)\n"
+        + SYNCHRONISED[kind],
+        f"{differing} of {compared} tensors differ, in {diff.odd_lines} of {diff.lines} groups of ranks along "
+        f"{along}: that is the program's doing rather than a device's.",
+    )
+
+
+def _not_replicas(diff: Difference) -> Remedy:
+    if diff.axes:
+        return Remedy(
+            "If the ranks are meant to differ, let them not be compared.",
+            "rangewatch.attach(model, optimizer, replica_every=0)",
+            f"It is compared along {' and '.join(diff.axes)} because its placement, DistributedDataParallel or "
+            "attach(replicated=...) says that it is replicated there.",
+        )
     return Remedy(
         "If the ranks are meant to differ (local SGD, experts), let them not be compared.",
         "rangewatch.attach(model, optimizer, replica_every=0)",
@@ -115,13 +168,14 @@ GPU_EVENTS = ("xid", "gpu_lost", "gpu")
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """One for each set of ranks that differ from the others: where that began."""
-    replicas = Replicas(evidence)
-    first_steps, known = differences(replicas)
-    reported: set[tuple[int, ...]] = set()
-    for each in known:
-        if each.odd not in reported:
-            reported.add(each.odd)
-            yield _finding(evidence, replicas, each, _others(first_steps, replicas, each))
+    for replicas in (Replicas(evidence), AxisReplicas(evidence)):
+        first_steps, known = differences(replicas)
+        reported: set[tuple[Any, ...]] = set()
+        for each in known:
+            of = each.axes, each.odd or (each.lines_of if each.axes else ())
+            if of not in reported:
+                reported.add(of)
+                yield _finding(evidence, replicas, each, _others(first_steps, replicas, each))
 
 
 def _others(first_steps: dict[int, int], replicas: Replicas, first: Difference) -> tuple[list[int], int]:
@@ -137,19 +191,55 @@ def _finding(evidence: Evidence, replicas: Replicas, diff: Difference, others: t
     return Finding(
         severity="warning" if is_of_devices else "critical",
         rank=diff.odd[0] if len(diff.odd) == 1 else None, step=diff.step, tensor=entry.fqn, kind=entry.kind,
-        subject=f"ranks {','.join(map(str, diff.odd))}",
-        summary=_summary(diff, copies(entry)),
+        subject=_subject(diff),
+        summary=_summary(evidence, diff, copies(entry)),
         evidence=tuple(_evidence(evidence, replicas, diff, others, is_of_devices)),
         path=(),
         remedy=tuple(remedies(evidence, diff, others)),
         facts={
             "odd_ranks": diff.odd, "majority_ranks": diff.majority, "last_equal_step": diff.alike,
-            "differing": len(others[0]), "compared": others[1],
+            "differing": len(others[0]), "compared": others[1], "axes": diff.axes,
+            "groups": [list(diff.lines_of), *map(list, diff.also)] if diff.axes else [], "lines": diff.lines,
+            "odd_lines": diff.odd_lines,
         },
     )  # fmt: skip
 
 
-def _summary(diff: Difference, what: str) -> str:
+def _subject(diff: Difference) -> str:
+    ranks = ",".join(map(str, diff.odd))
+    if not diff.axes:
+        return f"ranks {ranks}"
+    return f"along {','.join(diff.axes)} ranks {ranks or ','.join(map(str, diff.lines_of))}"
+
+
+def _along_axes(evidence: Evidence, diff: Difference, what: str) -> str:
+    """Of ranks along axes of the mesh."""
+    along, size = " and ".join(diff.axes), len(diff.lines_of)
+    where = f"Step {diff.step}"
+    if diff.odd_lines > 1:
+        count = f"all {diff.lines}" if diff.is_everywhere else f"{diff.odd_lines} of {diff.lines}"
+        return f"{where}, along {along}: in {count} groups of {size} ranks they differ in {what}."
+    if not diff.odd:
+        return f"{where}, along {along}: {_placed(evidence, diff.lines_of)} differ in {what}."
+    verb = "differs" if len(diff.odd) == 1 else "differ"
+    return (
+        f"{where}, {_placed(evidence, diff.odd)}: {what} {verb} from what the other {len(diff.majority)} ranks along "
+        f"{along} hold."
+    )
+
+
+def _placed(evidence: Evidence, ranks: Sequence[int]) -> str:
+    """Such as "rank 13 (pp 0, dp 1, tp 1)"."""
+    known = mesh_of(evidence)
+    if len(ranks) > 2:
+        return ranks_text(ranks)
+    texts = [f"{rank} ({place})" if (place := known.place_text(rank)) else str(rank) for rank in ranks]
+    return f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(texts)}"
+
+
+def _summary(evidence: Evidence, diff: Difference, what: str) -> str:
+    if diff.axes:
+        return _along_axes(evidence, diff, what)
     count = sum(map(len, diff.groups))
     where = f"Step {diff.step}"
     if not diff.majority:
@@ -166,6 +256,7 @@ def _evidence(
 ) -> Iterator[str]:
     yield _when(evidence, replicas, diff)
     yield from _who(evidence, diff)
+    yield from _which_lines(diff)
     yield _how_many(evidence, diff, *others)
     yield from _reduction(evidence, replicas, diff)
     if is_of_devices:
@@ -187,7 +278,7 @@ def _when(evidence: Evidence, replicas: Replicas, diff: Difference) -> str:
         )
     if diff.alike == diff.step - 1 and diff.per == 1:
         return (
-            f"When the update of step {diff.alike} began they were identical on all ranks, and when that of "
+            f"When the update of step {diff.alike} began they were identical {_everywhere(diff)}, and when that of "
             f"step {diff.step} began they were not."
         )
     return (
@@ -195,6 +286,10 @@ def _when(evidence: Evidence, replicas: Replicas, diff: Difference) -> str:
         f"differ in one of the steps {diff.alike - diff.per + 1} to {diff.step}. With replica_every=1 the very step "
         "is known."
     )
+
+
+def _everywhere(diff: Difference) -> str:
+    return f"along {' and '.join(diff.axes)}" if diff.axes else "on all ranks"
 
 
 def _who(evidence: Evidence, diff: Difference) -> Iterator[str]:
@@ -207,6 +302,18 @@ def _who(evidence: Evidence, diff: Difference) -> Iterator[str]:
         info = evidence.info(rank)
         yield f"Rank {rank} is on {info.host}, local rank {info.local_rank}, device {info.device or 'unknown'}."
     yield f"{ranks_text(diff.majority).capitalize()} hold the same bits."
+
+
+def _which_lines(diff: Difference) -> Iterator[str]:
+    if not diff.axes or diff.lines < 2:
+        return
+    along, size = " and ".join(diff.axes), len(diff.lines_of)
+    if diff.odd_lines < 2:
+        yield f"It is the only one of {diff.lines} groups of {size} ranks along {along} in which they differ."
+        return
+    shown = "; ".join(ranks_text(line) for line in diff.also[:4])
+    more = diff.odd_lines - 1 - len(diff.also[:4])
+    yield f"So do {shown}{f' and {more} more groups' if more else ''}, each along {along}."
 
 
 def _how_many(evidence: Evidence, diff: Difference, differing: Sequence[int], compared: int) -> str:
@@ -231,7 +338,7 @@ def _reduction(evidence: Evidence, replicas: Replicas, diff: Difference) -> Iter
     elif differs:
         yield "Its gradient differed after the reduction, so the update that followed could not be identical."
     else:
-        yield "Its gradient was identical on all ranks after the reduction, so it did not come by the network."
+        yield f"Its gradient was identical {_everywhere(diff)} after the reduction, so it did not come by the network."
 
 
 def _is_of_devices(evidence: Evidence, diff: Difference) -> bool:
@@ -245,8 +352,9 @@ RULE = Rule(
     title="Replicas differ",
     severity="critical",
     explanation="In data-parallel training every rank holds the same parameters, bit for bit: they start identical and "
-    "all get the same update. A rank that differs has computed or stored something wrong, or is not kept identical at "
-    "all; from then on the ranks train different models, and which one is saved depends on the rank that saves it.",
+    "all get the same update. Beside tensor parallelism, and in HSDP, the same holds along an axis of the mesh. A rank "
+    "that differs has computed or stored something wrong, or is not kept identical at all; from then on the ranks "
+    "train different models, and which one is saved depends on the rank that saves it.",
     check=check,
     explains=("first_nonfinite", "loss_nonfinite", "loss_scale_collapse", "loss_spike", "exploding_gradient"),
 )

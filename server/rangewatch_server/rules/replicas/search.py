@@ -7,7 +7,7 @@ What has come to differ stays so, and the first step is found by halving.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -24,7 +24,10 @@ LARGEST, SMALLEST = "checksum_max", "checksum_min"
 class Difference(msgspec.Struct, frozen=True):
     """A tensor's replicas: alike at the step `alike` (None: at none that is stored), and not at `step`, the next read.
 
-    `groups`: ranks that hold the same, the largest group first. `per`: steps that share the row of `step`.
+    `groups`: ranks that hold the same, the largest group first. `per`: steps that share the row of `step`. `axes`:
+    those of the mesh along which they should be alike, none where all ranks should. Then `groups` are of the ranks of
+    one line along them, `also` are some of the other lines in which ranks differ, and `lines` is how many lines there
+    are, in `odd_lines` of which ranks differ.
     """
 
     tensor: int
@@ -32,6 +35,20 @@ class Difference(msgspec.Struct, frozen=True):
     alike: int | None
     groups: tuple[tuple[int, ...], ...]
     per: int = 1
+    axes: tuple[str, ...] = ()
+    also: tuple[tuple[int, ...], ...] = ()
+    lines: int = 1
+    odd_lines: int = 1
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether ranks differ in each of several lines."""
+        return 1 < self.lines == self.odd_lines
+
+    @property
+    def lines_of(self) -> tuple[int, ...]:
+        """All ranks of `groups`."""
+        return tuple(sorted(rank for group in self.groups for rank in group))
 
     @property
     def majority(self) -> tuple[int, ...]:
@@ -97,13 +114,16 @@ LEVEL = 2
 
 
 class Replicas:
-    """A run's checksums, of all ranks merged, since the last of them was started."""
+    """A run's checksums, of all ranks merged, since the last of them was started. `COLUMNS`: of these the first is more
+    than 0 where a checksum was taken."""
+
+    COLUMNS: tuple[str, str] = (LARGEST, SMALLEST)
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         known = evidence.run.names().fill[RANGES]
         kinds = [KINDS.index("grad"), KINDS.index("reduced_grad")]
-        has_any = {LARGEST, SMALLEST} <= set(known) and len(evidence.ranks) > 1
+        has_any = set(self.COLUMNS) <= set(known) and len(evidence.ranks) > 1
         self._rows = np.flatnonzero(np.isin(evidence.tensors.kind_rows, kinds)) if has_any else np.zeros(0, np.int64)
         self._started = incarnations(evidence)
         self.start = max((each.first_step for each in self._started.values()), default=0)
@@ -116,9 +136,8 @@ class Replicas:
         """Tensor -> the first step that was examined in which its replicas differ: each one's newest checksums."""
         first_steps: dict[int, int] = {}
         for start, stop in self._newest_windows():
-            largest, smallest = self._read(self._rows, start, stop)
-            differs = (largest > 0) & (largest != smallest)
-            self.compared |= set(self._rows[(largest > 0).any(axis=1)].tolist())
+            is_read, differs = self._read(self._rows, start, stop)
+            self.compared |= set(self._rows[is_read.any(axis=1)].tolist())
             for at in np.flatnonzero(differs.any(axis=1)):
                 first_steps.setdefault(int(self._rows[at]), start + int(differs[at].argmax()))
         return first_steps
@@ -129,9 +148,9 @@ class Replicas:
             return
         width, low = FANOUT**LEVEL, max(self.start, self.stop - FAR)
         block = self._evidence.run.slice(
-            RANGES, list(self._evidence.ranks), LEVEL, low, self.stop, [LARGEST], self._rows
+            RANGES, list(self._evidence.ranks), LEVEL, low, self.stop, self.COLUMNS[:1], self._rows
         )
-        has_any = np.asarray(block.columns[LARGEST]) > 0
+        has_any = np.asarray(block.columns[self.COLUMNS[0]]) > 0
         columns = {int(each) for each in has_any.shape[1] - 1 - has_any[has_any.any(axis=1), ::-1].argmax(axis=1)}
         recent = (self.stop - WINDOW) // width - block.first
         columns |= {int(each) for each in np.flatnonzero(has_any.any(axis=0)) if each >= recent}
@@ -168,13 +187,18 @@ class Replicas:
         low, span = max(start, stop - FAR), WINDOW // 4
         while stop > low:
             first = max(low, stop - span)
-            largest, smallest = self._read(np.array([tensor]), first, stop)
-            places = np.flatnonzero(largest[0] > 0)
+            is_read, differs = self._read(np.array([tensor]), first, stop)
+            places = np.flatnonzero(is_read[0])
             if places.size:
                 at = int(places[-1])
-                return first + at, bool(largest[0, at] != smallest[0, at])
+                return first + at, bool(differs[0, at])
             stop, span = first, 4 * span
         return None
+
+    def started_alike(self, ranks: Iterable[int]) -> list[int]:
+        """Those of the ranks that were started equally often, which most are."""
+        alike = set(_started_alike(self._started))
+        return [rank for rank in ranks if rank in alike]
 
     def gradient_of(self, tensor: int) -> int | None:
         """The tensor that is the reduced gradient of a parameter, where it was recorded."""
@@ -185,16 +209,21 @@ class Replicas:
 
     def differ_in(self, tensor: int, start: int, stop: int) -> bool | None:
         """Whether replicas differ at any of the steps [start, stop); None where there is no checksum."""
-        largest, smallest = self._read(np.array([tensor]), max(self.start, start), stop)
-        is_read = largest[0] > 0
-        return bool((largest[0] != smallest[0])[is_read].any()) if is_read.any() else None
+        is_read, differs = self._read(np.array([tensor]), max(self.start, start), stop)
+        return bool(differs.any()) if is_read.any() else None
 
     def _read(self, rows: Array, start: int, stop: int) -> tuple[Array, Array]:
-        """(rows, steps) each, of all ranks."""
+        """(rows, steps) each, of all ranks: whether there is a checksum, and whether ranks differ."""
         if start >= stop:
-            return np.zeros((len(rows), 0)), np.zeros((len(rows), 0))
-        block = self._evidence.run.slice(RANGES, list(self._evidence.ranks), 0, start, stop, [LARGEST, SMALLEST], rows)
-        return np.asarray(block.columns[LARGEST]), np.asarray(block.columns[SMALLEST])
+            return np.zeros((len(rows), 0), bool), np.zeros((len(rows), 0), bool)
+        columns = self._evidence.run.slice(
+            RANGES, list(self._evidence.ranks), 0, start, stop, self.COLUMNS, rows
+        ).columns
+        first, second = (np.asarray(columns[name]) for name in self.COLUMNS)
+        return first > 0, (first > 0) & self._differ(first, second)
+
+    def _differ(self, first: Array, second: Array) -> Array:
+        return first != second
 
 
 def differences(replicas: Replicas) -> tuple[dict[int, int], list[Difference]]:

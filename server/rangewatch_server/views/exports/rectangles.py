@@ -205,7 +205,7 @@ def known(name: str, columns: Mapping[str, Array]) -> Array:
     if name == "call_count":
         return value
     is_known = (columns["call_count"] > 0) & np.isfinite(value) & (value < NO_STEP if name in _PLACES else True)
-    if name == "checksum_max":
+    if name in ("checksum_max", "axis_checksum"):
         is_known = is_known & (value > 0)
     if name in OF_FINITE and "numel" in columns:
         is_known = is_known & (columns["numel"] > columns["nan_count"] + columns["inf_count"])

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from rangewatch.wire.events import Environment
+from rangewatch_server.machines.mesh import world_size
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.views.overview import world_size
 
 MOST_KEYS = 2_000  # of a run
 MOST_DIFFERENCES = 200

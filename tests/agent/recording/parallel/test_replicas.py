@@ -13,9 +13,10 @@ import rangewatch
 from rangewatch.core.guard import Guard
 from rangewatch.recording.level import Cost
 from rangewatch.recording.observer import Observer
-from rangewatch.recording.replicas import ReplicaReads, Replicated, is_whole
+from rangewatch.recording.parallel.placements import Layout, plain_part
+from rangewatch.recording.parallel.replicas import ReplicaReads
 from rangewatch.recording.tensor_names import TensorNames
-from rangewatch.statistics import checksum
+from rangewatch.statistics import AXIS_MODULUS, checksum
 from tests.agent.doubles import own_buffer
 from tests.agent.ingest_double import IngestDouble
 
@@ -93,15 +94,15 @@ def test_many_at_once() -> None:
 
 
 class Reads:
-    """Which parameters are read at which step. Everything is real but that the ranks are alike."""
+    """Which parameters are read at which step. Everything is real but that there is another rank."""
 
     def __init__(self, model: nn.Module, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Replicated, "are_alike", lambda self, wrapper: True)
+        monkeypatch.setattr(Layout, "world_size", 2)
         self.names, self.buffer = TensorNames(), own_buffer()
         self.observer = Observer(self.names, self.buffer, Cost(100.0), Guard())
         for fqn, parameter in model.named_parameters():
             self.observer.number(parameter, fqn, "grad", 0, "Parameter")
-        self.reads = ReplicaReads(self.observer, self.names, Replicated(model, is_reported=True), every, [])
+        self.reads = ReplicaReads(self.observer, self.names, Layout(model, (), True, 0), every, [])
 
     def at(self, step: int) -> dict[str, float]:
         self.reads.begin_step(step)
@@ -139,7 +140,7 @@ def test_what_is_no_replica_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None
     model[0].weight.requires_grad_(False)
     model[1].weight.tensor_model_parallel = True  # as Megatron marks its parts
     assert set(Reads(model, 1, monkeypatch).at(0)) == {"0.bias", "1.bias"}
-    assert not is_whole(torch.randn(3).to_sparse()) and not is_whole(torch.empty(2, device="meta"))
+    assert plain_part(torch.randn(3).to_sparse()) is plain_part(torch.empty(2, device="meta")) is None
 
 
 def test_a_parameter_that_is_gone_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +161,19 @@ def test_one_process_reads_none(ingest: IngestDouble, reported: bool) -> None:
             optimizer.step()
         assert not handle.stats()["faults"]
     assert all("checksum_max" not in batch.ranges.columns for batch in ingest.batches if batch.ranges)
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 1024])
+def test_the_weighted_checksums_of_ranks_that_are_alike_add_up_to_0(size: int) -> None:
+    for seed in range(5):
+        found = both(values(50 + seed))
+        weights = [checksum.weight_of(size, index) for index in range(size)]
+        parts = [checksum.balanced(found, weight) for weight in weights]
+        on_device = [float(checksum.balanced(torch.tensor([found], dtype=torch.float64), each)) for each in weights]
+        assert parts == on_device and all(0 <= each < AXIS_MODULUS for each in parts)
+        assert sum(parts) < 2**53 and sum(parts) % AXIS_MODULUS == 0
+        parts[-1] = checksum.balanced(both(values(200 + seed)), weights[-1])
+        assert sum(parts) % AXIS_MODULUS != 0
 
 
 def test_the_numbers_never_change() -> None:

@@ -1,0 +1,237 @@
+"""How each parameter lies on the mesh, and along which axes all ranks must hold the same bits of it.
+
+A DTensor says so itself, and DistributedDataParallel of what it wraps. Megatron marks its sharded parameters, and its
+own wrapper reduces over the data-parallel ranks. Of other plain tensors it is not known, but where
+`attach(replicated=...)` says so: better none than one that may differ for a good reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+from weakref import WeakSet, ref
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from rangewatch.core import limits
+from rangewatch.recording.events import sendable
+from rangewatch.recording.observer import why_unobservable
+from rangewatch.recording.parallel.axes import Axes, Sizes, axis_ranks, find_axes
+from rangewatch.recording.tensor_names import clean_parameters
+from rangewatch.wire.events import Placement, Placements
+
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
+_NOT_REDUCING = {"noop_hook", "post_localSGD_hook"}
+
+REPLICATE, PARTIAL = "replicate", "partial"
+
+
+class Placed(NamedTuple):
+    """A parameter, which is not kept alive. `axes`: axis -> placement, of those that are known; `alike`: along which
+    all ranks hold the same; `by`: what sees to that, a DistributedDataParallel or an FSDPModule, None where nothing is
+    known to interrupt it."""
+
+    fqn: str
+    parameter: ref[nn.Parameter]
+    axes: Mapping[str, str]
+    alike: tuple[str, ...]
+    by: ref[Any] | None
+
+
+class Layout:
+    """Of one model, as it is now. `replicated`: True, or the axes along which the user says that all is alike."""
+
+    def __init__(self, model: nn.Module, mesh: Sizes, replicated: bool | tuple[str, ...], rank: int) -> None:
+        self._model, self._mesh, self.replicated, self._rank = ref(model), mesh, replicated, rank
+        self.wrappers: WeakSet[DistributedDataParallel] = WeakSet()
+        self.axes = Axes(rank)
+        self._names: dict[int, tuple[Any, list[str | None]]] = {}
+        """`id` of a device mesh -> the mesh, and the axes that its dimensions are."""
+
+    @property
+    def world_size(self) -> int:
+        """Of torch.distributed, 1 without."""
+        return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are other ranks, or a mesh is declared."""
+        return self.world_size > 1 or bool(self._mesh)
+
+    def find_wrappers(self) -> None:
+        """Find what wraps the model, or parts of it. Inside a forward: a wrapper may be beyond the model."""
+        model, active = self._model(), getattr(DistributedDataParallel, "_active_ddp_module", None)
+        if model is not None:
+            inside = (module for module in model.modules() if isinstance(module, DistributedDataParallel))
+            self.wrappers.update(inside)
+            if active is not None and any(module is model for module in active.modules()):
+                self.wrappers.add(active)
+
+    def parameters(self) -> list[Placed]:
+        """All, in an order that is the same on all ranks that hold the same ones; `axes` are found anew."""
+        model = self._model()
+        if model is None:
+            return []
+        self.axes = find_axes(model, self._mesh, self._rank, self.wrappers)
+        self._names.clear()
+        return list(self._placed(model))
+
+    def _placed(self, model: nn.Module) -> Iterator[Placed]:
+        kinds = {base.__name__ for module in model.modules() for base in type(module).__mro__}
+        wrapped = {id(each): wrapper for wrapper in self.wrappers for each in _not_ignored(wrapper)}
+        is_flat = "FullyShardedDataParallel" in kinds  # its parameters are parts of one that nobody has whole
+        sharding = _fsdp_modules(model) if "FSDPModule" in kinds else {}
+        megatron = _megatron_axes(model, self.axes)
+        for fqn, parameter in clean_parameters(model):
+            axes: dict[str, str] = {}
+            by: Any = None
+            if hasattr(parameter, "placements"):
+                axes, by = self._of_dtensor(parameter), sharding.get(id(parameter))
+            elif not is_flat and id(parameter) in wrapped:
+                by = wrapped[id(parameter)]
+                axes = self._along(by.process_group)
+            elif not is_flat and megatron:
+                axes = _of_megatron(parameter, megatron)
+            if not is_flat and not (sharding and self.replicated is True):
+                axes = dict.fromkeys(self._said_alike(), REPLICATE) | axes
+            alike = tuple(name for name, placement in axes.items() if placement == REPLICATE)
+            if getattr(parameter, "tensor_model_parallel", False) and self.group_of(alike)[0] == self.world_size:
+                alike = ()  # Megatron's mark of a shard
+            yield Placed(fqn, ref(parameter), axes, alike, None if by is None else ref(by))
+
+    def _of_dtensor(self, parameter: Any) -> dict[str, str]:
+        mesh = parameter.device_mesh
+        if id(mesh) not in self._names:
+            self._names[id(mesh)] = mesh, [self.axes.name_of(axis_ranks(mesh, dim)) for dim in range(mesh.ndim)]
+        named = zip(self._names[id(mesh)][1], parameter.placements, strict=True)
+        return {name: placement_text(each) for name, each in named if name is not None}
+
+    def is_reduced(self, placed: Placed, gradient: Any) -> bool:
+        """Whether a gradient must be alike as its parameter is: of a DTensor it may be a part of a sum yet."""
+        axes = self._of_dtensor(gradient) if hasattr(gradient, "placements") else {}
+        return all(axes.get(name, REPLICATE) == REPLICATE for name in placed.alike)
+
+    def _along(self, group: Any) -> dict[str, str]:
+        name = self.axes.name_of(dist.get_process_group_ranks(group))
+        return {} if name is None else {name: REPLICATE}
+
+    def _said_alike(self) -> tuple[str, ...]:
+        if self.replicated is True:
+            return (WORLD,)
+        return tuple(name for name in self.replicated or () if name in self.axes.axes)
+
+    def group_of(self, alike: Iterable[str]) -> tuple[int, int]:
+        """How many ranks hold the same along these axes, and which of them this one is."""
+        if WORLD in alike:
+            return self.world_size, self._rank
+        size, index = 1, 0
+        for name in sorted(alike):
+            axis = self.axes.axes[name]
+            size, index = size * axis.size, index * axis.size + axis.index
+        return size, index
+
+    def details(self, placed: Iterable[Placed]) -> Placements:
+        """As they are sent."""
+        groups: dict[tuple[Any, ...], int] = {}
+        parameters: dict[str, int] = {}
+        count = 0
+        for each in placed:
+            count += 1
+            alike = each.alike if self.group_of(each.alike)[0] > 1 and may_be_compared(each) else ()
+            axes = tuple((name, placement) for name, placement in each.axes.items() if name != WORLD)
+            if count <= limits.PLACEMENTS_SENT:
+                parameters[sendable(each.fqn)] = groups.setdefault((axes, alike), len(groups))
+        return Placements(tuple(Placement(dict(axes), alike) for axes, alike in groups), parameters, count)
+
+
+WORLD = "all ranks"
+"""In place of an axis: what `replicated=True` is said of."""
+
+
+def placement_text(placement: Any) -> str:
+    """Such as "shard(0)"."""
+    if placement.is_replicate():
+        return REPLICATE
+    if placement.is_partial():
+        return PARTIAL
+    return f"shard({placement.dim})" if hasattr(placement, "dim") else type(placement).__name__.lower()
+
+
+def may_be_compared(placed: Placed) -> bool:
+    """Whether nothing but an optimizer changes it, and this rank has its part of it in memory."""
+    parameter = placed.parameter()
+    return parameter is not None and parameter.requires_grad and plain_part(parameter) is not None
+
+
+def plain_part(tensor: Tensor) -> Tensor | None:
+    """This rank's part of a DTensor, or the tensor itself; None where its bits are not there to be read, or are a part
+    of something whose other parts are not known."""
+    local: Any = getattr(tensor, "_local_tensor", None) if hasattr(tensor, "placements") else tensor
+    if local is None or hasattr(local, "to_local") or hasattr(local, "_is_flat_param") or why_unobservable(local):
+        return None
+    return local if isinstance(local, Tensor) and local.numel() else None
+
+
+def why_not(by: Any) -> str:
+    """Why ranks need not be alike in what `by` keeps so, at the update of this step; "" where they must be."""
+    if isinstance(by, DistributedDataParallel):
+        if by._join_config.enable:
+            return "join() lets ranks take unlike numbers of steps"
+        if not by.require_backward_grad_sync:
+            return "the update is made inside no_sync()"
+        if not all(_reduces(hook) for hook, _ in getattr(by, "_comm_hooks", ())):
+            return "its communication hook is not one of torch's that reduce"
+        return ""
+    try:
+        group = by._get_fsdp_state()._fsdp_param_group
+        is_reduced = group is None or (group.reduce_grads and group.all_reduce_grads)
+    except AttributeError:
+        return "another release of FSDP2 does not say whether it reduces"
+    return "" if is_reduced else "the update is made without gradient synchronisation"
+
+
+def _not_ignored(wrapper: DistributedDataParallel) -> Iterable[nn.Parameter]:
+    ignored = wrapper.parameters_to_ignore
+    return [each for name, each in wrapper.module.named_parameters() if name not in ignored]
+
+
+def _reduces(hook: Any) -> bool:
+    while hasattr(hook, "func"):  # functools.partial
+        hook = hook.func
+    return getattr(hook, "__module__", "").startswith(_HOOKS) and getattr(hook, "__name__", "") not in _NOT_REDUCING
+
+
+def _fsdp_modules(model: nn.Module) -> dict[int, nn.Module]:
+    """Parameter -> the FSDPModule that reduces its gradient: the innermost that holds it."""
+    by: dict[int, nn.Module] = {}
+    for module in model.modules():  # what is inside comes later
+        if any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
+            by.update((id(parameter), module) for parameter in module.parameters())
+    return by
+
+
+def _megatron_axes(model: nn.Module, axes: Axes) -> dict[str, str]:
+    """Axis -> what sees to it, where the model is Megatron's; {} for others."""
+    named = {each.name: each for each in axes if each.source == "Megatron"}
+    if not named or not any(hasattr(parameter, "tensor_model_parallel") for parameter in model.parameters()):
+        return {}
+    known = {"tp": "mark"} if "tp" in named else {}
+    is_reduced = any(
+        base.__name__ == "DistributedDataParallel" and base.__module__.startswith("megatron.")
+        for module in model.modules()
+        for base in type(module).__mro__
+    )
+    return known | {name: "wrapper" for name in ("dp", "cp") if is_reduced and name in named}
+
+
+def _of_megatron(parameter: Any, known: Mapping[str, str]) -> dict[str, str]:
+    """Experts (`allreduce` False) are reduced over other ranks, and of how they lie nothing is said."""
+    if not getattr(parameter, "allreduce", True):
+        return {}
+    axes = {name: REPLICATE for name, by in known.items() if by == "wrapper"}
+    if "tp" in known:
+        is_sharded = getattr(parameter, "tensor_model_parallel", False)
+        axes["tp"] = f"shard({getattr(parameter, 'partition_dim', -1)})" if is_sharded else REPLICATE
+    return axes

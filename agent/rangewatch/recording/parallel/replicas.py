@@ -1,0 +1,151 @@
+"""Reads checksums of what ranks must hold alike, for the server to compare: no collective, and no waiting.
+
+When the step's first update is about to be made, which is the same point on every rank: a value that differs has not
+yet spread to the others as NaN, which would make all alike again. Each parameter has its turn once in `every` steps, by
+the step's number alone, so that all ranks read the same ones though one of them was started anew.
+
+What all ranks hold alike, as replicas of DistributedDataParallel are, goes into `checksum_max` and `checksum_min`; what
+only those along some axes do, into `axis_checksum` and `axis_balance`. Frozen parameters are left alone, since anything
+may change them, and so is what is interrupted for some steps, as by no_sync(): see `placements.why_not`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from torch import Tensor
+
+from rangewatch.core import limits
+from rangewatch.recording.events import Events
+from rangewatch.recording.observer import ForwardListener, Observer, StepReader
+from rangewatch.recording.parallel.placements import Layout, Placed, may_be_compared, plain_part, why_not
+from rangewatch.recording.tensor_names import TensorNames
+from rangewatch.statistics import checksum
+from rangewatch.wire.events import Details, Mesh, Placements
+
+_Pair = tuple[int, Tensor]
+
+
+class ReplicaReads(StepReader):
+    """Called around each step. `every`: see `Options.replica_every`; `in_forward`: told where a forward begins."""
+
+    def __init__(
+        self, observer: Observer, names: TensorNames, layout: Layout, every: int, in_forward: list[ForwardListener]
+    ) -> None:
+        self._observer, self._names, self._layout, self._every = observer, names, layout, every
+        self._turns: dict[int, list[Placed]] = {}
+        self._step: int | None = None
+        """The open step, until it has been read."""
+        self._assign_at: int | None = None
+        self._wrapper_count = self._search_count = 0
+        self._in_forward = in_forward
+
+    def begin_step(self, step: int) -> None:
+        """`step` is open: look in its forward for what wraps the model, unless that is known."""
+        self._step = step
+        is_known = self._layout.wrappers or self._layout.replicated is True
+        is_wanted = not is_known and self._search_count < limits.REPLICA_SEARCHES
+        if is_wanted and self not in self._in_forward:
+            self._in_forward.append(self)
+
+    def read_now(self) -> None:
+        """An optimizer is about to update the parameters, or the step to be closed: read those whose turn it is."""
+        step, self._step = self._step, None
+        if step is None or self._layout.world_size < 2:
+            return
+        wrapper_count = len(self._layout.wrappers)
+        if self._assign_at is None or step >= self._assign_at or wrapper_count != self._wrapper_count:
+            self._assign_turns()
+            self._assign_at = step + max(self._every, limits.REPLICA_ASSIGN_EVERY)
+            self._wrapper_count = wrapper_count
+        due = self._turns.get(step % self._every)
+        if due:
+            for weight, pairs in self._numbered(due).items():
+                self._observer.read_checksums(pairs, weight)
+
+    def end_step(self) -> None:
+        """Read those whose turn it is, if no optimizer has stepped."""
+        self.read_now()
+
+    def _assign_turns(self) -> None:
+        """Give each parameter its turn: every step has about as many bytes to read. A shard counts as the whole: ranks
+        that hold others of its parts come to the same turns."""
+        compared = [
+            each
+            for each in self._layout.parameters()
+            if self._layout.group_of(each.alike)[0] > 1 and may_be_compared(each)
+        ]
+        parameters = [each.parameter() for each in compared]
+        sizes = [0 if each is None else each.numel() * each.element_size() for each in parameters]
+        total, self._turns, before = max(sum(sizes), 1), {}, 0
+        for each, size in zip(compared, sizes, strict=True):
+            self._turns.setdefault(self._every * before // total, []).append(each)
+            before += size
+
+    def _numbered(self, turns: Collection[Placed]) -> dict[int | None, list[_Pair]]:
+        """What is to be read now, each with the number of the row that takes it, by weight: None of what all hold."""
+        pairs: dict[int | None, list[_Pair]] = {}
+        for turn in turns:
+            parameter = turn.parameter()
+            if parameter is None or not self._is_kept_alike(turn.by):
+                continue
+            # The parameter's own goes into the row of its `grad`: not every run has one of kind `weight`.
+            self._add(pairs, turn, "grad", parameter)
+            gradient = parameter.grad
+            if gradient is not None and self._layout.is_reduced(turn, gradient):
+                self._add(pairs, turn, "reduced_grad", gradient)
+        return pairs
+
+    def _is_kept_alike(self, by: Any) -> bool:
+        keeper = None if by is None else by()
+        return by is None or (keeper is not None and not why_not(keeper))
+
+    def _add(self, pairs: dict[int | None, list[_Pair]], turn: Placed, kind: str, tensor: Tensor) -> None:
+        size, index = self._layout.group_of(turn.alike)
+        local = plain_part(tensor)
+        if size < 2 or local is None:
+            return
+        number = self._names.find(turn.fqn, kind, 0, str(local.dtype).removeprefix("torch."))
+        if number is not None:
+            weight = None if size == self._layout.world_size else checksum.weight_of(size, index)
+            pairs.setdefault(weight, []).append((number, local.detach()))
+
+    def forward_begins(self) -> None:
+        """Look, once a step, for what wraps the model."""
+        self._in_forward.remove(self)
+        self._search_count += 1
+        self._layout.find_wrappers()
+
+
+class MeshReport(StepReader):
+    """Events `mesh` and `placements`: at attach, and where they are others at the ends of the 1st, 2nd, 4th, 8th step
+    and so on, since a model may be wrapped after it is attached. Called by the training thread; it reads no tensor.
+
+    Of ranks whose parameters have the same names and placements one sends them: that of 1,024 would be 50 MB.
+    """
+
+    def __init__(self, layout: Layout, events: Events) -> None:
+        self._layout, self._events = layout, events
+        self._step_count = 0
+        self._reported: list[Details] = [Mesh(), Placements()]
+
+    def end_step(self) -> None:
+        """The open step is about to be closed."""
+        self._step_count += 1
+        if not self._step_count & (self._step_count - 1):
+            self.report()
+
+    def report(self) -> None:
+        """Send what has changed."""
+        if not self._layout.is_known:
+            return
+        self._layout.find_wrappers()
+        placed = self._layout.parameters()
+        axes = self._layout.axes
+        if not axes.axes:
+            return
+        now: list[Details] = [axes.details(), self._layout.details(placed) if axes.is_first else Placements()]
+        for each in (details for details, was in zip(now, self._reported, strict=True) if details != was):
+            self._events.add(each)
+        self._reported = now
