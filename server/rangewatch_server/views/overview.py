@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rangewatch.statistics.sparse import is_sparse
-from rangewatch.wire.events import ACCOUNTS
+from rangewatch.wire.events import ACCOUNTS, SPOOL_DAMAGED
 from rangewatch.wire.records import KINDS, Statistic
 from rangewatch_server.collectives import hang_state
 from rangewatch_server.figures import quantities
@@ -280,14 +280,20 @@ def _trouble(run: RunReader) -> dict[int, dict[str, Any]]:
     """What agents said of themselves, by rank; each event is the whole account as it was then, so the newest stands."""
     fields = {"dropped": "dropped", "fault": "faults", "not_observed": "not_observed", "not_fused": "not_fused"}
     by_rank: dict[int, dict[str, Any]] = {}
-    for event in run.newest_events([*fields, FAILED, "level"]):
+    damaged: dict[int, dict[str, int]] = {}
+    for event in run.newest_events([*fields, FAILED, "level", SPOOL_DAMAGED]):
         entry = by_rank.setdefault(event.rank, _no_trouble())
         if event.kind == "level":
             entry["level"] = event.message or None  # "": recorded as it was asked for again
         elif event.kind == FAILED:
             entry["failure"] = event.message
+        elif event.kind == SPOOL_DAMAGED:  # by who sent what the rank left, and so beside the rank's own account
+            damaged[event.rank] = event.read(ACCOUNTS[SPOOL_DAMAGED]) or {}
         else:
             entry[fields[event.kind]] = event.read(ACCOUNTS[event.kind]) or {}
+    for rank, lost in damaged.items():
+        own = by_rank[rank]["dropped"]
+        by_rank[rank]["dropped"] = own | {reason: own.get(reason, 0) + count for reason, count in lost.items()}
     return by_rank
 
 
