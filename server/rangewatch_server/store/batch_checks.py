@@ -19,6 +19,9 @@ from rangewatch_server.store.tiles import WIDTH
 Array = NDArray[Any]
 
 MAX_NAME_BYTES = 4_096  # of a run, module, host, series or event
+# Of an incarnation and of an event's kind, which lie in indexes: PostgreSQL bounds a row of one by 2.7 kB, and the error
+# is the whole transaction's, with all messages in it.
+MAX_INDEXED_BYTES = 256
 MAX_RANK = 1_000_000
 MAX_STEP = 10**12
 MAX_EVENTS = 1_000  # in one batch
@@ -43,6 +46,7 @@ def check_opening(opening: StreamHeader) -> None:
     _names([info.run, info.host, info.incarnation, info.device, *info.versions, *info.versions.values()])
     if not info.run or not info.incarnation:
         raise WireError("bad_header", "run and incarnation must not be empty")
+    _indexed("incarnation", info.incarnation)
     _rank(info.rank)
     _whole((info.world_size, info.local_rank, info.pid), INT32)
     _whole((info.started_ns,), INT63)
@@ -75,6 +79,7 @@ def check_statistics(given: Iterable[Statistic], known: Mapping[str, Statistic])
 def check_header(batch: Batch) -> None:
     """Names, numbers and sizes that need no catalogue."""
     _names([batch.run, batch.incarnation, batch.catalogue, *(rows.name for rows in batch.series)])
+    _indexed("incarnation", batch.incarnation)
     _rank(batch.rank)
     if not 0 <= batch.sequence < 2**62:
         raise WireError("bad_header", f"sequence {batch.sequence} is out of bounds")
@@ -84,6 +89,7 @@ def check_header(batch: Batch) -> None:
         raise WireError("too_large", f"{len(batch.events)} events in one batch; at most {MAX_EVENTS} are taken")
     for event in batch.events:
         _names([event.kind, event.message])
+        _indexed("kind of an event", event.kind)
         if not (0 <= event.time_ns < 2**63 and -1 <= event.step <= MAX_STEP):
             raise WireError("bad_header", "event time or step is out of bounds")
         _details(event)
@@ -183,3 +189,8 @@ def _names(names: Iterable[str]) -> None:
     for name in names:
         if "\0" in name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
             raise WireError("bad_header", f"a name holds NUL or is longer than {MAX_NAME_BYTES} bytes")
+
+
+def _indexed(what: str, name: str) -> None:
+    if len(name.encode("utf-8", "replace")) > MAX_INDEXED_BYTES:
+        raise WireError("bad_header", f"the {what} is longer than {MAX_INDEXED_BYTES} bytes")
