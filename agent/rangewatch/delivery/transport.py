@@ -177,7 +177,8 @@ class _Others(msgspec.Struct):
 
 
 _ERROR, _ACCEPTED = msgspec.json.Decoder(_ErrorBody), msgspec.json.Decoder(_AcceptedBody)
-_COMMANDS, _PACE, _OTHERS = (msgspec.json.Decoder(each) for each in (_Commands, _Pace, _Others))
+_COMMANDS, _PACE = msgspec.json.Decoder(_Commands), msgspec.json.Decoder(_Pace)
+_OTHERS = msgspec.json.Decoder(_Others)
 _FINAL = {
     "not_zstd": 400, "truncated": 400, "bad_header": 400, "wrong_statistic": 400, "unsupported_version": 400,
     "too_large": 413, "shape_mismatch": 422, "invalid_value": 422, "unstorable": 422,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rangewatch.statistics import ALL, exponents, is_count
 from rangewatch.wire import WireError
-from rangewatch.wire.records import KINDS, Batch, Catalogue, Event, RangeRows, Samples, Statistic, StreamHeader
+from rangewatch.wire.records import KINDS, Batch, Catalogue, Event, RangeRows, Samples, SeriesRows, Statistic, StreamHeader
 from rangewatch_server.store.samples import STEP, spans
 from rangewatch_server.store.tiles import WIDTH
 
@@ -36,6 +36,17 @@ MAX_HOURS = 64  # that one table of samples may lie in: each becomes a row of th
 MAX_TIME_NS = 2**62  # the year 2116: sums of two times stay within 63 bits
 INT32, INT63 = 2**31, 2**63  # what the database columns hold
 MERGES = ("max", "min", "sum")
+# What the agent itself records of a step, by name: the least and the largest that can be, NaN apart. Loss scales are
+# the user's own, and found_inf is what some scaler answered.
+MAX_SERIES_S = 1e9  # of one step: 32 years
+PHASES = ("data_wait", "forward", "backward", "exposed_comm", "optimizer", "other")
+SERIES_BOUNDS = (
+    dict.fromkeys(("skipped_step", "weights_finite"), 1.0)
+    | dict.fromkeys(("eval_passes", "eval_nonfinite"), MAX_COUNT)
+    | {"wall_time_s": MAX_TIME_NS / 1e9}
+    | dict.fromkeys(("step_time_s", "agent_time_s", "agent_device_time_s"), MAX_SERIES_S)
+    | dict.fromkeys((f"{each}_s" for each in PHASES), MAX_SERIES_S)
+)
 NEEDED = ("call_count", "amax", "nan_count", "inf_count")
 KNOWN = {each.name: each for each in (*ALL, *exponents.ALL)}
 
@@ -97,11 +108,22 @@ def check_header(batch: Batch) -> None:
         check_samples(samples)
     if len({rows.name for rows in batch.series}) != len(batch.series):
         raise WireError("bad_header", "a series appears twice")
+    for rows in batch.series:
+        _series(rows)
     for steps in [rows.steps for rows in (batch.ranges, *batch.series) if rows is not None]:
         if len(steps) and int(steps[-1]) > MAX_STEP:
             raise WireError("bad_header", f"step {steps[-1]} is past {MAX_STEP}")
         if len(np.unique(steps // WIDTH)) > MAX_SPANS:
             raise WireError("too_large", f"steps lie in more than {MAX_SPANS} spans of {WIDTH}; send fewer in a batch")
+
+
+def _series(rows: SeriesRows) -> None:
+    most = SERIES_BOUNDS.get(rows.name)
+    if most is None or not len(rows.values):
+        return
+    least, largest = float(np.fmin.reduce(rows.values)), float(np.fmax.reduce(rows.values))  # NaN where all are
+    if least < 0 or largest > most:
+        raise WireError("invalid_value", f"series {rows.name!r}: a value that is not between 0 and {most:g}")
 
 
 def check_samples(samples: Samples) -> None:
