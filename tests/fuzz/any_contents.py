@@ -65,9 +65,7 @@ def _catalogue(chance: random.Random) -> Catalogue:
     return Catalogue(statistics.ALL, tuple(entries))
 
 
-def _batch(
-    chance: random.Random, known: Catalogue, run: str, rank: int, incarnation: str, sequence: int
-) -> Batch:
+def _batch(chance: random.Random, known: Catalogue, run: str, rank: int, incarnation: str, sequence: int) -> Batch:
     first = chance.choice((0, sequence * 4, *STEPS))
     low = np.arange(first, first + chance.randint(1, 8))
     steps = np.array(sorted({*low[low <= 10**12].tolist(), *chance.sample(STEPS, chance.randint(0, 2))}), np.int64)

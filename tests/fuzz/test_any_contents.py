@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -74,5 +73,9 @@ def test_no_route_fails(shared: Server, seeds: range) -> None:
 
 
 def test_every_route_of_a_run_is_asked() -> None:
-    paths = {each.removeprefix("GET /api/v1/runs/{run_id}").lstrip("/") for each in operations() if "GET" in each and "{run_id}" in each}
+    paths = {
+        each.removeprefix("GET /api/v1/runs/{run_id}").lstrip("/")
+        for each in operations()
+        if "GET" in each and "{run_id}" in each
+    }
     assert paths - NOT_OF_VALUES <= {each.partition("?")[0] for each in OF_RUN}

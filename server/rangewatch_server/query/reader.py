@@ -22,7 +22,17 @@ from rangewatch_server.numerics.pyramid import FANOUT, PARTS, RANGES, SERIES_PAR
 from rangewatch_server.query import events, inf_by_design
 from rangewatch_server.query.events import Shared, StoredEvent, most_sharing
 from rangewatch_server.query.merged_ranks import Memory, MergedReader, no_memory
-from rangewatch_server.query.slices import SUMMARY_BYTES, Cache, Columns, Damage, RunNames, Stream, StreamSlices, few, join
+from rangewatch_server.query.slices import (
+    SUMMARY_BYTES,
+    Cache,
+    Columns,
+    Damage,
+    RunNames,
+    Stream,
+    StreamSlices,
+    few,
+    join,
+)
 from rangewatch_server.store import run_metadata, tables
 from rangewatch_server.store.names import Tensors, load_series, load_statistics, load_tensor, load_tensors
 from rangewatch_server.store.rows import align, union

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from rangewatch.statistics import ALL, exponents, is_count
 from rangewatch.wire import WireError
-from rangewatch.wire.records import KINDS, Batch, Catalogue, Event, RangeRows, Samples, SeriesRows, Statistic, StreamHeader
+from rangewatch.wire.records import (
+    KINDS,
+    Batch,
+    Catalogue,
+    Event,
+    RangeRows,
+    Samples,
+    SeriesRows,
+    Statistic,
+    StreamHeader,
+)
 from rangewatch_server.store.samples import STEP, spans
 from rangewatch_server.store.tiles import WIDTH
 

@@ -31,7 +31,18 @@ SLOW_AGAIN_S = 30.0
 """Seconds after which a line that took too long is tried again."""
 SLOW = "Reading it takes long: this line is without its figures. Open the run, or load the list again."
 UNREADABLE, UNREADABLE_REASON = "unreadable", "It cannot be read; the server's log says why."
-STATES = (UNREADABLE, "hung", "died", "failed", "terminated", "interrupted", "stale", "live", "empty", "finished")  # gravest first
+STATES = (
+    UNREADABLE,
+    "hung",
+    "died",
+    "failed",
+    "terminated",
+    "interrupted",
+    "stale",
+    "live",
+    "empty",
+    "finished",
+)  # gravest first
 LEVELS = ("critical", "warning", "ok")
 
 Stamp = tuple[int, int, int]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
-import base64
 from typing import Any
 
 import numpy as np

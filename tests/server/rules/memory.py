@@ -132,7 +132,9 @@ class MemorySource:
         if found is None:
             tensors = tensors_of(list(memory.entries.values()))
             known = {each.name: each for kept in memory.catalogues.values() for each in kept.catalogue.statistics}
-            found = RunNames(memory.run_id, columns_of(dict(memory.series), tuple(known.values()), key), lambda: tensors)
+            found = RunNames(
+                memory.run_id, columns_of(dict(memory.series), tuple(known.values()), key), lambda: tensors
+            )
             memory.cache.put(key, found, 1_000)
         return found
 

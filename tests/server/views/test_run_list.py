@@ -133,9 +133,7 @@ def test_a_stored_line_needs_no_names(store: Store, monkeypatch: pytest.MonkeyPa
     assert lines(store) == first and not any(line["is_partial"] for line in first)
 
 
-def test_a_slow_run_is_shown_as_such_and_costs_no_other_its_line(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_run_is_shown_as_such_and_costs_no_other_its_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, 3)
     own, is_slow = overview.sparkline, True
 

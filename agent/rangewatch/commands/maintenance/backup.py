@@ -74,7 +74,7 @@ def _for_nobody_else(path: str, flags: int) -> int:
 def _receive(url: str, path: Path) -> None:
     reported("the server writes a snapshot")
     size = 0
-    with opened("GET", url, "/api/v1/backup") as answer, path.open("xb", opener=_for_nobody_else) as file:
+    with opened("GET", url, "/api/v1/backup") as answer, open(path, "xb", opener=_for_nobody_else) as file:
         for part in answer.stream(PART_BYTES):
             file.write(part)
             if size // REPORT_BYTES != (size + len(part)) // REPORT_BYTES:

@@ -15,6 +15,7 @@ from rangewatch.wire import encode
 from rangewatch.wire.events import SPOOL_DAMAGED
 from rangewatch.wire.records import Batch, Event
 
+
 @dataclasses.dataclass
 class Tally:
     """What an upload has done so far. `reason`: what it waits for, or why it is not complete; "" when nothing.
