@@ -1,4 +1,4 @@
-"""Runs of anything that ingest takes: values at the ends of what float64 holds, in every series and statistic, steps far
+"""Runs of anything that ingest takes: values at the ends of what float64 holds, in all series and statistics, steps far
 apart, ranks and incarnations that overlap. A run follows from its seed."""
 
 from __future__ import annotations

@@ -183,8 +183,8 @@ _FINAL = {
     "not_zstd": 400, "truncated": 400, "bad_header": 400, "wrong_statistic": 400, "unsupported_version": 400,
     "too_large": 413, "shape_mismatch": 422, "invalid_value": 422, "unstorable": 422,
 }  # fmt: skip
-"""The server's refusals for good, each with its status (docs/wire.md). A status alone is none: nginx answers 400 to plain
-HTTP on its port for HTTPS, and a proxy 413 to what it finds too large."""
+"""The server's refusals for good, each with its status (docs/wire.md). A status alone is none: nginx answers 400 to
+plain HTTP on its port for HTTPS, and a proxy 413 to what it finds too large."""
 _NEEDS_OPENING = {"unknown_run", "unknown_catalogue"}
 
 

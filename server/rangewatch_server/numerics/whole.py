@@ -1,4 +1,4 @@
-"""Whole numbers from floats that were merged from anything: `int` raises for NaN and for Inf, which a sum may become."""
+"""Whole numbers from floats that were merged from anything: `int` raises for NaN and for Inf, which sums may be."""
 
 from __future__ import annotations
 

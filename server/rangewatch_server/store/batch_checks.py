@@ -29,8 +29,8 @@ from rangewatch_server.store.tiles import WIDTH
 Array = NDArray[Any]
 
 MAX_NAME_BYTES = 4_096  # of a run, module, host, series or event
-# Of an incarnation and of an event's kind, which lie in indexes: PostgreSQL bounds a row of one by 2.7 kB, and the error
-# is the whole transaction's, with all messages in it.
+# Of an incarnation and of an event's kind, which lie in indexes: PostgreSQL bounds a row of one by 2.7 kB, and the
+# error is the whole transaction's, with all messages in it.
 MAX_INDEXED_BYTES = 256
 MAX_RANK = 1_000_000
 MAX_STEP = 10**12

@@ -1,4 +1,4 @@
-"""No secret leaves the process: not in the text of an exception, not in a variable that only begins like a known one."""
+"""No secret leaves the process: not in the text of an exception, not in a variable that begins like a known one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ TEXTS = [
     f"eyJhbGciOiJIUzI1NiJ9abcdefgh.{LONG}.{LONG}",
 ]
 PLAIN = [
-    "CUDA out of memory. Tried to allocate 2.00 GiB", "max_tokens=128, eos_token='</s>'", "tokenizer: bert-base-uncased",
+    "CUDA out of memory. Tried to allocate 2.00 GiB", "max_tokens=128, eos_token='</s>'",
+    "tokenizer: bert-base-uncased",
     "mat1 and mat2 shapes cannot be multiplied (4x8 and 16x4)", "https://example.org/a?revision=main&page=2",
     "KeyError: 'lm_head.weight'", "expected key: blocks.0.attn.key.weight",
 ]  # fmt: skip
