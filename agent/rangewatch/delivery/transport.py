@@ -242,7 +242,7 @@ def _read_bounded(response: urllib3.BaseHTTPResponse) -> bytes:
 
 def _meaning(status: int, retry_after: str | None, text: bytes) -> Reply:
     error = _error_body(text)
-    detail = f"HTTP {status} {error.code} {error.error}".strip()[:300]
+    detail = _printable(f"HTTP {status} {error.code} {error.error}".strip()[:300])
     if status == 202:
         try:
             contiguous = _ACCEPTED.decode(text).contiguous
@@ -288,6 +288,11 @@ def _also_live(text: bytes) -> OtherProcess | None:
         return _OTHERS.decode(text).also_live
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def _printable(text: str) -> str:
+    """It reaches a terminal, which obeys an ESC, and logs, where a newline begins another record."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _error_body(text: bytes) -> _ErrorBody:

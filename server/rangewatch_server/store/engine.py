@@ -55,7 +55,24 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 MOST_BYTES = 1_000  # of a lock file read: ours have about 60
 OWNER_BYTE = 1 << 62  # of the database file: SQLite itself locks 512 bytes at 1 GiB
 FLOCK = struct.Struct("@hhqqi4x")  # C's struct flock on 64-bit Linux: type, whence, start, length, process
+DAMAGED = (11, 26)  # SQLITE_CORRUPT and SQLITE_NOTADB, which Python has names for from 3.11 on
+DAMAGED_STATES = ("XX001", "XX002")  # of PostgreSQL: data or an index is corrupted
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+class DamageNote:
+    """What the database said of its own file or pages when it last found them damaged; None: it has not."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+
+    def note(self, context: Any) -> None:
+        """Called with each error of the database."""
+        error = context.original_exception
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # Python 3.11; the low byte is the kind
+        state = getattr(error, "sqlstate", None) or ""
+        if code in DAMAGED or "malformed" in str(error) or state in DAMAGED_STATES:
+            self.text = first_line(error)
 
 
 class Engines(msgspec.Struct, frozen=True):
@@ -63,6 +80,7 @@ class Engines(msgspec.Struct, frozen=True):
 
     writer: Engine
     reader: Engine
+    damage: DamageNote
 
     def dispose(self) -> None:
         """Close every connection."""
@@ -78,6 +96,8 @@ def open_database(url: str | URL, sync: str = "normal") -> Engines:
         engines = _sqlite(parsed.database or "", sync) if is_file else _server(parsed, sync)
     except (SQLAlchemyError, OSError, ImportError, ValueError) as error:
         raise DatabaseError(f"cannot open {_shown(url)}: {first_line(error)}") from None
+    for engine in (engines.writer, engines.reader):
+        event.listen(engine, "handle_error", engines.damage.note)
     try:
         migrate(engines.writer)
     except (SQLAlchemyError, OSError) as error:
@@ -132,7 +152,7 @@ def _sqlite(path: str, sync: str) -> Engines:
     )  # fmt: skip
     event.listen(reader, "connect", _reader_pragmas)
     event.listen(reader, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
-    return Engines(writer, reader)
+    return Engines(writer, reader, DamageNote())
 
 
 def _open_read_only(path: str) -> sqlite3.Connection:
@@ -171,7 +191,7 @@ def _server(url: URL, sync: str) -> Engines:
         url, pool_size=READER_CONNECTIONS, max_overflow=0, pool_pre_ping=True, isolation_level="REPEATABLE READ"
     )
     event.listen(reader, "begin", lambda connection: connection.exec_driver_sql("SET TRANSACTION READ ONLY"))
-    return Engines(writer, reader)
+    return Engines(writer, reader, DamageNote())
 
 
 def _shown(url: str | URL) -> str:

@@ -547,6 +547,16 @@ def test_a_202_counts_only_where_it_is_whole_and_sane() -> None:
     assert {_meaning(202, None, text).outcome for text in bad} == {Outcome.RETRY}
 
 
+@pytest.mark.parametrize("status", [202, 401, 409, 413, 503])
+def test_a_servers_text_is_no_command_to_a_terminal(
+    ingest: IngestDouble, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = json.dumps({"code": "too_large\x1b[2J", "error": "no\x1b]0;x\x07\nERROR forged\u2028\u202e"}).encode()
+    ingest.script.extend([lambda request: (status, {}, answer)] * 2)
+    train(ingest.url)
+    assert r"\x1b[2J" in warnings(caplog)[0] and warnings(caplog)[0].isprintable()
+
+
 def test_one_that_has_stored_what_was_never_sent_is_not_believed(
     ingest: IngestDouble, plain: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:

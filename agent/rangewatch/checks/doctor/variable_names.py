@@ -1,5 +1,5 @@
-"""The variables whose values are sent, each by its whole name: by a prefix anybody's own would go along, `TORCH_PW` too.
-Of others that begin like these only the name is sent.
+"""The variables whose values are sent, each by its whole name: by a prefix anybody's own, as `TORCH_PW`, would go
+along. Of others that begin like these only the name is sent.
 """
 
 from __future__ import annotations
