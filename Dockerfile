@@ -1,7 +1,8 @@
-# The dashboard server: no torch, no root, nothing written outside /data.
+# The dashboard server: no torch, no root, nothing written outside /data. The base is by tag: to build on the very one
+# that you looked at, give its digest (docs/recipes/docker.md).
 FROM python:3.12-slim AS build
 WORKDIR /src
-COPY pyproject.toml requirements-build.txt requirements-server.txt README.md LICENSE ./
+COPY pyproject.toml requirements-build.txt requirements-server.txt README.md LICENSE NOTICE ./
 COPY agent agent
 COPY server server
 COPY web web
@@ -23,7 +24,7 @@ ENV RANGEWATCH_HOST=0.0.0.0 RANGEWATCH_DB=/data/rangewatch.db PYTHONUNBUFFERED=1
 # bring a database back.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8642/healthz', timeout=2)"]
+  CMD ["python", "-m", "rangewatch_server.http.probe", "/healthz"]
 # Outside loopback the server refuses to start without RANGEWATCH_TOKEN or a token made by `rangewatch token create`:
 # there is no default secret.
 CMD ["rangewatch", "serve"]

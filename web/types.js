@@ -1,6 +1,6 @@
 // The types of the server's answers and of what pages hand to each other. docs/api.md is the contract.
 
-/** @typedef {"live" | "hung" | "finished" | "failed" | "died" | "terminated" | "interrupted" | "stale" | "empty"} RunState */
+/** @typedef {"live" | "hung" | "finished" | "failed" | "died" | "terminated" | "interrupted" | "stale" | "empty" | "unreadable"} RunState */
 /** @typedef {{bits: number | null, state: string, step: number, rank: number, tensor: number, label: string}} LeastHeadroom */
 /**
  * @typedef {object} RunSummary

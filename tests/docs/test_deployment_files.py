@@ -20,7 +20,8 @@ from tests.server.process import Server
 
 SERVICE_KEYS = {
     "build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports", "profiles",
-    "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes",
+    "mem_limit", "pids_limit", "read_only", "restart", "secrets", "security_opt", "stop_grace_period", "tmpfs", "user",
+    "volumes",
 }  # fmt: skip
 CONTAINER_KEYS = {
     "args", "command", "env", "image", "livenessProbe", "name", "ports", "readinessProbe", "resources",
@@ -40,7 +41,7 @@ DOCUMENTS = [(block, each) for block in blocks.of("yaml") for each in yaml.safe_
 @pytest.mark.parametrize(("block", "found"), DOCUMENTS, ids=[block.place for block, _ in DOCUMENTS])
 def test_yaml_has_known_keys(block: Block, found: dict[str, Any]) -> None:
     if "services" in found:
-        assert set(found) <= {"services", "volumes"}
+        assert set(found) <= {"secrets", "services", "volumes"}
         assert all(set(service) <= SERVICE_KEYS for service in found["services"].values())
         assert {name for each in found["services"].values() for name in _named_volumes(each)} <= set(found["volumes"])
     elif "apiVersion" in found:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tools import audit_dependencies
+import yaml
+from tools import audit_dependencies, vendor_plotly
 
 ROOT = Path(__file__).parents[2]
 HOLE = {"id": "CVE-1", "fix_versions": ["2"]}
@@ -55,8 +57,8 @@ def test_the_lock_has_all_that_the_server_asks_for() -> None:
 
 @pytest.mark.parametrize(("found", "status", "says"), [
     ([{"name": "a", "version": "1", "vulns": []}], 0, "1 of 1 packages looked up, 0 known"),
-    ([{"name": "a", "version": "1", "skip_reason": "?"}], 0, "skipped"),
-    ([], 0, "skipped"),
+    ([{"name": "a", "version": "1", "skip_reason": "?"}], 0, "NOT DONE"),
+    ([], 0, "NOT DONE"),
     ([{"name": "a", "version": "1", "vulns": [HOLE]}, {"name": "b", "skip_reason": "?"}], 1, "a 1: CVE-1, mended in 2"),
 ])  # fmt: skip
 def test_the_audit_fails_for_what_is_known_only(
@@ -64,3 +66,36 @@ def test_the_audit_fails_for_what_is_known_only(
 ) -> None:
     assert audit_dependencies.reported(found) == status
     assert says in capsys.readouterr().out
+
+
+def test_an_audit_that_could_not_be_done_is_loud_and_may_be_required(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert audit_dependencies.skipped("no network") == 0
+    said = capsys.readouterr().out
+    assert "NOT DONE: no network" in said and "nothing is known of the dependencies" in said and "!" * 50 in said
+    monkeypatch.setenv("AUDIT", "required")
+    assert audit_dependencies.skipped("no network") == 1
+
+
+def test_the_vendored_bundle_is_the_one_that_was_recorded() -> None:
+    recorded = (ROOT / "web/vendor/SHA256SUMS").read_text().split()
+    assert recorded == [vendor_plotly.digest(), vendor_plotly.BUNDLE]
+
+
+def test_notices_name_what_is_under_other_licences() -> None:
+    notice = (ROOT / "NOTICE").read_text()
+    for name, licence in (("psycopg", "LGPL-3.0-only"), ("shtab", "MPL-2.0")):
+        about = importlib.metadata.metadata(name)
+        assert licence in (about.get("License-Expression") or about["License"])
+        assert re.search(rf"- {name}\b.*{licence}", notice.replace("\n  ", " "))
+
+
+def test_the_database_is_hardened_as_the_server_is_and_secrets_are_files() -> None:
+    composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert set(composed["secrets"]) == {"rangewatch_token", "postgres_password"}
+    for name, service in composed["services"].items():
+        assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["mem_limit"], name
+        assert service["pids_limit"] and service["security_opt"] == ["no-new-privileges:true"], name
+        values = " ".join(map(str, service["environment"].values()))
+        assert "PASSWORD:?" not in values and "TOKEN:?" not in values, name

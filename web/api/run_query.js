@@ -66,7 +66,7 @@ const ARCHIVED = /** @type {Record<string, string>} */ ({ "": "false", only: "tr
 export const STATES = {
   "": { text: "any", states: [] },
   live: { text: "live", states: ["live", "empty"] },
-  trouble: { text: "hung, died, failed or stale", states: ["hung", "died", "failed", "stale"] },
+  trouble: { text: "hung, died, failed, stale or unreadable", states: ["hung", "died", "failed", "stale", "unreadable"] },
   hung: { text: "hung", states: ["hung"] },
   died: { text: "died", states: ["died"] },
   failed: { text: "failed", states: ["failed"] },

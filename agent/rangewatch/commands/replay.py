@@ -40,6 +40,8 @@ class Result(msgspec.Struct):
     bytes: int = 0
     sent: int = 0
     rejected: int = 0
+    damaged: int = 0
+    """Batches that cannot be read, and are not among `batches`."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,7 +62,7 @@ def parser() -> CommandParser:
     made = command_parser(
         "replay",
         "Send what ranks left in their spools to the server. What the server has already is not stored twice, and what "
-        "was broken off goes on. A spool that was sent is removed.",
+        "was broken off goes on. A spool that was sent is removed; one of which a batch was refused for good stays.",
         examples={
             "rangewatch replay --list": "what there is on this machine",
             "rangewatch replay --url http://dashboard:8642": "send it to this server",
@@ -125,7 +127,7 @@ def _replay(options: argparse.Namespace) -> int:
     token = options.token or checked_token()
     results: list[Result] = []
     for path in itertools.chain.from_iterable(map(place.spools, tops)):
-        away = {each.url for each in results if each.state == "left"}
+        away = {each.url for each in results if each.state == "left" and each.sent + each.rejected < each.batches}
         result = _about(path) if options.list else _sent(path, options, token, away)
         _show(result, options)
         results.append(result)
@@ -185,8 +187,9 @@ def _upload(
         tally.reason = str(error)
     transport.close()
     result.sent, result.rejected, result.reason = tally.sent, tally.rejected, tally.reason
-    result.state = "sent" if is_done else "left"
-    if is_done and not keeps:
+    result.damaged = tally.damaged
+    result.state = "sent" if is_done and not tally.leaves and not tally.damaged else "left"
+    if is_done and not tally.leaves and not keeps:
         folder.remove()
 
 
@@ -195,7 +198,10 @@ def _described(folder: Folder) -> Result:
     for batch in folder.batches():
         batches, nbytes = batches + 1, nbytes + len(batch.body)
     info = folder.info
-    return Result(str(folder.path), "waiting", "", info.run, info.rank, info.host, folder.url, batches, nbytes)
+    return Result(
+        str(folder.path), "waiting", "", info.run, info.rank, info.host, folder.url, batches, nbytes,
+        damaged=folder.damaged,
+    )  # fmt: skip
 
 
 def _who(folder: Folder) -> str:
@@ -223,13 +229,14 @@ def _show(result: Result, options: argparse.Namespace) -> None:
     if options.json:
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
         return
-    size = f"{result.batches} batches, {result.bytes / 1e6:.1f} MB"
+    damage = f", {result.damaged} more damaged" if result.damaged else ""
+    size = f"{result.batches} batches, {result.bytes / 1e6:.1f} MB{damage}"
     lines = {
         "waiting": f"{_name(result)}: {size} for {result.url}, in {result.path}",
         "in_use": f"{_name(result)}: in use{f': {result.reason}' if result.reason else f', {size}, in {result.path}'}",
         "unreadable": f"{result.path}: {result.reason}",
         "refused": f"{_name(result)}, in {result.path}: {result.reason}",
-        "sent": f"{_name(result)}: {result.sent} batches sent to {result.url}{_refused(result)}",
+        "sent": f"{_name(result)}: {result.sent} batches sent to {result.url}",
         "left": f"{_name(result)}: {result.sent} of {result.batches} batches sent to {result.url}; {result.reason}",
     }
     write_line(sys.stdout, lines[result.state])
@@ -237,7 +244,3 @@ def _show(result: Result, options: argparse.Namespace) -> None:
 
 def _name(result: Result) -> str:
     return f"{result.run} rank {result.rank} ({result.host})"
-
-
-def _refused(result: Result) -> str:
-    return f", {result.rejected} refused for good" if result.rejected else ""

@@ -87,6 +87,11 @@ class Batcher:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def newest_sequence(self) -> int:
+        """Of the batches made so far; -1 before the first."""
+        return self._sequence - 1
+
     def put(self, shipment: PendingBatch) -> None:
         """Hand over."""
         with self._lock:

@@ -236,7 +236,12 @@ class Sender:
 
     def _act_on(self, reply: Reply, batch: Encoded) -> None:
         self.is_reachable = reply.is_answered
-        if reply.outcome is Outcome.STORED:
+        if reply.outcome is Outcome.STORED and reply.contiguous > self.batcher.newest_sequence:
+            detail = (
+                f"it has stored up to sequence {reply.contiguous}, and {self.batcher.newest_sequence} is the newest"
+            )
+            self._retry_later(Reply(Outcome.RETRY, detail))
+        elif reply.outcome is Outcome.STORED:
             self._stored(batch, is_opening=self._is_opening)
             self.send_every_s = reply.send_every_s
             self._observer.commanded(reply.commands)

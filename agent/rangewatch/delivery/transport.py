@@ -149,6 +149,8 @@ class Reply(NamedTuple):
     send_every_s: float = 0.0
     """Least seconds between two batches, as the server asks; 0: as the agent likes."""
     also_live: OtherProcess | None = None
+    contiguous: int = -1
+    """Of what is stored: everything up to this sequence."""
 
 
 class _ErrorBody(msgspec.Struct):
@@ -157,6 +159,12 @@ class _ErrorBody(msgspec.Struct):
 
 
 class _AcceptedBody(msgspec.Struct):
+    """Decoded strictly, and so whole: a body that is cut off, or somebody else's, says nothing of what is stored."""
+
+    contiguous: Annotated[int, msgspec.Meta(ge=-1, lt=2**62)]
+
+
+class _Commands(msgspec.Struct):
     commands: tuple[msgspec.Raw, ...] = ()
 
 
@@ -169,10 +177,14 @@ class _Others(msgspec.Struct):
 
 
 _ERROR, _ACCEPTED = msgspec.json.Decoder(_ErrorBody), msgspec.json.Decoder(_AcceptedBody)
-_PACE, _OTHERS = msgspec.json.Decoder(_Pace), msgspec.json.Decoder(_Others)
-_STORED = b'"contiguous"'
-"""In the body of each answer that says that a message is stored (docs/wire.md)."""
-_REJECTED = {400, 409, 413, 415, 422}
+_COMMANDS, _PACE = msgspec.json.Decoder(_Commands), msgspec.json.Decoder(_Pace)
+_OTHERS = msgspec.json.Decoder(_Others)
+_FINAL = {
+    "not_zstd": 400, "truncated": 400, "bad_header": 400, "wrong_statistic": 400, "unsupported_version": 400,
+    "too_large": 413, "shape_mismatch": 422, "invalid_value": 422, "unstorable": 422,
+}  # fmt: skip
+"""The server's refusals for good, each with its status (docs/wire.md). A status alone is none: nginx answers 400 to
+plain HTTP on its port for HTTPS, and a proxy 413 to what it finds too large."""
 _NEEDS_OPENING = {"unknown_run", "unknown_catalogue"}
 
 
@@ -216,7 +228,7 @@ def _short(error: Exception) -> str:
 
 
 def _read_bounded(response: urllib3.BaseHTTPResponse) -> bytes:
-    """The body as far as it comes in time: the status alone says what became of the message."""
+    """The body as far as it comes in time. What is cut off says nothing of what became of the message."""
     text = b""
     with contextlib.suppress(urllib3.exceptions.ReadTimeoutError):
         while len(text) < limits.REPLY_BYTES:
@@ -230,20 +242,24 @@ def _read_bounded(response: urllib3.BaseHTTPResponse) -> bytes:
 
 def _meaning(status: int, retry_after: str | None, text: bytes) -> Reply:
     error = _error_body(text)
-    detail = f"HTTP {status} {error.code} {error.error}".strip()[:300]
+    detail = _printable(f"HTTP {status} {error.code} {error.error}".strip()[:300])
     if status == 202:
-        if _STORED not in text:  # cut off after its first line, or somebody else's: what it means is not known
+        try:
+            contiguous = _ACCEPTED.decode(text).contiguous
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return Reply(Outcome.RETRY, f"{detail}, and no word of what is stored")
         return Reply(
             Outcome.STORED, detail, commands=_commands(text), send_every_s=_send_every_s(text),
-            also_live=_also_live(text),
+            also_live=_also_live(text), contiguous=contiguous,
         )  # fmt: skip
     if status == 409 and error.code in _NEEDS_OPENING:
         return Reply(Outcome.NEEDS_OPENING, detail)
     if status in {401, 403}:
         return Reply(Outcome.UNAUTHORIZED, detail)
-    if status in _REJECTED:
+    if _FINAL.get(error.code) == status:
         return Reply(Outcome.REJECTED, detail)
+    if 400 <= status < 500 and not error.code:
+        detail += ", which is no answer of a Rangewatch server: is the URL right, and what does a proxy before it take?"
     return Reply(Outcome.RETRY, detail, _seconds(retry_after))
 
 
@@ -251,7 +267,7 @@ def _commands(text: bytes) -> tuple[Command, ...]:
     """Those that can be read: a later server may send others."""
     commands = []
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-        for raw in _ACCEPTED.decode(text).commands[: limits.COMMANDS]:
+        for raw in _COMMANDS.decode(text).commands[: limits.COMMANDS]:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
                 commands.append(msgspec.json.decode(raw, type=Command))
     return tuple(commands)
@@ -272,6 +288,11 @@ def _also_live(text: bytes) -> OtherProcess | None:
         return _OTHERS.decode(text).also_live
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def _printable(text: str) -> str:
+    """It reaches a terminal, which obeys an ESC, and logs, where a newline begins another record."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _error_body(text: bytes) -> _ErrorBody:

@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from rangewatch.core import limits
+from rangewatch.core.redaction import redacted
 from rangewatch.recording.mirror import Mirror
 from rangewatch.wire.events import Details, details_of
 from rangewatch.wire.records import Event
+
+REDACTED_CHARACTERS = 4 * limits.MESSAGE_CHARACTERS
+"""Of a message that are looked at: before it is cut, since half a secret is not known for one."""
 
 
 class OpenStep:
@@ -56,7 +60,7 @@ class Events:
         if isinstance(kind, Details):
             data, kind = details_of(kind), kind.KIND
         at = self._open_step.number if step is None else step
-        event = Event(kind, time.time_ns(), at, sendable(message), data or {})
+        event = Event(kind, time.time_ns(), at, sendable(redacted(message[:REDACTED_CHARACTERS])), data or {})
         with self._lock:
             if len(self._waiting) >= limits.EVENTS_A_BATCH:
                 del self._waiting[0]

@@ -438,8 +438,10 @@ class GpuEvent(Details, frozen=True, omit_defaults=True):
 
 GPU_KINDS = ("xid", "gpu_lost", "gpu")
 
+SPOOL_DAMAGED = "spool_damaged"
 ACCOUNTS: dict[str, Any] = {
     "dropped": dict[str, int],
+    SPOOL_DAMAGED: dict[str, int],
     "fault": dict[str, int],
     "not_observed": dict[str, str],
     "not_fused": dict[str, str],

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rangewatch_server.access.audit import client_of, recorded
 from rangewatch_server.access.principals import ADMIN, INGEST, VIEW, Principal, Principals
-from rangewatch_server.access.rate_limits import RateLimit
+from rangewatch_server.access.rate_limits import ALL_GUESSES, GUESSES, RateLimit
 from rangewatch_server.core.errors import ApiError
 from rangewatch_server.core.settings import Settings, host_name, is_loopback, own_name
 
@@ -44,6 +44,7 @@ class AccessMiddleware:
 
     def __init__(self, app: ASGIApp, principals: Principals, changes: RateLimit) -> None:
         self.app = app
+        self.guesses = RateLimit("wrong tokens", GUESSES, ALL_GUESSES)
         self.principals = principals
         self.changes = changes
 
@@ -69,7 +70,7 @@ class AccessMiddleware:
         if role is None:
             await self.app(scope, receive, send)
             return
-        principal = await self._caller(headers, role)
+        principal = await self._caller(headers, role, client_of(scope))
         scope.setdefault("state", {})["principal"] = principal
         if (method in READS and path != BACKUP_PATH) or role == INGEST:
             await self.app(scope, receive, send)
@@ -77,10 +78,12 @@ class AccessMiddleware:
         self.changes.take(client_of(scope))
         await recorded(self.app, self.principals.store, principal, scope, receive, send)
 
-    async def _caller(self, headers: Headers, role: str) -> Principal:
+    async def _caller(self, headers: Headers, role: str, client: str) -> Principal:
         principal = self.principals.find(headers) or await self.principals.find_fresh(headers)
         if principal is None:
             is_wrong = "authorization" in headers
+            if is_wrong:  # after the look, so that whoever has a right one is never held up by others of an address
+                self.guesses.take(client)
             message = "that token is not known here, or was revoked" if is_wrong else "a token is needed"
             raise ApiError(401, "unauthorized", f"{message}: Authorization: Bearer TOKEN")
         if role not in principal.roles:

@@ -27,6 +27,8 @@ class Rate(msgspec.Struct, frozen=True):
 
 # A person mistypes a token a few times; a program that guesses wants thousands.
 LOGIN, ALL_LOGINS = Rate(10, 10), Rate(100, 200)
+# Wrong tokens. A job of a thousand ranks with one that was revoked asks every 15 s, behind one address perhaps.
+GUESSES, ALL_GUESSES = Rate(100, 60), Rate(2_000, 1_200)
 # What needs the role admin: each is written to the audit. A script that deletes a hundred runs is not held up.
 CHANGES, ALL_CHANGES = Rate(200, 120), Rate(1_000, 600)
 

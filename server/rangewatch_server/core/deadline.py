@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import Connection, event
@@ -80,6 +80,28 @@ def limited(connection: Connection, limit_s: float | None = None) -> Iterator[No
 
 
 @contextmanager
+def tighter(connection: Connection, limit_s: float) -> Iterator[None]:
+    """One part of the reads inside `limited` ends after `limit_s`, or with the whole. Raises `TimeLimitReached`, after
+    which the connection can be read from further.
+    """
+    limit: _Limit | None = getattr(_thread, "limit", None)
+    if limit is None:
+        yield
+        return
+    ends_s, limit.ends_s = limit.ends_s, min(limit.ends_s, time.monotonic() + limit_s)
+    try:
+        # A statement that PostgreSQL ends takes its transaction along.
+        with nullcontext() if connection.dialect.name == "sqlite" else connection.begin_nested():
+            yield
+    except OperationalError as error:
+        if not _is_interrupted(error.orig):
+            raise
+        raise TimeLimitReached(limit_s) from None
+    finally:
+        limit.ends_s = ends_s
+
+
+@contextmanager
 def _sqlite(connection: Connection, limit: _Limit) -> Iterator[None]:
     driver: Any = connection.connection.driver_connection
     driver.set_progress_handler(lambda: limit.left_s < 0, SQLITE_INSTRUCTIONS)
@@ -97,7 +119,7 @@ def _server(connection: Connection, limit: _Limit) -> Iterator[None]:
         nonlocal renewed_s
         check()
         left_s = limit.left_s
-        if renewed_s - left_s >= RENEW_S:
+        if abs(renewed_s - left_s) >= RENEW_S:
             # LOCAL: it ends with the transaction. 0 would mean no limit.
             cursor.execute(f"SET LOCAL statement_timeout = {max(1, int(left_s * 1_000))}")
             renewed_s = left_s

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid_of, line
 from rangewatch_server.figures.lines import MS, to_grid
 from rangewatch_server.numerics.pyramid import SERIES_PART
+from rangewatch_server.store import batch_checks
 
 if TYPE_CHECKING:
     from rangewatch_server.query.reader import RunReader
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-PHASES = ("data_wait", "forward", "backward", "exposed_comm", "optimizer", "other")
+PHASES = batch_checks.PHASES
 """They add up to a step. The series of each is its name and `_s`."""
 
 DATA_WAIT = PHASES.index("data_wait")

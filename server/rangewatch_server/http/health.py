@@ -64,18 +64,20 @@ class Readings(msgspec.Struct, frozen=True):
     draining: bool
     writer_is_alive: bool
     queued: int
+    damage: str | None = None
+    """What the database last said of damaged pages."""
 
 
-def live_details(writer: Writer, *, draining: bool) -> Readings:
+def live_details(writer: Writer, *, draining: bool, damage: str | None = None) -> Readings:
     """As it is now."""
-    return Readings(draining, writer.is_alive, writer.queued)
+    return Readings(draining, writer.is_alive, writer.queued, damage)
 
 
 def checks(
     condition: Condition | Exception | None, written: bool | Exception | None, readings: Readings, settings: Settings
 ) -> list[Check]:
     """All of them. None for `condition` and `written`: no answer in time."""
-    listed = [_draining(readings), _written(written, readings), _queue(readings)]
+    listed = [_draining(readings), _written(written, readings), _queue(readings), _pages(readings)]
     if isinstance(condition, Condition):
         listed += [_schema(condition), *_file_checks(condition, settings)]
     else:
@@ -107,6 +109,13 @@ def _queue(readings: Readings) -> Check:
     if readings.queued >= QUEUE_MESSAGES:
         return Check("queue", FAILED, value, "the writer does not keep up: agents get 429 and wait; see commit seconds")
     return Check("queue", OK, value)
+
+
+def _pages(readings: Readings) -> Check:
+    if readings.damage is not None:
+        advice = "stop the server, keep a copy of the file, restore a backup into a new one; docs/operations.md"
+        return Check("pages", FAILED, readings.damage, advice)
+    return Check("pages", OK, "no damage seen")
 
 
 def _schema(condition: Condition) -> Check:
@@ -197,6 +206,7 @@ class Health:
     def __init__(self, engines: Engines, writer: Writer, settings: Settings, metrics: Metrics) -> None:
         self.settings = settings
         self.writer = writer
+        self.damage = engines.damage
         self.metrics = metrics
         self.condition: BlockingCheck[Condition] = BlockingCheck(
             "condition", lambda: condition.read(engines.reader, settings.live_s), KEEP_S
@@ -212,7 +222,7 @@ class Health:
     async def checks(self, *, draining: bool) -> list[Check]:
         """Everything /readyz looks at, within `WAIT_S`."""
         condition, written = await asyncio.gather(self.condition.within(WAIT_S), self._written())
-        readings = live_details(self.writer, draining=draining)
+        readings = live_details(self.writer, draining=draining, damage=self.damage.text)
         return checks(condition, written, readings, self.settings)
 
     async def scrape(self) -> bytes:

@@ -2,7 +2,8 @@
 
 A message is answered only after the commit that holds it. Nothing is stored in part: what a message would change is
 checked before the first statement; an error of the database rolls the whole group back, forgets every cache and answers
-503, so that the agents send again; any other error makes the messages of the group be tried one by one.
+503, so that the agents send again; any other error makes the messages of the group be tried in halves, until it is
+found which of them cannot be stored.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ PAUSE_S = 0.1  # between two looks at merged ranks that are behind, when nothing
 TIDY_UP_S = 2.0  # at the end, for tiles: within what a stop may take (drain.py)
 ATTEMPTS = 3  # of a group that ran into another server's locks
 DEADLOCK = ("40P01", "40001")  # PostgreSQL's codes for that
+DATA_CLASSES = ("22", "23", "54")  # of PostgreSQL's codes: data, constraints, limits such as an index row's 2.7 kB
 
 # The database is at fault, not a message: away, locked, full, read-only; a table or a right that is gone.
 DATABASE_TROUBLE = (OperationalError, InterfaceError, InternalError, ProgrammingError, TimeoutError)
@@ -291,17 +293,24 @@ class Writer:
             logger.error("database did not take a group of %d messages: %s", len(group), first_line(error))
             for item in group:
                 item.future.set_exception(Unavailable("the database did not take the message"))
-        elif folds:
+        elif folds and (len(group) == 1 or not _is_of_data(error)):
             logger.error("a group of %d messages is stored without making tiles", len(group), exc_info=error)
             self._commit(group, folds=False)
         elif len(group) == 1:
             logger.error("a message cannot be stored", exc_info=error)
             group[0].future.set_exception(Refused("unstorable", "the message cannot be stored"))
-        else:  # one message must not cost the others: each by itself, and the culprit is refused
-            for item in group:
-                self._commit([item])
+        else:  # one message must not cost the others: it is found by halves, and refused
+            middle = len(group) // 2
+            self._commit(group[:middle])
+            self._commit(group[middle:])
 
 
 def _is_the_databases(error: Exception) -> bool:
     """`DatabaseError` itself, and none of what derives from it, is how SQLite says that its file is malformed."""
-    return isinstance(error, DATABASE_TROUBLE) or type(error) is DatabaseError
+    return not _is_of_data(error) and (isinstance(error, DATABASE_TROUBLE) or type(error) is DatabaseError)
+
+
+def _is_of_data(error: Exception) -> bool:
+    """Whether the database finds a value wrong or too large, as psycopg may say by an `OperationalError`."""
+    state = getattr(getattr(error, "orig", None), "sqlstate", None) or ""
+    return state[:2] in DATA_CLASSES

@@ -75,12 +75,12 @@ def find(run: Run, stop: int | None = None) -> Array:
     streams = [stream for rank in run.ranks.values() for stream in rank.streams]
     # Batches of the first steps are among the first; what comes later changes nothing here.
     key = (run.id, "inf by design", tuple((each.id, each.rewrites, min(each.contiguous, 1_024)) for each in streams),
-           min(run.last_step - run.first_step, FIRST_STEPS), stop, len(run.names().tensors.entries))  # fmt: skip
-    known: Array | None = run.reader.cache.get(key)
+           min(run.last_step - run.first_step, FIRST_STEPS), stop, run.names().version)  # fmt: skip
+    known: Array | None = run.reader.summaries.get(key)
     if known is None:
         end = min(run.first_step + FIRST_STEPS, run.last_step + 1, run.last_step + 1 if stop is None else stop)
         known = _find(run, run.first_step, end) if run.first_step < end else NOBODY
-        run.reader.cache.put(key, known, 200 + known.nbytes)
+        run.reader.summaries.put(key, known, 200 + known.nbytes)
     return known
 
 

@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol
 
 import msgspec
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, func, select
 
-from rangewatch.wire.records import KINDS, RankInfo, Statistic
+from rangewatch.wire.records import KINDS, RankInfo, Statistic, TensorEntry
 from rangewatch_server.ingest.accumulators import UNMERGED
 from rangewatch_server.ingest.merged_ranks import ALL_RANKS
 from rangewatch_server.numerics import pyramid
@@ -22,9 +22,19 @@ from rangewatch_server.numerics.pyramid import FANOUT, PARTS, RANGES, SERIES_PAR
 from rangewatch_server.query import events, inf_by_design
 from rangewatch_server.query.events import Shared, StoredEvent, most_sharing
 from rangewatch_server.query.merged_ranks import Memory, MergedReader, no_memory
-from rangewatch_server.query.slices import Cache, Damage, RunNames, Stream, StreamSlices, few, join
+from rangewatch_server.query.slices import (
+    SUMMARY_BYTES,
+    Cache,
+    Columns,
+    Damage,
+    RunNames,
+    Stream,
+    StreamSlices,
+    few,
+    join,
+)
 from rangewatch_server.store import run_metadata, tables
-from rangewatch_server.store.names import Tensors, load_series, load_statistics, load_tensors
+from rangewatch_server.store.names import Tensors, load_series, load_statistics, load_tensor, load_tensors
 from rangewatch_server.store.rows import align, union
 from rangewatch_server.store.tiles import WIDTH
 
@@ -73,20 +83,26 @@ class Queries:
         self.memory = memory
         self.live_ns = int(live_s * 1e9)
         self.cache = Cache()
+        self.summaries = Cache(SUMMARY_BYTES)
 
     @contextmanager
     def read(self) -> Iterator[Reader]:
         """One consistent view of the database."""
         with self.engine.connect() as connection:
-            yield Reader(connection, self.cache, self.live_ns, self.memory)
+            yield Reader(connection, self.cache, self.live_ns, self.memory, self.summaries)
 
 
 class Reader:
     """All reads of one request."""
 
-    def __init__(self, connection: Connection, cache: Cache, live_ns: int, memory: Memory = no_memory) -> None:
+    def __init__(
+        self, connection: Connection, cache: Cache, live_ns: int, memory: Memory = no_memory,
+        summaries: Cache | None = None,
+    ) -> None:  # fmt: skip
         self.connection = connection
         self.cache = cache
+        self.summaries = cache if summaries is None else summaries
+        """What is small and costs much to make, such as a line of the list of runs."""
         self.live_ns = live_ns
         self.memory = memory
 
@@ -113,6 +129,9 @@ class RunSource(Protocol):
 
     def names(self) -> RunNames:
         """Tensors, series and statistics."""
+
+    def tensor(self, ordinal: int) -> TensorEntry:
+        """One of them, without all others. Raises `LookupError`."""
 
     def slices(self, names: RunNames, stream: Stream, damage: set[Damage], rows: Array | None) -> StreamSlices:
         """The slices of one process."""
@@ -146,18 +165,31 @@ class StoredRun:
         query = select(streams).where(streams.c.run_id == self.id).order_by(streams.c.rank, streams.c.ordinal)
         return self.connection.execute(query)
 
+    def tensor(self, ordinal: int) -> TensorEntry:
+        entry = load_tensor(self.connection, self.id, ordinal)
+        if entry is None:
+            raise LookupError(f"run {self.id} has no tensor {ordinal}")
+        return entry
+
     def names(self) -> RunNames:
         """Cached by how many there are, since none ever changes."""
         query = select(func.max(tables.catalogues.c.id)).where(tables.catalogues.c.run_id == self.id)
         newest = self.connection.execute(query).scalar() or 0
         query = select(func.count()).where(tables.series.c.run_id == self.id)
-        key = (self.id, "names", newest, self.connection.execute(query).scalar())
-        names: RunNames | None = self.cache.get(key)
-        if names is None:
-            tensors, series = load_tensors(self.connection, self.id), load_series(self.connection, self.id)
-            names = run_names(self.id, tensors, series, load_statistics(self.connection, self.id))
-            self.cache.put(key, names, 500 * len(tensors.entries) + 1_000)
-        return names
+        version = newest, self.connection.execute(query).scalar()
+        columns: Columns | None = self.cache.get((self.id, "columns", version))
+        if columns is None:
+            series, statistics = load_series(self.connection, self.id), load_statistics(self.connection, self.id)
+            columns = columns_of(series, statistics, version)
+            self.cache.put((self.id, "columns", version), columns, 100 * len(series) + 60_000)
+        return RunNames(self.id, columns, partial(self._tensors, newest))
+
+    def _tensors(self, newest: int) -> Tensors:
+        tensors: Tensors | None = self.cache.get((self.id, "tensors", newest))
+        if tensors is None:
+            tensors = load_tensors(self.connection, self.id)
+            self.cache.put((self.id, "tensors", newest), tensors, 500 * len(tensors.entries) + 1_000)
+        return tensors
 
     def slices(self, names: RunNames, stream: Stream, damage: set[Damage], rows: Array | None) -> StreamSlices:
         return StreamSlices(self.connection, self.cache, names, stream, damage, rows)
@@ -305,6 +337,10 @@ class RunReader:
             self._names = self.source.names()
         return self._names
 
+    def tensor(self, ordinal: int) -> TensorEntry:
+        """One tensor, for whoever names one alone. Raises `LookupError`."""
+        return self.source.tensor(ordinal)
+
     def statistics(self) -> tuple[Statistic, ...]:
         """The run's statistics."""
         return load_statistics(self.connection, self.id)
@@ -426,10 +462,10 @@ class RunReader:
         return {rank: _rank(rank, rows) for rank, rows in grouped.items()}
 
 
-def run_names(run_id: int, tensors: Tensors, series: dict[str, int], statistics: tuple[Statistic, ...]) -> RunNames:
-    """With every column that these statistics have."""
+def columns_of(series: dict[str, int], statistics: tuple[Statistic, ...], version: Any) -> Columns:
+    """Every column that these statistics have."""
     fill = {part: pyramid.identities(part, statistics) for part in PARTS}
-    return RunNames(run_id, tensors, series, fill, {part: pyramid.merge_rules(part, statistics) for part in PARTS})
+    return Columns(series, fill, {part: pyramid.merge_rules(part, statistics) for part in PARTS}, version)
 
 
 def _ship_every(row: Any) -> int:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -138,6 +139,7 @@ def _spread(block: Block, first: int, width: int, names: list[str], fill: Mappin
 logger = logging.getLogger("rangewatch.server")
 
 CACHE_BYTES = 256 << 20  # decoded tiles and batches; a 2,000-column heatmap of 300 tensors is about 3 MiB a rank
+SUMMARY_BYTES = 32 << 20  # what is said of runs in a few kB each: 3,000 of them, which no names or tiles push out
 FEW = 4  # rows are few when the run has so many times as many: they are taken out of tiles and kept on their own
 
 
@@ -211,14 +213,27 @@ class Damage(msgspec.Struct, frozen=True):
     stop: int
 
 
-class RunNames(msgspec.Struct, frozen=True):
-    """What a run's rows mean."""
+class Columns(msgspec.Struct, frozen=True):
+    """What the columns of a run's parts are. `version`: another where its tensors, series or statistics are others."""
 
-    run_id: int
-    tensors: Tensors
     series: dict[str, int]
     fill: dict[str, dict[str, float]]
     rules: dict[str, dict[str, str]]
+    version: Any
+
+
+class RunNames:
+    """What a run's rows mean. Its tensors, which may be 200,000, are loaded where they are first asked for."""
+
+    def __init__(self, run_id: int, columns: Columns, load_tensors: Callable[[], Tensors]) -> None:
+        self.run_id = run_id
+        self.series, self.fill, self.rules, self.version = columns.series, columns.fill, columns.rules, columns.version
+        self._load_tensors = load_tensors
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """All of them, by ordinal."""
+        return self._load_tensors()
 
 
 class StreamSlices:
@@ -423,8 +438,10 @@ def with_needed(part: str, wanted: Sequence[str]) -> tuple[str, ...]:
 
 def few(rows: Array | None, part: str, names: RunNames) -> Array | None:
     """`rows` where it pays to read them alone, else None: whole tiles serve whoever asks for other rows next."""
-    known = {RANGES: len(names.tensors.entries), SERIES_PART: len(names.series)}.get(part, 0)
-    return None if rows is None or len(rows) * FEW > known else rows
+    if rows is None or part not in (RANGES, SERIES_PART):
+        return None
+    known = len(names.tensors.entries if part == RANGES else names.series)
+    return None if len(rows) * FEW > known else rows
 
 
 def _named(raw: Raw, wanted: Sequence[str]) -> Raw:

@@ -53,15 +53,23 @@ def reading_run(request: Request, run_id: int) -> Iterator[RunReader]:
 
 def run_of(request: Request, reader: Reader, run_id: int) -> RunReader:
     """As `reading_run`, of a reader that is open."""
-    incarnation = request.query_params.get("incarnation")
-    if incarnation is not None and not (incarnation.isascii() and incarnation.isdecimal() and len(incarnation) <= 9):
-        raise ApiError(422, "bad_parameter", "incarnation must be a whole number from 1")
+    incarnation = incarnation_of(request)
     run = reader.run(run_id) if 0 <= run_id < MAX_ID else None
     if run is None:
         raise ApiError(404, "unknown_run", f"there is no run {run_id}")
     if incarnation is not None:
-        run.as_of(int(incarnation))
+        run.as_of(incarnation)
     return run
+
+
+def incarnation_of(request: Request) -> int | None:
+    """Before whose later restarts the run is to be shown; None: as it is now. Raises `ApiError` 422."""
+    given = request.query_params.get("incarnation")
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdecimal() and len(given) <= 9):
+        raise ApiError(422, "bad_parameter", "incarnation must be a whole number from 1")
+    return int(given)
 
 
 def damaged_in(run: RunReader) -> dict[str, Any]:

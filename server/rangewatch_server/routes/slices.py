@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
@@ -17,7 +17,7 @@ from rangewatch_server.figures.base import Grid, label
 from rangewatch_server.numerics.headroom import STATE_NAMES
 from rangewatch_server.query.reader import Queries, RunReader
 from rangewatch_server.query.slices import Cache
-from rangewatch_server.routes.dependencies import RunId, Step, answer, reading_run
+from rangewatch_server.routes.dependencies import RunId, Step, answer, incarnation_of, reading_run
 from rangewatch_server.routes.downloads import Download, cut_up
 from rangewatch_server.store.names import Tensors
 from rangewatch_server.views.exports import rectangles
@@ -61,9 +61,10 @@ def show_slice(
         if format == "json":
             return answer(_matrices(run, rectangle))
         details, tensors = _details(run, rectangle), run.names().tensors
-    file = _file(_own(request), run_id, rectangle, tensors, details, format)
-    name = f"rangewatch-run-{run_id}-steps-{rectangle.cut.start}-{rectangle.cut.stop}.{format}"
-    return Download(file, name, MEDIA_TYPES[format])
+    shown = Shown(_own(request), run_id, incarnation_of(request))
+    before = "" if shown.incarnation is None else f"-incarnation-{shown.incarnation}"
+    name = f"rangewatch-run-{run_id}{before}-steps-{rectangle.cut.start}-{rectangle.cut.stop}.{format}"
+    return Download(_file(shown, rectangle, tensors, details, format), name, MEDIA_TYPES[format])
 
 
 def _matrices(run: RunReader, rectangle: Rectangle) -> dict[str, Any]:
@@ -134,8 +135,27 @@ def _own(request: Request) -> Queries:
     return own
 
 
+class Shown(NamedTuple):
+    """The run that an export is of, `incarnation` None: as it is now."""
+
+    queries: Queries
+    run_id: int
+    incarnation: int | None
+
+    @contextmanager
+    def reading(self) -> Iterator[RunReader]:
+        """A transaction for one piece. Raises `TimeLimitReached`."""
+        with self.queries.read() as reader, limited(reader.connection):
+            run = reader.run(self.run_id)
+            if run is None:
+                raise ApiError(404, "unknown_run", f"run {self.run_id} was deleted during an export")
+            if self.incarnation is not None:
+                run.as_of(self.incarnation)
+            yield run
+
+
 def _file(
-    queries: Queries, run_id: int, rectangle: Rectangle, tensors: Tensors, details: dict[str, Any], format_name: str
+    shown: Shown, rectangle: Rectangle, tensors: Tensors, details: dict[str, Any], format_name: str
 ) -> Iterator[bytes]:
     """The file's bytes. Each piece has a transaction of its own, over before any of it is sent.
 
@@ -150,21 +170,11 @@ def _file(
     encoder = files.encoder(format_name, table.schema)
 
     def is_observed(group: int, cut: Grid) -> bool:
-        with _reading(queries, run_id) as run:
+        with shown.reading() as run:
             return rectangles.is_observed(run, rectangle.groups[group], cut.start, cut.stop)
 
     for group, cut in rectangles.pieces(rectangle, is_observed):
-        with _reading(queries, run_id) as run:
+        with shown.reading() as run:
             part = rectangles.read(run, rectangle, group, cut)
         yield from cut_up(encoder.add(table.of(part)))
     yield from cut_up(encoder.finish())
-
-
-@contextmanager
-def _reading(queries: Queries, run_id: int) -> Iterator[RunReader]:
-    """A transaction for one piece. Raises `TimeLimitReached`."""
-    with queries.read() as reader, limited(reader.connection):
-        run = reader.run(run_id)
-        if run is None:
-            raise ApiError(404, "unknown_run", f"run {run_id} was deleted during an export")
-        yield run

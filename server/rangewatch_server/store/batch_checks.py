@@ -12,13 +12,26 @@ from numpy.typing import NDArray
 
 from rangewatch.statistics import ALL, exponents, is_count
 from rangewatch.wire import WireError
-from rangewatch.wire.records import KINDS, Batch, Catalogue, Event, RangeRows, Samples, Statistic, StreamHeader
+from rangewatch.wire.records import (
+    KINDS,
+    Batch,
+    Catalogue,
+    Event,
+    RangeRows,
+    Samples,
+    SeriesRows,
+    Statistic,
+    StreamHeader,
+)
 from rangewatch_server.store.samples import STEP, spans
 from rangewatch_server.store.tiles import WIDTH
 
 Array = NDArray[Any]
 
 MAX_NAME_BYTES = 4_096  # of a run, module, host, series or event
+# Of an incarnation and of an event's kind, which lie in indexes: PostgreSQL bounds a row of one by 2.7 kB, and the
+# error is the whole transaction's, with all messages in it.
+MAX_INDEXED_BYTES = 256
 MAX_RANK = 1_000_000
 MAX_STEP = 10**12
 MAX_EVENTS = 1_000  # in one batch
@@ -33,6 +46,17 @@ MAX_HOURS = 64  # that one table of samples may lie in: each becomes a row of th
 MAX_TIME_NS = 2**62  # the year 2116: sums of two times stay within 63 bits
 INT32, INT63 = 2**31, 2**63  # what the database columns hold
 MERGES = ("max", "min", "sum")
+# What the agent itself records of a step, by name: the least and the largest that can be, NaN apart. Loss scales are
+# the user's own, and found_inf is what some scaler answered.
+MAX_SERIES_S = 1e9  # of one step: 32 years
+PHASES = ("data_wait", "forward", "backward", "exposed_comm", "optimizer", "other")
+SERIES_BOUNDS = (
+    dict.fromkeys(("skipped_step", "weights_finite"), 1.0)
+    | dict.fromkeys(("eval_passes", "eval_nonfinite"), MAX_COUNT)
+    | {"wall_time_s": MAX_TIME_NS / 1e9}
+    | dict.fromkeys(("step_time_s", "agent_time_s", "agent_device_time_s"), MAX_SERIES_S)
+    | dict.fromkeys((f"{each}_s" for each in PHASES), MAX_SERIES_S)
+)
 NEEDED = ("call_count", "amax", "nan_count", "inf_count")
 KNOWN = {each.name: each for each in (*ALL, *exponents.ALL)}
 
@@ -43,6 +67,7 @@ def check_opening(opening: StreamHeader) -> None:
     _names([info.run, info.host, info.incarnation, info.device, *info.versions, *info.versions.values()])
     if not info.run or not info.incarnation:
         raise WireError("bad_header", "run and incarnation must not be empty")
+    _indexed("incarnation", info.incarnation)
     _rank(info.rank)
     _whole((info.world_size, info.local_rank, info.pid), INT32)
     _whole((info.started_ns,), INT63)
@@ -75,6 +100,7 @@ def check_statistics(given: Iterable[Statistic], known: Mapping[str, Statistic])
 def check_header(batch: Batch) -> None:
     """Names, numbers and sizes that need no catalogue."""
     _names([batch.run, batch.incarnation, batch.catalogue, *(rows.name for rows in batch.series)])
+    _indexed("incarnation", batch.incarnation)
     _rank(batch.rank)
     if not 0 <= batch.sequence < 2**62:
         raise WireError("bad_header", f"sequence {batch.sequence} is out of bounds")
@@ -84,6 +110,7 @@ def check_header(batch: Batch) -> None:
         raise WireError("too_large", f"{len(batch.events)} events in one batch; at most {MAX_EVENTS} are taken")
     for event in batch.events:
         _names([event.kind, event.message])
+        _indexed("kind of an event", event.kind)
         if not (0 <= event.time_ns < 2**63 and -1 <= event.step <= MAX_STEP):
             raise WireError("bad_header", "event time or step is out of bounds")
         _details(event)
@@ -91,11 +118,22 @@ def check_header(batch: Batch) -> None:
         check_samples(samples)
     if len({rows.name for rows in batch.series}) != len(batch.series):
         raise WireError("bad_header", "a series appears twice")
+    for rows in batch.series:
+        _series(rows)
     for steps in [rows.steps for rows in (batch.ranges, *batch.series) if rows is not None]:
         if len(steps) and int(steps[-1]) > MAX_STEP:
             raise WireError("bad_header", f"step {steps[-1]} is past {MAX_STEP}")
         if len(np.unique(steps // WIDTH)) > MAX_SPANS:
             raise WireError("too_large", f"steps lie in more than {MAX_SPANS} spans of {WIDTH}; send fewer in a batch")
+
+
+def _series(rows: SeriesRows) -> None:
+    most = SERIES_BOUNDS.get(rows.name)
+    if most is None or not len(rows.values):
+        return
+    least, largest = float(np.fmin.reduce(rows.values)), float(np.fmax.reduce(rows.values))  # NaN where all are
+    if least < 0 or largest > most:
+        raise WireError("invalid_value", f"series {rows.name!r}: a value that is not between 0 and {most:g}")
 
 
 def check_samples(samples: Samples) -> None:
@@ -183,3 +221,8 @@ def _names(names: Iterable[str]) -> None:
     for name in names:
         if "\0" in name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
             raise WireError("bad_header", f"a name holds NUL or is longer than {MAX_NAME_BYTES} bytes")
+
+
+def _indexed(what: str, name: str) -> None:
+    if len(name.encode("utf-8", "replace")) > MAX_INDEXED_BYTES:
+        raise WireError("bad_header", f"the {what} is longer than {MAX_INDEXED_BYTES} bytes")

@@ -8,10 +8,11 @@ crash of the system the last commits of SQLite may be gone (a checkpoint syncs t
 `sync="full"` each commit waits for the disk, and they survive that too. PostgreSQL syncs each commit unless its own
 settings say otherwise; `full` asks for it whatever they say.
 
-A server holds an advisory lock on FILE.lock beside its SQLite file for as long as it writes (`hold`): two writers would
-each fold tiles from a memory the other does not know. Readers need no lock. The lock is the kernel's (`flock`), so it
-ends with the process however that ends; what the file says is only for people. A network file system may have no such
-lock, or one that other hosts do not see: there it is on the operator to start one server only.
+A server holds two advisory locks for as long as it writes (`hold`): two writers would each fold tiles from a memory the
+other does not know. One is on a byte of the SQLite file itself, past all that SQLite locks, so that a hard link or
+another mount of it is the same file; the other is on FILE.lock beside it, which says for people who holds it. Readers
+need no lock. Both are the kernel's, so they end with the process however that ends. A network file system may have no
+such lock, or one that other hosts do not see: there it is on the operator to start one server only.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import logging
 import os
 import socket
 import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,7 +53,26 @@ READER_CONNECTIONS = 8
 MIGRATION_LOCK = 0x52616E67  # apart from the runs' locks, which are small numbers
 MIGRATIONS = Path(__file__).with_name("migrations")
 MOST_BYTES = 1_000  # of a lock file read: ours have about 60
+OWNER_BYTE = 1 << 62  # of the database file: SQLite itself locks 512 bytes at 1 GiB
+FLOCK = struct.Struct("@hhqqi4x")  # C's struct flock on 64-bit Linux: type, whence, start, length, process
+DAMAGED = (11, 26)  # SQLITE_CORRUPT and SQLITE_NOTADB, which Python has names for from 3.11 on
+DAMAGED_STATES = ("XX001", "XX002")  # of PostgreSQL: data or an index is corrupted
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+class DamageNote:
+    """What the database said of its own file or pages when it last found them damaged; None: it has not."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+
+    def note(self, context: Any) -> None:
+        """Called with each error of the database."""
+        error = context.original_exception
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # Python 3.11; the low byte is the kind
+        state = getattr(error, "sqlstate", None) or ""
+        if code in DAMAGED or "malformed" in str(error) or state in DAMAGED_STATES:
+            self.text = first_line(error)
 
 
 class Engines(msgspec.Struct, frozen=True):
@@ -59,6 +80,7 @@ class Engines(msgspec.Struct, frozen=True):
 
     writer: Engine
     reader: Engine
+    damage: DamageNote
 
     def dispose(self) -> None:
         """Close every connection."""
@@ -74,6 +96,8 @@ def open_database(url: str | URL, sync: str = "normal") -> Engines:
         engines = _sqlite(parsed.database or "", sync) if is_file else _server(parsed, sync)
     except (SQLAlchemyError, OSError, ImportError, ValueError) as error:
         raise DatabaseError(f"cannot open {_shown(url)}: {first_line(error)}") from None
+    for engine in (engines.writer, engines.reader):
+        event.listen(engine, "handle_error", engines.damage.note)
     try:
         migrate(engines.writer)
     except (SQLAlchemyError, OSError) as error:
@@ -128,7 +152,7 @@ def _sqlite(path: str, sync: str) -> Engines:
     )  # fmt: skip
     event.listen(reader, "connect", _reader_pragmas)
     event.listen(reader, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
-    return Engines(writer, reader)
+    return Engines(writer, reader, DamageNote())
 
 
 def _open_read_only(path: str) -> sqlite3.Connection:
@@ -167,7 +191,7 @@ def _server(url: URL, sync: str) -> Engines:
         url, pool_size=READER_CONNECTIONS, max_overflow=0, pool_pre_ping=True, isolation_level="REPEATABLE READ"
     )
     event.listen(reader, "begin", lambda connection: connection.exec_driver_sql("SET TRANSACTION READ ONLY"))
-    return Engines(writer, reader)
+    return Engines(writer, reader, DamageNote())
 
 
 def _shown(url: str | URL) -> str:
@@ -199,11 +223,43 @@ def hold(database: str | Path | URL) -> Iterator[None]:
         return
     descriptor = _take(path)
     try:
-        yield
+        with _hold_itself(path):
+            yield
     finally:
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)  # the file stays: removing it would race with the next one's lock
         os.close(descriptor)
+
+
+@contextmanager
+def _hold_itself(path: Path) -> Iterator[None]:
+    """The file, whatever it is called. It is closed after SQLite has ended: that would lose its own locks by it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DatabaseError(f"cannot open {path}: {error.strerror}") from None
+    try:
+        _lock_byte(descriptor, path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock_byte(descriptor: int, path: Path) -> None:
+    if not hasattr(fcntl, "F_OFD_SETLK"):  # not Linux: the lock beside the file is the only one
+        return
+    try:
+        # Of the open file, not of the process: SQLite opens and closes the same file, which would end the other kind.
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, OWNER_BYTE, 1, 0))
+    except (BlockingIOError, PermissionError):
+        raise DatabaseError(
+            f"{path} is in use by another process, under another name or mount of the same file; end that one, give "
+            "another --db, or use PostgreSQL, which takes several servers"
+        ) from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise DatabaseError(f"cannot lock {path}: {error.strerror}") from None
+        logger.warning("%s is on a file system without locks: make sure that no second server writes it", path)
 
 
 def _file(database: str | Path | URL) -> Path | None:

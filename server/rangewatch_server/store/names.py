@@ -78,6 +78,13 @@ def load_tensors(connection: Connection, run_id: int) -> Tensors:
     return tensors_of([_entry(row) for row in connection.execute(query)])
 
 
+def load_tensor(connection: Connection, run_id: int, ordinal: int) -> TensorEntry | None:
+    """One tensor of a run, or None."""
+    mine = (tables.tensors.c.run_id == run_id) & (tables.tensors.c.ordinal == ordinal)
+    row = connection.execute(select(tables.tensors).where(mine)).first()
+    return None if row is None else _entry(row)
+
+
 def load_series(connection: Connection, run_id: int) -> dict[str, int]:
     """Series name -> ordinal."""
     query = select(tables.series).where(tables.series.c.run_id == run_id).order_by(tables.series.c.ordinal)

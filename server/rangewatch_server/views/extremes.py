@@ -19,8 +19,9 @@ from rangewatch_server.figures.heatmap import Cells, cells_of
 from rangewatch_server.numerics import first_nonfinite, pyramid
 from rangewatch_server.numerics.headroom import SEVERITY, STATE_NAMES, State, limits_of
 from rangewatch_server.numerics.pyramid import AMAX_STEP, FANOUT, NONFINITE_STEP, RANGES, SUMMARY, Block
+from rangewatch_server.numerics.whole import whole, whole_or_none
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.store.batch_checks import MAX_COUNT
+from rangewatch_server.store.batch_checks import MAX_TIME_NS
 from rangewatch_server.store.names import Tensors
 
 Array = NDArray[Any]
@@ -282,18 +283,14 @@ def _frame(tensors: Tensors, block: Block, cells: Cells, row: int) -> dict[str, 
     finite = value["numel"] - value["nan_count"] - value["inf_count"] > 0
     bits = float(cells.bits[row, 0])
     frame = tensor_details(ordinal, tensors) | {
-        "call_count": int(value["call_count"]), "numel": int(value["numel"]),
+        "call_count": whole(value["call_count"]), "numel": whole(value["numel"]),
         "amax": value["amax"] if finite else None,
-        "nan_count": int(value["nan_count"]), "inf_count": int(value["inf_count"]),
-        "nonfinite_ns": _finite_int(value.get(first_nonfinite.NONFINITE_NS, np.inf)),
+        "nan_count": whole(value["nan_count"]), "inf_count": whole(value["inf_count"]),
+        "nonfinite_ns": whole_or_none(value.get(first_nonfinite.NONFINITE_NS, np.inf)),
         "headroom_bits": bits if finite and np.isfinite(bits) else None,
         "state": STATE_NAMES[state], "what": what(state, value, bits, entry.dtype),
     }  # fmt: skip
     return frame | full_set(value, limits.smallest_normal)
-
-
-def _finite_int(value: float) -> int | None:
-    return int(min(value, MAX_COUNT)) if np.isfinite(value) else None
 
 
 def tensor_details(ordinal: int, tensors: Tensors) -> dict[str, Any]:
@@ -322,7 +319,7 @@ def full_set(value: dict[str, float], smallest_normal: float) -> dict[str, Any]:
 
 def what(state: State, value: dict[str, float], bits: float, dtype: str) -> str:
     """One line for a person."""
-    counts = f"{int(value['nan_count'])} NaN, {int(value['inf_count'])} Inf of {int(value['numel'])}"
+    counts = f"{whole(value['nan_count'])} NaN, {whole(value['inf_count'])} Inf of {whole(value['numel'])}"
     subnormal = value.get("subnormal_count", 0.0) / max(value.get("full_numel", 0.0), 1.0)
     return {
         State.NAN: counts,
@@ -358,9 +355,14 @@ def step_details(run: RunReader, rank: int, step: int) -> dict[str, Any]:
         "loss_state": None if loss is None else "nan" if np.isnan(loss) else "inf" if np.isinf(loss) else "value",
         "loss_scale": finite.get("loss_scale"), "found_inf": _flag(finite.get("found_inf")),
         "skipped": _flag(finite.get("skipped_step")), "step_time_s": finite.get("step_time_s"),
-        "started_ns": None if wall_time_s is None else int(wall_time_s * 1e9),
+        "started_ns": None if wall_time_s is None else _unix_ns(wall_time_s),
         "series": finite, "thinned": None if thinned is None else {"step": thinned.step, "steps": thinned.per},
     }  # fmt: skip
+
+
+def _unix_ns(wall_time_s: float) -> int | None:
+    """None for what is no time: databases hold what was taken before times had bounds."""
+    return int(wall_time_s * 1e9) if 0 <= wall_time_s <= MAX_TIME_NS / 1e9 else None
 
 
 def _flag(value: float | None) -> bool | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rangewatch.statistics.sparse import is_sparse
-from rangewatch.wire.events import ACCOUNTS
+from rangewatch.wire.events import ACCOUNTS, SPOOL_DAMAGED
 from rangewatch.wire.records import KINDS, Statistic
 from rangewatch_server.collectives import hang_state
 from rangewatch_server.figures import quantities
@@ -19,6 +19,7 @@ from rangewatch_server.machines import deaths, mesh
 from rangewatch_server.machines.mesh import Mesh, world_size
 from rangewatch_server.numerics.headroom import SATURATED_BITS, State
 from rangewatch_server.numerics.pyramid import SUMMARY
+from rangewatch_server.numerics.whole import whole_sum
 from rangewatch_server.query.reader import Rank, RunReader, last_step
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.nonfinite.case import Bad
@@ -35,6 +36,13 @@ RECENT_STEPS = 20  # the step time shown is the mean of these
 
 def run_line(run: RunReader) -> dict[str, Any]:
     """A run as the list of runs shows it."""
+    return rows_line(run) | {
+        "skipped_steps": skipped_steps(run), "least_headroom": least_headroom(run), "sparkline": sparkline(run),
+    }  # fmt: skip
+
+
+def rows_line(run: RunReader) -> dict[str, Any]:
+    """What the rows of its processes say of a run, without a look at what they recorded."""
     rows = [rank.row for rank in run.ranks.values()]
     scales = [scale for rank in run.ranks.values() if (scale := _loss_scale(rank)) is not None]
     size, now = world_size(run), state(run)
@@ -45,10 +53,10 @@ def run_line(run: RunReader) -> dict[str, Any]:
         "world_size": size, "first_step": run.first_step, "last_step": run.last_step,
         "loss_scale": min(scales, default=None),
         "loss_scale_first": next((row.loss_scale_first for row in oldest if row.loss_scale_first is not None), None),
-        "skipped_steps": skipped_steps(run),
+        "skipped_steps": max((row.skipped_steps for row in rows), default=0),
         "started_ns": min((row.started_ns for row in oldest), default=run.created_ns),
         "last_seen_ns": max((row.last_seen_ns for row in rows), default=run.created_ns),
-        "least_headroom": least_headroom(run), "sparkline": sparkline(run),
+        "least_headroom": None, "sparkline": [],
     }  # fmt: skip
 
 
@@ -139,7 +147,7 @@ def least_headroom(run: RunReader) -> dict[str, Any] | None:
     """The worst that any rank holds at a step that is shown: a NaN or Inf, else the least headroom."""
     bad = first_overflow(run)
     if bad is not None:
-        name = label(run.names().tensors.entries[bad["tensor"]])
+        name = label(run.tensor(bad["tensor"]))
         return {"bits": None, "state": bad["what"], "label": name} | {k: bad[k] for k in ("step", "rank", "tensor")}
     places = [place for rank in run.ranks.values() for place in _least_places(run, rank)]
     worst = min(places, key=lambda place: (place.bits, place.step), default=None)
@@ -152,7 +160,7 @@ def least_headroom(run: RunReader) -> dict[str, Any] | None:
 def _least_places(run: RunReader, rank: Rank) -> Iterator[Place]:
     for row, end in rank.visible():
         if row.least_step is not None and row.least_step < end:
-            name = label(run.names().tensors.entries[row.least_tensor])
+            name = label(run.tensor(row.least_tensor))
             state = "saturated" if row.least_bits < SATURATED_BITS else "value"
             yield Place(row.least_step, rank.rank, row.least_tensor, name, state, row.least_bits)
         elif row.least_step is not None:  # the worst was overwritten by a restart: look at what is left of it
@@ -206,10 +214,10 @@ def _once(run: RunReader, name: str, size: int, read: Callable[[], Any]) -> Any:
     """What `read` gives, kept until the run has news. `size`: of what is kept, in bytes; never None."""
     streams = tuple((s.id, s.contiguous, s.rewrites) for rank in run.ranks.values() for s in rank.streams)
     key = (run.id, name, streams)
-    value = run.reader.cache.get(key)
+    value = run.reader.summaries.get(key)
     if value is None:
         value = read()
-        run.reader.cache.put(key, value, size)
+        run.reader.summaries.put(key, value, size)
     return value
 
 
@@ -227,7 +235,7 @@ def _skipped(run: RunReader, rank: Rank) -> int:
     start, stop = run.first_step or 0, (run.last_step or 0) + 1
     cut = grid(start, stop, SPARKLINE_COLUMNS)
     columns = series_columns(run, Params(start=start, stop=stop, ranks=(rank.rank,)), cut, "skipped_step")
-    return int(columns["sum"].sum())
+    return whole_sum(columns["sum"])
 
 
 def sparkline(run: RunReader) -> list[float | None]:
@@ -277,14 +285,20 @@ def _trouble(run: RunReader) -> dict[int, dict[str, Any]]:
     """What agents said of themselves, by rank; each event is the whole account as it was then, so the newest stands."""
     fields = {"dropped": "dropped", "fault": "faults", "not_observed": "not_observed", "not_fused": "not_fused"}
     by_rank: dict[int, dict[str, Any]] = {}
-    for event in run.newest_events([*fields, FAILED, "level"]):
+    damaged: dict[int, dict[str, int]] = {}
+    for event in run.newest_events([*fields, FAILED, "level", SPOOL_DAMAGED]):
         entry = by_rank.setdefault(event.rank, _no_trouble())
         if event.kind == "level":
             entry["level"] = event.message or None  # "": recorded as it was asked for again
         elif event.kind == FAILED:
             entry["failure"] = event.message
+        elif event.kind == SPOOL_DAMAGED:  # by who sent what the rank left, and so beside the rank's own account
+            damaged[event.rank] = event.read(ACCOUNTS[SPOOL_DAMAGED]) or {}
         else:
             entry[fields[event.kind]] = event.read(ACCOUNTS[event.kind]) or {}
+    for rank, lost in damaged.items():
+        own = by_rank[rank]["dropped"]
+        by_rank[rank]["dropped"] = own | {reason: own.get(reason, 0) + count for reason, count in lost.items()}
     return by_rank
 
 

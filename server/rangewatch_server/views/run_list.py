@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from rangewatch_server.core import deadline
 from rangewatch_server.core.errors import ApiError
 from rangewatch_server.query.reader import Reader
 from rangewatch_server.store import alerts, run_metadata, tables
@@ -24,8 +25,27 @@ Sort = Literal[
 SORTS: tuple[Sort, ...] = get_args(Sort)
 BY_ROW = frozenset[Sort](("newest", "oldest", "name", "seen"))  # read from the runs' rows, of however many
 LIMIT, MOST = 100, 500  # runs of a page, or sorted by what is read from each: one that is not cached costs about 5 ms
-STATES = ("hung", "died", "failed", "terminated", "interrupted", "stale", "live", "empty", "finished")  # gravest first
+LINE_S, PAGE_S = 2.0, 4.0
+"""Seconds to make one run's line in, and all of a page's: of 60 runs with 30,000 tensors each may take 0.3."""
+SLOW_AGAIN_S = 30.0
+"""Seconds after which a line that took too long is tried again."""
+SLOW = "Reading it takes long: this line is without its figures. Open the run, or load the list again."
+UNREADABLE, UNREADABLE_REASON = "unreadable", "It cannot be read; the server's log says why."
+STATES = (
+    UNREADABLE,
+    "hung",
+    "died",
+    "failed",
+    "terminated",
+    "interrupted",
+    "stale",
+    "live",
+    "empty",
+    "finished",
+)  # gravest first
 LEVELS = ("critical", "warning", "ok")
+
+Stamp = tuple[int, int, int]
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -102,14 +122,14 @@ _KEYS: dict[Sort, Callable[[dict[str, Any]], Any]] = {
 def _lines(reader: Reader, chosen: list[int]) -> list[dict[str, Any]]:
     stamps, abouts = _stamps(reader, chosen), run_metadata.of_runs(reader.connection, chosen)
     counts, hung = alerts.standing_counts(reader.connection, chosen), alerts.hung(reader.connection, chosen)
-    headlines = verdict.headlines(reader.connection, chosen)
+    headlines, making = verdict.headlines(reader.connection, chosen), _Making()
     return [
         line
         | run_metadata.shown(abouts[run_id])
         | {"alerts": counts.get(run_id, {}), "headline": headlines[run_id]}
         | {"state": overview.shown_state(line["state"], hung & {run_id})}
         for run_id in chosen
-        if (line := _readable(reader, run_id, stamps.get(run_id))) is not None
+        if (line := _readable(reader, run_id, stamps.get(run_id), making)) is not None
     ]
 
 
@@ -132,7 +152,7 @@ def _last_seen(reader: Reader) -> dict[int, int]:
     return {row[0]: row[1] for row in reader.connection.execute(query)}
 
 
-def _stamps(reader: Reader, ids: list[int]) -> dict[int, tuple[int, int, int]]:
+def _stamps(reader: Reader, ids: list[int]) -> dict[int, Stamp]:
     """What changes when anything of a run does: how many streams it has, their versions, when one last spoke."""
     streams = tables.streams.c
     query = select(streams.run_id, func.count(), func.sum(streams.version), func.max(streams.last_seen_ns))
@@ -140,30 +160,66 @@ def _stamps(reader: Reader, ids: list[int]) -> dict[int, tuple[int, int, int]]:
     return {run: (count, int(versions), seen) for run, count, versions, seen in rows}
 
 
-def _readable(reader: Reader, run_id: int, stamp: tuple[int, int, int] | None) -> dict[str, Any] | None:
-    """A run whose rows contradict each other must not cost the list: it is left out, and the log says so once."""
+class _Making:
+    """How long lines that are not stored may take to be made, for one page."""
+
+    def __init__(self) -> None:
+        self._ends_s = time.monotonic() + PAGE_S
+
+    @property
+    def left_s(self) -> float:
+        """For the next one."""
+        return min(self._ends_s - time.monotonic(), LINE_S)
+
+
+def _readable(reader: Reader, run_id: int, stamp: Stamp | None, making: _Making) -> dict[str, Any] | None:
+    """A run that takes long, or whose rows contradict each other, must not cost the list: it says which it is. The log
+    says why of the latter, once.
+    """
     try:
-        return _line(reader, run_id, stamp)
+        return _line(reader, run_id, stamp, making)
     except (ApiError, SQLAlchemyError):  # the time limit, or a database that is away: nothing of this run's
         raise
     except Exception:
         key = (run_id, "unreadable", stamp)
-        if reader.cache.get(key) is None:
-            reader.cache.put(key, True, 100)
-            logger.exception("run %d cannot be read, and is not in the list", run_id)
-        return None
+        if reader.summaries.get(key) is None:
+            reader.summaries.put(key, True, 100)
+            logger.exception("run %d cannot be read; the list says so", run_id)
+        return _unreadable(reader, run_id)
 
 
-def _line(reader: Reader, run_id: int, stamp: tuple[int, int, int] | None) -> dict[str, Any] | None:
+def _line(reader: Reader, run_id: int, stamp: Stamp | None, making: _Making) -> dict[str, Any] | None:
     # Only a run that nobody speaks for stays as it is: which ranks of another are live is a matter of the clock.
     is_quiet = stamp is not None and time.time_ns() - stamp[2] > reader.live_ns
-    key = (run_id, "line", stamp)
-    line: dict[str, Any] | None = reader.cache.get(key) if is_quiet else None
-    if line is None:
-        run = reader.run(run_id)
-        if run is None:
-            return None
-        line = overview.run_line(run) | {"loss": run_loss.summary(run)}
-        if is_quiet:
-            reader.cache.put(key, line, 6_000)
-    return line
+    key, slow = (run_id, "line", stamp), (run_id, "slow", int(time.monotonic() / SLOW_AGAIN_S))
+    line: dict[str, Any] | None = reader.summaries.get(key) if is_quiet else None
+    if line is not None:
+        return line
+    run = reader.run(run_id)
+    if run is None:
+        return None
+    if making.left_s > 0 and reader.summaries.get(slow) is None:
+        try:
+            with deadline.tighter(reader.connection, making.left_s):
+                line = overview.run_line(run) | {"loss": run_loss.summary(run), "is_partial": False}
+        except deadline.TimeLimitReached:
+            deadline.check()  # of the page
+            reader.summaries.put(slow, True, 100)
+        else:
+            if is_quiet:
+                reader.summaries.put(key, line, 6_000)
+            return line
+    line = overview.rows_line(run) | {"loss": None, "is_partial": True}
+    return line | {"reason": line["reason"] or SLOW}
+
+
+def _unreadable(reader: Reader, run_id: int) -> dict[str, Any] | None:
+    row = reader.connection.execute(select(tables.runs).where(tables.runs.c.id == run_id)).first()
+    if row is None:
+        return None
+    return {
+        "id": run_id, "name": row.name, "state": UNREADABLE, "reason": UNREADABLE_REASON, "ranks_reporting": 0,
+        "world_size": 0, "first_step": None, "last_step": None, "loss_scale": None, "loss_scale_first": None,
+        "skipped_steps": 0, "started_ns": row.created_ns, "last_seen_ns": row.created_ns, "least_headroom": None,
+        "sparkline": [], "loss": None, "is_partial": True,
+    }  # fmt: skip

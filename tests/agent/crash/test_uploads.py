@@ -27,7 +27,7 @@ from rangewatch.delivery.spool.folder import Folder, Owner, write_owner
 from rangewatch.delivery.spool.process import Process, start_ticks, this_process
 from rangewatch.delivery.spool.upload import upload
 from rangewatch.recording.step_buffer import StepBuffer
-from rangewatch.wire.records import Event, RankInfo, TensorEntry
+from rangewatch.wire.records import Batch, Event, RankInfo, TensorEntry
 from tests.agent.ingest_double import IngestDouble
 
 pytestmark = pytest.mark.skipif(not anonymous_file.IS_SUPPORTED, reason="needs Linux")
@@ -151,6 +151,22 @@ def test_out_of_patience_they_stay_for_replay(played: Played, ingest: IngestDoub
     assert left.claim() and [batch.sequence for batch in left.batches()] == [0]
     left.release()
     ingest.start()
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_what_a_server_refuses_stays_for_replay(played: Played, ingest: IngestDouble, is_ours: bool) -> None:
+    take = ingest._take
+    answer = b'{"error": "no", "code": "too_large"}' if is_ours else b"<html>413 Request Entity Too Large</html>"
+    ingest._take = lambda each: (413, {}, answer) if isinstance(each, Batch) else take(each)
+    played.die()
+    tested = Uploads(lambda: True)
+    found = played.rank.ended()
+    assert found is not None
+    tested.add(found[0], None, found[1])
+    wait_for(lambda: tested.are_done)
+    left = Folder(played.rank.folder)
+    assert left.claim() and [batch.sequence for batch in left.batches()] == [0]
+    left.release()
 
 
 def test_damaged_memory_leaves_how_it_ended(played: Played, ingest: IngestDouble) -> None:
@@ -373,7 +389,7 @@ def test_before_its_time_a_folder_has_no_turn(
         return turn(tested)
 
     monkeypatch.setattr(Uploads, "_turn", look)
-    monkeypatch.setattr(uploads, "upload", lambda folder, *rest: turns.append(folder))
+    monkeypatch.setattr(uploads, "upload", lambda folder, *rest: bool(turns.append(folder)))
     played.die()
     found = played.rank.ended()
     assert found is not None

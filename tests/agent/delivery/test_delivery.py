@@ -28,6 +28,7 @@ from rangewatch.delivery.transport import Outcome, Transport, _meaning
 from rangewatch.recording.events import Drops
 from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block
 from rangewatch.wire.records import Batch, Event, RankInfo, StreamHeader
+from rangewatch_server.core.errors import STATUS_OF_CODE
 from tests.agent import doubles
 from tests.agent.ingest_double import IngestDouble
 
@@ -180,7 +181,7 @@ class TestRefusedForGood:
 
         def take(message: Any) -> Any:
             refusal = next(refusals, None)
-            return refusal(422, "bad")(None) if refusal else original(message)
+            return refusal(422, "invalid_value")(None) if refusal else original(message)
 
         ingest._take = take
         assert train(ingest.url) == plain
@@ -498,7 +499,7 @@ def test_while_a_batch_waits_for_its_answer_the_next_one_grows(ingest: IngestDou
 
 
 def test_a_pace_that_cannot_be_read_is_the_agents_own(ingest: IngestDouble) -> None:
-    for asked in ("soon", None, -5, 1e400, {"s": 1}):
+    for asked in ("soon", None, -5, {"s": 1}):
         text = json.dumps({"contiguous": 0, "send_every_s": asked}).encode()
         reply = _meaning(202, None, text)
         assert (reply.outcome, reply.send_every_s) == (Outcome.STORED, 0.0), asked
@@ -508,17 +509,71 @@ def test_a_pace_that_cannot_be_read_is_the_agents_own(ingest: IngestDouble) -> N
     assert_complete(ingest)
 
 
-def test_what_each_status_means() -> None:
+FINAL = {
+    400: ("not_zstd", "truncated", "bad_header", "wrong_statistic", "unsupported_version"), 413: ("too_large",),
+    422: ("shape_mismatch", "invalid_value", "unstorable"),
+}  # fmt: skip
+
+
+def test_what_each_answer_means() -> None:
     wanted = {
-        Outcome.RETRY: (429, 503, 500, 502, 404, 302, 200), Outcome.REJECTED: (400, 409, 413, 415, 422),
-        Outcome.UNAUTHORIZED: (401, 403),
+        Outcome.RETRY: (429, 503, 500, 502, 404, 302, 200, 400, 409, 413, 415, 422), Outcome.UNAUTHORIZED: (401, 403)
     }  # fmt: skip
     for outcome, statuses in wanted.items():
-        assert {_meaning(status, None, b"{}").outcome for status in statuses} == {outcome}
+        for text in (b"{}", b"<html>413 Request Entity Too Large</html>", b'{"code": "nobody\'s"}', b'"too_large"'):
+            assert {_meaning(status, None, text).outcome for status in statuses} == {outcome}, text
+    for status, codes in FINAL.items():
+        for code in codes:
+            text = json.dumps({"error": "no", "code": code}).encode()
+            assert _meaning(status, None, text).outcome is Outcome.REJECTED
+            assert {_meaning(each, None, text).outcome for each in (500, 404, 408)} == {Outcome.RETRY}
+            assert _meaning(status, None, text[:-1]).outcome is Outcome.RETRY, "it is cut off"
     assert _meaning(409, None, b'{"code": "unknown_run"}').outcome is Outcome.NEEDS_OPENING
-    assert _meaning(202, None, b"{}").outcome is Outcome.RETRY, "it does not say what is stored"
     seconds = [_meaning(503, given, b"").retry_after_s for given in (None, "7", " 0 ", "99999", "-1", "soon")]
     assert seconds == [None, 7.0, 0.0, limits.RETRY_AFTER_LAST_S, None, None]
+
+
+def test_the_server_knows_no_final_code_that_the_agent_does_not() -> None:
+    final = {code: status for code, status in STATUS_OF_CODE.items() if status not in (409, 429)}
+    assert final == {code: status for status, codes in FINAL.items() for code in codes}
+
+
+def test_a_202_counts_only_where_it_is_whole_and_sane() -> None:
+    whole = b'{"contiguous": 3, "duplicate": false, "commands": []}'
+    assert _meaning(202, None, whole).outcome is Outcome.STORED
+    bad = [b"{}", whole[:-1], b'{"contiguous": "3"}', b'{"contiguous": null}', b'{"contiguous": 3.5}', b'"contiguous"',
+           b'{"contiguous": -2}', b'{"contiguous": 1e300}', b'{"contiguous": 9223372036854775807}',
+           b'<html>"contiguous": 3</html>', b'{"error": "\\"contiguous\\""}']  # fmt: skip
+    assert {_meaning(202, None, text).outcome for text in bad} == {Outcome.RETRY}
+
+
+@pytest.mark.parametrize("status", [202, 401, 409, 413, 503])
+def test_a_servers_text_is_no_command_to_a_terminal(
+    ingest: IngestDouble, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = json.dumps({"code": "too_large\x1b[2J", "error": "no\x1b]0;x\x07\nERROR forged\u2028\u202e"}).encode()
+    ingest.script.extend([lambda request: (status, {}, answer)] * 2)
+    train(ingest.url)
+    assert r"\x1b[2J" in warnings(caplog)[0] and warnings(caplog)[0].isprintable()
+
+
+def test_one_that_has_stored_what_was_never_sent_is_not_believed(
+    ingest: IngestDouble, plain: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = b'{"contiguous": 4711, "duplicate": false, "commands": []}'
+    ingest.script.extend([lambda request: (202, {}, answer)] * 3)
+    assert train(ingest.url) == plain
+    assert_complete(ingest)
+    assert "it has stored up to sequence 4711" in warnings(caplog)[0]
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_page_of_a_proxy_drops_nothing(ingest: IngestDouble, plain: list[float], status: int) -> None:
+    page = b"<html><head><title>400 The plain HTTP request was sent to HTTPS port</title></head></html>"
+    ingest.script.extend([lambda request: (status, {"Content-Type": "text/html"}, page)] * 5)
+    assert train(ingest.url) == plain
+    assert_complete(ingest)
+    assert ingest.events("dropped") == []
 
 
 def test_no_heartbeat_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,3 +160,15 @@ def test_garbage_is_logged_once(start_server: Callable[..., Server]) -> None:
         server.client.request("GET", "/healthz", headers={"Connection": "Upgrade", "Upgrade": "websocket"})
     server.stop()
     assert server.log.whole().count("Unsupported upgrade request") == 1
+
+
+def test_wrong_tokens_are_slowed_and_right_ones_are_not(start_server: Callable[..., Server]) -> None:
+    """3,000 wrong ones in a row were answered as fast as the first."""
+    server = start_server("--token", "a right one")
+    guesses = [server.client.get("/api/v1/runs", headers=bearer(f"guess {number}")) for number in range(130)]
+    assert {each.status_code for each in guesses[:100]} == {401}
+    assert guesses[-1].status_code == 429 and int(guesses[-1].headers["retry-after"]) >= 1
+    assert guesses[-1].json()["code"] == "too_often"
+    for _ in range(3):
+        assert server.client.get("/api/v1/runs", headers=bearer("a right one")).status_code == 200
+    assert server.client.get("/api/v1/runs").status_code == 401, "who sends none guesses nothing"

@@ -13,10 +13,12 @@ import pytest
 from rangewatch import wire
 from rangewatch.delivery.transport import Outcome, Transport
 from rangewatch_server.core.settings import Settings, SettingsError, check
+from rangewatch_server.http import probe
 from rangewatch_server.http.tls import tls_context
 from tests import forked
 from tests.server.certificates import Pair, made, until_it_listens
 from tests.server.databases import lay_tables
+from tests.server.process import Server
 from tests.server.records import catalogue, opening
 
 KNOWN = catalogue(2)
@@ -118,3 +120,17 @@ def test_a_server_that_was_given_bad_files_does_not_start(tmp_path: Path) -> Non
     done = forked.server.run(*command, *wrong, timeout=30)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert not (tmp_path / "a.db").exists()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_health_check_knows_the_port_and_the_scheme(
+    secure: str, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], scheme: str
+) -> None:
+    url = secure if scheme == "https" else server.url
+    monkeypatch.setenv("RANGEWATCH_PORT", url.rpartition(":")[2])
+    monkeypatch.setenv("RANGEWATCH_TLS_CERT", "/a/cert.pem" if scheme == "https" else "")
+    assert [probe.main(path) for path in ("/readyz", "/healthz", "/api/v1/nowhere")] == [0, 0, 1]
+    monkeypatch.setenv("RANGEWATCH_TLS_CERT", "" if scheme == "https" else "/a/cert.pem")
+    assert probe.main("/readyz") == 1
+    monkeypatch.setenv("RANGEWATCH_PORT", "9")
+    assert probe.main("/readyz") == 1 and "no answer from port 9" in capsys.readouterr().err

@@ -205,6 +205,43 @@ def test_offline_work_holds_the_file_too(tmp_path: Path) -> None:
         pass
 
 
+def test_another_name_of_the_file_is_the_same_file(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    """A hard link, as a bind mount, has a lock file of its own beside it."""
+    server = start_server(db=str(tmp_path / "a.db"))
+    (tmp_path / "other").mkdir()
+    os.link(tmp_path / "a.db", tmp_path / "other" / "b.db")
+    refused = serve_again(tmp_path / "other" / "b.db")
+    assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1
+    assert "under another name or mount of the same file" in refused.stderr
+    assert server.client.get("/readyz").status_code == 200
+    server.kill()
+    with hold(tmp_path / "other" / "b.db"):  # a dead server holds nothing
+        pass
+
+
+def test_another_mount_of_the_file_is_the_same_file(tmp_path: Path) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.db").touch()
+    there = tmp_path / "there" / "a.db"
+    mounting = ["mount", "--bind", str(tmp_path / "here" / "a.db"), str(there)]
+    if subprocess.run(mounting, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount")
+    try:
+        refused = pytest.raises(DatabaseError, match="under another name or mount")
+        with hold(tmp_path / "here" / "a.db"), refused, hold(there):
+            pass
+    finally:
+        subprocess.run(["umount", str(there)], check=True)
+
+
+def test_nobody_else_may_read_the_files(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    server = start_server(db=str(tmp_path / "new" / "a.db"))
+    assert server.client.get("/readyz").status_code == 200
+    modes = {each.name: each.stat().st_mode & 0o777 for each in (tmp_path / "new").iterdir() if each.is_file()}
+    assert {"a.db", "a.db-wal"} <= modes.keys() and set(modes.values()) == {0o600}, modes
+
+
 def test_a_lock_file_that_cannot_be_made_is_said() -> None:
     with pytest.raises(DatabaseError, match=r"cannot open /proc/nowhere/a\.db"), hold("/proc/nowhere/a.db"):
         pass

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import csv
+import io
 from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import ipc, parquet
 
 from rangewatch.wire.records import Event
 from rangewatch_server.numerics.headroom import State
@@ -62,3 +65,24 @@ def test_bad_ones_are_refused(restarted: Run) -> None:
         assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameter")
     nothing = restarted.get("?incarnation=0")
     assert nothing["ranks"] == []
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet", "arrow"])
+def test_a_file_shows_the_history_that_was_asked_for(restarted: Run, format_name: str) -> None:
+    """JSON gave the older one, and files the newer one without a word."""
+    query = "/slice?axes=step,tensor&rank=1&tensor=0&statistic=amax&start=190&stop=210&incarnation={}"
+    for incarnation in (1, 2):
+        matrix = restarted.get(query.format(incarnation))
+        answer = restarted.ask(query.format(incarnation) + f"&format={format_name}")
+        assert f"-incarnation-{incarnation}-" in answer.headers["content-disposition"]
+        wanted = [each for row in matrix["values"]["amax"] for each in row if each is not None]
+        assert wanted and amax_of(answer.content, format_name) == wanted
+
+
+def amax_of(content: bytes, format_name: str) -> list[float]:
+    if format_name == "csv":
+        return [float(row["amax"]) for row in csv.DictReader(io.StringIO(content.decode()))]
+    file = io.BytesIO(content)
+    table = parquet.read_table(file) if format_name == "parquet" else ipc.open_stream(file).read_all()
+    values: list[float] = table["amax"].to_pylist()
+    return values

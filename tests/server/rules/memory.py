@@ -18,7 +18,7 @@ from rangewatch import wire
 from rangewatch.wire.events import MergedSteps
 from rangewatch.wire.records import Batch, Event, StreamHeader, TensorEntry
 from rangewatch_server.query.events import Shared, StoredEvent
-from rangewatch_server.query.reader import Reader, RunReader, run_names
+from rangewatch_server.query.reader import Reader, RunReader, columns_of
 from rangewatch_server.query.slices import Cache, Damage, RunNames, Stream, StreamSlices
 from rangewatch_server.store.exit_state import OPEN, state_after
 from rangewatch_server.store.names import KnownCatalogue, tensor_identity, tensors_of
@@ -132,9 +132,14 @@ class MemorySource:
         if found is None:
             tensors = tensors_of(list(memory.entries.values()))
             known = {each.name: each for kept in memory.catalogues.values() for each in kept.catalogue.statistics}
-            found = run_names(memory.run_id, tensors, dict(memory.series), tuple(known.values()))
+            found = RunNames(
+                memory.run_id, columns_of(dict(memory.series), tuple(known.values()), key), lambda: tensors
+            )
             memory.cache.put(key, found, 1_000)
         return found
+
+    def tensor(self, ordinal: int) -> TensorEntry:
+        return self.names().tensors.entries[ordinal]
 
     def slices(self, names: RunNames, stream: Stream, damage: set[Damage], rows: Any) -> StreamSlices:
         no_database: Any = None

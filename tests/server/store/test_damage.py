@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import logging
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
@@ -23,6 +25,7 @@ from rangewatch_server.numerics.headroom import State
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.store import tables
 from tests.server.opened_store import Store
+from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
 
 KNOWN = catalogue(3)
@@ -173,3 +176,23 @@ def test_a_damaged_batch_costs_its_steps_only(sqlite_url: str, open_store: Calla
         run = reader.run(1)
         found = run.slice("ranges", [0], 0, 0, 40, ("amax",), np.arange(1)).columns["amax"][0]
     assert found.tolist() == [1.0] * 10 + [0.0] * 10 + [3.0] * 10 + [4.0] * 10
+
+
+def test_damaged_pages_are_no_readiness(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    """All reads of a table fail, and writes elsewhere work: a balancer went on sending here."""
+    path = tmp_path / "server.db"
+    server = start_server(db=str(path))
+    assert server.post(opening(KNOWN)).status_code == 202
+    server.stop()  # the log is in the file now
+    with sqlite3.connect(path) as connection:
+        page = connection.execute("PRAGMA page_size").fetchone()[0]
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'streams'").fetchone()
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek((root - 1) * page)
+        file.write(b"\xff" * page)
+    again = start_server(db=str(path))
+    assert httpx.get(f"{again.url}/api/v1/runs").status_code >= 500
+    answer = httpx.get(f"{again.url}/readyz")
+    pages = next(each for each in answer.json()["checks"] if each["name"] == "pages")
+    assert answer.status_code == 503 and pages["state"] == "failed" and "malformed" in pages["value"]

@@ -19,6 +19,15 @@ def emit(run: Run, sequence: int, *reported: tuple[str, str, dict[str, Any]], in
     return run.get()["ranks"][0]
 
 
+def test_what_a_damaged_spool_lost_is_beside_the_ranks_own_account(run: Run) -> None:
+    """Whoever sends the spool says it, and may again."""
+    run.post(opening(KNOWN))
+    emit(run, 0, ("dropped", "", {"queue_full": 3}))
+    for sequence in (1, 2):
+        rank = emit(run, sequence, ("spool_damaged", "", {"spool_damaged": 2}))
+        assert rank["dropped"] == {"queue_full": 3, "spool_damaged": 2}
+
+
 def test_the_newest_account_stands(run: Run) -> None:
     run.post(opening(KNOWN))
     counts = ("dropped", "", {"queue_full": 3}), ("fault", "", {"hooks": 1})

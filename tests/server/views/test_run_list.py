@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
-from rangewatch_server.query.reader import Queries
-from rangewatch_server.views import run_list
+from rangewatch.wire import WireError
+from rangewatch_server.core import deadline
+from rangewatch_server.core.deadline import limited
+from rangewatch_server.query import reader
+from rangewatch_server.query.reader import Queries, RunReader
+from rangewatch_server.query.slices import Cache
+from rangewatch_server.store.batch_checks import SERIES_BOUNDS, check_header
+from rangewatch_server.views import extremes, overview, run_list
 from tests.server.opened_store import Store
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
@@ -108,3 +115,97 @@ def test_bad_pages_are_said_in_one_line(served: Server) -> None:
         assert answer.status_code == 422, query
         assert query.split("=")[0] in answer.json()["error"]
         assert len(answer.json()["error"].splitlines()) == 1, query
+
+
+def lines(store: Store) -> list[dict[str, Any]]:
+    with store.queries.read() as opened, limited(opened.connection):
+        found: list[dict[str, Any]] = run_list.page(opened, run_list.Listing())["runs"]
+    return found
+
+
+def test_a_stored_line_needs_no_names(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of many tensors push one another out of memory: a page must not begin anew each time."""
+    fill(store, 3)
+    store.queries.live_ns = 0
+    first = lines(store)
+    store.queries.cache = Cache()  # as when others have filled it
+    monkeypatch.setattr(reader, "load_tensors", lambda *_: pytest.fail("all names of a run were loaded"))
+    assert lines(store) == first and not any(line["is_partial"] for line in first)
+
+
+def test_a_slow_run_is_shown_as_such_and_costs_no_other_its_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, 3)
+    own, is_slow = overview.sparkline, True
+
+    def slow(run: RunReader) -> Any:
+        while run.name == "run 1" and is_slow:
+            deadline.check()
+        return own(run)
+
+    monkeypatch.setattr(overview, "sparkline", slow)
+    monkeypatch.setattr(run_list, "LINE_S", 0.2)
+    monkeypatch.setattr(run_list, "PAGE_S", 1e6)
+    shown = {line["name"]: line for line in lines(store)}
+    assert [line["is_partial"] for line in shown.values()] == [False, True, False]
+    assert shown["run 1"]["reason"] == run_list.SLOW and shown["run 1"]["last_step"] == 9
+    is_slow = False
+    monkeypatch.setattr(run_list, "SLOW_AGAIN_S", 1e-9)
+    assert not any(line["is_partial"] for line in lines(store))
+
+
+def test_what_a_page_may_take_is_bounded_and_the_next_one_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, 3)
+    store.queries.live_ns = 0
+    monkeypatch.setattr(run_list, "PAGE_S", 0.0)
+    assert all(line["is_partial"] for line in lines(store))
+    monkeypatch.setattr(run_list, "PAGE_S", 1e6)
+    assert not any(line["is_partial"] for line in lines(store))
+    monkeypatch.setattr(run_list, "PAGE_S", 0.0)
+    assert not any(line["is_partial"] for line in lines(store)), "what was made once is stored"
+
+
+def test_a_run_that_cannot_be_read_is_listed_as_such(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(store, 3)
+
+    def broken(run: RunReader) -> int:
+        if run.name == "run 1":
+            raise OverflowError("cannot convert float infinity to integer")
+        return 0
+
+    monkeypatch.setattr(overview, "skipped_steps", broken)
+    for _ in range(2):
+        shown = {line["name"]: line for line in lines(store)}
+        assert list(shown) == ["run 2", "run 1", "run 0"]
+        assert shown["run 1"]["state"] == "unreadable" and "log says why" in shown["run 1"]["reason"]
+    assert shown["run 0"].keys() <= shown["run 1"].keys()
+    assert caplog.text.count("cannot be read; the list says so") == 1
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_sums_that_overflow_are_shown(store: Store) -> None:
+    """Two incarnations, so that skipped steps are added up; as a database from before the bounds may hold."""
+    for incarnation in ("a", "b"):
+        store.send(opening(KNOWN, incarnation=incarnation))
+        series = {"skipped_step": 1.7e308, "wall_time_s": 1e300, "loss": 1.7e308}
+        first = 0 if incarnation == "a" else 5
+        store.send(batch(KNOWN, 0, range(first, 10), incarnation=incarnation, series=series))
+    (line,) = lines(store)
+    assert line["state"] == "live" and line["skipped_steps"] == 2**53
+    with store.queries.read() as opened:
+        run = opened.run(line["id"])
+        assert run is not None
+        assert overview.run_detail(run)["skipped_steps"] == 2**53
+        assert extremes.step_details(run, 0, 7)["started_ns"] is None
+
+
+@pytest.mark.parametrize(("name", "most"), SERIES_BOUNDS.items())
+def test_what_the_agent_records_itself_is_bounded(name: str, most: float) -> None:
+    for value in (0.0, most, np.nan):
+        check_header(batch(KNOWN, 0, range(4), series={name: [1.0, value, 0.0, 1.0]}))
+    for value in (-1e-9, np.nextafter(most, np.inf), np.inf, -np.inf, 1.7e308):
+        with pytest.raises(WireError, match=name):
+            check_header(batch(KNOWN, 0, range(4), series={name: [1.0, value, np.nan, 1.0]}))

@@ -12,6 +12,7 @@ const STATES = {
   terminated: { shape: "✕", label: "stopped", help: "a rank was ended by SIGTERM, from outside" },
   interrupted: { shape: "■", label: "interrupted", help: "somebody ended the training with Ctrl-C" },
   stale: { shape: "▲", label: "stale", help: "silent, without a goodbye" },
+  unreadable: { shape: "✕", label: "unreadable", help: "what is stored of it cannot be read; the server's log says why" },
   empty: { shape: "○", label: "no steps yet", help: "attached; no step has arrived" },
 };
 

@@ -22,37 +22,31 @@ from typing import Any, NamedTuple
 
 from rangewatch.checks.doctor.findings import Details, Finding, Severity
 from rangewatch.checks.doctor.machine import Machine
+from rangewatch.checks.doctor.variable_names import NAMES, PREFIXES
+from rangewatch.core.redaction import HIDDEN, redacted
 
 MOST = 200  # variables
 VALUE_CHARACTERS = 512  # of one value
 
-_PREFIXES = (
-    "NCCL_", "TORCH", "PYTORCH_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NVTE_", "OMP_", "MKL_", "GLOO_", "UCX_",
-    "FI_", "DS_", "DEEPSPEED_", "ACCELERATE_", "TRITON_", "KINETO_",
-)  # fmt: skip
-_NAMES = {
-    "HF_HOME", "TMPDIR", "LD_PRELOAD", "CC", "CXX", "CONDA_PREFIX", "VIRTUAL_ENV", "MASTER_ADDR", "MASTER_PORT", "RANK",
-    "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_LOCALID",
-    "SLURM_NODEID", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "PYTHONHASHSEED", "MALLOC_CONF",
-}  # fmt: skip
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|AUTH|PRIVATE|(?<!IB_P)KEY|_PAT$|SIGNATURE")
-_SECRET_VALUE = re.compile(
-    r"(?<=://)[^/@\s]+(?=@)"  # user:password of a URL
-    r"|\b(?:hf|sk|ghp|gho|ghs|glpat|xox[abprs]|github_pat)[_-][A-Za-z0-9_-]{16,}"
-    r"|\bAKIA[0-9A-Z]{16}\b"
-    r"|\beyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_.-]+"
-)
 
 
 def variables(machine: Machine) -> dict[str, str]:
-    """What is set of the variables of CUDA, NCCL, torch and the like: at most 200, each value cut at 512 characters."""
+    """What is set of the variables of CUDA, NCCL, torch and the like: at most 200, each value cut at 512 characters.
+
+    Of those that are not known by their whole name, which may be anybody's, the value is `HIDDEN`.
+    """
     names = sorted(name for name in machine.environ if _is_reported(name))
-    return {name: shown(machine.environ[name]) for name in names[:MOST]}
+    return {name: _value(name, machine.environ[name]) for name in names[:MOST]}
+
+
+def _value(name: str, value: str) -> str:
+    return shown(value) if name in NAMES else HIDDEN
 
 
 def shown(value: str) -> str:
     """A value without what looks like a secret in it, cut where it is long."""
-    text = _SECRET_VALUE.sub("***", value.encode(errors="replace").decode())
+    text = redacted(value.encode(errors="replace").decode())
     return text if len(text) <= VALUE_CHARACTERS else text[: VALUE_CHARACTERS - 3] + "..."
 
 
@@ -68,11 +62,11 @@ def nccl_files(machine: Machine) -> dict[str, dict[str, str]]:
 
 def _settings(text: str) -> dict[str, str]:
     lines = [line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#")]
-    return {name[:100]: shown(value) for name, value in lines[:MOST] if _is_reported(name)}
+    return {name[:100]: _value(name, value) for name, value in lines[:MOST] if _is_reported(name)}
 
 
 def _is_reported(name: str) -> bool:
-    return (name in _NAMES or name.startswith(_PREFIXES)) and not _SECRET_NAME.search(name.upper())
+    return (name in NAMES or name.startswith(PREFIXES)) and not _SECRET_NAME.search(name.upper())
 
 
 def limits(machine: Machine) -> dict[str, Any]:

@@ -67,10 +67,14 @@ def _backup(options: argparse.Namespace) -> int:
     return 0
 
 
+def _for_nobody_else(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # all that anybody trained is in it
+
+
 def _receive(url: str, path: Path) -> None:
     reported("the server writes a snapshot")
     size = 0
-    with opened("GET", url, "/api/v1/backup") as answer, path.open("xb") as file:
+    with opened("GET", url, "/api/v1/backup") as answer, open(path, "xb", opener=_for_nobody_else) as file:
         for part in answer.stream(PART_BYTES):
             file.write(part)
             if size // REPORT_BYTES != (size + len(part)) // REPORT_BYTES:

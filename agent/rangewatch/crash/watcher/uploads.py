@@ -20,7 +20,7 @@ from rangewatch.core import limits
 from rangewatch.crash.watcher.recovery import Names
 from rangewatch.delivery.spool.folder import Folder
 from rangewatch.delivery.spool.record import Encoded
-from rangewatch.delivery.spool.upload import NO_OPENING, Tally, upload
+from rangewatch.delivery.spool.upload import Tally, upload
 from rangewatch.delivery.transport import Outcome, Transport
 from rangewatch.recording.allowed_inf import AllowedInf
 from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block, range_rows, series_rows
@@ -122,10 +122,9 @@ class Uploads:
         tally, is_done = Tally(), False
         with contextlib.suppress(Exception):  # one folder's damage is not the others'
             transport = Transport(waiting.folder.url, waiting.token)
-            is_read = upload(waiting.folder, transport, TURN_S, tally) or tally.reason == NO_OPENING
-            is_done = is_read and _sent(transport, waiting.unsaved)
+            is_done = upload(waiting.folder, transport, TURN_S, tally) and _sent(transport, waiting.unsaved)
             transport.close()
-        if is_done and not tally.without_opening:
+        if is_done and not tally.leaves:
             waiting.folder.remove()
         elif is_done or self._is_over() or not waiting.folder.path.is_dir():
             waiting.folder.release()

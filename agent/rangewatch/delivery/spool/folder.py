@@ -77,6 +77,8 @@ class Folder:
         self._lock: int | None = None
         self._places: dict[int, tuple[Path, int]] = {}
         self.owner = _read_owner(path)
+        self.damaged = 0
+        """Batches that cannot be read any more, of the segments that `batches` has read."""
 
     @property
     def info(self) -> RankInfo:
@@ -130,11 +132,13 @@ class Folder:
         And those that are appended meanwhile, as the watcher does. One segment is in memory at a time:
         `limits.SPOOL_SEGMENT_BYTES`, or one larger record.
         """
-        last = -1
+        last, self.damaged = -1, 0
         while names := [name for name in segment.names(self.path) if name.first > last]:
             for name in names:
                 last = name.last
-                for stored in segment.read(self.path / str(name)):
+                records, damaged = segment.read(self.path / str(name))
+                self.damaged += damaged
+                for stored in records:
                     if stored.is_held:
                         self._places[stored.batch.sequence] = self.path / str(name), stored.offset
                         yield stored.batch
@@ -147,7 +151,7 @@ class Folder:
         """
         newest = _read_newest(self.path)
         for name in segment.names(self.path):
-            newest = max([newest, *(stored.batch.sequence for stored in segment.read(self.path / str(name)))])
+            newest = max([newest, *(stored.batch.sequence for stored in segment.read(self.path / str(name)).records)])
         return newest + 1
 
     def opening(self, digest: str) -> bytes | None:

@@ -179,7 +179,7 @@ class Log:
     def _held(self, segment_: _Segment) -> list[StoredBatches]:
         """Its batches that are not acknowledged. What cannot be read is lost."""
         try:
-            return [each for each in segment.read(self._path(segment_.name)) if each.is_held]
+            return [each for each in segment.read(self._path(segment_.name)).records if each.is_held]
         except OSError:
             return []
 

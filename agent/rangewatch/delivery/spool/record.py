@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
 from typing import NamedTuple
 
 MAGIC = b"\xa5RWSP1\r\n"
@@ -57,21 +56,71 @@ def pack(batch: Encoded) -> bytes:
     return bytes(header) + batch.body
 
 
-def scan(data: bytes) -> Iterator[StoredBatches]:
-    """The sound records of a segment, in order. What is torn or damaged is passed over, up to the next magic."""
-    position = data.find(MAGIC)
+class Scanned(NamedTuple):
+    """What a segment holds: its sound records in order, and how many more it held that were to be sent and are damaged.
+
+    Some of those may have been sent before: where a header is gone, so is the note of it.
+    """
+
+    records: list[StoredBatches]
+    damaged: int
+
+
+def scan(data: bytes) -> Scanned:
+    """The records of a segment. What is torn or damaged is passed over, up to the next magic.
+
+    A segment is written over from its start once all of it has been sent, so after its newest record there may be the
+    rest of older ones: their sequences are lower, and they begin anywhere.
+    """
+    records: list[StoredBatches] = []
+    damaged = end = 0
+    is_old = False
+    while True:
+        place, read = _next_sound(data, end)
+        before = records[-1].batch.sequence if records else -1
+        if not is_old:
+            is_old = read is not None and read[0].batch.sequence < before
+            if read is None or is_old:
+                damaged += _unsent_at(data, end, before)
+            elif place > end and read[0].is_held:  # records are sent in order
+                damaged += max(1, read[0].batch.sequence - before - 1 if records else data.count(MAGIC, end, place))
+        if read is None:
+            return Scanned(records, damaged)
+        records.append(read[0])
+        end = read[1]
+
+
+def _next_sound(data: bytes, start: int) -> tuple[int, tuple[StoredBatches, int] | None]:
+    position = data.find(MAGIC, start)
     while position >= 0:
-        stored = _read(data, position)
-        if stored is None:
-            position = data.find(MAGIC, position + 1)
-        else:
-            yield stored[0]
-            position = data.find(MAGIC, stored[1])
+        if (read := _read(data, position)) is not None:
+            return position, read
+        position = data.find(MAGIC, position + 1)
+    return len(data), None
+
+
+def _unsent_at(data: bytes, offset: int, before: int) -> int:
+    """1 where a record after that of the sequence `before` begins here that is damaged and was to be sent, 0 where not.
+
+    One that ends after the segment does was being written when its process ended.
+    """
+    header = data[offset : offset + HEADER.size]
+    if len(header) < HEADER.size:
+        return 0
+    _, _, _, body_bytes, wholes, _, _, sequence, _, state = HEADER.unpack(header)
+    if not _is_sound(header):
+        return int(header.startswith(MAGIC) or offset == 0)
+    is_torn = offset + HEADER.size + 8 * wholes + body_bytes > len(data)
+    return int(sequence > before and state != FREED and not is_torn)
+
+
+def _is_sound(header: bytes) -> bool:
+    return zlib.crc32(header[_CHECKED]) == int.from_bytes(header[8:12], "little")
 
 
 def _read(data: bytes, offset: int) -> tuple[StoredBatches, int] | None:
     header = data[offset : offset + HEADER.size]
-    if len(header) < HEADER.size or zlib.crc32(header[_CHECKED]) != int.from_bytes(header[8:12], "little"):
+    if len(header) < HEADER.size or not _is_sound(header):
         return None
     _, _, crc, body_bytes, wholes, batches, tensor_count, sequence, catalogue, state = HEADER.unpack(header)
     middle = offset + HEADER.size + 8 * wholes

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from rangewatch.delivery.spool.record import StoredBatches, scan
+from rangewatch.delivery.spool.record import Scanned, scan
 
 _NAME = re.compile(r"(\d{10})-(\d{10})-(\d{2})\.log")
 
@@ -49,9 +49,9 @@ def names(folder: Path) -> list[SegmentName]:
     return whole
 
 
-def read(path: Path) -> list[StoredBatches]:
-    """Its sound records. Raises `OSError`."""
-    return list(scan(read_file(path)))
+def read(path: Path) -> Scanned:
+    """Its sound records, and how many are damaged. Raises `OSError`."""
+    return scan(read_file(path))
 
 
 def read_file(path: Path) -> bytes:

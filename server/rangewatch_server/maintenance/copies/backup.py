@@ -36,6 +36,7 @@ def snapshot(engine: Engine, source: str, path: Path, reported: OnProgress) -> N
     `engine` reads; `source` is the file of a SQLite database.
     """
     try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # for nobody else to read
         if engine.dialect.name == "sqlite":
             _vacuum_into(source, path, reported)
         else:

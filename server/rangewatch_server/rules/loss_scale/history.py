@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rangewatch.wire.events import Scaler
 from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import FANOUT, SERIES_PART, level_for
+from rangewatch_server.numerics.whole import whole_sum
 from rangewatch_server.query.reader import RunReader, last_step
 
 Array = NDArray[Any]
@@ -128,7 +129,7 @@ class History:
         rows = np.array([self.run.names().series[SKIPPED]])
         level = level_for(self.stop - self.start, SCAN_COLUMNS)
         block = self.run.slice(SERIES_PART, [self.rank], level, self.start, self.stop, ["sum"], rows)
-        return int(block.columns["sum"].sum())
+        return whole_sum(block.columns["sum"])
 
     def changes(self, *, newest: bool = True, stop: int | None = None) -> Iterator[Change]:
         """Steps of the range (before `stop`) at which a scale changed or that were skipped, in order of steps.

@@ -122,15 +122,48 @@ def test_a_fresh_server_in_the_middle_asks_for_the_opening(ingest: IngestDouble,
     assert sequences(ingest) == [0, 1, 2, 3, 4] and len(ingest.openings) == 2
 
 
-def test_refused_for_good_is_told_and_the_rest_arrives(
+def test_refused_for_good_is_said_and_kept_and_the_rest_arrives(
     ingest: IngestDouble, tmp_path: Path, capsys: Any, refuse: Any
 ) -> None:
-    left(tmp_path / "a", ingest.url)
+    folder = left(tmp_path / "a", ingest.url)
     take = ingest._take
-    ingest._take = lambda each: refuse(413, "no")(None) if getattr(each, "sequence", 0) == 2 else take(each)
-    assert replay.main([str(tmp_path)]) == 0
-    assert sequences(ingest) == [0, 1, 3, 4] and "4 batches sent" in (out := capsys.readouterr().out)
-    assert "1 refused for good" in out
+    ingest._take = lambda each: refuse(413, "too_large")(None) if getattr(each, "sequence", 0) == 2 else take(each)
+    assert replay.main([str(tmp_path)]) == 1
+    assert sequences(ingest) == [0, 1, 3, 4] and "4 of 5 batches sent" in (out := capsys.readouterr().out)
+    assert "1 refused for good, and kept (HTTP 413 too_large" in out
+    assert [each.sequence for each in Folder(folder).batches()] == [2]
+    ingest._take = take  # as a later server might
+    assert replay.main([str(tmp_path)]) == 0 and sequences(ingest) == [0, 1, 3, 4, 2]
+
+
+PAGE = b"<html><head><title>400 The plain HTTP request was sent to HTTPS port</title></head></html>"
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 413, 415, 422])
+def test_a_page_of_a_proxy_is_no_refusal(ingest: IngestDouble, tmp_path: Path, capsys: Any, status: int) -> None:
+    folder = left(tmp_path / "a", ingest.url)
+    take = ingest._take
+    ingest._take = lambda message: (status, {"Content-Type": "text/html"}, PAGE)
+    assert replay.main([str(tmp_path), "--wait", "0"]) == 1
+    assert f"HTTP {status}, which is no answer of a Rangewatch server" in capsys.readouterr().out
+    assert len(list(Folder(folder).batches())) == 5
+    ingest._take = take
+    assert replay.main([str(tmp_path)]) == 0 and sequences(ingest) == [0, 1, 2, 3, 4]
+
+
+def test_a_damaged_batch_is_counted_and_the_run_says_so(ingest: IngestDouble, tmp_path: Path, capsys: Any) -> None:
+    folder = left(tmp_path / "a", ingest.url)
+    (file,) = folder.glob("*.log")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert replay.main([str(tmp_path), "--list"]) == 0 and "4 batches" in (out := capsys.readouterr().out)
+    assert "1 more damaged" in out
+    assert replay.main([str(tmp_path)]) == 1
+    assert "4 of 4 batches sent" in (out := capsys.readouterr().out) and "1 damaged in the spool, and lost" in out
+    (event,) = ingest.events("spool_damaged")
+    assert event.data == {"spool_damaged": 1} and sequences(ingest)[:4] == [0, 1, 3, 4]
+    assert not folder.exists(), "the run says it, and nothing is left that could be sent"
 
 
 def test_a_lost_opening_costs_only_its_own_batches(ingest: IngestDouble, tmp_path: Path, capsys: Any) -> None:

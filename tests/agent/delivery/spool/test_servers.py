@@ -191,7 +191,7 @@ def test_a_header_that_trickles_in_is_not_waited_for(trickling: tuple[str, list[
     transport.close()
 
 
-def test_a_stored_batch_whose_reply_trickles_in_is_stored(ingest: IngestDouble) -> None:
+def test_a_reply_that_trickles_in_and_is_never_whole_is_not_believed(ingest: IngestDouble) -> None:
     def trickling_body(request: Any) -> None:
         request.wfile.write(b'HTTP/1.1 202 Accepted\r\nContent-Length: 100000\r\n\r\n{"contiguous": 0,')
         for _ in range(100):
@@ -200,7 +200,7 @@ def test_a_stored_batch_whose_reply_trickles_in_is_stored(ingest: IngestDouble) 
 
     ingest.script.append(trickling_body)
     transport = Transport(ingest.url, None)
-    assert transport.post(b"x").outcome is Outcome.STORED
+    assert transport.post(b"x").outcome is Outcome.RETRY, "sent again it is a duplicate, which harms nobody"
     transport.close()
 
 
