@@ -22,8 +22,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rangewatch.core import limits
+from rangewatch.recording.events import Events
 from rangewatch.recording.observer import ForwardListener, Observer, StepReader, why_unobservable
 from rangewatch.recording.tensor_names import TensorNames, clean_parameters
+from rangewatch.wire.events import CommunicationHook
 
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
 _NOT_REDUCING = {"noop_hook", "post_localSGD_hook"}
@@ -61,8 +63,13 @@ class Replicated:
             if (self._is_reported or id(parameter) in wrapped) and parameter.requires_grad and is_whole(parameter):
                 yield fqn, parameter, wrapped.get(id(parameter))
 
+    def own_hook(self) -> str:
+        """The first of the wrappers' communication hooks that is the user's; "" where none is."""
+        return next((name for wrapper in self._wrappers if (name := own_hook(wrapper))), "")
+
     def are_alike(self, wrapper: ref[DistributedDataParallel] | None) -> bool:
-        """Whether all ranks hold alike what is wrapped so, at this moment."""
+        """Whether all ranks are to hold alike what is wrapped so, at this moment. By a hook of the user's they may not:
+        event `communication_hook` says which."""
         if not dist.is_initialized() or dist.get_world_size() < 2:
             return False
         module = None if wrapper is None else wrapper()
@@ -77,9 +84,14 @@ def why_not(wrapper: DistributedDataParallel) -> str:
         return "join() lets ranks take unlike numbers of steps"
     if not wrapper.require_backward_grad_sync:
         return "the update is made inside no_sync()"
-    if not all(_reduces(hook) for hook, _ in getattr(wrapper, "_comm_hooks", ())):
-        return "its communication hook is not one of torch's that reduce"
+    if any(_is_torch_s(hook) and not _reduces(hook) for hook in _hooks(wrapper)):
+        return "its communication hook leaves ranks to themselves for a while"
     return ""
+
+
+def own_hook(wrapper: DistributedDataParallel) -> str:
+    """The name of a communication hook of the user's, of which nobody knows whether it reduces; "" where none is."""
+    return next((_name(hook) for hook in _hooks(wrapper) if not _is_torch_s(hook)), "")
 
 
 def is_whole(tensor: Tensor) -> bool:
@@ -93,10 +105,23 @@ def _not_ignored(wrapper: DistributedDataParallel) -> Iterable[nn.Parameter]:
     return [each for name, each in wrapper.module.named_parameters() if name not in ignored]
 
 
+def _hooks(wrapper: DistributedDataParallel) -> Iterator[Any]:
+    for hook, _ in getattr(wrapper, "_comm_hooks", ()):
+        while hasattr(hook, "func"):  # functools.partial
+            hook = hook.func
+        yield hook
+
+
+def _is_torch_s(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith(_HOOKS)
+
+
 def _reduces(hook: Any) -> bool:
-    while hasattr(hook, "func"):  # functools.partial
-        hook = hook.func
-    return getattr(hook, "__module__", "").startswith(_HOOKS) and getattr(hook, "__name__", "") not in _NOT_REDUCING
+    return getattr(hook, "__name__", "") not in _NOT_REDUCING
+
+
+def _name(hook: Any) -> str:
+    return f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', type(hook).__qualname__)}".lstrip(".")
 
 
 def _is_sharding(module: nn.Module) -> bool:
@@ -116,9 +141,10 @@ class ReplicaReads(StepReader):
 
     def __init__(
         self, observer: Observer, names: TensorNames, replicated: Replicated, every: int,
-        in_forward: list[ForwardListener],
+        in_forward: list[ForwardListener], events: Events,
     ) -> None:  # fmt: skip
         self._observer, self._names, self._replicated, self._every = observer, names, replicated, every
+        self._events, self._hook = events, ""
         self._turns: dict[int, list[Turn]] = {}
         self._step: int | None = None
         """The open step, until it has been read."""
@@ -140,6 +166,7 @@ class ReplicaReads(StepReader):
             return
         if self._assign_at is None or step >= self._assign_at:
             self._assign_turns()
+            self._emit_hook()
             self._assign_at = step + max(self._every, limits.REPLICA_ASSIGN_EVERY)
         due = self._turns.get(step % self._every)
         if due:
@@ -148,6 +175,13 @@ class ReplicaReads(StepReader):
     def end_step(self) -> None:
         """Read those whose turn it is, if no optimizer has stepped."""
         self.read_now()
+
+    def _emit_hook(self) -> None:
+        """Say by which hook of the user's gradients are reduced, if that is another than before."""
+        hook = self._replicated.own_hook()
+        if hook != self._hook:
+            self._hook = hook
+            self._events.add(CommunicationHook(hook[: limits.NAME_CHARACTERS]))
 
     def _assign_turns(self) -> None:
         """Give each parameter its turn: every step has about as many bytes to read."""
