@@ -34,9 +34,6 @@ BAD_IN_BACKWARD = ("Sqrt", "Pow", "Norm", "LinalgVectorNorm", "Std", "Var", "Aco
 
 NARROW = ("float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 
-SPREAD = "outside"
-"""Cause of an origin: what the loss was given, all of it bad."""
-
 
 def word(op: str) -> str:
     """What an operation is called; a function of the user's own by its name."""
