@@ -29,6 +29,9 @@ SERIES = "weights_written"
 FEWEST_ELEMENTS, MOST_ELEMENTS = 4, 4_096
 """Of a parameter that may be one of the samples: one element says little, and many take long."""
 
+SEARCHED_EVERY = 32
+"""Steps between two searches for an optimizer of samples that none has, the first with the first step."""
+
 ON_DEVICE = 1
 """Samples on an accelerator, where each takes four launches a step; in host memory it is 2 us."""
 
@@ -37,11 +40,12 @@ class Sample:
     """One parameter, and a copy of it."""
 
     def __init__(self, fqn: str, parameter: nn.Parameter) -> None:
-        self.fqn, self.parameter, self.is_held = fqn, ref(parameter), False
+        self.fqn, self.parameter = fqn, ref(parameter)
+        self.holder: int | None = None
+        """`id` of the attached optimizer that updates it, if one does."""
         self._copy: Tensor | None = None
         self._change: Tensor | None = None
 
-    @torch.no_grad()
     def keep(self) -> None:
         """Copy what it is now."""
         parameter = self.parameter()
@@ -54,7 +58,6 @@ class Sample:
         else:
             copy.copy_(now)
 
-    @torch.no_grad()
     def change(self) -> Tensor | float | None:
         """The largest change of an element since the copy; None where there is none to compare with."""
         parameter, copy, change = self.parameter(), self._copy, self._change
@@ -79,7 +82,7 @@ class WeightSamples(StepReader, ForwardListener):
         self._observer, self._values, self._events, self._in_forward = observer, values, events, in_forward
         self._samples = list(_chosen(model, selection))
         self._step = 0
-        self._reported: SampledWeights | None = None
+        self._are_held: bool | None = None
 
     def begin_step(self, step: int) -> None:
         """`step` is open: compare where its first forward begins."""
@@ -90,35 +93,37 @@ class WeightSamples(StepReader, ForwardListener):
     def forward_begins(self) -> None:
         """Of training, the first of the step."""
         self._in_forward.remove(self)
-        parameter = self._samples[0].parameter()
-        if parameter is None or is_being_captured(parameter):
+        if _is_captured(self._samples[0]):
             return
         changes = [known for each in self._samples if (known := each.change()) is not None]
         on_host = [each for each in changes if isinstance(each, float)]
         for change in [max(on_host)] if on_host else changes[:1]:
             self._values.record(SERIES, self._step, change)
         for each in self._samples:
-            if not each.is_held or not changes:
+            if each.holder is None or not changes:
                 each.keep()
-        self._report()
+        are_held = any(each.holder is not None for each in self._samples)
+        if are_held != self._are_held:
+            self._are_held = are_held
+            names = tuple(each.fqn[: limits.NAME_CHARACTERS] for each in self._samples)
+            self._events.add(SampledWeights(names, are_held))
 
     def after(self, optimizer: Any) -> None:
         """It has updated its parameters."""
-        held = {id(each) for group in getattr(optimizer, "param_groups", ()) for each in group["params"]}
+        mine = id(optimizer)
+        if any(each.holder is None for each in self._samples) and not self._step % SEARCHED_EVERY:
+            held = {id(each) for group in getattr(optimizer, "param_groups", ()) for each in group["params"]}
+            for each in self._samples:
+                each.holder = mine if id(each.parameter()) in held else each.holder
         for each in self._samples:
-            parameter = each.parameter()
-            if parameter is not None and id(parameter) in held and not is_being_captured(parameter):
-                each.is_held = True
+            if each.holder == mine and not _is_captured(each):
                 each.keep()
 
-    def _report(self) -> None:
-        known = SampledWeights(
-            tuple(each.fqn[: limits.NAME_CHARACTERS] for each in self._samples),
-            any(each.is_held for each in self._samples),
-        )
-        if known != self._reported:
-            self._reported = known
-            self._events.add(known)
+
+def _is_captured(sample: Sample) -> bool:
+    """Whether it is gone, or its device records a graph."""
+    parameter = sample.parameter()
+    return parameter is None or (not parameter.is_cpu and is_being_captured(parameter))
 
 
 def _chosen(model: nn.Module, selection: Selection) -> Iterator[Sample]:

@@ -62,9 +62,12 @@ class LossGraphReads:
 
     def after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """It has returned."""
-        gradient, self._nonfinite.gradient = self._nonfinite.gradient, None
+        gradient = self._nonfinite.gradient
+        if gradient is None:
+            return
+        self._nonfinite.gradient = None
         loss = _loss(args, kwargs)
-        if gradient is not None and gradient[1] is not None and loss is not None and not self._was_bad:
+        if gradient[1] is not None and loss is not None and not self._was_bad:
             self._events.add(LossGraph(gradient_of=gradient[0], ops=tuple(_between(loss.grad_fn, gradient[1]))))
 
 
