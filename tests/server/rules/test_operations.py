@@ -69,3 +69,8 @@ def test_a_finite_loss_whose_gradient_is_not(recording: Recording, ops: tuple[st
     """Where no other operation can have made it a division was not finite in the forward, and was dropped."""
     finding = of_loss(recording, LossGraph(gradient_of="down", ops=ops), loss=1.0)
     assert (finding.facts["origin"], finding.facts["cause_class"]) == ("backward", cause)
+
+
+def test_a_softmax_that_is_not_finite_speaks_for_a_mask(recording: Recording) -> None:
+    graph = LossGraph(bad=(SavedValue("LogSoftmax", "result", is_given=False, value=value(nan_count=8)),))
+    assert of_loss(recording, graph).facts["cause_class"] == "mask"

@@ -194,7 +194,10 @@ def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
     if graph is None:
         return
     made, came, hidden = operations.made_by(graph), operations.given(graph), operations.hidden_in_forward(case)
-    if origin.cause == "operation" and made is not None:
+    if origin.cause == "operation" and made is not None and made.op in operations.SOFTMAX:
+        text = "A softmax of finite numbers is finite, and of a row that is masked whole it is NaN."
+        yield Candidate("mask", 0.86, (text,), ("The mask itself was not recorded.",))
+    elif origin.cause == "operation" and made is not None:
         # In float32 an exponential is Inf above 88, which is as a rule where a training has diverged before.
         weight = 0.93 if made.value.dtype in operations.NARROW else 0.87
         name = operations.word(made.op)

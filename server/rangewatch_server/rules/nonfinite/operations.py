@@ -32,6 +32,8 @@ BAD_IN_FORWARD = ("Div", "Reciprocal", "Rsqrt", "Log", "Log2", "Log10", "Xlogy")
 BAD_IN_BACKWARD = ("Sqrt", "Pow", "Norm", "LinalgVectorNorm", "Std", "Var", "Acos", "Asin", "Atan2", "Cdist", "Prod")
 """Those that are, and whose gradient is not."""
 
+SOFTMAX = ("Softmax", "LogSoftmax")
+
 NARROW = ("float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 
 
@@ -147,7 +149,7 @@ def remedies(case: Case, because: str) -> Iterator[Remedy]:
     graph = graph_of(case)
     made = None if graph is None else made_by(graph)
     hidden = hidden_in_forward(case)
-    if made is not None:
+    if made is not None and made.op not in SOFTMAX:
         yield _against(made.op, because)
     elif hidden:
         yield _against(hidden[0], because)
