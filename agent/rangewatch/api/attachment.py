@@ -51,11 +51,14 @@ from rangewatch.recording.parallel.axes import check_declared
 from rangewatch.recording.parallel.placements import Layout
 from rangewatch.recording.parallel.replicas import MeshReport, ReplicaReads
 from rangewatch.recording.tensor_names import clean_modules
+from rangewatch.recording.weight_samples import WeightSamples
 from rangewatch.recording.weights import Cadence, FiniteWeights, WeightReads
 from rangewatch.steps.backward_loss import BackwardLoss
 from rangewatch.steps.boundary import StepBoundary, is_inner
+from rangewatch.steps.clips import Clips
 from rangewatch.steps.end_hooks import add_step_ends, as_list, check_optimizers, watch_step
 from rangewatch.steps.learning_rate import LearningRate
+from rangewatch.steps.loss_graph import LossGraphReads
 from rangewatch.steps.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.steps.new_optimizers import NewOptimizers
 from rangewatch.steps.phases import add_backward, add_optimizer_phase, add_phases
@@ -380,11 +383,12 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         follow = _add_hooks(agent, model, optimizers, selection, layout)
         forward.begin_step(agent.step)
         boundary, scaling = add_step_ends(agent, optimizers, scaler, agent.undo, options.step_ends)
-        loss = BackwardLoss(agent, scaling)
+        loss = BackwardLoss(agent, scaling, LossGraphReads(agent.observer, agent.events, agent.nonfinite))
         add_backward(agent, loss, agent.undo)
         agent.observer.step_readers.append(loss)
         agent.at_end.append(loss.flush)
         agent.in_forward.append(boundary)
+        agent.observer.step_readers.append(Clips(agent, model, scaling, agent.undo))
         NewOptimizers(agent, model, optimizers, boundary, follow, agent.undo)
         _watch_collectives(agent, model)
         agent.undo.callback(_forget, ref(model))
@@ -470,20 +474,23 @@ def _add_hooks(
     mesh = MeshReport(layout, agent.events)
     observer.step_readers.append(mesh)
     agent.guard.run("mesh", mesh.report)
+    samples = WeightSamples(observer, agent.values, agent.events, model, selection, agent.in_forward)
+    samples.begin_step(agent.step)
+    observer.step_readers.append(samples)
     kept = hooks.parameters.kept
     coverage = OptimizerCoverage(observer, agent.events, model, selection, optimizers, kept)
     rate = LearningRate(agent, optimizers)
     observer.step_readers += [coverage, rate]
     agent.at_end.append(rate.flush)
     for optimizer in optimizers:
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept, samples)
 
     def follow(optimizer: Any) -> None:
         add_optimizer_phase(agent, optimizer, agent.undo)
         agent.nonfinite.add_optimizer(optimizer)
         coverage.add(optimizer)
         rate.add(optimizer)
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept, samples)
 
     return follow
 
@@ -493,7 +500,7 @@ def _replica_reads(agent: Agent, layout: Layout) -> ReplicaReads | None:
     if not options.replica_every:
         return None
     every = max(options.replica_every, options.ship_every)  # of steps that are merged one is read
-    return ReplicaReads(agent.observer, agent.names, layout, every, agent.in_forward)
+    return ReplicaReads(agent.observer, agent.names, layout, every, agent.in_forward, agent.events)
 
 
 def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:
@@ -513,7 +520,7 @@ def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:
 
 def _add_optimizer_reads(
     agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, moments: MomentReads,
-    replicas: ReplicaReads | None, kept: KeptGradients,
+    replicas: ReplicaReads | None, kept: KeptGradients, samples: WeightSamples,
 ) -> None:  # fmt: skip
     reference = ref(optimizer)  # DeepSpeed's optimizers hold their model
     updated = kept.of(optimizer)
@@ -537,6 +544,7 @@ def _add_optimizer_reads(
             updated()
             reads.after(reference())
             moments.after(reference())
+            samples.after(reference())
             agent.cost.add(began_ns)
 
     loads = StateLoads(agent.guard, agent.observer, agent.events)

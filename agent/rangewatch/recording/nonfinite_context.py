@@ -159,6 +159,8 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
+_current_node: Any = getattr(torch._C, "_current_autograd_node", None)
+
 _REPORTED_KINDS = ("output", "weight", "update")
 
 _CALL: Any = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
@@ -187,6 +189,11 @@ class NonfiniteContext:
         self._known: set[int] = set()
         """Tensors that have been bad in this spell: what is meant to be Inf, and what it has reached."""
         self._reported = self._reported_in_spell = 0
+        self.gradient: tuple[str, Any] | None = None
+        """Of the backward under way: the output whose gradient was first seen to hold NaN or Inf in this spell, and its
+        node of the graph."""
+        self._gradient_step = -2
+        self._gradients = 0
         self.wants_weights = False
         """An accelerator held a NaN or Inf: whether weights are finite is to be looked at when the next step opens."""
 
@@ -197,6 +204,8 @@ class NonfiniteContext:
     def nonfinite_read(self, number: int, nan_count: int, tensor: Tensor) -> None:
         """A tensor of this number, in host memory, holds `nan_count` NaN, or Inf alone."""
         entry, step = self._names.entries[number], self._open_step.number
+        if entry.kind == "grad_output":
+            self._keep_node(entry.fqn, step)
         if entry.kind not in _REPORTED_KINDS or (not nan_count and self._is_allowed(number)):
             return
         if step > self._spell_step + 1:
@@ -216,6 +225,12 @@ class NonfiniteContext:
                 step,
             )
             self._guard.run("context of NaN or Inf", lambda: self._events.add(self._context(entry, tensor)))
+
+    def _keep_node(self, fqn: str, step: int) -> None:
+        is_new, self._gradient_step = step > self._gradient_step + 1, step
+        if is_new and self._gradients < limits.NONFINITE_EVENTS and _current_node is not None:
+            self._gradients += 1
+            self.gradient = fqn, _current_node()
 
     def read_block(self, block: Block) -> None:
         """Steps as they are shipped, with what came from accelerators. Called by the sender's thread."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from rangewatch.recording.mirror import TENSOR
 from rangewatch.recording.observer import StepReader, is_being_captured, local_part
 from rangewatch.steps.interface import StepRecorder
+from rangewatch.steps.loss_graph import LossGraphReads
 from rangewatch.steps.loss_scale import LossScaling
 
 
@@ -21,8 +22,8 @@ class BackwardLoss(StepReader):
     A step's value is recorded when the next one ends: only then is it known that the loop has logged no loss for it.
     """
 
-    def __init__(self, agent: StepRecorder, scaling: LossScaling) -> None:
-        self._agent, self._scaling = agent, scaling
+    def __init__(self, agent: StepRecorder, scaling: LossScaling, graph: LossGraphReads) -> None:
+        self._agent, self._scaling, self._graph = agent, scaling, graph
         self._last_read, self._began = -1, -1
         self._sum: Tensor | float | None = None
         self._held: tuple[int, Tensor | float] | None = None
@@ -31,9 +32,11 @@ class BackwardLoss(StepReader):
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`torch.autograd.backward` is called with these."""
         self._last_read, self._began = self._agent.observer.host.cells[TENSOR], self._agent.step
+        self._graph.before(args, kwargs)
 
     def after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """It has returned. The value is read where it is, and no device is waited for."""
+        self._graph.after(args, kwargs)
         loss = _scalar(args, kwargs)
         if loss is None or not self._agent.observer.is_active or not (self._is_wanted() and self._has_reached()):
             return

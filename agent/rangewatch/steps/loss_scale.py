@@ -78,6 +78,11 @@ class LossScaling:
         scale = self.watched[0].scale() if self.watched else None
         return 1.0 if scale is None else scale
 
+    def is_scaled_now(self) -> bool:
+        """Whether gradients are still multiplied by a loss scale, as far as is known: no scaler has unscaled any since
+        it settled a step last."""
+        return any(each.is_scaled_now() for each in self.watched)
+
     def remove(self) -> None:
         """Stop watching."""
         for each in self.watched:
@@ -131,6 +136,11 @@ class WatchedScaler:
         """Its scale, where it is; None where it scales nothing."""
         scaler = self._watch.target()
         return None if scaler is None else self._kind.scale_of(scaler)
+
+    def is_scaled_now(self) -> bool:
+        """Whether it scales, and has unscaled nothing since its last update."""
+        scaler = self._watch.target()
+        return scaler is not None and self._kind.is_scaled_now(scaler)
 
     def unwatched(self, target: Any) -> None:
         """Another scaler is updated: it may have taken this one's place."""

@@ -164,6 +164,34 @@ class StateLoaded(Details, frozen=True):
     name: str = ""
 
 
+class SampledWeights(Details, frozen=True):
+    """Which parameters the series `weights_written` is of; `are_held`: whether attached optimizers update any of them.
+    The newest one stands.
+    """
+
+    KIND = "sampled_weights"
+    names: tuple[str, ...] = ()
+    are_held: bool = False
+
+
+class CommunicationHook(Details, frozen=True):
+    """DistributedDataParallel reduces gradients by a hook that is not one of torch's, `name`, as the rank trains."""
+
+    KIND = "communication_hook"
+    name: str = ""
+
+
+class Clipping(Details, frozen=True):
+    """How gradients were clipped by their norm in the event's step: `max_norm`, and whether the loss scaler had not
+    unscaled them (`is_scaled`), which was so in `steps` steps in a row, up to this one. The newest one stands.
+    """
+
+    KIND = "clipping"
+    max_norm: float = 0.0
+    is_scaled: bool = False
+    steps: int = 0
+
+
 class TensorDetails(msgspec.Struct, frozen=True):
     """A tensor that was seen beside a NaN or Inf: counts of elements, `amax` of the finite ones.
 
@@ -195,6 +223,34 @@ class TensorDetails(msgspec.Struct, frozen=True):
     def is_mask(self) -> bool:
         """Whether all that is not finite in it is -Inf, as in masks that are added to attention scores."""
         return not self.nan_count and 0 < self.inf_count == self.negative_inf_count
+
+
+class SavedValue(msgspec.Struct, frozen=True):
+    """What an operation of the loss kept for its backward: its operand `name`, or its result where that is "result".
+
+    `is_given`: no gradient goes on from it, so it came from outside of what was differentiated.
+    """
+
+    op: str
+    name: str
+    is_given: bool
+    value: TensorDetails
+
+
+class LossGraph(Details, frozen=True, omit_defaults=True):
+    """Operations between the modules' outputs and a loss, at the event's step.
+
+    Of a loss that was not finite `bad`: the first that kept NaN or Inf, with no such operation before them; `risky`:
+    those that were given what their function has no finite value for, such as a divisor of 0. Of a finite one whose
+    gradient became NaN or Inf: `gradient_of`, the output at which it was first seen, and `ops`, the operations from
+    there towards the loss, nearest first, as far as the next that has parameters.
+    """
+
+    KIND = "loss_graph"
+    bad: tuple[SavedValue, ...] = ()
+    risky: tuple[SavedValue, ...] = ()
+    gradient_of: str | None = None
+    ops: tuple[str, ...] = ()
 
 
 class OptimizerDetails(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -145,6 +145,10 @@ class HangEvidence:
         """Ranks that live and have not reported: their records show what has ended, not what they wait for."""
         heard = {each.rank: each for each in ranks if each.rank not in self.ended}
         self.progress = {rank: {each.key: each for each in progress_of(report.hang)} for rank, report in heard.items()}
+        members = {rank for known in self.progress.values() for each in known.values() for rank in each.group.ranks}
+        self.unheard = members - set(self.by_rank)
+        """Ranks of the groups from which nothing has come ever, as where no agent is attached there."""
+        self.unknown |= self.unheard
 
     def _quiet_s(self, now_ns: int) -> float:
         """All of a run that hung are killed together, and are no more to blame for it each than before."""
@@ -271,9 +275,9 @@ class HangEvidence:
 
     def is_open(self, rank: int) -> bool:
         """Whether what it waits for is not known yet. Of one alone it is, once the others have given it time: it is
-        the only one that can be missing.
+        the only one that can be missing. Not of one that has never said anything: it need not have anybody to say it.
         """
-        return rank in self.unknown and (self.is_in_grace or len(self.unknown) > 1)
+        return rank in self.unheard or (rank in self.unknown and (self.is_in_grace or len(self.unknown) > 1))
 
     def _called(self, rank: int, key: GroupKey) -> Sequence[Call]:
         return self.by_rank[rank].calls.get(key, ()) if rank in self.by_rank else ()

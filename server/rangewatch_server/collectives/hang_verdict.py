@@ -90,7 +90,8 @@ def hang(
         return None
     stops = evidence.stops()
     finding = _mismatched(evidence, stops, desyncs) or _missing(evidence, stops)
-    if finding is None and not any(map(evidence.is_open, evidence.by_rank)):
+    concerned = {*evidence.by_rank, *evidence.unheard} if stops else evidence.by_rank
+    if finding is None and not any(map(evidence.is_open, concerned)):
         finding = _nobody_missing(evidence, stops)
     elif finding is None and not evidence.is_in_grace:
         finding = _undecided(evidence, stops)
@@ -195,7 +196,7 @@ def _not_reported(evidence: HangEvidence, stop: Stop | None, culprits: set[int])
 
 
 def _since_step(evidence: HangEvidence, ranks: Iterable[int]) -> str:
-    steps = {evidence.by_rank[rank].last_step for rank in ranks}
+    steps = {evidence.by_rank[rank].last_step if rank in evidence.by_rank else -1 for rank in ranks}
     return f" since step {min(steps)}" if len(steps) == 1 and min(steps) >= 0 else ""
 
 

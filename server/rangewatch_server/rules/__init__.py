@@ -14,11 +14,13 @@ from rangewatch_server.rules.activations import (
     attention_logits,
     dead_activation,
     headroom_trend,
+    initial_gain,
     outlier_batch,
     saturated_activation,
 )
 from rangewatch_server.rules.gradients import (
     adam_moments,
+    changed_gradients,
     exploding_gradient,
     gradient_underflow,
     kept_gradients,
@@ -29,7 +31,7 @@ from rangewatch_server.rules.gradients import (
 )
 from rangewatch_server.rules.importance import label_of
 from rangewatch_server.rules.loss import loss_plateau, loss_spike, loss_stuck, short_spike
-from rangewatch_server.rules.loss_scale import collapse, growing_past_use, never_grows, unexplained_skip
+from rangewatch_server.rules.loss_scale import clipped_scaled, collapse, growing_past_use, never_grows, unexplained_skip
 from rangewatch_server.rules.machine import (
     data_bound,
     gpu_health,
@@ -50,6 +52,7 @@ ALL: tuple[Rule, ...] = (
     never_grows.RULE,
     growing_past_use.RULE,
     unexplained_skip.RULE,
+    clipped_scaled.RULE,
     gradient_underflow.RULE,
     mismatch.RULE,
     unequal_settings.RULE,
@@ -65,6 +68,7 @@ ALL: tuple[Rule, ...] = (
     headroom_trend.RULE,
     underflow_rising.RULE,
     exploding_gradient.RULE,
+    changed_gradients.RULE,
     kept_gradients.RULE,
     vanishing_gradient.RULE,
     update_ratio.RULE,
@@ -73,6 +77,7 @@ ALL: tuple[Rule, ...] = (
     dead_activation.RULE,
     saturated_activation.RULE,
     attention_logits.RULE,
+    initial_gain.RULE,
     loss_nonfinite.RULE,
     loss_spike.RULE,
     loss_stuck.RULE,

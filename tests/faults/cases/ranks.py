@@ -166,6 +166,7 @@ def gradient_is_corrupted_before_the_all_reduce(job: Job) -> None:
 
 @planted(
     "communication",
+    "gradients_changed",
     "exploding_gradient",
     "loss_spike",
     "first_nonfinite",

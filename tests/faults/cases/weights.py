@@ -249,7 +249,7 @@ def exponent_bit_flips_under_trainer(job: Job) -> None:
 
 
 @planted(
-    "weight", "attention_logits", "update_ratio", "loss_plateau", "saturated_activation", "loss_spike",
+    "weight", "initial_gain", "attention_logits", "update_ratio", "loss_plateau", "saturated_activation", "loss_spike",
     "exploding_gradient", "headroom_trend", "first_nonfinite", least="info", against=(r"[Mm]ask", "batch of this step"),
 )  # fmt: skip
 def initialised_a_thousand_times_too_large(job: Job) -> None:

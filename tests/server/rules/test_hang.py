@@ -51,3 +51,25 @@ def test_a_long_wait_is_reported_without_a_name(stored: Stored) -> None:
     (finding,) = findings(stored)
     assert (finding.rank, finding.facts["culprits"], finding.remedy) == (None, (), ())
     assert "who has not joined it is not known" in finding.summary
+
+
+def test_ranks_that_nothing_was_ever_heard_of_are_not_named(stored: Stored) -> None:
+    """As where rank 0 alone has attached an agent, or the others' first messages are still on their way."""
+    stored.write(LAYERS, STEPS, rank=0, world_size=4)
+    report(stored, 0, [call(17)], stalled_s=9.0)
+    assert findings(stored) == ()
+    said_ns, data = time.time_ns() - 30 * 10**9, reported((WORLD, 16, [call(17)]), stalled_s=90.0)
+    report_later = Event("hang", said_ns + 10**9, STEPS - 1, "", data)
+    stored.send(Batch("run", 0, "a", 2, DIGEST, None, (), (report_later,)))
+    (finding,) = findings(stored)
+    assert (finding.rank, finding.subject, finding.facts["culprits"]) == (None, "undecided", ())
+    assert finding.facts["missing"] == ()
+
+
+def test_of_ranks_one_of_which_was_never_heard_of_nobody_is_named(stored: Stored) -> None:
+    for rank in range(3):
+        stored.write(LAYERS, STEPS, rank=rank, world_size=4)
+    for rank in range(3):
+        report(stored, rank, [call(17)], stalled_s=90.0)
+    (finding,) = findings(stored)
+    assert (finding.rank, finding.facts["culprits"], finding.facts["missing"]) == (None, (), ())

@@ -200,3 +200,24 @@ def test_one_that_was_loaded_long_before_or_often_is_no_cause(recording: Recordi
 def test_one_that_is_loaded_now_and_then_is_no_cause(recording: Recording) -> None:
     finding = found(recording, (EMBED, AT, 60.0), events=loaded(39, 59, 79, AT - 1))
     assert cause(finding) != "optimizer"
+
+
+def test_weights_that_were_written_between_two_steps(recording: Recording) -> None:
+    """As those of an average that were left in the model: nothing leaves its band before the loss does."""
+    written = np.zeros(STEPS)
+    written[AT] = 0.03
+    sampled = events.event(events.SampledWeights(("head.bias",), are_held=True), 1, 1)
+    series = {"loss": jumped(20), "weights_written": written}
+    recording.write(TENSORS, STEPS, {"amax": height()}, series=series, events=[sampled])
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("weight", "shown")
+    assert not any("learning rate" in each.text for each in finding.remedy)
+    assert "head.bias" in finding.evidence[1]
+
+
+def test_code_that_writes_to_weights_in_every_step_is_no_cause(recording: Recording) -> None:
+    """As one that keeps them in bounds."""
+    series = {"loss": jumped(20), "weights_written": 0.01 + 0.02 * NOISE.random(STEPS)}
+    recording.write(TENSORS, STEPS, {"amax": height()}, series=series)
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert finding.facts.get("cause_class") != "weight"

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rangewatch.wire import events
 from rangewatch_server.rules.gradients.unchanged_weights import RULE
 from tests.faults.fault import Job
 from tests.faults.models import CLASSES, FEATURES, cross_entropy, rows
@@ -149,3 +150,26 @@ def test_what_no_optimizer_has_and_no_backward_reaches(
         for each in run.get("/diagnosis")["findings"] if each["rule"] == RULE.name
     ]  # fmt: skip
     assert found == ([] if expected is None else [expected])
+
+
+def copied(until: int, steps: int = 200) -> np.ndarray:
+    return np.where(np.arange(steps) < until, 1e-3, 0.0)
+
+
+@pytest.mark.parametrize(("until", "since"), [(100, 99), (0, 0)])
+def test_weights_that_nothing_copies_back_any_more(recording: Recording, until: int, since: int) -> None:
+    sampled = events.event(events.SampledWeights(("a.bias",), are_held=False), 1, 1)
+    grads = [tensor("a.bias", "grad", 0, "bfloat16"), tensor("b.weight", "grad", 1, "bfloat16")]
+    recording.write(grads, 200, series={"weights_written": copied(until)}, events=[sampled])
+    (finding,) = recording.diagnose(RULE).findings
+    assert (finding.subject, finding.step, finding.tensor) == ("copied", since, "a.bias")
+    assert finding.facts["cause_class"] == "optimizer"
+
+
+@pytest.mark.parametrize("are_held", [True, False])
+def test_weights_that_are_updated_or_get_no_gradient_are_quiet(recording: Recording, are_held: bool) -> None:
+    sampled = events.event(events.SampledWeights(("a.bias",), are_held=are_held), 1, 1)
+    amax = np.ones((2, 200)) * (1.0 if are_held else 0.0)
+    grads = [tensor("a.bias", "grad", 0, "float32"), tensor("b.weight", "grad", 1, "float32")]
+    recording.write(grads, 200, {"amax": amax}, series={"weights_written": copied(0)}, events=[sampled])
+    assert recording.diagnose(RULE).findings == ()

@@ -60,6 +60,10 @@ class Layout:
         """Whether there are other ranks, or a mesh is declared."""
         return self.world_size > 1 or bool(self._mesh)
 
+    def own_hook(self) -> str:
+        """The first of the wrappers' communication hooks that is the user's; "" where none is."""
+        return next((name for wrapper in self.wrappers if (name := own_hook(wrapper))), "")
+
     def find_wrappers(self) -> None:
         """Find what wraps the model, or parts of it. Inside a forward: a wrapper may be beyond the model."""
         model, active = self._model(), getattr(DistributedDataParallel, "_active_ddp_module", None)
@@ -181,8 +185,8 @@ def why_not(by: Any) -> str:
             return "join() lets ranks take unlike numbers of steps"
         if not by.require_backward_grad_sync:
             return "the update is made inside no_sync()"
-        if not all(_reduces(hook) for hook, _ in getattr(by, "_comm_hooks", ())):
-            return "its communication hook is not one of torch's that reduce"
+        if any(_is_torch_s(hook) and not _reduces(hook) for hook in _hooks(by)):
+            return "its communication hook leaves ranks to themselves for a while"
         return ""
     try:
         group = by._get_fsdp_state()._fsdp_param_group
@@ -197,10 +201,28 @@ def _not_ignored(wrapper: DistributedDataParallel) -> Iterable[nn.Parameter]:
     return [each for name, each in wrapper.module.named_parameters() if name not in ignored]
 
 
+def own_hook(wrapper: DistributedDataParallel) -> str:
+    """The name of a communication hook of the user's, of which nobody knows whether it reduces; "" where none is."""
+    return next((_name(hook) for hook in _hooks(wrapper) if not _is_torch_s(hook)), "")
+
+
+def _hooks(wrapper: DistributedDataParallel) -> Iterator[Any]:
+    for hook, _ in getattr(wrapper, "_comm_hooks", ()):
+        while hasattr(hook, "func"):  # functools.partial
+            hook = hook.func
+        yield hook
+
+
+def _is_torch_s(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith(_HOOKS)
+
+
 def _reduces(hook: Any) -> bool:
-    while hasattr(hook, "func"):  # functools.partial
-        hook = hook.func
-    return getattr(hook, "__module__", "").startswith(_HOOKS) and getattr(hook, "__name__", "") not in _NOT_REDUCING
+    return getattr(hook, "__name__", "") not in _NOT_REDUCING
+
+
+def _name(hook: Any) -> str:
+    return f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', type(hook).__qualname__)}".lstrip(".")
 
 
 def _fsdp_modules(model: nn.Module) -> dict[int, nn.Module]:

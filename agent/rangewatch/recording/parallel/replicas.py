@@ -22,7 +22,7 @@ from rangewatch.recording.observer import ForwardListener, Observer, StepReader
 from rangewatch.recording.parallel.placements import Layout, Placed, may_be_compared, plain_part, why_not
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.statistics import checksum
-from rangewatch.wire.events import Details, Mesh, Placements
+from rangewatch.wire.events import CommunicationHook, Details, Mesh, Placements
 
 _Pair = tuple[int, Tensor]
 
@@ -31,9 +31,11 @@ class ReplicaReads(StepReader):
     """Called around each step. `every`: see `Options.replica_every`; `in_forward`: told where a forward begins."""
 
     def __init__(
-        self, observer: Observer, names: TensorNames, layout: Layout, every: int, in_forward: list[ForwardListener]
-    ) -> None:
+        self, observer: Observer, names: TensorNames, layout: Layout, every: int, in_forward: list[ForwardListener],
+        events: Events,
+    ) -> None:  # fmt: skip
         self._observer, self._names, self._layout, self._every = observer, names, layout, every
+        self._events, self._hook = events, ""
         self._turns: dict[int, list[Placed]] = {}
         self._step: int | None = None
         """The open step, until it has been read."""
@@ -57,6 +59,7 @@ class ReplicaReads(StepReader):
         wrapper_count = len(self._layout.wrappers)
         if self._assign_at is None or step >= self._assign_at or wrapper_count != self._wrapper_count:
             self._assign_turns()
+            self._emit_hook()
             self._assign_at = step + max(self._every, limits.REPLICA_ASSIGN_EVERY)
             self._wrapper_count = wrapper_count
         due = self._turns.get(step % self._every)
@@ -67,6 +70,13 @@ class ReplicaReads(StepReader):
     def end_step(self) -> None:
         """Read those whose turn it is, if no optimizer has stepped."""
         self.read_now()
+
+    def _emit_hook(self) -> None:
+        """Say by which hook of the user's gradients are reduced, if that is another than before."""
+        hook = self._layout.own_hook()
+        if hook != self._hook:
+            self._hook = hook
+            self._events.add(CommunicationHook(hook[: limits.NAME_CHARACTERS]))
 
     def _assign_turns(self) -> None:
         """Give each parameter its turn: every step has about as many bytes to read. A shard counts as the whole: ranks

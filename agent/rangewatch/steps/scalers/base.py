@@ -47,6 +47,10 @@ class Kind:
         """The scale of the next backward; None where it is not known, or nothing is scaled."""
         return self.before(scaler, ()).get("loss_scale")
 
+    def is_scaled_now(self, scaler: Any) -> bool:
+        """Whether gradients are surely still multiplied by its scale: it has unscaled none since it settled a step."""
+        return False
+
     def before(self, scaler: Any, arguments: tuple[Any, ...]) -> Values:
         """What is known when the method is about to be called with `arguments`."""
         return {}

@@ -54,6 +54,13 @@ class GradScaler(Kind):
         scale: Tensor | float | None = attribute(scaler, "_scale") if self.is_enabled(scaler) else None
         return scale
 
+    def is_scaled_now(self, scaler: Any) -> bool:
+        """By the stages of its optimizers, which lie on the host: what was unscaled is so until `update()`."""
+        states = attribute(scaler, "_per_optimizer_states")
+        if not self.is_enabled(scaler) or attribute(scaler, "_scale") is None or not isinstance(states, dict):
+            return False
+        return all(getattr(each.get("stage"), "name", "") == "READY" for each in states.values())
+
     def before(self, scaler: Any, arguments: tuple[Any, ...]) -> Values:
         """`get_scale()` would wait for the device: the tensors themselves are taken. `update` changes them in place."""
         if not self.is_enabled(scaler) or not self.is_due(scaler):

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from rangewatch.wire.events import Optimizers
+from rangewatch.wire.events import Optimizers, SampledWeights
+from rangewatch.wire.records import TensorEntry
 from rangewatch_server.query.events import StoredEvent
-from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.evidence import WINDOW, Evidence
+from rangewatch_server.rules.loss.spike_cause import WRITTEN
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
@@ -40,8 +42,8 @@ SETTLED = 64
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of each of three: values that stay, or learning rates of 0 that leave all as they are;
-    parameters of no optimizer; and those that no backward reaches.
+    """At most one finding of each of four: values that stay, or learning rates of 0 that leave all as they are; weights
+    that no attached optimizer has and nothing changes; parameters of no optimizer; and those no backward reaches.
     """
     newest = {event.rank: (event, optimizers) for event, optimizers in evidence.details(Optimizers)}
     zero_rate = next((newest[rank] for rank in sorted(newest) if newest[rank][1].zero_rate_steps), None)
@@ -52,7 +54,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         yield found
     else:
         yield from _still(evidence, frozenset() if left_out is None else frozenset(left_out[1].left_out))
-    if left_out is not None:
+    if left_out is None:
+        yield from _no_longer_copied(evidence)
+    else:
         yield _left_out(evidence, *left_out)
     if unreached is not None:
         yield _unreached(*unreached)
@@ -86,6 +90,71 @@ def _zero_rate(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
             ),
         ),
         facts={"since_step": since, "parameters": len(pushed), "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
+STILL, COPIED, MOSTLY = 64, 16, 0.5
+"""Steps in a row in which weights that no attached optimizer has stay as they are, and those before in which they were
+changed, in more than this share."""
+
+
+def _no_longer_copied(evidence: Evidence) -> Iterator[Finding]:
+    """Weights that something else than an attached optimizer changed, and that nothing changes any more."""
+    known = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
+    if known is None or known.are_held or not evidence.has_series(WRITTEN):
+        return
+    low = max(evidence.start, evidence.whole_stop - WINDOW)
+    written = evidence.largest(WRITTEN, low, evidence.whole_stop)
+    steps, written = low + np.flatnonzero(~np.isneginf(written)), written[~np.isneginf(written)]
+    changed = np.flatnonzero(written > 0)
+    last = int(changed[-1]) if len(changed) else -1
+    if len(written) - 1 - last < STILL:
+        return
+    was_usual = last + 1 >= COPIED and np.mean(written[max(0, last + 1 - STILL) : last + 1] > 0) > MOSTLY
+    is_since_start = not len(changed) and low == evidence.start
+    if not was_usual and not is_since_start:
+        return
+    entries, gradients = evidence.tensors.entries, tensors_of(evidence, "grad")
+    mine = np.array([each for each in gradients.tolist() if entries[each].fqn in known.names], np.int64)
+    amax = evidence.window(("amax",)).columns["amax"][:, -STILL:]
+    usual = np.median(amax[gradients].max(axis=1, initial=0.0)) if len(gradients) else 0.0
+    pushed = [each for each in mine.tolist() if (amax[each] > 0).all() and amax[each].max() > NEGLIGIBLE * usual]
+    if pushed:
+        since = int(steps[last]) if len(changed) else evidence.start
+        yield _not_copied(evidence, entries[pushed[0]], since, len(written) - 1 - last, known.names, bool(len(changed)))
+
+
+def _not_copied(
+    evidence: Evidence, entry: TensorEntry, since: int, count: int, names: Sequence[str], has_changed: bool
+) -> Finding:
+    rank, at = only_rank(evidence), evidence.whole_stop - 1
+    before = (
+        f"Until the forward of step {since} they were changed between steps, by code that is not an attached "
+        "optimizer's: as where an optimizer has copies of its own (master weights) that the loop copies back."
+        if has_changed else "They have not changed since the run began, and no attached optimizer has them."
+    )  # fmt: skip
+    return Finding(
+        rank=rank, step=since, tensor=entry.fqn, kind="grad", subject="copied",
+        summary=f"{place(since, rank)}: weights do not change{' any more since' if has_changed else ''}, though they "
+        f"get gradients: nothing updates {' and '.join(names)}.",
+        evidence=(
+            f"{' and '.join(names)} were the same to the bit in {count} forwards in a row, up to step {at}.", before,
+            "Cause (likely): the update itself, or the copy of its result into the model, is left out. Against that: "
+            "updates below half a step of a low precision change nothing either.",
+            "What would decide: print a weight of the model and its copy in the optimizer before and after a step.",
+        ),
+        remedy=(
+            Remedy(
+                "See whether the optimizer steps, and whether what it updates is copied back into the model's weights "
+                "after each step.",
+                "with torch.no_grad():  # after optimizer.step(), where the optimizer has copies\n"
+                "    copies = [each for group in optimizer.param_groups for each in group['params']]\n"
+                "    for weight, copy in zip(model.parameters(), copies, strict=True):\n"
+                "        weight.copy_(copy)",
+                "weights were compared at each forward, and gradients arrived at each step",
+            ),
+        ),
+        facts={"since_step": since, "steps": count, "cause_class": "optimizer"},
     )  # fmt: skip
 
 

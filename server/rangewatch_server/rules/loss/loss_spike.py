@@ -335,7 +335,8 @@ def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanatio
     began, gradients = began[np.isfinite(began)], tensors_of(evidence, "grad")
     low, at, stop = max(evidence.start, jump.step - HISTORY), jump.step, jump.step + 3
     is_low = len(began) and jump.level <= np.median(began)
-    if not is_low or not len(gradients) or at <= low or "learning_rate" in cause.weights:
+    is_explained = "learning_rate" in cause.weights or cause.cause == "weight"
+    if not is_low or not len(gradients) or at <= low or is_explained:
         return False
     if risers(evidence, tensors_of(evidence, "update"), at - 1):
         return False

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from rangewatch.wire.events import Optimizers, StateLoaded
+from rangewatch.wire.events import Optimizers, SampledWeights, StateLoaded
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.activations.attention_logits import are_logits
@@ -40,6 +40,10 @@ FAR_RISE = 10.0
 
 GROWN = 4.0
 """How many times as high as 64 steps before a rate must be that goes on growing."""
+
+WRITTEN, SELDOM, FAR = "weights_written", 0.1, 8.0
+"""Series of what code other than the optimizer changed weights by. Where that is usual, in more than this share of the
+steps, it must be so many times as large as ever."""
 
 NORMS = ("grad_norm", "train/grad_norm", "gradient_norm", "total_norm")
 
@@ -93,8 +97,9 @@ def explained(
     gradients = risers(evidence, tensors_of(evidence, "grad"), step)
     ratio = _first_ratio(evidence, step)
     logits = [each for each in outputs if are_logits(evidence.tensors.entries[each.tensor])]
-    rate = _rate(evidence, step)
+    rate, written = _rate(evidence, step), _written(evidence, step)
     every = [
+        *written,
         *_of_rate(rate), *_of_loaded(evidence, step),
         *_of_data(
             evidence, name, rank, step, outputs, gradients,
@@ -110,15 +115,19 @@ def explained(
         )
     order = sorted(best.values(), key=lambda each: (-each.weight, each.cause))
     first = order[0] if order else Candidate("", 0.0)
-    place = _place(evidence, first.cause, outputs, ratio)
+    place = None if written else _place(evidence, first.cause, outputs, ratio)
     sentences = [
-        *_verdict(order), *([whose] if whose else []),
+        *_verdict(order, are_written=bool(written)), *([whose] if whose else []),
         *(f"Attention logits left their band with it: {_name(evidence, each)}." for each in logits[:1]),
         *_settings(evidence, step), *row_sentences(evidence.run, _ranks(evidence, rank), step),
     ]  # fmt: skip
     return Explanation(
         first.cause, first.sureness if order else "", tuple(sentences),
-        tuple(_remedies(order, step, rate, place, is_lasting=_is_lasting(evidence, step, back))),
+        tuple(
+            _remedies(
+                order, step, rate, place, is_lasting=_is_lasting(evidence, step, back), are_written=bool(written)
+            )
+        ),
         None if place is None else place.fqn, None if place is None else place.kind, rank,
         {each.cause: each.weight for each in order},
     )  # fmt: skip
@@ -303,6 +312,30 @@ def _of_loaded(evidence: Evidence, step: int) -> Iterator[Candidate]:
     yield Candidate("optimizer", 0.84, (text,), ("its moments themselves (kinds exp_avg and exp_avg_sq record them).",))
 
 
+def _written(evidence: Evidence, step: int) -> list[Candidate]:
+    """Code other than the optimizer changed weights right before, where it does not do so in most steps."""
+    if not evidence.has_series(WRITTEN):
+        return []
+    low, begin = max(evidence.start, step - EARLIER - HISTORY), max(evidence.start, step - EARLIER)
+    values = np.nan_to_num(evidence.largest(WRITTEN, low, step + 1), nan=np.inf, neginf=0.0)
+    before, last = values[: begin - low], values[begin - low :]
+    at = np.flatnonzero(last > 0)
+    if len(before) < FEWEST or not len(at):
+        return []
+    change = float(last[at[-1]])
+    if np.mean(before > 0) > SELDOM and change < FAR * before.max():
+        return []
+    names = next((known.names for _, known in reversed(evidence.details(SampledWeights))), ())
+    when = begin + int(at[-1])
+    size = f" by up to {change:.3g}" if np.isfinite(change) else ""
+    text = (
+        f"Between the update of step {when - 1} and the forward of step {when} code other than the optimizer changed "
+        f"the weights: {' and '.join(names) or 'those that are compared'}{size}."
+    )
+    against = ("whether all others were changed too: these alone are compared in each step.",)
+    return [Candidate("weight", 0.92, (text,), against)]
+
+
 def _of_data(
     evidence: Evidence, name: str | None, rank: int | None, step: int, outputs: list[Riser], gradients: list[Riser], *,
     has_rate: bool, is_short: bool,
@@ -416,6 +449,9 @@ NAMES = {
     "weight": "a weight that had moved too far", "optimizer": "the optimizer's state",
 }  # fmt: skip
 
+_OVERWRITTEN = "weights that were overwritten"
+_COMPARE = "Compare all parameters right after the optimizer's step and right before the next forward."
+
 TESTS = {
     "data": "Go back to a checkpoint from before it and leave out this batch: a jump that is gone was the batch's.",
     "learning_rate": "Go back to a checkpoint from before it and repeat these steps with the rate as it was.",
@@ -424,21 +460,29 @@ TESTS = {
 }  # fmt: skip
 
 
-def _verdict(order: list[Candidate]) -> Iterator[str]:
+def _verdict(order: list[Candidate], *, are_written: bool) -> Iterator[str]:
     if not order:
         yield "Why is not known: nothing else that was recorded left its usual range with it."
         return
     best, *others = order
-    yield f"Cause ({best.sureness}): {NAMES[best.cause]}. {' '.join(best.supports)}"
+    is_written = are_written and best.cause == "weight"
+    name, test = (_OVERWRITTEN, _COMPARE) if is_written else (NAMES[best.cause], TESTS[best.cause])
+    yield f"Cause ({best.sureness}): {name}. {' '.join(best.supports)}"
     for text in best.against:
         yield f"Not known: {text}"
     for each in others[:1]:
         yield f"Less likely: {NAMES[each.cause]}. {' '.join(each.supports)}"
-    yield f"What would decide: {TESTS[best.cause]}"
+    yield f"What would decide: {test}"
 
 
 def _remedies(
-    order: list[Candidate], step: int, rate: Rate | None, place: TensorEntry | None, *, is_lasting: bool
+    order: list[Candidate],
+    step: int,
+    rate: Rate | None,
+    place: TensorEntry | None,
+    *,
+    is_lasting: bool,
+    are_written: bool = False,
 ) -> Iterator[Remedy]:
     clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)"
     cause = order[0].cause if order and order[0].weight >= LIKELY else ""
@@ -474,6 +518,16 @@ def _remedies(
             "order, and of gradients without a loss scale. Else begin with a new optimizer and a warm-up.",
             "for state in optimizer.state.values():\n"
             "    print({name: float(each.abs().max()) for name, each in state.items() if torch.is_tensor(each)})",
+            because,
+        )  # fmt: skip
+        yield Remedy(f"Go back to a checkpoint from before step {step}.", "", because)
+    elif cause == "weight" and are_written:
+        yield Remedy(
+            f"See what wrote to the weights right before step {step}: an average's weights (EMA) that were copied into "
+            "the model for an evaluation and not restored, a checkpoint that was loaded, or a reset. Restore them, or "
+            "evaluate a copy of the model.",
+            "import copy\n"
+            "evaluated = copy.deepcopy(model)  # give this one the average's weights: the model keeps its own",
             because,
         )  # fmt: skip
         yield Remedy(f"Go back to a checkpoint from before step {step}.", "", because)

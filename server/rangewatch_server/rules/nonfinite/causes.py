@@ -15,6 +15,7 @@ from msgspec import UNSET
 from rangewatch.wire.events import GpuEvent, Nonfinite
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.nonfinite import operations
 from rangewatch_server.rules.nonfinite.case import HISTORY, Case, StepView
 from rangewatch_server.rules.nonfinite.forward import LARGE_BITS, NEAR_LIMIT_BITS
 from rangewatch_server.rules.nonfinite.optimizer import optimizer_of
@@ -81,6 +82,10 @@ TESTS = {
 }  # fmt: skip
 
 
+NOT_OF_UPDATES = ("masked", "eps", "zero", "state", "written", "flipped", "given", "outside")
+"""Causes of an origin that no size of updates leads to."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """A class of cause, its weight from 0 to 1, and sentences for and against it."""
 
@@ -103,12 +108,13 @@ def candidates(case: Case, origin: Origin, *, rate_rose: bool) -> list[Candidate
     if origin.kind in ("forward", "between", "backward", "loss", "optimizer", "weight") and not case.is_first_step():
         everything += _data(case)
         is_of_batch = any(each.cause == "data" for each in everything)
-        if origin.cause not in ("masked", "eps", "zero", "state", "written", "flipped") and not is_of_batch:
+        if origin.cause not in NOT_OF_UPDATES and not is_of_batch:
             everything += _too_large_updates(case)
     if origin.kind in ("between", "forward") and origin.cause in ("", "masked"):
         everything += _mask(case, origin)
     if origin.kind in ("loss", "backward"):
         everything += _masked_outputs(case)
+        everything += _operation(case, origin)
     everything += _hardware(case, origin)
     if origin.kind == "reduction" and len(case.evidence.ranks) == 1:
         everything.append(
@@ -161,6 +167,8 @@ def deciding_test(best: Candidate, case: Case, origin: Origin) -> str:
     """What would decide whether it is this cause."""
     if best.cause == "forward_arithmetic" and origin.cause == "range":
         return "Run this batch alone in float64: NaN that goes was the range's, NaN that stays is not."
+    if best.cause == "data" and origin.kind == "loss":
+        return "Check for NaN and Inf what the loss of this batch is given besides outputs, and what that is made of."
     if best.cause == "forward_arithmetic" and origin.kind == "loss":
         return "Evaluate the loss of this batch term by term, each per row: the first that is NaN or Inf is it."
     return TESTS[best.cause]
@@ -178,6 +186,34 @@ def _mask(case: Case, origin: Origin) -> Iterator[Candidate]:
             "finite and small: a softmax gives that of a row that is masked whole."
         )
         yield Candidate("mask", 0.78, (text,), ("The mask itself was not recorded.",))
+
+
+def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
+    """What the graph of the loss shows."""
+    graph = operations.graph_of(case)
+    if graph is None:
+        return
+    made, came, hidden = operations.made_by(graph), operations.given(graph), operations.hidden_in_forward(case)
+    if origin.cause == "operation" and made is not None and made.op in operations.SOFTMAX:
+        text = "A softmax of finite numbers is finite, and of a row that is masked whole it is NaN."
+        yield Candidate("mask", 0.86, (text,), ("The mask itself was not recorded.",))
+    elif origin.cause == "operation" and made is not None:
+        # In float32 an exponential is Inf above 88, which is as a rule where a training has diverged before.
+        weight = 0.93 if made.value.dtype in operations.NARROW else 0.87
+        name = operations.word(made.op)
+        yield Candidate("forward_arithmetic", weight, (f"In the loss {name} was the first that was not finite.",))
+    elif origin.cause in ("given", "outside") and came is not None:
+        unknown = "Whether it came with the data, or code without gradient made it of them, is not recorded."
+        text = f"What the loss was given for {operations.word(came.op)} was not finite, and outputs were."
+        is_whole = origin.cause == "outside"
+        yield Candidate("forward_arithmetic" if is_whole else "data", 0.84, (text,), (unknown,))
+        yield Candidate("data" if is_whole else "forward_arithmetic", LIKELY, (text,))
+    elif hidden:
+        text = (
+            f"{operations.word(hidden[0]).capitalize()} is the only operation near it whose gradient can be so, and "
+            "where that is so its forward is not finite either; what comes after it dropped that."
+        )
+        yield Candidate("forward_arithmetic", 0.7, (text,), ("The values of that forward were not recorded.",))
 
 
 def _masked_outputs(case: Case) -> Iterator[Candidate]:

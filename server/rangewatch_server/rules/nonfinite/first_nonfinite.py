@@ -16,7 +16,7 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.rules.batch_rows import row_sentences
 from rangewatch_server.rules.evidence import BACKWARD, Evidence
 from rangewatch_server.rules.loss.series import RATES
-from rangewatch_server.rules.nonfinite import causes
+from rangewatch_server.rules.nonfinite import causes, operations
 from rangewatch_server.rules.nonfinite.case import HISTORY, Bad, Case, StepView
 from rangewatch_server.rules.nonfinite.causes import Candidate
 from rangewatch_server.rules.nonfinite.code_snippets import CHECKPOINT, lower_rate
@@ -50,7 +50,7 @@ LEAST_BEFORE = 3
 SOON = 8
 """Steps after it in which NaN or Inf is its doing."""
 
-_NOT_OF_THE_RATE = ("masked", "eps", "written", "flipped")
+_NOT_OF_THE_RATE = ("masked", "eps", "written", "flipped", "given", "outside")
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -191,7 +191,7 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
     clause = "" if cause is None else cause.clause
     if not is_alone and best.cause in _CLAUSES and best.cause not in clause and not clause:
         is_known = best.cause != "data" or best.sureness == "shown"  # of a batch that was not read nothing is stated
-        is_new = origin.kind not in ("data", "reduction") and origin.cause != "masked"
+        is_new = origin.kind not in ("data", "reduction") and origin.cause not in ("masked", "given", "outside")
         clause = _CLAUSES[best.cause] if is_known and is_new else ""
     place = f"Step {bad.step}, rank {bad.rank}: {the(entry)}"
     since = f" since step {earlier[-1].clean_step}" if earlier else ""
@@ -236,11 +236,24 @@ def _clause(origin: Origin, case: Case) -> str:
         return f"; one element of the weight {origin.where} had become far too large"
     if origin.kind in ("weight", "optimizer") and case.entry.kind == "output":
         return f"; its weight {origin.where} held it already"
+    if origin.kind == "loss" and (made := _operation(case)):
+        return f"; the loss was not finite: {made}"
     return {
         "data": "; it came with the batch" if case.entry.fqn or case.entry.kind != "input" else "",
         "between": f"; code in the forward of {name_of(origin.where)} made it",
         "loss": "; the loss was not finite",
     }.get(origin.kind, "")
+
+
+def _operation(case: Case) -> str:
+    """What in the loss was, in a few words; "" where that is not known."""
+    graph = operations.graph_of(case)
+    made, came = (None, None) if graph is None else (operations.made_by(graph), operations.given(graph))
+    if made is not None:
+        return f"{operations.word(made.op)} in {made.value.dtype} is where it began"
+    return (
+        "" if came is None else f"what it was given beside the outputs held {'NaN' if came.value.nan_count else 'Inf'}"
+    )
 
 
 def _evidence(

@@ -9,7 +9,7 @@ import numpy as np
 
 from rangewatch.wire.events import TensorDetails
 from rangewatch.wire.records import MOMENTS
-from rangewatch_server.rules.nonfinite import forward
+from rangewatch_server.rules.nonfinite import forward, operations
 from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.optimizer import optimizer_fault, optimizer_sentences
 from rangewatch_server.rules.nonfinite.tensor_phrases import counts, name_of, range_text
@@ -17,7 +17,8 @@ from rangewatch_server.rules.nonfinite.tensor_phrases import counts, name_of, ra
 
 class Origin(msgspec.Struct, frozen=True):
     """`kind`: "data", "weight", "optimizer", "forward", "between" (code between modules), "loss", "backward" or
-    "reduction". `cause` separates forward origins, see `forward.cause_of`; "" else. `where`: the module or
+    "reduction". `cause` separates forward origins, see `forward.cause_of`, and those of a loss: an "operation" that is
+    known, what it was "given" from outside, or that being bad as a whole ("outside"); "" else. `where`: the module or
     parameter to look at, "" for the model itself or its loss. `reported`: sentences.
     """
 
@@ -183,6 +184,7 @@ def _backward(case: Case) -> Origin:
     earlier = case.view.before(case.bad.tensor, "grad_output")
     if not earlier:
         reported.append("No recorded gradient came before it: it comes out of the backward of the loss itself.")
+        reported += operations.near(case)
         return Origin("backward", "", tuple(reported), "loss")
     entry = case.view.entries[earlier[-1]]
     magnitude = range_text(entry.dtype, case.view.amax(earlier[-1]))
@@ -190,6 +192,7 @@ def _backward(case: Case) -> Origin:
     reported.append(
         f"So it was made in the backward of {name_of(entry.fqn)}, or of code between that and {name_of(module)}."
     )
+    reported += operations.near(case)
     return Origin("backward", entry.fqn, tuple(reported))
 
 
@@ -224,7 +227,14 @@ def _loss(case: Case, loss: float) -> Origin:
         reported.append(
             f"The largest output had been growing {growth.bits_a_step:.2g} bits a step for {growth.steps} steps."
         )
-    return Origin("loss", "", tuple(reported))
+    graph = operations.graph_of(case)
+    if graph is None:
+        return Origin("loss", "", tuple(reported))
+    came = operations.given(graph)
+    cause = "" if came is None else "outside" if operations.is_whole(came) else "given"
+    if operations.made_by(graph) is not None:
+        cause = "operation"
+    return Origin("loss", "", (*reported, *operations.sentences(case)), cause)
 
 
 _BY_KIND: dict[str, Callable[[Case], Origin]] = {

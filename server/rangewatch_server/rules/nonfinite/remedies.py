@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from rangewatch_server.rules.loss_scale import remedies as scaler_remedies
 from rangewatch_server.rules.loss_scale.causes import device_of
+from rangewatch_server.rules.nonfinite import operations
 from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.causes import (
     LARGE_INPUT,
@@ -164,7 +165,15 @@ def remedies(case: Case, origin: Origin, best: Candidate, *, is_named: bool = Fa
 
 def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) -> Iterator[Remedy]:
     because = best.supports[0][0].lower() + best.supports[0][1:].rstrip(".") if best.supports else ""
-    if best.cause == "data" and origin.kind != "data":
+    if best.cause == "forward_arithmetic" and (named := list(operations.remedies(case, because))):
+        yield from named
+    elif origin.cause in ("given", "outside"):
+        yield Remedy(
+            "Look at what the loss of this step was given besides outputs: targets, rewards, advantages and weights "
+            "of rows, and at what they are made of: a division by a deviation of 0, or a log of 0.",
+            check_targets(case.bad.step), because,
+        )  # fmt: skip
+    elif best.cause == "data" and origin.kind != "data":
         yield Remedy(
             "Look at the batch of this step, and leave out samples, or clamp them, that are so large.",
             check_batch(case.bad.step, LARGE_INPUT), because,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from rangewatch.wire.events import CommunicationHook
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.rules.evidence import Evidence
@@ -41,6 +42,11 @@ def remedies(evidence: Evidence, diff: Difference, others: tuple[list[int], int]
         if diff.majority:
             yield _test_device(evidence, diff, len(differing), compared)
         yield _go_back(diff)
+        return
+    hook = own_hook(evidence)
+    if hook and (diff.alike is None or diff.alike <= evidence.start + 1):
+        yield _reduce_in(hook, len(differing), compared)
+        yield _not_replicas(diff)
         return
     if diff.alike is None:
         yield _start_alike(len(differing), compared)
@@ -145,6 +151,23 @@ def _of_the_code(evidence: Evidence, diff: Difference, differing: int, compared:
     )
 
 
+def own_hook(evidence: Evidence) -> str:
+    """The communication hook of the user's by which DistributedDataParallel reduces; "" where none is known."""
+    return next((known.name for _, known in reversed(evidence.details(CommunicationHook))), "")
+
+
+def _reduce_in(hook: str, differing: int, compared: int) -> Remedy:
+    return Remedy(
+        f"Let the communication hook {hook} give every rank the same mean: it has to reduce the bucket itself, since "
+        "DistributedDataParallel then does not.",
+        "def hook(state, bucket):\n"
+        "    mean = bucket.buffer().div_(torch.distributed.get_world_size())\n"
+        "    done = torch.distributed.all_reduce(mean, async_op=True).get_future()\n"
+        "    return done.then(lambda each: each.value()[0])",
+        f"{differing} of {compared} tensors differ, and it is what stands between the ranks' gradients.",
+    )
+
+
 def _not_replicas(diff: Difference) -> Remedy:
     if diff.axes:
         return Remedy(
@@ -189,7 +212,7 @@ def _finding(evidence: Evidence, replicas: Replicas, diff: Difference, others: t
     entry = evidence.tensors.entries[diff.tensor]
     is_of_devices = _is_of_devices(evidence, diff)
     return Finding(
-        severity="warning" if is_of_devices else "critical",
+        severity="warning" if is_of_devices or own_hook(evidence) else "critical",
         rank=diff.odd[0] if len(diff.odd) == 1 else None, step=diff.step, tensor=entry.fqn, kind=entry.kind,
         subject=_subject(diff),
         summary=_summary(evidence, diff, copies(entry)),
@@ -259,6 +282,12 @@ def _evidence(
     yield from _which_lines(diff)
     yield _how_many(evidence, diff, *others)
     yield from _reduction(evidence, replicas, diff)
+    if hook := own_hook(evidence):
+        yield (
+            f"Gradients are reduced by a communication hook that is not torch's, {hook}. Whether it gives all ranks "
+            "gradients alike is not known: that they differ speaks against it, unless it is meant to let ranks go "
+            "their own ways for some steps. What would decide: train some steps without the hook, and compare."
+        )
     if is_of_devices:
         yield "They are also the ranks with another device than the others, which may round otherwise."
     for event in evidence.events(*GPU_EVENTS):

@@ -5,15 +5,24 @@ That ranks read the same, and what they find, is in tests/e2e/test_replicas.py, 
 
 from __future__ import annotations
 
+import functools
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import post_localSGD_hook
+from torch.nn.parallel import DistributedDataParallel
 
 import rangewatch
 from rangewatch.core.guard import Guard
+from rangewatch.recording.events import Drops, Events, OpenStep
 from rangewatch.recording.level import Cost
 from rangewatch.recording.observer import Observer
-from rangewatch.recording.parallel.placements import Layout, plain_part
+from rangewatch.recording.parallel.placements import Layout, own_hook, plain_part, why_not
 from rangewatch.recording.parallel.replicas import ReplicaReads
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.statistics import AXIS_MODULUS, checksum
@@ -102,7 +111,8 @@ class Reads:
         self.observer = Observer(self.names, self.buffer, Cost(100.0), Guard())
         for fqn, parameter in model.named_parameters():
             self.observer.number(parameter, fqn, "grad", 0, "Parameter")
-        self.reads = ReplicaReads(self.observer, self.names, Layout(model, (), True, 0), every, [])
+        events = Events(OpenStep(0), self.buffer.mirror, Drops())
+        self.reads = ReplicaReads(self.observer, self.names, Layout(model, (), True, 0), every, [], events)
 
     def at(self, step: int) -> dict[str, float]:
         self.reads.begin_step(step)
@@ -198,3 +208,22 @@ def by_words(data: bytes) -> int:
     rows = [mixed((place + 1) * 0x9E3779B97F4A7C15 & mask) for place in range(1021)]
     total = sum(mixed(each + row & mask) for each, row in zip(sums, rows, strict=True))
     return (mixed(total & mask) >> 11) + 1
+
+
+def test_by_which_hooks_ranks_may_come_to_differ() -> None:
+    """Of a hook of the user's nobody knows whether it reduces: ranks are compared, and it is named."""
+
+    def mine(state: object, bucket: object) -> None: ...
+
+    def wrapper(hook: object) -> Any:
+        made: Any = DistributedDataParallel.__new__(DistributedDataParallel)
+        vars(made).update(
+            _join_config=SimpleNamespace(enable=False), require_backward_grad_sync=True, _comm_hooks=[(hook, None)]
+        )  # fmt: skip
+        return made
+
+    assert why_not(wrapper(mine)) == "" and own_hook(wrapper(mine)).endswith("mine")
+    assert why_not(wrapper(functools.partial(mine, 1))) == ""
+    assert why_not(wrapper(allreduce_hook)) == own_hook(wrapper(allreduce_hook)) == ""
+    assert why_not(wrapper(noop_hook)) and not own_hook(wrapper(noop_hook))
+    assert why_not(wrapper(post_localSGD_hook))

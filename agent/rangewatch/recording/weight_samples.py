@@ -1,0 +1,145 @@
+"""Whether weights change between the updates: by code that writes to them, as where an average's are left in a model.
+
+One or two small parameters are compared, whole, with what they were after the optimizer's last step (of parameters that
+no attached optimizer holds: in the last forward) when a step's first forward in training begins. A write to all weights
+shows there, one to another layer does not. Series `weights_written`: the largest change of an element, 0 where there is
+none. Nothing waits for a device, and no parameter is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from rangewatch.core import limits
+from rangewatch.core.selection import Selection
+from rangewatch.recording.events import Events
+from rangewatch.recording.logged_values import LoggedValues
+from rangewatch.recording.observer import ForwardListener, Observer, StepReader, is_being_captured, local_part
+from rangewatch.recording.tensor_names import clean_parameters
+from rangewatch.wire.events import SampledWeights
+
+SERIES = "weights_written"
+
+FEWEST_ELEMENTS, MOST_ELEMENTS = 4, 4_096
+"""Of a parameter that may be one of the samples: one element says little, and many take long."""
+
+SEARCHED_EVERY = 32
+"""Steps between two searches for an optimizer of samples that none has, the first with the first step."""
+
+ON_DEVICE = 1
+"""Samples on an accelerator, where each takes four launches a step; in host memory it is 2 us."""
+
+
+class Sample:
+    """One parameter, and a copy of it."""
+
+    def __init__(self, fqn: str, parameter: nn.Parameter) -> None:
+        self.fqn, self.parameter = fqn, ref(parameter)
+        self.holder: int | None = None
+        """`id` of the attached optimizer that updates it, if one does."""
+        self._copy: Tensor | None = None
+        self._change: Tensor | None = None
+
+    def keep(self) -> None:
+        """Copy what it is now."""
+        parameter = self.parameter()
+        if parameter is None:
+            return
+        now = local_part(parameter.detach())
+        copy = self._copy
+        if copy is None or copy.shape != now.shape or copy.device != now.device or copy.dtype != now.dtype:
+            self._copy, self._change = now.clone(), torch.empty_like(now)
+        else:
+            copy.copy_(now)
+
+    def change(self) -> Tensor | float | None:
+        """The largest change of an element since the copy; None where there is none to compare with."""
+        parameter, copy, change = self.parameter(), self._copy, self._change
+        now = None if parameter is None else local_part(parameter.detach())
+        if now is None or copy is None or change is None or copy.shape != now.shape or copy.device != now.device:
+            return None
+        if now.is_cpu:
+            if torch.equal(now, copy):
+                return 0.0
+            largest = float(torch.linalg.vector_norm(torch.sub(now, copy, out=change).float(), float("inf")))
+            return largest if largest > 0 else float("inf")  # NaN, or a change that is lost in rounding
+        return torch.linalg.vector_norm(torch.sub(now, copy, out=change), float("inf"))
+
+
+class WeightSamples(StepReader, ForwardListener):
+    """Called by the training thread."""
+
+    def __init__(
+        self, observer: Observer, values: LoggedValues, events: Events, model: nn.Module, selection: Selection,
+        in_forward: list[ForwardListener],
+    ) -> None:  # fmt: skip
+        self._observer, self._values, self._events, self._in_forward = observer, values, events, in_forward
+        self._samples = list(_chosen(model, selection))
+        self._step = 0
+        self._are_held: bool | None = None
+
+    def begin_step(self, step: int) -> None:
+        """`step` is open: compare where its first forward begins."""
+        self._step = step
+        if self._samples and self not in self._in_forward:
+            self._in_forward.append(self)
+
+    def forward_begins(self) -> None:
+        """Of training, the first of the step."""
+        self._in_forward.remove(self)
+        if _is_captured(self._samples[0]):
+            return
+        changes = [known for each in self._samples if (known := each.change()) is not None]
+        on_host = [each for each in changes if isinstance(each, float)]
+        for change in [max(on_host)] if on_host else changes[:1]:
+            self._values.record(SERIES, self._step, change)
+        for each in self._samples:
+            if each.holder is None or not changes:
+                each.keep()
+        are_held = any(each.holder is not None for each in self._samples)
+        if are_held != self._are_held:
+            self._are_held = are_held
+            names = tuple(each.fqn[: limits.NAME_CHARACTERS] for each in self._samples)
+            self._events.add(SampledWeights(names, are_held))
+
+    def after(self, optimizer: Any) -> None:
+        """It has updated its parameters."""
+        mine = id(optimizer)
+        if any(each.holder is None for each in self._samples) and not self._step % SEARCHED_EVERY:
+            held = {id(each) for group in getattr(optimizer, "param_groups", ()) for each in group["params"]}
+            for each in self._samples:
+                each.holder = mine if id(each.parameter()) in held else each.holder
+        for each in self._samples:
+            if each.holder == mine and not _is_captured(each):
+                each.keep()
+
+
+def _is_captured(sample: Sample) -> bool:
+    """Whether it is gone, or its device records a graph."""
+    parameter = sample.parameter()
+    return parameter is None or (not parameter.is_cpu and is_being_captured(parameter))
+
+
+def _chosen(model: nn.Module, selection: Selection) -> Iterator[Sample]:
+    """Biases rather than others, the first and the last: a scale that is near 1 hardly moves in bfloat16."""
+    usable = [(fqn, each) for fqn, each in clean_parameters(model) if selection.has(fqn) and _is_usable(each)]
+    biases = [(fqn, each) for fqn, each in usable if fqn.endswith("bias")]
+    ordered = biases or usable
+    most = len(ordered) if ordered and ordered[0][1].is_cpu else ON_DEVICE
+    ends: Iterable[tuple[str, nn.Parameter]] = dict([*ordered[-1:], *ordered[:1]]).items()
+    return (Sample(*each) for each in list(ends)[:most])
+
+
+def _is_usable(parameter: nn.Parameter) -> bool:
+    if is_lazy(parameter) or not parameter.requires_grad or hasattr(parameter, "_is_flat_param"):
+        return False
+    local = local_part(parameter.detach())
+    is_plain = type(local) in (Tensor, nn.Parameter) and local.layout is torch.strided and local.device.type != "meta"
+    is_wide = local.is_floating_point() and local.dtype.itemsize > 1
+    return is_plain and is_wide and FEWEST_ELEMENTS <= local.numel() <= MOST_ELEMENTS

@@ -1,0 +1,125 @@
+"""By which norm gradients were clipped, where the loop uses torch's own function, and whether it was given scaled ones.
+
+What stands between a backward and its optimizer's step is seen nowhere else: after a clip all gradients are of one
+size, whatever made them large. The norm is computed by the clip anyway; it is recorded as the series `clipped_norm`
+where it is, and no device is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad
+
+from rangewatch.core.guard import Guarded
+from rangewatch.recording.observer import StepReader
+from rangewatch.steps.interface import StepRecorder
+from rangewatch.steps.loss_scale import LossScaling
+from rangewatch.wire.events import Clipping
+
+SERIES = "clipped_norm"
+
+LASTING = 16
+"""Steps in a row in which scaled gradients were clipped that are reported: a scaler may be new, or at rest."""
+
+MOST_EVENTS = 16
+
+_FUNCTION = "_clip_grads_with_norm_"
+"""What `clip_grad_norm_` calls, however a script has imported that; torch before 2.6 has none."""
+
+_is_compiling = torch.compiler.is_dynamo_compiling
+
+
+class Clips(StepReader):
+    """Those of one model's gradients. Called by the training thread."""
+
+    def __init__(self, agent: StepRecorder, model: nn.Module, scaling: LossScaling, undo: contextlib.ExitStack) -> None:
+        self._agent, self._scaling = agent, scaling
+        self._known = frozenset(id(each) for each in model.parameters())
+        self._model = ref(model)
+        self._norm: float | None = None
+        self._has_clipped = False
+        self._max_norm, self._is_scaled = 0.0, False
+        self._steps = self._emitted = 0
+        _Function.listen(listener := Guarded(agent.guard, "clipping", self._clipped))
+        undo.callback(_Function.forget, listener)
+
+    def end_step(self) -> None:
+        """The open step is about to be closed."""
+        norm, self._norm, has_clipped, self._has_clipped = self._norm, None, self._has_clipped, False
+        if not has_clipped:
+            return
+        if norm is not None:
+            self._agent.values.record(SERIES, self._agent.step, norm)
+        was_reported, self._steps = self._steps >= LASTING, self._steps + 1 if self._is_scaled else 0
+        if was_reported != (self._steps >= LASTING) and self._emitted < MOST_EVENTS:
+            self._emitted += 1
+            self._agent.events.add(Clipping(self._max_norm, self._is_scaled, self._steps))
+
+    def _clipped(self, parameters: Any, max_norm: Any, total_norm: Any) -> None:
+        if not self._agent.observer.is_active or not self._is_mine(parameters):
+            return
+        if not isinstance(total_norm, Tensor) or hasattr(total_norm, "to_local") or isinstance(max_norm, Tensor):
+            return  # of a DTensor this rank has a part alone
+        self._max_norm, self._is_scaled, self._has_clipped = float(max_norm), self._scaling.is_scaled_now(), True
+        value = total_norm.detach()
+        if self._agent.observer.is_on_device(value):
+            self._agent.values.record(SERIES, self._agent.step, value)
+        else:  # of several clips in a step, as of several optimizers, the largest
+            self._norm = float(value) if self._norm is None else max(float(value), self._norm)
+
+    def _is_mine(self, parameters: Iterable[Any]) -> bool:
+        """By the first parameter; one that came after attach is looked for in the model."""
+        first = parameters if isinstance(parameters, Tensor) else next(iter(parameters), None)
+        if id(first) in self._known:
+            return True
+        model = self._model()
+        if first is None or model is None or all(each is not first for each in model.parameters()):
+            return False
+        self._known |= {id(first)}
+        return True
+
+
+class _Function:
+    """Torch's function, wrapped once a process while anybody listens."""
+
+    _listeners: tuple[Guarded, ...] = ()
+    """Replaced and never changed: any thread may clip."""
+    _own: Any = None
+    _wrapper: Any = None
+    _lock = threading.Lock()
+
+    @classmethod
+    def listen(cls, listener: Guarded) -> None:
+        with cls._lock:
+            cls._listeners = (*cls._listeners, listener)
+            present = getattr(clip_grad, _FUNCTION, None)
+            if present is not None and (cls._wrapper is None or present is cls._own):
+                cls._own, cls._wrapper = present, cls._around(present)
+                setattr(clip_grad, _FUNCTION, cls._wrapper)
+
+    @classmethod
+    def forget(cls, listener: Guarded) -> None:
+        with cls._lock:
+            cls._listeners = tuple(each for each in cls._listeners if each is not listener)
+            if not cls._listeners and getattr(clip_grad, _FUNCTION, None) is cls._wrapper is not None:
+                setattr(clip_grad, _FUNCTION, cls._own)
+                cls._wrapper = None
+
+    @classmethod
+    def _around(cls, own: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def clipped(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _is_compiling():  # inside a graph nothing of ours is called
+                for each in cls._listeners:
+                    each(parameters, max_norm, total_norm)
+            return own(parameters, max_norm, total_norm, *args, **kwargs)
+
+        return clipped

@@ -1,0 +1,202 @@
+"""Event `loss_graph`: which operation between the modules and the loss made a loss, or a gradient, NaN or Inf.
+
+What a loss function computes is no module's output. But each operation keeps for its backward what that needs, operands
+or its result, until the backward has used it: so right before the backward of a loss that is not finite they are read,
+once in a spell of such steps. Of a finite loss whose gradient is not, the values are gone when that is seen; which
+operations there are is known still. Only on a CPU: an accelerator would have to be waited for.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from rangewatch.core import limits
+from rangewatch.recording.events import Events
+from rangewatch.recording.nonfinite_context import NonfiniteContext, TensorReader
+from rangewatch.recording.observer import Observer
+from rangewatch.wire.events import LossGraph, SavedValue, TensorDetails
+
+MOST_NODES = 4_096
+"""Operations of a graph that are looked at: once in a spell, some microseconds each."""
+
+MOST_VALUES = 4
+"""Of each kind that are sent."""
+
+NEAR, MOST_OPS = 24, 48
+"""Operations in a row from a gradient towards the loss, and of them all, that are named."""
+
+_PLACES = {"self": 0, "other": 1, "target": 1, "tensor1": 1, "tensor2": 2}
+"""Which operand it is, by the name under which it is kept; others, such as weights of a loss, are given."""
+
+_FROM_ZERO = {("Div", "other"), ("Reciprocal", "self"), ("Rsqrt", "self"), ("Remainder", "other"), ("Fmod", "other")}
+_FROM_NEGATIVE = {("Log", "self"), ("Log2", "self"), ("Log10", "self"), ("Xlogy", "other")}
+"""Operations that are not finite where the operand of this name is 0, or is not above it."""
+
+_NUMBER = re.compile(r"Backward\d*$")
+
+
+class LossGraphReads:
+    """Called around each backward of the process, by the training thread."""
+
+    def __init__(self, observer: Observer, events: Events, nonfinite: NonfiniteContext) -> None:
+        self._observer, self._events, self._nonfinite = observer, events, nonfinite
+        self._was_bad, self._count = False, 0
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """`torch.autograd.backward` is called with these."""
+        self._nonfinite.gradient = None
+        loss = _loss(args, kwargs)
+        if loss is None or not loss.is_cpu or not self._observer.is_active:
+            return
+        was_bad, self._was_bad = self._was_bad, not math.isfinite(loss.item())
+        if self._was_bad and not was_bad and self._count < limits.NONFINITE_EVENTS:
+            self._count += 1
+            bad, risky = _of_values(loss.grad_fn)
+            if bad or risky:
+                self._events.add(LossGraph(bad=bad, risky=risky))
+
+    def after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """It has returned."""
+        gradient = self._nonfinite.gradient
+        if gradient is None:
+            return
+        self._nonfinite.gradient = None
+        loss = _loss(args, kwargs)
+        if gradient[1] is not None and loss is not None and not self._was_bad:
+            self._events.add(LossGraph(gradient_of=gradient[0], ops=tuple(_between(loss.grad_fn, gradient[1]))))
+
+
+def _loss(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    tensors = kwargs.get("tensors", args[0] if args else None)
+    if isinstance(tensors, (list, tuple)) and len(tensors) == 1:
+        tensors = tensors[0]
+    if type(tensors) is not Tensor or tensors.numel() != 1 or not tensors.is_floating_point():
+        return None
+    return tensors
+
+
+def _children(node: Any) -> list[Any]:
+    return [child for child, _ in node.next_functions if child is not None]
+
+
+def _nodes(root: Any) -> list[Any]:
+    """Those of a graph, each after all that it is computed from; the nearest to the loss first where there are more
+    than are looked at."""
+    found, waiting = {root: None}, [root]
+    for node in waiting:
+        for child in _children(node):
+            if child not in found and len(found) < MOST_NODES:
+                found[child] = None
+                waiting.append(child)
+    order: list[Any] = []
+    done: set[Any] = set()
+    stack = [(root, False)]
+    while stack:
+        node, is_left = stack.pop()
+        if is_left:
+            order.append(node)
+        elif node not in done:
+            done.add(node)
+            stack.append((node, True))
+            stack += [(child, False) for child in _children(node) if child in found and child not in done]
+    return order
+
+
+def _of_values(root: Any) -> tuple[tuple[SavedValue, ...], tuple[SavedValue, ...]]:
+    """What was not finite first, and what was given to operations that are not finite there."""
+    reader, tainted = TensorReader(), set()
+    bad: list[SavedValue] = []
+    risky: list[SavedValue] = []
+    for node in _nodes(root) if root is not None else ():
+        values = list(_saved(node, reader))
+        is_bad = [each for each in values if each.value.is_bad and not each.value.is_mask]
+        if any(child in tainted for child in _children(node)):
+            tainted.add(node)
+        elif is_bad:
+            tainted.add(node)
+            bad += is_bad
+        risky += [each for each in values if _is_risky(each)]
+    bad.sort(key=lambda each: (each.name != "result", not each.is_given, each.value.nan_count + each.value.inf_count))
+    return tuple(bad[:MOST_VALUES]), tuple(risky[:MOST_VALUES])
+
+
+def _saved(node: Any, reader: TensorReader) -> Iterator[SavedValue]:
+    op, following = _op(node), node.next_functions
+    for attribute in _attributes(node):
+        try:
+            tensor = getattr(node, attribute)
+        except RuntimeError:  # used up by a backward before
+            continue
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            continue
+        name = attribute.removeprefix("_saved_")
+        details = reader.whole(name, tensor)
+        if details is not None:
+            place = _PLACES.get(name)
+            is_given = name != "result" and (place is None or place >= len(following) or following[place][0] is None)
+            yield SavedValue(op, name, is_given, details)
+
+
+_known: dict[str, tuple[str, ...]] = {}
+
+
+def _attributes(node: Any) -> tuple[str, ...]:
+    """What its class keeps: the same for all of a name."""
+    name = node.name()
+    if name not in _known:
+        if len(_known) > limits.ACCOUNT_NAMES:
+            _known.clear()
+        _known[name] = tuple(each for each in dir(node) if each.startswith("_saved_"))
+    return _known[name]
+
+
+def _op(node: Any) -> str:
+    """Such as "Div" of DivBackward0; the user's own functions have no number, and keep their whole name."""
+    name = str(node.name()).rpartition("::")[2]
+    return (_NUMBER.sub("", name) if name[-1:].isdigit() else name)[: limits.NAME_CHARACTERS]
+
+
+def _is_risky(saved: SavedValue) -> bool:
+    value: TensorDetails = saved.value
+    zeros = value.zero_count if isinstance(value.zero_count, int) else 0
+    negative = value.negative_count if isinstance(value.negative_count, int) else 0
+    key = saved.op, saved.name
+    return (key in _FROM_ZERO and zeros > 0) or (key in _FROM_NEGATIVE and zeros + negative > 0)
+
+
+def _between(root: Any, start: Any) -> Iterable[str]:
+    """Names of the operations from `start` towards the loss, the nearest first, each once."""
+    above: dict[Any, list[Any]] = {}
+    nodes = _nodes(root) if root is not None else []
+    for node in nodes:
+        for child in _children(node):
+            above.setdefault(child, []).append(node)
+    names: dict[str, None] = {}
+    level, seen = above.get(start, []), {start}
+    for _ in range(NEAR):
+        following: list[Any] = []
+        for node in level:
+            if node in seen or _has_parameters(node):
+                continue
+            seen.add(node)
+            if not _is_by_constant(node):
+                names[_op(node)] = None
+            following += above.get(node, [])
+        level = following
+    return list(names)[:MOST_OPS]
+
+
+def _has_parameters(node: Any) -> bool:
+    names = [child.name().rpartition("::")[2] for child in _children(node)]
+    return any(name == "AccumulateGrad" or name.startswith("TBackward") for name in names)
+
+
+def _is_by_constant(node: Any) -> bool:
+    """Whether it divides by what has no gradient, as by a number."""
+    following = node.next_functions
+    return _op(node) == "Div" and len(following) > 1 and following[1][0] is None

@@ -1,0 +1,115 @@
+"""Worth knowing: a layer whose output is far larger than what comes before it, since the first step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from rangewatch.wire.records import TensorEntry
+from rangewatch_server.numerics.pyramid import RANGES
+from rangewatch_server.rules.evidence import Array, Evidence
+from rangewatch_server.rules.phrases import place, the
+from rangewatch_server.rules.recent import only_rank, tensors_of
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+
+FIRST = 4
+"""First steps of a run that are looked at: later ones are of trained weights."""
+
+LINEAR = ("Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Conv1D")
+"""Classes whose output is a sum of inputs times weights: as they are usually initialised it is about as large."""
+
+FEWEST = 3
+"""Such layers that are needed, to say what is usual in the model."""
+
+MOST_NAMED = 4
+
+
+class Gain(msgspec.Struct, frozen=True):
+    """Output `tensor` is `factor` times as large as the output before it in call order, which is `before`."""
+
+    tensor: int
+    before: int
+    factor: float
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding: the first layer, and how many more there are."""
+    start = evidence.run.first_step or 0
+    if start or evidence.start or any(rank.rows[0].ordinal > 1 for rank in evidence.run.ranks.values()):
+        return  # of a run that went on from a checkpoint nothing is an initialisation's
+    gains = _gains(evidence, start)
+    factors = np.array([each.factor for each in gains])
+    if len(gains) < FEWEST:
+        return
+    usual = float(np.median(factors))
+    high = [each for each in gains if each.factor >= limits["factor"] and each.factor >= limits["factor"] * usual]
+    if high and 2 * len(high) < len(gains):
+        yield _finding(evidence, high, usual, len(gains), start)
+
+
+def _gains(evidence: Evidence, start: int) -> list[Gain]:
+    """In call order, of the linear layers behind another output, at the first step that has them."""
+    outputs = tensors_of(evidence, "output")
+    stop = min(start + FIRST, evidence.whole_stop)
+    if not len(outputs) or stop <= start:
+        return []
+    names = ("call_count", "amax", "nan_count", "inf_count")
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, stop, names, outputs)
+    calls, amax, nans, infs = (np.asarray(block.columns[each], np.float64) for each in names)
+    usable = (calls > 0) & (nans + infs == 0) & (amax > 0)
+    at = int(np.argmax(usable.any(axis=0)))
+    position, entries = evidence.tensors.position, evidence.tensors.entries
+    order = sorted(np.flatnonzero(usable[:, at]).tolist(), key=lambda row: int(position[outputs[row]]))
+    return list(_behind(entries, outputs, amax[:, at], order))
+
+
+def _behind(entries: Sequence[TensorEntry], outputs: Array, amax: Array, order: list[int]) -> Iterable[Gain]:
+    for before, row in itertools.pairwise(order):
+        if entries[int(outputs[row])].module in LINEAR:
+            yield Gain(int(outputs[row]), int(outputs[before]), float(amax[row] / amax[before]))
+
+
+def _finding(evidence: Evidence, high: list[Gain], usual: float, count: int, step: int) -> Finding:
+    first, rank = high[0], only_rank(evidence)
+    entry, before = (evidence.tensors.entries[each] for each in (first.tensor, first.before))
+    more = [evidence.tensors.entries[each.tensor].fqn for each in high[1:]]
+    named = ", ".join(more[:MOST_NAMED]) + (f" and {len(more) - MOST_NAMED} more" if len(more) > MOST_NAMED else "")
+    name = the(entry)
+    return Finding(
+        rank=rank, step=step, tensor=entry.fqn, kind="output", subject="gain",
+        summary=f"{place(step, rank)}: {name} is {first.factor:.3g} times as large as {the(before)} before it, since "
+        "the first step: its weights may be initialised far too large.",
+        evidence=(
+            f"Of {count} linear layers half are {usual:.3g} times as large as what comes before them, or less.",
+            *([f"So are those of {len(more)} more: {named}."] if more else []),
+            "Cause (possible): the weight of that layer, as it was initialised or loaded. Against that: code between "
+            "the two, such as a factor or another branch, makes what it is given as large; and nothing became NaN.",
+            f"What would decide: print the deviation of {entry.fqn}.weight; usual is about 1 / sqrt(its inputs).",
+        ),
+        remedy=(
+            Remedy(
+                f"Look at how the weights of {entry.fqn} are initialised, and scale them down where it is not meant.",
+                f"weight = model.get_parameter({f'{entry.fqn}.weight'!r})\n"
+                "print(weight.std(), 1 / weight[0].numel() ** 0.5)",
+                "its output was so large before any update, or after the first",
+            ),
+        ),
+        facts={"factor": first.factor, "usual": usual, "layers": len(high), "of": count, "cause_class": "weight"},
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="initial_gain",
+    title="Large from the start",
+    severity="info",
+    explanation="In the first steps the output of a linear layer or a convolution was a hundred times as large as what "
+    "comes before it, and others' were not: as with weights that are initialised with a wrong scale. A softmax or a "
+    "sigmoid behind it is saturated from the start, the training goes on and learns little.",
+    check=check,
+    thresholds=(
+        Threshold("factor", 100.0, "times", "As large as what comes before it, and as that of half of the layers."),
+    ),
+)

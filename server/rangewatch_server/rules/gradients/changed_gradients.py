@@ -1,0 +1,194 @@
+"""Gradients that are far larger when they are clipped than any rank's backward has made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+
+from rangewatch_server.core import deadline
+from rangewatch_server.core.text import ranks_text
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.loss.spike_cause import NORMS
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import MOST_RANKS, tensors_of
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+
+SERIES = ("clipped_norm", *NORMS)
+"""What the agent reads where torch's function clips, and what loops log."""
+
+HISTORY, FEWEST = 64, 16
+"""Steps before that show what is usual, and values of them that are needed."""
+
+MOST_PLACES = 4
+"""Columns of the run in which the norm jumps that are looked at, the first ones."""
+
+SUMMED = 2.0
+"""How many times as large as the sum of what all ranks' gradients allow it must be: elements are rounded."""
+
+USUAL = 0.95
+"""Quantile of the values before that a jump is measured from."""
+
+
+class Jump(msgspec.Struct, frozen=True):
+    """At `step` the norm was `norm`, where `most` is what the ranks' own gradients allow, and `usual` what had been."""
+
+    name: str
+    step: int
+    norm: float
+    most: float
+    usual: float
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding: the first such step."""
+    name = next((each for each in SERIES if evidence.has_series(each)), None)
+    gradients = tensors_of(evidence, "grad")
+    if name is None or not len(gradients):
+        return
+    for step in _high_steps(evidence, name, limits["factor"]):
+        jump = _judged(evidence, name, gradients, step, limits["factor"])
+        if jump is not None:
+            yield _finding(evidence, jump)
+            return
+
+
+def _high_steps(evidence: Evidence, name: str, factor: float) -> Iterator[int]:
+    """The first steps at which the norm rises so far above what it was, of the first columns in which one does."""
+    start, stop = evidence.start, evidence.whole_stop
+    level = level_for(stop - start, SCAN_COLUMNS)
+    row = np.array([evidence.run.names().series[name]])
+    block = evidence.run.slice(SERIES_PART, list(evidence.ranks), level, start, stop, ("count", "max"), row)
+    largest = np.where(block.columns["count"][0] > 0, block.columns["max"][0], np.nan)
+    places, size = 0, FANOUT**level
+    for column in range(1, len(largest)):
+        before = largest[max(0, column - HISTORY) : column]
+        before = before[np.isfinite(before)]
+        if not len(before) or not np.isfinite(largest[column]) or largest[column] < factor * np.median(before):
+            continue
+        deadline.check()
+        low = (block.first + column) * size
+        values = evidence.largest(name, low, min(stop, low + size))
+        high = np.flatnonzero(np.isfinite(values) & (values >= factor * np.median(before)))
+        if len(high):
+            yield low + int(high[0])
+            places += 1
+        if places == MOST_PLACES:
+            return
+
+
+def _judged(evidence: Evidence, name: str, gradients: np.ndarray, step: int, factor: float) -> Jump | None:
+    """None where the gradients themselves had grown so, or what was usual is not known."""
+    low = max(evidence.start, step - HISTORY)
+    norms = evidence.largest(name, low, step + 1)
+    columns = ("call_count", "amax", "nan_count", "inf_count")
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, step + 1, columns, gradients)
+    calls, amax, nans, infs = (np.asarray(block.columns[each], np.float64) for each in columns)
+    numel = np.array([np.prod(evidence.tensors.entries[each].shape) for each in gradients.tolist()], np.float64)
+    known = (calls > 0).any(axis=0) & ((nans + infs).sum(axis=0) == 0) & np.isfinite(norms) & (norms > 0)
+    most = np.sqrt((amax**2 * numel[:, None]).sum(axis=0))
+    most = _of_scale(evidence, most, norms, known, low, step + 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(known & (most > 0), norms / most, np.nan)
+    before = ratio[:-1][np.isfinite(ratio[:-1])]
+    if not known[-1] or len(before) < FEWEST:
+        return None
+    usual = float(np.quantile(before, USUAL))
+    if ratio[-1] < factor * usual or ratio[-1] < SUMMED * len(evidence.ranks):
+        return None
+    return Jump(name, step, float(norms[-1]), float(most[-1]), float(np.median(norms[:-1][known[:-1]])))
+
+
+def _of_scale(
+    evidence: Evidence, most: np.ndarray, norms: np.ndarray, known: np.ndarray, start: int, stop: int
+) -> np.ndarray:
+    """What gradients allow without the loss scale, where the norm is of such, as it mostly is."""
+    if not evidence.is_loss_scaled:
+        return most
+    scale = evidence.series("loss_scale", start, stop)
+    unscaled = most / np.where(scale > 0, scale, 1.0)
+    before = known & (unscaled > 0)
+    before[-1] = False
+    return unscaled if before.any() and np.median(norms[before] / unscaled[before]) <= 1.0 else most
+
+
+def _finding(evidence: Evidence, jump: Jump) -> Finding:
+    ranks = evidence.ranks[:MOST_RANKS]
+    values = {rank: float(evidence.series(jump.name, jump.step, jump.step + 1, rank)[0]) for rank in ranks}
+    high = [rank for rank, value in values.items() if value > SUMMED * len(evidence.ranks) * jump.most]
+    is_of_all = len(evidence.ranks) > 1 and len(high) == sum(map(np.isfinite, values.values())) and len(high) > 1
+    rank = high[0] if len(high) == 1 else None
+    hidden = " The clip made it small again: the loss need not show it." if jump.name == "clipped_norm" else ""
+    return Finding(
+        rank=rank, step=jump.step, subject="changed",
+        summary=f"{place(jump.step, rank)}: after the backward something made the gradients "
+        f"{jump.norm / jump.most:.3g} times as large as they can have been: their norm was {jump.norm:.3g} when they "
+        f"were clipped.",
+        evidence=tuple(_evidence(evidence, jump, high, hidden, is_of_all=is_of_all)),
+        remedy=tuple(_remedies(jump, is_of_all=is_of_all)),
+        facts={
+            "norm": jump.norm, "most": jump.most, "usual": jump.usual, "ranks": high, "since_step": jump.step,
+            "cause_class": "communication" if is_of_all else "clip",
+        },
+    )  # fmt: skip
+
+
+def _evidence(evidence: Evidence, jump: Jump, high: list[int], hidden: str, *, is_of_all: bool) -> Iterator[str]:
+    whose = "any rank" if len(evidence.ranks) > 1 else "this rank"
+    yield (
+        f"Of the gradients as {whose} computed them the largest magnitudes allow a norm of {jump.most:.3g} at most at "
+        f"this step. That of the steps before was {jump.usual:.3g} (median).{hidden}"
+    )
+    if is_of_all:
+        yield (
+            f"Cause (likely): the reduction over ranks. {ranks_text(tuple(high)).capitalize()} have it alike, as what "
+            "comes out of an all_reduce is alike: one rank's part, or a bucket on its way, was changed."
+        )
+        yield "Against that: code that multiplies gradients on every rank after the reduction looks the same."
+        yield "Whose part it was is not known: before the reduction no rank's gradient was large."
+        yield (
+            "What would decide: compare each rank's buckets right before the reduction, in the communication hook, and "
+            "the gradients right after it."
+        )
+    else:
+        yield (
+            "Cause (likely): code between the backward and the clip, such as one that multiplies or unscales gradients "
+            "a second time."
+        )
+        yield "What would decide: print the norm right after the backward, and before the clip."
+
+
+def _remedies(jump: Jump, *, is_of_all: bool) -> Iterator[Remedy]:
+    because = "the norm is beyond what the gradients allow that the ranks computed"
+    if is_of_all:
+        yield Remedy(
+            "Check each rank's buckets where a communication hook changes them, right before the reduction and right "
+            "after it; without a hook, test the links between the ranks.",
+            "rangewatch.attach(model, optimizer, kinds=['output', 'grad_output', 'grad', 'reduced_grad'])", because,
+        )  # fmt: skip
+    else:
+        yield Remedy(
+            "Look at what writes to gradients between loss.backward() and the clip.", "", because,
+        )  # fmt: skip
+    yield Remedy(
+        "Leave out a step whose norm is so large: a clip keeps the direction of what made it.",
+        "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n"
+        f"if norm < {1e2 * jump.usual:.3g}:  # waits for the device\n    optimizer.step()", because,
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="gradients_changed",
+    title="Gradients change after the backward",
+    severity="warning",
+    explanation="The norm by which gradients were clipped jumped far beyond what the gradients allow that the ranks' "
+    "backwards made. The reduction over ranks, a communication hook or code of the loop changed them; the clip then "
+    "hides it, since all updates are of one size after it. Needs torch's own clip_grad_norm_ (torch 2.6 or newer), or "
+    "a norm logged as grad_norm, and the kind `grad`.",
+    check=check,
+    thresholds=(Threshold("factor", 16.0, "times its usual height", "How far the norm must jump."),),
+    explains=("loss_spike", "short_spike", "update_ratio"),
+    leads_to=("first_nonfinite", "loss_nonfinite"),
+)

@@ -1,0 +1,68 @@
+"""Weights that change between the updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import rangewatch
+from tests.agent.ingest_double import IngestDouble
+
+
+def train(ingest: IngestDouble, between: Callable[[nn.Module, int], None], steps: int = 6) -> dict[int, float]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(steps):
+            between(model, step)
+            model(torch.randn(2, 3)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return dict(ingest.series("weights_written"))
+
+
+def add(model: nn.Module, value: float) -> None:
+    for each in model.parameters():
+        each.data.add_(value)  # torch's count of changes in place does not see this
+
+
+def test_a_write_between_two_steps(ingest: IngestDouble) -> None:
+    written = train(ingest, lambda model, step: add(model, 0.25) if step == 3 else None)
+    assert written == {1: 0.0, 2: 0.0, 3: pytest.approx(0.25), 4: 0.0, 5: 0.0}
+    assert [each.data for each in ingest.events("sampled_weights")][-1] == {
+        "names": ["2.bias", "0.bias"], "are_held": True,
+    }  # fmt: skip
+
+
+def test_weights_that_are_taken_back_before_the_next_step(ingest: IngestDouble) -> None:
+    def evaluate(model: nn.Module, step: int) -> None:
+        kept = [each.detach().clone() for each in model.parameters()]
+        add(model, 0.25)
+        with torch.no_grad():
+            model(torch.ones(1, 3))
+        for each, value in zip(model.parameters(), kept, strict=True):
+            each.data.copy_(value)
+
+    assert set(train(ingest, evaluate).values()) == {0.0}
+
+
+def test_updates_by_hand_that_end(ingest: IngestDouble) -> None:
+    """Of weights that no optimizer has, each change is one between forwards."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 8)
+    with rangewatch.attach(model, url=ingest.url) as handle:
+        for step in range(6):
+            model.zero_grad()
+            model(torch.randn(2, 3)).square().sum().backward()
+            if step < 3:
+                with torch.no_grad():
+                    for each in model.parameters():
+                        each -= 0.01 * each.grad
+            handle.step()
+    written = ingest.series("weights_written")
+    assert [step for step, change in written.items() if change > 0] == [1, 2, 3]
+    assert [each.data["are_held"] for each in ingest.events("sampled_weights")] == [False]

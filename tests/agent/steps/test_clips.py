@@ -1,0 +1,58 @@
+"""Clips by torch's own function: their norm, and whether gradients were unscaled before."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad, clip_grad_norm_
+
+import rangewatch
+from rangewatch.steps import clips
+from tests.agent.ingest_double import IngestDouble
+
+needs_its_own_function = pytest.mark.skipif(not hasattr(clip_grad, clips._FUNCTION), reason="torch before 2.6")
+
+
+def train(ingest: IngestDouble, steps: int, *, unscaled: bool, scale: float = 1024.0) -> list[float]:
+    torch.manual_seed(0)
+    model, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    norms = []
+    with rangewatch.attach(model, optimizer, scaler=scaler, url=ingest.url):
+        for _ in range(steps):
+            scaler.scale(model(torch.ones(3, 4)).square().sum()).backward()
+            if unscaled:
+                scaler.unscale_(optimizer)
+            norms.append(float(clip_grad_norm_(model.parameters(), 0.5)))
+            other(torch.ones(1, 4)).sum().backward()
+            clip_grad_norm_(other.parameters(), 0.5)  # of a model that is not attached
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    return norms
+
+
+@needs_its_own_function
+def test_the_norm_of_each_step_and_no_event_where_gradients_are_unscaled(ingest: IngestDouble) -> None:
+    own = getattr(clip_grad, clips._FUNCTION)
+    norms = train(ingest, 20, unscaled=True)
+    assert ingest.series("clipped_norm") == {step: pytest.approx(each) for step, each in enumerate(norms)}
+    assert ingest.events("clipping") == []
+    assert getattr(clip_grad, clips._FUNCTION) is own
+
+
+@needs_its_own_function
+def test_scaled_gradients_that_are_clipped(ingest: IngestDouble) -> None:
+    train(ingest, 20, unscaled=False)
+    (event,) = ingest.events("clipping")
+    assert (event.step, event.data) == (15, {"max_norm": 0.5, "is_scaled": True, "steps": 16})
+
+
+@needs_its_own_function
+def test_inside_a_compiled_graph_nothing_is_called(ingest: IngestDouble) -> None:
+    model = nn.Linear(4, 2)
+    with rangewatch.attach(model, torch.optim.SGD(model.parameters(), 1e-3), url=ingest.url):
+        model(torch.ones(3, 4)).sum().backward()
+        torch.compile(lambda: clip_grad_norm_(model.parameters(), 0.5), fullgraph=True, backend="eager")()

@@ -1,0 +1,89 @@
+"""Gradients that something changes between the backward and the optimizer, and clips of scaled ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rangewatch.wire import events
+from rangewatch.wire.events import Clipping
+from rangewatch.wire.records import Event
+from rangewatch_server.rules.gradients.changed_gradients import RULE as CHANGED
+from rangewatch_server.rules.loss_scale.clipped_scaled import RULE as SCALED
+from tests.server.rules.conftest import Recording, tensor
+
+LAYERS = [tensor("a.weight", "grad", 0, "float32"), tensor("b.weight", "grad", 1, "float32")]
+STEPS, AT = 200, 120
+MOST = np.sqrt(2 * 32)
+"""Of two gradients of 32 elements whose largest is 1."""
+
+
+def norms(*jumps: tuple[int, float]) -> np.ndarray:
+    values = 3 + np.random.default_rng(1).normal(0, 0.3, STEPS)
+    for step, value in jumps:
+        values[step : step + 8] = value
+    return values
+
+
+def test_a_norm_that_no_rank_s_gradients_allow(recording: Recording) -> None:
+    for rank in range(2):
+        recording.write(LAYERS, STEPS, rank=rank, world_size=2, series={"clipped_norm": norms((AT, 1e6))})
+    assert recording.diagnose(CHANGED, stop=AT).findings == ()
+    (finding,) = recording.diagnose(CHANGED).findings
+    assert (finding.step, finding.rank, finding.facts["cause_class"]) == (AT, None, "communication")
+    assert finding.facts["most"] == pytest.approx(MOST)
+    assert "learning rate" not in " ".join(each.text for each in finding.remedy)
+
+
+def test_of_one_rank_it_is_no_reduction(recording: Recording) -> None:
+    recording.write(LAYERS, STEPS, series={"grad_norm": norms((AT, 1e6))})
+    (finding,) = recording.diagnose(CHANGED).findings
+    assert (finding.step, finding.rank, finding.facts["cause_class"]) == (AT, 0, "clip")
+
+
+def test_gradients_that_explode_themselves_are_not_changed(recording: Recording) -> None:
+    amax = np.ones((2, STEPS))
+    amax[:, AT : AT + 8] = 3e5
+    recording.write(LAYERS, STEPS, {"amax": amax}, series={"clipped_norm": norms((AT, 1e6))})
+    assert recording.diagnose(CHANGED).findings == ()
+
+
+@pytest.mark.parametrize("jump", [12.0, 40.0])
+def test_what_the_gradients_allow_is_no_news(recording: Recording, jump: float) -> None:
+    """Beyond 16 times what was usual, or beyond what is possible: not both."""
+    recording.write(LAYERS, STEPS, {"amax": 8.0}, series={"clipped_norm": norms((AT, jump))})
+    assert recording.diagnose(CHANGED).findings == ()
+
+
+def test_a_norm_without_the_loss_scale(recording: Recording) -> None:
+    series = {"clipped_norm": norms((AT, 1e6)), "loss_scale": 1024.0}
+    recording.write(LAYERS, STEPS, {"amax": 1024.0}, series=series, loss_scaled=True)
+    (finding,) = recording.diagnose(CHANGED).findings
+    assert finding.facts["most"] == pytest.approx(MOST)
+
+
+def clipped(step: int, steps: int, max_norm: float = 1.0) -> Event:
+    return events.event(Clipping(max_norm, steps > 0, steps), 1, step)
+
+
+def test_scaled_gradients_are_clipped(recording: Recording) -> None:
+    series = {"clipped_norm": 5e4, "loss_scale": 65536.0}
+    recording.write(LAYERS, STEPS, series=series, events=[clipped(45, 16)], loss_scaled=True)
+    assert recording.diagnose(SCALED, stop=45).findings == ()
+    (finding,) = recording.diagnose(SCALED).findings
+    assert (finding.step, finding.severity, finding.facts["cause_class"]) == (30, "warning", "clip")
+    assert "unscale_" in finding.remedy[0].text
+
+
+@pytest.mark.parametrize(("max_norm", "norm"), [(65536.0, 1e6), (1.0, 0.5)])
+def test_a_limit_that_is_meant_or_never_reached(recording: Recording, max_norm: float, norm: float) -> None:
+    series = {"clipped_norm": norm, "loss_scale": 65536.0}
+    recording.write(LAYERS, STEPS, series=series, events=[clipped(45, 16, max_norm)], loss_scaled=True)
+    assert recording.diagnose(SCALED).findings == ()
+
+
+def test_later_they_are_unscaled_first(recording: Recording) -> None:
+    series = {"clipped_norm": 5e4, "loss_scale": 65536.0}
+    recording.write(LAYERS, STEPS, series=series, events=[clipped(45, 16), clipped(90, 0)], loss_scaled=True)
+    (finding,) = recording.diagnose(SCALED).findings
+    assert finding.severity == "info" and finding.facts["is_over"]

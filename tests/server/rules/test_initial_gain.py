@@ -1,0 +1,42 @@
+"""Layers that are far larger than what comes before them, since the first step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rangewatch.wire.records import TensorEntry
+from rangewatch_server.rules.activations.initial_gain import RULE
+from tests.server.rules.conftest import Recording, tensor
+
+
+def layers() -> list[TensorEntry]:
+    """A norm and a linear layer, four times."""
+    kinds = (("norm", "LayerNorm"), ("linear", "Linear"))
+    return [tensor(f"{at}.{name}", "output", 2 * at + n, "float32", module) for at in range(4)
+            for n, (name, module) in enumerate(kinds)]  # fmt: skip
+
+
+def test_a_layer_that_is_a_thousand_times_too_large(recording: Recording) -> None:
+    amax = np.ones((8, 50))
+    amax[3] = 700.0
+    recording.write(layers(), 50, {"amax": amax})
+    (finding,) = recording.diagnose(RULE).findings
+    assert (finding.tensor, finding.step, finding.severity) == ("1.linear", 0, "info")
+    assert finding.facts["cause_class"] == "weight"
+
+
+@pytest.mark.parametrize("rows", [[], [0, 1, 2, 3, 4, 5, 6, 7], [1, 3, 5, 7], [2, 3]])
+def test_large_values_alone_are_none(recording: Recording, rows: list[int]) -> None:
+    """All of them, all linear ones, or a layer behind another that is as large."""
+    amax = np.ones((8, 50))
+    amax[rows] = 700.0
+    recording.write(layers(), 50, {"amax": amax})
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_a_run_that_goes_on_from_a_checkpoint(recording: Recording) -> None:
+    amax = np.ones((8, 50))
+    amax[3] = 700.0
+    recording.write(layers(), 50, {"amax": amax}, first=1_000)
+    assert recording.diagnose(RULE).findings == ()

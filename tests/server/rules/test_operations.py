@@ -1,0 +1,76 @@
+"""Which operation of a loss made NaN or Inf, where the agent has seen its graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rangewatch.wire import events
+from rangewatch.wire.events import LossGraph, SavedValue, TensorDetails
+from rangewatch_server.rules import Finding
+from tests.server.rules.conftest import Recording
+from tests.server.rules.test_first_nonfinite_origin import BAD, DOWN_GRADIENT, STEPS, found, origin, text
+
+
+def value(dtype: str = "float32", **counts: int) -> TensorDetails:
+    usual = {"numel": 32, "nan_count": 0, "inf_count": 0, "zero_count": 0, "negative_count": 0}
+    return TensorDetails("x", dtype, amax=1.0, **(usual | counts))
+
+
+def of_loss(recording: Recording, graph: LossGraph, loss: float = float("nan"), **series: Any) -> Finding:
+    losses = [1.0] * BAD + [loss] * (STEPS - BAD)
+    event = events.event(graph, 1, BAD)
+    return found(recording, DOWN_GRADIENT, event, series={"loss": losses, **series})
+
+
+def risen() -> list[float]:
+    return [1e-3] * (BAD - 4) + [0.03] * (STEPS - BAD + 4)
+
+
+def test_an_exponential_is_named_though_the_rate_had_risen(recording: Recording) -> None:
+    graph = LossGraph(bad=(SavedValue("Exp", "result", is_given=False, value=value("float16", inf_count=3)),))
+    finding = of_loss(recording, graph, lr=risen())
+    assert (*origin(finding)[:2], finding.facts["cause_class"]) == ("loss", "operation", "forward_arithmetic")
+    assert "an exponential in float16 is where it began" in finding.summary
+    assert "learning rate rose" in text(finding) and any("exponential" in each.text for each in finding.remedy)
+
+
+def test_in_float32_a_rate_that_rose_weighs_more(recording: Recording) -> None:
+    graph = LossGraph(bad=(SavedValue("Exp", "result", is_given=False, value=value(inf_count=3)),))
+    assert of_loss(recording, graph, lr=risen()).facts["cause_class"] == "learning_rate"
+
+
+@pytest.mark.parametrize(("bad", "cause"), [(3, "data"), (32, "forward_arithmetic")])
+def test_what_the_loss_is_given_beside_outputs(recording: Recording, bad: int, cause: str) -> None:
+    """All of it bad is what a deviation of 0 makes; some of it came with rows. No learning rate makes either."""
+    given = SavedValue("MseLoss", "target", is_given=True, value=value(nan_count=bad))
+    finding = of_loss(recording, LossGraph(bad=(given,)), lr=risen())
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == (cause, "likely")
+    assert "The target of mse_loss in the loss" in text(finding)
+    assert not any("learning rate" in each.text for each in finding.remedy)
+
+
+def test_a_division_by_zero(recording: Recording) -> None:
+    graph = LossGraph(risky=(SavedValue("Div", "other", is_given=False, value=value(zero_count=2)),))
+    finding = of_loss(recording, graph, loss=float("inf"))
+    assert finding.facts["cause_class"] == "forward_arithmetic"
+    assert "divisor" in finding.remedy[0].text
+
+
+@pytest.mark.parametrize(
+    ("ops", "cause"),
+    [
+        (("Softmax", "Div", "Sum"), "forward_arithmetic"), (("Sqrt", "Div"), "backward_arithmetic"),
+        (("MyBackward", "Div"), "backward_arithmetic"), (("Mul", "Add"), "backward_arithmetic"),
+    ],
+)  # fmt: skip
+def test_a_finite_loss_whose_gradient_is_not(recording: Recording, ops: tuple[str, ...], cause: str) -> None:
+    """Where no other operation can have made it a division was not finite in the forward, and was dropped."""
+    finding = of_loss(recording, LossGraph(gradient_of="down", ops=ops), loss=1.0)
+    assert (finding.facts["origin"], finding.facts["cause_class"]) == ("backward", cause)
+
+
+def test_a_softmax_that_is_not_finite_speaks_for_a_mask(recording: Recording) -> None:
+    graph = LossGraph(bad=(SavedValue("LogSoftmax", "result", is_given=False, value=value(nan_count=8)),))
+    assert of_loss(recording, graph).facts["cause_class"] == "mask"
