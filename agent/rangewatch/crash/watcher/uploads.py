@@ -121,7 +121,7 @@ class Uploads:
             return False
         tally, is_done = Tally(), False
         with contextlib.suppress(Exception):  # one folder's damage is not the others'
-            transport = Transport(waiting.folder.url, waiting.token)
+            transport = Transport(waiting.folder.url, waiting.token, has_ended=True)
             is_read = upload(waiting.folder, transport, TURN_S, tally) or tally.reason == NO_OPENING
             is_done = is_read and _sent(transport, waiting.unsaved)
             transport.close()
