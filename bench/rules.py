@@ -60,7 +60,7 @@ def main() -> None:
                 continue
             path = Path(folder) / f"case{number}.db"
             shutil.copy(base, path)
-            results[state] = measured(path, run, options, Trouble(case, options.steps + 4), state)
+            results[state] = measured(path, run, options, Trouble(case, options.steps + MORE_STEPS + 4), state)
             for each in Path(folder).glob(f"{path.name}*"):
                 each.unlink()
     print(json.dumps({"benchmark": "rules", "ranks": options.ranks, "tensors": options.tensors, "cases": results}))

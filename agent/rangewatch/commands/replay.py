@@ -169,7 +169,8 @@ def _sent(path: Path, options: argparse.Namespace, token: str | None, away: set[
                 result.reason = f"it is user {folder.user}'s, so --url must say which server the token is for"
             else:
                 keeps = options.keep or (not is_ours and folder.is_in_use())
-                _upload(folder, Transport(result.url, token), result, wait_s, keeps=keeps, is_quiet=options.json)
+                transport = Transport(result.url, token, has_ended=is_ours)
+                _upload(folder, transport, result, wait_s, keeps=keeps, is_quiet=options.json)
         finally:
             folder.release()
     except (SpoolError, OSError) as error:

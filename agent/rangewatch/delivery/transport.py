@@ -20,6 +20,7 @@ import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from rangewatch import wire
 from rangewatch.core import limits
 from rangewatch.core.version import VERSION
 
@@ -194,9 +195,12 @@ class Transport:
     Nothing was asked to be compressed: a reply that is will not be unpacked, however small it came.
     """
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, *, has_ended: bool = False) -> None:
+        """`has_ended`: the process that made the messages is gone, and its spool is sent."""
         self.url = f"{url.rstrip('/')}/api/v1/ingest"
         self._headers = {"Content-Type": "application/zstd", "User-Agent": f"rangewatch/{VERSION}"}
+        if has_ended:
+            self._headers[wire.PROCESS_HEADER] = wire.PROCESS_ENDED
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._pool = pool_manager()

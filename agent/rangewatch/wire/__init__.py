@@ -9,6 +9,8 @@ from rangewatch.wire.errors import WireError
 from rangewatch.wire.messages import (
     MAX_COMPRESSED_BYTES,
     MAX_DECOMPRESSED_BYTES,
+    PROCESS_ENDED,
+    PROCESS_HEADER,
     VERSION,
     catalogue_digest,
     decode,
@@ -18,6 +20,8 @@ from rangewatch.wire.messages import (
 __all__ = [
     "MAX_COMPRESSED_BYTES",
     "MAX_DECOMPRESSED_BYTES",
+    "PROCESS_ENDED",
+    "PROCESS_HEADER",
     "VERSION",
     "Column",
     "WireError",

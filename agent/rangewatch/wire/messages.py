@@ -97,6 +97,9 @@ VERSION = 2  # 2: samples; a message without any is written as version 1, which 
 MAGIC = b"RWCH"
 PREFIX = struct.Struct("<4sHI")
 
+PROCESS_HEADER, PROCESS_ENDED = "Rangewatch-Process", "ended"
+"""HTTP header of what is sent of a process that is gone."""
+
 MAX_COMPRESSED_BYTES = 16 << 20  # the agent ships about once a second: 16 MiB is 600 tensors x 2,000 steps with room
 MAX_DECOMPRESSED_BYTES = 64 << 20  # a body may unpack to this; a bomb stops here
 MAX_HEADER_BYTES = 48 << 20  # of a batch nearly all is details of events; an opening may have MAX_OPENING_BYTES

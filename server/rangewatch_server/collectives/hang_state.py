@@ -53,7 +53,9 @@ def is_reported(run: RunReader) -> bool:
     others = any(row.state in (FAILED, DIED, INTERRUPTED, TERMINATED) for row in rows) or (
         not all(is_silent) and any(row.state != "open" for row in rows)
     )
-    return (any(is_silent) and others) or any(each.hung for each in _reports(run).values())
+    if any(is_silent) and others:
+        return True
+    return bool(run.events(Hang.KIND, 1)) and any(each.hung for each in _reports(run).values())
 
 
 def _reports(run: RunReader) -> dict[int, Reports]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -54,6 +55,10 @@ class Sibling(msgspec.Struct):
     state: str
     last_seen_ns: int
     version: int
+
+
+VERSION_OF = attrgetter("version")
+"""In C: each figure of a page and each rule asks for those of a thousand."""
 
 
 def reaches(sibling: Sibling, step: int) -> bool:
@@ -490,7 +495,7 @@ class MergedRun:
         with self.lock:
             if not self.is_owner or version not in (self._committed, self._before[0]):
                 return None
-            versions = {each.id: each.version for each in self.siblings.values()}
+            versions = dict(zip(self.siblings, map(VERSION_OF, self.siblings.values()), strict=True))
             tiles = self.accumulators.tiles
             if version != self._committed:
                 if not self._before[1].keys().isdisjoint(tiles):

@@ -119,12 +119,17 @@ class Transaction:
         run_id = self.names.run(self.connection, message.run)
         return None if run_id is None else (run_id, message.rank, message.incarnation)
 
-    def take(self, message: StreamHeader | Batch | Ask | Withdraw, body: bytes) -> Answer | int | Exception:
-        """Apply one message; an answer, or the error that concerns this message only."""
+    def take(
+        self, message: StreamHeader | Batch | Ask | Withdraw, body: bytes, *, has_ended: bool = False
+    ) -> Answer | int | Exception:
+        """Apply one message; an answer, or the error that concerns this message only.
+
+        A process that `has_ended` does not speak by what is sent of it: it is neither live nor another job.
+        """
         try:
             if isinstance(message, StreamHeader):
                 with self.connection.begin_nested():  # refused in the middle, it leaves no run behind
-                    return self._opening(message)
+                    return self._opening(message, has_ended=has_ended)
             if not isinstance(message, Batch):
                 self.commanded.add(message.run_id)
                 self.recommanded.add(message.run_id)
@@ -143,8 +148,9 @@ class Transaction:
                 raise Refused("too_far_ahead", text)
             known, series = self.names.meaning(self.connection, run_id, message)
             raws = raws_of(message, known.ordinals, known.catalogue.statistics, series)
+            seen_ns = stream.last_seen_ns if has_ended else time.time_ns()
             sample_rows = samples.rows_of(run_id, stream.id, message)
-            counted = stream.add(message, raws, body, self.names.tensors(self.connection, run_id), time.time_ns())
+            counted = stream.add(message, raws, body, self.names.tensors(self.connection, run_id), seen_ns)
             self._touch(stream)
             merged = self.memory.merged_run(self.connection, run_id)
             if stream.id not in merged.siblings:
@@ -152,6 +158,8 @@ class Transaction:
             merged.counted(self.connection, stream, counted, is_kept=self.folds)
             self._events(stream, message)
             self.sample_rows += sample_rows
+            if has_ended:
+                return self._reply(stream)
             other = self.memory.also_live.look(self.connection, stream, merged.of_rank(stream.rank))
             return self._reply(stream, also_live=other)
         except (Refused, CommandRefused, WireError) as error:
@@ -159,14 +167,14 @@ class Transaction:
                 self.names.forget()
             return error
 
-    def _opening(self, opening: StreamHeader) -> Answer:
+    def _opening(self, opening: StreamHeader, *, has_ended: bool) -> Answer:
         self.names.lock(self.connection, opening.info.run)
         run_id = self.names.open_run(self.connection, opening.info.run)
         self.names.open_catalogue(self.connection, run_id, opening)
         self.names.open_stream(self.connection, run_id, opening.info)
         stream = self._stream((run_id, opening.info.rank, opening.info.incarnation))
         assert stream is not None
-        stream.last_seen_ns = time.time_ns()
+        stream.last_seen_ns = stream.last_seen_ns if has_ended else time.time_ns()
         stream.folder = None  # the catalogue may have grown
         self._touch(stream)
         self.memory.merged_run(self.connection, run_id).opened(self.connection, stream)

@@ -70,6 +70,8 @@ class _Item(msgspec.Struct):
     body: bytes
     future: Future[Any]
     """Of an `Answer`, or of a command's id."""
+    has_ended: bool = False
+    """Whether the process that made it is gone."""
 
 
 class Writer:
@@ -99,11 +101,13 @@ class Writer:
         self._queue.put(None)
         self._thread.join()
 
-    def submit(self, message: StreamHeader | Batch | Ask | Withdraw | _Job, body: bytes = b"") -> Future[Any]:
+    def submit(
+        self, message: StreamHeader | Batch | Ask | Withdraw | _Job, body: bytes = b"", *, has_ended: bool = False
+    ) -> Future[Any]:
         """Queue a message: its `Answer`. Raises `Busy` when the queue is full; the future `Unavailable`, `Refused` or
-        `WireError`.
+        `WireError`. `has_ended`: somebody else sends what a process left that is gone.
         """
-        item = _Item(message, body, Future())
+        item = _Item(message, body, Future(), has_ended)
         try:
             self._queue.put_nowait(item)
         except queue.Full:
@@ -255,7 +259,7 @@ class Writer:
         try:
             with self.engine.begin() as connection:
                 transaction = Transaction(connection, self.memory, [item.message for item in group], folds=folds)
-                answers = [transaction.take(item.message, item.body) for item in group]  # type: ignore[arg-type]
+                answers = [transaction.take(item.message, item.body, has_ended=item.has_ended) for item in group]  # type: ignore[arg-type]
                 transaction.finish()
                 changed = [(each.run, each.last_step) for each in transaction.changes()]
                 announce(connection, self.server_id, changed, transaction.recommanded)

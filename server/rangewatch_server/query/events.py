@@ -51,6 +51,14 @@ def newest(
     return _read(connection, query if before is None else query.where(_event.step < before))
 
 
+def stamp(connection: Connection, run_id: int, kind: str) -> tuple[int, ...]:
+    """Another one whenever an event of the kind has come or gone: how many there are, the newest, and their sum."""
+    mine = _stream.run_id == run_id, _event.kind == kind
+    numbers = select(func.count(_event.id), func.max(_event.id), func.sum(_event.id))
+    query = numbers.join(tables.streams, _stream.id == _event.stream_id).where(*mine)
+    return tuple(int(number or 0) for number in connection.execute(query).one())
+
+
 def last(
     connection: Connection, streams: Collection[int], kinds: Sequence[str], *, each_message: bool = False
 ) -> list[StoredEvent]:

@@ -60,6 +60,8 @@ class Run(Protocol):
     def first_step(self) -> int | None: ...
     @property
     def last_step(self) -> int | None: ...
+    @property
+    def is_all_finite(self) -> bool: ...
     def names(self) -> Any: ...
     def stored(
         self, part: str, ranks: Sequence[int], level: int, start: int, stop: int, wanted: Sequence[str],
@@ -69,8 +71,7 @@ class Run(Protocol):
 
 def find(run: Run, stop: int | None = None) -> Array:
     """(d,) ordinals of the tensors that hold Inf by design, ascending; as it was known before the step `stop`."""
-    rows = [row for rank in run.ranks.values() for row in rank.rows]
-    if run.first_step is None or run.last_step is None or all(getattr(row, "bad_step", 0) is None for row in rows):
+    if run.first_step is None or run.last_step is None or run.is_all_finite:
         return NOBODY
     streams = [stream for rank in run.ranks.values() for stream in rank.streams]
     # Batches of the first steps are among the first; what comes later changes nothing here.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
+from operator import attrgetter
 from typing import Any, Protocol
 
 import msgspec
@@ -53,8 +55,10 @@ class Thinned(msgspec.Struct, frozen=True):
     per: int
 
 
-class Rank(msgspec.Struct, frozen=True):
-    """One rank of a run: its newest incarnation, and all of them for slices."""
+class Rank(msgspec.Struct, frozen=True, gc=False):
+    """One rank of a run: its newest incarnation, and all of them for slices. A thousand are made for each request, and
+    are in no cycle.
+    """
 
     rank: int
     info: RankInfo
@@ -118,6 +122,10 @@ class Reader:
         return None if row is None else RunReader(self, row)
 
 
+StreamRow = namedtuple("StreamRow", tables.streams.c.keys())  # type: ignore[misc]
+"""A row of `streams`. A thousand are asked for their columns again and again: a tuple's take a tenth of a `Row`'s."""
+
+
 class RunSource(Protocol):
     """Where a `RunReader` has a run's rows from."""
 
@@ -163,7 +171,7 @@ class StoredRun:
     def stream_rows(self) -> Iterable[Any]:
         streams = tables.streams
         query = select(streams).where(streams.c.run_id == self.id).order_by(streams.c.rank, streams.c.ordinal)
-        return self.connection.execute(query)
+        return map(StreamRow._make, self.connection.execute(query))
 
     def tensor(self, ordinal: int) -> TensorEntry:
         entry = load_tensor(self.connection, self.id, ordinal)
@@ -198,12 +206,23 @@ class StoredRun:
         self, kind: str, most: int, *, rank: int | None = None, stream_id: int | None = None,
         before: int | None = None, step: int | None = None,
     ) -> list[StoredEvent]:  # fmt: skip
+        if rank is None and stream_id is None and before is None and step is None:
+            return self._all_events(kind, most)
         return events.newest(
             self.connection, self.id, kind, most, rank=rank, stream_id=stream_id, before=before, step=step
         )
 
     def last_events(self, streams: Sequence[int], kinds: Sequence[str]) -> list[StoredEvent]:
         return events.last(self.connection, streams, kinds)
+
+    def _all_events(self, kind: str, most: int) -> list[StoredEvent]:
+        """Those of all ranks are kept for as long as there are the same: of a thousand ranks they are a thousand."""
+        key = (self.id, "events", kind, most, events.stamp(self.connection, self.id, kind))
+        stored: list[StoredEvent] | None = self.cache.get(key)
+        if stored is None:
+            stored = events.newest(self.connection, self.id, kind, most)
+            self.cache.put(key, stored, sum(400 + len(each.data) + len(each.message) for each in stored))
+        return stored
 
     def payloads(self, stream_id: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
         row = tables.samples.c
@@ -242,6 +261,7 @@ class RunReader:
         }
         self.ranks = {rank: _rank(rank, rows) for rank, rows in rows_by_rank.items() if rows}
         self._is_history = True
+        self.__dict__.pop("_all", None)
 
     @property
     def merged(self) -> MergedReader:
@@ -259,6 +279,16 @@ class RunReader:
     def last_step(self) -> int | None:
         """The largest step that a newest incarnation reached."""
         return max((step for rank in self.ranks.values() if (step := last_step(rank)) is not None), default=None)
+
+    @cached_property
+    def _all(self) -> tuple[int, ...]:
+        """All ranks, ascending: as most who read all of them name them."""
+        return tuple(sorted(self.ranks))
+
+    @cached_property
+    def is_all_finite(self) -> bool:
+        """Whether no process has recorded a NaN or Inf in any tensor, masks included."""
+        return all(getattr(row, "bad_step", 0) is None for rank in self.ranks.values() for row in rank.rows)
 
     @cached_property
     def stream_versions(self) -> dict[int, int]:
@@ -426,9 +456,9 @@ class RunReader:
             return False  # merged ranks are what is shown now
         if ("sum" in wanted and len(ranks) <= EXACT_RANKS) or not set(UNMERGED).isdisjoint(wanted):
             return False
-        return (
-            len(ranks) > 1 and "last" not in wanted and len(ranks) == len(self.ranks) and set(ranks) == set(self.ranks)
-        )
+        if len(ranks) < 2 or len(ranks) != len(self.ranks) or "last" in wanted:
+            return False
+        return tuple(ranks) == self._all or set(ranks) == set(self._all)
 
     def own_pieces(
         self, rank: int, part: str, level: int, start: int, stop: int, wanted: Sequence[str],
@@ -480,11 +510,11 @@ def last_step(rank: Rank) -> int | None:
 
 
 def _rank(rank: int, rows: list[Any]) -> Rank:
-    streams = [
-        Stream(row.id, row.rank, row.ordinal, row.contiguous, row.frontier, row.rewrites, row.first_step, row.last_step)
-        for row in rows
-    ]
-    return Rank(rank, _info(rows[-1].info), rows[-1], tuple(streams), tuple(rows))
+    streams = tuple([Stream(*_stream_of(row)) for row in rows])
+    return Rank(rank, _info(rows[-1].info), rows[-1], streams, tuple(rows))
+
+
+_stream_of = attrgetter(*Stream.__struct_fields__)
 
 
 @lru_cache(maxsize=8_192)

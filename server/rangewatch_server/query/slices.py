@@ -189,7 +189,7 @@ class Cache:
                 self._bytes -= freed
 
 
-class Stream(msgspec.Struct, frozen=True):
+class Stream(msgspec.Struct, frozen=True, gc=False):
     """What reading needs of a row of `streams`."""
 
     id: int
@@ -282,9 +282,29 @@ class StreamSlices:
     def _below(self, part: str, level: int, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
         if start >= stop:
             return []
-        fill, rules = self.names.fill[part], self.names.rules[part]
         groups = sharing_columns(self.pieces(part, level - 1, start, stop, wanted))
-        return [pyramid.coarser(beside(group, wanted, fill, rules), rules, fill) for group in groups]
+        return [self._coarser(part, group, start, stop, wanted) for group in groups]
+
+    def _coarser(self, part: str, group: list[Block], start: int, stop: int, wanted: tuple[str, ...]) -> Block:
+        """The group in columns of the next level. Of whole columns that are in tiles it never changes: it is kept, for
+        whoever looks at a run again and again.
+        """
+        fill, rules = self.names.fill[part], self.names.rules[part]
+        size, first = FANOUT ** group[0].level, group[0].first
+        width = max(each.first + each.width for each in group) - first
+        if first * size < start or (first + width) * size > min(stop, self.stream.frontier):
+            return pyramid.coarser(beside(group, wanted, fill, rules), rules, fill)
+        key = ("coarser", *self._key(part, group[0].level, wanted), first, width)
+        block: Block | None = self.cache.get(key)
+        if block is None:
+            block = pyramid.coarser(beside(group, wanted, fill, rules), rules, fill)
+            self.cache.put(key, block, _size(block.columns))
+        return block
+
+    def _key(self, part: str, level: int, wanted: tuple[str, ...]) -> tuple[Any, ...]:
+        """Of what is read of tiles."""
+        rows = None if self.rows is None else self.rows.tobytes()
+        return self.stream.id, self.stream.rewrites, self.is_by_kind, part, level, wanted, rows
 
     def _tiles(self, part: str, level: int, start: int, stop: int, wanted: tuple[str, ...]) -> list[Block]:
         """Stored tiles over [start, stop), cut to it; both fall on columns of the level."""
@@ -292,8 +312,7 @@ class StreamSlices:
             return []
         span = FANOUT**level * tiles.WIDTH
         numbers = range(start // span, -(-stop // span))
-        rows = None if self.rows is None else self.rows.tobytes()
-        key = (self.stream.id, self.stream.rewrites, self.is_by_kind, part, level, wanted, rows)
+        key = self._key(part, level, wanted)
         stored = {each: found for each in numbers if (found := self.cache.get((*key, each))) is not None}
         missing = [each for each in numbers if each not in stored]
         if missing:

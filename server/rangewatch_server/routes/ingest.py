@@ -11,7 +11,14 @@ import zstandard
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request, Response
 
-from rangewatch.wire import MAX_COMPRESSED_BYTES, MAX_DECOMPRESSED_BYTES, WireError, decode
+from rangewatch.wire import (
+    MAX_COMPRESSED_BYTES,
+    MAX_DECOMPRESSED_BYTES,
+    PROCESS_ENDED,
+    PROCESS_HEADER,
+    WireError,
+    decode,
+)
 from rangewatch.wire.records import Batch, StreamHeader
 from rangewatch_server.access.body import Room, read_body
 from rangewatch_server.core.errors import STATUS_OF_CODE, ApiError, request_body
@@ -55,6 +62,7 @@ async def ingest(request: Request) -> Response:
     writer: Writer = request.app.state.writer
     metrics: Metrics = request.app.state.metrics
     with room.taken() as taken:
+        has_ended = request.headers.get(PROCESS_HEADER) == PROCESS_ENDED
         body = await read_body(request, MAX_COMPRESSED_BYTES, taken)
         taken.take(_unpacked_bytes(body))
         began_s = time.monotonic()
@@ -64,7 +72,7 @@ async def ingest(request: Request) -> Response:
         if isinstance(message, StreamHeader):
             taken.take(OPENING_OBJECTS * _unpacked_bytes(body))
         try:
-            answer: Answer = await asyncio.wrap_future(writer.submit(message, body))
+            answer: Answer = await asyncio.wrap_future(writer.submit(message, body, has_ended=has_ended))
         except (WireError, Refused) as error:
             raise _refused(error.code, str(error)) from None
         except Busy as error:

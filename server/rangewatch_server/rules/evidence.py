@@ -189,6 +189,8 @@ class Evidence:
 
     def bad_steps(self, kinds: Sequence[str]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Steps with a NaN or Inf in tensors of these kinds, ascending, each with the ranks that held it."""
+        if self.run.is_all_finite:
+            return
         level = level_for(self.stop - self.start, SCAN_COLUMNS)
         yield from self._bad_steps([KINDS.index(kind) for kind in kinds], level, self.start, self.stop)
 
@@ -222,25 +224,32 @@ class Evidence:
         """
         return self.once(("events", kinds), lambda: self._events(kinds))
 
-    def details(self, kind: type[D]) -> list[tuple[StoredEvent, D]]:
-        """The same of one kind with what its events hold; those that cannot be read are left out."""
-        return self.once(("details", kind), lambda: self._details(kind))
+    def details(self, kind: type[D], rank: int | None = None) -> list[tuple[StoredEvent, D]]:
+        """The same of one kind with what its events hold, of all ranks or of one; those that cannot be read are left
+        out.
+        """
+        return self.once(("details", kind, rank), lambda: self._details(kind, rank))
 
-    def _details(self, kind: type[D]) -> list[tuple[StoredEvent, D]]:
-        events = self.events(kind.KIND)
+    def _details(self, kind: type[D], rank: int | None) -> list[tuple[StoredEvent, D]]:
+        events = self.events(kind.KIND) if rank is None else self._events((kind.KIND,), rank)
         read = {data: event.read(kind) for data, event in {event.data: event for event in events}.items()}
         return [(event, known) for event in events if (known := read[event.data]) is not None]
 
-    def _events(self, kinds: tuple[str, ...]) -> list[StoredEvent]:
-        ordinals = {row.id: row.ordinal for each in self.run.ranks.values() for row in each.rows}
+    def _events(self, kinds: tuple[str, ...], rank: int | None = None) -> list[StoredEvent]:
+        ordinals = self._ordinals
         before = None if self.is_newest else self.stop
-        reported = [row for kind in kinds for row in self.run.events(kind, MOST_EVENTS, before=before)]
+        reported = [row for kind in kinds for row in self.run.events(kind, MOST_EVENTS, rank=rank, before=before)]
         # Numbers are given as messages arrive: of one process they are in its order, of several they say nothing.
         known = (event for event in reported if event.stream_id in ordinals)
         return sorted(known, key=lambda event: (event.step, event.rank, ordinals[event.stream_id], event.id))
 
+    @cached_property
+    def _ordinals(self) -> dict[int, int]:
+        """Stream -> which start of its rank it is."""
+        return {row.id: row.ordinal for each in self.run.ranks.values() for row in each.rows}
+
     def once(self, key: Any, read: Callable[[], Any]) -> Any:
-        """What `read` gives, which is read once for all rules."""
+        """What `read` gives, which is kept under `key` for whoever asks next."""
         if key not in self._kept:
             deadline.check()
             self._kept[key] = read()

@@ -31,6 +31,11 @@ def place(step: int, rank: int | None) -> str:
     return f"Step {step}" if rank is None else f"Step {step}, rank {rank}"
 
 
+def loss_called(name: str) -> str:
+    """The series that holds the loss; by its name where that says more."""
+    return "the loss" if name == "loss" else f"the loss ({name})"
+
+
 def listed(entries: list[TensorEntry], most: int = 4) -> str:
     """The first few by name, and how many more there are."""
     names = ", ".join(the(entry) for entry in entries[:most])

@@ -22,6 +22,9 @@ COUNTS = ("call_count", "full_numel", "amax", "zero_count", "subnormal_count")
 SQUARES = ("call_count", "full_numel", "amax", "sum_sq")
 """Those with the sum of squares, of which they are not: it is read from a few ranks."""
 
+TOGETHER = ("weight", "update")
+"""Kinds of which two rules want these: they are read at once."""
+
 FEW_RANKS = 8
 """So many, the lowest: a root mean square is reported by some of the ranks as well."""
 
@@ -110,6 +113,15 @@ def history(evidence: Evidence, tensors: Array, wanted: tuple[str, ...] = COUNTS
     Counts are of all ranks, squares of the `FEW_RANKS` lowest. A statistic that the run has not holds its neutral
     element everywhere: `full_numel` 0 says "not measured".
     """
+    together = tensors_of(evidence, *TOGETHER) if wanted == SQUARES else tensors
+    if len(tensors) and len(together) > len(tensors) and np.isin(tensors, together).all():
+        whole = history(evidence, together, wanted)
+        at = np.searchsorted(together, tensors)
+        return History(whole.starts, whole.ends, {name: values[at] for name, values in whole.columns.items()})
+    return evidence.once(("history", wanted, tensors.tobytes()), lambda: _history(evidence, tensors, wanted))
+
+
+def _history(evidence: Evidence, tensors: Array, wanted: tuple[str, ...]) -> History:
     size = FANOUT**LEVEL
     stop = evidence.whole_stop
     start = max(evidence.start, (stop // size - GROUPS + 1) * size)

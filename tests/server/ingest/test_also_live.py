@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from rangewatch import wire
 from rangewatch.wire.records import Event, StreamHeader
 from rangewatch_server.ingest import also_live
 from rangewatch_server.ingest.also_live import AlsoLive, OtherProcess
@@ -58,6 +59,19 @@ def test_a_restart_is_not_another_job(store: Store) -> None:
     send(store, "a", 0)
     store.send(opened("b", "node1", 22))
     assert [send(store, "b", sequence) for sequence in range(5)] == [None] * 5
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_the_watcher_of_a_dead_host_sends_is_not_another_job(store: Store) -> None:
+    """However long it takes: the process is gone, and its spool is sent."""
+    store.send(opened("a", "node1", 11))
+    send(store, "a", 0)
+    store.send(opened("b", "node2", 22))
+    for sequence in range(4):
+        assert send(store, "b", sequence) is None
+        left = wire.encode(batch(KNOWN, sequence + 1, range(sequence + 1, sequence + 2), incarnation="a"))
+        answer = store.writer.submit(wire.decode(left), left, has_ended=True).result(30)
+        assert answer.contiguous == sequence + 1 and answer.also_live is None
 
 
 @pytest.mark.usefixtures("impatient")

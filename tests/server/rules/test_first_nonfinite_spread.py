@@ -33,7 +33,7 @@ class TestPath:
             "In the same forward it reached act, down.",
             f"The loss of step {BAD} was Inf.",
             "In the backward it reached the gradients of the outputs of down, act.",
-            "Of 2 gradients of parameters 2 held it: down.weight, up.weight.",
+            "2 of 2 recorded parameter gradients held it: down.weight, up.weight.",
             f"At step {BAD + 1} rank 0 held NaN or Inf, first the output of up.",
             f"It lasts: step {STEPS - 1}, the last that was reported, held NaN or Inf.",
         )

@@ -33,7 +33,8 @@ def test_a_loss_that_is_not_finite(recording: Recording, value: float, name: str
     assert recording.diagnose(loss_nonfinite.RULE, stop=650).findings == ()
     (found,) = recording.diagnose(loss_nonfinite.RULE).findings
     assert (found.rank, found.step, found.severity) == (0, 650, "critical")
-    assert found.summary == f"Step 650, rank 0: the loss ({name}) is {'NaN' if np.isnan(value) else 'Inf'}."
+    called = "the loss" if name == "loss" else f"the loss ({name})"
+    assert found.summary == f"Step 650, rank 0: {called} is {'NaN' if np.isnan(value) else 'Inf'}."
 
 
 def test_one_that_the_scaler_skipped_is_quiet(recording: Recording) -> None:

@@ -121,7 +121,7 @@ class Uploads:
             return False
         tally, is_done = Tally(), False
         with contextlib.suppress(Exception):  # one folder's damage is not the others'
-            transport = Transport(waiting.folder.url, waiting.token)
+            transport = Transport(waiting.folder.url, waiting.token, has_ended=True)
             is_done = upload(waiting.folder, transport, TURN_S, tally) and _sent(transport, waiting.unsaved)
             transport.close()
         if is_done and not tally.leaves:

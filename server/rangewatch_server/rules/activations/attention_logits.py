@@ -93,7 +93,7 @@ def _finding(evidence: Evidence, grown: list[tuple[int, Trend]], *, are_seen: bo
     rank, others = odd_rank(evidence, tensor, trend.last)
     where = place(trend.last, rank)
     more = [evidence.tensors.entries[each] for each, _ in grown[1:]]
-    because = "it rests on the growth of the logits; that training breaks on it is usual, not certain"
+    because = "based on the growth of the logits; that training breaks on it is usual, not certain"
     what = f"the attention logits ({the(entry)})" if are_seen else f"queries or keys of an attention ({the(entry)})"
     unseen = (
         "Logits are products of a query and a key: they are no module's output here, and were not recorded. If they "

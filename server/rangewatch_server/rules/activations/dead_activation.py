@@ -136,7 +136,7 @@ def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
 
 
 def _remedies(evidence: Evidence, entry: TensorEntry) -> Iterator[Remedy]:
-    because = "it rests on the share of zeros; a large negative bias or a step that was too large is the usual cause"
+    because = "based on the share of zeros; a large negative bias or a step that was too large is the usual cause"
     yield Remedy("Lower the learning rate, and look at the bias of the layer before it.", "", because)
     is_module = module_path(evidence.tensors.entries, entry.fqn) == entry.fqn
     if RELU_LIKE.fullmatch(entry.module) and entry.fqn and is_module:

@@ -299,7 +299,7 @@ def _evidence(evidence: Evidence, grown: list[Growth], others: str) -> Iterator[
 
 
 def _remedies(evidence: Evidence, entry: TensorEntry, trend: Trend) -> Iterator[Remedy]:
-    because = f"it rests on the growth since step {trend.first}, not on its cause"
+    because = f"based on the growth since step {trend.first}, not on its cause"
     if entry.kind in ("output", "input") and entry.dtype == "float16":
         module = module_path(evidence.tensors.entries, entry.fqn)
         yield Remedy(

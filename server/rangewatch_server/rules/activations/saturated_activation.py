@@ -95,7 +95,7 @@ def _finding(evidence: Evidence, saturated: list[Saturated]) -> Finding:
     rank = only_rank(evidence)
     where = place(first.step, rank)
     more = [evidence.tensors.entries[each.tensor] for each in saturated[1:]]
-    because = "it rests on the mean square of its output"
+    because = "based on the mean square of its output"
     module = module_path(evidence.tensors.entries, entry.fqn)
     return Finding(
         rank=rank, step=first.step, tensor=entry.fqn, kind=entry.kind, subject="saturated",

@@ -151,8 +151,9 @@ def _below_eps(evidence: Evidence, below: list[Share], most: float, *, is_from_s
         summary=f"{place(step, rank)}: Adam's eps decides how far {share:.0%} of the elements of {entry.fqn} move: "
         "their updates are less than half of what the gradients ask for.",
         evidence=(
-            f"sqrt(exp_avg_sq / bias_correction2) of these elements is below eps, {became}: in the last {LASTING} "
-            f"readings of {', '.join(f'{each:.0%}' for each in first.values[-LASTING:])}. The limit is {most:.0%}.",
+            f"sqrt(exp_avg_sq / bias_correction2) of these elements is below eps, {became}: "
+            f"{', '.join(f'{each:.0%}' for each in first.values[-LASTING:])} of them in the last {LASTING} readings. "
+            f"The limit is {most:.0%}.",
             f"The largest sqrt(exp_avg_sq) of it is {root:.2g}.",
             *([] if is_from_start else ["A model that has learned all that there is has such gradients too."]),
             *_others(evidence, below),

@@ -76,7 +76,7 @@ def _remedy() -> Remedy:
     return Remedy(
         "Clip the gradients, and lower the learning rate if they stay so large.",
         "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)",
-        "it rests on the gradients' own history; why they grew is not known",
+        "based on the gradients' own history; why they grew is not known",
     )
 
 

@@ -235,7 +235,7 @@ def _series(evidence: Evidence, name: str) -> Array:
 
 
 def _remedies(fqn: str, dtype: str) -> Iterator[Remedy]:
-    because = "it rests on readings of the weight itself"
+    because = "based on readings of the weight itself"
     yield Remedy(
         "See whether the optimizer has it, and with which learning rate.",
         f"wanted = dict(model.named_parameters())[{fqn!r}]\n"

@@ -119,7 +119,7 @@ def _finding(evidence: Evidence, rising: list[Rising]) -> Finding:
 
 
 def _remedy(evidence: Evidence) -> Remedy:
-    because = "it rests on the share of subnormal numbers in the full set, which is not measured in every step on a CPU"
+    because = "based on the share of subnormal numbers in the full set, which is not measured in every step on a CPU"
     if evidence.is_loss_scaled:
         text = "Let the loss scale grow earlier."
         return Remedy(text, "scaler.set_growth_interval(200)  # steps without overflow until it doubles", because)

@@ -94,7 +94,7 @@ def _share(ratio: float) -> str:
 
 
 def _remedy(word: str) -> Remedy:
-    because = "it rests on what the optimizer did, read around its step"
+    because = "based on what the optimizer did, read around its step"
     code = "for group in optimizer.param_groups:\n    group['lr'] *= {}"
     if word == "large":
         return Remedy("Lower the learning rate of this parameter, or warm it up.", code.format("0.1"), because)

@@ -370,7 +370,7 @@ def _evidence(evidence: Evidence, first: Vanished, others: list[Vanished], point
 
 
 def _remedies() -> Iterator[Remedy]:
-    because = "it rests on the size of the gradients alone; look at the modules between this one and the loss"
+    because = "based on the size of the gradients alone; look at the modules between this one and the loss"
     yield Remedy(
         "See whether an activation behind it is dead or saturated, or a tensor is detached from the graph.", "", because
     )

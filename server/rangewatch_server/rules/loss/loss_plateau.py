@@ -8,6 +8,7 @@ import numpy as np
 
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import loss_name, means
+from rangewatch_server.rules.phrases import loss_called
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 from rangewatch_server.rules.trend import fit
@@ -41,12 +42,12 @@ def _finding(evidence: Evidence, name: str, first: float, now: float, since: int
     step = evidence.whole_stop - 1
     return Finding(
         rank=only_rank(evidence), step=step, subject="plateau",
-        summary=f"Step {step}: the loss ({name}) has not fallen since step {since}: {now:.4g}, at first {first:.4g}.",
+        summary=f"Step {step}: {loss_called(name)} has not fallen since step {since}: {now:.4g}, at first {first:.4g}.",
         evidence=(f"Over {step - since} steps its means of 64 steps show no slope that is surely not 0.",),
         remedy=(
             Remedy(
                 "Look at the learning rate, and whether all weights change and all gradients are there.",
-                because="it rests on the loss alone",
+                because="based on the loss alone",
             ),
         ),
         facts={"loss": now, "at_first": first, "since_step": since},

@@ -11,7 +11,7 @@ from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, leve
 from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.loss.spike_cause import Explanation, activations, explained, risers
-from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 from rangewatch_server.rules.trend import MAD
@@ -190,8 +190,8 @@ def _diverged_finding(evidence: Evidence, name: str, step: int, first: float, hi
     rate = f" The learning rate was up to {max(rates):.3g}." if rates else ""
     return Finding(
         rank=rank, step=step, subject="diverged",
-        summary=f"{place(step, rank)}: the training diverges: the loss ({name}) was {first:.4g} at first, and has been "
-        f"far above it since, up to {highest:.4g} within {BEGIN_LASTING} steps.",
+        summary=f"{place(step, rank)}: the training diverges: {loss_called(name)} was {first:.4g} at first, and has "
+        f"been far above it since, up to {highest:.4g} within {BEGIN_LASTING} steps.",
         evidence=(
             f"{rise}: the updates overshoot.{rate}",
             "No step before it was better for long: what is wrong has been there from the start, as too large a "
@@ -296,8 +296,8 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         severity="info" if is_old or is_harder else "",
         rank=rank, step=first.step, subject="spike", tensor=None if is_harder else cause.tensor,
         kind=None if is_harder else cause.kind,
-        summary=f"{place(first.step, rank)}: the loss ({name}) jumped from {first.usual:.4g} to {first.level:.4g} and "
-        f"{since}.",
+        summary=f"{place(first.step, rank)}: {loss_called(name)} jumped from {first.usual:.4g} to {first.level:.4g} "
+        f"and {since}.",
         evidence=(
             f"{count} far above the {HISTORY} before, whose median is {first.usual:.4g} with a standard deviation of "
             f"{first.scatter:.2g}.",

@@ -10,7 +10,7 @@ from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import loss_name
-from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
@@ -72,7 +72,7 @@ def _finding(evidence: Evidence, name: str, step: int, usual: float, level: floa
     rank = only_rank(evidence)
     return Finding(
         rank=rank, step=step, subject="stuck",
-        summary=f"{place(step, rank)}: every gradient has been exactly 0 since, and the loss ({name}) has stayed at "
+        summary=f"{place(step, rank)}: every gradient has been exactly 0 since, and {loss_called(name)} has stayed at "
         f"{level:.4g}; before it was {usual:.4g}.",
         evidence=(
             f"All {count} gradients that are recorded are 0 in every element: no step changes what the model gives.",

@@ -15,7 +15,7 @@ from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.loss.loss_spike import HISTORY, PLACES
 from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.loss.spike_cause import explained
-from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import Array, tensors_of
 from rangewatch_server.rules.rule import Finding, Rule, Threshold, Thresholds
 from rangewatch_server.rules.trend import MAD
@@ -124,7 +124,7 @@ def _finding(evidence: Evidence, name: str, spike: Spike) -> Finding:
     cause = explained(evidence, name, spike.step, spike.usual, spike.back)
     return Finding(
         rank=cause.rank, step=spike.step, subject="loss", tensor=cause.tensor, kind=cause.kind,
-        summary=f"{place(spike.step, cause.rank)}: the loss ({name}) was {spike.level:.4g} for a moment, usually "
+        summary=f"{place(spike.step, cause.rank)}: {loss_called(name)} was {spike.level:.4g} for a moment, usually "
         f"{spike.usual:.4g}; it was low again at step {spike.back}.",
         evidence=(f"Of the steps before the highest was {spike.highest:.4g}.", *cause.sentences),
         remedy=cause.remedies,

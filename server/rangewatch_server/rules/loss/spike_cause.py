@@ -453,7 +453,7 @@ _OVERWRITTEN = "weights that were overwritten"
 _COMPARE = "Compare all parameters right after the optimizer's step and right before the next forward."
 
 TESTS = {
-    "data": "Go back to a checkpoint from before it and leave out this batch: a jump that is gone was the batch's.",
+    "data": "Go back to a checkpoint from before it and leave out this batch: if the jump is gone, the batch made it.",
     "learning_rate": "Go back to a checkpoint from before it and repeat these steps with the rate as it was.",
     "optimizer": "Go back to a checkpoint from before it and repeat these steps with the state left as it was.",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
@@ -486,7 +486,7 @@ def _remedies(
 ) -> Iterator[Remedy]:
     clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)"
     cause = order[0].cause if order and order[0].weight >= LIKELY else ""
-    because = order[0].supports[0].rstrip(".") if cause else "it rests on the loss alone"
+    because = order[0].supports[0].rstrip(".") if cause else "based on the loss alone"
     if cause == "learning_rate" and rate is not None and rate.high < 0:
         yield Remedy(
             "Look at the schedule: the learning rate must not fall below 0. Clamp it, and go back to a checkpoint from "

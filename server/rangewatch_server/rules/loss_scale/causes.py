@@ -66,7 +66,8 @@ def sentences(evidence: Evidence, blamed: Blame) -> list[str]:
     if blamed.top is None or blamed.cause is None or blamed.entry is None:
         return [_nothing_seen(evidence)]
     count, all_of = blamed.top.first, len(blamed.causes)
-    lines = [f"At {count} of the {all_of} skipped steps looked at, {the(blamed.entry)} was the first to be NaN or Inf."]
+    steps = "At the skipped step" if all_of == 1 else f"At {count} of the {all_of} skipped steps examined"
+    lines = [f"{steps}, {the(blamed.entry)} was the first to be NaN or Inf."]
     if blamed.cause.amax is not None and blamed.cause.headroom_bits is not None:
         cast = ", in which it is computed" if blamed.cause.limit_dtype != blamed.entry.dtype else ""
         side = "below" if blamed.cause.headroom_bits >= 0 else "above"  # a sum in float32 may be

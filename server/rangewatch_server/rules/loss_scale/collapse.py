@@ -201,10 +201,10 @@ def _stays_nan(blamed: Blame, burst: Burst) -> bool:
 
 
 def _evidence(evidence: Evidence, burst: Burst, blamed: Blame, least: float) -> Iterator[str]:
-    steps = f"steps {burst.first} to {burst.last}" if burst.count > 1 else f"step {burst.first}"
+    many = f"{burst.count} steps were skipped, from {burst.first} to {burst.last}"
     yield (
-        f"Skipped in {steps}: {burst.count}; the loss scale was {scale(burst.before)} at the first and "
-        f"{scale(burst.after)} after the last."
+        f"{many if burst.count > 1 else f'Step {burst.first} was skipped'}; the loss scale was {scale(burst.before)} "
+        f"before and {scale(burst.after)} after."
     )
     if burst.first > evidence.loss_scales.start and burst.is_start:
         yield "A process began with them."

@@ -20,8 +20,9 @@ def scaler_settings(evidence: Evidence, scaler: str) -> Scaler:
     """The newest that the rank reported whose scale is examined, in its last process."""
     history = evidence.loss_scales
     begin = max(history.begins, default=0)
-    own = (known for event, known in evidence.details(Scaler) if event.rank == history.rank and event.step >= begin)
-    return next((known for known in reversed(list(own)) if known.series == scaler), Scaler(scaler))
+    own = [] if history.rank is None else evidence.details(Scaler, rank=history.rank)
+    settings = (known for event, known in reversed(own) if event.step >= begin)
+    return next((known for known in settings if known.series == scaler), Scaler(scaler))
 
 
 def pace(reported: Scaler) -> Iterator[str]:

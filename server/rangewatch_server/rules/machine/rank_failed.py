@@ -63,7 +63,7 @@ def _finding(evidence: Evidence, failed: list[StoredEvent]) -> Finding:
             "It is not known whether anything that was recorded led to it: see the other findings.",
         ),
         remedy=(_remedy(evidence, failed) if not own else
-                Remedy("Read the traceback of that rank: what it wrote last is the cause.", "", "it ended by it"),),
+                Remedy("Read the traceback of that rank: its last lines are the cause.", "", "an exception ended it"),),
         facts={"ranks": sorted({event.rank for event in failed}), "cause_class": "crash"},
     )  # fmt: skip
 
@@ -92,7 +92,7 @@ RULE = Rule(
     title="A rank failed",
     severity="critical",
     explanation="An exception ended the training of a rank. The others wait for it in their next collective, or fail "
-    "with it. Ctrl-C is none, and memory that ran out is a rule of its own.",
+    "with it. Ctrl-C is not counted, and memory that ran out is a rule of its own.",
     check=check,
     explains=("hang", "straggler"),
 )

@@ -68,8 +68,8 @@ NAMES = {
 }  # fmt: skip
 
 TESTS = {
-    "mask": "Run this batch with the mask left out: NaN that is gone is the mask's.",
-    "data": "Run the step before with this batch, and this step with another: NaN follows the batch, or it does not.",
+    "mask": "Run this batch without the mask: if the NaN is gone, the mask made it.",
+    "data": "Run the step before with this batch, and this step with another: see whether the NaN follows the batch.",
     "learning_rate": "Go back to a checkpoint from before it and train on with a tenth of the learning rate.",
     "weight": "Check the parameters right after the update, and right before the next forward.",
     "optimizer": "Look at the parameters and the optimizer's state right after optimizer.step().",
@@ -77,7 +77,7 @@ TESTS = {
     "forward_arithmetic": "Have each operation of it recorded for this batch: the first that gives NaN or Inf is it.",
     "backward_arithmetic": "Run this step with torch.autograd.set_detect_anomaly(True): it names the operation.",
     "hardware": "Run the same steps from a checkpoint on another GPU or host, and test this one (dcgmi diag -r 3, "
-    "memtest): what comes again elsewhere is not the hardware's.",
+    "memtest): if it comes again elsewhere, it is not the hardware.",
     "communication": "Compare the gradient on each rank before and after the reduction.",
 }  # fmt: skip
 
@@ -166,7 +166,7 @@ _SEEN = {
 def deciding_test(best: Candidate, case: Case, origin: Origin) -> str:
     """What would decide whether it is this cause."""
     if best.cause == "forward_arithmetic" and origin.cause == "range":
-        return "Run this batch alone in float64: NaN that goes was the range's, NaN that stays is not."
+        return "Run this batch alone in float64: if it is finite there, the range was too small."
     if best.cause == "data" and origin.kind == "loss":
         return "Check for NaN and Inf what the loss of this batch is given besides outputs, and what that is made of."
     if best.cause == "forward_arithmetic" and origin.kind == "loss":

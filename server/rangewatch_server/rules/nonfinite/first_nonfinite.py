@@ -341,9 +341,9 @@ def _own_step(view: StepView, bad: Bad) -> Iterator[str]:
     observed, is_bad = view.is_of("grad"), view.is_of("grad") & view.is_bad
     if is_bad.any():
         names = _names(view, is_bad)
-        yield f"Of {int(observed.sum())} gradients of parameters {len(names)} held it: {several(names)}."
+        yield f"{len(names)} of {int(observed.sum())} recorded parameter gradients held it: {several(names)}."
     elif observed.any() and view.entries[bad.tensor].kind not in ("reduced_grad", "update"):
-        yield f"None of the {int(observed.sum())} recorded gradients of parameters held it."
+        yield f"None of the {int(observed.sum())} recorded parameter gradients held it."
 
 
 def _following(view: StepView, bad: Bad, *kinds: str) -> list[str]:

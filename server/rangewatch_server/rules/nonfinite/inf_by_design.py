@@ -151,7 +151,7 @@ def _changed(evidence: Evidence, step: int, steady: Held, changes: list[tuple[in
         f"elements a call; until then it was {steady.most:.0f} in each step.",
         evidence=(*([f"So did {listed(more)}."] if more else []), "Other masks of other batches are no fault."),
         remedy=(
-            Remedy("See whether the mask is meant to change there.", "", "it rests on the number of Inf alone"),
+            Remedy("See whether the mask is meant to change there.", "", "based on the number of Inf alone"),
         ),
         facts={"before": steady.most, "inf_count": infs, "nan_count": nans, "changed": len(changes)},
     )  # fmt: skip

@@ -15,7 +15,7 @@ from rangewatch_server.rules.nonfinite.code_snippets import FIND_BACKWARD
 from rangewatch_server.rules.nonfinite.first_nonfinite import FOLLOWING
 from rangewatch_server.rules.nonfinite.loss_cause import explained
 from rangewatch_server.rules.nonfinite.search import is_skipped
-from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import MOST_RANKS
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
@@ -29,7 +29,7 @@ RECENT = 64
 _UNKNOWN = Remedy(
     "See which tensor was the first to hold NaN or Inf; where none did, the loss itself computes it: a logarithm or "
     "division of 0, or an empty batch.",
-    FIND_BACKWARD, "it rests on the loss alone",
+    FIND_BACKWARD, "based on the loss alone",
 )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def _finding(evidence: Evidence, name: str, step: int) -> Finding:
     return Finding(
         severity="warning" if is_over else "critical", rank=rank, step=step, subject="loss",
         tensor=None if cause is None else cause.tensor, kind=None if cause is None else cause.kind,
-        summary=f"{where}: the loss ({name}) is {word}.",
+        summary=f"{where}: {loss_called(name)} is {word}.",
         evidence=(
             _whose(bad, reported, len(evidence.ranks)), _before(evidence, name, step),
             *(["It was finite again later, and so the weights are."] if is_over else []),
@@ -109,11 +109,13 @@ def _was_reported(evidence: Evidence, name: str, step: int, rank: int) -> bool:
 
 
 def _whose(bad: list[int], reported: list[int], ranks: int) -> str:
-    looked = "" if ranks <= MOST_RANKS else f" (the first {MOST_RANKS} of {ranks} ranks were looked at)"
+    examined = "" if ranks <= MOST_RANKS else f" (the first {MOST_RANKS} of {ranks} ranks were examined)"
     if not bad:
-        return f"It was so on a rank that was not looked at{looked}."
+        return f"It was so on a rank that was not examined{examined}."
+    if len(reported) == 1:
+        return f"Only rank {bad[0]} logged it{examined}."
     names = ", ".join(map(str, bad[:8])) + (" and others" if len(bad) > 8 else "")
-    return f"It was so on {len(bad)} of the {len(reported)} ranks that logged it: {names}{looked}."
+    return f"It was so on {len(bad)} of the {len(reported)} ranks that logged it: {names}{examined}."
 
 
 def _before(evidence: Evidence, name: str, step: int) -> str:

@@ -24,8 +24,10 @@ class Counted(Protocol):
 
 
 def counts(counted: Counted) -> str:
-    """Such as "3 NaN and 0 Inf of 64 elements"."""
-    return f"{counted.nan_count} NaN and {counted.inf_count} Inf of {counted.numel} elements"
+    """Such as "3 NaN of 64 elements"."""
+    both = ((counted.nan_count, "NaN"), (counted.inf_count, "Inf"))
+    held = " and ".join(f"{count} {name}" for count, name in both if count) or "no NaN or Inf"
+    return f"{held} of {counted.numel} elements"
 
 
 def name_of(fqn: str) -> str:

@@ -49,6 +49,7 @@ def test_it_sends_all_and_removes_the_folder(ingest: IngestDouble, tmp_path: Pat
     left(tmp_path / "job" / "a", ingest.url)
     assert replay.main([str(tmp_path)]) == 0
     assert sequences(ingest) == [0, 1, 2, 3, 4] and len(ingest.openings) == 1
+    assert all(each["Rangewatch-Process"] == "ended" for each in ingest.requests), "it speaks no more"
     assert not (tmp_path / "job").exists()
     assert "run rank 3 (host): 5 batches sent" in capsys.readouterr().out
     assert replay.main([str(tmp_path)]) == 0
@@ -193,6 +194,7 @@ def test_a_living_rank_is_left_alone_but_by_force(ingest: IngestDouble, tmp_path
     assert replay.main([str(tmp_path), "--list"]) == 0
     assert "in use" in capsys.readouterr().out
     assert replay.main([str(tmp_path), "--force", "--keep"]) == 0 and sequences(ingest) == [0]
+    assert not any("Rangewatch-Process" in each for each in ingest.requests)
     home.close()
 
 
