@@ -27,8 +27,8 @@ from rangewatch_server.ingest.transaction import Changed, Refused
 from rangewatch_server.ingest.writer import Busy, Unavailable, Writer
 from rangewatch_server.maintenance.jobs import QueuedJobs, Stopped
 from rangewatch_server.query.reader import Queries, Rank, RunReader
-from rangewatch_server.rules import Finding
-from rangewatch_server.rules.diagnosis import Diagnosis, RulePace, diagnose
+from rangewatch_server.rules import Finding, Remedy
+from rangewatch_server.rules.diagnosis import LATE, Diagnosis, RulePace, diagnose
 from rangewatch_server.rules.rule import SEVERITIES
 from rangewatch_server.store import alerts
 from rangewatch_server.store.alerts import NewAlert
@@ -87,7 +87,33 @@ def compare(standing: Mapping[str, Open], findings: Iterable[Finding], failed: C
     return Change(opened, tuple(changed), tuple(resolved))
 
 
+def unknown(failed: Mapping[str, str]) -> list[Finding]:
+    """Rules that could not be applied as a finding of their own, so that a run of which too little is known does not
+    look healthy.
+    """
+    if not failed:
+        return []
+    count = "1 rule" if len(failed) == 1 else f"{len(failed)} rules"
+    listed = list(failed.items())[:MOST_NAMED]
+    more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
+    names = ", ".join(name for name, _ in listed)
+    late = Remedy("Give the server more processor time: it goes on trying.") if LATE in failed.values() else None
+    return [
+        Finding(
+            rule=UNKNOWN, severity="warning",
+            summary=f"{count} could not be applied to this run: {names}{more}. What they would say is not known.",
+            evidence=tuple(f"{name}: {reason}" for name, reason in listed),
+            remedy=(late or Remedy("The server's log has the traceback; please report it."),),
+        )
+    ]  # fmt: skip
+
+
 logger = logging.getLogger("rangewatch.server")
+
+UNKNOWN = "rules_unknown"
+"""Stands where the names of rules do."""
+
+MOST_NAMED = 8
 
 SHARE = 0.015
 """Of one core, at most. The aim for all rules is 5 % of the server's time, 0.37 of a core with 200 ranks."""
@@ -198,19 +224,20 @@ class Evaluator:
                 return None
             mine = self._runs.get(run_id) or _known(run)
             is_live = any(run.is_live(rank) for rank in run.ranks.values())
-            pace = mine.pace if is_live else None  # what is said of a run that has ended is whole
-            diagnosis = diagnose(run, None, thresholds_of(run, self.config), pace=pace)
             takers = tuple(number for number, rank in sorted(run.ranks.items()) if _takes_alerts(run, rank))
             size = max((rank.info.world_size for rank in run.ranks.values()), default=0)
             quiet = [Silence(**row._mapping) for row in alerts.silences(run.connection, run.now_ns)]
+            thresholds = thresholds_of(run, self.config)
+            # What is said of a run that has ended is whole. Last, since it may use up the time there is.
+            diagnosis = diagnose(run, None, thresholds, pace=mine.pace, is_whole=not is_live)
         self._runs[run_id], mine.is_live = mine, is_live
-        change = mine.changed(diagnosis.findings, diagnosis.failed)
+        change = mine.changed((*diagnosis.findings, *unknown(diagnosis.failed)), diagnosis.failed)
         if not change.is_nothing:
             reported = self._write(run_id, mine, change, quiet, diagnosis.stop - 1)
             for each in reported if takers else ():
                 self._emit_to_ranks(Ask(run_id, _command(each), takers, size))
         self._count()
-        if any(each.missing for each in mine.standing.values()):
+        if any(each.missing for each in mine.standing.values()) or LATE in diagnosis.failed.values():
             self._evaluate_in(run_id, EVERY_S)
         elif is_live:  # a rank's silence says nothing of it
             self._evaluate_in(run_id, LIVE_EVERY_S)

@@ -58,6 +58,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     failed: dict[str, str]
 
 
+LATE = "there was no time for it: the rules took as long as they may at once"
+
 AIM_S = 0.15
 """Of processor time for all rules, each time that a live run is examined, in the mean."""
 
@@ -72,6 +74,7 @@ class RulePace:
     """Which rules are due, where a live run is examined again and again: dear ones as often as the aim allows.
 
     Of a thousand ranks some rules read each rank's own records. What they found stands until they are applied again.
+    A rule that the time limit ended comes last from then on, so that it keeps no other from being applied.
     """
 
     def __init__(self) -> None:
@@ -82,6 +85,7 @@ class RulePace:
         """Dear rules, the one that has waited longest first."""
         self._saved_s = 0.0
         self._thresholds: Any = None
+        self._overran: set[str] = set()
 
     def due(self, chosen: Sequence[Rule], thresholds: Any) -> set[str]:
         """Names of the rules that are to be applied now: all the first time, and when they are set otherwise."""
@@ -101,6 +105,19 @@ class RulePace:
             due.add(name)
         return due
 
+    def in_order(self, chosen: Sequence[Rule]) -> list[Rule]:
+        """Those first of which nothing is known yet."""
+        return sorted(chosen, key=lambda rule: (rule.name in self._overran, rule.name in self._findings))
+
+    def overran(self, rule: Rule, spent_s: float) -> None:
+        """The time limit was reached while it was applied, which took so much processor time."""
+        self._overran.add(rule.name)
+        self._spent_s[rule.name] = spent_s
+
+    def is_known(self, rule: Rule) -> bool:
+        """Whether it has been applied."""
+        return rule.name in self._findings
+
     def standing(self, rule: Rule) -> tuple[Finding, ...]:
         """What it found when it was applied last."""
         return self._findings.get(rule.name, ())
@@ -112,23 +129,28 @@ class RulePace:
 
 def diagnose(
     run: RunReader, stop: int | None = None, thresholds: Mapping[str, Mapping[str, Any]] | None = None,
-    chosen: Sequence[Rule] = rules.ALL, pace: RulePace | None = None,
+    chosen: Sequence[Rule] = rules.ALL, pace: RulePace | None = None, *, is_whole: bool = False,
 ) -> Diagnosis:  # fmt: skip
     """Apply the rules to the steps before `stop`. `thresholds`: rule -> name -> value, where not the default; with
-    `enabled` False the rule is left out. `pace`: of a live run, which of them are due.
+    `enabled` False the rule is left out. `pace`: of a run that is examined again and again; not `is_whole`: only those
+    that are due by it.
 
-    A rule that raises is left out and named; a reached time limit is raised.
+    A rule that raises is left out and named. A reached time limit is raised; with a `pace` the rules that are left are
+    taken as they stand, and those of which nothing is known yet are named.
     """
     evidence = Evidence(run, stop)
-    due = set() if pace is None else pace.due(chosen, thresholds)
+    due = {rule.name for rule in chosen} if pace is None or is_whole else pace.due(chosen, thresholds)
     findings: list[Finding] = []
     failed: dict[str, str] = {}
-    for rule in chosen:
+    is_late = False
+    for rule in chosen if pace is None else pace.in_order(chosen):
         given = (thresholds or {}).get(rule.name, {})
         if given.get("enabled") is False:
             continue
-        if pace is not None and rule.name not in due:
+        if pace is not None and (is_late or rule.name not in due):
             findings += pace.standing(rule)
+            if not pace.is_known(rule):
+                failed[rule.name] = LATE
             continue
         began_s = time.thread_time()
         try:
@@ -142,7 +164,13 @@ def diagnose(
             if pace is not None:
                 pace.applied(rule, found, time.thread_time() - began_s)
         except TimeLimitReached:
-            raise
+            if pace is None:
+                raise
+            is_late = True
+            pace.overran(rule, time.thread_time() - began_s)
+            findings += pace.standing(rule)
+            if not pace.is_known(rule):
+                failed[rule.name] = LATE
         except Exception as error:
             logger.exception("rule %s failed on run %d", rule.name, run.id)
             failed[rule.name] = f"{type(error).__name__}: {error}"

@@ -15,7 +15,7 @@ LABELS = {
     "first_nonfinite": NONFINITE, "loss_nonfinite": NONFINITE, "gpu_health": "GPU trouble",
     "straggler": "Straggler", "replica_mismatch": "Ranks disagree", "unequal_settings": "Ranks disagree",
     "mesh_contradiction": "Mesh", "loss_scale_collapse": "Loss scale",
-    "headroom_trend": "Headroom shrinks",
+    "headroom_trend": "Headroom shrinks", "rules_unknown": "Not all known",
 }  # fmt: skip
 """By rule; of one that is not here its title."""
 

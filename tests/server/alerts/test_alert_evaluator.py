@@ -10,11 +10,11 @@ import pytest
 
 from rangewatch_server.alerts import evaluator
 from rangewatch_server.alerts.config import Config, Webhook
-from rangewatch_server.alerts.evaluator import GONE_AFTER, Evaluator, Open, compare, identity
+from rangewatch_server.alerts.evaluator import GONE_AFTER, UNKNOWN, Evaluator, Open, compare, identity, unknown
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.maintenance.retention.runs_delete import mark_deleted, remove_rows
 from rangewatch_server.rules import Finding
-from rangewatch_server.rules.diagnosis import Diagnosis
+from rangewatch_server.rules.diagnosis import LATE, Diagnosis
 from rangewatch_server.store import alerts
 from tests.server.opened_store import Store
 from tests.server.records import batch, catalogue, opening
@@ -90,7 +90,20 @@ def test_what_a_rule_that_failed_found_before_is_not_over(rules: Rules) -> None:
     rules.findings, rules.failed = [], {"first_nonfinite": "ValueError: x"}
     for _ in range(GONE_AFTER + 1):
         server.evaluate(1)
-    assert len(rules.rows(is_open=True)) == 1
+    assert {each.rule for each in rules.rows(is_open=True)} == {"first_nonfinite", UNKNOWN}
+    rules.failed = {}
+    for _ in range(GONE_AFTER):
+        server.evaluate(1)
+    assert rules.rows(is_open=True) == []
+
+
+def test_rules_that_could_not_be_applied_are_an_alert_of_their_own(rules: Rules) -> None:
+    server = rules.server()
+    rules.findings, rules.failed = [], {"straggler": LATE, "hang": LATE}
+    server.evaluate(1)
+    (row,) = rules.rows(is_open=True)
+    assert (row.rule, row.severity) == (UNKNOWN, "warning")
+    assert "straggler, hang" in unknown(rules.failed)[0].summary
     rules.failed = {}
     for _ in range(GONE_AFTER):
         server.evaluate(1)

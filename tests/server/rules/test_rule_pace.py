@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
+from rangewatch_server.core.deadline import TimeLimitReached
 from rangewatch_server.rules import Finding, Rule
 from rangewatch_server.rules.diagnosis import AIM_S, RulePace, diagnose
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.rule import Thresholds
 from tests.server.rules.conftest import Recording, tensor
 
 
@@ -72,3 +77,33 @@ def test_what_it_found_stands_until_it_is_applied_again(recording: Recording) ->
     pace.applied(dear, pace.standing(dear), 5 * AIM_S)
     found[:] = [Finding(summary="later")]
     assert [said()[0] for _ in range(6)] == ["first"] * 4 + ["later"] * 2
+
+
+def test_a_reached_time_limit_leaves_the_rest_as_it_stands_and_names_what_is_not_known(recording: Recording) -> None:
+    limits = ["slow"]
+
+    def checked(name: str) -> Rule:
+        def check(evidence: Evidence, thresholds: Thresholds) -> list[Finding]:
+            if name in limits:
+                raise TimeLimitReached(10.0)
+            return [Finding(summary=name)]
+
+        return Rule(name=name, title="", severity="warning", explanation="", check=check)
+
+    chosen, pace = [checked("early"), checked("slow"), checked("late")], RulePace()
+    recording.write([tensor("a")], 8)
+
+    def said() -> tuple[set[str], set[str]]:
+        with recording.run() as run:
+            diagnosis = diagnose(run, chosen=chosen, pace=pace, is_whole=True)
+        return {each.summary for each in diagnosis.findings}, set(diagnosis.failed)
+
+    assert said() == ({"early"}, {"slow", "late"})
+    assert said() == ({"early", "late"}, {"slow"}), "what is not known comes first, and what took too long last"
+    limits[:] = ["early"]
+    assert said() == ({"early", "late"}, {"slow"}), "what it found before stands"
+    limits.clear()
+    assert said() == ({"early", "late", "slow"}, set())
+    with recording.run() as run, pytest.raises(TimeLimitReached):
+        limits[:] = ["slow"]
+        diagnose(run, chosen=chosen)
