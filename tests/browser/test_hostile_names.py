@@ -41,8 +41,8 @@ def test_names_are_read_as_they_are_written(tab: Tab, runs: Runs) -> None:
     tab.visit(f"/runs/{runs.hostile}/step?step=0&rank=0")
     for name in MARKUP:
         expect(page.get_by_test_id("frames-table").get_by_text(name, exact=True)).to_be_visible()
-    page.locator(".report summary").click()
-    assert MARKUP[0] in page.locator(".report pre").inner_text()
+    page.get_by_text("Text report", exact=True).click()
+    assert MARKUP[0] in page.get_by_label("Text report").inner_text()
     tab.visit(f"/runs/{runs.hostile}/tensor?tensor=3&rank=0")
     expect(page.locator(".tensor-name")).to_have_text(f"{MARKUP[3]} output")
     tab.visit("/")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch.wire.events import BatchRows, RowLoss, event
+from rangewatch.wire.events import BatchRows, Clipping, RowLoss, event
 from rangewatch.wire.records import Event
 from tests.server.routes import test_collectives_api as ranks
 from tests.server.rules import test_axis_replicas as on_mesh
@@ -345,6 +345,26 @@ def kept_gradients(recording: Recording) -> None:
     recording.write(WEIGHTS, 200, {"amax": 1.0}, events=[Event("optimizers", 1, 131, "", told)])
 
 
+def changed(recording: Recording) -> None:
+    norm = np.append(3 + wave(STEPS)[0, :BAD], np.full(STEPS - BAD, 1e6))
+    for rank in range(2):
+        recording.write(WEIGHTS, STEPS, rank=rank, world_size=2, series={"clipped_norm": norm})
+
+
+def clipped(recording: Recording) -> None:
+    series = {"clipped_norm": 5e4, "loss_scale": 65536.0}
+    events = [event(Clipping(1.0, True, 16), 1, 45)]
+    recording.write(WEIGHTS, STEPS, series=series, events=events, loss_scaled=True)
+
+
+def gain(recording: Recording) -> None:
+    model = [tensor(f"{at // 2}.{('norm', 'linear')[at % 2]}", "output", at, "float32", ("LayerNorm", "Linear")[at % 2])
+             for at in range(8)]  # fmt: skip
+    amax = np.ones((8, STEPS))
+    amax[3] = 700.0
+    recording.write(model, STEPS, {"amax": amax})
+
+
 ALL = (
     Example("first_nonfinite", "A value that is too large for its dtype", overflow),
     Example("first_nonfinite", "A function that is not finite at 0", zero),
@@ -373,6 +393,8 @@ ALL = (
     Example("headroom_trend", "", headroom),
     Example("underflow_rising", "", rising),
     Example("exploding_gradient", "", exploding),
+    Example("gradients_changed", "", changed),
+    Example("clipped_scaled", "", clipped),
     Example("gradients_not_zeroed", "", kept_gradients),
     Example("vanishing_gradient", "", vanishing),
     Example("update_ratio", "", updates),
@@ -382,6 +404,7 @@ ALL = (
     Example("saturated_activation", "", saturated),
     Example("attention_logits", "", logits),
     Example("outlier_batch", "", outlier),
+    Example("initial_gain", "", gain),
     Example("loss_nonfinite", "", bad_loss),
     Example("loss_spike", "", spike),
     Example("loss_stuck", "", stuck),

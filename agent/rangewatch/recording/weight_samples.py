@@ -121,7 +121,9 @@ class WeightSamples(StepReader, ForwardListener):
 
 
 def _is_captured(sample: Sample) -> bool:
-    """Whether it is gone, or its device records a graph."""
+    """Whether it is gone, its device records a graph, or the model is being exported or compiled."""
+    if torch.compiler.is_compiling():
+        return True
     parameter = sample.parameter()
     return parameter is None or (not parameter.is_cpu and is_being_captured(parameter))
 

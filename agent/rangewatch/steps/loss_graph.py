@@ -51,7 +51,7 @@ class LossGraphReads:
         """`torch.autograd.backward` is called with these."""
         self._nonfinite.gradient = None
         loss = _loss(args, kwargs)
-        if loss is None or not loss.is_cpu or not self._observer.is_active:
+        if loss is None or self._observer.is_on_device(loss) or not self._observer.is_active:
             return
         was_bad, self._was_bad = self._was_bad, not math.isfinite(loss.item())
         if self._was_bad and not was_bad and self._count < limits.NONFINITE_EVENTS:

@@ -22,6 +22,8 @@ AT = 31
 BAD = {"rule": "first_nonfinite", "kind": "output"}
 DATA = {"rule": "first_nonfinite", "kind": "output", "origin": "data", "step": AT}
 LOSS = {"rule": "first_nonfinite", "kind": "grad_output", "origin": "loss", "step": AT, "tensor": "head"}
+TARGETS = LOSS | {"origin": "loss given"}
+"""What the loss is given beside outputs is read from its graph."""
 
 
 class Behind(nn.Module):
@@ -201,12 +203,12 @@ def regression(job: Job, value: float) -> None:
     job.train(MLP(), batch, F.mse_loss, 45)
 
 
-@fault(**LOSS)
+@fault(**TARGETS)
 def nan_in_the_targets(job: Job) -> None:
     regression(job, float("nan"))
 
 
-@fault(**LOSS)
+@fault(**TARGETS)
 def inf_in_the_targets(job: Job) -> None:
     regression(job, float("inf"))
 

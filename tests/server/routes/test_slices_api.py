@@ -32,7 +32,7 @@ RESTART = 400  # rank 1 starts anew from here, and what its first process said o
 LAST_OF_RANK_2 = 500
 STATISTICS = {each.name: each for each in statistics.ALL if each.name != "nonfinite_ns"}
 UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add}
-CHECKSUMS = ("checksum_max", "checksum_min")
+CHECKSUMS = ("checksum_max", "checksum_min", "axis_checksum")
 FULL = ("full_numel", "amin", "zero_count", "subnormal_count", "sum_sq")
 SAME = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -52,6 +52,8 @@ def made(seed: int) -> dict[str, np.ndarray]:
         "sum_sq": random.integers(1, 1_000, shape) / 8,
     }  # fmt: skip
     columns["checksum_max"] = columns["checksum_min"] = random.integers(1, 2**53, shape).astype(float)
+    for name in ("axis_checksum", "axis_balance"):
+        columns[name] = random.integers(1, 2**32, shape).astype(float)
     columns |= {each.name: random.integers(0, 5, shape).astype(float) for each in statistics.BESIDE_EPS}
     columns["inf_count"][bad & (columns["nan_count"] == 0)] = 1
     columns["amax"][columns["nan_count"] == 32] = 0

@@ -161,9 +161,10 @@ def test_numbers_out_of_bounds_are_refused_at_once(run: Run) -> None:
         assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
 
 
-def test_infinite_skips_are_no_skips_and_no_fault(run: Run) -> None:
-    series = {"skipped_step": np.inf, "loss_scale": np.nan}
-    assert run.post(opening(KNOWN), batch(KNOWN, 0, range(2), series=series)).status_code == 202
+def test_infinite_skips_are_refused_and_a_loss_scale_may_be_anything(run: Run) -> None:
+    skips = batch(KNOWN, 0, range(2), series={"skipped_step": np.inf})
+    assert run.post(opening(KNOWN), skips).json()["code"] == "invalid_value"
+    assert run.post(batch(KNOWN, 0, range(2), series={"loss_scale": np.nan})).status_code == 202
 
 
 def test_one_message_that_cannot_be_stored_costs_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
