@@ -83,6 +83,8 @@ class WeightSamples(StepReader, ForwardListener):
         self._samples = list(_chosen(model, selection))
         self._step = 0
         self._are_held: bool | None = None
+        self._change: Tensor | float | None = None
+        """Of the open step: recorded where it ends, so that a step that was never closed leaves nothing."""
 
     def begin_step(self, step: int) -> None:
         """`step` is open: compare where its first forward begins."""
@@ -97,8 +99,7 @@ class WeightSamples(StepReader, ForwardListener):
             return
         changes = [known for each in self._samples if (known := each.change()) is not None]
         on_host = [each for each in changes if isinstance(each, float)]
-        for change in [max(on_host)] if on_host else changes[:1]:
-            self._values.record(SERIES, self._step, change)
+        self._change = max(on_host) if on_host else next(iter(changes), None)
         for each in self._samples:
             if each.holder is None or not changes:
                 each.keep()
@@ -107,6 +108,12 @@ class WeightSamples(StepReader, ForwardListener):
             self._are_held = are_held
             names = tuple(each.fqn[: limits.NAME_CHARACTERS] for each in self._samples)
             self._events.add(SampledWeights(names, are_held))
+
+    def end_step(self) -> None:
+        """The open step is about to be closed."""
+        change, self._change = self._change, None
+        if change is not None:
+            self._values.record(SERIES, self._step, change)
 
     def after(self, optimizer: Any) -> None:
         """It has updated its parameters."""

@@ -124,7 +124,7 @@ def test_a_read_only_file_is_said_at_the_start(tmp_path: Path, start_server: Cal
     with read_only(path):
         done = forked.server.run("-m", "rangewatch", "serve", "--port", "0", "--db", path, timeout=30)
     assert done.returncode == 2
-    assert done.stderr == f"rangewatch serve: cannot open sqlite:///{path}: attempt to write a readonly database\n"
+    assert done.stderr == f"rangewatch serve: cannot open {path}: Operation not permitted\n"
     are_there(start_server(db=str(path)), 1)
 
 

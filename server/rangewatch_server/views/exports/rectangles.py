@@ -348,7 +348,8 @@ def _statistics(run: RunReader, names: Sequence[str], merged: bool) -> tuple[str
 
 def _check_size(rectangle: Rectangle) -> None:
     rows, columns = rectangle.shape
-    values = rows * columns * len(rectangle.statistics)
+    # The axes themselves travel too, where there is nothing between them.
+    values = max(rows * columns * len(rectangle.statistics), rows, columns)
     if values > MAX_VALUES:
         merge = "columns= to merge steps, " if STEP in rectangle.axes else ""
         raise ApiError(
