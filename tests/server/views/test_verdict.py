@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rangewatch_server import rules
+from rangewatch_server.alerts.evaluator import UNKNOWN
 from rangewatch_server.rules import Finding, Remedy
 from rangewatch_server.rules.importance import LABELS, ORDER, importance
 from rangewatch_server.store import alerts
@@ -145,7 +146,7 @@ def test_a_list_has_the_same_headline(calm: Store) -> None:
 
 
 def test_every_rule_has_a_label() -> None:
-    assert set(LABELS) | {name for names in ORDER for name in names} <= set(rules.BY_NAME)
+    assert set(LABELS) | {name for names in ORDER for name in names} <= {*rules.BY_NAME, UNKNOWN}
     for rule in rules.ALL:
         assert verdict.label(finding(rule.name, rule.severity)).endswith(".")
     assert verdict.label(finding("of_a_later_version", "warning")) == "Of a later version."

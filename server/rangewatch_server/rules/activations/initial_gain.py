@@ -11,7 +11,7 @@ import numpy as np
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Array, Evidence
-from rangewatch_server.rules.phrases import place, the
+from rangewatch_server.rules.phrases import module_code, module_path, place, the
 from rangewatch_server.rules.recent import only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
@@ -92,8 +92,9 @@ def _finding(evidence: Evidence, high: list[Gain], usual: float, count: int, ste
         remedy=(
             Remedy(
                 f"Look at how the weights of {entry.fqn} are initialised, and scale them down where it is not meant.",
-                f"weight = model.get_parameter({f'{entry.fqn}.weight'!r})\n"
-                "print(weight.std(), 1 / weight[0].numel() ** 0.5)",
+                f"layer = {module_code(module_path(evidence.tensors.entries, entry.fqn))}\n"
+                "for name, weight in layer.named_parameters():\n"
+                "    print(name, weight.std(), weight[0].numel() ** -0.5)  # the second is usual",
                 "its output was so large before any update, or after the first",
             ),
         ),

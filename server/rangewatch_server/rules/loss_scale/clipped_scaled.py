@@ -63,6 +63,7 @@ def _finding(
         remedy=(
             Remedy(
                 "Call scaler.unscale_(optimizer) before the gradients are clipped.",
+                "scaler.scale(loss).backward()\n"
                 "scaler.unscale_(optimizer)\n"
                 "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n"
                 "scaler.step(optimizer)",
