@@ -72,6 +72,7 @@ def lines_of(layout: str) -> dict[int, list[int]]:
     return {rank: [rank // 2 * 2, rank // 2 * 2 + 1] if is_inner else [rank % 2, rank % 2 + 2] for rank in range(RANKS)}
 
 
+@pytest.mark.slow
 def test_fsdp_by_tp_in_one_run_of_each(served: Server) -> None:
     """A replica along tp of which a bit flips is named, and a healthy training is silent."""
     train(served.url, "fsdp_tp none 1", "fsdp_tp flip 1")
