@@ -20,6 +20,10 @@ LOOK_AGAIN = "dispatchEvent(new PopStateEvent('popstate'))"
 def press(page: Page, figure: str, share: float) -> tuple[float, float]:
     """At that share of its axis, in its middle."""
     area = drawn.area(page, figure)
+    page.wait_for_timeout(100)
+    while (now := drawn.area(page, figure)) != area:  # what stands above the lanes may come after them
+        area = now
+        page.wait_for_timeout(100)
     x, y = area["x"] + area["width"] * share, area["y"] + area["height"] / 2
     page.mouse.move(x, y)
     page.mouse.down()

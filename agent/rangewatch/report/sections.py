@@ -55,11 +55,11 @@ EXTREMES = ("headroom_bits", "amax", "nan_count", "inf_count")
 def write_layers(source: Source, _: dict[str, Any]) -> Iterator[str]:
     answer = source.get("/slice", {"statistic": EXTREMES, "columns": 1})
     labels = answer["rows"]["labels"]
-    # (tensors, columns): a column or a few; NaN is what was not measured.
-    values = {name: np.array(answer["values"][name], np.float64).reshape(len(labels), -1) for name in EXTREMES}
-    if not values["amax"].size:
+    if not labels or not any(answer["values"]["amax"]):
         yield paragraph("No tensor was observed.")
         return
+    # (tensors, columns): a column or a few; NaN is what was not measured.
+    values = {name: np.array(answer["values"][name], np.float64).reshape(len(labels), -1) for name in EXTREMES}
     bits = np.where(np.isnan(values["headroom_bits"]), np.inf, values["headroom_bits"]).min(axis=1)
     amax = np.where(np.isnan(values["amax"]), -np.inf, values["amax"]).max(axis=1)
     bad = np.nan_to_num(values["nan_count"]).sum(axis=1) + np.nan_to_num(values["inf_count"]).sum(axis=1)
