@@ -23,7 +23,8 @@ STACK, STDERR = "stack", "stderr"
 class Joining(msgspec.Struct, frozen=True):
     """`folder`: its spool, as the bytes of its path. The token travels here alone: no file and no argument has it.
 
-    `more`: what the descriptors after the first four are. `stderr`: what the one of stderr is.
+    `more`: what the descriptors after the first four are. `stderr`: what the one of stderr is. `oom_file`: the path
+    that counts the out-of-memory kills of its control group, and `oom_kills` how many there were until now.
     """
 
     folder: bytes
@@ -34,6 +35,8 @@ class Joining(msgspec.Struct, frozen=True):
     allow_inf: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
     stderr: Stderr | None = None
+    oom_file: bytes = b""
+    oom_kills: int = 0
 
 
 def send(connection: socket.socket, joining: Joining, descriptors: list[int]) -> None:

@@ -28,6 +28,7 @@ from rangewatch.crash import handover
 from rangewatch.crash.handover import peer_uid
 from rangewatch.crash.memory.anonymous_file import IS_SUPPORTED
 from rangewatch.crash.memory.shared_state import SharedState
+from rangewatch.crash.oom_kills import oom_file, oom_kills
 from rangewatch.crash.stderr_tail import StderrTail
 from rangewatch.delivery.spool.process import this_process
 from rangewatch.recording.events import Events
@@ -342,9 +343,10 @@ class CrashState:
             handover.STDERR: -1 if stderr is None else stderr.descriptor,
         }
         there = {name: descriptor for name, descriptor in more.items() if descriptor >= 0}
+        file = oom_file(os.getpid())
         joining = handover.Joining(
             os.fsencode(self._folder), this_process(), self._info, options.url, options.token, tuple(options.allow_inf),
-            tuple(there), None if stderr is None else stderr.source,
+            tuple(there), None if stderr is None else stderr.source, os.fsencode(file), oom_kills(file),
         )  # fmt: skip
         handover.send(connection, joining, self.shared_state.descriptors + list(there.values()))
 

@@ -241,7 +241,7 @@ def control_group() -> Iterator[Path]:
 def test_an_out_of_memory_kill(tmp_path: Path, server: Server, start: Start, control_group: Path) -> None:
     os.environ["TEST_CONTROL_GROUP"] = str(control_group)
     try:
-        job = start("memory", STEP_S="0.3")  # the watcher counts from when it has heard of the rank
+        job = start("memory")
     finally:
         del os.environ["TEST_CONTROL_GROUP"]
     assert job.end() == list(range(STEPS)), job.errors

@@ -8,14 +8,15 @@ import select
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
 from rangewatch.crash.memory import anonymous_file
-from rangewatch.crash.watcher import death_report, rank
+from rangewatch.crash.oom_kills import OomKills, oom_file, oom_kills
+from rangewatch.crash.watcher import death_report
 from rangewatch.crash.watcher.death_report import Ending, of_process
-from rangewatch.crash.watcher.rank import OomKills
 from rangewatch.crash.watcher_start import StackFile
 from rangewatch.delivery.spool.process import start_ticks
 
@@ -93,8 +94,10 @@ def test_strikes_of_the_out_of_memory_killer(
     counts.parent.mkdir(parents=True)
     counts.write_text("low 0\noom 4\noom_kill 2\noom_group_kill 0\n")
     now_s = [1000.0]
-    monkeypatch.setattr(rank.time, "monotonic", lambda: now_s[0])
-    kills = OomKills(7, tmp_path / "proc", tmp_path / "mount")
+    monkeypatch.setattr("rangewatch.crash.oom_kills.time", types.SimpleNamespace(monotonic=lambda: now_s[0]))
+    file = oom_file(7, tmp_path / "proc", tmp_path / "mount")
+    assert file == counts
+    kills = OomKills(file, oom_kills(file))
     assert kills.lately() == 0
     counts.write_text("low 0\noom 9\noom_kill 3\n")
     assert kills.lately() == 1
@@ -110,7 +113,15 @@ def test_strikes_of_the_out_of_memory_killer(
 
 
 def test_nobody_counts_them(tmp_path: Path) -> None:
-    assert OomKills(7, tmp_path, tmp_path).lately() == 0
+    assert OomKills(oom_file(7, tmp_path, tmp_path), 0).lately() == 0
+
+
+def test_a_strike_before_the_watcher_has_heard_of_the_rank(tmp_path: Path) -> None:
+    counts = tmp_path / "memory.events"
+    counts.write_text("oom_kill 2\n")
+    before = oom_kills(counts)
+    counts.write_text("oom_kill 3\n")
+    assert OomKills(counts, before).lately() == 1
 
 
 class TestFaulthandler:

@@ -1,6 +1,4 @@
-"""One rank of the node as the watcher sees it: what it has handed over, and what is done when it is gone;
-and how often the out-of-memory killer has struck in its control group, of version 1 or 2.
-"""
+"""One rank of the node as the watcher sees it: what it has handed over, and what is done when it is gone."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +17,7 @@ from rangewatch.crash.handover import DESCRIPTORS, STACK, STDERR, Joining
 from rangewatch.crash.memory import anonymous_file, layout
 from rangewatch.crash.memory.shared_state import STEPS_FILE
 from rangewatch.crash.memory.text_ring import read_ring
+from rangewatch.crash.oom_kills import OomKills
 from rangewatch.crash.stderr_lines import read_file, stderr_event, with_tail
 from rangewatch.crash.watcher import death_report
 from rangewatch.crash.watcher.death_report import Ending
@@ -30,63 +28,6 @@ from rangewatch.delivery.spool.folder import Folder, Owner, SpoolError, write_ow
 from rangewatch.wire.records import Event
 
 T = TypeVar("T")
-
-_MOUNT = Path("/sys/fs/cgroup")
-
-
-LATELY_S = 60.0
-"""Seconds before a death in which a strike has to do with it: a large process takes some to be gone."""
-
-
-class OomKills:
-    """Of the group that a process is in. `poll` is cheap: call it now and then."""
-
-    def __init__(self, pid: int, proc: Path = Path("/proc"), mount: Path = _MOUNT) -> None:
-        self._files = _files(proc / str(pid) / "cgroup", mount)
-        self._counts = deque([(time.monotonic(), self._count())])
-
-    def poll(self) -> None:
-        """Remember how many there are now."""
-        now_s = time.monotonic()
-        self._counts.append((now_s, self._count()))
-        while len(self._counts) > 1 and self._counts[1][0] < now_s - LATELY_S:
-            self._counts.popleft()
-
-    def lately(self) -> int:
-        """Strikes in the last `LATELY_S`, give or take the time between polls; 0 where nobody counts them."""
-        self.poll()
-        return max(self._counts[-1][1] - self._counts[0][1], 0)
-
-    def _count(self) -> int:
-        return max((_oom_kills(path) for path in self._files), default=0)
-
-
-def _files(cgroup: Path, mount: Path) -> list[Path]:
-    """Where the strikes are counted, those in groups below included (version 2)."""
-    files = []
-    for line in _lines(cgroup):
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        group = path.lstrip("/")
-        if not controllers:
-            # In a container only the root of what is mounted may be there.
-            files += [root / group / "memory.events" for root in (mount, mount / "unified")] + [mount / "memory.events"]
-        elif "memory" in controllers.split(","):
-            files += [mount / "memory" / group / "memory.oom_control", mount / "memory" / "memory.oom_control"]
-    return [next((each for each in files if each.is_file()), Path())] if files else []
-
-
-def _oom_kills(path: Path) -> int:
-    counts = dict(line.split(maxsplit=1) for line in _lines(path) if " " in line)
-    text = counts.get("oom_kill", "0").strip()
-    return int(text) if text.isdecimal() else 0
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-
 
 CLAIM_S = 3.0
 """Seconds that a folder's lock is waited for: children that the rank forked may hold it until they see it gone."""
@@ -105,7 +46,7 @@ class Rank:
         self.joining, self._descriptors = joining, descriptors
         self.pidfd = descriptors[0]
         self._more = dict(zip(joining.more, descriptors[DESCRIPTORS:], strict=False))
-        self._oom_kills = OomKills(joining.process.pid)
+        self._oom_kills = OomKills(Path(os.fsdecode(joining.oom_file)), joining.oom_kills)
 
     @property
     def folder(self) -> Path:
