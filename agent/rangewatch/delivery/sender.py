@@ -203,7 +203,8 @@ class Sender:
                 "sender", self.batcher.encode_all
             )  # so that the spool knows that this was an end and no death
             return True
-        return not self._say_goodbye()
+        # One that had nothing to say, as that of a run that has failed, wakes nobody.
+        return not self._say_goodbye() or not (len(self._queue) or len(self.batcher))
 
     def _say_goodbye(self) -> bool:
         """Have the last shipment put, once; whether it was now."""

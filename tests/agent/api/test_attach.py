@@ -21,6 +21,7 @@ import rangewatch
 from rangewatch.api.attachment import ranks, run_name
 from rangewatch.core import limits
 from rangewatch.core.options import Options, resolve
+from rangewatch.delivery.sender import THREAD
 from rangewatch.recording.tensor_names import clean_modules, clean_parameters
 from tests import forked
 from tests.agent.ingest_double import IngestDouble
@@ -306,6 +307,17 @@ class TestEnds:
         handle.log(loss=1.0)
         handle.step()
         assert len(ingest.events("finished")) == 1
+
+    def test_a_failed_run_has_nothing_more_to_wait_for(
+        self, ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its goodbye is empty; a second went by until the sender's thread saw that."""
+        for name in ("LEFT_POLL_S", "HEARTBEAT_S"):
+            monkeypatch.setattr(limits, name, 60.0)
+        with pytest.raises(KeyError), rangewatch.attach(net(), url=ingest.url):
+            raise KeyError("lost")
+        assert len(ingest.events("failed")) == 1
+        assert not [each for each in threading.enumerate() if each.name == THREAD]
 
     def test_an_exception_in_the_block(self, ingest: IngestDouble) -> None:
         with pytest.raises(KeyError), rangewatch.attach(net(), url=ingest.url):
