@@ -55,7 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_gb: float | None = None
     """Above this size in gigabytes the oldest steps lose detail, and at last the oldest ended runs go."""
     least_free_bytes: int = LEAST_FREE_BYTES
-    """Room on the SQLite file's disk below which the server is not ready."""
+    """Room on the SQLite file's disk below which the server is not ready; below an eighth of it messages wait."""
     alerts: str = ""
     """A TOML file: thresholds of rules, and where alerts are sent (docs/alerts.md)."""
     log_format: str = "text"
@@ -67,6 +67,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 - compared, not bound
         scheme = "https" if self.tls_cert else "http"
         return f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Room left to pruning, deleting and the audit: 32 MiB by default, twice what the WAL holds until it is folded."""
+        return self.least_free_bytes // 8
 
     @property
     def database_url(self) -> URL:

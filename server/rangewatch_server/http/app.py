@@ -127,7 +127,7 @@ def _parts(settings: Settings) -> Parts:
     broker, metrics, server_id = live.Broker(settings.max_streams), Metrics(), uuid.uuid4().hex
     principals = Principals(settings, AccessStore(settings.database_url), broker.recheck)
     principals.load()
-    writer = Writer(engines, broker.publish, metrics, server_id)
+    writer = Writer(engines, broker.publish, metrics, server_id, settings.reserved_bytes)
     queries = Queries(engines.reader, settings.live_s, writer.merged)
     config = read(settings.alerts) if settings.alerts else Config()
     delivery = Delivery(queries, writer, config, settings.address, metrics)
