@@ -70,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reserved_bytes(self) -> int:
-        """Room left to pruning, deleting and the audit: 32 MiB by default, twice what the WAL holds until it is folded."""
+        """Room left to pruning, deleting and the audit; by default 32 MiB, twice what the WAL holds at most."""
         return self.least_free_bytes // 8
 
     @property
