@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from rangewatch_server import rules
+from rangewatch_server.figures.quantities import FAR_BITS
 from rangewatch_server.query.reader import RunReader
 from rangewatch_server.rules import Finding
 from rangewatch_server.rules.importance import NONFINITE, NONFINITE_PLACE, importance
@@ -201,6 +202,12 @@ def _calm(
         nothing = run.last_step is None
         summary = "No step has been recorded yet." if nothing else "No overflow; nothing but zeros has been recorded."
         return Verdict("empty" if nothing else "ok", (("text", summary), *by_scaler), links=links)
+    if least["bits"] > FAR_BITS:  # what is nearest of all that is far says nothing
+        far: tuple[Part, ...] = (
+            ("text", f"No overflow; every tensor is more than {FAR_BITS:.0f} bits from the limit of its dtype."),
+            *by_scaler,
+        )
+        return Verdict("ok", far, links=links or (Link("Change of each layer", f"/runs/{run.id}/layers"),))
     near = least["bits"] < WARNING_BITS
     entry = run.names().tensors.entries[least["tensor"]]
     begin = "Little headroom" if near else "No overflow in a step that was taken" if skipped else "No overflow"

@@ -112,6 +112,19 @@ def test_green_is_only_where_nothing_is_open_above_info(calm: Store) -> None:
     assert shown["verdict"]["level"] == "warning" and text(shown).startswith("Headroom shrinks. ")
 
 
+def test_where_all_is_far_from_its_limit_no_tensor_is_named(sqlite_url: str, open_store: Callable[[str], Store]) -> None:
+    """Of bfloat16 whose nearest tensor has 120 bits it says nothing which one that is."""
+    known = catalogue(3, "bfloat16")
+    store = open_store(sqlite_url)
+    store.send(opening(known))
+    store.send(batch(known, 0, range(10), {"amax": np.full((3, 10), 2.0**7)}))
+    shown = detail(store)
+    assert text(shown) == "No overflow; every tensor is more than 16 bits from the limit of its dtype."
+    assert [each["path"] for each in shown["verdict"]["links"]] == ["/runs/1/layers"]
+    store.send(batch(known, 1, range(10, 12), {"amax": np.full((3, 2), 2.0**119)}))
+    assert text(detail(store)).startswith("No overflow; least headroom 9.0 bits (blocks.0.ff output, rank 0, step 10).")
+
+
 def test_nan_is_shown_before_the_rules_have_seen_it(calm: Store) -> None:
     """A straggler that is open already does not hide it; what is graver does."""
     inf = {"amax": np.ones((3, 2)), "inf_count": np.array([[0, 0], [0, 1], [0, 0]])}
