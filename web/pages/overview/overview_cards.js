@@ -144,7 +144,7 @@ function straggler({ run, state, models }) {
   const cost = late && (open ? `others wait ${seconds(late.wait_s)}` : `most for ${late.label}`);
   const text = cost ?? (typeof open?.step === "number" ? `since step ${count(open.step)}` : "collectives");
   const under = link(runPath(run.id, "collectives", onward(state)), {}, text);
-  return { title: "Straggler", value: rank ?? (open ? "found" : "none"), under, level: open?.severity };
+  return { title: "Straggler", value: rank ?? (open ? "not one rank" : "none"), under, level: open?.severity };
 }
 
 /** As the rule has it: the same one costs most in so many of the steps, so much of a step. */

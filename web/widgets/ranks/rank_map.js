@@ -16,7 +16,7 @@ import { el, replace } from "../../format/dom.js";
 import { clip, count, shorten } from "../../format/numbers.js";
 import { isKnown } from "../../format/units.js";
 import { NODE, axesOf, choicesOf, known, rankName } from "./mesh_places.js";
-import { TOP, boxOf, cellText, heatOf, layoutOf, mapSummary, movedSpot, othersText, rowsOf, spotAt, spotOf, valueText } from "./rank_layout.js";
+import { TOP, boxOf, cellText, heatOf, layoutOf, mapSummary, movedSpot, nodesOf, othersText, rowsOf, spotAt, spotOf, valueText } from "./rank_layout.js";
 
 /** @typedef {import("../../types.js").RankMap} RankMap */
 /** @typedef {import("./rank_layout.js").RankSpot} RankSpot */
@@ -29,10 +29,9 @@ const LEAST_MS = 3000;
 /** Pixels that a letter of a node's name takes, and between two names. */
 const LETTER = 6.2;
 const NAME_GAP = 12;
-/** Pixels of the whole panel: of few nodes, and of so many ranks that it is as high as it gets. */
-const LOW_HEIGHT = 88;
-const FULL_HEIGHT = 168;
-const MANY = 64;
+/** Pixels of the panel above and below the cells, and beside them. */
+const AROUND = 64;
+const ASIDE = 22;
 
 /** @param {import("../../types.js").PageContext} ctx @param {string} usual the measure that is shown first; "": cost where it is known, else the step time */
 export function createRankMap(ctx, usual) {
@@ -69,12 +68,15 @@ export function createRankMap(ctx, usual) {
   picture.element.classList.add("rank-map");
   picture.element.hidden = true;
 
+  /** @param {import("../../types.js").Run} about */
+  const arrangementOf = (about) => ({ rows: known(about, ctx.state.rows), columns: known(about, ctx.state.columns) });
+
   /** Once more: let go of. @param {number} rank */
   const pin = (rank) => ctx.setState({ pin: ctx.state.pin === rank ? null : rank });
 
   /** @param {RankMap} map @param {import("../../types.js").Run} about */
   function show(map, about) {
-    const by = { rows: known(about, ctx.state.rows), columns: known(about, ctx.state.columns) };
+    const by = arrangementOf(about);
     const now = JSON.stringify([map, ctx.state.pin, by, about.mesh]);
     if (now === drawn) return;
     drawn = now;
@@ -97,7 +99,7 @@ export function createRankMap(ctx, usual) {
     /** @param {import("../../types.js").Run} about @param {AbortSignal} signal */
     async update(about, signal) {
       if (about.ranks.length < 2) return void (picture.element.hidden = true);
-      if (!drawn) reserve(picture.element, about.ranks.length);
+      if (!drawn) reserve(picture.element, about, arrangementOf(about));
       const { start, stop } = ctx.state.last === null ? ctx.state : shownRange(ctx.state, about);
       try {
         show(await ask({ measure: ctx.state.measure || usual || null, start, stop }, signal), about);
@@ -111,10 +113,11 @@ export function createRankMap(ctx, usual) {
   };
 }
 
-/** Room for it before it is drawn: what stands beneath need not move. @param {HTMLElement} element @param {number} ranks */
-function reserve(element, ranks) {
+/** Room for it before it is drawn: what stands beneath need not move. @param {HTMLElement} element @param {import("../../types.js").Run} run @param {import("./rank_layout.js").Arrangement} by */
+function reserve(element, run, by) {
   element.hidden = false;
-  element.style.minHeight = `${ranks > MANY ? FULL_HEIGHT : LOW_HEIGHT}px`;
+  const { height } = layoutOf(rowsOf(nodesOf(run), run, by), element.clientWidth - ASIDE);
+  element.style.minHeight = `${height + 2 * TOP + AROUND}px`;
 }
 
 /** What rows and columns of the map are, and by what the rows of ranks on the page stand together. @param {import("../../types.js").PageContext} ctx */
