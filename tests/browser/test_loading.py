@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Route, expect
 
@@ -24,3 +26,23 @@ def test_a_page_that_waits_is_not_blank(tab: Tab, runs: Runs) -> None:
         route.continue_()
     page.unroute("**/api/v1/runs/*/alerts?*")
     expect(page.get_by_test_id("skeleton")).to_have_count(0)
+
+
+@pytest.mark.parametrize("path", ["", pytest.param("/collectives", marks=pytest.mark.slow)])
+def test_nothing_moves_when_the_map_of_ranks_comes(tab: Tab, runs: Runs, path: str) -> None:
+    """Its room is there before its answer is, in which a rank stands out."""
+    page = tab.page
+    held: list[Route] = []
+    page.route("**/rank_map?*", held.append)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{tab.address}/runs/{runs.health}{path}")
+    bar = page.locator(".range-bar")
+    expect(bar).to_be_visible()
+    while not held:
+        page.wait_for_timeout(20)
+    before = bar.bounding_box()
+    for route in held:
+        route.continue_()
+    expect(page.get_by_test_id("picture-rank-map")).to_have_attribute("data-ready", re.compile("."))
+    expect(page.locator(".rank-name").first).to_be_visible()
+    assert bar.bounding_box() == before

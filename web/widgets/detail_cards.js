@@ -46,6 +46,6 @@ export const isFar = ({ bits: left }) => left !== null && left > SCALE_TOP;
 
 /** @param {import("../types.js").LeastHeadroom} least */
 export function headroomText(least) {
-  if (isFar(least)) return `over ${SCALE_TOP} bits`;
+  if (isFar(least)) return `${SCALE_TOP}+ bits`;
   return least.bits === null ? stateLabel(least.state) : bits(least.bits);
 }

@@ -53,7 +53,7 @@ test("a lane that is moved is pinned with those above it", () => {
 
 test("of headroom that is beyond the scale no number is shown", () => {
   const least = { bits: 121.4, state: "value", step: 0, rank: 0, tensor: 0, label: "a" };
-  assert.equal(headroomText(least), "over 16 bits");
+  assert.equal(headroomText(least), "16+ bits");
   assert.equal(headroomText({ ...least, bits: 16 }), "16.0 bits");
   assert.equal(headroomText({ ...least, bits: null, state: "inf" }), "Inf");
   assert.equal(isFar({ ...least, bits: null }), false);

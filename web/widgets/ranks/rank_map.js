@@ -29,9 +29,6 @@ const LEAST_MS = 3000;
 /** Pixels that a letter of a node's name takes, and between two names. */
 const LETTER = 6.2;
 const NAME_GAP = 12;
-/** Pixels of the panel above and below the cells, and beside them. */
-const AROUND = 64;
-const ASIDE = 22;
 
 /** @param {import("../../types.js").PageContext} ctx @param {string} usual the measure that is shown first; "": cost where it is known, else the step time */
 export function createRankMap(ctx, usual) {
@@ -64,7 +61,6 @@ export function createRankMap(ctx, usual) {
   );
   const ask = throttle((/** @type {import("../../api/fetch.js").Query} */ query, /** @type {AbortSignal} */ signal) => api.rankMap(run, query, signal), (query) => JSON.stringify([query.measure, ctx.state.start, ctx.state.stop, ctx.state.last]), LEAST_MS);
   let drawn = "";
-  foot.hidden = true;
   picture.element.classList.add("rank-map");
   picture.element.hidden = true;
 
@@ -81,8 +77,6 @@ export function createRankMap(ctx, usual) {
     if (now === drawn) return;
     drawn = now;
     picture.element.hidden = map.rank_count < 2;
-    picture.element.style.minHeight = "";
-    foot.hidden = false;
     fillChoice(choice, map);
     arrangement.update(about);
     const focused = names.querySelector(":focus")?.getAttribute("data-key");
@@ -94,12 +88,22 @@ export function createRankMap(ctx, usual) {
     picture.update({ map, rows: rowsOf(map, about, by), pin: ctx.state.pin }, mapSummary(map), arrangementText(by, nodes), pictureOf(about, map.is_of_steps ? map : null));
   }
 
+  /** Room for it before it is drawn: what stands beneath need not move. @param {import("../../types.js").Run} about */
+  function reserve(about) {
+    if (drawn || about.ranks.length < 2) return;
+    picture.element.hidden = false;
+    const rows = rowsOf(nodesOf(about), about, arrangementOf(about));
+    picture.reserve((width) => layoutOf(rows, width).height + 2 * TOP);
+    arrangement.update(about);
+  }
+
   return {
     element: picture.element,
+    reserve,
     /** @param {import("../../types.js").Run} about @param {AbortSignal} signal */
     async update(about, signal) {
       if (about.ranks.length < 2) return void (picture.element.hidden = true);
-      if (!drawn) reserve(picture.element, about, arrangementOf(about));
+      reserve(about);
       const { start, stop } = ctx.state.last === null ? ctx.state : shownRange(ctx.state, about);
       try {
         show(await ask({ measure: ctx.state.measure || usual || null, start, stop }, signal), about);
@@ -111,13 +115,6 @@ export function createRankMap(ctx, usual) {
     },
     destroy: picture.destroy,
   };
-}
-
-/** Room for it before it is drawn: what stands beneath need not move. @param {HTMLElement} element @param {import("../../types.js").Run} run @param {import("./rank_layout.js").Arrangement} by */
-function reserve(element, run, by) {
-  element.hidden = false;
-  const { height } = layoutOf(rowsOf(nodesOf(run), run, by), element.clientWidth - ASIDE);
-  element.style.minHeight = `${height + 2 * TOP + AROUND}px`;
 }
 
 /** What rows and columns of the map are, and by what the rows of ranks on the page stand together. @param {import("../../types.js").PageContext} ctx */

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from rangewatch_server.collectives import hang_state
 from rangewatch_server.collectives.hang_verdict import (
     ABSENT,
-    BUSY,
     COMMUNICATION,
     DATA_LOADER,
     ENDED,
@@ -24,16 +23,11 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 MOST_NAMED = 8
 
-UNDECIDED_S = 60.0
-"""For so long a hang is not reported of which it is not known whom the others wait for: most ranks report by then."""
-
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     """At most one finding: the hang that goes on now, which none of an earlier step is."""
     hang = hang_state.finding(evidence.run) if evidence.is_newest else None
-    if hang is None or (hang.cause == BUSY and not hang.culprits):
-        return  # an evaluation or a compilation, as likely: the page Hang says so, and nobody is woken
-    if hang.cause == UNDECIDED and hang.since_s < UNDECIDED_S:
+    if hang is None or not hang_state.is_alarm(hang):
         return
     step = min((each.last_step for each in hang.ranks if each.last_step >= 0), default=None)
     yield Finding(
