@@ -128,7 +128,7 @@ def test_the_first_alert_moves_nothing(tab: Tab, runs: Runs) -> None:
     """The row has its room before it is known whether there is any."""
     accept(runs.server, opening(LAYER, run="unmarked"), batch(LAYER, 0, range(3), run="unmarked"))
     held: list[Route] = []
-    tab.page.route(ALERTS, held.append)
+    tab.page.route(ALERTS, lambda route: held.append(route))
     tab.page.goto(f"{tab.address}/runs/{number(runs.server, 'unmarked')}/layers")
     tab.drawn()
     before = tab.page.locator(".lane").first.bounding_box()

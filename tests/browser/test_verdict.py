@@ -45,7 +45,9 @@ def test_an_overflow(tab: Tab, runs: Runs) -> None:
 def test_a_rank_that_does_not_come(tab: Tab, runs: Runs) -> None:
     wait_for_alert(runs.server, runs.hung)
     page = first_screen(tab, f"/runs/{runs.hung}")
-    expect_verdict(page, "critical", r"Hung\. The run waits for rank 2, which has not joined a collective")
+    expect_verdict(
+        page, "critical", r"Hung\. The run waits for rank 2, which has not joined a collective .*, after step 10\."
+    )
     expect(page.get_by_test_id("verdict")).to_contain_text("Rank 2 is at train.py:71 in load_checkpoint.")
     expect(page.get_by_test_id("hang-note")).to_be_hidden()  # said once
     expect(page.locator(".run-header .badge")).to_have_text(re.compile("hung"))

@@ -114,7 +114,9 @@ def test_green_is_only_where_nothing_is_open_above_info(calm: Store) -> None:
     assert shown["verdict"]["level"] == "warning" and text(shown).startswith("Headroom shrinks. ")
 
 
-def test_where_all_is_far_from_its_limit_no_tensor_is_named(sqlite_url: str, open_store: Callable[[str], Store]) -> None:
+def test_where_all_is_far_from_its_limit_no_tensor_is_named(
+    sqlite_url: str, open_store: Callable[[str], Store]
+) -> None:
     """Of bfloat16 whose nearest tensor has 120 bits it says nothing which one that is."""
     known = catalogue(3, "bfloat16")
     store = open_store(sqlite_url)
