@@ -101,8 +101,8 @@ def silent_after_s(ranks: int) -> float:
 
 
 def is_alarm(hang_finding: HangFinding) -> bool:
-    """Whether somebody should be woken: not for what is as likely an evaluation or a compilation, of which the page Hang
-    says so, nor at once where it is not known whom the others wait for.
+    """Whether somebody should be woken: not for what is as likely an evaluation or a compilation (the page
+    Hang says so), nor at once where it is not known whom the others wait for.
     """
     if hang_finding.cause == BUSY:
         return bool(hang_finding.culprits)
