@@ -26,7 +26,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 """Rules by what a run needs first: that ranks are there, that it advances, that its numbers are finite, and so on."""
 
-NONFINITE_PLACE = 2
+HANG_PLACE, NONFINITE_PLACE = 1, 2
 THROTTLED_PLACE = 5
 """A GPU that is only throttled comes after the straggler that is slow for another reason."""
 
