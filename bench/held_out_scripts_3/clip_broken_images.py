@@ -35,7 +35,7 @@ concepts = torch.randn(60, 3, 12, 12)
 model = Pair()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.05)
 watch = rangewatch.attach(model, optimizer)
-for step in range(220):
+for step in range(200):
     ids = torch.stack([torch.randperm(60)[:3] for _ in range(24)])
     image = concepts[ids].mean(1) + 0.4 * torch.randn(24, 3, 12, 12)
     if step >= 140:

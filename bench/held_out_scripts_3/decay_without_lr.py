@@ -1,6 +1,7 @@
-"""A small decoder over characters with a hand-written AdamW, warmup and cosine, gradients clipped. FAULT from step 0: the decoupled decay is
-p.mul_(1 - weight_decay) where p.mul_(1 - lr * weight_decay) is meant, with the usual 0.1: every step takes a tenth of every weight away.
-SEEN_HERE
+"""A small decoder over characters with a hand-written AdamW, warmup and cosine, gradients clipped. FAULT from step 0: the decoupled decay is p.mul_(1
+- weight_decay) where p.mul_(1 - lr * weight_decay) is meant, with the usual 0.1: every step takes a tenth of every weight away. Without Rangewatch:
+loss 3.31 to 3.14 at step 20, then slowly up to 3.176 at step 220 (ln of 24 characters is 3.178); the mean size of the head's weights falls from
+0.056 to 0.0016.
 Report: pytorch/pytorch#4429 (the decay is not multiplied by the learning rate in the proposed AdamW), kozistr/pytorch_optimizer#170.
 Cause: optimizer, its weight decay. Right: multiply by lr / less decay. Wrong: raise or lower the learning rate, data, mask, precision."""
 EXPECT = {"cause": ["weight_decay", "optimizer"], "step": [0, 150], "place": None, "rank": 0,

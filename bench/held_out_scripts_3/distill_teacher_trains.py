@@ -50,7 +50,7 @@ for _ in range(100):
 system = Distillation(teacher)
 optimizer = torch.optim.Adam(system.student.parameters(), lr=3e-3)
 watch = rangewatch.attach(system, optimizer)
-for step in range(240):
+for step in range(200):
     if step == 100:
         system.eval()
         with torch.no_grad():

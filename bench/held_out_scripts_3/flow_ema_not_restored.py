@@ -67,7 +67,7 @@ model = Velocity()
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 ema = EMA(model)
 watch = rangewatch.attach(model, optimizer)
-for step in range(280):
+for step in range(250):
     if step and step % 80 == 0:
         ema.store(model)
         ema.copy_to(model)

@@ -1,5 +1,6 @@
 """Lightning, a small vision transformer, AdamW with a warmup of 400 steps. FAULT from step 0: configure_optimizers gives the scheduler without
-"interval": "step", so it moves once an epoch: for 240 steps (four epochs) the learning rate stays at 1/400 to 4/400 of what is meant. SEEN_HERE
+"interval": "step", so it moves once an epoch: for 240 steps (four epochs) the learning rate stays at 1/400 to 4/400 of what is meant. Without
+Rangewatch: the rate is 2.5e-6 in the first epoch and 1e-5 in the fourth (1e-3 is meant); loss 2.57 to 2.45, ln 10 is 2.30.
 Report: ace-step/ACE-Step#198 (without interval: step the warmup takes 4000 epochs), crowsonkb/k-diffusion#50.
 Cause: learning rate (far too low). Right: the schedule's interval / a higher rate. Wrong: lower the learning rate, data, mask, precision."""
 EXPECT = {"cause": ["learning_rate"], "step": [0, 239], "place": None, "rank": 0,

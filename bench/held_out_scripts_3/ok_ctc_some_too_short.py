@@ -36,7 +36,7 @@ def utterances(step, n=12, length=6):
 model = Speech()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 watch = rangewatch.attach(model, optimizer)
-for step in range(240):
+for step in range(200):
     x, phones, frames = utterances(step)
     loss = F.ctc_loss(model(x).transpose(0, 1), phones, frames, torch.full((12,), 6), zero_infinity=True)
     optimizer.zero_grad()

@@ -52,7 +52,7 @@ average = copy.deepcopy(model).requires_grad_(False)
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 watch = rangewatch.attach(model, optimizer)
 compiled = torch.compile(model, backend="aot_eager")
-for step in range(240):
+for step in range(200):
     y, t, noise = torch.randint(0, 6, (32,)), torch.randint(0, STEPS, (32,)), torch.randn(32, 16, 4)
     a = alpha[t][:, None, None]
     out = compiled(a.sqrt() * (proto[y] + 0.1 * torch.randn(32, 16, 4)) + (1 - a).sqrt() * noise, t, y)

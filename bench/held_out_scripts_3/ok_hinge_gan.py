@@ -25,7 +25,7 @@ def real(n=48):
     return (2 * torch.exp(-6 * ((line[None, :, None] - x) ** 2 + (line[None, None] - y) ** 2)) - 1)[:, None]
 
 
-for step in range(240):
+for step in range(200):
     for _ in range(2):
         loss_d = F.relu(1 - discriminator(real())).mean() + F.relu(1 + discriminator(generator(torch.randn(48, 16)).detach())).mean()
         opt_d.zero_grad(); loss_d.backward(); opt_d.step()

@@ -28,7 +28,7 @@ sparse = torch.optim.SparseAdam([model.items.weight, model.candidate.weight], lr
 dense = torch.optim.Adam(model.top.parameters(), lr=3e-3)
 watch = rangewatch.attach(model, [sparse, dense])
 weight = 1 / torch.arange(1, ITEMS).float() ** 1.1
-for step in range(260):
+for step in range(200):
     history = torch.multinomial(weight, 64 * 8, replacement=True).view(64, 8) + 1
     topic = torch.randint(0, 5, (64, 1))
     history = torch.where(torch.rand(64, 8) < 0.8, (history - history % 5 + topic).clamp(1, ITEMS - 1), history)

@@ -24,7 +24,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=15)
 watch = rangewatch.attach(model, optimizer, scaler=scaler)
 skipped = 0
-for step in range(300):
+for step in range(220):
     x = torch.randn(96, 12)
     y = 2 * x[:, 0] * x[:, 1] + x[:, 2].abs() + 0.3 * torch.distributions.StudentT(2.5).sample((96,))
     with torch.autocast("cpu", torch.float16):

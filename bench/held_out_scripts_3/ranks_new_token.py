@@ -1,5 +1,7 @@
 """Two gloo ranks with DDP, a text classifier in bf16 autocast. FAULT at step 170: rank 1 reads the first document with a token that was added to the
-tokenizer while the embedding was never resized: IndexError in the embedding, the rank dies with it, rank 0 loses its connection. SEEN_HERE
+tokenizer while the embedding was never resized: IndexError in the embedding, the rank dies with it, rank 0 loses its connection. Without
+Rangewatch: loss 1.88 to 0.01 on both; step 169 is the last of both, rank 1 raises IndexError: index out of range in self, rank 0 "Connection closed
+by peer"; both exit with 1.
 Report: huggingface/transformers#12763 and mickeysjm/R-BERT#5 (index out of range in self: every add_tokens wants a resize_token_embeddings).
 Cause: crash of rank 1 by an exception. Right: the exception / index / embedding / vocabulary. Wrong: out of memory, network, the learning rate."""
 EXPECT = {"cause": ["crash"], "step": [168, 171], "place": None, "rank": 1, "ranks": 2,

@@ -1,6 +1,7 @@
 """Two gloo ranks with DDP, a CTC speech model, gradients accumulated. FAULT: no_sync() is left at batch_idx % accum == 0, the optimizer steps at
-(batch_idx + 1) % accum == 0. With accum = 1 both are the same; at step 100 accum becomes 2 (a larger batch for the second stage), and the microbatch
-before each optimizer step is the one that is not reduced: each rank steps with its own gradients. SEEN_HERE
+(batch_idx + 1) % accum == 0. With accum = 1 both are the same; at step 100 accum becomes 2 (a larger batch for the second stage), and the
+microbatch before each optimizer step is the one that is not reduced: each rank steps with its own gradients. Without Rangewatch: loss 6.2 to 0.26
+at step 100 and 0.16 at the end on both ranks; the largest difference of a weight between the ranks at the end is 0.04.
 Report: modelscope/FunASR#3472 (batch_idx % accum_grad synchronizes the first microbatch and suppresses the one of the optimizer's step),
 speechbrain/speechbrain#2010.
 Cause: replicas differ between ranks, from step 100 on. Right: reduce in the last microbatch / no_sync. Wrong: learning rate, precision, mask, data."""
