@@ -1,6 +1,6 @@
 """CLIP-like towers for images and captions, bf16 autocast, the scale of the logits learned and clamped as it should be. FAULT at step 140: the
 downloads of the next shard are broken; the reader catches the exception and hands on a zero image, for four images of five, with their captions.
-SEEN_HERE
+Without Rangewatch: loss 4.75 to 0.057 at step 139, 4.31 at step 140, 2.7 from step 160 on.
 Report: rmokady/CLIP_prefix_caption#60 (where loading fails the image is 0, most of the downloaded images are corrupted).
 Cause: data, the images from step 140 on. Right: look at the data of step 140. Wrong: lower the learning rate, precision, loss scale, mask."""
 EXPECT = {"cause": ["data"], "step": [138, 150], "place": None, "rank": 0,

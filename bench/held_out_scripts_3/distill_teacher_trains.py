@@ -1,8 +1,8 @@
-"""Distillation of a convolutional teacher (batch norm, dropout 0.5; frozen, in eval mode) into a small student; both live in one module. FAULT: after the
-validation at step 100 system.train() puts the teacher into train mode too: dropout makes its targets noisy and its batch norms use the batch and
-move their statistics. SEEN_HERE
-Report: yxuansu/TaCL#11 (the teacher does not eval(), the same input gives different results), vrvlive/knowlege-distillation#2,
-clovaai/overhaul-distillation#37.
+"""Distillation of a convolutional teacher (batch norm, dropout 0.5; frozen, in eval mode) into a small student; both live in one module. FAULT: after
+the validation at step 100 system.train() puts the teacher into train mode too: dropout makes its targets noisy and its batch norms use the batch
+and move their statistics. Without Rangewatch: loss 6.8 to 0.19 at step 99; 0.41 at step 100, and 0.3 to 0.56 to the end.
+Report: yxuansu/TaCL#11 (the teacher does not eval(), the same input gives different results), vrvlive/knowlege-distillation#2, clovaai/overhaul-
+distillation#37.
 Cause: mode (dropout and batch norm of the teacher in train mode). Place: in the teacher. Right: teacher.eval() after train(). Wrong: learning rate,
 data, precision, mask."""
 EXPECT = {"cause": ["mode"], "step": [98, 130], "place": "teacher.*", "rank": 0,
