@@ -1,6 +1,8 @@
-"""Transformers' Trainer, a tiny GPT-2, instruction tuning with a compute_loss of its own: the prompt's labels are -100, only the answer counts. FAULT at step 150: a shard of long
-documents begins; prompts fill the whole context, truncation leaves no token of the answer, and in this batch every label is -100: the mean over no
-token is 0 / 0. The trainer's nan filter hides it in the printed loss. SEEN_HERE
+"""Transformers' Trainer, a tiny GPT-2, instruction tuning with a compute_loss of its own: the prompt's labels are -100, only the answer counts. FAULT
+at step 150: a shard of long documents begins; prompts fill the whole context, truncation leaves no token of the answer, and in this batch every
+label is -100: the mean over no token is 0 / 0. The trainer's nan filter hides it in the printed loss. Without Rangewatch: loss 3.98 to 3.42 before
+step 150; the interval with it prints 3.13, as that step counts 0 (the nan filter); afterwards 3.32, the weights hold no NaN: cross_entropy gives
+ignored rows a gradient of 0. The fault is a step lost, hidden, and no more.
 Report: nvidia-cosmos/cosmos-rl#155 (all targets are -100: cross_entropy divides by zero and gives NaN).
 Cause: data (a batch without a target), or the 0 / 0 in the loss. Right: drop such rows, truncate the prompt, guard the division. Wrong: learning
 rate, precision, attention mask."""

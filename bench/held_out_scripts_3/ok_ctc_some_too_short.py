@@ -1,5 +1,5 @@
 """A CTC speech model with zero_infinity=True, bucketed by length: now and then an utterance has fewer frames than phones, whose loss is taken as 0 on
-purpose; its first hundred steps answer blank alone, the usual plateau. HEALTHY. SEEN_HERE"""
+purpose; its first hundred steps answer blank alone, the usual plateau. HEALTHY. Without Rangewatch: not run yet."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

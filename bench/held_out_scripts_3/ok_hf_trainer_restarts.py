@@ -1,6 +1,6 @@
-"""Transformers' Trainer: a small BERT classifier in bf16, accumulation over two microbatches, cosine with three hard restarts (the rate goes from 0 back
-to its peak in one step), an evaluation every 50 steps, classes 1 to 9, token types that are all 0, so that one of their two rows never gets a
-gradient. HEALTHY. SEEN_HERE"""
+"""Transformers' Trainer: a small BERT classifier in bf16, accumulation over two microbatches, cosine with three hard restarts (the rate goes from 0
+back to its peak in one step), an evaluation every 50 steps, classes 1 to 9, token types that are all 0, so that one of their two rows never gets a
+gradient. HEALTHY. Without Rangewatch: not run yet."""
 EXPECT = {"healthy": True}
 import tempfile
 import torch

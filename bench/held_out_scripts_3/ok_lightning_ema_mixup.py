@@ -1,6 +1,6 @@
 """Lightning, a small convolutional net: the average of the weights takes the model's place for each validation and gives it back afterwards; the
 backbone has a tenth of the head's rate; mixup with label smoothing begins at step 120. HEALTHY: the loss rises at step 120 because the targets are
-mixed from there on, and stays higher; validation goes on improving. SEEN_HERE"""
+mixed from there on, and stays higher; validation goes on improving. Without Rangewatch: not run yet."""
 EXPECT = {"healthy": True}
 import warnings
 import torch

@@ -1,6 +1,6 @@
-"""A decoder in bf16 autocast whose sequences grow from 8 to 16 to 32 tokens at steps 80 and 160, where the accumulation goes from 1 to 2 microbatches; an
-additive causal mask of -inf goes through the blocks; the last stage adds a z-loss. HEALTHY: the loss jumps at both changes (positions that
-were never trained), the step takes longer, the masks hold -inf on purpose. SEEN_HERE"""
+"""A decoder in bf16 autocast whose sequences grow from 8 to 16 to 32 tokens at steps 80 and 160, where the accumulation goes from 1 to 2 microbatches;
+an additive causal mask of -inf goes through the blocks; the last stage adds a z-loss. HEALTHY: the loss jumps at both changes (positions that were
+never trained), the step takes longer, the masks hold -inf on purpose. Without Rangewatch: not run yet."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

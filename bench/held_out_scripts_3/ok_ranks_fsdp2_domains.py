@@ -1,6 +1,6 @@
 """Two gloo ranks with FSDP2 (fully_shard): rank 0 reads an easy domain, rank 1 a hard one and shorter batches, by design; gradients clipped over all
-shards, the decay of the rate ends at 0. HEALTHY: the losses of the two ranks stay apart, rank 1 waits at times, each rank holds other rows of
-each weight. SEEN_HERE"""
+shards, the decay of the rate ends at 0. HEALTHY: the losses of the two ranks stay apart, rank 1 waits at times, each rank holds other rows of each
+weight. Without Rangewatch: not run yet."""
 EXPECT = {"healthy": True, "ranks": 2}
 import math
 import torch
