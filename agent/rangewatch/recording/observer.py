@@ -337,6 +337,14 @@ class Observer:
             places = [(number, (name,)) for number, _ in members for name in names]
             self.device.put_columns(places, torch.cat([each for _, each in members]))
 
+    def add_sums(self, number: int, part: slice, values: Tensor) -> None:
+        """Add the values of a `part` of `sparse.ALL`, on any device, to the open row of a number; `can_read` says
+        whether they can be computed."""
+        if self.is_on_device(values):
+            self.device.put_sums(number, part, values)
+        else:
+            self._buffer.row.sparse.add(number, part, values.numpy())
+
     def can_read(self, tensor: Tensor) -> bool:
         """Whether the values of a plain tensor can be computed with in the open step."""
         return why_unobservable(tensor) is None and not is_being_captured(tensor)
