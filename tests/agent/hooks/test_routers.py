@@ -99,7 +99,7 @@ class TopKGate(nn.Module):
 
 
 class Block(nn.Module):
-    """What holds a router; `gate` where that is a linear layer, whose largest logits are chosen, as in Transformers 4."""
+    """What holds a router, under the name `gate` where that is a linear layer, as in Transformers 4."""
 
     def __init__(self, router: nn.Module, name: str = "router") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models of Transformers with experts: tokens by expert as their own routers chose, without a bit of the losses changed."""
+"""Models of Transformers with experts: tokens as their own routers gave them, and not a bit of the losses changed."""
 
 from __future__ import annotations
 
