@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -11,23 +9,7 @@ import rangewatch
 from rangewatch.statistics import experts
 from tests.agent.hooks.test_routers import counted
 from tests.agent.ingest_double import IngestDouble
-
-SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "num_experts_per_tok": 2,
-}  # fmt: skip
-
-
-def made(name: str) -> Any:
-    import transformers
-
-    if name == "Mixtral":
-        config: Any = transformers.MixtralConfig(**SIZES, num_local_experts=8)
-        return transformers.MixtralForCausalLM(config)
-    if name == "Qwen3-MoE":
-        config = transformers.Qwen3MoeConfig(**SIZES, num_experts=8, moe_intermediate_size=16, head_dim=8)
-        return transformers.Qwen3MoeForCausalLM(config)
-    return transformers.OlmoeForCausalLM(transformers.OlmoeConfig(**SIZES, num_experts=8))
+from tests.e2e.expert_ranks import SIZES, made
 
 
 def train(name: str, url: str | None, steps: int = 3) -> tuple[list[float], dict[str, list[torch.Tensor]]]:
