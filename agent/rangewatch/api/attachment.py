@@ -39,6 +39,7 @@ from rangewatch.core.options import OPTIONS, Options, resolve
 from rangewatch.core.selection import Selection
 from rangewatch.core.version import VERSION
 from rangewatch.hooks import model_hooks
+from rangewatch.hooks.attention_logits import AttentionLogits
 from rangewatch.hooks.compiled import CompiledCall
 from rangewatch.hooks.kept_gradients import KeptGradients
 from rangewatch.hooks.model_hooks import ModelHooks
@@ -462,6 +463,7 @@ def _add_hooks(
     agent.names.count_experts(routers.most_experts)
     hooks = agent.hooks = ModelHooks(observer, agent.guard, model, selection, recording, agent.fqns, routers)
     agent.undo.callback(hooks.remove)
+    agent.undo.callback(AttentionLogits(observer, agent.guard, selection, recording, agent.fqns).remove)
     cadence = Cadence(recording, options.start_step, options.weight_every)
     weights = WeightReads(observer, model, selection, recording, cadence)
     updates = OptimizerReads(observer, model, selection, recording, cadence)

@@ -111,8 +111,9 @@ class PendingCopy:
         for (step, number, names), value in zip(self._places, self._of_columns.tolist(), strict=True):
             if step >= block.rows.shape[1]:  # of the open step: it ended in its optimizer, and has no row
                 continue
-            for name in names:
-                block.rows[columns[name], step, number] = value
+            for name in names:  # of several calls in a step the largest magnitude; of all else there is one
+                known = block.rows[columns[name], step, number] if name == "amax" else value
+                block.rows[columns[name], step, number] = max(known, value)
         self._merge_sparse(block)
         if self._replayed is not None:
             _merge_replayed(self._replayed, block, columns)
