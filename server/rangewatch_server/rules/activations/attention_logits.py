@@ -116,8 +116,9 @@ def _finding(evidence: Evidence, grown: list[tuple[int, Trend]], seen: str) -> F
         "It is the largest norm of a query times that of a key: no logit is larger, and all may be smaller. The logits "
         "themselves were not seen."
         if seen == "bound"
-        else "Logits are products of a query and a key: they are no module's output here, and were not recorded. If they "
-        "grow too, the softmax gives everything to one place; of a projection for all three, values may grow alone."
+        else "Logits are products of a query and a key: they are no module's output here, and were not recorded. If "
+        "they grow too, the softmax gives everything to one place; of a projection for all three, values may grow "
+        "alone."
     )
     return Finding(
         severity="" if are_seen else "info",
@@ -146,8 +147,8 @@ def _finding(evidence: Evidence, grown: list[tuple[int, Trend]], seen: str) -> F
                 because,
             ),
             Remedy(
-                "Or clip the weights of queries and keys after each step where the largest logit of their head is above "
-                "a limit (QK-clip).",
+                "Or clip the weights of queries and keys after each step where the largest logit of their head is "
+                "above a limit (QK-clip).",
                 "@torch.no_grad()\n"
                 "def qk_clip(query_weight, key_weight, largest_logit, limit=100.0):  # the rows of one head\n"
                 "    if largest_logit > limit:\n"
@@ -177,9 +178,9 @@ RULE = Rule(
     explanation="The logits of an attention are large and grow steadily. Trainings of transformers that break often do "
     "so this way: the softmax becomes one-hot, gradients vanish there and explode elsewhere. Seen where they go "
     "through a module: the input of a Softmax module inside an attention (kind input), or a module named for them; and "
-    "by head of `scaled_dot_product_attention`, whose fused kernels save them within ln(keys). Where these save nothing, "
-    "a bound is looked at, the norms of queries and keys multiplied, and elsewhere the projections that these come "
-    "from: both are worth an info.",
+    "by head of `scaled_dot_product_attention`, whose fused kernels save them within ln(keys). Where these save "
+    "nothing, a bound is looked at, the norms of queries and keys multiplied, and elsewhere the projections that "
+    "these come from: both are worth an info.",
     check=check,
     thresholds=(
         Threshold("least", 64.0, "magnitude", "Logits below it are not reported."),
