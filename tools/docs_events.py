@@ -25,6 +25,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "state_loaded": "an optimizer was given another state, as by `load_state_dict`, while it was watched",
     "mesh": "where the rank stands: the axes of its mesh, and the ranks along each ([mesh.md](mesh.md))",
     "placements": "how each of its parameters lies on the mesh, and along which axes ranks hold the same",
+    "routers": "routers of a mixture of experts that have been called ([experts.md](experts.md))",
     "optimizers": "parameters that no optimizer has, and those of an optimizer that no backward has reached",
     "other_values": "module: what it takes or gives that is no floating tensor",
     "allowed_inf": "a tensor of `allow_inf` that held Inf, with the count of its first step",

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch.wire.events import BatchRows, Clipping, RowLoss, event
+from rangewatch.statistics import experts
+from rangewatch.wire.events import BatchRows, Clipping, Router, Routers, RowLoss, event
 from rangewatch.wire.records import Event
 from tests.server.routes import test_collectives_api as ranks
 from tests.server.rules import test_axis_replicas as on_mesh
@@ -282,6 +283,41 @@ def logits(recording: Recording) -> None:
     recording.write([tensor("blocks.0.attn.softmax", "input", module="Softmax")], 200, {"amax": grows})
 
 
+EXPERTS = [tensor("blocks.2.moe.router", module="TopKRouter")]
+
+
+def routing(recording: Recording, share: Any, count: int = 16, top_k: int = 2) -> None:
+    """A router gives 4,096 tokens a step to its experts, (experts, STEPS) of `share` each."""
+    tokens = np.round(4096 * top_k * np.asarray(share) / np.sum(share, axis=0))
+    columns = {experts.ROUTED: 4096.0} | {experts.column(at): tokens[at][None] for at in range(count)}
+    routers = Routers((Router(EXPERTS[0].fqn, count, top_k, 0, EXPERTS[0].fqn),))
+    recording.write(EXPERTS, STEPS, columns, events=[event(routers, 1, 0)])
+
+
+def uneven(count: int = 16) -> Any:
+    """(experts, STEPS) of shares as healthy routers have them."""
+    return 1 + wave(STEPS, 0.3, count)
+
+
+def dead_expert(recording: Recording) -> None:
+    share = uneven()
+    share[5, 50:] = 0
+    routing(recording, share)
+
+
+def overloaded_expert(recording: Recording) -> None:
+    share = uneven()
+    share[3, 50:] = 10.0
+    routing(recording, share)
+
+
+def expert_collapse(recording: Recording) -> None:
+    share = uneven()
+    share[:, 50:] = 0
+    share[[3, 7], 50:] = 1
+    routing(recording, share)
+
+
 def losses(recording: Recording, values: Any) -> None:
     recording.write([tensor("blocks.0")], len(values), series={"loss": values})
 
@@ -403,6 +439,9 @@ ALL = (
     Example("dead_activation", "", dead),
     Example("saturated_activation", "", saturated),
     Example("attention_logits", "", logits),
+    Example("expert_collapse", "", expert_collapse),
+    Example("dead_expert", "", dead_expert),
+    Example("overloaded_expert", "", overloaded_expert),
     Example("outlier_batch", "", outlier),
     Example("initial_gain", "", gain),
     Example("loss_nonfinite", "", bad_loss),

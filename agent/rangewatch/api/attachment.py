@@ -39,6 +39,7 @@ from rangewatch.core.options import OPTIONS, Options, resolve
 from rangewatch.core.selection import Selection
 from rangewatch.core.version import VERSION
 from rangewatch.hooks import model_hooks
+from rangewatch.hooks.attention_logits import AttentionLogits
 from rangewatch.hooks.compiled import CompiledCall
 from rangewatch.hooks.kept_gradients import KeptGradients
 from rangewatch.hooks.model_hooks import ModelHooks
@@ -46,6 +47,7 @@ from rangewatch.hooks.module_sources import module_sources
 from rangewatch.hooks.moment_reads import MomentReads
 from rangewatch.hooks.optimizer_coverage import OptimizerCoverage
 from rangewatch.hooks.optimizer_hooks import OptimizerReads, has_closure
+from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.state_loads import StateLoads
 from rangewatch.recording.parallel.axes import check_declared
 from rangewatch.recording.parallel.placements import Layout
@@ -456,8 +458,12 @@ def _add_hooks(
 ) -> Callable[[Any], None]:
     """Returns what adds those of an optimizer that comes later."""
     observer, recording, options = agent.observer, agent.recording, agent.options
-    hooks = agent.hooks = ModelHooks(observer, agent.guard, model, selection, recording, agent.fqns)
+    routers = RouterHooks(observer, agent.events, options.routers)
+    routers.find(clean_modules(model), may_grow=True)
+    agent.names.count_experts(routers.most_experts)
+    hooks = agent.hooks = ModelHooks(observer, agent.guard, model, selection, recording, agent.fqns, routers)
     agent.undo.callback(hooks.remove)
+    agent.undo.callback(AttentionLogits(observer, agent.guard, selection, recording, agent.fqns).remove)
     cadence = Cadence(recording, options.start_step, options.weight_every)
     weights = WeightReads(observer, model, selection, recording, cadence)
     updates = OptimizerReads(observer, model, selection, recording, cadence)
@@ -465,7 +471,9 @@ def _add_hooks(
         observer, model, selection, recording, Cadence(recording, options.start_step, options.moment_every)
     )
     replicas = _replica_reads(agent, layout)
-    observer.step_readers += [weights, updates, moments, hooks, FiniteWeights(model, agent.nonfinite, agent.values)]
+    routers.begin_step(agent.step)
+    finite = FiniteWeights(model, agent.nonfinite, agent.values)
+    observer.step_readers += [weights, updates, moments, routers, hooks, finite]
     weights.begin_step(agent.step)
     moments.begin_step(agent.step)
     if replicas is not None:

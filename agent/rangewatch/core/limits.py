@@ -237,6 +237,12 @@ BATCH_EVENTS_IN_ALL = 2048
 BATCH_HISTORY, BATCH_HISTORY_LEAST = 64, 16
 """Values of a loss or gradient that show what is usual, and how many are needed."""
 
+ATTENTION_HEADS = 256
+"""Heads of an attention whose largest logits are recorded, a tensor each."""
+
+ENTROPY_EVERY = 10
+"""Steps between two readings of routers' entropy: a softmax of 1,024 tokens each, where counts are one pass."""
+
 WHATIF_FRACTION, WHATIF_STEP_FRACTION = 0.005, 0.25
 """Of the training's time that what-if readings on a schedule may take: on average, and of a step that has any."""
 

@@ -413,6 +413,14 @@ class Options:
         must_be="patterns of module names",
         shown="none",
     )
+    routers: Several = Several(
+        (),
+        "patterns of modules that are routers of a mixture of experts, beside those that are known for it "
+        "([experts.md](experts.md))",
+        check=_are_patterns,
+        must_be="patterns of module names",
+        shown="none",
+    )
     allow_inf: Several = Several(
         (),
         "patterns of tensors in which Inf is meant: module names, or `name:kind:index` (`*.attn:input:1`). NaN is "

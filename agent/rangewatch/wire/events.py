@@ -105,6 +105,29 @@ class Optimizers(Details, frozen=True):
     kept_gradient_steps: int = 0
 
 
+class Router(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A router of a mixture of experts, which gives each token to `top_k` (0: not known) of `experts` experts.
+
+    Its counts are in the rows of output `index` of the module `fqn`. Its logits are output `logits_index` of the module
+    `logits`, "" where they are not seen. `sees_drops`: what it returns shows tokens that an expert had no room for.
+    """
+
+    fqn: str
+    experts: Annotated[int, Meta(ge=1, le=1 << 16)]
+    top_k: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
+    index: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    logits: str = ""
+    logits_index: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    sees_drops: bool = False
+
+
+class Routers(Details, frozen=True):
+    """The routers of the model that have been called; the newest one stands."""
+
+    KIND = "routers"
+    routers: Annotated[tuple[Router, ...], Meta(max_length=4_096)] = ()
+
+
 class MeshAxis(msgspec.Struct, frozen=True, omit_defaults=True):
     """An axis of the mesh: the sender is the one at `index` of the `size` ranks along it, which are `first`,
     `first + stride` and so on, or else `ranks`."""

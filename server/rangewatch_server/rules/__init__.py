@@ -18,6 +18,7 @@ from rangewatch_server.rules.activations import (
     outlier_batch,
     saturated_activation,
 )
+from rangewatch_server.rules.experts import dead_expert, expert_collapse, overloaded_expert
 from rangewatch_server.rules.gradients import (
     adam_moments,
     changed_gradients,
@@ -78,6 +79,9 @@ ALL: tuple[Rule, ...] = (
     saturated_activation.RULE,
     attention_logits.RULE,
     initial_gain.RULE,
+    expert_collapse.RULE,
+    dead_expert.RULE,
+    overloaded_expert.RULE,
     loss_nonfinite.RULE,
     loss_spike.RULE,
     loss_stuck.RULE,
