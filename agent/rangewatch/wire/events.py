@@ -157,6 +157,24 @@ class Placements(Details, frozen=True, omit_defaults=True):
     parameter_count: int = 0
 
 
+class Dropouts(Details, frozen=True):
+    """Modules whose masks are compared, one in `every` steps, in this order. The newest one stands."""
+
+    KIND = "dropouts"
+    names: tuple[str, ...] = ()
+    every: Annotated[int, Meta(ge=1, le=1 << 40)] = 1
+
+
+class TiedWeight(Details, frozen=True):
+    """The parameter that `tied_checksum` is of, on a stage of a pipeline; `is_marked`: whether the model says that it
+    is shared with another stage. The newest one stands.
+    """
+
+    KIND = "tied_weight"
+    name: str = ""
+    is_marked: bool = False
+
+
 class StateLoaded(Details, frozen=True):
     """An optimizer was given another state while it trained, at the event's step; `name`: its class."""
 

@@ -88,6 +88,7 @@ class Layout:
         is_flat = "FullyShardedDataParallel" in kinds  # its parameters are parts of one that nobody has whole
         sharding = _fsdp_modules(model) if "FSDPModule" in kinds else {}
         megatron = _megatron_axes(model, self.axes)
+        is_marked = "tp" in self.axes.axes and any(map(_is_marked, model.parameters()))
         for fqn, parameter in clean_parameters(model):
             axes: dict[str, str] = {}
             by: Any = None
@@ -95,9 +96,11 @@ class Layout:
                 axes, by = self._of_dtensor(parameter), sharding.get(id(parameter))
             elif not is_flat and id(parameter) in wrapped:
                 by = wrapped[id(parameter)]
-                axes = self._along(by.process_group)
+                axes = self._along(by.process_group) | (_by_mark(parameter) if is_marked else {})
             elif not is_flat and megatron:
                 axes = _of_megatron(parameter, megatron)
+            elif not is_flat and is_marked:
+                axes = _by_mark(parameter)
             if not is_flat and not (sharding and self.replicated is True):
                 axes = dict.fromkeys(self._said_alike(), REPLICATE) | axes
             alike = tuple(name for name, placement in axes.items() if placement == REPLICATE)
@@ -253,7 +256,14 @@ def _of_megatron(parameter: Any, known: Mapping[str, str]) -> dict[str, str]:
     if not getattr(parameter, "allreduce", True):
         return {}
     axes = {name: REPLICATE for name, by in known.items() if by == "wrapper"}
-    if "tp" in known:
-        is_sharded = getattr(parameter, "tensor_model_parallel", False)
-        axes["tp"] = f"shard({getattr(parameter, 'partition_dim', -1)})" if is_sharded else REPLICATE
-    return axes
+    return axes | (_by_mark(parameter) if "tp" in known else {})
+
+
+def _is_marked(parameter: Any) -> bool:
+    return bool(getattr(parameter, "tensor_model_parallel", False))
+
+
+def _by_mark(parameter: Any) -> dict[str, str]:
+    """Along tp, where a model has Megatron's marks: what has none is the same on all ranks."""
+    dim = getattr(parameter, "partition_dim", -1)
+    return {"tp": f"shard({dim})" if _is_marked(parameter) else REPLICATE}

@@ -4,6 +4,8 @@ When the step's first update is about to be made, which is the same point on eve
 yet spread to the others as NaN, which would make all alike again. Each parameter has its turn once in `every` steps, by
 the step's number alone, so that all ranks read the same ones though one of them was started anew.
 
+What is alike on no other rank is read as well, with a weight of 0: whether an optimizer changes it can be seen so.
+
 What all ranks hold alike, as replicas of DistributedDataParallel are, goes into `checksum_max` and `checksum_min`; what
 only those along some axes do, into `axis_checksum` and `axis_balance`. Frozen parameters are left alone, since anything
 may change them, and so is what is interrupted for some steps, as by no_sync(): see `placements.why_not`.
@@ -81,11 +83,7 @@ class ReplicaReads(StepReader):
     def _assign_turns(self) -> None:
         """Give each parameter its turn: every step has about as many bytes to read. A shard counts as the whole: ranks
         that hold others of its parts come to the same turns."""
-        compared = [
-            each
-            for each in self._layout.parameters()
-            if self._layout.group_of(each.alike)[0] > 1 and may_be_compared(each)
-        ]
+        compared = [each for each in self._layout.parameters() if may_be_compared(each)]
         parameters = [each.parameter() for each in compared]
         sizes = [0 if each is None else each.numel() * each.element_size() for each in parameters]
         total, self._turns, before = max(sum(sizes), 1), {}, 0
@@ -98,14 +96,17 @@ class ReplicaReads(StepReader):
         pairs: dict[int | None, list[_Pair]] = {}
         for turn in turns:
             parameter = turn.parameter()
-            if parameter is None or not self._is_kept_alike(turn.by):
+            if parameter is None or not (self._is_alone(turn) or self._is_kept_alike(turn.by)):
                 continue
             # The parameter's own goes into the row of its `grad`: not every run has one of kind `weight`.
             self._add(pairs, turn, "grad", parameter)
             gradient = parameter.grad
-            if gradient is not None and self._layout.is_reduced(turn, gradient):
+            if gradient is not None and not self._is_alone(turn) and self._layout.is_reduced(turn, gradient):
                 self._add(pairs, turn, "reduced_grad", gradient)
         return pairs
+
+    def _is_alone(self, placed: Placed) -> bool:
+        return self._layout.group_of(placed.alike)[0] < 2
 
     def _is_kept_alike(self, by: Any) -> bool:
         keeper = None if by is None else by()
@@ -114,11 +115,12 @@ class ReplicaReads(StepReader):
     def _add(self, pairs: dict[int | None, list[_Pair]], turn: Placed, kind: str, tensor: Tensor) -> None:
         size, index = self._layout.group_of(turn.alike)
         local = plain_part(tensor)
-        if size < 2 or local is None:
+        if local is None:
             return
         number = self._names.find(turn.fqn, kind, 0, str(local.dtype).removeprefix("torch."))
         if number is not None:
-            weight = None if size == self._layout.world_size else checksum.weight_of(size, index)
+            weight: int | None = 0 if size < 2 else checksum.weight_of(size, index)
+            weight = None if size == self._layout.world_size else weight
             pairs.setdefault(weight, []).append((number, local.detach()))
 
     def forward_begins(self) -> None:
