@@ -132,7 +132,7 @@ class Training:
             with torch.no_grad():
                 for each in self.model.parameters():
                     local_of(each).add_(1e-3)
-        if self.bug == "steps_restored" and self.step == self.since and dist.get_rank() == self.rank:
+        if self.bug == "steps_restored" and self.step + 1 == self.since and dist.get_rank() == self.rank:
             for state in self.optimizer.state.values():
                 state["step"].fill_(1)
         if self.bug == "own_rate" and self.step + 1 == self.since and dist.get_rank() == self.rank:
@@ -432,7 +432,8 @@ class ByExperts(Training):
         if not self.is_on("experts_of_own_rank"):
             dist.all_reduce(square, group=self.group)
         rest = torch.stack([each.grad.double().square().sum() for each in others]).sum()
-        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_norm, (square + rest).sqrt().float())
+        norm = (square + rest).sqrt().float()
+        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_norm, norm, foreach=False)
 
     dp: Any = None
 
@@ -513,7 +514,7 @@ class Pipeline(Training):
 
     def damage_weights(self) -> None:
         super().damage_weights()
-        if self.bug == "stage_a_step_behind" and self.step == self.since and self.at("pp") == 1:
+        if self.bug == "stage_a_step_behind" and self.step + 1 == self.since and self.at("pp") == 1:
             for state in self.optimizer.state.values():
                 state["step"].sub_(1)
 

@@ -175,6 +175,19 @@ class TiedWeight(Details, frozen=True):
     is_marked: bool = False
 
 
+class NotReduced(Details, frozen=True):
+    """Updates are made though gradients have not been reduced over the ranks that hold the same parameters, as
+    `parameter` is: since step `first`, in `steps` readings in a row; 0 readings: no longer. The newest one stands.
+    """
+
+    KIND = "not_reduced"
+    reason: str = ""
+    parameter: str = ""
+    first: Step = -1
+    steps: int = 0
+    axes: tuple[str, ...] = ()
+
+
 class StateLoaded(Details, frozen=True):
     """An optimizer was given another state while it trained, at the event's step; `name`: its class."""
 

@@ -25,6 +25,9 @@ from rangewatch.wire.events import Placement, Placements
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
 _NOT_REDUCING = {"noop_hook", "post_localSGD_hook"}
 
+IN_NO_SYNC = "the update is made inside no_sync()"
+NOT_REDUCED = "the update is made without gradient synchronisation"
+
 REPLICATE, PARTIAL = "replicate", "partial"
 
 
@@ -187,7 +190,7 @@ def why_not(by: Any) -> str:
         if by._join_config.enable:
             return "join() lets ranks take unlike numbers of steps"
         if not by.require_backward_grad_sync:
-            return "the update is made inside no_sync()"
+            return IN_NO_SYNC
         if any(_is_torch_s(hook) and not _reduces(hook) for hook in _hooks(by)):
             return "its communication hook leaves ranks to themselves for a while"
         return ""
@@ -196,7 +199,7 @@ def why_not(by: Any) -> str:
         is_reduced = group is None or (group.reduce_grads and group.all_reduce_grads)
     except AttributeError:
         return "another release of FSDP2 does not say whether it reduces"
-    return "" if is_reduced else "the update is made without gradient synchronisation"
+    return "" if is_reduced else NOT_REDUCED
 
 
 def _not_ignored(wrapper: DistributedDataParallel) -> Iterable[nn.Parameter]:

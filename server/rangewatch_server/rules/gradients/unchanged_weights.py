@@ -366,8 +366,10 @@ RULE = Rule(
     explanation="A parameter's gradient is not zero, and yet its values are what they were: the optimizer does not "
     "have it, has a learning rate of 0 for it, or its updates are lost in rounding (needs the kind weight). Or no "
     "optimizer has it, or an optimizer has it and no backward reaches it, or all learning rates have been 0 for 64 "
-    "steps, which the agent reports at any level.",
+    "steps, which the agent reports at any level. Of several ranks the checksums show it by which they are compared: "
+    "no rank changes any part of it.",
     check=check,
     thresholds=(),
     explains=("loss_plateau",),
+    leads_to=("tied_weights_differ",),
 )

@@ -208,5 +208,5 @@ RULE = Rule(
     "smaller batch; one that goes by the global rank gives the ranks of one model different ones, whose gradients "
     "belong to nothing. The loss looks right in either case. Compared are checksums at three steps in `replica_every`.",
     check=check,
-    explains=("dropout_mismatch",),
+    explains=("dropout_mismatch", "replica_mismatch", "gradient_norm_wrong", "tied_weights_differ"),
 )

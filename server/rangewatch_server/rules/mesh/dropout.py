@@ -55,6 +55,7 @@ def _differ(evidence: Evidence, known: Mesh, axis: str, step: int, odd: tuple[Ra
     ranks = sorted(rank for group in odd for rank in group)
     more = f" So it is in {len(odd) - 1} more groups along {axis}." if len(odd) > 1 else ""
     return Finding(
+        severity="critical",
         rank=None, step=first, tensor=name, kind="output" if name else None, subject=f"masks along {axis}",
         summary=f"Step {first}, along {axis}: {ranks_text(odd[0])} are given the same by {name or 'a dropout'}'s "
         "input, and drop other elements of it.",

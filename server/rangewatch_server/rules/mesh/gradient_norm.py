@@ -276,6 +276,6 @@ RULE = Rule(
     "ranks clips too much, too little, or each rank otherwise, and the loss looks right. It is recomputed from every "
     "rank's own sums at three steps in `replica_every`, where it is known how all parameters lie along all axes.",
     check=check,
-    thresholds=(Threshold("tolerance", 0.01, "relative", "How far a norm may be from the recomputed one."),),
+    thresholds=(Threshold("tolerance", 0.002, "relative", "How far a norm may be from the recomputed one."),),
     explains=("replica_mismatch", "gradients_changed"),
 )

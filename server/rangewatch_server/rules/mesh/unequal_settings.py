@@ -184,14 +184,7 @@ def _axes(known: mesh.Mesh) -> str:
 def _along(known: mesh.Mesh, values: Mapping[float, Sequence[int]]) -> list[str]:
     """Axes by whose place alone it is decided which value a rank has; all along which it differs where none does."""
     names = [name for name, size in known.axes if size > 1 and name not in known.joined]
-    places = {
-        name: [{known.coordinates(rank).get(name) for rank in ranks} for ranks in values.values()] for name in names
-    }
-    decided = [
-        name for name, sets in places.items()
-        if not set.intersection(*sets) and sum(map(len, sets)) == len(set.union(*sets))
-    ]  # fmt: skip
-    return decided or names
+    return list(known.deciding(values.values())) or names
 
 
 def _text(value: float) -> str:
