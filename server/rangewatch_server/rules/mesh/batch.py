@@ -142,14 +142,15 @@ def _finding(evidence: Evidence, known: Mesh, found: Shared) -> Finding:
         summary = (
             f"Step {found.first}, along {along}: {ranks_text(group)} get different batches, though they have one model."
         )
-    more = f" So it is in {len(found.groups) - 1} more such groups." if len(found.groups) > 1 else ""
+    others = found.groups[1:]
+    more = f" So do {ranks_text(others[0])}{' and others' if len(others) > 1 else ''}." if others else ""
     return Finding(
         severity="info" if is_unknown else "warning" if found.is_same else "critical",
         rank=None, step=found.first,
         subject=f"{'same' if found.is_same else 'different'} along {along}",
-        summary=summary[0].upper() + summary[1:],
+        summary=summary + more,
         evidence=(
-            f"Compared was {WHAT[found.series]}, by a checksum of each rank's first forward of the step.{more}",
+            f"Compared was {WHAT[found.series]}, by a checksum in each rank's first forward of the step.",
             values.when_text(found.first, found.right),
             *(
                 ("They were never the same: a script that gives each rank a part of the sequence itself looks alike. "

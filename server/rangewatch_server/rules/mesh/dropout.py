@@ -53,12 +53,11 @@ def _differ(evidence: Evidence, known: Mesh, axis: str, step: int, odd: tuple[Ra
     first, right = values.since(evidence, MADE, step, lambda at: bool(_differing(evidence, at, odd[:1])))
     name = _name(evidence, first)
     ranks = sorted(rank for group in odd for rank in group)
-    more = f" So it is in {len(odd) - 1} more groups along {axis}." if len(odd) > 1 else ""
+    more = f" So it is on {ranks_text(odd[1])}{' and others' if len(odd) > 2 else ''}." if len(odd) > 1 else ""
     return Finding(
-        severity="critical",
         rank=None, step=first, tensor=name, kind="output" if name else None, subject=f"masks along {axis}",
-        summary=f"Step {first}, along {axis}: {ranks_text(odd[0])} are given the same by {name or 'a dropout'}'s "
-        "input, and drop other elements of it.",
+        summary=f"Step {first}, along {axis}: {ranks_text(odd[0])} give {name or 'a dropout'} the same, and it drops "
+        "other elements on each.",
         evidence=(
             f"Checksums of what went into the dropout were the same, and those of what came out were not.{more}",
             values.when_text(first, right),
@@ -109,7 +108,7 @@ def _alike(evidence: Evidence, known: Mesh, step: int) -> Iterable[Finding]:
 RULE = Rule(
     name="dropout_mismatch",
     title="Dropout does not fit the mesh",
-    severity="warning",
+    severity="critical",
     explanation="Where tensor-parallel ranks hold the same activations they must drop the same elements: a mask of "
     "each rank's own makes them compute different models. It is seen where one of the model's dropout modules is given "
     "the same on ranks along tp and makes different things of it; one dropout a turn is compared, at three steps in "
