@@ -26,7 +26,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "mesh": "where the rank stands: the axes of its mesh, and the ranks along each ([mesh.md](mesh.md))",
     "placements": "how each of its parameters lies on the mesh, and along which axes ranks hold the same",
     "dropouts": "which modules' dropout masks are compared between ranks, in which order",
-    "tied_weight": "which parameter of a pipeline's stage is compared with another's, and whether it is marked as shared",
+    "tied_weight": "which parameter of a stage is compared with another stage's, and whether it is marked as shared",
     "not_reduced": "updates are made for a while without a reduction of gradients that ranks should share",
     "optimizers": "parameters that no optimizer has, and those of an optimizer that no backward has reached",
     "other_values": "module: what it takes or gives that is no floating tensor",
