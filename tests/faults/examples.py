@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from rangewatch.statistics import experts
-from rangewatch.wire.events import BatchRows, Clipping, Router, Routers, RowLoss, event
+from rangewatch.wire.events import BatchRows, Clipping, NotReduced, Router, Routers, RowLoss, event
 from rangewatch.wire.records import Event
 from tests.server.routes import test_collectives_api as ranks
+from tests.server.rules import test_along_mesh as along
 from tests.server.rules import test_axis_replicas as on_mesh
 from tests.server.rules import test_joined_causes as joined
 from tests.server.rules.conftest import FROM_TABLES, Recording, tensor
@@ -177,6 +178,48 @@ def contradiction(recording: Recording) -> None:
     for rank in range(4):
         sizes = {"tp": 2, "dp": 2} if rank == 3 else {"dp": 2, "tp": 2}
         recording.write(on_mesh.GRADS, 5, rank=rank, world_size=4, events=on_mesh.said(sizes, rank, ["tp"]))
+
+
+def same_rows(recording: Recording) -> None:
+    def tokens(rank: int, place: along.Place) -> Any:
+        return np.where(along.AT < 30, along.number(rank), along.number(rank // 2))
+
+    along.write(recording, {"dp": 4}, token_checksum=tokens)
+
+
+def other_rows(recording: Recording) -> None:
+    def rows(rank: int, place: along.Place) -> Any:
+        return np.where(along.AT < 20, along.number(place["dp"]), along.number(rank, 7))
+
+    along.write(recording, along.SQUARE, rows_checksum=rows)
+
+
+def dropouts(recording: Recording) -> None:
+    along.write(recording, along.SQUARE, lambda rank: [along.DROPOUTS], **along.masks(13))
+
+
+def norm(recording: Recording) -> None:
+    along.write(recording, along.SQUARE, **along.sums(along.twice))
+
+
+def tied(recording: Recording) -> None:
+    along.write(recording, {"pp": 2, "dp": 4, "tp": 2}, **along.tied(5, is_marked=True))
+
+
+def not_reduced(recording: Recording) -> None:
+    spell = NotReduced("the update is made inside no_sync()", "a.weight", 12, 4, ("dp",))
+    along.write(recording, along.SQUARE, lambda rank: [spell])
+
+
+def step_counts(recording: Recording) -> None:
+    def counts(rank: int, place: along.Place) -> Any:
+        return along.AT + 1.0 - 10.0 * ((along.AT >= 41) & (rank == 3))
+
+    along.write(recording, along.SQUARE, optimizer_steps=counts)
+
+
+def same_bits(recording: Recording) -> None:
+    along.write(recording, along.SQUARE, columns=along.bits((), 20), lr=lambda rank, place: 0.1)
 
 
 def died(recording: Recording) -> None:
@@ -418,8 +461,15 @@ ALL = (
     Example("gradient_underflow", "", underflow),
     Example("replica_mismatch", "One rank of all", replica),
     Example("replica_mismatch", "All ranks along an axis of the mesh", along_axis),
-    Example("unequal_settings", "", settings),
+    Example("unequal_settings", "A learning rate", settings),
+    Example("unequal_settings", "The optimizer's step count", step_counts),
     Example("mesh_contradiction", "", contradiction),
+    Example("gradients_not_reduced", "", not_reduced),
+    Example("batch_along_mesh", "The same rows on several ranks", same_rows),
+    Example("batch_along_mesh", "Ranks of one model with other rows", other_rows),
+    Example("dropout_mismatch", "", dropouts),
+    Example("gradient_norm_wrong", "", norm),
+    Example("tied_weights_differ", "", tied),
     Example("rank_died", "", died),
     Example("out_of_memory", "", memory),
     Example("hang", "", hang),
@@ -435,7 +485,8 @@ ALL = (
     Example("vanishing_gradient", "", vanishing),
     Example("update_ratio", "", updates),
     Example("adam_moments", "", moments),
-    Example("unchanged_weights", "", unchanged),
+    Example("unchanged_weights", "Of one process", unchanged),
+    Example("unchanged_weights", "On every rank", same_bits),
     Example("dead_activation", "", dead),
     Example("saturated_activation", "", saturated),
     Example("attention_logits", "", logits),

@@ -39,7 +39,7 @@ from rangewatch.recording.events import Drops, Events, OpenStep
 from rangewatch.recording.level import Cost, Recording
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.nonfinite_context import NonfiniteContext
-from rangewatch.recording.observer import ForwardListener, Observer, is_capturing
+from rangewatch.recording.observer import ForwardListener, InputListener, Observer, is_capturing
 from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block, StepBuffer
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.recording.whatif import WhatIfReader
@@ -136,6 +136,8 @@ class Agent:
         self.runner = Runner(made, self.guard, self.drops, self.events, self.open_step, self)
         self.in_forward: list[ForwardListener] = []
         """They hear where a forward of the model begins; they may take themselves from the list."""
+        self.of_inputs: list[InputListener] = []
+        """The same for what it is given."""
         self.hooks: ModelHooks | None = None
         """Those on the model, once they are there."""
         self.at_end: list[Callable[[], None]] = []

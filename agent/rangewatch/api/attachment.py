@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary, finalize, ref
 
@@ -50,8 +50,13 @@ from rangewatch.hooks.optimizer_hooks import OptimizerReads, has_closure
 from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.state_loads import StateLoads
 from rangewatch.recording.parallel.axes import check_declared
+from rangewatch.recording.parallel.batch_checksum import BatchChecksums, RowsChecksum
+from rangewatch.recording.parallel.dropouts import DropoutReads
+from rangewatch.recording.parallel.gradient_sums import GradientSums
 from rangewatch.recording.parallel.placements import Layout
 from rangewatch.recording.parallel.replicas import MeshReport, ReplicaReads
+from rangewatch.recording.parallel.schedule import Schedule
+from rangewatch.recording.parallel.tied_weights import TiedReads
 from rangewatch.recording.tensor_names import clean_modules
 from rangewatch.recording.weight_samples import WeightSamples
 from rangewatch.recording.weights import Cadence, FiniteWeights, WeightReads
@@ -63,6 +68,7 @@ from rangewatch.steps.learning_rate import LearningRate
 from rangewatch.steps.loss_graph import LossGraphReads
 from rangewatch.steps.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.steps.new_optimizers import NewOptimizers
+from rangewatch.steps.optimizer_steps import OptimizerSteps
 from rangewatch.steps.phases import add_backward, add_optimizer_phase, add_phases
 from rangewatch.steps.scalers.wrapped import stepping
 from rangewatch.wire.records import RankInfo
@@ -382,7 +388,9 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         failed.callback(agent.remove)
         failed.callback(agent.runner.stop)
         forward = add_phases(agent, model, optimizers, scaler, agent.undo)
-        follow = _add_hooks(agent, model, optimizers, selection, layout)
+        reads = _parallel_reads(agent, model, optimizers, layout)
+        follow = _add_hooks(agent, model, optimizers, selection, layout, reads)
+        sums = None if reads is None else reads.sums
         forward.begin_step(agent.step)
         boundary, scaling = add_step_ends(agent, optimizers, scaler, agent.undo, options.step_ends)
         loss = BackwardLoss(agent, scaling, LossGraphReads(agent.observer, agent.events, agent.nonfinite))
@@ -390,7 +398,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         agent.observer.step_readers.append(loss)
         agent.at_end.append(loss.flush)
         agent.in_forward.append(boundary)
-        agent.observer.step_readers.append(Clips(agent, model, scaling, agent.undo))
+        agent.observer.step_readers.append(Clips(agent, model, scaling, sums, agent.undo))
         NewOptimizers(agent, model, optimizers, boundary, follow, agent.undo)
         _watch_collectives(agent, model)
         agent.undo.callback(_forget, ref(model))
@@ -453,8 +461,52 @@ def _watch_collectives(agent: Agent, model: nn.Module) -> None:
             agent.phase_sources.append(ExposedSince(each, agent.open_step))
 
 
+class ParallelReads(NamedTuple):
+    """What is read at some steps of what must hold along the mesh: `before` an update, of those it is `steps`."""
+
+    replicas: ReplicaReads
+    sums: GradientSums
+    tied: TiedReads
+    steps: OptimizerSteps
+    batch: BatchChecksums
+    rows: RowsChecksum
+    dropouts: DropoutReads
+
+    def before_update(self) -> None:
+        """An optimizer is about to update the parameters."""
+        self.replicas.read_now()
+        self.sums.before_update()
+        self.tied.before_update()
+
+
+def _parallel_reads(agent: Agent, model: nn.Module, optimizers: list[Any], layout: Layout) -> ParallelReads | None:
+    """None where nothing is to be compared between ranks."""
+    options, observer, values = agent.options, agent.observer, agent.values
+    if not options.replica_every:
+        return None
+    every = max(options.replica_every, options.ship_every)  # of steps that are merged one is read
+    schedule = Schedule(every)
+    reads = ParallelReads(
+        ReplicaReads(observer, agent.names, layout, every, agent.in_forward, agent.events),
+        GradientSums(observer, values, model, layout, schedule),
+        TiedReads(observer, values, agent.events, model, layout, schedule),
+        OptimizerSteps(observer, values, optimizers, schedule),
+        BatchChecksums(observer, values, layout, schedule, agent.of_inputs),
+        RowsChecksum(agent.batches, values, layout, schedule),
+        DropoutReads(observer, values, agent.events, agent.guard, model, layout, schedule, agent.in_forward),
+    )
+    agent.undo.callback(reads.dropouts.forget)
+    agent.at_end.append(reads.rows.flush)
+    return reads
+
+
 def _add_hooks(
-    agent: Agent, model: nn.Module, optimizers: list[Any], selection: Selection, layout: Layout
+    agent: Agent,
+    model: nn.Module,
+    optimizers: list[Any],
+    selection: Selection,
+    layout: Layout,
+    parallel: ParallelReads | None,
 ) -> Callable[[Any], None]:
     """Returns what adds those of an optimizer that comes later."""
     observer, recording, options = agent.observer, agent.recording, agent.options
@@ -470,15 +522,14 @@ def _add_hooks(
     moments = MomentReads(
         observer, model, selection, recording, Cadence(recording, options.start_step, options.moment_every)
     )
-    replicas = _replica_reads(agent, layout)
     routers.begin_step(agent.step)
     finite = FiniteWeights(model, agent.nonfinite, agent.values)
     observer.step_readers += [weights, updates, moments, routers, hooks, finite]
     weights.begin_step(agent.step)
     moments.begin_step(agent.step)
-    if replicas is not None:
-        observer.step_readers.append(replicas)
-        replicas.begin_step(agent.step)
+    for each in parallel or ():
+        observer.step_readers.append(each)
+        each.begin_step(agent.step)
     mesh = MeshReport(layout, agent.events)
     observer.step_readers.append(mesh)
     agent.guard.run("mesh", mesh.report)
@@ -491,24 +542,18 @@ def _add_hooks(
     observer.step_readers += [coverage, rate]
     agent.at_end.append(rate.flush)
     for optimizer in optimizers:
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept, samples)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples)
 
     def follow(optimizer: Any) -> None:
         add_optimizer_phase(agent, optimizer, agent.undo)
         agent.nonfinite.add_optimizer(optimizer)
         coverage.add(optimizer)
         rate.add(optimizer)
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept, samples)
+        if parallel is not None:
+            parallel.steps.add(optimizer)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples)
 
     return follow
-
-
-def _replica_reads(agent: Agent, layout: Layout) -> ReplicaReads | None:
-    options = agent.options
-    if not options.replica_every:
-        return None
-    every = max(options.replica_every, options.ship_every)  # of steps that are merged one is read
-    return ReplicaReads(agent.observer, agent.names, layout, every, agent.in_forward, agent.events)
 
 
 def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:
@@ -528,7 +573,7 @@ def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:
 
 def _add_optimizer_reads(
     agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, moments: MomentReads,
-    replicas: ReplicaReads | None, kept: KeptGradients, samples: WeightSamples,
+    parallel: ParallelReads | None, kept: KeptGradients, samples: WeightSamples,
 ) -> None:  # fmt: skip
     reference = ref(optimizer)  # DeepSpeed's optimizers hold their model
     updated = kept.of(optimizer)
@@ -541,8 +586,8 @@ def _add_optimizer_reads(
                 reads.before_closure(agent.step, reference())
             else:
                 reads.before(agent.step, reference())
-            if replicas is not None:
-                replicas.read_now()
+            if parallel is not None:
+                parallel.before_update()
             agent.cost.add(began_ns)
             agent.stop_at_overflow()
 

@@ -54,6 +54,13 @@ class ForwardListener(Protocol):
         """Called inside the guard, by the thread that calls the model."""
 
 
+class InputListener(Protocol):
+    """Wants to know what a forward of the model is given."""
+
+    def inputs_given(self, values: Any) -> None:
+        """Called inside the guard where a forward of training begins: `values` are its arguments, in a tuple."""
+
+
 class StepReader:
     """Reads something of its own in each step. Called by the training thread, inside the guard."""
 

@@ -218,7 +218,7 @@ class ForwardPhases(StepReader):
         self, agent: StepRecorder, model: nn.Module, listeners: list[ForwardListener], *, is_traced: bool
     ) -> None:
         self._clock, self._model, self._is_settled, self._listeners = agent.phases, ref(model), False, listeners
-        self._agent = agent
+        self._agent, self._of_inputs = agent, agent.of_inputs
         self._passes = Passes(agent.observer, agent.phases, agent.values)
         self._before = ForwardHook(agent.guard, self._begin, is_traced=is_traced)
         self._after = ForwardHook(agent.guard, self._end, is_traced=is_traced)
@@ -234,6 +234,9 @@ class ForwardPhases(StepReader):
         if self._passes.begin(module, is_training=is_training, has_grad=has_grad):
             for each in tuple(self._listeners):
                 each.forward_begins()
+            if hook and self._of_inputs:
+                for listener in tuple(self._of_inputs):
+                    listener.inputs_given(hook[0][1:])
         if not self._agent.observer.is_evaluating:
             self._has_been_called = True
             self._clock.enter(FORWARD)
@@ -275,7 +278,7 @@ class ForwardPhases(StepReader):
     def _hook(self, module: nn.Module) -> None:
         if isinstance(module, torch.jit.ScriptModule) or getattr(module, "_compiled_call_impl", None) is not None:
             return  # the one runs no Python, the other would be compiled anew
-        self._handles.append(module.register_forward_pre_hook(self._before, prepend=True))
+        self._handles.append(module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True))
         after = module.register_forward_hook(self._after, always_call=True)
         self._handles.append(after)
         self._ends.append((ref(module), after.id))

@@ -180,6 +180,37 @@ class Placements(Details, frozen=True, omit_defaults=True):
     parameter_count: int = 0
 
 
+class Dropouts(Details, frozen=True):
+    """Modules whose masks are compared, one in `every` steps, in this order. The newest one stands."""
+
+    KIND = "dropouts"
+    names: tuple[str, ...] = ()
+    every: Annotated[int, Meta(ge=1, le=1 << 40)] = 1
+
+
+class TiedWeight(Details, frozen=True):
+    """The parameter that `tied_checksum` is of, on a stage of a pipeline; `is_marked`: whether the model says that it
+    is shared with another stage. The newest one stands.
+    """
+
+    KIND = "tied_weight"
+    name: str = ""
+    is_marked: bool = False
+
+
+class NotReduced(Details, frozen=True):
+    """Updates are made though gradients have not been reduced over the ranks that hold the same parameters, as
+    `parameter` is: since step `first`, in `steps` readings in a row; 0 readings: no longer. The newest one stands.
+    """
+
+    KIND = "not_reduced"
+    reason: str = ""
+    parameter: str = ""
+    first: Step = -1
+    steps: int = 0
+    axes: tuple[str, ...] = ()
+
+
 class StateLoaded(Details, frozen=True):
     """An optimizer was given another state while it trained, at the event's step; `name`: its class."""
 

@@ -42,7 +42,15 @@ from rangewatch_server.rules.machine import (
     rank_failed,
     straggler,
 )
-from rangewatch_server.rules.mesh import contradiction, unequal_settings
+from rangewatch_server.rules.mesh import (
+    batch,
+    contradiction,
+    dropout,
+    gradient_norm,
+    not_reduced,
+    tied_weights,
+    unequal_settings,
+)
 from rangewatch_server.rules.nonfinite import first_nonfinite, inf_by_design, loss_nonfinite
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
@@ -58,6 +66,11 @@ ALL: tuple[Rule, ...] = (
     mismatch.RULE,
     unequal_settings.RULE,
     contradiction.RULE,
+    not_reduced.RULE,
+    batch.RULE,
+    dropout.RULE,
+    gradient_norm.RULE,
+    tied_weights.RULE,
     rank_died.RULE,
     rank_failed.RULE,
     out_of_memory.RULE,
