@@ -22,7 +22,6 @@ from inspect import Parameter
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
-from urllib.parse import quote
 from weakref import WeakKeyDictionary, finalize, ref
 
 import msgspec
@@ -30,7 +29,7 @@ import torch
 from torch import nn
 
 from rangewatch import collectors
-from rangewatch.api.agent import Agent
+from rangewatch.api.agent import Agent, run_address
 from rangewatch.collectors.collectives.collector import Collectives
 from rangewatch.collectors.collectives.exposed import ExposedSince
 from rangewatch.core import limits
@@ -63,6 +62,7 @@ from rangewatch.steps.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.steps.new_optimizers import NewOptimizers
 from rangewatch.steps.phases import add_backward, add_optimizer_phase, add_phases
 from rangewatch.steps.scalers.wrapped import stepping
+from rangewatch.trackers.mirrors import chosen as trackers_chosen
 from rangewatch.wire.records import RankInfo
 
 _P = ParamSpec("_P")
@@ -240,6 +240,7 @@ def attach(model: nn.Module, optimizer: Any = None, *, scaler: Any = None, **opt
 def resolve_all(given: Mapping[str, Any]) -> Options:
     """What `attach` makes of its options; raises what it raises for them."""
     options = resolve(given)
+    list(trackers_chosen(options.mirror))  # raises for what cannot be
     return dataclasses.replace(options, collect=collectors.chosen(options.collect))
 
 
@@ -370,7 +371,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         device,
         loss_scaled=is_loss_scaled(scaler, optimizers),
         ship_every=options.ship_every,
-        takes_alerts=options.on_alert != "record",
+        takes_alerts=options.on_alert != "record" or bool(options.mirror),
     )
     taken = {handle.run for handle in _attached.values() if handle.is_active}
     info = distinguished(info, type(clean_modules(model)[""]).__name__, taken)
@@ -407,8 +408,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
 
 def _say_where(info: RankInfo, options: Options) -> None:
     if info.rank == 0 and not options.quiet and sys.stderr is not None:
-        address = f"{options.url}/?q={quote(info.run, safe='')}"
-        sys.stderr.write(f"rangewatch: run {info.run} at {address}\n")
+        sys.stderr.write(f"rangewatch: run {info.run} at {run_address(options.url, info.run)}\n")
         sys.stderr.flush()
 
 
