@@ -20,6 +20,7 @@ class Command(NamedTuple):
 
 GROUPS = {
     "Watch a training": {
+        "run": Command("rangewatch.commands.run", "", "start a training script that nobody edits, and attach to it"),
         "serve": Command("rangewatch_server.http.serve", "server", "start the dashboard server"),
         "demo": Command(
             "rangewatch.commands.demo.launch",

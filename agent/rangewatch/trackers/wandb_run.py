@@ -1,8 +1,8 @@
 """W&B: values join the row that the user's next `wandb.log` commits, so that no step of theirs is counted by us.
 
 `run.log(..., commit=False)` adds to the open row; with a step of ours, or a row of our own, W&B would drop what the
-user logs for a step that is over. Until the user commits, what was added before is merged with what comes: a later value
-would replace it. `rangewatch/step` is the x axis of all that is ours.
+user logs for a step that is over. Until the user commits, what was added before is merged with what comes: a later
+value would replace it. `rangewatch/step` is the x axis of all that is ours.
 """
 
 from __future__ import annotations
