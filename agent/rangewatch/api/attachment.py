@@ -55,6 +55,7 @@ from rangewatch.recording.weights import Cadence, FiniteWeights, WeightReads
 from rangewatch.steps.backward_loss import BackwardLoss
 from rangewatch.steps.boundary import StepBoundary, is_inner
 from rangewatch.steps.clips import Clips
+from rangewatch.steps.compilations import Compilations
 from rangewatch.steps.end_hooks import add_step_ends, as_list, check_optimizers, watch_step
 from rangewatch.steps.learning_rate import LearningRate
 from rangewatch.steps.loss_graph import LossGraphReads
@@ -389,7 +390,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         agent.observer.step_readers.append(loss)
         agent.at_end.append(loss.flush)
         agent.in_forward.append(boundary)
-        agent.observer.step_readers.append(Clips(agent, model, scaling, agent.undo))
+        agent.observer.step_readers += [Clips(agent, model, scaling, agent.undo), Compilations(agent)]
         NewOptimizers(agent, model, optimizers, boundary, follow, agent.undo)
         _watch_collectives(agent, model)
         agent.undo.callback(_forget, ref(model))
