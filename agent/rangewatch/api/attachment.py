@@ -22,7 +22,6 @@ from inspect import Parameter
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
-from urllib.parse import quote
 from weakref import WeakKeyDictionary, finalize, ref
 
 import msgspec
@@ -30,7 +29,7 @@ import torch
 from torch import nn
 
 from rangewatch import collectors
-from rangewatch.api.agent import Agent
+from rangewatch.api.agent import Agent, run_address
 from rangewatch.collectors.collectives.collector import Collectives
 from rangewatch.collectors.collectives.exposed import ExposedSince
 from rangewatch.core import limits
@@ -63,6 +62,7 @@ from rangewatch.recording.weights import Cadence, FiniteWeights, WeightReads
 from rangewatch.steps.backward_loss import BackwardLoss
 from rangewatch.steps.boundary import StepBoundary, is_inner
 from rangewatch.steps.clips import Clips
+from rangewatch.steps.compilations import Compilations
 from rangewatch.steps.end_hooks import add_step_ends, as_list, check_optimizers, watch_step
 from rangewatch.steps.learning_rate import LearningRate
 from rangewatch.steps.loss_graph import LossGraphReads
@@ -71,6 +71,7 @@ from rangewatch.steps.new_optimizers import NewOptimizers
 from rangewatch.steps.optimizer_steps import OptimizerSteps
 from rangewatch.steps.phases import add_backward, add_optimizer_phase, add_phases
 from rangewatch.steps.scalers.wrapped import stepping
+from rangewatch.trackers.mirrors import chosen as trackers_chosen
 from rangewatch.wire.records import RankInfo
 
 _P = ParamSpec("_P")
@@ -248,6 +249,7 @@ def attach(model: nn.Module, optimizer: Any = None, *, scaler: Any = None, **opt
 def resolve_all(given: Mapping[str, Any]) -> Options:
     """What `attach` makes of its options; raises what it raises for them."""
     options = resolve(given)
+    list(trackers_chosen(options.mirror))  # raises for what cannot be
     return dataclasses.replace(options, collect=collectors.chosen(options.collect))
 
 
@@ -378,7 +380,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         device,
         loss_scaled=is_loss_scaled(scaler, optimizers),
         ship_every=options.ship_every,
-        takes_alerts=options.on_alert != "record",
+        takes_alerts=options.on_alert != "record" or bool(options.mirror),
     )
     taken = {handle.run for handle in _attached.values() if handle.is_active}
     info = distinguished(info, type(clean_modules(model)[""]).__name__, taken)
@@ -398,7 +400,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         agent.observer.step_readers.append(loss)
         agent.at_end.append(loss.flush)
         agent.in_forward.append(boundary)
-        agent.observer.step_readers.append(Clips(agent, model, scaling, sums, agent.undo))
+        agent.observer.step_readers += [Clips(agent, model, scaling, sums, agent.undo), Compilations(agent)]
         NewOptimizers(agent, model, optimizers, boundary, follow, agent.undo)
         _watch_collectives(agent, model)
         agent.undo.callback(_forget, ref(model))
@@ -417,8 +419,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
 
 def _say_where(info: RankInfo, options: Options) -> None:
     if info.rank == 0 and not options.quiet and sys.stderr is not None:
-        address = f"{options.url}/?q={quote(info.run, safe='')}"
-        sys.stderr.write(f"rangewatch: run {info.run} at {address}\n")
+        sys.stderr.write(f"rangewatch: run {info.run} at {run_address(options.url, info.run)}\n")
         sys.stderr.flush()
 
 

@@ -266,3 +266,12 @@ STDERR_LOCK_S = 0.02
 
 STDERR_READ_S = 2.0
 """Seconds that the file behind stderr is waited for: it may be on a network file system that has gone away."""
+
+MIRROR_EVERY_S, MIRROR_PAUSE_S = 1.0, 60.0
+"""Seconds between two rows that an experiment tracker is given; and at most, after it has refused some."""
+
+MIRROR_ALERTS = 200
+"""Alerts of one process that it is given: W&B and MLflow get all of them anew with each."""
+
+MIRROR_LAST_S = 2.0
+"""Seconds that the end of a run waits for a tracker to take the last row."""

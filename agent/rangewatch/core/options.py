@@ -384,6 +384,15 @@ class Options:
         check=_is_seconds,
         must_be="seconds from 0 to 3600",
     )
+    mirror: Several = Several(
+        (),
+        "experiment trackers that this process has open and that get the headline numbers too, with a link to the run "
+        "and a row for each alert: `wandb`, `mlflow`, `trackio`, `tensorboard` or `tensorboard:DIR` "
+        "([mirror.md](mirror.md))",
+        check=_are_patterns,
+        must_be="names of trackers: wandb, mlflow, trackio, tensorboard or tensorboard:DIR",
+        shown="none",
+    )
     level: OptionalText = OptionalText(
         None,
         "a name for a set of kinds: `grads` (`grad` alone, the cheapest), `outputs` (`output`, `grad_output`, "

@@ -246,6 +246,25 @@ class Clipping(Details, frozen=True):
     steps: int = 0
 
 
+class Compilation(msgspec.Struct, frozen=True):
+    """Code that was compiled anew: its function with file and line, and the guard that failed."""
+
+    place: str = ""
+    reason: str = ""
+
+
+class Compiled(Details, frozen=True):
+    """What `torch.compile` did in the event's step besides first compilations: how often code was compiled anew, and
+    graphs broke; some `compilations`, and `break_reasons` that are new.
+    """
+
+    KIND = "compiled"
+    recompiles: int = 0
+    graph_breaks: int = 0
+    compilations: tuple[Compilation, ...] = ()
+    break_reasons: tuple[str, ...] = ()
+
+
 class TensorDetails(msgspec.Struct, frozen=True):
     """A tensor that was seen beside a NaN or Inf: counts of elements, `amax` of the finite ones.
 
