@@ -47,7 +47,9 @@ from rangewatch.hooks.moment_reads import MomentReads
 from rangewatch.hooks.optimizer_coverage import OptimizerCoverage
 from rangewatch.hooks.optimizer_hooks import OptimizerReads, has_closure
 from rangewatch.hooks.state_loads import StateLoads
+from rangewatch.hooks.update_samples import UpdateSamples
 from rangewatch.recording.parallel.axes import check_declared
+from rangewatch.recording.parallel.bypass import WrapperBypass
 from rangewatch.recording.parallel.placements import Layout
 from rangewatch.recording.parallel.replicas import MeshReport, ReplicaReads
 from rangewatch.recording.tensor_names import clean_modules
@@ -477,20 +479,25 @@ def _add_hooks(
     samples = WeightSamples(observer, agent.values, agent.events, model, selection, agent.in_forward)
     samples.begin_step(agent.step)
     observer.step_readers.append(samples)
+    taken = UpdateSamples(observer, agent.names, model, selection, options.start_step)
+    taken.begin_step(agent.step)
+    observer.step_readers.append(taken)
+    bypass = WrapperBypass(layout, observer, agent.events, agent.guard, agent.undo)
+    observer.step_readers.append(bypass)
     kept = hooks.parameters.kept
     coverage = OptimizerCoverage(observer, agent.events, model, selection, optimizers, kept)
     rate = LearningRate(agent, optimizers)
     observer.step_readers += [coverage, rate]
     agent.at_end.append(rate.flush)
     for optimizer in optimizers:
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept, samples)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept, samples, taken)
 
     def follow(optimizer: Any) -> None:
         add_optimizer_phase(agent, optimizer, agent.undo)
         agent.nonfinite.add_optimizer(optimizer)
         coverage.add(optimizer)
         rate.add(optimizer)
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept, samples)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept, samples, taken)
 
     return follow
 
@@ -520,7 +527,7 @@ def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:
 
 def _add_optimizer_reads(
     agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, moments: MomentReads,
-    replicas: ReplicaReads | None, kept: KeptGradients, samples: WeightSamples,
+    replicas: ReplicaReads | None, kept: KeptGradients, samples: WeightSamples, taken: UpdateSamples,
 ) -> None:  # fmt: skip
     reference = ref(optimizer)  # DeepSpeed's optimizers hold their model
     updated = kept.of(optimizer)
@@ -535,6 +542,8 @@ def _add_optimizer_reads(
                 reads.before(agent.step, reference())
             if replicas is not None:
                 replicas.read_now()
+            if args:  # inside a compiled step weights are written when it is over
+                taken.before(reference())
             agent.cost.add(began_ns)
             agent.stop_at_overflow()
 
@@ -545,6 +554,7 @@ def _add_optimizer_reads(
             reads.after(reference())
             moments.after(reference())
             samples.after(reference())
+            taken.after()
             agent.cost.add(began_ns)
 
     loads = StateLoads(agent.guard, agent.observer, agent.events)

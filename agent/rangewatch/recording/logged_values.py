@@ -15,7 +15,7 @@ from rangewatch.recording.step_buffer import StepBuffer
 
 OWN_SERIES = frozenset(
     {"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s", "agent_time_s", "agent_device_time_s"}
-    | {"weights_finite", "weights_written", "clipped_norm", "eval_passes", "eval_nonfinite"}
+    | {"weights_finite", "weights_written", "clipped_norm", "eval_passes", "eval_nonfinite", "input_elements"}
     | set(PHASES.values())
 )
 """Series that the agent records itself: the user's values cannot have these names."""

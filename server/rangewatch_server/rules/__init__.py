@@ -45,6 +45,7 @@ from rangewatch_server.rules.mesh import contradiction, unequal_settings
 from rangewatch_server.rules.nonfinite import first_nonfinite, inf_by_design, loss_nonfinite
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
+from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, rounded_updates
 
 ALL: tuple[Rule, ...] = (
     first_nonfinite.RULE,
@@ -78,6 +79,10 @@ ALL: tuple[Rule, ...] = (
     saturated_activation.RULE,
     attention_logits.RULE,
     initial_gain.RULE,
+    initial_loss.RULE,
+    evaluation_mode.RULE,
+    rounded_updates.RULE,
+    held_at_zero.RULE,
     loss_nonfinite.RULE,
     loss_spike.RULE,
     loss_stuck.RULE,

@@ -11,6 +11,7 @@ from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, leve
 from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.loss.spike_cause import Explanation, activations, explained, risers
+from rangewatch_server.rules.nonfinite.causes import SHOWN
 from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -60,6 +61,11 @@ AT_FIRST = 8
 OUTPUT_BITS = 3.0
 """Bits by which outputs are above their usual height where more than the data changed."""
 
+
+ABOVE_FIRST = 2.0
+"""How many times as high as in the first steps a loss may be that only another size of the batches explains."""
+
+INPUT_ELEMENTS = "input_elements"
 
 SLACK = 2.5
 """How many times as large as ever before a gradient may be: longer sequences sum up more of it."""
@@ -290,7 +296,8 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         f"Jumps after it: {len(loss_jumps) - 1}, the last at step {loss_jumps[-1].step}." if len(loss_jumps) > 1 else ""
     )
     is_old = first.back is not None and first.back < evidence.whole_stop - WINDOW
-    is_harder = _is_as_at_first(evidence, name, first, cause)
+    size = _other_size(evidence, name, first, cause)
+    is_harder = bool(size) or _is_as_at_first(evidence, name, first, cause)
     count = f"{first.count} values in a row are" if first.count > 1 else "It is"
     return Finding(
         severity="info" if is_old or is_harder else "",
@@ -301,7 +308,7 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         evidence=(
             f"{count} far above the {HISTORY} before, whose median is {first.usual:.4g} with a standard deviation of "
             f"{first.scatter:.2g}.",
-            *([_HARDER] if is_harder else []),
+            *([size or _HARDER] if is_harder else []),
             *([f"It took {first.back - first.step} steps until it was back."] if first.back is not None else []),
             *([more] if more else []),
             *([] if is_harder else cause.sentences),
@@ -325,6 +332,34 @@ _HARDER = (
     "It is no higher than it was at first, and no gradient is larger than then or right before: what the model is "
     "given may have become harder, as a curriculum does."
 )
+
+
+SIZE = 1.1
+"""How many times as much, or as little, as ever in the steps before is another size."""
+
+NOT_OF_SIZE = ("learning_rate", "weight", "optimizer")
+"""Causes that say more than a size, where they are shown."""
+
+
+def _other_size(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -> str:
+    """A sentence, where the model is given inputs of another size from the very step of the jump on, and the loss is
+    not far above what it was at first; else "".
+    """
+    if any(cause.weights.get(each, 0.0) >= SHOWN for each in NOT_OF_SIZE) or not evidence.has_series(INPUT_ELEMENTS):
+        return ""
+    began = evidence.series(name, evidence.start, evidence.start + AT_FIRST)
+    low = max(evidence.start, jump.step - HISTORY)
+    values = evidence.series(INPUT_ELEMENTS, low, jump.step + jump.count)
+    before, since = values[: jump.step - low], values[jump.step - low :]
+    before, since = before[np.isfinite(before)], since[np.isfinite(since)]
+    if not len(before) or not len(since) or not jump.level <= ABOVE_FIRST * np.median(began[np.isfinite(began)]):
+        return ""
+    if not (since.min() > SIZE * before.max() or SIZE * since.max() < before.min()):
+        return ""
+    return (
+        f"From that step on the model is given {np.median(since):.6g} elements a step, where {before.min():.6g} to "
+        f"{before.max():.6g} were usual: the batches are of another size, and the loss of those is another."
+    )
 
 
 def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -> bool:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rangewatch.wire.events import CommunicationHook
+import msgspec
+
+from rangewatch.wire.events import CommunicationHook, WrapperBypassed
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.rules.evidence import Evidence
@@ -38,6 +40,10 @@ def remedies(evidence: Evidence, diff: Difference, others: tuple[list[int], int]
         yield _of_the_code(evidence, diff, len(differing), compared)
         yield _not_replicas(diff)
         return
+    past = bypassed(evidence, diff)
+    if past is not None:
+        yield _through_wrapper(past)
+        return
     if diff.alike is not None and is_few:
         if diff.majority:
             yield _test_device(evidence, diff, len(differing), compared)
@@ -52,6 +58,36 @@ def remedies(evidence: Evidence, diff: Difference, others: tuple[list[int], int]
         yield _start_alike(len(differing), compared)
     yield _keep_alike(len(differing), compared)
     yield _not_replicas(diff)
+
+
+class Bypassed(msgspec.Struct, frozen=True):
+    """The forward of a module of class `name` has been called past its wrapper, since step `since`, on `rank`."""
+
+    name: str
+    since: int
+    rank: int
+
+
+def bypassed(evidence: Evidence, diff: Difference) -> Bypassed | None:
+    """What was called past DistributedDataParallel before the ranks came to differ."""
+    for event, known in evidence.details(WrapperBypassed):
+        since = event.step - known.steps + 1
+        if known.steps and since <= diff.step and not diff.axes:
+            return Bypassed(known.name, since, event.rank)
+    return None
+
+
+def _through_wrapper(past: Bypassed) -> Remedy:
+    return Remedy(
+        "Call the wrapped model in training, model(x), and not what unwrap_model() or model.module gives: keep that "
+        "under another name, for saving and sampling alone. Then make all ranks identical, or go back to a checkpoint "
+        f"from before step {past.since}.",
+        "inner = model.module  # or accelerator.unwrap_model(model): for saving and sampling\n"
+        "loss = model(inputs).sum()  # the wrapped one: its backward reduces gradients",
+        f"the forward of {past.name} has been called past DistributedDataParallel since step {past.since}, and only "
+        "its "
+        "own forward prepares the reduction",
+    )
 
 
 def _test_device(evidence: Evidence, diff: Difference, differing: int, compared: int) -> Remedy:
@@ -282,7 +318,14 @@ def _evidence(
     yield from _which_lines(diff)
     yield _how_many(evidence, diff, *others)
     yield from _reduction(evidence, replicas, diff)
-    if hook := own_hook(evidence):
+    if (past := bypassed(evidence, diff)) is not None:
+        yield (
+            f"Since step {past.since} the forward of {past.name} is called itself, past DistributedDataParallel, as by "
+            "model.module(x) or after unwrap_model(): then nothing reduces the gradients over ranks, and each trains "
+            "by "
+            "its own."
+        )
+    elif hook := own_hook(evidence):
         yield (
             f"Gradients are reduced by a communication hook that is not torch's, {hook}. Whether it gives all ranks "
             "gradients alike is not known: that they differ speaks against it, unless it is meant to let ranks go "
