@@ -66,7 +66,7 @@ def updates_of_a_transformer_in_bfloat16_are_rounded_away(job: Job) -> None:
 
 @planted("optimizer", "rounded_updates", step=range(0, 64), against=NOT_ROUNDING)
 def updates_of_large_weights_are_rounded_away(job: Job) -> None:
-    setups.in_bfloat16(job, lr=1e-4, gain=4.0, optimizer=torch.optim.RMSprop)
+    setups.in_bfloat16(job, lr=2e-5, gain=4.0, optimizer=torch.optim.RMSprop)
 
 
 NOT_START = (r"[Mm]ask", "bfloat16", "GradScaler", "leave out samples")
@@ -105,7 +105,7 @@ def adaptive_clip_without_a_floor_holds_a_bias_at_zero(job: Job) -> None:
     setups.adaptive_clip(job, floor=0.0, only_biases=True)
 
 
-RATES = ("loss_spike", "exploding_gradient", "update_ratio", "headroom_trend", "first_nonfinite", "dead_activation")
+RATES = ("loss_spike", "learning_lost", "exploding_gradient", "update_ratio", "headroom_trend", "first_nonfinite", "dead_activation")
 NOT_RATE = (r"[Mm]ask", "bfloat16", "GradScaler", "leave out samples")
 
 
@@ -125,21 +125,22 @@ def new_optimizer_of_unfrozen_layers_has_too_high_a_rate(job: Job) -> None:
 
 
 DEAD = ("dead_activation", "vanishing_gradient")
+NOT_DEAD = (r"[Mm]ask", "bfloat16", "GradScaler", "leave out samples")
 
 
-@planted("dead_units", *DEAD, place=r"latent|encoder.*", step=range(40, 340), against=NOT_THIS)
+@planted("dead_units", *DEAD, place=r"latent|encoder.*", step=range(0, 340), against=NOT_DEAD)
 def latents_die_of_their_penalty(job: Job) -> None:
-    setups.autoencoder(job, penalty=60.0)
+    setups.autoencoder(job, penalty=6.0)
 
 
-@planted("dead_units", *DEAD, step=range(60, 340), against=NOT_THIS)
+@planted("dead_units", *DEAD, step=range(0, 340), against=NOT_DEAD)
 def hidden_units_die_of_a_penalty(job: Job) -> None:
-    setups.penalised(job, penalty=300.0)
+    setups.penalised(job, penalty=30.0)
 
 
-@planted("dead_units", *DEAD, step=range(60, 340), against=NOT_THIS)
+@planted("dead_units", *DEAD, step=range(0, 340), against=NOT_DEAD)
 def channels_die_of_a_penalty(job: Job) -> None:
-    setups.penalised(job, penalty=300.0, pictures=True)
+    setups.penalised(job, penalty=10.0, pictures=True)
 
 
 NOT_MASK = (r"[Ll]ower the learning rate", "bfloat16", "GradScaler", "larger eps")
@@ -194,7 +195,7 @@ def transformer_collapses_in_its_warm_up(job: Job) -> None:
 
 @planted("learning_rate", *RATES, step=range(5, 120), against=NOT_RATE, also=RATES)
 def classifier_diverges_in_its_warm_up(job: Job) -> None:
-    setups.warmed_up(job, peak=3.0, words=False)
+    setups.warmed_up(job, peak=0.6, words=False)
 
 
 def past_the_wrapper(job: Job, at: int, *, wrapped: bool, by_hand: bool = False) -> None:

@@ -417,7 +417,7 @@ class Sparse(nn.Module):
 
 
 def autoencoder(job: Job, steps: int = 340, *, penalty: float, batch: int = 128, latents: int = 128) -> None:
-    """A penalty on the latents that is warmed up between the steps 40 and 140."""
+    """A penalty on what is not 0, which is there in full from step 40 on."""
     parts = F.normalize(torch.randn(64, 32), dim=1)
     model = Sparse(32, latents)
     with torch.no_grad():
@@ -427,14 +427,14 @@ def autoencoder(job: Job, steps: int = 340, *, penalty: float, batch: int = 128,
     def loss_of(step: int) -> Tensor:
         x = (torch.rand(batch, 64) * (torch.rand(batch, 64) < 0.08)) @ parts * 2
         out, hidden = model(x)
-        warm = min(1.0, max(0.0, (step - 40) / 100))
+        warm = min(1.0, (step + 1) / 40)
         return (out - x).pow(2).sum(1).mean() + penalty * warm * hidden.sum(1).mean()
 
     loop(job, model, optimizer, loss_of, steps)
 
 
 def penalised(job: Job, steps: int = 340, *, penalty: float, pictures: bool = False) -> None:
-    """A classifier with a penalty on what its hidden layer gives, from step 60 on."""
+    """A classifier with a penalty on what its hidden layer gives."""
     hidden: list[Tensor] = []
     data: Any = images(job.seed, 32) if pictures else rows(job.seed)
     first: nn.Module = nn.Conv2d(3, 48, 3, padding=1) if pictures else nn.Linear(FEATURES, 96)
@@ -448,7 +448,7 @@ def penalised(job: Job, steps: int = 340, *, penalty: float, pictures: bool = Fa
         hidden.clear()
         x, y = data(step)
         loss = F.cross_entropy(model(x), y)
-        return loss + (penalty * hidden[0].mean() if step >= 60 else 0.0)
+        return loss + penalty * hidden[0].mean()
 
     loop(job, model, optimizer, loss_of, steps)
 
@@ -624,7 +624,7 @@ def slow_weights(job: Job, steps: int = LONG, *, resumed: int | None = None, for
                 if not forgets:
                     optimizer.slow = slow
             y = torch.randint(0, CLASSES, (32,))
-            loss = F.cross_entropy(model(centres[y] + 0.5 * torch.randn(32, FEATURES)), y)
+            loss = F.cross_entropy(model(centres[y] + 0.3 * torch.randn(32, FEATURES)), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -32,20 +32,23 @@ BEFORE = 32
 COLUMNS = 512
 """Of the steps before the last ones: of one tensor, to see since when it is dead."""
 
-MEASURED = 3
-"""Measurements of the zeros, where some elements are left."""
+MEASURED, LIVELY = 3, 0.9
+"""Measurements of the zeros, where some elements are left; two are enough where it had fewer zeros than this share."""
 
 
 UNITS = 0.9
 """Share of a layer's units that get no gradient from which on they are dead, where it was less."""
 
 ALIVE = 0.7
-"""Share below which it must have been before: of layers that are sparse by nature it always is high."""
+"""Share below which it must have been at first: of layers that are sparse by nature it always is high."""
+
+REVIVED = 0.05
+"""Share by which it never falls: what is dead stays so, and what is merely seldom active comes and goes."""
 
 FEWEST_UNITS = 16
 
-EXPECTED = 8.0
-"""How often in a batch each unit would be active, were its activity spread evenly: then chance leaves none out."""
+EXPECTED = 4.0
+"""How often in a batch the units that are left must be active: by chance those that are seldom so are once."""
 
 
 class Dead(msgspec.Struct, frozen=True):
@@ -122,7 +125,8 @@ def _nearly(evidence: Evidence, tensors: Array, least: float) -> Iterator[Dead]:
     shares = past.share("zero_count")
     for tensor, share in zip(tensors.tolist(), shares, strict=True):
         last = last_finite(share, MEASURED)
-        if len(last) == MEASURED and last.min() >= least:
+        has_collapsed = len(last) >= 2 and last[-2:].min() >= least and np.nanmin(share) <= LIVELY
+        if has_collapsed or (len(last) == MEASURED and last.min() >= least):
             at = np.flatnonzero(np.isfinite(share))
             low = np.flatnonzero(share[at] < least)
             since = at[low[-1] + 1] if len(low) else at[0]
@@ -143,7 +147,7 @@ def _units(evidence: Evidence, tensors: Array) -> Iterator[Dead]:
         with np.errstate(invalid="ignore", divide="ignore"):
             expected = (1 - zeros) * numel / np.maximum(calls, 1) / shape[0]
         there = np.flatnonzero(np.isfinite(silent) & np.isfinite(zeros))
-        if len(there) < MEASURED or not silent[there[:-1]].min() <= ALIVE:
+        if len(there) < MEASURED or not silent[there[0]] <= ALIVE or (np.diff(silent[there]) < -REVIVED).any():
             continue
         alive = np.flatnonzero(silent[there] < UNITS)
         since = there[alive[-1] + 1 :] if len(alive) else there

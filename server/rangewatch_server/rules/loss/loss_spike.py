@@ -35,6 +35,9 @@ DIVERGED = 4.0
 OUTPUTS_DIVERGED = 4.0
 """Or half of the outputs with it, in bits: behind a saturated activation gradients do not grow."""
 
+LOWER, LEARNED = 0.75, 16
+"""Part of the first loss below which it has learned, and the steps with such a loss after which that is no chance."""
+
 LEAST_FIRST = 0.5
 """First loss from which that is judged: others begin near 0 and grow, as those of reinforcement learning do."""
 
@@ -50,6 +53,9 @@ CHANCE = 1e-6
 HALF = 0.5
 """Part of the rise that counts a single value as high: the values after a jump scatter, too."""
 
+
+SETTLED = 8
+"""Values whose median is low where the descent at the beginning of a run is over."""
 
 HUGE = 1e3
 """How many times as high as ever before a single value must be that is no hard batch."""
@@ -157,7 +163,10 @@ def _diverged(evidence: Evidence, name: str) -> Finding | None:
     rise = _output_rise(evidence, start, stop)[steps - start]
     are_large = (largest >= DIVERGED * known[0]) | (rise >= OUTPUTS_DIVERGED)
     is_high = (values >= DIVERGED * first) & are_large
+    lower = np.cumsum(values < LOWER * first)
     for at in range(1, len(values) - BEGIN_LASTING + 1):
+        if lower[at - 1] >= LEARNED:
+            break  # it had learned before, so that it is no divergence from the start on
         if is_high[at : at + BEGIN_LASTING].all():
             highest = float(values[at : at + BEGIN_LASTING].max())
             gradients_rise = (
@@ -234,7 +243,7 @@ def jumps(steps: Array, values: Array, since: int, limits: Thresholds, *, is_sta
     least, loss_jumps = max(1, int(limits["least_values"])), []
     for at in starts.tolist():
         high, begin = float(usual[at] + rise[at]), HISTORY + at
-        history = values[np.searchsorted(steps, steps[begin] - WINDOW) : begin]
+        history = _settled(values[np.searchsorted(steps, steps[begin] - WINDOW) : begin], float(bar[at]))
         if not rise[at]:  # nothing but 0 until then, or nearly: of how high a value is usual that says nothing
             if not np.ptp(history):
                 continue
@@ -266,6 +275,15 @@ def _early_jump(steps: Array, values: Array, limits: Thresholds) -> list[Jump]:
             back = _back(steps[at:], is_low, least)
             return [Jump(int(steps[at]), usual, scatter, float(np.median(row[: MOST // 2])), count, back)]
     return []
+
+
+def _settled(history: Array, bar: float) -> Array:
+    """(n,) values without those of the descent they begin with: that a loss was high at first says nothing of chance."""
+    if len(history) <= SETTLED:
+        return history
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(history, SETTLED), axis=1)
+    below = np.flatnonzero(medians <= bar)
+    return history[int(below[0]) :] if len(below) else history
 
 
 def _in_a_row(history: Array, row: Array, high: float, least: int) -> int:
@@ -370,7 +388,7 @@ def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanatio
     began, gradients = began[np.isfinite(began)], tensors_of(evidence, "grad")
     low, at, stop = max(evidence.start, jump.step - HISTORY), jump.step, jump.step + 3
     is_low = len(began) and jump.level <= np.median(began)
-    is_explained = "learning_rate" in cause.weights or cause.cause == "weight"
+    is_explained = "learning_rate" in cause.weights or cause.cause in ("weight", "optimizer")
     if not is_low or not len(gradients) or at <= low or is_explained:
         return False
     if risers(evidence, tensors_of(evidence, "update"), at - 1):

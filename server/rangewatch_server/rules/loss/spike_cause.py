@@ -101,8 +101,9 @@ def explained(
     ratio = _first_ratio(evidence, step)
     logits = [each for each in outputs if are_logits(evidence.tensors.entries[each.tensor])]
     rate, written, thawed = _rate(evidence, step), _written(evidence, step), _thawed(evidence, step)
+    restored = _of_restored(evidence, step)
     every = [
-        *written, *_of_restored(evidence, step, written),
+        *written, *restored,
         *_of_rate(rate), *_of_loaded(evidence, step), *_of_thawed(evidence, thawed),
         *_of_data(
             evidence, name, rank, step, outputs, gradients,
@@ -128,7 +129,7 @@ def explained(
         first.cause, first.sureness if order else "", tuple(sentences),
         tuple(
             _remedies(
-                order, step, rate, place, is_lasting=_is_lasting(evidence, step, back), are_written=bool(written),
+                order, step, rate, place, is_lasting=_is_lasting(evidence, step, back), are_written=bool(written or restored),
                 thawed=thawed,
             )
         ),
@@ -329,18 +330,29 @@ RESTORED = 16
 """Steps after a state was loaded in which what was not loaded with it may still show: averages are written back now and
 then."""
 
+FURTHER = 2.0
+"""How many times as far as ever before weights must then be written, where they are written now and then."""
 
-def _of_restored(evidence: Evidence, step: int, written: list[Candidate]) -> Iterator[Candidate]:
+
+def _of_restored(evidence: Evidence, step: int) -> list[Candidate]:
     """Weights were overwritten soon after a resume: by what the resume has not restored."""
     loaded = sorted({(event.step, known.name) for event, known in evidence.details(StateLoaded) if event.step <= step})
-    if written and loaded and step - loaded[-1][0] <= RESTORED and len(loaded) <= 2:
-        at, name = loaded[-1]
-        text = (
-            f"The state of the optimizer ({name}) was loaded at step {at}, {_ago(at, step)}, and code other than that "
-            "optimizer changed the weights since: a state of its own, as slow weights or an average, may not have been "
-            "restored with it."
-        )
-        yield Candidate("optimizer", 0.94, (text,))
+    if not loaded or step - loaded[-1][0] > RESTORED or len(loaded) > 2 or not evidence.has_series(WRITTEN):
+        return []
+    at, name = loaded[-1]
+    low = max(evidence.start, at - HISTORY)
+    values = np.nan_to_num(evidence.largest(WRITTEN, low, step + 1), nan=np.inf, neginf=0.0)
+    before, begin = values[: at - low], max(at, step - EARLIER)
+    since = values[begin - low :]
+    if len(before) < FEWEST or not len(since) or not since.max() > FURTHER * before.max():
+        return []
+    when = begin + int(since.argmax())
+    text = (
+        f"The state of the optimizer ({name}) was loaded at step {at}, {_ago(at, step)}; and between the update of step "
+        f"{when - 1} and the forward of step {when} code other than it changed the weights further than ever before: "
+        "what writes there, as slow weights or an average, has a state of its own that was not restored with it."
+    )
+    return [Candidate("optimizer", 0.94, (text,))]
 
 
 class Thawed(msgspec.Struct, frozen=True):
@@ -565,7 +577,8 @@ def _remedies(
     thawed: Thawed | None = None,
 ) -> Iterator[Remedy]:
     clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)"
-    cause = order[0].cause if order and order[0].weight >= LIKELY else ""
+    is_named = bool(order) and (order[0].weight >= LIKELY or order[0].cause == "data")
+    cause = order[0].cause if is_named else ""
     because = order[0].supports[0].rstrip(".") if cause else "based on the loss alone"
     if cause == "learning_rate" and rate is not None and rate.high < 0:
         yield Remedy(

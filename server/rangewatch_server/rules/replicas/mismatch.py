@@ -259,7 +259,7 @@ def _finding(evidence: Evidence, replicas: Replicas, diff: Difference, others: t
             "odd_ranks": diff.odd, "majority_ranks": diff.majority, "last_equal_step": diff.alike,
             "differing": len(others[0]), "compared": others[1], "axes": diff.axes,
             "groups": [list(diff.lines_of), *map(list, diff.also)] if diff.axes else [], "lines": diff.lines,
-            "odd_lines": diff.odd_lines,
+            "odd_lines": diff.odd_lines, **({} if bypassed(evidence, diff) is None else {"cause_class": "replicas"}),
         },
     )  # fmt: skip
 

@@ -77,4 +77,5 @@ RULE = Rule(
     "running statistics; a part of it in `eval()`, such as frozen batch norms, is not. Info where it was so from the "
     "first step on, which fine-tuning may mean.",
     check=check,
+    explains=("exploding_gradient", "loss_spike", "short_spike", "update_ratio", "vanishing_gradient"),
 )
