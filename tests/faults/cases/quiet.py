@@ -105,7 +105,10 @@ def adaptive_clip_without_a_floor_holds_a_bias_at_zero(job: Job) -> None:
     setups.adaptive_clip(job, floor=0.0, only_biases=True)
 
 
-RATES = ("loss_spike", "learning_lost", "exploding_gradient", "update_ratio", "headroom_trend", "first_nonfinite", "dead_activation")
+RATES = (
+    "loss_spike", "learning_lost", "exploding_gradient", "update_ratio", "headroom_trend", "first_nonfinite",
+    "dead_activation",
+)  # fmt: skip
 NOT_RATE = (r"[Mm]ask", "bfloat16", "GradScaler", "leave out samples")
 
 

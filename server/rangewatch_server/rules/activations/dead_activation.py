@@ -151,7 +151,7 @@ def _units(evidence: Evidence, tensors: Array) -> Iterator[Dead]:
             continue
         alive = np.flatnonzero(silent[there] < UNITS)
         since = there[alive[-1] + 1 :] if len(alive) else there
-        if len(since) and (expected[since] >= EXPECTED * (1 - silent[since])).all():
+        if len(since) and expected[since].mean() >= EXPECTED * (1 - silent[since]).mean():
             last = int(since[-1])
             yield Dead(tensor, float(zeros[last]), int(past.starts[since[0]]), int(past.ends[last]), len(since),
                        float(silent[last]))  # fmt: skip

@@ -20,8 +20,8 @@ from rangewatch_server.rules.evidence import BACKWARD, SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.loss_scale import remedies
 from rangewatch_server.rules.loss_scale.causes import device_of, scale
-from rangewatch_server.rules.phrases import the
-from rangewatch_server.rules.recent import FEW_RANKS, tensors_of
+from rangewatch_server.rules.phrases import place, the
+from rangewatch_server.rules.recent import FEW_RANKS, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
 LEVEL = 1
@@ -196,8 +196,9 @@ def _flushed_finding(
         f"gradients of outputs in float16 were {most:.2g} at most; the smallest number that it holds is {floor:.2g}"
     )
     return Finding(
-        step=step, tensor=first.fqn, kind=first.kind, subject="flushed",
-        summary=f"Step {step}: {which} {verb} exactly 0 in every element since the run began: in float16 they are "
+        rank=only_rank(evidence), step=step, tensor=first.fqn, kind=first.kind, subject="flushed",
+        summary=f"{place(step, only_rank(evidence))}: {which} {verb} exactly 0 in every element since the run began: "
+        "in float16 they are "
         "flushed to zero, and the loss is not scaled.",
         evidence=(
             f"In all steps up to {evidence.whole_stop - 1} {because.split(';')[0]}, where {floor:.2g} is the smallest "

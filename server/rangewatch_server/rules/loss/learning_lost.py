@@ -1,4 +1,4 @@
-"""The loss had fallen, and is back where it began, while the learning rate was being raised: what was learned is lost."""
+"""The loss had fallen and is back where it began, while the learning rate was raised: what was learned is lost."""
 
 from __future__ import annotations
 
@@ -82,19 +82,23 @@ def _finding(evidence: Evidence, name: str, lost: Lost, low: float, high: float)
     rank = only_rank(evidence)
     return Finding(
         rank=rank, step=lost.step, subject="lost",
-        summary=f"{place(lost.step, rank)}: {loss_called(name)} had fallen from {lost.first:.4g} to {lost.lowest:.4g} and "
+        summary=f"{place(lost.step, rank)}: {loss_called(name)} had fallen from {lost.first:.4g} to {lost.lowest:.4g} "
+        "and "
         f"is back at {lost.level:.4g} since, while the learning rate was raised: what was learned is lost.",
         evidence=(
-            f"It was lowest at about step {lost.best} (median of {FEW} values), at a learning rate of {low:.3g}; from step "
+            f"It was lowest at about step {lost.best} (median of {FEW} values), at a learning rate of {low:.3g}; from "
+            "step "
             f"{lost.step} on {LASTING} values in a row have a median of {lost.level:.4g}.",
             f"The learning rate went on rising, to {high:.3g} at step {lost.step}.",
-            "Cause (likely): the learning rate, which its warm-up raised further than the model bears. Against that: the "
+            "Cause (likely): the learning rate, which its warm-up raised further than the model bears. Against that: "
+            "the "
             "data may have become another task at that time.",
             "What would decide: go back to a checkpoint from before it, and hold the rate at what it was then.",
         ),
         remedy=(
             Remedy(
-                f"Lower the highest learning rate, to about {low:.2g} or less, and begin anew or from a checkpoint from "
+                f"Lower the highest learning rate, to about {low:.2g} or less, and begin anew or from a checkpoint "
+                "from "
                 f"before step {lost.step}.",
                 f"for group in optimizer.param_groups:  # a scheduler sets it anew: change it there\n"
                 f"    group['lr'] = min(group['lr'], {low:.3g})",
@@ -112,9 +116,12 @@ RULE = Rule(
     name="learning_lost",
     title="What was learned is lost",
     severity="warning",
-    explanation="In a warm-up the loss first fell and then went back to where it had begun, and stayed there, while the "
-    "learning rate was still being raised: as where the highest rate is ten times too large. Nothing is NaN, and the loss "
-    "is that of a model that knows nothing. Needs a logged loss; the learning rate is read from the optimizer where none "
+    explanation="In a warm-up the loss first fell and then went back to where it had begun, and stayed there, while "
+    "the "
+    "learning rate was still being raised: as where the highest rate is ten times too large. Nothing is NaN, and the "
+    "loss "
+    "is that of a model that knows nothing. Needs a logged loss; the learning rate is read from the optimizer where "
+    "none "
     "is logged.",
     check=check,
     thresholds=(

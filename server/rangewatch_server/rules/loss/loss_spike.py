@@ -278,7 +278,7 @@ def _early_jump(steps: Array, values: Array, limits: Thresholds) -> list[Jump]:
 
 
 def _settled(history: Array, bar: float) -> Array:
-    """(n,) values without those of the descent they begin with: that a loss was high at first says nothing of chance."""
+    """(n,) values without the descent that they begin with: a loss that was high at first says nothing of chance."""
     if len(history) <= SETTLED:
         return history
     medians = np.median(np.lib.stride_tricks.sliding_window_view(history, SETTLED), axis=1)

@@ -129,7 +129,8 @@ def explained(
         first.cause, first.sureness if order else "", tuple(sentences),
         tuple(
             _remedies(
-                order, step, rate, place, is_lasting=_is_lasting(evidence, step, back), are_written=bool(written or restored),
+                order, step, rate, place, is_lasting=_is_lasting(evidence, step, back),
+                are_written=bool(written or restored),
                 thawed=thawed,
             )
         ),
@@ -348,7 +349,8 @@ def _of_restored(evidence: Evidence, step: int) -> list[Candidate]:
         return []
     when = begin + int(since.argmax())
     text = (
-        f"The state of the optimizer ({name}) was loaded at step {at}, {_ago(at, step)}; and between the update of step "
+        f"The state of the optimizer ({name}) was loaded at step {at}, {_ago(at, step)}; and between the update of "
+        "step "
         f"{when - 1} and the forward of step {when} code other than it changed the weights further than ever before: "
         "what writes there, as slow weights or an average, has a state of its own that was not restored with it."
     )
