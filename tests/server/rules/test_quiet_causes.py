@@ -52,13 +52,16 @@ def test_layers_that_are_seldom_used(recording: Recording) -> None:
     assert finding.facts.get("cause_class") != "learning_rate"
 
 
-@pytest.mark.parametrize(("loaded", "cause"), [(AT - 6, "optimizer"), (AT - 40, None)])
-def test_slow_weights_that_are_not_restored(recording: Recording, loaded: int, cause: str | None) -> None:
+def restored(recording: Recording, loaded: int) -> Any:
     written = np.where(np.arange(STEPS) % 6 == 4, 0.002, 0.0)
     written[AT] = 0.008
-    (finding,) = jump(
-        recording, 2.0, series={"weights_written": written}, events=[event(StateLoaded("AdamW"), 1, loaded)]
-    )
+    events = [event(StateLoaded("AdamW"), 1, loaded)]
+    return jump(recording, 2.0, series={"weights_written": written}, events=events)
+
+
+@pytest.mark.parametrize(("loaded", "cause"), [(AT - 6, "optimizer"), (AT - 40, None)])
+def test_slow_weights_that_are_not_restored(recording: Recording, loaded: int, cause: str | None) -> None:
+    (finding,) = restored(recording, loaded)
     assert (finding.facts.get("cause_class") == "optimizer") == (cause is not None)
     assert finding.severity == ("warning" if cause else "info")
 
@@ -161,8 +164,7 @@ def test_a_wait_within_a_process(recording: Recording, message: str) -> None:
     assert "loads its data" in finding.remedy[0].text
 
 
-@pytest.mark.parametrize("steps", [8, 0])
-def test_replicas_whose_wrapper_is_not_called(recording: Recording, steps: int) -> None:
+def past_wrapper(recording: Recording, steps: int) -> Any:
     model = [tensor("a.weight", "grad"), tensor("b.weight", "grad", 1)]
     for rank in range(2):
         sums = np.full((2, 40), 7.0)
@@ -170,5 +172,11 @@ def test_replicas_whose_wrapper_is_not_called(recording: Recording, steps: int) 
         known = [event(WrapperBypassed(steps, "Net" if steps else ""), 1, 27)]
         recording.write(model, 40, {"checksum_max": sums, "checksum_min": sums}, rank=rank, world_size=2, events=known)
     (finding,) = recording.diagnose(mismatch.RULE).findings
+    return finding
+
+
+@pytest.mark.parametrize("steps", [8, 0])
+def test_replicas_whose_wrapper_is_not_called(recording: Recording, steps: int) -> None:
+    finding = past_wrapper(recording, steps)
     assert ("Call the wrapped model" in finding.remedy[0].text) == bool(steps)
     assert (finding.facts.get("cause_class") == "replicas") == bool(steps)

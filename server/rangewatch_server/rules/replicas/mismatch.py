@@ -82,8 +82,8 @@ def _through_wrapper(past: Bypassed) -> Remedy:
         "Call the wrapped model in training, model(x), and not what unwrap_model() or model.module gives: keep that "
         "under another name, for saving and sampling alone. Then make all ranks identical, or go back to a checkpoint "
         f"from before step {past.since}.",
-        "inner = model.module  # or accelerator.unwrap_model(model): for saving and sampling\n"
-        "loss = model(inputs).sum()  # the wrapped one: its backward reduces gradients",
+        "def inner(model):  # for saving and sampling alone: training calls the wrapped one\n"
+        "    return getattr(model, 'module', model)",
         f"the forward of {past.name} has been called past DistributedDataParallel since step {past.since}, and only "
         "its "
         "own forward prepares the reduction",
