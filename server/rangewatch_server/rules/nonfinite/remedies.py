@@ -69,6 +69,7 @@ def forward_remedies(case: Case, origin: Origin) -> Iterator[Remedy]:
             f"its input held {'zeros' if origin.cause == 'zero' else 'negative elements'}",
         )  # fmt: skip
     else:
+        yield _inside(module, "what in it made NaN or Inf is not recorded")
         narrow = _narrow(case)
         if narrow and module == case.entry.fqn and module:
             yield Remedy(
@@ -76,7 +77,6 @@ def forward_remedies(case: Case, origin: Origin) -> Iterator[Remedy]:
                 f"random number in {narrow} is exactly 0 now and then, and its log is -Inf.", in_float32(module),
                 f"its inputs were finite, and it computes in {narrow}",
             )  # fmt: skip
-        yield _inside(module, "what in it made NaN or Inf is not recorded")
     yield from _eps(case)
 
 
