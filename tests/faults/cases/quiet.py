@@ -15,7 +15,6 @@ from tests.faults.fault import Fault, Job, planted
 from tests.faults.models import CLASSES, FEATURES, rows
 
 NOT_THIS = (r"[Mm]ask", r"[Ll]ower the learning rate", "bfloat16", "GradScaler", "leave out samples", "larger eps")
-MODE = {"cause": "eval", "rules": ("evaluation_mode",), "against": NOT_THIS}
 
 
 @planted("eval", "evaluation_mode", step=60, against=NOT_THIS, also=("loss_spike",))
