@@ -20,7 +20,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "not_fused": "device: why the fused kernel is not in use",
     "sampled_weights": "which parameters are compared between updates",
     "evaluation_mode": "the whole model was trained in `eval()` for 8 steps in a row, and when that is over",
-    "wrapper_bypassed": "the module inside DistributedDataParallel was called itself for 8 steps, and when that is over",
+    "wrapper_bypassed": "the module inside DistributedDataParallel was called itself for 8 steps, and when that ends",
     "loss_function": "the first loss is a cross entropy, and over how many classes",
     "communication_hook": "gradients are reduced by a communication hook of your own",
     "clipping": "gradients are clipped while they are multiplied by the loss scale",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.gradients.rise_search import LASTING, Rise, first_rise
 from rangewatch_server.rules.loss.series import loss_name
@@ -24,9 +25,29 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     tensors = next((each for kind in KINDS if len(each := tensors_of(evidence, kind))), None)
     if tensors is None:
         return
-    rises = first_rise(evidence, tensors, float(np.log2(limits["factor"])))
+    rises = _more_than_rounding(evidence, tensors, first_rise(evidence, tensors, float(np.log2(limits["factor"]))))
     if rises:
         yield _finding(evidence, rises, float(np.log2(limits["factor"])))
+
+
+ROUNDING_BITS = 16.0
+"""Bits below the median of all gradients at which one is rounding, as of a bias before a normalisation. When that no
+longer takes it away, as where batch norms are frozen, it is as large as others, and nothing explodes."""
+
+
+def _more_than_rounding(evidence: Evidence, tensors: Array, rises: list[Rise]) -> list[Rise]:
+    """Those whose usual height was no rounding beside what all gradients were when they rose."""
+    if not rises:
+        return rises
+    step = rises[0].seen
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, step, step + 1, ("amax",), tensors)
+    amax = np.asarray(block.columns["amax"], np.float64)
+    amax = amax[np.isfinite(amax) & (amax > 0)]
+    if not len(amax):
+        return rises
+    scale = evidence.series("loss_scale", step, step + 1)[0] if evidence.is_loss_scaled else 1.0
+    median = float(np.log2(np.median(amax)) - np.log2(scale))
+    return [each for each in rises if not (each.usual < median - ROUNDING_BITS and each.usual + each.bits < median + 4)]
 
 
 def _finding(evidence: Evidence, rises: list[Rise], bits: float) -> Finding:
