@@ -685,7 +685,7 @@ HEALTHY: dict[str, Plan] = {
     "masked maximum, no row empty": {"setup": sentences, "pool": "max of a mask"},
     "masked mean, no row empty": {"setup": sentences, "pool": "mean of whole numbers"},
     "inputs 1.5 times as large from step 140": {"setup": table, "times": 1.5},
-    "more noise from step 100": {"setup": labels, "noise": 0.6},
+    "a little more noise from step 100": {"setup": labels, "noise": 0.15},
     "pictures of twice the size": {"setup": sizes},
     "pictures of twice the size, half as many": {"setup": sizes, "count": 12},
     "Lookahead": {"setup": slow_weights},

@@ -618,6 +618,11 @@ def _remedies(
             "    rangewatch.batch(ids=ids, losses=losses)",
             because,
         )  # fmt: skip
+        if order[0].weight < LIKELY:
+            yield Remedy(
+                f"Go back to a checkpoint from before step {step}, and see whether it comes again with other batches.",
+                "", because,
+            )  # fmt: skip
         yield Remedy("Clip the gradients, so that one batch moves the weights by so much at most.", clip, because)
     elif cause == "optimizer" and are_written:
         yield Remedy(
