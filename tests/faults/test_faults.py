@@ -145,7 +145,7 @@ SLOW_SCRIPTS = (
     "clip_by_value_without_a_floor_holds_gains_at_zero", "adaptive_clip_without_a_floor_holds_a_bias_at_zero",
     "new_group_gets_the_rate_of_the_head", "layers_are_unfrozen_in_the_group_of_the_head",
     "new_optimizer_of_unfrozen_layers_has_too_high_a_rate", "latents_die_of_their_penalty",
-    "channels_die_of_a_penalty", "maximum_of_a_sentence_without_words", "mean_of_a_sentence_without_words",
+    "hidden_units_die_of_a_penalty", "channels_die_of_a_penalty", "maximum_of_a_sentence_without_words", "mean_of_a_sentence_without_words",
     "maximum_of_ids_that_are_all_padding", "missing_values_are_minus_700_deviations", "missing_values_are_a_million",
     "labels_are_those_of_other_rows", "slow_weights_are_not_restored", "transformer_collapses_in_its_warm_up",
     "classifier_diverges_in_its_warm_up",
