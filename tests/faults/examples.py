@@ -11,8 +11,18 @@ from typing import Any
 import numpy as np
 
 from rangewatch.statistics import experts
-from rangewatch.wire.events import BatchRows, Clipping, NotReduced, Router, Routers, RowLoss, event
-from rangewatch.wire.records import Event
+from rangewatch.wire.events import (
+    BatchRows,
+    Clipping,
+    EvaluationMode,
+    LossFunction,
+    NotReduced,
+    Router,
+    Routers,
+    RowLoss,
+    event,
+)
+from rangewatch.wire.records import Event, TensorEntry
 from tests.server.routes import test_collectives_api as ranks
 from tests.server.rules import test_along_mesh as along
 from tests.server.rules import test_axis_replicas as on_mesh
@@ -444,6 +454,49 @@ def gain(recording: Recording) -> None:
     recording.write(model, STEPS, {"amax": amax})
 
 
+def in_eval(recording: Recording) -> None:
+    events = [event(EvaluationMode(8, 3, 2, True), 1, 67)]
+    recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
+
+
+def large_logits(recording: Recording) -> None:
+    model = [
+        tensor("norm", dtype="float32", module="LayerNorm"),
+        TensorEntry("head", "output", 0, "float32", (228, 400), 1, "Linear"),
+        tensor("head.weight", "grad", 2, "float32"),
+    ]  # fmt: skip
+    amax = np.array([[3.6], [121.0], [0.4]])
+    events = [event(LossFunction("nll", 400), 1, 0)]
+    recording.write(model, STEPS, {"amax": amax}, series={"loss": np.linspace(89.0, 60.0, STEPS)}, events=events)
+
+
+def around_updates(recording: Recording, model: Any, pushed: Any, unmoved: Any, zero: Any) -> None:
+    """At the steps 1, 2, 4, 8, 16 and each 32nd, of 4,096 elements each."""
+    steps, given = 200, {"sampled_count": 4096, "pushed_count": pushed, "unmoved_count": unmoved}
+    given["zero_weight_count"] = zero
+    columns = {name: np.zeros((len(model), steps)) for name in given}
+    for name, values in given.items():
+        columns[name][:, [1, 2, 4, 8, 16, *range(32, steps, 32)]] = np.reshape(values, (-1, 1))
+    loss = 1.9 + wave(steps, 0.05)[0]
+    recording.write(model, steps, columns, series={"loss": loss, "lr": 3e-5})
+
+
+def rounded(recording: Recording) -> None:
+    model = [tensor(f"layers.{at}.weight", "grad", at, "bfloat16") for at in range(3)]
+    around_updates(recording, model, 4096, [[3900], [3800], [4000]], 0)
+
+
+def at_zero(recording: Recording) -> None:
+    model = [tensor("blocks.0.gain", "grad", 0, "float32"), tensor("stem.weight", "grad", 1, "float32")]
+    around_updates(recording, model, [[0], [4096]], 0, [[4096], [0]])
+
+
+def learning_lost(recording: Recording) -> None:
+    loss = np.r_[np.linspace(2.3, 1.0, 60), np.linspace(1.0, 2.2, 20), np.full(60, 2.2)] + wave(140, 0.05)[0]
+    rate = np.linspace(4e-4, 5e-2, 140)
+    recording.write(WEIGHTS, 140, series={"loss": loss, "lr": rate})
+
+
 ALL = (
     Example("first_nonfinite", "A value that is too large for its dtype", overflow),
     Example("first_nonfinite", "A function that is not finite at 0", zero),
@@ -495,8 +548,13 @@ ALL = (
     Example("overloaded_expert", "", overloaded_expert),
     Example("outlier_batch", "", outlier),
     Example("initial_gain", "", gain),
+    Example("initial_loss", "", large_logits),
+    Example("evaluation_mode", "", in_eval),
+    Example("rounded_updates", "", rounded),
+    Example("held_at_zero", "", at_zero),
     Example("loss_nonfinite", "", bad_loss),
     Example("loss_spike", "", spike),
+    Example("learning_lost", "", learning_lost),
     Example("loss_stuck", "", stuck),
     Example("short_spike", "", moment_of_loss),
     Example("loss_plateau", "", plateau),

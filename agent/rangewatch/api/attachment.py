@@ -48,8 +48,10 @@ from rangewatch.hooks.optimizer_coverage import OptimizerCoverage
 from rangewatch.hooks.optimizer_hooks import OptimizerReads, has_closure
 from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.state_loads import StateLoads
+from rangewatch.hooks.update_samples import UpdateSamples
 from rangewatch.recording.parallel.axes import check_declared
 from rangewatch.recording.parallel.batch_checksum import BatchChecksums, RowsChecksum
+from rangewatch.recording.parallel.bypass import WrapperBypass
 from rangewatch.recording.parallel.dropouts import DropoutReads
 from rangewatch.recording.parallel.gradient_sums import GradientSums
 from rangewatch.recording.parallel.placements import Layout
@@ -537,13 +539,18 @@ def _add_hooks(
     samples = WeightSamples(observer, agent.values, agent.events, model, selection, agent.in_forward)
     samples.begin_step(agent.step)
     observer.step_readers.append(samples)
+    taken = UpdateSamples(observer, agent.names, model, selection, options.start_step)
+    taken.begin_step(agent.step)
+    observer.step_readers.append(taken)
+    bypass = WrapperBypass(layout, observer, agent.events, agent.guard, agent.undo)
+    observer.step_readers.append(bypass)
     kept = hooks.parameters.kept
     coverage = OptimizerCoverage(observer, agent.events, model, selection, optimizers, kept)
     rate = LearningRate(agent, optimizers)
     observer.step_readers += [coverage, rate]
     agent.at_end.append(rate.flush)
     for optimizer in optimizers:
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken)
 
     def follow(optimizer: Any) -> None:
         add_optimizer_phase(agent, optimizer, agent.undo)
@@ -552,7 +559,7 @@ def _add_hooks(
         rate.add(optimizer)
         if parallel is not None:
             parallel.steps.add(optimizer)
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken)
 
     return follow
 
@@ -574,7 +581,7 @@ def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:
 
 def _add_optimizer_reads(
     agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, moments: MomentReads,
-    parallel: ParallelReads | None, kept: KeptGradients, samples: WeightSamples,
+    parallel: ParallelReads | None, kept: KeptGradients, samples: WeightSamples, taken: UpdateSamples,
 ) -> None:  # fmt: skip
     reference = ref(optimizer)  # DeepSpeed's optimizers hold their model
     updated = kept.of(optimizer)
@@ -589,6 +596,8 @@ def _add_optimizer_reads(
                 reads.before(agent.step, reference())
             if parallel is not None:
                 parallel.before_update()
+            if args:  # inside a compiled step weights are written when it is over
+                taken.before(reference())
             agent.cost.add(began_ns)
             agent.stop_at_overflow()
 
@@ -599,6 +608,7 @@ def _add_optimizer_reads(
             reads.after(reference())
             moments.after(reference())
             samples.after(reference())
+            taken.after()
             agent.cost.add(began_ns)
 
     loads = StateLoads(agent.guard, agent.observer, agent.events)

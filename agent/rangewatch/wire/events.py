@@ -228,6 +228,40 @@ class SampledWeights(Details, frozen=True):
     are_held: bool = False
 
 
+class EvaluationMode(Details, frozen=True):
+    """The model was trained in `eval()`, all of it, in `steps` steps in a row up to this one; 0: it is in `train()`
+    again. `dropouts`, `norms`: modules of it that drop out elements, and that keep running statistics. `was_trained`:
+    there were steps in `train()` before. The newest one stands.
+    """
+
+    KIND = "evaluation_mode"
+    steps: Whole = 0
+    dropouts: Whole = 0
+    norms: Whole = 0
+    was_trained: bool = False
+
+
+class WrapperBypassed(Details, frozen=True):
+    """In `steps` steps in a row, up to this one, the forward of the module `fqn` of class `name` was called past the
+    DistributedDataParallel that it is in, so that nothing reduced its gradients; 0: it goes through it again. The
+    newest one stands.
+    """
+
+    KIND = "wrapper_bypassed"
+    steps: Whole = 0
+    name: str = ""
+
+
+class LossFunction(Details, frozen=True):
+    """What the loss of the first backward is: `op` ("nll" of a cross entropy, "bce" of a binary one with logits) of
+    `classes`, as a mean over all its targets.
+    """
+
+    KIND = "loss_function"
+    op: str = ""
+    classes: Whole = 0
+
+
 class CommunicationHook(Details, frozen=True):
     """DistributedDataParallel reduces gradients by a hook that is not one of torch's, `name`, as the rank trains."""
 
@@ -298,6 +332,16 @@ class TensorDetails(msgspec.Struct, frozen=True):
         return not self.nan_count and 0 < self.inf_count == self.negative_inf_count
 
 
+class MaskDetails(msgspec.Struct, frozen=True):
+    """A tensor of zeros and ones, or of booleans, that a module was given: rows along its last dimension, and how many
+    of them are 0 and how many are 1 in all elements."""
+
+    name: str
+    rows: Whole
+    zero_rows: Whole
+    one_rows: Whole
+
+
 class SavedValue(msgspec.Struct, frozen=True):
     """What an operation of the loss kept for its backward: its operand `name`, or its result where that is "result".
 
@@ -360,6 +404,8 @@ class Nonfinite(Details, frozen=True, omit_defaults=True):
     large_weights: tuple[TensorDetails, ...] | None = None
     """Parameters anywhere in the model that are not finite, or far larger than parameters are."""
     optimizer: OptimizerDetails | None = None
+    masks: tuple[MaskDetails, ...] = ()
+    """Of the module's inputs those that may be masks."""
     inf_count: int | None = None
     negative_inf_count: int | None = None
     """Of the Inf of this call those that are -Inf; both None where nobody counted, as agents before did not."""

@@ -31,7 +31,7 @@ from rangewatch_server.rules.gradients import (
     vanishing_gradient,
 )
 from rangewatch_server.rules.importance import label_of
-from rangewatch_server.rules.loss import loss_plateau, loss_spike, loss_stuck, short_spike
+from rangewatch_server.rules.loss import learning_lost, loss_plateau, loss_spike, loss_stuck, short_spike
 from rangewatch_server.rules.loss_scale import clipped_scaled, collapse, growing_past_use, never_grows, unexplained_skip
 from rangewatch_server.rules.machine import (
     data_bound,
@@ -54,6 +54,7 @@ from rangewatch_server.rules.mesh import (
 from rangewatch_server.rules.nonfinite import first_nonfinite, inf_by_design, loss_nonfinite
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
+from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, rounded_updates
 
 ALL: tuple[Rule, ...] = (
     first_nonfinite.RULE,
@@ -95,8 +96,13 @@ ALL: tuple[Rule, ...] = (
     expert_collapse.RULE,
     dead_expert.RULE,
     overloaded_expert.RULE,
+    initial_loss.RULE,
+    evaluation_mode.RULE,
+    rounded_updates.RULE,
+    held_at_zero.RULE,
     loss_nonfinite.RULE,
     loss_spike.RULE,
+    learning_lost.RULE,
     loss_stuck.RULE,
     short_spike.RULE,
     loss_plateau.RULE,

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rangewatch.wire.events import CommunicationHook
+import msgspec
+
+from rangewatch.wire.events import CommunicationHook, WrapperBypassed
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.machines.gpus import card_texts
@@ -39,6 +41,10 @@ def remedies(evidence: Evidence, diff: Difference, others: tuple[list[int], int]
         yield _of_the_code(evidence, diff, len(differing), compared)
         yield _not_replicas(diff)
         return
+    past = bypassed(evidence, diff)
+    if past is not None:
+        yield _through_wrapper(past)
+        return
     if diff.alike is not None and is_few:
         if diff.majority:
             yield _test_device(evidence, diff, len(differing), compared)
@@ -63,6 +69,36 @@ def suspect_of(diff: Difference, others: tuple[list[int], int]) -> str:
     if diff.alike is not None and is_few and len(diff.odd) == 1 and not diff.is_everywhere:
         return "gpu"
     return "code" if diff.is_everywhere or diff.alike is None or not is_few else ""
+
+
+class Bypassed(msgspec.Struct, frozen=True):
+    """The forward of a module of class `name` has been called past its wrapper, since step `since`, on `rank`."""
+
+    name: str
+    since: int
+    rank: int
+
+
+def bypassed(evidence: Evidence, diff: Difference) -> Bypassed | None:
+    """What was called past DistributedDataParallel before the ranks came to differ."""
+    for event, known in evidence.details(WrapperBypassed):
+        since = event.step - known.steps + 1
+        if known.steps and since <= diff.step and not diff.axes:
+            return Bypassed(known.name, since, event.rank)
+    return None
+
+
+def _through_wrapper(past: Bypassed) -> Remedy:
+    return Remedy(
+        "Call the wrapped model in training, model(x), and not what unwrap_model() or model.module gives: keep that "
+        "under another name, for saving and sampling alone. Then make all ranks identical, or go back to a checkpoint "
+        f"from before step {past.since}.",
+        "def inner(model):  # for saving and sampling alone: training calls the wrapped one\n"
+        "    return getattr(model, 'module', model)",
+        f"the forward of {past.name} has been called past DistributedDataParallel since step {past.since}, and only "
+        "its "
+        "own forward prepares the reduction",
+    )
 
 
 def _test_device(evidence: Evidence, diff: Difference, differing: int, compared: int) -> Remedy:
@@ -239,6 +275,7 @@ def _finding(evidence: Evidence, replicas: Replicas, diff: Difference, others: t
             "differing": len(others[0]), "compared": others[1], "axes": diff.axes or deciding,
             "groups": [list(diff.lines_of), *map(list, diff.also)] if diff.axes else [], "lines": diff.lines,
             "odd_lines": diff.odd_lines, "suspect": suspect,
+            **({} if bypassed(evidence, diff) is None else {"cause_class": "replicas"}),
         },
     )  # fmt: skip
 
@@ -297,7 +334,14 @@ def _evidence(
     yield from _which_lines(diff)
     yield _how_many(evidence, diff, *others)
     yield from _reduction(evidence, replicas, diff)
-    if hook := own_hook(evidence):
+    if (past := bypassed(evidence, diff)) is not None:
+        yield (
+            f"Since step {past.since} the forward of {past.name} is called itself, past DistributedDataParallel, as by "
+            "model.module(x) or after unwrap_model(): then nothing reduces the gradients over ranks, and each trains "
+            "by "
+            "its own."
+        )
+    elif hook := own_hook(evidence):
         yield (
             f"Gradients are reduced by a communication hook that is not torch's, {hook}. Whether it gives all ranks "
             "gradients alike is not known: that they differ speaks against it, unless it is meant to let ranks go "
