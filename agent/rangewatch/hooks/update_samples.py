@@ -68,6 +68,8 @@ class UpdateSamples(StepReader):
         model = self._model()
         if not self._is_due or model is None or torch.compiler.is_compiling():
             return
+        if not hasattr(optimizer, "param_groups"):  # an engine, or whatever else has a `step`
+            return
         # Others may keep what is lost, or round at random: there an update that changes nothing is not lost.
         rounds = type(optimizer).__module__.startswith("torch.optim.")
         self._samples = [

@@ -143,4 +143,4 @@ def test_who_the_others_wait_for_is_told_with_how_it_ended(run: Run) -> None:
     assert (hang["culprits"], hang["silent"], hang["ranks"][2]["has_ended"]) == ([2], [], True)
     assert hang["text"].endswith("Rank 2 has ended. Rank 2 died of signal 11 (SIGSEGV) in step 7.")
     assert found["hang"].endswith(found["death"]) and found["ranks"][2]["state"] == "died"
-    assert found["state"] == "live", "the others are still there"
+    assert found["state"] == "hung", "the others are still there"

@@ -54,7 +54,8 @@ def made(seed: int) -> dict[str, np.ndarray]:
     columns["checksum_max"] = columns["checksum_min"] = random.integers(1, 2**53, shape).astype(float)
     for name in ("axis_checksum", "axis_balance"):
         columns[name] = random.integers(1, 2**32, shape).astype(float)
-    columns |= {each.name: random.integers(0, 5, shape).astype(float) for each in statistics.BESIDE_EPS}
+    for each in (*statistics.BESIDE_EPS, *statistics.OF_UPDATES):
+        columns[each.name] = random.integers(0, 5, shape).astype(float)
     columns["inf_count"][bad & (columns["nan_count"] == 0)] = 1
     columns["amax"][columns["nan_count"] == 32] = 0
     checked = random.random(shape) < 0.2
