@@ -57,7 +57,8 @@ class _Recompiled:
     __slots__ = ("id", "place", "reason")
 
     def __init__(self, metrics: Any) -> None:
-        self.id = str(metrics.compile_id)
+        # `torch._dynamo.reset` begins to count anew.
+        self.id = f"{metrics.compile_id} {getattr(metrics, 'start_time_us', 0)}"
         name, line = getattr(metrics, "co_filename", None), getattr(metrics, "co_firstlineno", None)
         where = "/".join(str(name).replace("\\", "/").split("/")[-2:])  # not the whole path of somebody's home
         self.place = f"{metrics.co_name} ({where}:{line})"[:MOST_CHARACTERS]
