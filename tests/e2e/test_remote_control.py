@@ -52,7 +52,7 @@ def test_a_trace_and_a_level(live: Run) -> None:
         inside = {frame["kind"] for frame in frames if frame["fqn"].startswith("blocks.1")}
         assert inside >= set(OBSERVED_KINDS) - {"update", "reduced_grad", *MOMENTS}, "a skipped step has no update"
         assert not any(frame["kind"] == "input" for frame in frames if frame["fqn"].startswith("blocks.0"))
-        assert all(frame["full"] for frame in frames)
+        assert all(frame["full"] for frame in frames if "attention logits" not in frame["fqn"])
     report = rangewatch(live, "report", "--step", str(steps[0]), "--frames", "300").stdout
     assert " input[0]" in report and " weight\n" in report
 

@@ -76,7 +76,7 @@ def test_no_step_is_missing_and_none_is_doubled(trained: tuple[Path, list[dict[s
         assert {rank: found.row.state for rank, found in run.ranks.items()} == {0: "finished", 1: "finished"}
         for rank in (0, 1):
             calls = run.slice(RANGES, [rank], 0, 0, STEPS, ["call_count"]).columns["call_count"]
-            assert calls.shape == (200, STEPS)
+            assert calls.shape == (224, STEPS), "200 and the logits of 24 heads"
             assert (calls == 1).all(), "every tensor exactly once a step"
             names = run.names().series
             counts = run.slice(SERIES_PART, [rank], 0, 0, STEPS, ["count", "last"], np.arange(len(names)))

@@ -106,7 +106,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(small_disk: Path, start_server: Callable[..., Server]) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(bytes(1 << 20))
-    server = start_server(db=str(small_disk / "a.db"))
+    server = start_server("--min-free-mib", "0", db=str(small_disk / "a.db"))
     server.post(opening(KNOWN))
     assert send(server, 0).status_code == 202
     goes_on_after(server, filler.unlink)
