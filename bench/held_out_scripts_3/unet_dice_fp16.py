@@ -4,7 +4,7 @@ halves. Without Rangewatch: loss 1.02 to 0.54 at step 119, NaN at step 120, the 
 Report: qubvel-org/segmentation_models.pytorch#463 (soft_dice_score is inf in float16, images of 512 x 512), ultralytics/ultralytics#24554.
 Cause: overflow of fp16 in the loss, whose arithmetic then is inf / inf. Right: sums in float32 / the dice out of autocast. Wrong: lower the
 learning rate, a smaller initial loss scale, data, mask."""
-EXPECT = {"cause": ["overflow", "forward_arithmetic"], "step": [119, 122], "place": None, "rank": 0,
+EXPECT = {"cause": ["forward_arithmetic"], "step": [119, 122], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "[Mm]ask", "initial scale", "init_scale", "leave out samples"],
           "right": "float32|fp32|float16|65504|overflow|bfloat16|sum|loss"}
 import torch
