@@ -33,7 +33,8 @@ of the 14 with a fault 13 right, none weak, 1 wrong; all 10 healthy ones quiet. 
 are worth: bench/README.md.
 
 `held_out_scripts_2/` are thirty by yet another author, meant to be of quiet faults. Measured once, on 2026-11-24, with
-the rules of 91e0fe7: of 20 with a fault 4 right, 2 weak, 14 wrong; 9 of 10 healthy ones quiet.
+the rules of 91e0fe7: of 20 with a fault 4 right, 2 weak, 14 wrong; 9 of 10 healthy ones quiet. Rules have been made for
+their classes since, so that they are tests, too.
 """
 
 from __future__ import annotations

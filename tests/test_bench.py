@@ -89,6 +89,17 @@ def test_an_unseen_script_is_run_and_judged() -> None:
     assert "no run" not in found["reasons"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_bugs_on_a_mesh_are_named_and_healthy_ones_add_no_collective() -> None:
+    planted = run(
+        "mesh.py", "--only", "hsdp/norm_of_own_shards", "tp_hand/dropout_by_rank", "pp/same_rows", timeout_s=280
+    )
+    assert (planted["planted"], planted["right"]) == (3, 3)
+    healthy = run("mesh.py", "--healthy", "--only", "fsdp_tp/fp32", "pp/fp32", timeout_s=280)
+    assert (healthy["healthy"], healthy["right"]) == (2, 2)
+
+
 def in_bench(script: str, *arguments: str) -> Any:
     """What a script prints as JSON that imports benches as they import one another: by names which are only theirs in a
     process of their own.

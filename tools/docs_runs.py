@@ -1,5 +1,6 @@
 """Runs for the pictures of the docs, made by hand and sent to a real server as agents send them: one whose feed-forward
-layer loses headroom until it overflows on rank 5, one whose rank 2 keeps the others waiting, and one that hangs.
+layer loses headroom until it overflows on rank 5, one whose rank 2 keeps the others waiting, one that hangs, one of
+1,024 ranks that wait for one, one with a throttled GPU, and one that is well.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +21,17 @@ from tests.server.process import Server
 from tests.server.records import batch, opening
 
 from rangewatch import statistics, wire
-from rangewatch.wire.records import Batch, Catalogue, Event, RangeRows, RankInfo, SeriesRows, StreamHeader, TensorEntry
+from rangewatch.wire.records import (
+    Batch,
+    Catalogue,
+    Event,
+    RangeRows,
+    RankInfo,
+    Samples,
+    SeriesRows,
+    StreamHeader,
+    TensorEntry,
+)
 
 Array = NDArray[Any]
 RANKS, STEPS, BLOCKS = 8, 400, 6
@@ -27,19 +39,31 @@ HOT, BAD_RANK, BAD_STEP = "encoder.block.4.ff.wo", 5, 361
 LIMIT_BITS = 16.0  # log2 of float16's largest number, nearly
 PARTS = (("attn.q", "Linear"), ("attn.k", "Linear"), ("attn.v", "Linear"), ("attn.o", "Linear"), ("ff.wi", "Linear"),
          ("ff.act", "GELU"), ("ff.wo", "Linear"), ("norm", "LayerNorm"))  # fmt: skip
-OVERFLOWS, WAITS, HANGS = "t5-large", "t5-large-slow", "t5-large-stuck"
+OVERFLOWS, WAITS, HANGS, THROTTLED, WELL = (
+    "t5-large",
+    "t5-large-slow",
+    "t5-large-stuck",
+    "t5-large-hot",
+    "t5-large-bs64",
+)
+STRAGGLES, MANY, LATE_RANK, LATE_FROM, WAIT_S = "gpt-13b", 1_024, 619, 20, 0.09
+ALERTED = (OVERFLOWS, HANGS, STRAGGLES, THROTTLED)
+"""Those that the rules have something to say of."""
 BEAT_S = 4.0
 
 
 def send(server: Server) -> dict[str, int]:
     """All of them; their numbers by name."""
-    known = _catalogue()
+    known, now_ns = _catalogue(), time.time_ns()
+    with ThreadPoolExecutor(16) as pool:  # many are committed at once
+        list(pool.map(lambda rank: _accept(server, *_straggles(rank, now_ns)), range(MANY)))
     for rank in range(RANKS):
-        _accept(server, _opening(known, rank), _batch(known, rank))
-    now_ns = time.time_ns()
+        _accept(server, _opening(known, OVERFLOWS, rank), _batch(known, OVERFLOWS, rank, _magnitudes(known, rank)))
+        _accept(server, _opening(known, WELL, rank), _well(known, rank, now_ns))
     for rank in range(health.RANKS):
         _send_waits(server, rank, now_ns)
         _send_hangs(server, rank, now_ns)
+    _accept(server, *map(_without_groups, health.late(THROTTLED, now_ns, is_hot=True, loss=_loss(7, health.LASTING))))
     return {run["name"]: run["id"] for run in server.get("/api/v1/runs")["runs"]}
 
 
@@ -58,7 +82,8 @@ def kept_alive(server: Server) -> Iterator[None]:
 
 def _heartbeats(server: Server, over: threading.Event) -> None:
     """Batches without a step, each with the next sequence."""
-    runs = {OVERFLOWS: (RANKS, _catalogue()), WAITS: (health.RANKS, health.KNOWN), HANGS: (health.RANKS, health.KNOWN)}
+    runs = {run: (RANKS, _catalogue()) for run in (OVERFLOWS, WELL)}
+    runs |= dict.fromkeys((WAITS, HANGS, THROTTLED), (health.RANKS, health.KNOWN))
     for sequence in itertools.count(1):
         for run, (ranks, known) in runs.items():
             for rank in range(ranks):
@@ -79,13 +104,13 @@ def _catalogue() -> Catalogue:
     return Catalogue(statistics.ALL, (*outputs, *backward))
 
 
-def _opening(known: Catalogue, rank: int) -> StreamHeader:
+def _opening(known: Catalogue, run: str, rank: int) -> StreamHeader:
     host = f"node{rank // 4}"
-    return StreamHeader(RankInfo(OVERFLOWS, rank, RANKS, rank % 4, host, "a", time.time_ns() - 10**11), known)
+    return StreamHeader(RankInfo(run, rank, RANKS, rank % 4, host, "a", time.time_ns() - 10**11), known)
 
 
-def _batch(known: Catalogue, rank: int) -> Batch:
-    bits, bad = _magnitudes(known, rank)
+def _batch(known: Catalogue, run: str, rank: int, magnitudes: tuple[Array, Array]) -> Batch:
+    bits, bad = magnitudes
     step, shape = np.arange(STEPS), bits.shape
     full = np.broadcast_to(step % 20 == 0, shape)
     numel = np.array([[float(np.prod(each.shape))] for each in known.tensors])
@@ -96,19 +121,32 @@ def _batch(known: Catalogue, rank: int) -> Batch:
         "sum_sq": np.where(full, numel * np.exp2(2 * bits - 8), 0.0),
     }  # fmt: skip
     return Batch(
-        OVERFLOWS, rank, "a", 0, wire.catalogue_digest(known), RangeRows(step, np.arange(shape[0]), columns),
-        _series(rank, step), (),
+        run, rank, "a", 0, wire.catalogue_digest(known), RangeRows(step, np.arange(shape[0]), columns),
+        _series(rank, step, run == OVERFLOWS), (),
     )  # fmt: skip
+
+
+def _well(known: Catalogue, rank: int, now_ns: int) -> Batch:
+    """A run in which nothing happens, with its cards and its collectives."""
+    bits = _wandering(known, rank)
+    sent = _batch(known, WELL, rank, (bits, np.zeros(bits.shape)))
+    card = health.throttled_card(rank, now_ns, is_hot=False)
+    about = card.about | {"host": f"node{rank // 4}", "device_index": rank % 4}
+    return health.with_samples(sent, msgspec.structs.replace(card, about=about), _all_reduces(rank, RANKS, STEPS, None))
+
+
+def _wandering(known: Catalogue, rank: int) -> Array:
+    """(tensors, steps): log2 of the largest magnitude, far from the limit."""
+    random = np.random.default_rng(rank)
+    shape = (len(known.tensors), STEPS)
+    layer = np.random.default_rng(99).uniform(1.5, 6.5, (shape[0], 1))
+    return layer + np.cumsum(random.normal(0, 0.04, shape), axis=1) + random.normal(0, 0.15, shape)
 
 
 def _magnitudes(known: Catalogue, rank: int) -> tuple[Array, Array]:
     """(tensors, steps): log2 of the largest magnitude, and where Inf was."""
-    random = np.random.default_rng(rank)
-    tensors, step = len(known.tensors), np.arange(STEPS)
-    layer = np.random.default_rng(99).uniform(1.5, 6.5, (tensors, 1))
-    wander = np.cumsum(random.normal(0, 0.04, (tensors, STEPS)), axis=1)
-    bits = layer + wander + random.normal(0, 0.15, (tensors, STEPS))
-    bad = np.zeros((tensors, STEPS))
+    step, bits = np.arange(STEPS), _wandering(known, rank)
+    bad = np.zeros(bits.shape)
     for i, each in enumerate(known.tensors):
         if each.fqn.startswith(HOT.rsplit(".", 1)[0]) and each.kind == "output":
             hot = 1.0 if each.fqn == HOT else 0.55
@@ -120,18 +158,63 @@ def _magnitudes(known: Catalogue, rank: int) -> tuple[Array, Array]:
     return np.minimum(bits, LIMIT_BITS - 0.01), bad
 
 
-def _series(rank: int, step: Array) -> tuple[SeriesRows, ...]:
+def _loss(seed: int, steps: int) -> Array:
+    return 1.6 + 4.2 * np.exp(-np.arange(steps) / 90) + np.random.default_rng(seed).normal(0, 0.04, steps)
+
+
+def _series(rank: int, step: Array, overflows: bool) -> tuple[SeriesRows, ...]:
     random = np.random.default_rng(rank + 100)
-    skipped = (step == BAD_STEP).astype(float)
+    skipped = ((step == BAD_STEP) & overflows).astype(float)
     late = 0.02 * (rank == 3)
     values = {
-        "loss": 1.6 + 4.2 * np.exp(-step / 90) + random.normal(0, 0.04, STEPS),
+        "loss": _loss(rank + 200, STEPS),
         "loss_scale": 65_536.0 / 2.0 ** np.cumsum(np.roll(skipped, 1)), "skipped_step": skipped, "found_inf": skipped,
         "step_time_s": 0.21 + late + random.gamma(2, 0.004, STEPS), "data_wait_s": 0.004 + late + 0 * step,
         "forward_s": 0.062 + 0 * step, "backward_s": 0.118 + 0 * step, "optimizer_s": 0.015 + 0 * step,
         "other_s": 0.008 + 0 * step, "exposed_comm_s": np.full(STEPS, 0.022 - late),
     }  # fmt: skip
     return tuple(SeriesRows(name, step, np.asarray(each, float)) for name, each in values.items())
+
+
+def _straggles(rank: int, now_ns: int) -> tuple[StreamHeader, Batch]:
+    """Of 1,024 ranks one whose backward is slower from step 20 on: all the others wait for it."""
+    steps = health.LASTING
+    is_late = np.arange(steps) >= LATE_FROM
+    late_s = WAIT_S * is_late * (rank == LATE_RANK)
+    comm_s = 0.012 + WAIT_S * is_late * (rank != LATE_RANK)
+    series = {
+        "loss": _loss(rank, steps), "forward_s": 0.09, "backward_s": 0.2 + late_s, "optimizer_s": 0.02,
+        "other_s": 0.004, "data_wait_s": 0.001, "exposed_comm_s": comm_s, "step_time_s": 0.327 + WAIT_S * is_late,
+    }  # fmt: skip
+    known, host = health.KNOWN, f"node{rank // 8:03}"
+    info = RankInfo(STRAGGLES, rank, MANY, rank % 8, host, "a", now_ns - 10**11, device="cuda")
+    amax = {"amax": np.exp2(4 + np.random.default_rng(rank).normal(0, 0.3, (len(known.tensors), steps)))}
+    over = (Event("finished", now_ns, steps - 1),)  # a thousand heartbeats would slow the pictures down
+    sent = batch(known, 0, range(steps), amax, run=STRAGGLES, rank=rank, series=series, events=over)
+    return StreamHeader(info, known), health.with_samples(sent, _all_reduces(rank, MANY, steps, LATE_RANK))
+
+
+def _all_reduces(rank: int, ranks: int, steps: int, late: int | None) -> Samples:
+    """One a step; from step 20 on all ranks wait for the late one."""
+    one, step = np.ones(steps), np.arange(steps)
+    waits_s = WAIT_S * (step >= LATE_FROM) * (late is not None and rank != late)
+    columns = {
+        "step": step, "group": 0 * one, "op": 0 * one, "dtype": 0 * one, "bytes": 2.0**24 * one,
+        "sequence": step, "duration_s": 0.012 + 1e-4 * np.random.default_rng(rank).random(steps) + waits_s,
+        "bucket": 0 * one, "is_symmetric": one,
+    }  # fmt: skip
+    group = {"name": "0", "hash": "abc", "ranks": list(range(ranks)), "desc": "default_pg"}
+    about = {"groups": [group], "ops": ["all_reduce"], "dtypes": ["float32"], "rung": "ddp"}
+    at = 10**18 + step * health.SECOND // 2
+    return Samples("collective", "", at, {name: np.asarray(each, float) for name, each in columns.items()}, about)
+
+
+def _without_groups(message: StreamHeader | Batch) -> StreamHeader | Batch:
+    """As it is, without the markup of its groups."""
+    if isinstance(message, StreamHeader):
+        return message
+    plain = (msgspec.structs.replace(each, about=_without_marks(each.about)) for each in message.samples)
+    return health.with_samples(message, *plain)
 
 
 def _send_waits(server: Server, rank: int, now_ns: int) -> None:
@@ -143,8 +226,7 @@ def _send_waits(server: Server, rank: int, now_ns: int) -> None:
     _accept(server, opening(health.KNOWN, WAITS, rank, world_size=health.RANKS))
     sent = batch(health.KNOWN, 0, range(health.STEPS), run=WAITS, rank=rank, series=series, events=said)
     samples = (health.collectives(rank), health.card(rank, now_ns), health.host(rank, now_ns))
-    plain = (msgspec.structs.replace(each, about=_without_marks(each.about)) for each in samples)
-    _accept(server, health.with_samples(sent, *plain))
+    _accept(server, _without_groups(health.with_samples(sent, *samples)))
 
 
 def _send_hangs(server: Server, rank: int, now_ns: int) -> None:
@@ -154,7 +236,8 @@ def _send_hangs(server: Server, rank: int, now_ns: int) -> None:
         Event("stacks", at, 10, "stacks", {"text": health.STACKS}),
     )
     _accept(server, opening(health.KNOWN, HANGS, rank, world_size=health.RANKS))
-    sent = batch(health.KNOWN, 0, range(11), run=HANGS, rank=rank, events=said)
+    series = {"loss": _loss(rank, 11), "step_time_s": 0.21}
+    sent = batch(health.KNOWN, 0, range(11), run=HANGS, rank=rank, series=series, events=said)
     _accept(server, health.with_samples(sent, health.host(rank, now_ns)))
 
 

@@ -1,5 +1,6 @@
 """`python -m tools.docs_screenshots [NAME...]` takes the pictures of docs/images: the pages as they are, over the runs
-of `tools.docs_runs`, in Chromium, 1280 pixels wide and in light colours.
+of `tools.docs_runs`, in Chromium, 1280 pixels wide and in light colours; and the first screen of five cases, 1440 by
+900 pixels, in both themes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -19,7 +21,7 @@ from tests.browser.conftest import DRAWN, new_context
 from tests.conftest import ARGUMENTS, CHROMIUM
 from tests.server.process import Server
 from tools import docs_runs
-from tools.docs_runs import BAD_RANK, BAD_STEP, HANGS, OVERFLOWS, WAITS
+from tools.docs_runs import ALERTED, BAD_RANK, BAD_STEP, HANGS, OVERFLOWS, STRAGGLES, THROTTLED, WAITS, WELL
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 HEIGHT = 860
@@ -33,6 +35,15 @@ STILL = """() => new Promise((resolve) => {
     .observe(document.querySelector("main"), { subtree: true, childList: true });
   setTimeout(resolve, 20000);
 })"""
+USUAL, FIRST_SCREEN = 1280, (1440, 900)
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+CASES = {
+    "overflow": OVERFLOWS,
+    "straggler": STRAGGLES,
+    "throttling": THROTTLED,
+    "hang_overview": HANGS,
+    "healthy": WELL,
+}
 # name: (run, path after /runs/{id}, height); no run: the path alone
 PICTURES: dict[str, tuple[str, str, int]] = {
     "runs": ("", "/", 420),
@@ -53,13 +64,14 @@ PICTURES: dict[str, tuple[str, str, int]] = {
 def main(arguments: Sequence[str]) -> int:
     """Take those that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PICTURES))
-    names = parser.parse_args(arguments).names or list(PICTURES)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*PICTURES, *CASES]))
+    names = parser.parse_args(arguments).names or [*PICTURES, *CASES]
     with tempfile.TemporaryDirectory() as folder:
         server = Server(f"{folder}/docs.db")
         try:
             numbers = docs_runs.send(server)
-            _wait_for_alerts(server, numbers[OVERFLOWS])
+            for run in ALERTED:
+                _wait_for_alerts(server, numbers[run])
             return _take(server, numbers, names)
         finally:
             server.stop()
@@ -78,20 +90,47 @@ def _take(server: Server, numbers: dict[str, int], names: Sequence[str]) -> int:
         page = new_context(browser).new_page()
         page.set_default_timeout(PATIENCE_MS)
         with docs_runs.kept_alive(server):
-            sizes = {name: _picture(page, server.url, numbers, name) for name in names}
+            sizes: dict[str, int] = {}
+            for name in names:
+                sizes |= (
+                    _case(page, server.url, numbers, name)
+                    if name in CASES
+                    else _picture(page, server.url, numbers, name)
+                )
         browser.close()
     for name, size in sizes.items():
         sys.stdout.write(f"{name}.png: {size:,} bytes\n")
     return int(any(size > MOST_BYTES for size in sizes.values()))
 
 
-def _picture(page: Page, url: str, numbers: dict[str, int], name: str) -> int:
+def _picture(page: Page, url: str, numbers: dict[str, int], name: str) -> dict[str, int]:
     run, path, height = PICTURES[name]
-    page.set_viewport_size({"width": 1280, "height": height})
-    page.goto(url + (f"/runs/{numbers[run]}{path}" if run else path))
+    _open(page, (USUAL, height), url + (f"/runs/{numbers[run]}{path}" if run else path))
+    return {name: _save(page, name)}
+
+
+def _case(page: Page, url: str, numbers: dict[str, int], name: str) -> dict[str, int]:
+    """In each theme."""
+    _open(page, FIRST_SCREEN, f"{url}/runs/{numbers[CASES[name]]}")
+    sizes = {}
+    for theme in THEMES:
+        page.emulate_media(color_scheme=theme)
+        page.evaluate(STILL)
+        sizes[f"{name}_{theme}"] = _save(page, f"{name}_{theme}")
+    page.emulate_media(color_scheme="light")
+    return sizes
+
+
+def _open(page: Page, size: tuple[int, int], address: str) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(address)
     page.wait_for_function(DRAWN)
     page.mouse.move(0, 0)
     page.evaluate(STILL)
+
+
+def _save(page: Page, name: str) -> int:
+    """Bytes of the file."""
     file = IMAGES / f"{name}.png"
     with Image.open(io.BytesIO(page.screenshot(animations="disabled"))) as image:
         _with_palette(image.convert("RGB")).save(file, optimize=True)

@@ -384,6 +384,8 @@
 /** @typedef {{name: string, title: string, survive: number, least_sqnr_db: number | null, modules: string[], module_count: number, code: string}} WhatIfFormat */
 /** @typedef {{tensor: number, label: string, dtype: string, elements: number, formats: Record<string, WhatIfValue>}} WhatIfTensor */
 /** @typedef {{start: number, stop: number, limits: {flushed_fraction: number, saturated_fraction: number, sqnr_db: number}, formats: WhatIfFormat[], tensors: WhatIfTensor[], measured: number, of: number}} WhatIf */
+/** @typedef {{name: string, tensor: number, logits: number | null, experts: number, top_k: number, routed: number, tokens: number[], largest: number | null, largest_expert: number | null, unused: number, dropped_fraction: number | null, entropy_bits: number | null, logit_amax: number | null}} Router of a mixture of experts; `unused`: experts without a token */
+/** @typedef {{start: number, stop: number, routers: Router[]}} Experts */
 /** @typedef {{start: number, stop: number, scalers: Scaler[], skipped_steps: number, drops: ScaleDrop[], next: number | null, layers: OverflowLayer[], layers_of_drops: number}} LossScale */
 /** @typedef {{rank: number, state: string, first_step: number | null, last_step: number | null, reason: string, live: boolean}} CommandRank */
 /**

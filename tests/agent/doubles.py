@@ -10,7 +10,7 @@ from rangewatch.core.guard import Guard
 from rangewatch.core.options import Options
 from rangewatch.crash.memory.shared_state import SharedState
 from rangewatch.delivery.sender import Sender
-from rangewatch.delivery.transport import Command
+from rangewatch.delivery.transport import Command, RunHealth
 from rangewatch.recording.events import Drops, Events
 from rangewatch.recording.step_buffer import Block, StepBuffer
 from rangewatch.recording.tensor_names import TensorNames
@@ -47,6 +47,9 @@ class NoAgent:
         pass
 
     def commanded(self, commands: tuple[Command, ...]) -> None:
+        pass
+
+    def reported(self, health: RunHealth) -> None:
         pass
 
     def leave(self) -> None:

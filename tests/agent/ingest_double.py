@@ -30,6 +30,8 @@ class IngestDouble:
         self.send_every_s: Any = 0.0
         self.also_live: Any = None
         """Where not None, sent with the answer to each batch."""
+        self.health: Any = None
+        """The same."""
         self.commands: list[Any] = []
         """Sent with the answer to each batch."""
         self.catalogues: dict[str, tuple[TensorEntry, ...]] = {}
@@ -156,12 +158,13 @@ class IngestDouble:
         else:
             self._stored.add((*key, message.sequence))
             self.batches.append(message)
-        return accepted(self.commands, self.send_every_s, self.also_live)
+        return accepted(self.commands, self.send_every_s, self.also_live, self.health)
 
 
-def accepted(commands: Sequence[Any] = (), send_every_s: Any = 0.0, also_live: Any = None) -> Reply:
+def accepted(commands: Sequence[Any] = (), send_every_s: Any = 0.0, also_live: Any = None, health: Any = None) -> Reply:
     said = {"contiguous": 0, "duplicate": False, "commands": list(commands), "send_every_s": send_every_s}
-    return 202, {}, json.dumps(said | ({} if also_live is None else {"also_live": also_live})).encode()
+    optional = {"also_live": also_live, "health": health}
+    return 202, {}, json.dumps(said | {name: each for name, each in optional.items() if each is not None}).encode()
 
 
 def refused(status: int, code: str, **headers: str) -> Reply:

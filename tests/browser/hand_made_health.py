@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from rangewatch.wire.records import Batch, Event, Samples
+from rangewatch.wire.records import Batch, Event, Samples, StreamHeader
 from tests.server.process import Server
 from tests.server.records import batch, catalogue, opening
 
@@ -193,6 +195,37 @@ def with_samples(found: Batch, *samples: Samples) -> Batch:
 def accept(server: Server, message: Any) -> None:
     answer = server.post(message)
     assert answer.status_code == 202, answer.text
+
+
+LASTING = 100
+"""Steps after which a straggler is worth a warning."""
+
+
+def late(name: str, now_ns: int, *, is_hot: bool, loss: float | NDArray[Any] = 1.0) -> Iterator[StreamHeader | Batch]:
+    """A run of which rank `LATE` comes late to each step; its card is throttled from step 15 on, or it has none."""
+    series = {"loss": loss, "step_time_s": 0.2, "forward_s": 0.04, "optimizer_s": 0.01, "other_s": 0.002}
+    for rank in range(RANKS):
+        is_late = rank == LATE
+        mine = series | {"backward_s": 0.13 if is_late else 0.1, "data_wait_s": 0.001} | {
+            "exposed_comm_s": 0.0 if is_late else DELAY_S
+        }  # fmt: skip
+        yield opening(KNOWN, name, rank, world_size=RANKS)
+        first = batch(KNOWN, 0, range(LASTING), run=name, rank=rank, series=mine)
+        cards = [throttled_card(rank, now_ns, is_hot=is_late)] if is_hot else []
+        yield with_samples(first, collectives(rank, LASTING), *cards, host(rank, now_ns))
+
+
+def throttled_card(rank: int, now_ns: int, *, is_hot: bool) -> Samples:
+    """Two minutes of rank's card, two seconds a step; a hot one is throttled after 30 s."""
+    second = np.arange(120.0)
+    is_slow = (second > 30) & is_hot
+    columns = {
+        "step": second // 2, "present": np.ones(120), "temperature_c": np.where(is_slow, 92.0, 60.0),
+        "sm_clock_mhz": np.where(is_slow, 1200.0, 1980.0), "throttle_reasons": np.where(is_slow, 64.0, 0.0),
+    }  # fmt: skip
+    about = {"name": "H100", "uuid": f"GPU-{rank}", "host": f"node{rank // 2}", "device_index": rank % 2}
+    about |= {"maxima": {"sm_clock_mhz": 1980.0}}
+    return Samples("gpu", f"GPU-{rank}", now_ns + np.arange(-120, 0) * SECOND, columns, about)
 
 
 def send(server: Server) -> None:

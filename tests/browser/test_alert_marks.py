@@ -48,8 +48,11 @@ def alert(number: int, step: int | None, severity: str = "warning", **more: Any)
 
 def answer_with(page: Page, alerts: list[dict[str, Any]]) -> None:
     """Have the pages see these alerts."""
-    body = {"now_ns": time.time_ns(), "alerts": alerts, "next": None}
-    page.route(ALERTS, lambda route: route.fulfill(json=body))
+    page.route(ALERTS, lambda route: route.fulfill(json=body_of(alerts)))
+
+
+def body_of(alerts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"now_ns": time.time_ns(), "alerts": alerts, "next": None}
 
 
 def marks(page: Page) -> Locator:
@@ -121,16 +124,18 @@ def test_hover_and_focus_say_what_it_is_and_a_click_leads_to_it(tab: Tab, run: i
 
 
 @pytest.mark.slow
-def test_a_run_without_alerts_looks_as_before(tab: Tab, runs: Runs) -> None:
+def test_the_first_alert_moves_nothing(tab: Tab, runs: Runs) -> None:
+    """The row has its room before it is known whether there is any."""
     accept(runs.server, opening(LAYER, run="unmarked"), batch(LAYER, 0, range(3), run="unmarked"))
-    with tab.page.expect_response(ALERTS):
-        page = tab.open(f"/runs/{number(runs.server, 'unmarked')}/layers")
-    tab.page.wait_for_load_state("networkidle")
-    expect(page.get_by_test_id("alert-row")).to_be_hidden()
-    assert page.locator(".hairlines span").count() == 0
-    lanes, first = page.locator(".lanes").bounding_box(), page.locator(".lane").first.bounding_box()
-    assert lanes is not None and first is not None
-    assert lanes["y"] == first["y"], "no gap where the row would be"
+    held: list[Route] = []
+    tab.page.route(ALERTS, lambda route: held.append(route))
+    tab.page.goto(f"{tab.address}/runs/{number(runs.server, 'unmarked')}/layers")
+    tab.drawn()
+    before = tab.page.locator(".lane").first.bounding_box()
+    for route in held:
+        route.fulfill(json=body_of([alert(1, 1, "critical")]))
+    expect(marks(tab.page)).to_have_count(1)
+    assert before is not None and tab.page.locator(".lane").first.bounding_box() == before
 
 
 @pytest.mark.slow

@@ -88,6 +88,17 @@ def test_without_alerts_it_says_so(tab: Tab, runs: Runs) -> None:
     expect(tab.page.get_by_test_id("verdict")).to_contain_text("No open alert")
 
 
+def test_alerts_are_listed_whether_or_not_the_rules_can_be_applied_in_time(tab: Tab, runs: Runs) -> None:
+    run = wait_for_alert(runs.server, runs.alerted)
+    tab.expected.append("503")
+    too_long = {"error": "reading took longer than 10 s", "code": "too_slow"}
+    tab.page.route("**/diagnosis*", lambda route: route.fulfill(status=503, json=too_long))
+    page = tab.open(f"/runs/{run}/alerts")
+    expect(page.get_by_test_id("alerts-open")).to_contain_text("is the first to hold Inf")
+    expect(page.get_by_test_id("verdict")).to_contain_text("Whether every rule could be applied is not known yet.")
+    expect(page.get_by_test_id("error-state")).to_have_count(0)
+
+
 @pytest.mark.slow
 def test_an_old_alert_that_stands_is_listed_and_older_ones_can_be_asked_for(tab: Tab, runs: Runs) -> None:
     run = wait_for_alert(runs.server, runs.marked)

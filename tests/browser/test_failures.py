@@ -101,6 +101,16 @@ def test_a_measure_of_ranks_that_is_none_leaves_the_page_as_it_is(tab: Tab, runs
     expect(page).to_have_url(re.compile(rf"/runs/{runs.health}$"))
 
 
+def test_what_an_address_asks_for_in_vain_is_said(tab: Tab, runs: Runs) -> None:
+    page = tab.open(f"/runs/{runs.states}?start=9&stop=2&ranks=x")
+    notice = page.locator("#notice")
+    expect(notice).to_contain_text("cannot show, and leaves out: start=9, stop=2, ranks=x.")
+    expect(page.get_by_label("First step")).to_have_value("")
+    expect(notice).to_be_hidden(timeout=10_000)
+    tab.visit(f"/runs/{runs.states}/layers?start=2&stop=9")
+    expect(notice).to_be_hidden()
+
+
 def test_a_logout_that_fails_is_said(tab: Tab) -> None:
     page = tab.page
     session = {"name": "ann", "roles": ["read"], "session": True}

@@ -66,6 +66,15 @@ def test_a_phone_names_the_exact_step(tab: Tab, runs: Runs, page_name: str) -> N
     assert page.get_by_test_id("figure-layers").evaluate("(figure) => figure.cells.dx") > 1
 
 
+def test_far_headroom_is_one_number_in_the_tree_and_in_the_table(tab: Tab, runs: Runs) -> None:
+    """Beyond the end of the colours' scale, too."""
+    known = catalogue(2, "bfloat16")
+    accept(runs.server, opening(known, "far"), batch(known, 0, range(9), {"amax": np.full((2, 9), 64.0)}, run="far"))
+    page = tab.open(f"/runs/{number(runs.server, 'far')}/layers?statistic=headroom_bits")
+    expect(page.locator(".worst-table tbody tr").first).to_contain_text("122.0 bits")
+    expect(page.locator(".module-worst").first).to_have_text("122.0 bits")
+
+
 def test_layers_by_ranks_at_one_step_leads_to_that_rank_and_layer(tab: Tab, runs: Runs) -> None:
     page = tab.open(f"/runs/{runs.states}/layers?axes=tensor%2Crank")
     expect(page.get_by_role("heading", name="worst of steps 0-199")).to_be_visible()

@@ -24,6 +24,8 @@ from tests.server.process import Server
 HAND_MADE = ("states", "empty", "hostile", "partial", "health", "hung", "mismatch")
 LARGE = ("demo", "ranks", "layers")
 MORE_RANKS = "1,024 ranks"
+OF_MANY, MOST_SCREENS = ("ranks", MORE_RANKS), 3
+SCREENS = "() => document.documentElement.scrollHeight / innerHeight"
 NARROW, USUAL, WIDE = 390, 1280, 1920
 SOAK = (pytest.mark.soak, pytest.mark.timeout(1_200))
 DEMO = ("--steps=65", "--lr-factor=300", "--run=demo")  # its overflow comes after some 45 steps instead of 400
@@ -148,6 +150,8 @@ def test_every_page_opens_in_both_themes_at_every_width(name: str, visit: Visit)
         page.emulate_media(color_scheme="dark")
         assert page.evaluate(INK) != light, page.url
         check(page, NARROW, WIDE, USUAL)
+        if name in OF_MANY:
+            assert page.evaluate(SCREENS) <= MOST_SCREENS, page.url
         page.emulate_media(color_scheme="light")
     assert len(paths) >= 12
 

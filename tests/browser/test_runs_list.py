@@ -163,6 +163,7 @@ def test_a_run_is_one_line_and_no_column_is_cut(listed: tuple[Tab, Server]) -> N
     page = tab.open("/")
     for width in (1280, 1440, 1920):
         page.set_viewport_size({"width": width, "height": 900})
+        expect(page.get_by_role("columnheader", name="Seen")).to_be_visible()
         page.wait_for_function(
             """() => {
               const scroll = document.querySelector('.table-scroll');

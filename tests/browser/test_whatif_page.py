@@ -36,3 +36,6 @@ def test_nothing_was_read(runs: Runs, tab: Tab) -> None:
     run = made(runs, "what if nothing", {}, read=())
     page = tab.open(f"/runs/{run}/whatif")
     expect(page.get_by_test_id("empty-state")).to_contain_text(f"rangewatch whatif {run} --read")
+    expect(page.locator(".range-bar")).to_be_hidden()
+    tab.visit(f"/runs/{run}/whatif?stop=1")
+    expect(page.locator(".range-bar")).to_be_visible()  # other steps may have been read

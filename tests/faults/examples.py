@@ -10,9 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch.wire.events import BatchRows, Clipping, RowLoss, event
-from rangewatch.wire.records import Event
+from rangewatch.statistics import experts
+from rangewatch.wire.events import (
+    BatchRows,
+    Clipping,
+    EvaluationMode,
+    LossFunction,
+    NotReduced,
+    Router,
+    Routers,
+    RowLoss,
+    event,
+)
+from rangewatch.wire.records import Event, TensorEntry
 from tests.server.routes import test_collectives_api as ranks
+from tests.server.rules import test_along_mesh as along
 from tests.server.rules import test_axis_replicas as on_mesh
 from tests.server.rules import test_joined_causes as joined
 from tests.server.rules.conftest import FROM_TABLES, Recording, tensor
@@ -178,6 +190,48 @@ def contradiction(recording: Recording) -> None:
         recording.write(on_mesh.GRADS, 5, rank=rank, world_size=4, events=on_mesh.said(sizes, rank, ["tp"]))
 
 
+def same_rows(recording: Recording) -> None:
+    def tokens(rank: int, place: along.Place) -> Any:
+        return np.where(along.AT < 30, along.number(rank), along.number(rank // 2))
+
+    along.write(recording, {"dp": 4}, token_checksum=tokens)
+
+
+def other_rows(recording: Recording) -> None:
+    def rows(rank: int, place: along.Place) -> Any:
+        return np.where(along.AT < 20, along.number(place["dp"]), along.number(rank, 7))
+
+    along.write(recording, along.SQUARE, rows_checksum=rows)
+
+
+def dropouts(recording: Recording) -> None:
+    along.write(recording, along.SQUARE, lambda rank: [along.DROPOUTS], **along.masks(13))
+
+
+def norm(recording: Recording) -> None:
+    along.write(recording, along.SQUARE, **along.sums(along.twice))
+
+
+def tied(recording: Recording) -> None:
+    along.write(recording, {"pp": 2, "dp": 4, "tp": 2}, **along.tied(5, is_marked=True))
+
+
+def not_reduced(recording: Recording) -> None:
+    spell = NotReduced("the update is made inside no_sync()", "a.weight", 12, 4, ("dp",))
+    along.write(recording, along.SQUARE, lambda rank: [spell])
+
+
+def step_counts(recording: Recording) -> None:
+    def counts(rank: int, place: along.Place) -> Any:
+        return along.AT + 1.0 - 10.0 * ((along.AT >= 41) & (rank == 3))
+
+    along.write(recording, along.SQUARE, optimizer_steps=counts)
+
+
+def same_bits(recording: Recording) -> None:
+    along.write(recording, along.SQUARE, columns=along.bits((), 20), lr=lambda rank, place: 0.1)
+
+
 def died(recording: Recording) -> None:
     recording.write(joined.LAYERS, 200, world_size=2)
     recording.write(joined.LAYERS, 150, rank=1, world_size=2)
@@ -282,6 +336,41 @@ def logits(recording: Recording) -> None:
     recording.write([tensor("blocks.0.attn.softmax", "input", module="Softmax")], 200, {"amax": grows})
 
 
+EXPERTS = [tensor("blocks.2.moe.router", module="TopKRouter")]
+
+
+def routing(recording: Recording, share: Any, count: int = 16, top_k: int = 2) -> None:
+    """A router gives 4,096 tokens a step to its experts, (experts, STEPS) of `share` each."""
+    tokens = np.round(4096 * top_k * np.asarray(share) / np.sum(share, axis=0))
+    columns = {experts.ROUTED: 4096.0} | {experts.column(at): tokens[at][None] for at in range(count)}
+    routers = Routers((Router(EXPERTS[0].fqn, count, top_k, 0, EXPERTS[0].fqn),))
+    recording.write(EXPERTS, STEPS, columns, events=[event(routers, 1, 0)])
+
+
+def uneven(count: int = 16) -> Any:
+    """(experts, STEPS) of shares as healthy routers have them."""
+    return 1 + wave(STEPS, 0.3, count)
+
+
+def dead_expert(recording: Recording) -> None:
+    share = uneven()
+    share[5, 50:] = 0
+    routing(recording, share)
+
+
+def overloaded_expert(recording: Recording) -> None:
+    share = uneven()
+    share[3, 50:] = 10.0
+    routing(recording, share)
+
+
+def expert_collapse(recording: Recording) -> None:
+    share = uneven()
+    share[:, 50:] = 0
+    share[[3, 7], 50:] = 1
+    routing(recording, share)
+
+
 def losses(recording: Recording, values: Any) -> None:
     recording.write([tensor("blocks.0")], len(values), series={"loss": values})
 
@@ -365,6 +454,49 @@ def gain(recording: Recording) -> None:
     recording.write(model, STEPS, {"amax": amax})
 
 
+def in_eval(recording: Recording) -> None:
+    events = [event(EvaluationMode(8, 3, 2, True), 1, 67)]
+    recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
+
+
+def large_logits(recording: Recording) -> None:
+    model = [
+        tensor("norm", dtype="float32", module="LayerNorm"),
+        TensorEntry("head", "output", 0, "float32", (228, 400), 1, "Linear"),
+        tensor("head.weight", "grad", 2, "float32"),
+    ]  # fmt: skip
+    amax = np.array([[3.6], [121.0], [0.4]])
+    events = [event(LossFunction("nll", 400), 1, 0)]
+    recording.write(model, STEPS, {"amax": amax}, series={"loss": np.linspace(89.0, 60.0, STEPS)}, events=events)
+
+
+def around_updates(recording: Recording, model: Any, pushed: Any, unmoved: Any, zero: Any) -> None:
+    """At the steps 1, 2, 4, 8, 16 and each 32nd, of 4,096 elements each."""
+    steps, given = 200, {"sampled_count": 4096, "pushed_count": pushed, "unmoved_count": unmoved}
+    given["zero_weight_count"] = zero
+    columns = {name: np.zeros((len(model), steps)) for name in given}
+    for name, values in given.items():
+        columns[name][:, [1, 2, 4, 8, 16, *range(32, steps, 32)]] = np.reshape(values, (-1, 1))
+    loss = 1.9 + wave(steps, 0.05)[0]
+    recording.write(model, steps, columns, series={"loss": loss, "lr": 3e-5})
+
+
+def rounded(recording: Recording) -> None:
+    model = [tensor(f"layers.{at}.weight", "grad", at, "bfloat16") for at in range(3)]
+    around_updates(recording, model, 4096, [[3900], [3800], [4000]], 0)
+
+
+def at_zero(recording: Recording) -> None:
+    model = [tensor("blocks.0.gain", "grad", 0, "float32"), tensor("stem.weight", "grad", 1, "float32")]
+    around_updates(recording, model, [[0], [4096]], 0, [[4096], [0]])
+
+
+def learning_lost(recording: Recording) -> None:
+    loss = np.r_[np.linspace(2.3, 1.0, 60), np.linspace(1.0, 2.2, 20), np.full(60, 2.2)] + wave(140, 0.05)[0]
+    rate = np.linspace(4e-4, 5e-2, 140)
+    recording.write(WEIGHTS, 140, series={"loss": loss, "lr": rate})
+
+
 ALL = (
     Example("first_nonfinite", "A value that is too large for its dtype", overflow),
     Example("first_nonfinite", "A function that is not finite at 0", zero),
@@ -382,8 +514,15 @@ ALL = (
     Example("gradient_underflow", "", underflow),
     Example("replica_mismatch", "One rank of all", replica),
     Example("replica_mismatch", "All ranks along an axis of the mesh", along_axis),
-    Example("unequal_settings", "", settings),
+    Example("unequal_settings", "A learning rate", settings),
+    Example("unequal_settings", "The optimizer's step count", step_counts),
     Example("mesh_contradiction", "", contradiction),
+    Example("gradients_not_reduced", "", not_reduced),
+    Example("batch_along_mesh", "The same rows on several ranks", same_rows),
+    Example("batch_along_mesh", "Ranks of one model with other rows", other_rows),
+    Example("dropout_mismatch", "", dropouts),
+    Example("gradient_norm_wrong", "", norm),
+    Example("tied_weights_differ", "", tied),
     Example("rank_died", "", died),
     Example("out_of_memory", "", memory),
     Example("hang", "", hang),
@@ -399,14 +538,23 @@ ALL = (
     Example("vanishing_gradient", "", vanishing),
     Example("update_ratio", "", updates),
     Example("adam_moments", "", moments),
-    Example("unchanged_weights", "", unchanged),
+    Example("unchanged_weights", "Of one process", unchanged),
+    Example("unchanged_weights", "On every rank", same_bits),
     Example("dead_activation", "", dead),
     Example("saturated_activation", "", saturated),
     Example("attention_logits", "", logits),
+    Example("expert_collapse", "", expert_collapse),
+    Example("dead_expert", "", dead_expert),
+    Example("overloaded_expert", "", overloaded_expert),
     Example("outlier_batch", "", outlier),
     Example("initial_gain", "", gain),
+    Example("initial_loss", "", large_logits),
+    Example("evaluation_mode", "", in_eval),
+    Example("rounded_updates", "", rounded),
+    Example("held_at_zero", "", at_zero),
     Example("loss_nonfinite", "", bad_loss),
     Example("loss_spike", "", spike),
+    Example("learning_lost", "", learning_lost),
     Example("loss_stuck", "", stuck),
     Example("short_spike", "", moment_of_loss),
     Example("loss_plateau", "", plateau),

@@ -121,7 +121,9 @@ def test_the_same_evidence_gives_the_same_verdict(names: Sequence[str], runs: Ru
     assert {each: runs.text(*each) for each in at} == first
 
 
-QUICK_SCRIPTS = ("gpt_with_lr_1e12_at_step_50", "adapter_is_loaded_with_nan")
+QUICK_SCRIPTS = (
+    "gpt_with_lr_1e12_at_step_50", "adapter_is_loaded_with_nan", "nobody_sets_train_back_after_the_fourth_evaluation",
+)  # fmt: skip
 SLOW_SCRIPTS = (
     "clip_spreads_one_inf_gradient", "advantages_of_a_group_that_was_paid_alike", "policy_with_lr_5",
     "root_of_zero_in_the_backward", "power_below_one_of_zero_in_the_backward",
@@ -134,6 +136,20 @@ SLOW_SCRIPTS = (
     "inf_in_a_picture_of_a_compiled_model", "scaler_of_a_gpt_is_forgotten", "picture_with_a_pixel_of_3e38",
     "batch_of_1e8_poisons_batchnorm", "real_pictures_of_1e8_in_a_gan", "every_rate_is_zero_after_step_100",
     "attention_logits_of_a_gpt_grow",
+    "pictures_trained_in_eval_from_step_60", "head_of_a_frozen_net_in_eval_from_step_70",
+    "small_targets_in_fp16_without_a_scaler", "small_targets_in_fp16_with_a_disabled_scaler",
+    "small_targets_of_a_model_in_fp16", "updates_of_adamw_are_rounded_away",
+    "updates_of_a_transformer_in_bfloat16_are_rounded_away", "updates_of_large_weights_are_rounded_away",
+    "tied_embedding_begins_with_a_deviation_of_1", "last_layer_begins_with_a_deviation_of_2",
+    "last_layer_of_pictures_begins_too_large_in_microbatches", "adaptive_clip_without_a_floor_holds_gains_at_zero",
+    "clip_by_value_without_a_floor_holds_gains_at_zero", "adaptive_clip_without_a_floor_holds_a_bias_at_zero",
+    "new_group_gets_the_rate_of_the_head", "layers_are_unfrozen_in_the_group_of_the_head",
+    "new_optimizer_of_unfrozen_layers_has_too_high_a_rate", "latents_die_of_their_penalty",
+    "hidden_units_die_of_a_penalty",
+    "channels_die_of_a_penalty", "maximum_of_a_sentence_without_words", "mean_of_a_sentence_without_words",
+    "maximum_of_ids_that_are_all_padding", "missing_values_are_minus_700_deviations", "missing_values_are_a_million",
+    "labels_are_those_of_other_rows", "slow_weights_are_not_restored", "transformer_collapses_in_its_warm_up",
+    "classifier_diverges_in_its_warm_up",
 )  # fmt: skip
 """The scripts' faults of which all is said as it should be; `bench/diagnosis.py` has the others too."""
 

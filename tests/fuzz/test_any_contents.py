@@ -25,7 +25,7 @@ OF_RUN = (
     *(f"figures/{name}?tensor=0&rank=0&columns=20" for name in FIGURES), "figures?figure=loss&figure=layers",
     *STATISTICS, *(f"{STATISTICS[0]}&stop=70&format={each}" for each in ("csv", "parquet", "arrow")),
     "slice?statistic=*&incarnation=0", "collectives", "collectives/step", "hang", "rank_map", "gpus", "gpus/0",
-    "environment", "diagnosis", "alerts", "thresholds", "mesh", "stderr", "whatif", "report", "loss_scale",
+    "environment", "diagnosis", "alerts", "thresholds", "mesh", "stderr", "whatif", "experts", "report", "loss_scale",
     "loss_scale?order=oldest", "commands",
 )  # fmt: skip
 NOT_OF_VALUES = {"commands/{command_id}", "gpus/{rank}", "figures/{name}"}
@@ -67,6 +67,7 @@ def test_no_route_fails(shared: Server, seeds: range) -> None:
         assert listed and listed[0]["name"] == name, f"the list has lost seed {seed}"
         run = listed[0]["id"]
         compared = f"/api/v1/compare?run={run}&run=1", f"/api/v1/compare/series?run={run}&run=1&name=loss"
+        compared = *compared, f"/api/v1/compare/first?run={run}&run=1&noise={run}"
         of_run = (f"/api/v1/runs/{run}/{each}".rstrip("/") for each in OF_RUN)
         found |= {(seed, path): text for path, text in failed(shared, [*compared, *of_run]).items()}
     found |= {(-1, path): text for path, text in failed(shared, list(WHOLE)).items()}

@@ -57,6 +57,9 @@ export const gpuLanes = (run, rank, query, signal) => get(`${runRoute(run)}/gpus
 /** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").LossScale>} */
 export const lossScale = (run, query, signal) => get(`${runRoute(run)}/loss_scale`, query, signal);
 
+/** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").Experts>} */
+export const experts = (run, query, signal) => get(`${runRoute(run)}/experts`, query, signal);
+
 /** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").WhatIf>} */
 export const whatif = (run, query, signal) => get(`${runRoute(run)}/whatif`, query, signal);
 

@@ -51,6 +51,13 @@ export function parseState(search) {
   });
 }
 
+/** What an address asks for and no view can have, as it stands there: "start=9", "ranks=x". @param {string} search @returns {string[]} */
+export function leftOut(search) {
+  const read = new URLSearchParams(formatState(parseState(search)));
+  const isRead = (/** @type {string} */ name, /** @type {string} */ value) => read.getAll(name).some((one) => one === value || Number(one) === Number(value));
+  return [...new URLSearchParams(search)].flatMap(([name, value]) => (value === "" || isRead(name, value) ? [] : [`${name}=${value}`]));
+}
+
 /** @param {string | null} text @param {RegExp} pattern */
 const matching = (text, pattern) => (text !== null && pattern.test(text) ? text : "");
 

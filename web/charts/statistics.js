@@ -2,7 +2,7 @@
 
 import { bits, magnitude, plural, superscript } from "../format/numbers.js";
 
-/** @typedef {"bits" | "log2" | "fraction" | "count" | "change" | "ratio"} ScaleName */
+/** @typedef {"bits" | "log2" | "fraction" | "count" | "change" | "ratio" | "load"} ScaleName */
 /**
  * As the server sends it.
  * @typedef {object} Statistic
@@ -39,14 +39,25 @@ export function valueText(statistic, value) {
   if (!Number.isFinite(value)) return "not measured";
   if (scale === "bits") return bits(value);
   if (scale === "change") return `${value < 0 ? "−" : "+"}${bits(Math.abs(value))}`;
+  if (scale === "load") return loadText(2 ** value);
   if (scale === "log2" || scale === "ratio") return magnitude(2 ** value);
   if (scale === "count") return plural(Math.round(2 ** value - 1), "element");
   return `${Number((value * 100).toPrecision(3))} %`;
 }
 
+/** log2 of a load that stands for none. */
+const NO_TOKENS = -16;
+
+/** Tokens of an expert over the mean of all. @param {number} ratio */
+export function loadText(ratio) {
+  if (ratio <= 2 ** NO_TOKENS) return "no tokens";
+  return `${Number(ratio.toPrecision(2))} × the mean`;
+}
+
 /** Places on the scale that get a label. @param {Statistic} statistic @returns {{at: number, text: string}[]} */
 export function ticksOf({ scale, low, high }) {
   if (scale === "change") return [-8, -4, 0, 4, 8].map((value) => ({ at: (value - low) / (high - low), text: changeTick(value) }));
+  if (scale === "load") return [-4, -2, 0, 2, 4].map((value) => ({ at: (value - low) / (high - low), text: loadTick(value) }));
   if (scale === "ratio") return [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1].map((value) => ({ at: (Math.log2(value) - low) / (high - low), text: value < 0.01 ? value.toExponential() : String(value) }));
   const places = scale === "fraction" ? [0, 0.25, 0.5, 0.75, 1] : scale === "log2" ? [-24, -14, 0, 8, 16] : [0, 8, 16, 24];
   return places.map((value) => ({ at: (value - low) / (high - low), text: tickText(scale, value) }));
@@ -54,6 +65,9 @@ export function ticksOf({ scale, low, high }) {
 
 /** @param {number} value bits */
 const changeTick = (value) => (value === 0 ? "usual" : `${value < 0 ? "−" : "+"}${Math.abs(value)}${Math.abs(value) === 8 ? " bits" : ""}`);
+
+/** @param {number} value log2 */
+const loadTick = (value) => (value === 0 ? "mean" : value < 0 ? `1/${2 ** -value}` : `${2 ** value} ×`);
 
 /** @param {ScaleName} scale @param {number} value */
 function tickText(scale, value) {

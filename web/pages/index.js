@@ -6,6 +6,7 @@ import alerts from "./alerts/alerts.js";
 import compare from "./compare/compare.js";
 import collectives from "./collectives/collectives.js";
 import environment from "./environment/environment.js";
+import experts from "./layers/experts.js";
 import gpuTimeline from "./gpus/gpu_timeline.js";
 import gpus from "./gpus/gpus.js";
 import hang from "./collectives/hang.js";
@@ -18,4 +19,4 @@ import tensor from "./tensor/tensor.js";
 import whatif from "./precision/whatif.js";
 
 /** In the order of the navigation. @type {readonly import("../types.js").Page[]} */
-export const PAGES = [runs, compare, overview, layers, lossScale, whatif, collectives, gpus, hang, environment, alerts, agent, tensor, step, gpuTimeline];
+export const PAGES = [runs, compare, overview, layers, lossScale, whatif, experts, collectives, gpus, hang, environment, alerts, agent, tensor, step, gpuTimeline];

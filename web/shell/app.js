@@ -3,9 +3,10 @@
 
 import { access, logout } from "../api/client.js";
 import { clockFrom, createLive } from "../api/live.js";
-import { changedState, formatState, parseState } from "../api/url_state.js";
+import { changedState, formatState, leftOut, parseState } from "../api/url_state.js";
 import { startTheme } from "../charts/theme.js";
 import { el, replace } from "../format/dom.js";
+import { clip } from "../format/numbers.js";
 import { PAGES } from "../pages/index.js";
 import { createPalette } from "../widgets/controls/palette.js";
 import { notFound } from "../widgets/states/error_state.js";
@@ -74,6 +75,9 @@ const nav = createNav(/** @type {HTMLElement} */ (document.getElementById("nav")
 
 /** What is mounted now. @type {{path: string, unmount: () => void, listeners: (() => void)[], stops: (() => void)[]} | null} */
 let shown = null;
+
+/** Letters shown of what an address has that cannot be shown. */
+const MOST_ODD = 120;
 
 /** The run as it was last fetched, which the navigation shows. @type {import("../types.js").Run | null} */
 let lastRun = null;
@@ -165,6 +169,8 @@ function mount() {
   ctx.setTitle(match?.page.title ?? "No such page");
   const unmount = match ? match.page.mount(root, ctx) : notFound(root);
   if (shown) shown.unmount = unmount;
+  const odd = match?.params.id ? leftOut(location.search) : [];
+  if (odd.length) notify(`The address has parts that this page cannot show, and leaves out: ${clip(odd.join(", "), MOST_ODD)}.`);
 }
 
 /** Who logs out sees nothing more of what was known. */

@@ -5,7 +5,7 @@ import { clockFrom } from "../api/live.js";
 import { formatState } from "../api/url_state.js";
 import { chooseTheme, nextChoice, onTheme, themeChoice } from "../charts/theme.js";
 import { el, link, replace } from "../format/dom.js";
-import { age, clip, count } from "../format/numbers.js";
+import { age, clip, count, plural } from "../format/numbers.js";
 import { stateBadge } from "../widgets/states/state_badge.js";
 import { buildPath, switchedPath } from "./router.js";
 
@@ -99,7 +99,7 @@ function describe(page, { page: current, params, state, run }) {
 function entry({ id, title, path, help, isCurrent, isAlarm, counts }) {
   const all = Object.values(counts).reduce((sum, n) => sum + n, 0);
   const mark = all > 0 && el("span", { class: "nav-count", "data-severity": counts.critical ? "critical" : "warning", "aria-hidden": "true" }, count(all));
-  return link(path, { title: help, "aria-current": isCurrent && "page", "data-page": id, "data-alarm": isAlarm, "aria-description": all > 0 && `${count(all)} standing` }, title, mark);
+  return link(path, { title: help, "aria-current": isCurrent && "page", "data-page": id, "data-alarm": isAlarm, "aria-description": all > 0 && plural(all, "open alert") }, title, mark);
 }
 
 // Auto, light, dark: one button that steps through them.

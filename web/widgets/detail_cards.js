@@ -1,6 +1,6 @@
 // Cards of figures at the top of a page, each a title and a value; and the panel where there is nothing to show.
 
-import { stateLabel } from "../charts/statistics.js";
+import { SCALE_TOP, stateLabel } from "../charts/statistics.js";
 import { el, replace } from "../format/dom.js";
 import { bits } from "../format/numbers.js";
 
@@ -41,7 +41,11 @@ export function drawCard({ title, value, under, level, chart }) {
   return el("div", { class: "panel card", "data-level": level, "data-key": title }, el("h2", {}, title), el("p", { class: "card-value" }, value), chart, el("p", { class: "card-under" }, under ?? " "));
 }
 
+/** Whether the nearest of all tensors is so far from its limit that which one it is says nothing. @param {import("../types.js").LeastHeadroom} least */
+export const isFar = ({ bits: left }) => left !== null && left > SCALE_TOP;
+
 /** @param {import("../types.js").LeastHeadroom} least */
 export function headroomText(least) {
+  if (isFar(least)) return `${SCALE_TOP}+ bits`;
   return least.bits === null ? stateLabel(least.state) : bits(least.bits);
 }

@@ -83,9 +83,13 @@ export function createTracePanel(ctx, refetch) {
     element,
     /** @param {Run} about @param {AbortSignal} signal */
     async update(about, signal) {
+      const isAlive = ALIVE.has(about.state);
+      if (isAlive && element.hidden) {
+        button.disabled = true;
+        element.hidden = false; // its room is there before the answer
+      }
       const [answer, mayAsk] = await Promise.all([api.commands(run, signal), isAllowed]);
       const traces = answer.commands.filter(({ kind }) => kind === "trace");
-      const isAlive = ALIVE.has(about.state);
       button.hidden = !isAlive;
       button.disabled = !isAlive || !mayAsk;
       button.title = !mayAsk ? NOT_ADMIN : isAlive ? "" : OVER;

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
@@ -32,18 +33,19 @@ from rangewatch.crash.memory import layout
 from rangewatch.crash.watcher_start import CrashState
 from rangewatch.delivery.batcher import PendingBatch
 from rangewatch.delivery.sender import Sender
-from rangewatch.delivery.transport import Command
+from rangewatch.delivery.transport import Command, RunHealth
 from rangewatch.hooks.model_hooks import ModelHooks
 from rangewatch.recording.batch_rows import Batches
 from rangewatch.recording.events import Drops, Events, OpenStep
 from rangewatch.recording.level import Cost, Recording
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.nonfinite_context import NonfiniteContext
-from rangewatch.recording.observer import ForwardListener, Observer, is_capturing
+from rangewatch.recording.observer import ForwardListener, InputListener, Observer, is_capturing
 from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block, StepBuffer
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.recording.whatif import WhatIfReader
 from rangewatch.steps.phase_clock import PhaseClock
+from rangewatch.trackers.mirrors import Mirrors
 from rangewatch.wire.events import Failed
 from rangewatch.wire.records import RankInfo
 
@@ -126,9 +128,12 @@ class Agent:
         self.recording = Recording(options)
         self.recording.begin_step(self.step)
         self.stopper = Stopper(options, info, self.names, self._buffer, self.observer)
+        address = run_address(options.url, info.run)
+        self.mirrors = Mirrors(options, info, address, self.names, self.drops, self.guard)
         self.control = Control(
-            self.recording, self.whatif, self.events, self.fqns, self.stopper, options, info.run, self.guard
-        )
+            self.recording, self.whatif, self.events, self.fqns, self.stopper, options, info.run, self.guard,
+            self.mirrors,
+        )  # fmt: skip
         self._sender = Sender(options, info, self.names, self.drops, self.guard, mirror, self)
         made = collectors.made(options, info, self.guard)
         if self.crash_state.stderr is not None:
@@ -136,6 +141,8 @@ class Agent:
         self.runner = Runner(made, self.guard, self.drops, self.events, self.open_step, self)
         self.in_forward: list[ForwardListener] = []
         """They hear where a forward of the model begins; they may take themselves from the list."""
+        self.of_inputs: list[InputListener] = []
+        """The same for what it is given."""
         self.hooks: ModelHooks | None = None
         """Those on the model, once they are there."""
         self.at_end: list[Callable[[], None]] = []
@@ -172,6 +179,7 @@ class Agent:
         if self.guard.run("start", self._sender.start):  # an interpreter that is ending starts no threads
             self.ship()
             self.guard.run("start", self.runner.start)
+            self.guard.run("mirror", self.mirrors.start)
             self._process_end.watch()
         else:
             self.observer.is_active = False
@@ -202,6 +210,7 @@ class Agent:
             self._buffer.set_series(name, step, value)
         self._buffer.close(step, is_traced=is_traced)
         self.values.close_step()
+        self.mirrors.end_step()
         self.open_step.number += 1
         self._open_step()
         if is_trace_over or self._buffer.is_full or self.observer.device.is_full or self._is_time_to_ship():
@@ -309,6 +318,7 @@ class Agent:
         self._process_end.forget()
         self._end()
         self._sender.wait()
+        self.mirrors.wait()
 
     def let_go(self) -> None:
         """The garbage collector has taken model and handle: the sender's thread sees it, and ends as `finish` does."""
@@ -385,10 +395,15 @@ class Agent:
         self.stopper.read_block(block)
         self.nonfinite.read_block(block)
         self.batches.read_block(block)
+        self.mirrors.read_block(block)
 
     def commanded(self, commands: tuple[Command, ...]) -> None:
         """By the sender's thread: the server asks for these."""
         self.control.inbox.extend(commands)
+
+    def reported(self, health: RunHealth) -> None:
+        """By the sender's thread: what the server knows of the whole run."""
+        self.mirrors.health(health)
 
     def spool_opened(self, folder: Path | None) -> None:
         """By the sender's thread: the rank's spool is there, or none is."""
@@ -414,6 +429,7 @@ class Agent:
     def ended(self) -> None:
         """By the sender's thread, at its end."""
         self._process_end.forget()
+        self.mirrors.stop()
         self.crash_state.end()
 
     def _is_full_next(self) -> bool:
@@ -440,6 +456,11 @@ class Agent:
             "not_fused": {device: reason for device, reason in self.observer.device.why_not_fused().items() if reason},
         }
         self.events.add_changes(totals)
+
+
+def run_address(url: str, run: str) -> str:
+    """Where the pages list it."""
+    return f"{url}/?q={quote(run, safe='')}"
 
 
 def describe(error: BaseException) -> str:

@@ -21,8 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, ParamSpec, TypeVar
-from urllib.parse import quote
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, finalize, ref
 
 import msgspec
@@ -30,7 +29,7 @@ import torch
 from torch import nn
 
 from rangewatch import collectors
-from rangewatch.api.agent import Agent
+from rangewatch.api.agent import Agent, run_address
 from rangewatch.collectors.collectives.collector import Collectives
 from rangewatch.collectors.collectives.exposed import ExposedSince
 from rangewatch.core import limits
@@ -39,6 +38,7 @@ from rangewatch.core.options import OPTIONS, Options, resolve
 from rangewatch.core.selection import Selection
 from rangewatch.core.version import VERSION
 from rangewatch.hooks import model_hooks
+from rangewatch.hooks.attention_logits import AttentionLogits
 from rangewatch.hooks.compiled import CompiledCall
 from rangewatch.hooks.kept_gradients import KeptGradients
 from rangewatch.hooks.model_hooks import ModelHooks
@@ -46,23 +46,34 @@ from rangewatch.hooks.module_sources import module_sources
 from rangewatch.hooks.moment_reads import MomentReads
 from rangewatch.hooks.optimizer_coverage import OptimizerCoverage
 from rangewatch.hooks.optimizer_hooks import OptimizerReads, has_closure
+from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.state_loads import StateLoads
+from rangewatch.hooks.update_samples import UpdateSamples
 from rangewatch.recording.parallel.axes import check_declared
+from rangewatch.recording.parallel.batch_checksum import BatchChecksums, RowsChecksum
+from rangewatch.recording.parallel.bypass import WrapperBypass
+from rangewatch.recording.parallel.dropouts import DropoutReads
+from rangewatch.recording.parallel.gradient_sums import GradientSums
 from rangewatch.recording.parallel.placements import Layout
 from rangewatch.recording.parallel.replicas import MeshReport, ReplicaReads
+from rangewatch.recording.parallel.schedule import Schedule
+from rangewatch.recording.parallel.tied_weights import TiedReads
 from rangewatch.recording.tensor_names import clean_modules
 from rangewatch.recording.weight_samples import WeightSamples
 from rangewatch.recording.weights import Cadence, FiniteWeights, WeightReads
 from rangewatch.steps.backward_loss import BackwardLoss
 from rangewatch.steps.boundary import StepBoundary, is_inner
 from rangewatch.steps.clips import Clips
+from rangewatch.steps.compilations import Compilations
 from rangewatch.steps.end_hooks import add_step_ends, as_list, check_optimizers, watch_step
 from rangewatch.steps.learning_rate import LearningRate
 from rangewatch.steps.loss_graph import LossGraphReads
 from rangewatch.steps.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.steps.new_optimizers import NewOptimizers
+from rangewatch.steps.optimizer_steps import OptimizerSteps
 from rangewatch.steps.phases import add_backward, add_optimizer_phase, add_phases
 from rangewatch.steps.scalers.wrapped import stepping
+from rangewatch.trackers.mirrors import chosen as trackers_chosen
 from rangewatch.wire.records import RankInfo
 
 _P = ParamSpec("_P")
@@ -240,6 +251,7 @@ def attach(model: nn.Module, optimizer: Any = None, *, scaler: Any = None, **opt
 def resolve_all(given: Mapping[str, Any]) -> Options:
     """What `attach` makes of its options; raises what it raises for them."""
     options = resolve(given)
+    list(trackers_chosen(options.mirror))  # raises for what cannot be
     return dataclasses.replace(options, collect=collectors.chosen(options.collect))
 
 
@@ -370,7 +382,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         device,
         loss_scaled=is_loss_scaled(scaler, optimizers),
         ship_every=options.ship_every,
-        takes_alerts=options.on_alert != "record",
+        takes_alerts=options.on_alert != "record" or bool(options.mirror),
     )
     taken = {handle.run for handle in _attached.values() if handle.is_active}
     info = distinguished(info, type(clean_modules(model)[""]).__name__, taken)
@@ -380,7 +392,9 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         failed.callback(agent.remove)
         failed.callback(agent.runner.stop)
         forward = add_phases(agent, model, optimizers, scaler, agent.undo)
-        follow = _add_hooks(agent, model, optimizers, selection, layout)
+        reads = _parallel_reads(agent, model, optimizers, layout)
+        follow = _add_hooks(agent, model, optimizers, selection, layout, reads)
+        sums = None if reads is None else reads.sums
         forward.begin_step(agent.step)
         boundary, scaling = add_step_ends(agent, optimizers, scaler, agent.undo, options.step_ends)
         loss = BackwardLoss(agent, scaling, LossGraphReads(agent.observer, agent.events, agent.nonfinite))
@@ -388,7 +402,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         agent.observer.step_readers.append(loss)
         agent.at_end.append(loss.flush)
         agent.in_forward.append(boundary)
-        agent.observer.step_readers.append(Clips(agent, model, scaling, agent.undo))
+        agent.observer.step_readers += [Clips(agent, model, scaling, sums, agent.undo), Compilations(agent)]
         NewOptimizers(agent, model, optimizers, boundary, follow, agent.undo)
         _watch_collectives(agent, model)
         agent.undo.callback(_forget, ref(model))
@@ -407,8 +421,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
 
 def _say_where(info: RankInfo, options: Options) -> None:
     if info.rank == 0 and not options.quiet and sys.stderr is not None:
-        address = f"{options.url}/?q={quote(info.run, safe='')}"
-        sys.stderr.write(f"rangewatch: run {info.run} at {address}\n")
+        sys.stderr.write(f"rangewatch: run {info.run} at {run_address(options.url, info.run)}\n")
         sys.stderr.flush()
 
 
@@ -451,56 +464,104 @@ def _watch_collectives(agent: Agent, model: nn.Module) -> None:
             agent.phase_sources.append(ExposedSince(each, agent.open_step))
 
 
+class ParallelReads(NamedTuple):
+    """What is read at some steps of what must hold along the mesh: `before` an update, of those it is `steps`."""
+
+    replicas: ReplicaReads
+    sums: GradientSums
+    tied: TiedReads
+    steps: OptimizerSteps
+    batch: BatchChecksums
+    rows: RowsChecksum
+    dropouts: DropoutReads
+
+    def before_update(self) -> None:
+        """An optimizer is about to update the parameters."""
+        self.replicas.read_now()
+        self.sums.before_update()
+        self.tied.before_update()
+
+
+def _parallel_reads(agent: Agent, model: nn.Module, optimizers: list[Any], layout: Layout) -> ParallelReads | None:
+    """None where nothing is to be compared between ranks."""
+    options, observer, values = agent.options, agent.observer, agent.values
+    if not options.replica_every:
+        return None
+    every = max(options.replica_every, options.ship_every)  # of steps that are merged one is read
+    schedule = Schedule(every)
+    reads = ParallelReads(
+        ReplicaReads(observer, agent.names, layout, every, agent.in_forward, agent.events),
+        GradientSums(observer, values, model, layout, schedule),
+        TiedReads(observer, values, agent.events, model, layout, schedule),
+        OptimizerSteps(observer, values, optimizers, schedule),
+        BatchChecksums(observer, values, layout, schedule, agent.of_inputs),
+        RowsChecksum(agent.batches, values, layout, schedule),
+        DropoutReads(observer, values, agent.events, agent.guard, model, layout, schedule, agent.in_forward),
+    )
+    agent.undo.callback(reads.dropouts.forget)
+    agent.at_end.append(reads.rows.flush)
+    return reads
+
+
 def _add_hooks(
-    agent: Agent, model: nn.Module, optimizers: list[Any], selection: Selection, layout: Layout
+    agent: Agent,
+    model: nn.Module,
+    optimizers: list[Any],
+    selection: Selection,
+    layout: Layout,
+    parallel: ParallelReads | None,
 ) -> Callable[[Any], None]:
     """Returns what adds those of an optimizer that comes later."""
     observer, recording, options = agent.observer, agent.recording, agent.options
-    hooks = agent.hooks = ModelHooks(observer, agent.guard, model, selection, recording, agent.fqns)
+    routers = RouterHooks(observer, agent.events, options.routers)
+    routers.find(clean_modules(model), may_grow=True)
+    agent.names.count_experts(routers.most_experts)
+    hooks = agent.hooks = ModelHooks(observer, agent.guard, model, selection, recording, agent.fqns, routers)
     agent.undo.callback(hooks.remove)
+    agent.undo.callback(AttentionLogits(observer, agent.guard, selection, recording, agent.fqns).remove)
     cadence = Cadence(recording, options.start_step, options.weight_every)
     weights = WeightReads(observer, model, selection, recording, cadence)
     updates = OptimizerReads(observer, model, selection, recording, cadence)
     moments = MomentReads(
         observer, model, selection, recording, Cadence(recording, options.start_step, options.moment_every)
     )
-    replicas = _replica_reads(agent, layout)
-    observer.step_readers += [weights, updates, moments, hooks, FiniteWeights(model, agent.nonfinite, agent.values)]
+    routers.begin_step(agent.step)
+    finite = FiniteWeights(model, agent.nonfinite, agent.values)
+    observer.step_readers += [weights, updates, moments, routers, hooks, finite]
     weights.begin_step(agent.step)
     moments.begin_step(agent.step)
-    if replicas is not None:
-        observer.step_readers.append(replicas)
-        replicas.begin_step(agent.step)
+    for each in parallel or ():
+        observer.step_readers.append(each)
+        each.begin_step(agent.step)
     mesh = MeshReport(layout, agent.events)
     observer.step_readers.append(mesh)
     agent.guard.run("mesh", mesh.report)
     samples = WeightSamples(observer, agent.values, agent.events, model, selection, agent.in_forward)
     samples.begin_step(agent.step)
     observer.step_readers.append(samples)
+    taken = UpdateSamples(observer, agent.names, model, selection, options.start_step)
+    taken.begin_step(agent.step)
+    observer.step_readers.append(taken)
+    bypass = WrapperBypass(layout, observer, agent.events, agent.guard, agent.undo)
+    observer.step_readers.append(bypass)
     kept = hooks.parameters.kept
     coverage = OptimizerCoverage(observer, agent.events, model, selection, optimizers, kept)
     rate = LearningRate(agent, optimizers)
     observer.step_readers += [coverage, rate]
     agent.at_end.append(rate.flush)
     for optimizer in optimizers:
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept, samples)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken)
 
     def follow(optimizer: Any) -> None:
         add_optimizer_phase(agent, optimizer, agent.undo)
         agent.nonfinite.add_optimizer(optimizer)
         coverage.add(optimizer)
         rate.add(optimizer)
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, replicas, kept, samples)
+        if parallel is not None:
+            parallel.steps.add(optimizer)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken)
 
     return follow
-
-
-def _replica_reads(agent: Agent, layout: Layout) -> ReplicaReads | None:
-    options = agent.options
-    if not options.replica_every:
-        return None
-    every = max(options.replica_every, options.ship_every)  # of steps that are merged one is read
-    return ReplicaReads(agent.observer, agent.names, layout, every, agent.in_forward, agent.events)
 
 
 def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:
@@ -520,7 +581,7 @@ def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:
 
 def _add_optimizer_reads(
     agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, moments: MomentReads,
-    replicas: ReplicaReads | None, kept: KeptGradients, samples: WeightSamples,
+    parallel: ParallelReads | None, kept: KeptGradients, samples: WeightSamples, taken: UpdateSamples,
 ) -> None:  # fmt: skip
     reference = ref(optimizer)  # DeepSpeed's optimizers hold their model
     updated = kept.of(optimizer)
@@ -533,8 +594,10 @@ def _add_optimizer_reads(
                 reads.before_closure(agent.step, reference())
             else:
                 reads.before(agent.step, reference())
-            if replicas is not None:
-                replicas.read_now()
+            if parallel is not None:
+                parallel.before_update()
+            if args:  # inside a compiled step weights are written when it is over
+                taken.before(reference())
             agent.cost.add(began_ns)
             agent.stop_at_overflow()
 
@@ -545,6 +608,7 @@ def _add_optimizer_reads(
             reads.after(reference())
             moments.after(reference())
             samples.after(reference())
+            taken.after()
             agent.cost.add(began_ns)
 
     loads = StateLoads(agent.guard, agent.observer, agent.events)

@@ -21,6 +21,7 @@ from rangewatch.delivery.transport import Command, Raised
 from rangewatch.recording.events import Events
 from rangewatch.recording.level import Recording, Trace
 from rangewatch.recording.whatif import Reading, WhatIfReader
+from rangewatch.trackers.mirrors import Mirrors
 from rangewatch.wire.events import AnswerState, CommandAnswer
 
 
@@ -61,11 +62,11 @@ class Control:
 
     def __init__(
         self, recording: Recording, whatif: WhatIfReader, events: Events, fqns: Mapping[Any, str], stopper: Stopper,
-        options: Options, run: str, guard: Guard,
+        options: Options, run: str, guard: Guard, mirrors: Mirrors,
     ) -> None:  # fmt: skip
         self.inbox: deque[Command] = deque(maxlen=limits.COMMANDS)
         self._recording, self._events, self._fqns, self._stopper = recording, events, fqns, stopper
-        self._whatif = whatif
+        self._whatif, self._mirrors = whatif, mirrors
         self._on_alert, self._run, self._guard = options.on_alert, run, guard
         self._known: deque[int] = deque(maxlen=limits.COMMANDS)
 
@@ -108,6 +109,7 @@ class Control:
 
     def _alert(self, command: Command, raised: Raised, step: int) -> bool:
         """Whether the level is another."""
+        self._mirrors.alert(raised)
         alert = Alert(run=self._run, **msgspec.structs.asdict(raised))
         action = action_for(self._on_alert, alert, self._guard)
         if action == "stop":

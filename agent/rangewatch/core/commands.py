@@ -20,6 +20,7 @@ class Command(NamedTuple):
 
 GROUPS = {
     "Watch a training": {
+        "run": Command("rangewatch.commands.run", "", "start a training script that nobody edits, and attach to it"),
         "serve": Command("rangewatch_server.http.serve", "server", "start the dashboard server"),
         "demo": Command(
             "rangewatch.commands.demo.launch",
@@ -37,6 +38,7 @@ GROUPS = {
             "",
             "which tensors of a run would survive in FP8, MXFP8, MXFP6 or FP4",
         ),
+        "diff": Command("rangewatch.commands.diff", "", "the first step and tensor at which two runs part"),
         "logs": Command("rangewatch.commands.logs", "", "the last lines of a rank's stderr, where they were recorded"),
         "export": Command(
             "rangewatch.commands.export", "", "a run as an HTML report, or its values as CSV, Parquet or Arrow"

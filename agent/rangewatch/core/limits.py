@@ -237,6 +237,12 @@ BATCH_EVENTS_IN_ALL = 2048
 BATCH_HISTORY, BATCH_HISTORY_LEAST = 64, 16
 """Values of a loss or gradient that show what is usual, and how many are needed."""
 
+ATTENTION_HEADS = 256
+"""Heads of an attention whose largest logits are recorded, a tensor each."""
+
+ENTROPY_EVERY = 10
+"""Steps between two readings of routers' entropy: a softmax of 1,024 tokens each, where counts are one pass."""
+
 WHATIF_FRACTION, WHATIF_STEP_FRACTION = 0.005, 0.25
 """Of the training's time that what-if readings on a schedule may take: on average, and of a step that has any."""
 
@@ -260,3 +266,12 @@ STDERR_LOCK_S = 0.02
 
 STDERR_READ_S = 2.0
 """Seconds that the file behind stderr is waited for: it may be on a network file system that has gone away."""
+
+MIRROR_EVERY_S, MIRROR_PAUSE_S = 1.0, 60.0
+"""Seconds between two rows that an experiment tracker is given; and at most, after it has refused some."""
+
+MIRROR_ALERTS = 200
+"""Alerts of one process that it is given: W&B and MLflow get all of them anew with each."""
+
+MIRROR_LAST_S = 2.0
+"""Seconds that the end of a run waits for a tracker to take the last row."""

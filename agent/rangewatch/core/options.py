@@ -384,6 +384,15 @@ class Options:
         check=_is_seconds,
         must_be="seconds from 0 to 3600",
     )
+    mirror: Several = Several(
+        (),
+        "experiment trackers that this process has open and that get the headline numbers too, with a link to the run "
+        "and a row for each alert: `wandb`, `mlflow`, `trackio`, `tensorboard` or `tensorboard:DIR` "
+        "([mirror.md](mirror.md))",
+        check=_are_patterns,
+        must_be="names of trackers: wandb, mlflow, trackio, tensorboard or tensorboard:DIR",
+        shown="none",
+    )
     level: OptionalText = OptionalText(
         None,
         "a name for a set of kinds: `grads` (`grad` alone, the cheapest), `outputs` (`output`, `grad_output`, "
@@ -409,6 +418,14 @@ class Options:
     exclude: Several = Several(
         (),
         "patterns of modules that are not recorded, though `include` has them",
+        check=_are_patterns,
+        must_be="patterns of module names",
+        shown="none",
+    )
+    routers: Several = Several(
+        (),
+        "patterns of modules that are routers of a mixture of experts, beside those that are known for it "
+        "([experts.md](experts.md))",
         check=_are_patterns,
         must_be="patterns of module names",
         shown="none",
@@ -445,7 +462,8 @@ class Options:
         "steps in which each parameter has its turn of being compared between the ranks, where all must hold the "
         "same: what DistributedDataParallel wraps and trains, and what a `DTensor` replicates ([mesh.md](mesh.md)). "
         "`1` compares all at every step and names the very step in which a rank has come to differ, `0` compares "
-        "none. Needs the kind `grad`; with `reduced_grad` the gradients are compared after their reduction too. Where "
+        "none. Needs the kind `grad`; with `reduced_grad` the gradients are compared after their reduction too. "
+        "Batches, dropout, gradient norms, tied weights and step counts are compared at three steps in so many. Where "
         "`ship_every` is more, that is the number of steps",
         check=_is_whole(0),
         must_be="a whole number of steps, or 0",

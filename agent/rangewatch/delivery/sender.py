@@ -18,7 +18,7 @@ from rangewatch.delivery.batcher import Batcher, PendingBatch
 from rangewatch.delivery.spool.process import is_there
 from rangewatch.delivery.spool.queue import Queue
 from rangewatch.delivery.spool.record import Encoded
-from rangewatch.delivery.transport import Command, OtherProcess, Outcome, Reply, Transport
+from rangewatch.delivery.transport import Command, OtherProcess, Outcome, Reply, RunHealth, Transport
 from rangewatch.recording.events import Drops
 from rangewatch.recording.mirror import Mirror
 from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block
@@ -39,6 +39,9 @@ class DeliveryObserver(Protocol):
 
     def commanded(self, commands: tuple[Command, ...]) -> None:
         """The server asks for these."""
+
+    def reported(self, health: RunHealth) -> None:
+        """What the server knows of the whole run."""
 
     def leave(self) -> None:
         """Nobody holds model or handle any more."""
@@ -246,6 +249,8 @@ class Sender:
             self._stored(batch, is_opening=self._is_opening)
             self.send_every_s = reply.send_every_s
             self._observer.commanded(reply.commands)
+            if reply.health is not None:
+                self._observer.reported(reply.health)
             if reply.also_live is not None:
                 self._warn_of_other(reply.also_live)
         elif reply.outcome is Outcome.NEEDS_OPENING and self._openings < limits.OPENINGS_A_BATCH:

@@ -138,6 +138,19 @@ class OtherProcess(msgspec.Struct, frozen=True):
     pid: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class RunHealth(msgspec.Struct, frozen=True):
+    """What only the server knows of the run, as it stands."""
+
+    open_alerts: _Count
+    critical_alerts: _Count
+    gpus_in_trouble: _Count
+    straggler_cost_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    """Seconds that a step takes longer for one rank or host; 0 where none is named."""
+
+
 class Reply(NamedTuple):
     """The server's answer, or that there was none. `retry_after_s` None: the sender chooses."""
 
@@ -152,6 +165,7 @@ class Reply(NamedTuple):
     also_live: OtherProcess | None = None
     contiguous: int = -1
     """Of what is stored: everything up to this sequence."""
+    health: RunHealth | None = None
 
 
 class _ErrorBody(msgspec.Struct):
@@ -177,9 +191,13 @@ class _Others(msgspec.Struct):
     also_live: OtherProcess | None = None
 
 
+class _Health(msgspec.Struct):
+    health: RunHealth | None = None
+
+
 _ERROR, _ACCEPTED = msgspec.json.Decoder(_ErrorBody), msgspec.json.Decoder(_AcceptedBody)
 _COMMANDS, _PACE = msgspec.json.Decoder(_Commands), msgspec.json.Decoder(_Pace)
-_OTHERS = msgspec.json.Decoder(_Others)
+_OTHERS, _HEALTH = msgspec.json.Decoder(_Others), msgspec.json.Decoder(_Health)
 _FINAL = {
     "not_zstd": 400, "truncated": 400, "bad_header": 400, "wrong_statistic": 400, "unsupported_version": 400,
     "too_large": 413, "shape_mismatch": 422, "invalid_value": 422, "unstorable": 422,
@@ -254,7 +272,7 @@ def _meaning(status: int, retry_after: str | None, text: bytes) -> Reply:
             return Reply(Outcome.RETRY, f"{detail}, and no word of what is stored")
         return Reply(
             Outcome.STORED, detail, commands=_commands(text), send_every_s=_send_every_s(text),
-            also_live=_also_live(text), contiguous=contiguous,
+            also_live=_also_live(text), contiguous=contiguous, health=_health(text),
         )  # fmt: skip
     if status == 409 and error.code in _NEEDS_OPENING:
         return Reply(Outcome.NEEDS_OPENING, detail)
@@ -290,6 +308,14 @@ def _also_live(text: bytes) -> OtherProcess | None:
     """Left out by most answers, and by servers that do not know of it."""
     try:
         return _OTHERS.decode(text).also_live
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _health(text: bytes) -> RunHealth | None:
+    """Left out where no rank of the run takes alerts, and by servers that do not know of it."""
+    try:
+        return _HEALTH.decode(text).health
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 

@@ -31,6 +31,7 @@ from rangewatch.delivery.sender import THREAD as SENDER
 from rangewatch.hooks.compiled import CompiledReads, run_eagerly
 from rangewatch.hooks.module_hook import OutputHook
 from rangewatch.hooks.parameter_hooks import ParameterHooks
+from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.watched_values import WatchedValues
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer, StepReader
@@ -133,16 +134,17 @@ _IDLE: Any = (nn.modules.dropout._DropoutNd, nn.Identity)
 
 class ModelHooks(StepReader):
     """`recording` says which kinds are recorded of a module or parameter; `record` is called when it says otherwise.
-    `fqns` gets the clean name of each module.
+    `fqns` gets the clean name of each module. `routers` has been asked to find those of the model.
 
     A hook is added when it is wanted for the first time, and stays until `remove`: what is compiled has guards on it.
     """
 
     def __init__(
         self, observer: Observer, guard: Guard, model: nn.Module, selection: Selection, recording: Recording,
-        fqns: WeakKeyDictionary[nn.Module, str],
+        fqns: WeakKeyDictionary[nn.Module, str], routers: RouterHooks,
     ) -> None:  # fmt: skip
         self._observer, self._guard, self._model, self._selection = observer, guard, ref(model), selection
+        self._routers = routers
         self._recording, self.fqns = recording, fqns
         self._outputs: dict[nn.Module, OutputHook] | Any = WeakKeyDictionary()
         self._inputs: dict[nn.Module, OutputHook] | Any = WeakKeyDictionary()
@@ -185,7 +187,9 @@ class ModelHooks(StepReader):
         self._refresh_next_s = now_s + limits.REFRESH_FACTOR * (now_s - began_s)
         if self._structure == was:
             return
-        for fqn, module in clean_modules(model).items():
+        modules = clean_modules(model)
+        self._routers.find(modules)
+        for fqn, module in modules.items():
             if module not in self.fqns:
                 self._add(fqn, module)
             elif self.fqns[module] != fqn:
@@ -212,6 +216,7 @@ class ModelHooks(StepReader):
         kinds = self._recording.wanted(fqn) if self._selection.has(fqn) else ()
         if module not in self._outputs and not _OUTPUTS.isdisjoint(kinds) and self._can_hook(fqn, module):
             self._outputs[module] = hook = OutputHook(self._observer, self._guard, fqn, module)
+            hook.router = self._routers.of(module)
             self._undo.append(add(module, self._reads(fqn, hook)))
             self._ask_whether_called(fqn, module, hook)
         if module not in self._inputs and "input" in kinds and self._can_hook(fqn, module):

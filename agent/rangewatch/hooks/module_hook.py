@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
+from rangewatch.hooks.routers import RouterReads
 from rangewatch.recording.level import LOW_PRECISION, TimedHook
 from rangewatch.recording.mirror import TENSOR
 from rangewatch.recording.observer import Observer
@@ -116,6 +117,8 @@ class OutputHook:
         """Positions of what is no tensor, and whether it was None: reported once."""
         self.leaf_handles: list[RemovableHandle] = []
         self._has_run = self._has_run_in_evaluation = False
+        self.router: RouterReads | None = None
+        """What reads the choices of a router of experts; None for all other modules."""
         self.is_compiled = False
         """Whether it has run inside a compiled graph, which takes no further hook."""
 
@@ -152,6 +155,9 @@ class OutputHook:
                         self._read(index, leaf)
                 elif (index, leaf is None) not in self._others:
                     self._note_other(index, leaf)
+        if self.router is not None and self._reads_tensor and _graph_task_id() == -1:
+            with _NoTorchFunction():
+                self.router.read(leaves(value), [slot.number if slot.dtype else -1 for slot in self._slots])
 
     def read_compiled(self, index: int, tensor: Tensor) -> None:
         """The compiled module has come to the tensor at position `index`."""
@@ -160,6 +166,8 @@ class OutputHook:
             self._has_run_in_evaluation = True
         elif self._observer.is_active:
             self._has_run = self.is_compiled = True
+            if self.router is not None:
+                self.router.compiled()
             if tensor.dtype in LOW_PRECISION:
                 self._observer.warn_of_rounding()
             if self._reads_tensor:

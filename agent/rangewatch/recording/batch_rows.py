@@ -97,6 +97,12 @@ class Batches:
         while len(self._parts) > limits.BATCH_STEPS:
             del self._parts[next(iter(self._parts))]
 
+    def ids_of(self, step: int) -> list[int | str]:
+        """The rows of a step that the loop has named so far."""
+        return [
+            _sent_id(each) for part in self._parts.get(step, ()) if part.ids is not None for each in _listed(part.ids)
+        ]
+
     def _step_of(self, step: int, caller: int, *, is_between: bool, is_first: bool) -> int:
         if not is_between or is_first or caller in self._at_top:
             if is_between and is_first:

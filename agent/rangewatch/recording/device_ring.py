@@ -53,6 +53,14 @@ class ColumnPlace(NamedTuple):
     columns: tuple[str, ...]
 
 
+class SumsPlace(NamedTuple):
+    """Where sums belong that few tensors have: `step` of the block, `number` of the tensor, `part` of `sparse.ALL`."""
+
+    step: int
+    number: int
+    part: slice
+
+
 class HistogramPlace(NamedTuple):
     """Where a histogram belongs: `step` of the block and `number` of the tensor."""
 
@@ -72,18 +80,21 @@ class PendingCopy:
     """A copy on its way: rows (steps, tensors, `ON_DEVICE`), scalars with what they are, and values of columns.
 
     `places`: of each value of `of_columns` the step of the block, the number of the tensor, and the columns. `counts`:
-    (n, exponents.BINS) histograms, each with its place in `histograms`.
+    (n, exponents.BINS) histograms, each with its place in `histograms`. `sums`: one after the other, those of each of
+    `sums_places`.
     """
 
     def __init__(
         self, rows: Tensor, values: Tensor, scalars: list[Scalar], of_columns: Tensor, places: list[ColumnPlace],
-        counts: Tensor, histograms: list[HistogramPlace], replayed: Replayed | None, event: CopyEvent | None,
+        counts: Tensor, histograms: list[HistogramPlace], sums: Tensor, sums_places: list[SumsPlace],
+        replayed: Replayed | None, event: CopyEvent | None,
     ) -> None:  # fmt: skip
         self._rows, self._values, self._scalars, self._event = rows, values, scalars, event
         self._of_columns, self._places = of_columns, places
+        self._sums, self._sums_places = sums, sums_places
         self._counts, self._histograms, self._replayed = counts, histograms, replayed
-        self.nbytes = rows.nbytes + counts.nbytes + (replayed.rows.nbytes if replayed else 0)
-        self.is_empty = not rows.numel() and not scalars and not histograms and not replayed
+        self.nbytes = rows.nbytes + counts.nbytes + sums.nbytes + (replayed.rows.nbytes if replayed else 0)
+        self.is_empty = not rows.numel() and not scalars and not histograms and not sums_places and not replayed
 
     def is_complete(self) -> bool:
         """Whether it may be read; never waits."""
@@ -100,17 +111,24 @@ class PendingCopy:
         for (step, number, names), value in zip(self._places, self._of_columns.tolist(), strict=True):
             if step >= block.rows.shape[1]:  # of the open step: it ended in its optimizer, and has no row
                 continue
-            for name in names:
-                block.rows[columns[name], step, number] = value
-        self._merge_histograms(block)
+            for name in names:  # of several calls in a step the largest magnitude; of all else there is one
+                known = block.rows[columns[name], step, number] if name == "amax" else value
+                block.rows[columns[name], step, number] = max(known, value)
+        self._merge_sparse(block)
         if self._replayed is not None:
             _merge_replayed(self._replayed, block, columns)
 
-    def _merge_histograms(self, block: Block) -> None:
+    def _merge_sparse(self, block: Block) -> None:
         by_step: dict[int, OpenSums] = {}
         for (place, number), counts in zip(self._histograms, self._counts.numpy(), strict=True):
             if place < len(block.steps):
                 by_step.setdefault(int(block.steps[place]), OpenSums()).add(number, sparse.EXPONENTS, counts)
+        begin, values = 0, self._sums.numpy()
+        for place, number, part in self._sums_places:
+            end = begin + part.stop - part.start
+            if place < len(block.steps):
+                by_step.setdefault(int(block.steps[place]), OpenSums()).add(number, part, values[begin:end])
+            begin = end
         known = cast("dict[int, Sums]", block.sums)
         for step, sums in by_step.items():
             known[step] = sparse.merge([known[step], sums.take()]) if step in known else sums.take()
@@ -146,6 +164,8 @@ class DeviceRing:
         self._places: list[ColumnPlace] = []
         self._histograms: list[HistogramPlace] = []
         self._counts: list[Tensor] = []
+        self._sums: list[Tensor] = []
+        self._sums_places: list[SumsPlace] = []
         self._graphs = GraphRows(device) if reads_graphs else None
         self.fused = FusedReads(device)
         self.time = DeviceTime(functools.partial(torch.cuda.Event, enable_timing=True))
@@ -176,9 +196,9 @@ class DeviceRing:
         self._histograms.append(HistogramPlace(self.slot, number))
 
     @property
-    def histogram_bytes(self) -> int:
-        """Bytes of histograms that wait."""
-        return 8 * exponents.BINS * len(self._histograms)
+    def sparse_bytes(self) -> int:
+        """Bytes of histograms and of sums that wait."""
+        return 8 * exponents.BINS * len(self._histograms) + sum(each.nbytes for each in self._sums)
 
     def capture(self, number: int, tensor: Tensor) -> bool:
         """Put the read of a tensor into the CUDA graph that is being captured; False when that is not possible."""
@@ -233,6 +253,11 @@ class DeviceRing:
         self._of_columns.append(values.to(self.dtype))
         self._places += [ColumnPlace(self.slot, *place) for place in places]
 
+    def put_sums(self, number: int, part: slice, values: Tensor) -> None:
+        """Keep values of this device for a `part` of `sparse.ALL`, of a number in the open step, until `take`."""
+        self._sums.append(values.to(self.dtype))
+        self._sums_places.append(SumsPlace(self.slot, number, part))
+
     def take(self, tensors: int) -> PendingCopy:
         """Begin the copy of all closed steps, and empty the ring; `slot` is 0 again."""
         if self.slot > self._rows.shape[0]:
@@ -242,15 +267,18 @@ class DeviceRing:
             values = self._to_host(self._scalar_values[: len(self._scalars)])
             of_columns = self._to_host(torch.cat(self._of_columns)) if self._of_columns else torch.zeros(0)
             counts = self._to_host(torch.cat(self._counts)[: len(self._histograms)]) if self._counts else _NO_COUNTS
+            sums = self._to_host(torch.cat(self._sums)) if self._sums else torch.zeros(0)
             replayed = self._take_replayed()
             event = self._make_event(self.device)
             if event is not None:
                 event.record()
         fill_identities(self._rows[: self.slot])  # queued behind the copy, on the same stream
-        scalars, places, histograms = self._scalars, self._places, self._histograms
+        scalars, places, histograms, sums_places = self._scalars, self._places, self._histograms, self._sums_places
         self.slot, self._scalars, self._of_columns, self._places = 0, [], [], []
-        self._counts, self._histograms = [], []
-        return PendingCopy(rows, values, scalars, of_columns, places, counts, histograms, replayed, event)
+        self._counts, self._histograms, self._sums, self._sums_places = [], [], [], []
+        return PendingCopy(
+            rows, values, scalars, of_columns, places, counts, histograms, sums, sums_places, replayed, event
+        )
 
     def _take_replayed(self) -> Replayed | None:
         slots, rows = self._graphs.take() if self._graphs else ([], None)
@@ -336,8 +364,8 @@ class DeviceReader:
 
     @property
     def is_full(self) -> bool:
-        """Whether the histograms that wait are as many as a batch may have."""
-        return sum(ring.histogram_bytes for ring in self._rings.values()) > limits.BUFFER_BYTES
+        """Whether the histograms and sums that wait are as many as a batch may have."""
+        return sum(ring.sparse_bytes for ring in self._rings.values()) > limits.BUFFER_BYTES
 
     def read_checksums(self, pairs: Sequence[tuple[int, Tensor]], weight: int | None = None) -> None:
         """Queue the checksums of (number, tensor), none of which is empty. `weight`: see `StepRow.set_checksum`."""
@@ -352,6 +380,10 @@ class DeviceReader:
     def put_columns(self, places: Sequence[tuple[int, tuple[str, ...]]], values: Tensor) -> None:
         """Keep (n,) values of one device for the columns of a number each in the open step."""
         self._ring(values.device).put_columns(places, values)
+
+    def put_sums(self, number: int, part: slice, values: Tensor) -> None:
+        """Keep values of one device for a `part` of `sparse.ALL`, of a number in the open step."""
+        self._ring(values.device).put_sums(number, part, values)
 
     def take_device_time_s(self) -> dict[int, float]:
         """Seconds of the devices' time that reads took, by step: steps that were timed and are done. Never waits."""

@@ -29,7 +29,7 @@ from rangewatch.recording.observer import local_part, why_unobservable
 from rangewatch.recording.step_buffer import POSITIONS, Block
 from rangewatch.recording.tensor_names import TensorNames, leaves
 from rangewatch.statistics import reduce
-from rangewatch.wire.events import Nonfinite, OptimizerDetails, TensorDetails
+from rangewatch.wire.events import MaskDetails, Nonfinite, OptimizerDetails, TensorDetails
 from rangewatch.wire.records import TensorEntry
 
 _BRIEF = 16
@@ -277,7 +277,7 @@ class NonfiniteContext:
         if module is None:  # a watched value of a name of its own
             return details
         if (call := _call_of(module)) is not None:
-            details = msgspec.structs.replace(details, inputs=_inputs(*call, reader))
+            details = msgspec.structs.replace(details, inputs=_inputs(*call, reader), masks=_masks(*call))
         epsilons = [getattr(module, name, None) for name in ("variance_epsilon", "eps")]
         eps = next((value for value in epsilons if isinstance(value, float)), None)
         prefix = f"{details.fqn}." if details.fqn else ""
@@ -350,6 +350,24 @@ def _inputs(
             if read is not None and len(inputs) < limits.CONTEXT_TENSORS:
                 inputs.append(read)
     return tuple(inputs)
+
+
+@torch.no_grad()
+def _masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[MaskDetails, ...]:
+    """Booleans, and whole numbers that are all 0 or 1."""
+    masks: list[MaskDetails] = []
+    for name, value in (*((f"input[{place}]", each) for place, each in enumerate(args)), *kwargs.items()):
+        if type(value) is not Tensor or not value.is_cpu or value.dim() < 2 or not value.numel():
+            continue
+        if value.is_floating_point() or value.is_complex() or value.numel() > limits.CONTEXT_ELEMENTS:
+            continue
+        if value.dtype is not torch.bool and not (int(value.min()) >= 0 and int(value.max()) <= 1):
+            continue
+        ones = value.bool()
+        rows = ones.numel() // ones.shape[-1]
+        counts = rows, rows - int(ones.any(-1).sum()), int(ones.all(-1).sum())
+        masks.append(MaskDetails(name[: limits.NAME_CHARACTERS], *counts))
+    return tuple(masks[: limits.CONTEXT_TENSORS])
 
 
 def _parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:

@@ -54,6 +54,13 @@ class ForwardListener(Protocol):
         """Called inside the guard, by the thread that calls the model."""
 
 
+class InputListener(Protocol):
+    """Wants to know what a forward of the model is given."""
+
+    def inputs_given(self, values: Any) -> None:
+        """Called inside the guard where a forward of training begins: `values` are its arguments, in a tuple."""
+
+
 class StepReader:
     """Reads something of its own in each step. Called by the training thread, inside the guard."""
 
@@ -336,6 +343,33 @@ class Observer:
         for members in by_device.values():
             places = [(number, (name,)) for number, _ in members for name in names]
             self.device.put_columns(places, torch.cat([each for _, each in members]))
+
+    def passed(self, number: int) -> None:
+        """The tensor of this number is being read: those that are new come after it."""
+        self._order.passed(number)
+
+    def read_amax(self, numbers: Sequence[int], values: Tensor, numel: int) -> None:
+        """Merge `values`, one for each of `numbers` (of more the first), as the `amax` of `numel` elements."""
+        row = self._buffer.row
+        on_device = self.is_on_device(values)
+        for number in numbers:
+            self._order.passed(number)
+            row.call_count[number] += 1.0
+            row.numel[number] += numel
+        if on_device:
+            self.device.put_columns([(number, ("amax",)) for number in numbers], values[: len(numbers)])
+            return
+        for number, value in zip(numbers, values.tolist(), strict=False):
+            if value > row.amax[number]:
+                row.amax[number] = value
+
+    def add_sums(self, number: int, part: slice, values: Tensor) -> None:
+        """Add the values of a `part` of `sparse.ALL`, on any device, to the open row of a number; `can_read` says
+        whether they can be computed."""
+        if self.is_on_device(values):
+            self.device.put_sums(number, part, values)
+        else:
+            self._buffer.row.sparse.add(number, part, values.numpy())
 
     def can_read(self, tensor: Tensor) -> bool:
         """Whether the values of a plain tensor can be computed with in the open step."""

@@ -127,13 +127,17 @@ class TensorNames:
     """
 
     def __init__(self, mirror: Mirror | None = None, *, histograms: bool = False) -> None:
-        self._mirror = mirror
+        self._mirror, self._histograms = mirror, histograms
         self._statistics = sparse.of_catalogue(histograms=histograms)
         self.entries: list[TensorEntry] = []
         self._numbers: dict[tuple[str, str, int, str], int] = {}
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    def count_experts(self, most: int) -> None:
+        """Its statistics have the tokens of so many experts too. Before anything is shipped."""
+        self._statistics = sparse.of_catalogue(histograms=self._histograms, most_experts=most)
 
     def find(self, fqn: str, kind: str, index: int, dtype: str) -> int | None:
         """The number of this tensor; None when it is new."""

@@ -90,10 +90,29 @@ LOST_COUNT = Statistic(
 )  # fmt: skip
 BESIDE_EPS: tuple[Statistic, ...] = (MOVED_COUNT, EPS_COUNT, LOST_COUNT)
 
+# Of `grad` alone, of some elements of some parameters at some steps, see `hooks.update_samples`.
+SAMPLED_COUNT = Statistic(
+    "sampled_count", "elements", "sum", 0.0,
+    "Elements of the parameter that were looked at around the optimizer's step; 0 when none was.",
+)  # fmt: skip
+PUSHED_COUNT = Statistic(
+    "pushed_count", "elements", "sum", 0.0,
+    "Of these, those whose gradient was not 0 when the optimizer was about to use it.",
+)  # fmt: skip
+UNMOVED_COUNT = Statistic(
+    "unmoved_count", "elements", "sum", 0.0,
+    "Of these in turn, those of 16 bits that the optimizer's step left as they were: the update was rounded away.",
+)  # fmt: skip
+ZERO_WEIGHT_COUNT = Statistic(
+    "zero_weight_count", "elements", "sum", 0.0,
+    "Of the elements that were looked at, those of the parameter that are exactly 0 after the step.",
+)  # fmt: skip
+OF_UPDATES: tuple[Statistic, ...] = (SAMPLED_COUNT, PUSHED_COUNT, UNMOVED_COUNT, ZERO_WEIGHT_COUNT)
+
 ALL: tuple[Statistic, ...] = (
     CALL_COUNT, NUMEL, AMAX, NAN_COUNT, INF_COUNT, NONFINITE_NS, FULL_NUMEL, *FULL_SET, CHECKSUM_MAX, CHECKSUM_MIN,
     AXIS_CHECKSUM, AXIS_BALANCE,
-    *BESIDE_EPS,
+    *BESIDE_EPS, *OF_UPDATES,
 )  # fmt: skip
 
 ON_DEVICE: tuple[Statistic, ...] = tuple(

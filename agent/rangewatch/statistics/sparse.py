@@ -1,5 +1,5 @@
-"""Sums that few tensors have at few steps: bins of exponents, and what-if readings. Each is a statistic of its own, but
-the columns of those that nothing was added to do not travel and are not stored.
+"""Sums that few tensors have, or at few steps: bins of exponents, what-if readings, and tokens by expert. Each is a
+statistic of its own, but the columns of those that nothing was added to do not travel and are not stored.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch import statistics
-from rangewatch.statistics import exponents, formats
+from rangewatch.statistics import experts, exponents, formats
 from rangewatch.wire.records import Statistic
 
 Array = NDArray[Any]
 
-ALL = exponents.ALL + formats.ALL
+ALL = exponents.ALL + formats.ALL + experts.ALL
 _POSITIONS = {each.name: position for position, each in enumerate(ALL)}
 EXPONENTS = slice(0, len(exponents.ALL))
-WHATIF = slice(len(exponents.ALL), len(ALL))
+WHATIF = slice(EXPONENTS.stop, EXPONENTS.stop + len(formats.ALL))
+EXPERTS = slice(WHATIF.stop, len(ALL))
 
 
-def of_catalogue(*, histograms: bool) -> tuple[Statistic, ...]:
-    """Every statistic that a rank may send; the bins of exponents where these were asked for."""
-    return statistics.ALL + formats.ALL + (exponents.ALL if histograms else ())
+def of_catalogue(*, histograms: bool, most_experts: int = 0) -> tuple[Statistic, ...]:
+    """Every statistic that a rank may send; the bins of exponents where these were asked for, and tokens by expert
+    where a router has so many.
+    """
+    of_routers = experts.ALL[: experts.OF_ROUTER + most_experts] if most_experts else ()
+    return statistics.ALL + formats.ALL + of_routers + (exponents.ALL if histograms else ())
 
 
 def is_sparse(name: str) -> bool:
@@ -55,7 +59,7 @@ class OpenSums:
         return bool(self._rows)
 
     def add(self, number: int, part: slice, values: Array) -> None:
-        """Add the `values` of a `part` of `ALL`: `EXPONENTS` or `WHATIF`."""
+        """Add the `values` of a `part` of `ALL`: `EXPONENTS`, `WHATIF`, or some of `EXPERTS`."""
         row = self._rows.get(number)
         if row is None:
             row = self._rows[number] = np.zeros(len(ALL))

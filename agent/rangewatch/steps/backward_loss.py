@@ -12,6 +12,7 @@ from torch import Tensor
 from rangewatch.recording.mirror import TENSOR
 from rangewatch.recording.observer import StepReader, is_being_captured, local_part
 from rangewatch.steps.interface import StepRecorder
+from rangewatch.steps.loss_function import LossFunctions
 from rangewatch.steps.loss_graph import LossGraphReads
 from rangewatch.steps.loss_scale import LossScaling
 
@@ -24,6 +25,7 @@ class BackwardLoss(StepReader):
 
     def __init__(self, agent: StepRecorder, scaling: LossScaling, graph: LossGraphReads) -> None:
         self._agent, self._scaling, self._graph = agent, scaling, graph
+        self._functions = LossFunctions(agent.events)
         self._last_read, self._began = -1, -1
         self._sum: Tensor | float | None = None
         self._held: tuple[int, Tensor | float] | None = None
@@ -33,6 +35,8 @@ class BackwardLoss(StepReader):
         """`torch.autograd.backward` is called with these."""
         self._last_read, self._began = self._agent.observer.host.cells[TENSOR], self._agent.step
         self._graph.before(args, kwargs)
+        if self._agent.observer.is_active:
+            self._functions.began(kwargs.get("tensors", args[0] if args else None))
 
     def after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """It has returned. The value is read where it is, and no device is waited for."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import ref
 
@@ -20,6 +20,7 @@ from torch.nn.utils import clip_grad
 
 from rangewatch.core.guard import Guarded
 from rangewatch.recording.observer import StepReader
+from rangewatch.recording.parallel.gradient_sums import GradientSums
 from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss_scale import LossScaling
 from rangewatch.wire.events import Clipping
@@ -31,8 +32,10 @@ LASTING = 16
 
 MOST_EVENTS = 16
 
-_FUNCTION = "_clip_grads_with_norm_"
-"""What `clip_grad_norm_` calls, however a script has imported that; torch before 2.6 has none."""
+_CLIPS = ((clip_grad, "_clip_grads_with_norm_"), (nn.utils, "clip_grads_with_norm_"))
+_NORMS = ((clip_grad, "_get_total_norm"), (nn.utils, "get_total_norm"))
+"""What `clip_grad_norm_` calls, however a script has imported that, and what loops call that compute the norm apart;
+torch before 2.6 has none."""
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -40,8 +43,11 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 class Clips(StepReader):
     """Those of one model's gradients. Called by the training thread."""
 
-    def __init__(self, agent: StepRecorder, model: nn.Module, scaling: LossScaling, undo: contextlib.ExitStack) -> None:
-        self._agent, self._scaling = agent, scaling
+    def __init__(
+        self, agent: StepRecorder, model: nn.Module, scaling: LossScaling, sums: GradientSums | None,
+        undo: contextlib.ExitStack,
+    ) -> None:  # fmt: skip
+        self._agent, self._scaling, self._sums = agent, scaling, sums
         self._known = frozenset(id(each) for each in model.parameters())
         self._model = ref(model)
         self._norm: float | None = None
@@ -63,9 +69,11 @@ class Clips(StepReader):
             self._emitted += 1
             self._agent.events.add(Clipping(self._max_norm, self._is_scaled, self._steps))
 
-    def _clipped(self, parameters: Any, max_norm: Any, total_norm: Any) -> None:
+    def _clipped(self, parameters: Any, max_norm: Any, total_norm: Any, is_of_squares: bool) -> None:
         if not self._agent.observer.is_active or not self._is_mine(parameters):
             return
+        if self._sums is not None:
+            self._sums.clipped([parameters] if isinstance(parameters, Tensor) else parameters, is_known=is_of_squares)
         if not isinstance(total_norm, Tensor) or hasattr(total_norm, "to_local") or isinstance(max_norm, Tensor):
             return  # of a DTensor this rank has a part alone
         self._max_norm, self._is_scaled, self._has_clipped = float(max_norm), self._scaling.is_scaled_now(), True
@@ -87,39 +95,76 @@ class Clips(StepReader):
         return True
 
 
+class _Place:
+    """A function of torch's under one of its names, wrapped while anybody listens."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self._owner, self._name = owner, name
+        self._own: Any = None
+        self._wrapper: Any = None
+
+    def install(self, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        present = getattr(self._owner, self._name, None)
+        if present is not None and (self._wrapper is None or present is self._own):
+            self._own, self._wrapper = present, around(present)
+            setattr(self._owner, self._name, self._wrapper)
+
+    def remove(self) -> None:
+        if getattr(self._owner, self._name, None) is self._wrapper is not None:
+            setattr(self._owner, self._name, self._own)
+            self._wrapper = None
+
+
 class _Function:
-    """Torch's function, wrapped once a process while anybody listens."""
+    """Torch's functions, wrapped once a process while anybody listens."""
 
     _listeners: tuple[Guarded, ...] = ()
     """Replaced and never changed: any thread may clip."""
-    _own: Any = None
-    _wrapper: Any = None
+    _clips = tuple(_Place(*each) for each in _CLIPS)
+    _norms = tuple(_Place(*each) for each in _NORMS)
+    _other: Any = None
+    """The last norm that is not that of squares."""
     _lock = threading.Lock()
 
     @classmethod
     def listen(cls, listener: Guarded) -> None:
         with cls._lock:
             cls._listeners = (*cls._listeners, listener)
-            present = getattr(clip_grad, _FUNCTION, None)
-            if present is not None and (cls._wrapper is None or present is cls._own):
-                cls._own, cls._wrapper = present, cls._around(present)
-                setattr(clip_grad, _FUNCTION, cls._wrapper)
+            for each in cls._clips:
+                each.install(cls._around)
+            for each in cls._norms:
+                each.install(cls._around_norm)
 
     @classmethod
     def forget(cls, listener: Guarded) -> None:
         with cls._lock:
             cls._listeners = tuple(each for each in cls._listeners if each is not listener)
-            if not cls._listeners and getattr(clip_grad, _FUNCTION, None) is cls._wrapper is not None:
-                setattr(clip_grad, _FUNCTION, cls._own)
-                cls._wrapper = None
+            if not cls._listeners:
+                for each in (*cls._clips, *cls._norms):
+                    each.remove()
 
     @classmethod
     def _around(cls, own: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(own)
         def clipped(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
             if not _is_compiling():  # inside a graph nothing of ours is called
+                if not isinstance(parameters, (Tensor, Sequence)):
+                    parameters = list(parameters)  # a generator gives them once
+                is_of_squares = cls._other is None or cls._other() is not total_norm
                 for each in cls._listeners:
-                    each(parameters, max_norm, total_norm)
+                    each(parameters, max_norm, total_norm, is_of_squares)
             return own(parameters, max_norm, total_norm, *args, **kwargs)
 
         return clipped
+
+    @classmethod
+    def _around_norm(cls, own: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def norm_of(tensors: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
+            norm = own(tensors, norm_type, *args, **kwargs)
+            if not _is_compiling():
+                is_other = isinstance(norm, Tensor) and not (isinstance(norm_type, (int, float)) and norm_type == 2)
+                cls._other = ref(norm) if is_other else None
+            return norm
+
+        return norm_of

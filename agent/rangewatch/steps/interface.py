@@ -9,7 +9,7 @@ from rangewatch.core.guard import Guard
 from rangewatch.recording.events import Events
 from rangewatch.recording.level import Recording
 from rangewatch.recording.logged_values import LoggedValues
-from rangewatch.recording.observer import ForwardListener, Observer
+from rangewatch.recording.observer import ForwardListener, InputListener, Observer
 from rangewatch.steps.phase_clock import PhaseClock
 
 
@@ -22,6 +22,8 @@ class StepRecorder(Protocol):
     phases: PhaseClock
     in_forward: list[ForwardListener]
     """They hear where a forward of the model begins; they may take themselves from the list."""
+    of_inputs: list[InputListener]
+    """The same for what it is given."""
     events: Events
     values: LoggedValues
 

@@ -25,6 +25,7 @@ from rangewatch.recording.phase_times import BACKWARD
 from rangewatch.recording.tensor_names import leaves
 from rangewatch.statistics import reduce
 from rangewatch.steps.phase_clock import PhaseClock
+from rangewatch.steps.training_mode import TrainingMode
 
 READ_PASSES = 16
 """Passes a step whose result is read: a text is sampled token by token."""
@@ -43,8 +44,8 @@ _CHECKPOINTED: CodeType | None = getattr(
 class Passes:
     """Called where a forward of the model begins and ends: sets `observer.is_evaluating` from the one to the other."""
 
-    def __init__(self, observer: Observer, clock: PhaseClock, values: LoggedValues) -> None:
-        self._observer, self._clock, self._values = observer, clock, values
+    def __init__(self, observer: Observer, clock: PhaseClock, values: LoggedValues, mode: TrainingMode) -> None:
+        self._observer, self._clock, self._values, self._mode = observer, clock, values, mode
         self._depth = 0
         self._trained: set[int] = set()
         """Modules that were called in `train()` with gradients, by id."""
@@ -64,6 +65,8 @@ class Passes:
             return False
         if _graph_task_id() == -1:  # inside a backward a forward is recomputed
             self._observer.is_evaluating = self._is_evaluation(id(module), module, is_training, has_grad)
+            if has_grad:
+                self._mode.passed(is_training=is_training)
         return not self._observer.is_evaluating
 
     def end(self, result: Any = None) -> None:
@@ -79,6 +82,7 @@ class Passes:
     def end_step(self, step: int) -> None:
         """The open step, `step`, is about to be closed."""
         self._has_step_ended, self._depth = True, 0
+        self._mode.end_step(self._clock.backward_count)
         self._observer.is_evaluating = False
         count, self._count = self._count, 0
         nonfinite, self._nonfinite = self._nonfinite, 0

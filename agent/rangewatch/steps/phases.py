@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import dataloader
 from torch.utils.hooks import RemovableHandle
 
@@ -30,6 +30,7 @@ from rangewatch.hooks.compiled import IS_SUPPORTED, CompiledCall, run_eagerly
 from rangewatch.hooks.model_hooks import KEY as READS_KEY
 from rangewatch.recording.observer import ForwardListener, StepReader
 from rangewatch.recording.phase_times import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER
+from rangewatch.recording.tensor_names import leaves
 from rangewatch.steps import phase_clock
 from rangewatch.steps.end_hooks import watch_step
 from rangewatch.steps.interface import StepRecorder
@@ -38,6 +39,7 @@ from rangewatch.steps.passes import Passes
 from rangewatch.steps.phase_clock import PhaseClock
 from rangewatch.steps.scalers.base import has_method
 from rangewatch.steps.scalers.method_watch import Watch
+from rangewatch.steps.training_mode import TrainingMode
 
 
 class CallListener(Protocol):
@@ -133,6 +135,9 @@ CALLS = (
 BACKWARD_CALL = PhaseCall(torch.autograd, "backward", BACKWARD)
 _IN_GRAPH = {"input", "output", "grad_output"}
 
+INPUT_ELEMENTS = "input_elements"
+"""Series: elements of all tensors that the model's forwards of a step were given; none of a model that is compiled."""
+
 _is_compiling = torch.compiler.is_dynamo_compiling
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 _is_grad_enabled = torch.is_grad_enabled
@@ -218,22 +223,29 @@ class ForwardPhases(StepReader):
         self, agent: StepRecorder, model: nn.Module, listeners: list[ForwardListener], *, is_traced: bool
     ) -> None:
         self._clock, self._model, self._is_settled, self._listeners = agent.phases, ref(model), False, listeners
-        self._agent = agent
-        self._passes = Passes(agent.observer, agent.phases, agent.values)
+        self._agent, self._of_inputs = agent, agent.of_inputs
+        self._passes = Passes(agent.observer, agent.phases, agent.values, TrainingMode(model, agent.events))
         self._before = ForwardHook(agent.guard, self._begin, is_traced=is_traced)
         self._after = ForwardHook(agent.guard, self._end, is_traced=is_traced)
         self._handles: list[RemovableHandle] = []
         self._ends: list[tuple[ref[nn.Module], int]] = []
         """Modules whose forward hook is ours, and its key there."""
         self._has_been_called = False
+        self._elements = 0
+        """Of what the forwards of the open step were given."""
         self._hook(model)
 
     def _begin(self, module: nn.Module | None, is_training: bool, has_grad: bool, *hook: Any) -> None:
         if not self._agent.observer.is_active:
             return
         if self._passes.begin(module, is_training=is_training, has_grad=has_grad):
+            if hook:
+                self._elements += sum(each.numel() for each in leaves(hook[0][1:]) if isinstance(each, Tensor))
             for each in tuple(self._listeners):
                 each.forward_begins()
+            if hook and self._of_inputs:
+                for listener in tuple(self._of_inputs):
+                    listener.inputs_given(hook[0][1:])
         if not self._agent.observer.is_evaluating:
             self._has_been_called = True
             self._clock.enter(FORWARD)
@@ -258,6 +270,9 @@ class ForwardPhases(StepReader):
     def end_step(self) -> None:
         """After the first step it is known whether the model itself is called."""
         self._passes.end_step(self._agent.step)
+        elements, self._elements = self._elements, 0
+        if elements:
+            self._agent.values.record(INPUT_ELEMENTS, self._agent.step, elements)
         if self._is_settled:
             return
         self._is_settled = True
@@ -275,7 +290,7 @@ class ForwardPhases(StepReader):
     def _hook(self, module: nn.Module) -> None:
         if isinstance(module, torch.jit.ScriptModule) or getattr(module, "_compiled_call_impl", None) is not None:
             return  # the one runs no Python, the other would be compiled anew
-        self._handles.append(module.register_forward_pre_hook(self._before, prepend=True))
+        self._handles.append(module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True))
         after = module.register_forward_hook(self._after, always_call=True)
         self._handles.append(after)
         self._ends.append((ref(module), after.id))

@@ -105,6 +105,29 @@ class Optimizers(Details, frozen=True):
     kept_gradient_steps: int = 0
 
 
+class Router(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A router of a mixture of experts, which gives each token to `top_k` (0: not known) of `experts` experts.
+
+    Its counts are in the rows of output `index` of the module `fqn`. Its logits are output `logits_index` of the module
+    `logits`, "" where they are not seen. `sees_drops`: what it returns shows tokens that an expert had no room for.
+    """
+
+    fqn: str
+    experts: Annotated[int, Meta(ge=1, le=1 << 16)]
+    top_k: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
+    index: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    logits: str = ""
+    logits_index: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    sees_drops: bool = False
+
+
+class Routers(Details, frozen=True):
+    """The routers of the model that have been called; the newest one stands."""
+
+    KIND = "routers"
+    routers: Annotated[tuple[Router, ...], Meta(max_length=4_096)] = ()
+
+
 class MeshAxis(msgspec.Struct, frozen=True, omit_defaults=True):
     """An axis of the mesh: the sender is the one at `index` of the `size` ranks along it, which are `first`,
     `first + stride` and so on, or else `ranks`."""
@@ -157,6 +180,37 @@ class Placements(Details, frozen=True, omit_defaults=True):
     parameter_count: int = 0
 
 
+class Dropouts(Details, frozen=True):
+    """Modules whose masks are compared, one in `every` steps, in this order. The newest one stands."""
+
+    KIND = "dropouts"
+    names: tuple[str, ...] = ()
+    every: Annotated[int, Meta(ge=1, le=1 << 40)] = 1
+
+
+class TiedWeight(Details, frozen=True):
+    """The parameter that `tied_checksum` is of, on a stage of a pipeline; `is_marked`: whether the model says that it
+    is shared with another stage. The newest one stands.
+    """
+
+    KIND = "tied_weight"
+    name: str = ""
+    is_marked: bool = False
+
+
+class NotReduced(Details, frozen=True):
+    """Updates are made though gradients have not been reduced over the ranks that hold the same parameters, as
+    `parameter` is: since step `first`, in `steps` readings in a row; 0 readings: no longer. The newest one stands.
+    """
+
+    KIND = "not_reduced"
+    reason: str = ""
+    parameter: str = ""
+    first: Step = -1
+    steps: int = 0
+    axes: tuple[str, ...] = ()
+
+
 class StateLoaded(Details, frozen=True):
     """An optimizer was given another state while it trained, at the event's step; `name`: its class."""
 
@@ -172,6 +226,40 @@ class SampledWeights(Details, frozen=True):
     KIND = "sampled_weights"
     names: tuple[str, ...] = ()
     are_held: bool = False
+
+
+class EvaluationMode(Details, frozen=True):
+    """The model was trained in `eval()`, all of it, in `steps` steps in a row up to this one; 0: it is in `train()`
+    again. `dropouts`, `norms`: modules of it that drop out elements, and that keep running statistics. `was_trained`:
+    there were steps in `train()` before. The newest one stands.
+    """
+
+    KIND = "evaluation_mode"
+    steps: Whole = 0
+    dropouts: Whole = 0
+    norms: Whole = 0
+    was_trained: bool = False
+
+
+class WrapperBypassed(Details, frozen=True):
+    """In `steps` steps in a row, up to this one, the forward of the module `fqn` of class `name` was called past the
+    DistributedDataParallel that it is in, so that nothing reduced its gradients; 0: it goes through it again. The
+    newest one stands.
+    """
+
+    KIND = "wrapper_bypassed"
+    steps: Whole = 0
+    name: str = ""
+
+
+class LossFunction(Details, frozen=True):
+    """What the loss of the first backward is: `op` ("nll" of a cross entropy, "bce" of a binary one with logits) of
+    `classes`, as a mean over all its targets.
+    """
+
+    KIND = "loss_function"
+    op: str = ""
+    classes: Whole = 0
 
 
 class CommunicationHook(Details, frozen=True):
@@ -190,6 +278,25 @@ class Clipping(Details, frozen=True):
     max_norm: float = 0.0
     is_scaled: bool = False
     steps: int = 0
+
+
+class Compilation(msgspec.Struct, frozen=True):
+    """Code that was compiled anew: its function with file and line, and the guard that failed."""
+
+    place: str = ""
+    reason: str = ""
+
+
+class Compiled(Details, frozen=True):
+    """What `torch.compile` did in the event's step besides first compilations: how often code was compiled anew, and
+    graphs broke; some `compilations`, and `break_reasons` that are new.
+    """
+
+    KIND = "compiled"
+    recompiles: int = 0
+    graph_breaks: int = 0
+    compilations: tuple[Compilation, ...] = ()
+    break_reasons: tuple[str, ...] = ()
 
 
 class TensorDetails(msgspec.Struct, frozen=True):
@@ -223,6 +330,16 @@ class TensorDetails(msgspec.Struct, frozen=True):
     def is_mask(self) -> bool:
         """Whether all that is not finite in it is -Inf, as in masks that are added to attention scores."""
         return not self.nan_count and 0 < self.inf_count == self.negative_inf_count
+
+
+class MaskDetails(msgspec.Struct, frozen=True):
+    """A tensor of zeros and ones, or of booleans, that a module was given: rows along its last dimension, and how many
+    of them are 0 and how many are 1 in all elements."""
+
+    name: str
+    rows: Whole
+    zero_rows: Whole
+    one_rows: Whole
 
 
 class SavedValue(msgspec.Struct, frozen=True):
@@ -287,6 +404,8 @@ class Nonfinite(Details, frozen=True, omit_defaults=True):
     large_weights: tuple[TensorDetails, ...] | None = None
     """Parameters anywhere in the model that are not finite, or far larger than parameters are."""
     optimizer: OptimizerDetails | None = None
+    masks: tuple[MaskDetails, ...] = ()
+    """Of the module's inputs those that may be masks."""
     inf_count: int | None = None
     negative_inf_count: int | None = None
     """Of the Inf of this call those that are -Inf; both None where nobody counted, as agents before did not."""

@@ -13,6 +13,7 @@ import msgspec
 
 from rangewatch_server import rules
 from rangewatch_server.alerts.safe_http import Network, SafeHttpError, parse
+from rangewatch_server.core import otlp
 from rangewatch_server.rules import presets
 
 MAX_BYTES = 1 << 20
@@ -55,6 +56,18 @@ class Email(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     resolved: bool = True
 
 
+class Otlp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An OpenTelemetry collector that gets an event for each alert, by OTLP over HTTP: `endpoint`/v1/logs."""
+
+    name: Name
+    endpoint: str
+    severity: Severity = "warning"
+    resolved: bool = True
+
+
+Target = Webhook | Email | Otlp
+
+
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rules of the runs whose name fits. `preset`: another tool's thresholds, which `rules` go over."""
 
@@ -72,6 +85,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: dict[str, Run] = {}
     webhook: tuple[Webhook, ...] = ()
     email: tuple[Email, ...] = ()
+    otlp: tuple[Otlp, ...] = ()
     allow_networks: tuple[str, ...] = ()
     """Networks that webhooks and mail servers may be in though they are not public, such as `10.0.0.0/8`."""
     page_url: Text = ""
@@ -89,9 +103,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tables
 
     @property
-    def targets(self) -> tuple[Webhook | Email, ...]:
+    def targets(self) -> tuple[Target, ...]:
         """All that are sent to."""
-        return self.webhook + self.email
+        return self.webhook + self.email + self.otlp
 
     @property
     def networks(self) -> tuple[Network, ...]:
@@ -134,6 +148,9 @@ def _problems(config: Config) -> Iterator[str]:
     for mail in config.email:
         wrong = [each for each in (mail.sender, *mail.to) if not ADDRESS.fullmatch(each)]
         yield from (f"email {mail.name}: {each!r} is no address" for each in wrong)
+    for collector in config.otlp:
+        if wrong_url := otlp.problem(collector.endpoint):
+            yield f"otlp {collector.name}: {wrong_url}"
     for network in config.allow_networks:
         try:
             ipaddress.ip_network(network, strict=False)

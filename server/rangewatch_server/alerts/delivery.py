@@ -21,8 +21,10 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from rangewatch_server.alerts import message, safe_http
-from rangewatch_server.alerts.config import Config, Email, Webhook
+from rangewatch_server.alerts.config import Config, Email, Otlp
+from rangewatch_server.alerts.config import Target as AlertTarget
 from rangewatch_server.alerts.message import Notice
+from rangewatch_server.alerts.otlp_events import OtlpEvents
 from rangewatch_server.alerts.safe_http import SafeHttpError, Target
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.ingest.writer import Writer
@@ -54,6 +56,7 @@ class Delivery:
         self.queries, self.config, self.metrics = queries, config, metrics
         self.page_url = (config.page_url or address).rstrip("/")
         self.jobs = QueuedJobs(writer, lambda: self.has_ended)
+        self._collectors = {each.name: OtlpEvents(each.endpoint) for each in config.otlp}
         self._ended = threading.Event()
         # Each with its own: one that takes nothing for as long as it may holds up nobody else.
         self._lines = [_Line(self, each) for each in (*config.targets, None)]
@@ -81,10 +84,13 @@ class Delivery:
         for line in self._lines:
             line.wake.set()
 
-    def send(self, target: Webhook | Email, notice: Notice) -> None:
+    def send(self, target: AlertTarget, notice: Notice) -> None:
         """Send one now. Raises `SafeHttpError`."""
         if isinstance(target, Email):
             _mail(target, message.as_email(notice, target), self.config)
+            return
+        if isinstance(target, Otlp):
+            self._collectors[target.name].send(notice)
             return
         body = message.as_slack(notice) if target.format == "slack" else message.as_json(notice)
         headers = {"Content-Type": "application/json", "User-Agent": "Rangewatch", **target.headers}
@@ -100,7 +106,7 @@ class Delivery:
 class _Line:
     """What one target gets, one after the other; with None what was meant for those no longer in the file."""
 
-    def __init__(self, delivery: Delivery, target: Webhook | Email | None) -> None:
+    def __init__(self, delivery: Delivery, target: AlertTarget | None) -> None:
         self._all, self._target = delivery, target
         self.wake = threading.Event()
         self.wake.set()

@@ -45,6 +45,26 @@ class Open(msgspec.Struct):
     missing: int = 0
 
 
+class RunHealth(msgspec.Struct, frozen=True):
+    """What is known of a whole run in numbers, for ranks that take alerts (docs/wire.md)."""
+
+    open_alerts: int
+    critical_alerts: int
+    gpus_in_trouble: int
+    straggler_cost_s: float
+
+
+def health(findings: Sequence[Finding]) -> RunHealth:
+    """Of the findings that stand."""
+    costs = [each.facts.get("cost_s", 0.0) for each in findings if each.rule == "straggler"]
+    return RunHealth(
+        open_alerts=len(findings),
+        critical_alerts=sum(each.severity == "critical" for each in findings),
+        gpus_in_trouble=sum(each.rule == "gpu_health" for each in findings),
+        straggler_cost_s=max((float(each) for each in costs if isinstance(each, float | int)), default=0.0),
+    )
+
+
 class Change(msgspec.Struct, frozen=True):
     """What one evaluation changes: findings that open, alerts whose finding reads otherwise, alerts that are over."""
 
@@ -143,6 +163,8 @@ class Evaluator:
         self.wake_delivery = wake_delivery
         self.spent_s = 0.0
         """Processor seconds that looks have taken so far."""
+        self.health: dict[str, RunHealth] = {}
+        """Of live runs of which a rank takes alerts, by name."""
         self._due: dict[int, float] = {}
         self._runs: dict[int, _Run] = {}
         self._lock = threading.Lock()
@@ -236,6 +258,10 @@ class Evaluator:
             reported = self._write(run_id, mine, change, quiet, diagnosis.stop - 1)
             for each in reported if takers else ():
                 self._emit_to_ranks(Ask(run_id, _command(each), takers, size))
+        if takers:
+            self.health[run.name] = health([alert.finding for alert in mine.standing.values()])
+        else:
+            self.health.pop(run.name, None)
         self._count()
         if any(each.missing for each in mine.standing.values()) or LATE in diagnosis.failed.values():
             self._evaluate_in(run_id, EVERY_S)

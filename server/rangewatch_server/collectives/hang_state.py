@@ -10,7 +10,7 @@ import numpy as np
 
 from rangewatch.wire.events import Hang, Stacks
 from rangewatch_server.collectives.hang_evidence import RankEvidence, recent_calls
-from rangewatch_server.collectives.hang_verdict import SILENT_AFTER_S, HangFinding, HungRank, hang
+from rangewatch_server.collectives.hang_verdict import BUSY, SILENT_AFTER_S, UNDECIDED, HangFinding, HungRank, hang
 from rangewatch_server.collectives.matching import match
 from rangewatch_server.collectives.reader import Chunk, chunks, searched_range
 from rangewatch_server.ingest.pace import MOST_S, REQUESTS_PER_S
@@ -27,6 +27,7 @@ from rangewatch_server.store.exit_state import DIED, FAILED, INTERRUPTED, TERMIN
 LATEST = (Hang.KIND, "hang_over", Stacks.KIND)
 MOST_STACKS = 64 << 10  # characters of one rank's stacks that are shown
 FAR_STEPS = 64  # from the first rank's step to the slowest one's: who is farther behind was left there long ago
+UNDECIDED_S = 60.0  # after which most ranks have reported, so that it is known whom the others wait for
 NEAR_STEPS = 2  # before the slowest rank's step: ranks are at most one apart
 
 
@@ -99,10 +100,13 @@ def silent_after_s(ranks: int) -> float:
     return max(SILENT_AFTER_S, 2.5 * min(ranks / REQUESTS_PER_S, MOST_S))
 
 
-def sentence(run: RunReader) -> str | None:
-    """For the head of a run's pages."""
-    hang_finding = finding(run)
-    return None if hang_finding is None else hang_finding.sentence
+def is_alarm(hang_finding: HangFinding) -> bool:
+    """Whether somebody should be woken: not for what is as likely an evaluation or a compilation (the page
+    Hang says so), nor at once where it is not known whom the others wait for.
+    """
+    if hang_finding.cause == BUSY:
+        return bool(hang_finding.culprits)
+    return hang_finding.cause != UNDECIDED or hang_finding.since_s >= UNDECIDED_S
 
 
 def _records(run: RunReader) -> dict[int, list[Chunk]]:

@@ -12,6 +12,7 @@ from platformdirs import user_data_path
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from rangewatch_server.core import otlp
 from rangewatch_server.core.errors import DatabaseError
 from rangewatch_server.core.logs import FORMATS, LEVELS
 
@@ -22,6 +23,7 @@ LIVE_S = 15.0  # a rank that said nothing for this long is no longer live; agent
 MOST_KEEP_DAYS, MOST_KEEP_GB = 1e6, 1e9  # 2,700 years and an exabyte, as GET /api/v1/prune takes them
 MOST_TOKEN = 4_096  # characters: what the login form takes; a header has room for more
 MAX_STREAMS = 100  # a browser holds at most 6 to one server, unless it speaks HTTP/2 to a proxy
+LEAST_OTLP_S, MOST_OTLP_S = 1.0, 3600.0
 LEAST_FREE_BYTES = 256 << 20  # below this a busy fleet has minutes until commits fail; /readyz says so
 
 
@@ -55,9 +57,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_gb: float | None = None
     """Above this size in gigabytes the oldest steps lose detail, and at last the oldest ended runs go."""
     least_free_bytes: int = LEAST_FREE_BYTES
-    """Room on the SQLite file's disk below which the server is not ready."""
+    """Room on the SQLite file's disk below which the server is not ready; below an eighth of it messages wait."""
     alerts: str = ""
     """A TOML file: thresholds of rules, and where alerts are sent (docs/alerts.md)."""
+    otlp: str = ""
+    """Base URL of an OpenTelemetry collector that metrics and alerts are pushed to, by OTLP over HTTP."""
+    otlp_every_s: float = 60.0
     log_format: str = "text"
     log_level: str = "warning"
 
@@ -67,6 +72,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 - compared, not bound
         scheme = "https" if self.tls_cert else "http"
         return f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Room left to pruning, deleting and the audit; by default 32 MiB, twice what the WAL holds at most."""
+        return self.least_free_bytes // 8
 
     @property
     def database_url(self) -> URL:
@@ -91,6 +101,10 @@ def check(settings: Settings) -> Settings:
     if settings.least_free_bytes < 0:
         raise SettingsError("--min-free-mib must be 0 or more")
     _check_access(settings)
+    if settings.otlp and (wrong := otlp.problem(settings.otlp)):
+        raise SettingsError(f"--otlp: {wrong}")
+    if not LEAST_OTLP_S <= settings.otlp_every_s <= MOST_OTLP_S:
+        raise SettingsError(f"--otlp-every must be {LEAST_OTLP_S:g} to {MOST_OTLP_S:g} seconds")
     if settings.log_format not in FORMATS:
         raise SettingsError(f"--log-format {settings.log_format!r}: must be one of {', '.join(FORMATS)}")
     if settings.log_level not in LEVELS:

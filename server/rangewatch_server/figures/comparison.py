@@ -7,7 +7,8 @@ another goes by name, kind and index, and never by guess.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -103,11 +104,14 @@ class Pairs(msgspec.Struct, frozen=True):
     only_there: list[int]
 
 
-def pairs(here: Tensors, order: Array, there: Tensors, other_order: Array) -> Pairs:
-    """Pairs in the order of `order`. Of a name that has several dtypes, those of one dtype belong together."""
-    others = _by_name(there, other_order)
+def pairs(here: Tensors, order: Array, there: Tensors, other_order: Array, named: Callable[[str], str] = str) -> Pairs:
+    """Pairs in the order of `order`. Of a name that has several dtypes, those of one dtype belong together.
+
+    `named`: the name by which a tensor is paired. Tensors of one run that come to the same by it keep their own.
+    """
+    others = _by_name(there, other_order, named)
     matches: dict[int, int] = {}
-    for name, mine in _by_name(here, order).items():
+    for name, mine in _by_name(here, order, named).items():
         matches |= _same(mine, others.get(name, {}))
     matched = [int(each) for each in order if int(each) in matches]
     taken = set(matches.values())
@@ -119,12 +123,15 @@ def pairs(here: Tensors, order: Array, there: Tensors, other_order: Array) -> Pa
     )
 
 
-def _by_name(tensors: Tensors, order: Array) -> dict[Name, dict[str, int]]:
-    """(fqn, kind, index) -> dtype -> ordinal."""
+def _by_name(tensors: Tensors, order: Array, named: Callable[[str], str]) -> dict[Name, dict[str, int]]:
+    """(name, kind, index) -> dtype -> ordinal."""
+    entries = [(ordinal, tensors.entries[ordinal]) for ordinal in order.tolist()]
+    meant = Counter((named(each.fqn), each.kind, each.index, each.dtype) for _, each in entries)
     by_name: dict[Name, dict[str, int]] = defaultdict(dict)
-    for ordinal in order.tolist():
-        entry = tensors.entries[ordinal]
-        by_name[entry.fqn, entry.kind, entry.index][entry.dtype] = ordinal
+    for ordinal, entry in entries:
+        name = named(entry.fqn)
+        is_own = meant[name, entry.kind, entry.index, entry.dtype] > 1
+        by_name[entry.fqn if is_own else name, entry.kind, entry.index][entry.dtype] = ordinal
     return by_name
 
 

@@ -17,15 +17,17 @@ from rangewatch_server.access.body import Room
 from rangewatch_server.access.middleware import AccessMiddleware
 from rangewatch_server.access.principals import Principals
 from rangewatch_server.access.rate_limits import ALL_CHANGES, ALL_LOGINS, CHANGES, LOGIN, RateLimit
-from rangewatch_server.alerts.config import Config, read
+from rangewatch_server.alerts.config import Config, ConfigError, Otlp, read
 from rangewatch_server.alerts.delivery import Delivery
 from rangewatch_server.alerts.evaluator import Evaluator
 from rangewatch_server.core import msgspec_warmup
 from rangewatch_server.core.errors import ERRORS, ApiError
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.core.settings import Settings
-from rangewatch_server.http import health, live, rank_gauges, static
+from rangewatch_server.http import health, live, static
 from rangewatch_server.http.health import Health
+from rangewatch_server.http.metrics import rank_gauges
+from rangewatch_server.http.metrics.push import MetricsPush
 from rangewatch_server.http.request_log import TrafficMiddleware
 from rangewatch_server.ingest.announce import Listener
 from rangewatch_server.ingest.transaction import Changed
@@ -40,6 +42,7 @@ from rangewatch_server.routes import (
     commands,
     compare,
     diagnosis,
+    experts,
     figures,
     ingest,
     loss_scale,
@@ -72,6 +75,7 @@ ROUTES = (
     ranks,
     machines,
     diagnosis,
+    experts,
     rank_gauges,
     alerts,
     loss_scale,
@@ -96,6 +100,7 @@ class Parts(msgspec.Struct, frozen=True):
     alerts: Evaluator
     retention: Retention
     listener: Listener | None
+    push: MetricsPush | None
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -127,16 +132,28 @@ def _parts(settings: Settings) -> Parts:
     broker, metrics, server_id = live.Broker(settings.max_streams), Metrics(), uuid.uuid4().hex
     principals = Principals(settings, AccessStore(settings.database_url), broker.recheck)
     principals.load()
-    writer = Writer(engines, broker.publish, metrics, server_id)
+    writer = Writer(engines, broker.publish, metrics, server_id, settings.reserved_bytes)
     queries = Queries(engines.reader, settings.live_s, writer.merged)
-    config = read(settings.alerts) if settings.alerts else Config()
+    config = _config(settings)
     delivery = Delivery(queries, writer, config, settings.address, metrics)
     alerts = Evaluator(queries, writer, config, metrics, delivery.wake)
     writer.on_change = lambda changes: _publish(changes, broker, alerts)
     keep_bytes = None if settings.keep_gb is None else int(settings.keep_gb * GB)
     retention = Retention(writer, engines, Policy(settings.keep_days, keep_bytes))
     listener = _listener(engines, server_id, broker, writer)
-    return Parts(engines, principals, broker, metrics, writer, queries, delivery, alerts, retention, listener)
+    push = MetricsPush(queries, metrics, settings.otlp, settings.otlp_every_s) if settings.otlp else None
+    return Parts(engines, principals, broker, metrics, writer, queries, delivery, alerts, retention, listener, push)
+
+
+def _config(settings: Settings) -> Config:
+    """Of the file of --alerts, and with --otlp one target more. Raises `ConfigError`."""
+    config = read(settings.alerts) if settings.alerts else Config()
+    if not settings.otlp:
+        return config
+    target = Otlp(name="otlp", endpoint=settings.otlp, severity="info")
+    if any(each.name == target.name for each in config.targets):
+        raise ConfigError(f"{settings.alerts}: --otlp sends to a target named 'otlp'; call the file's own otherwise")
+    return msgspec.structs.replace(config, otlp=(*config.otlp, target))
 
 
 def _publish(changes: list[Changed], broker: live.Broker, alerts: Evaluator) -> None:
@@ -158,7 +175,11 @@ def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[N
         parts.retention.start()
         if parts.listener is not None:
             parts.listener.start()
+        if parts.push is not None:
+            parts.push.start()
         yield
+        if parts.push is not None:
+            parts.push.stop()
         if parts.listener is not None:
             parts.listener.stop()
         parts.retention.stop()

@@ -141,7 +141,10 @@ def _file_checks(condition: Condition, settings: Settings) -> Iterator[Check]:
 
 def _room(free: int, least: int) -> Check:
     if free < least:
-        advice = f"under {least} bytes (--min-free-mib): make room, or prune old runs, before commits fail"
+        advice = (
+            f"under {least} bytes (--min-free-mib): make room, or prune old runs; under an eighth of that agents are "
+            "answered 503 and keep what they have"
+        )
         return Check("disk_free_bytes", FAILED, free, advice)
     return Check("disk_free_bytes", OK, free)
 

@@ -64,7 +64,7 @@ def parser() -> CommandParser:
     """What the command takes."""
     names = (
         "host port db token allow-host tls-cert tls-key forwarded-allow-ips max-streams sync keep-days "
-        "keep-gb min-free-mib alerts log-format log-level"
+        "keep-gb min-free-mib alerts otlp otlp-every log-format log-level"
     )
     made = command_parser(
         "serve",
@@ -82,7 +82,7 @@ def parser() -> CommandParser:
             for each in names.split()
         },
     )
-    for add in (_add_address, _add_access, _add_storage, _add_alerts, _add_log):
+    for add in (_add_address, _add_access, _add_storage, _add_alerts, _add_otlp, _add_log):
         add(made)
     return made
 
@@ -189,6 +189,23 @@ def _add_alerts(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_otlp(parser: argparse.ArgumentParser) -> None:
+    add, env = parser.add_argument, os.environ.get
+    add(
+        "--otlp",
+        default=env("RANGEWATCH_OTLP", ""),
+        metavar="URL",
+        help="push metrics and alerts to an OpenTelemetry collector, by OTLP over HTTP, such as http://127.0.0.1:4318 "
+        "(pip install 'rangewatch[otlp]'; docs/operations.md; default: nothing is pushed)",
+    )
+    add(
+        "--otlp-every",
+        default=env("RANGEWATCH_OTLP_EVERY", "60"),
+        metavar="SECONDS",
+        help="seconds between two pushes of metrics (default: %(default)s)",
+    )
+
+
 def _add_log(parser: argparse.ArgumentParser) -> None:
     add, env = parser.add_argument, os.environ.get
     add(
@@ -214,7 +231,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         least_free_bytes=_number("--min-free-mib", arguments.min_free_mib) << 20,
         sync=arguments.sync, keep_days=_amount("--keep-days", arguments.keep_days),
         keep_gb=_amount("--keep-gb", arguments.keep_gb), log_format=arguments.log_format, log_level=arguments.log_level,
-        alerts=arguments.alerts,
+        alerts=arguments.alerts, otlp=arguments.otlp,
+        otlp_every_s=_amount("--otlp-every", arguments.otlp_every) or 0.0,
     )  # fmt: skip
 
 

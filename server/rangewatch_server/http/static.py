@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import time
 from contextlib import suppress
 from functools import cache, cached_property, lru_cache
@@ -150,6 +151,7 @@ router = APIRouter()
 
 FOR_GOOD = "public, max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
+OF_RUN = re.compile(r"runs/(?P<id>[0-9]{1,18})(?:/|$)", re.ASCII)
 
 
 def _serve(request: Request, asset: Asset, cache_control: str) -> Response:
@@ -177,4 +179,8 @@ def page(path: str, request: Request) -> Response:
     """Every page is the one shell; its script reads the URL."""
     if path.startswith("api/"):
         raise ApiError(404, "not_found", "no such route")
-    return _serve(request, site().shell, ASK_AGAIN)
+    answer = _serve(request, site().shell, ASK_AGAIN)
+    if run := OF_RUN.match(path):
+        # All that a page of a run shows waits for this answer, which can come while the script is still on its way.
+        answer.headers["link"] = f"</api/v1/runs/{run['id']}>; rel=preload; as=fetch; crossorigin"
+    return answer

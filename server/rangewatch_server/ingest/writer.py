@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import logging
 import queue
+import shutil
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -79,9 +81,12 @@ class Writer:
 
     def __init__(
         self, engines: Engines, on_change: Callable[[list[Changed]], None] = lambda _: None,
-        metrics: Metrics | None = None, server_id: str = "",
+        metrics: Metrics | None = None, server_id: str = "", reserved_bytes: int = 0,
     ) -> None:  # fmt: skip
         self.engine = engines.writer
+        self._reserved_bytes = reserved_bytes
+        """Room on a SQLite file's disk that messages leave: deleting and pruning take some, and so does the audit."""
+        self._is_refusing = False
         self.on_change = on_change
         self.metrics = metrics or Metrics()
         self.server_id = server_id or uuid.uuid4().hex
@@ -104,15 +109,31 @@ class Writer:
     def submit(
         self, message: StreamHeader | Batch | Ask | Withdraw | _Job, body: bytes = b"", *, has_ended: bool = False
     ) -> Future[Any]:
-        """Queue a message: its `Answer`. Raises `Busy` when the queue is full; the future `Unavailable`, `Refused` or
-        `WireError`. `has_ended`: somebody else sends what a process left that is gone.
+        """Queue a message: its `Answer`. Raises `Busy` when the queue is full, `Unavailable` when the disk nearly is;
+        the future `Unavailable`, `Refused` or `WireError`. `has_ended`: another sends what a process left that is gone.
         """
         item = _Item(message, body, Future(), has_ended)
+        if isinstance(message, StreamHeader | Batch) and not self._has_room():
+            raise Unavailable("the disk is nearly full: make room, or prune or delete runs")
         try:
             self._queue.put_nowait(item)
         except queue.Full:
             raise Busy("ingest queue is full") from None
         return item.future
+
+    def _has_room(self) -> bool:
+        path = self.engine.url.database
+        if not self._reserved_bytes or self.engine.dialect.name != "sqlite" or not path:
+            return True
+        free = shutil.disk_usage(Path(path).parent).free  # 3 us
+        is_refusing = free < self._reserved_bytes
+        if is_refusing and not self._is_refusing:
+            logger.error(
+                "messages are refused: %d bytes are left on the disk of %s, and %d are for pruning and deleting",
+                free, path, self._reserved_bytes,
+            )  # fmt: skip
+        self._is_refusing = is_refusing
+        return not is_refusing
 
     def command(self, message: Ask | Withdraw) -> Future[int]:
         """Queue a change of commands: the command's id. Raises as `submit`, and the future also `CommandRefused`."""

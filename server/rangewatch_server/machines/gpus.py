@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -105,6 +105,17 @@ def watched(run: RunReader) -> list[Latest]:
     A rank's agent may have taken another card for its own before CUDA ran: its last row has NaN for `present`.
     """
     return [each for each in newest(run, GPU) if not math.isnan(each.columns.get("present", 1.0))]
+
+
+def card_texts(run: RunReader, ranks: Collection[int]) -> dict[int, str]:
+    """Rank -> which card it uses, such as "GPU-5c1f..., serial 1563221012345", of these ranks, where it is known."""
+    texts: dict[int, str] = {}
+    for each in watched(run):
+        if each.rank in ranks:
+            serial = each.about.get("serial")
+            text = f"{each.key}, serial {serial}" if serial else each.key
+            texts[each.rank] = f"{texts[each.rank]}; {text}" if each.rank in texts else text
+    return texts
 
 
 def _margin(card: Mapping[str, Any]) -> float:

@@ -61,6 +61,18 @@ class Mesh(msgspec.Struct, frozen=True):
         shown = (name for name, size in self.axes if size > 1 and name not in self.joined and name in known)
         return ", ".join(f"{name} {known[name]}" for name in shown)
 
+    def deciding(self, groups: Iterable[Collection[int]]) -> tuple[str, ...]:
+        """The axes by whose place alone it is decided which of these groups a rank is in; none where none is."""
+        known = [[self.places[rank] for rank in group if rank in self.places] for group in groups]
+        if len(known) < 2 or not all(known):
+            return ()
+        found = []
+        for name, size in self.axes:
+            places = [{place[name] for place in each if name in place} for each in known]
+            if size > 1 and name not in self.joined and len(set.union(*places)) == sum(map(len, places)) > 1:
+                found.append(name)
+        return tuple(found)
+
     def groups_along(self, axes: Collection[str], ranks: Iterable[int]) -> list[Ranks]:
         """These ranks in groups of those that are along these axes of one another; the first rank's group first."""
         parents: dict[int, int] = {rank: rank for rank in ranks}

@@ -16,7 +16,7 @@ from rangewatch_server import rules
 from rangewatch_server.access.audit import note
 from rangewatch_server.access.body import decoded, read_body
 from rangewatch_server.alerts import message
-from rangewatch_server.alerts.config import Email, RuleTable, Webhook, table_problems
+from rangewatch_server.alerts.config import RuleTable, Target, Webhook, table_problems
 from rangewatch_server.alerts.delivery import Delivery
 from rangewatch_server.alerts.evaluator import Evaluator, thresholds_of
 from rangewatch_server.alerts.safe_http import SafeHttpError
@@ -198,8 +198,8 @@ async def test_target(name: TargetName, request: Request) -> Response:
     return answer({"name": name, "sent": True, "error": ""})
 
 
-def _target(target: Webhook | Email) -> dict[str, Any]:
-    kind = "email" if isinstance(target, Email) else f"webhook ({target.format})"
+def _target(target: Target) -> dict[str, Any]:
+    kind = f"webhook ({target.format})" if isinstance(target, Webhook) else type(target).__name__.lower()
     return {"name": target.name, "kind": kind, "severity": target.severity, "resolved": target.resolved}
 
 

@@ -15,10 +15,12 @@ from rangewatch_server.routes.dependencies import MAX_ID, answer, reading
 from rangewatch_server.store import alerts, run_metadata
 from rangewatch_server.views import overview
 from rangewatch_server.views.side_by_side import MOST_RUNS, parting, series, settings
+from rangewatch_server.views.side_by_side.first_difference import Limits, find
 
 router = APIRouter()
 
 Numbers = Annotated[list[int], Query(max_length=MOST_RUNS + 1)]
+Repeats = Annotated[list[int] | None, Query(max_length=MOST_RUNS - 2)]
 Names = Annotated[list[Annotated[str, Query(max_length=400)]] | None, Query(max_length=series.MOST_NAMES)]
 
 
@@ -36,6 +38,23 @@ def compare_runs(
             {"runs": [_line(each) for each in runs], "tolerance": tolerance, "parting": parted, "tensors": first}
             | settings.differences(runs)
         )
+
+
+@router.get("/api/v1/compare/first")
+def first_difference(
+    request: Request, run: Numbers, noise: Repeats = None,
+    tolerance: Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)] = 0.0,
+    margin: Annotated[float, Query(ge=1, le=1_000, allow_inf_nan=False)] = 3.0,
+) -> Response:  # fmt: skip
+    """The first step and tensor at which two runs part, beyond what runs that repeat the first one differ by."""
+    with reading(request) as reader:
+        runs = _runs(reader, run)
+        if len(runs) > 2:
+            raise ApiError(422, "bad_parameter", f"run: two runs are compared, not {len(runs)}; others can be noise")
+        repeats = _runs(reader, [*run[:1], *noise])[1:] if noise else []
+        found = find(runs[0], runs[1], repeats, Limits(tolerance, margin))
+        lines = {"runs": [_line(each) for each in runs], "noise": [_line(each) for each in repeats]}
+        return answer(lines | found | settings.differences(runs))
 
 
 @router.get("/api/v1/compare/series")

@@ -21,6 +21,7 @@ from rangewatch.wire import (
 )
 from rangewatch.wire.records import Batch, StreamHeader
 from rangewatch_server.access.body import Room, read_body
+from rangewatch_server.alerts.evaluator import Evaluator, RunHealth
 from rangewatch_server.core.errors import STATUS_OF_CODE, ApiError, request_body
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.ingest.also_live import OtherProcess
@@ -42,8 +43,8 @@ DECODERS = 2  # threads: decoding is mostly zstd and numpy, which let each other
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The answer to an agent. `commands` are JSON objects that ask it for more: docs/wire.md. `also_live` is left out
-    where there is none.
+    """The answer to an agent. `commands` are JSON objects that ask it for more: docs/wire.md. `also_live` and
+    `health` are left out where there is none.
     """
 
     contiguous: int
@@ -51,6 +52,7 @@ class Accepted(msgspec.Struct, frozen=True):
     commands: tuple[msgspec.Raw, ...]
     send_every_s: float
     also_live: OtherProcess | msgspec.UnsetType = msgspec.UNSET
+    health: RunHealth | msgspec.UnsetType = msgspec.UNSET
 
 
 @router.post(
@@ -80,9 +82,12 @@ async def ingest(request: Request) -> Response:
         except Unavailable as error:
             raise ApiError(503, "unavailable", str(error), RETRY_AFTER_S) from None
     metrics.acknowledged(len(body), time.monotonic() - began_s, duplicate=answer.duplicate)
+    evaluator: Evaluator = request.app.state.alerts
+    health = evaluator.health.get(message.run) if isinstance(message, Batch) else None
     accepted = Accepted(
-        answer.contiguous, answer.duplicate, answer.commands, answer.send_every_s, answer.also_live or msgspec.UNSET
-    )
+        answer.contiguous, answer.duplicate, answer.commands, answer.send_every_s, answer.also_live or msgspec.UNSET,
+        health or msgspec.UNSET,
+    )  # fmt: skip
     return Response(msgspec.json.encode(accepted), 202, media_type="application/json")
 
 

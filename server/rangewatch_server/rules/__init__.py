@@ -18,6 +18,7 @@ from rangewatch_server.rules.activations import (
     outlier_batch,
     saturated_activation,
 )
+from rangewatch_server.rules.experts import dead_expert, expert_collapse, overloaded_expert
 from rangewatch_server.rules.gradients import (
     adam_moments,
     changed_gradients,
@@ -30,7 +31,7 @@ from rangewatch_server.rules.gradients import (
     vanishing_gradient,
 )
 from rangewatch_server.rules.importance import label_of
-from rangewatch_server.rules.loss import loss_plateau, loss_spike, loss_stuck, short_spike
+from rangewatch_server.rules.loss import learning_lost, loss_plateau, loss_spike, loss_stuck, short_spike
 from rangewatch_server.rules.loss_scale import clipped_scaled, collapse, growing_past_use, never_grows, unexplained_skip
 from rangewatch_server.rules.machine import (
     data_bound,
@@ -41,10 +42,19 @@ from rangewatch_server.rules.machine import (
     rank_failed,
     straggler,
 )
-from rangewatch_server.rules.mesh import contradiction, unequal_settings
+from rangewatch_server.rules.mesh import (
+    batch,
+    contradiction,
+    dropout,
+    gradient_norm,
+    not_reduced,
+    tied_weights,
+    unequal_settings,
+)
 from rangewatch_server.rules.nonfinite import first_nonfinite, inf_by_design, loss_nonfinite
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
+from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, rounded_updates
 
 ALL: tuple[Rule, ...] = (
     first_nonfinite.RULE,
@@ -57,6 +67,11 @@ ALL: tuple[Rule, ...] = (
     mismatch.RULE,
     unequal_settings.RULE,
     contradiction.RULE,
+    not_reduced.RULE,
+    batch.RULE,
+    dropout.RULE,
+    gradient_norm.RULE,
+    tied_weights.RULE,
     rank_died.RULE,
     rank_failed.RULE,
     out_of_memory.RULE,
@@ -78,8 +93,16 @@ ALL: tuple[Rule, ...] = (
     saturated_activation.RULE,
     attention_logits.RULE,
     initial_gain.RULE,
+    expert_collapse.RULE,
+    dead_expert.RULE,
+    overloaded_expert.RULE,
+    initial_loss.RULE,
+    evaluation_mode.RULE,
+    rounded_updates.RULE,
+    held_at_zero.RULE,
     loss_nonfinite.RULE,
     loss_spike.RULE,
+    learning_lost.RULE,
     loss_stuck.RULE,
     short_spike.RULE,
     loss_plateau.RULE,

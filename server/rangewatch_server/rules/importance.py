@@ -21,12 +21,14 @@ LABELS = {
 
 ORDER: tuple[tuple[str, ...], ...] = (
     ("rank_died", "rank_failed", "out_of_memory"), ("hang",), ("first_nonfinite", "loss_nonfinite"),
-    ("gpu_health",), ("straggler",), (), ("replica_mismatch", "unequal_settings", "mesh_contradiction"),
+    ("gpu_health",), ("straggler",), (),
+    ("replica_mismatch", "unequal_settings", "mesh_contradiction", "batch_along_mesh", "dropout_mismatch",
+     "gradient_norm_wrong", "tied_weights_differ", "gradients_not_reduced"),
     ("loss_scale_collapse",), ("headroom_trend",),
 )  # fmt: skip
 """Rules by what a run needs first: that ranks are there, that it advances, that its numbers are finite, and so on."""
 
-NONFINITE_PLACE = 2
+HANG_PLACE, NONFINITE_PLACE = 1, 2
 THROTTLED_PLACE = 5
 """A GPU that is only throttled comes after the straggler that is slow for another reason."""
 

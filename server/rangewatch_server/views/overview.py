@@ -63,20 +63,22 @@ def rows_line(run: RunReader) -> dict[str, Any]:
 def run_detail(run: RunReader) -> dict[str, Any]:
     """A run as its own page shows it."""
     first, skipped, summary = first_overflow(run), first_skipped(run), run_line(run)
-    trouble = _trouble(run)
+    trouble, hang = _trouble(run), hang_state.finding(run)
+    stuck = hang.sentence if hang is not None and hang_state.is_alarm(hang) else None
+    hangs = alerts.hung(run.connection, [run.id]) | ({run.id} if stuck is not None else set())
     ended, stands = deaths.ended(run), mesh.mesh_of(run)
     return (
         summary
         | run_metadata.shown(run.about)
         | {
-            "state": shown_state(summary["state"], alerts.hung(run.connection, [run.id])),
+            "state": shown_state(summary["state"], hangs),
             "note": run.about.note,
             "alerts": alerts.standing_counts(run.connection, [run.id]).get(run.id, {}),
             "ranks": [_rank(run, rank, trouble, stands) for rank in run.ranks.values()],
             "mesh": mesh.summary(stands),
             "missing_ranks": [rank for rank in range(min(world_size(run), 4096)) if rank not in run.ranks],
-            "verdict": verdict(run, summary["least_headroom"], summary["skipped_steps"], first, skipped),
-            "hang": hang_state.sentence(run),
+            "verdict": verdict(run, summary["least_headroom"], summary["skipped_steps"], first, skipped, stuck),
+            "hang": None if hang is None else hang.sentence,
             "death": deaths.sentence(ended),
             "deaths": deaths.deaths(run, ended),
             "first_overflow": first,

@@ -13,9 +13,10 @@ import msgspec
 from sqlalchemy import Connection
 
 from rangewatch_server import rules
+from rangewatch_server.figures.quantities import FAR_BITS
 from rangewatch_server.query.reader import RunReader
 from rangewatch_server.rules import Finding
-from rangewatch_server.rules.importance import NONFINITE, NONFINITE_PLACE, importance
+from rangewatch_server.rules.importance import HANG_PLACE, LABELS, NONFINITE, NONFINITE_PLACE, importance
 from rangewatch_server.store import alerts
 from rangewatch_server.views.extremes import Place, place_at
 
@@ -94,16 +95,20 @@ def open_findings(run: RunReader) -> tuple[list[OpenFinding], int]:
 
 def verdict(
     run: RunReader, least: Mapping[str, Any] | None, skipped: int, first: Mapping[str, Any] | None,
-    first_of_skipped: Mapping[str, Any] | None,
+    first_of_skipped: Mapping[str, Any] | None, hang: str | None = None,
 ) -> Verdict:  # fmt: skip
     """`least`: the least headroom; `skipped`: steps that the loss scaler skipped; `first`: the first NaN or Inf of the
-    other steps, which is shown before the rules have seen it; `first_of_skipped`: that of those.
+    other steps; `first_of_skipped`: that of those; `hang`: who the run waits for now. The first NaN or Inf and a hang
+    are shown before the rules have seen them.
     """
     known, count = open_findings(run)
     loud = [each for each in known if each.finding.severity != "info"]
     noted = next((each for each in known if each.finding.rule == "first_nonfinite"), None)
     above_info = [each.finding for each in loud]
     where = tuple(Where(each.rule, each.severity, each.rank, each.step) for each in above_info)
+    if hang is not None and not (loud and importance(loud[0].finding)[1] <= HANG_PLACE):
+        own = Where("hang", "critical", None, None)
+        return msgspec.structs.replace(_hung(run, hang), **_others(run, known, count), findings=(own, *where))
     if first is not None and noted is None and not (loud and importance(loud[0].finding)[1] <= NONFINITE_PLACE):
         own = Where("first_nonfinite", "critical", first["rank"], first["step"])
         return msgspec.structs.replace(_overflow(run, first), **_others(run, known, count), findings=(own, *where))
@@ -201,6 +206,12 @@ def _calm(
         nothing = run.last_step is None
         summary = "No step has been recorded yet." if nothing else "No overflow; nothing but zeros has been recorded."
         return Verdict("empty" if nothing else "ok", (("text", summary), *by_scaler), links=links)
+    if least["bits"] > FAR_BITS:  # what is nearest of all that is far says nothing
+        far: tuple[Part, ...] = (
+            ("text", f"No overflow; every tensor is more than {FAR_BITS:.0f} bits from the limit of its dtype."),
+            *by_scaler,
+        )
+        return Verdict("ok", far, links=links or (Link("Change of each layer", f"/runs/{run.id}/layers"),))
     near = least["bits"] < WARNING_BITS
     entry = run.names().tensors.entries[least["tensor"]]
     begin = "Little headroom" if near else "No overflow in a step that was taken" if skipped else "No overflow"
@@ -236,6 +247,11 @@ def _overflow(run: RunReader, first: Mapping[str, Any]) -> Verdict:
         ("text", f" is the first to hold {_held(first)}."),
     )
     return Verdict("critical", parts, chain=_before(run, first), links=_place_links(run, first))
+
+
+def _hung(run: RunReader, sentence: str) -> Verdict:
+    links = (Link("Where each rank is", f"/runs/{run.id}/hang"),)
+    return Verdict("critical", (("strong", f"{LABELS['hang']}."), ("text", f" {sentence}")), links=links)
 
 
 def _owner(place: Mapping[str, Any]) -> str:

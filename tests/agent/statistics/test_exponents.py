@@ -232,7 +232,7 @@ class TestAttached:
         monkeypatch.setattr(
             DeviceReader,
             "is_full",
-            property(lambda self: sum(ring.histogram_bytes for ring in self._rings.values()) >= bytes_),
+            property(lambda self: sum(ring.sparse_bytes for ring in self._rings.values()) >= bytes_),
         )
         model = nn.Linear(2, 2)
         with rangewatch.attach(

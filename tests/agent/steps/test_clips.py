@@ -8,10 +8,9 @@ from torch import nn
 from torch.nn.utils import clip_grad, clip_grad_norm_
 
 import rangewatch
-from rangewatch.steps import clips
 from tests.agent.ingest_double import IngestDouble
 
-needs_its_own_function = pytest.mark.skipif(not hasattr(clip_grad, clips._FUNCTION), reason="torch before 2.6")
+needs_its_own_function = pytest.mark.skipif(not hasattr(clip_grad, "_clip_grads_with_norm_"), reason="torch before 2.6")
 
 
 def train(ingest: IngestDouble, steps: int, *, unscaled: bool, scale: float = 1024.0) -> list[float]:
@@ -36,11 +35,11 @@ def train(ingest: IngestDouble, steps: int, *, unscaled: bool, scale: float = 10
 
 @needs_its_own_function
 def test_the_norm_of_each_step_and_no_event_where_gradients_are_unscaled(ingest: IngestDouble) -> None:
-    own = getattr(clip_grad, clips._FUNCTION)
+    own = clip_grad._clip_grads_with_norm_
     norms = train(ingest, 20, unscaled=True)
     assert ingest.series("clipped_norm") == {step: pytest.approx(each) for step, each in enumerate(norms)}
     assert ingest.events("clipping") == []
-    assert getattr(clip_grad, clips._FUNCTION) is own
+    assert clip_grad._clip_grads_with_norm_ is own
 
 
 @needs_its_own_function

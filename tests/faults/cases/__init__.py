@@ -11,6 +11,7 @@ from tests.faults.cases import (
     losses,
     masks,
     overflow,
+    quiet,
     ranks,
     rates,
     spikes,
@@ -24,7 +25,7 @@ ALL: tuple[Fault, ...] = (
 
 SCRIPTS: tuple[Fault, ...] = (
     *masks.SCRIPTS, *rates.SCRIPTS, *arithmetic.SCRIPTS, *batches.SCRIPTS, *weights.SCRIPTS, *loss_scales.SCRIPTS,
-    *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS,
+    *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS, *quiet.SCRIPTS,
 )  # fmt: skip
 """What is planted in `families`, and said before any rule was written for it."""
 

@@ -17,6 +17,7 @@ from tests.faults.families import (
     nanogpt,
     ppo,
     preference,
+    setups,
     sft,
     trainer,
     unusual,
@@ -38,6 +39,7 @@ HEALTHY: dict[str, tuple[Train, Mapping[str, Mapping[str, Any]]]] = {
     "dpo": (preference.train_dpo, preference.HEALTHY_DPO),
     "grpo": (preference.train_grpo, preference.HEALTHY_GRPO),
     "unusual": (unusual.train, unusual.HEALTHY),
+    "setups": (setups.train, setups.HEALTHY),
 }
 """Family -> its script, and the variants in which nothing is wrong: name -> arguments."""
 

@@ -27,6 +27,7 @@ from rangewatch_server.alerts import delivery, evaluator, safe_http
 from rangewatch_server.alerts.config import ConfigError, read
 from rangewatch_server.core.settings import Settings
 from rangewatch_server.http.app import create_app
+from rangewatch_server.rules import Finding
 from tests import forked
 from tests.server.databases import lay_tables
 from tests.server.process import Run
@@ -377,6 +378,37 @@ def test_ranks_that_want_it_are_told(serve: Callable[..., App]) -> None:
     assert command["alert"] == {name: said[name] for name in command["alert"]}
     assert (command["alert"]["rule"], command["alert"]["rank"]) == ("first_nonfinite", 1)
     assert app.post(batch(KNOWN, 1, range(STEPS, STEPS + 1), rank=1)) == [], "it did not want to know"
+
+
+def test_ranks_that_take_alerts_hear_how_the_whole_run_is(serve: Callable[..., App]) -> None:
+    app = serve()
+    app.overflow()
+    app.one_alert()
+    app.wait_for_look()
+    again = app.client.post("/api/v1/ingest", content=wire.encode(batch(KNOWN, 0, range(STEPS))))
+    assert "health" not in again.json(), "nobody wants to know"
+    app.post(wanting(1))
+    app.post(batch(KNOWN, 0, range(STEPS), rank=1))
+
+    def said() -> Any:
+        answer = app.client.post("/api/v1/ingest", content=wire.encode(batch(KNOWN, 0, range(STEPS), rank=1)))
+        return answer.json().get("health")
+
+    wait_for(lambda: said() is not None)
+    open_ = app.alerts()
+    assert said() == {
+        "open_alerts": len(open_),
+        "critical_alerts": sum(each["finding"]["severity"] == "critical" for each in open_),
+        "gpus_in_trouble": 0,
+        "straggler_cost_s": 0.0,
+    }
+
+
+def test_the_health_of_a_run_is_of_its_findings() -> None:
+    slow = Finding(rule="straggler", severity="warning", summary="", facts={"cost_s": 0.25})
+    card = Finding(rule="gpu_health", severity="critical", summary="")
+    assert evaluator.health([slow, card, card]) == evaluator.RunHealth(3, 2, 2, 0.25)
+    assert evaluator.health([Finding(rule="straggler", summary="", facts={"cost_s": None})]).straggler_cost_s == 0.0
 
 
 @pytest.mark.slow

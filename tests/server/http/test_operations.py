@@ -100,6 +100,22 @@ def test_too_little_room_is_not_ready(start_server: Callable[..., Server]) -> No
     assert (answer.status_code, states(answer)["disk_free_bytes"]) == (503, "failed")
 
 
+def test_a_disk_that_is_nearly_full_still_lets_runs_be_deleted(
+    tmp_path: Path, start_server: Callable[..., Server]
+) -> None:
+    path = tmp_path / "a.db"
+    store = Store(f"sqlite:///{path}")
+    store.send_all([opening(KNOWN), batch(KNOWN, 0, range(8))])
+    store.close()
+    server = start_server("--min-free-mib", str(1 << 40), db=str(path))
+    answer = server.post(batch(KNOWN, 1, range(8, 16)))
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert answer.headers["retry-after"] and "nearly full" in answer.json()["error"]
+    assert server.get("/api/v1/runs/1")["last_step"] == 7, "what is there can be read"
+    assert server.client.delete("/api/v1/runs/1").status_code == 200
+    assert server.log.text().count("messages are refused") == 1
+
+
 @pytest.mark.slow
 def test_another_versions_schema_is_not_ready(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     server = start_server(db=str(tmp_path / "a.db"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from rangewatch_server.http.rank_gauges import GPU_GAUGES, RANK_GAUGES
+from rangewatch_server.http.metrics.rank_gauges import GPU_GAUGES, RANK_GAUGES
 from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
 

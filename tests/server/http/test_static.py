@@ -35,6 +35,14 @@ def test_the_page_asks_for_no_module_but_the_one(served: Server) -> None:
     assert all(httpx.get(f"{served.url}/static/{name}").status_code == 200 for name in sources[::40])
 
 
+@pytest.mark.parametrize(
+    ("path", "is_named"), [("runs/7", True), ("runs/7/layers", True), ("runs/7x", False), ("runs", False), ("", False)]
+)
+def test_a_page_of_a_run_names_the_answer_that_it_waits_for(served: Server, path: str, is_named: bool) -> None:
+    link = httpx.get(f"{served.url}/{path}").headers.get("link")
+    assert link == ("</api/v1/runs/7>; rel=preload; as=fetch; crossorigin" if is_named else None)
+
+
 def test_a_library_is_sent_as_it_is_kept(served: Server) -> None:
     address = f"{served.url}/static/vendor/plotly-cartesian.min.js"
     zipped, plain = (httpx.get(address, headers={"accept-encoding": each}) for each in ("gzip", "identity"))

@@ -12,6 +12,8 @@ from tests.faults import examples
 from tests.faults.examples import GATE, MODEL, STEPS, UP, facts, nonfinite, scales
 from tests.server.rules import test_axis_replicas as on_mesh
 from tests.server.rules import test_joined_causes as joined
+from tests.server.rules import test_quiet_causes as quiet
+from tests.server.rules import test_setup as setup
 from tests.server.rules.conftest import Recording, tensor
 from tests.server.rules.loss_scales import GRAD_B, OUTPUT_B, bad, scaled
 
@@ -136,10 +138,32 @@ def decided_alone(recording: Recording) -> None:
     )  # fmt: skip
 
 
+def thawed(recording: Recording) -> None:
+    calls = np.ones((4, quiet.STEPS))
+    calls[2, : quiet.AT - 1] = 0
+    quiet.jump(recording, calls=calls)
+
+
+def not_restored(recording: Recording) -> None:
+    quiet.restored(recording, quiet.AT - 6)
+
+
+def masked_pool(recording: Recording) -> None:
+    quiet.pooled(recording, 24, 24, [quiet.MASK])
+
+
+def past_wrapper(recording: Recording) -> None:
+    quiet.past_wrapper(recording, 8)
+
+
+def flushed(recording: Recording) -> None:
+    setup.half(recording)
+
+
 ALL = (
     negative, between_masked, norm, at_first, large_batch, growth, reduction, first_step, restarted, rate, contained,
     always_nan, driven, no_gradient, host_memory, killed, growing_memory, never_alike,
-    decided_alone,
+    decided_alone, thawed, not_restored, masked_pool, past_wrapper, flushed,
 )  # fmt: skip
 
 STORED = (host_memory, killed, growing_memory)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from rangewatch.wire.records import TensorEntry
 from rangewatch_server.rules.activations.attention_logits import RULE
 from tests.server.rules.conftest import Recording, tensor
 
@@ -74,3 +77,27 @@ def test_logits_that_are_seen_speak_for_themselves(recording: Recording) -> None
     recording.write(both, 200, {"amax": np.stack([GROWS, 10 * GROWS])})
     (found,) = recording.diagnose(RULE).findings
     assert (found.tensor, found.severity) == ("blocks.0.attn.softmax", "warning")
+
+
+class TestFused:
+    """Of `scaled_dot_product_attention`: a tensor a head."""
+
+    GROWS = 2.0 ** (4 + 0.03 * np.arange(200.0))
+
+    def write(self, recording: Recording, name: str) -> Any:
+        heads = [TensorEntry(f"blocks.0.attn {name}", "output", at, "float32", (4, 8), at, "Value") for at in range(3)]
+        recording.write(heads, 200, {"amax": np.vstack([np.ones(200), self.GROWS, np.ones(200)])})
+        (found,) = recording.diagnose(RULE).findings
+        return found
+
+    def test_the_head_is_named(self, recording: Recording) -> None:
+        found = self.write(recording, "attention logits")
+        assert "attention logits (blocks.0.attn, head 1) grow" in found.summary
+        assert (found.severity, found.facts["seen"]) == ("warning", "logits")
+        text = " ".join(each.text for each in found.remedy)
+        assert all(each in text for each in ("Normalise queries and keys", "QK-clip", "cap the logits softly"))
+
+    def test_a_bound_is_said_to_be_one(self, recording: Recording) -> None:
+        found = self.write(recording, "attention logits bound")
+        assert "the bound of its logits" in found.summary and found.severity == "info"
+        assert "no logit is larger" in found.evidence[1]

@@ -142,7 +142,7 @@ def test_of_many_lines_all_are_counted(recording: Recording) -> None:
     write(recording, {"dp": 32, "tp": 2}, ["tp"], odd([rank for rank in range(64) if rank % 2], 1, 20))
     (finding,) = found(recording)
     assert "in all 32 groups of 2 ranks" in finding.summary and len(finding.facts["groups"]) < 32
-    assert "and 27 more groups" in finding.evidence[2]
+    assert any("and 27 more groups" in each for each in finding.evidence)
 
 
 def test_several_axes_at_once(recording: Recording) -> None:

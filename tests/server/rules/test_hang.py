@@ -37,7 +37,9 @@ def test_nobody_is_named_before_the_ranks_have_reported(stored: Stored) -> None:
     report(stored, 2, [], stalled_s=9.0)
     (finding,) = findings(stored)
     assert (finding.rank, finding.facts["culprits"], finding.facts["missing"]) == (2, (2,), (2,))
-    assert finding.summary == ("The run waits for rank 2, which has not joined a collective (group data parallel).")
+    assert finding.summary == (
+        "The run waits for rank 2, which has not joined a collective (group data parallel), after step 7."
+    )
     for rank in (1, 3):
         report(stored, rank, [call(17)], stalled_s=9.0)
     (whole,) = findings(stored)

@@ -118,7 +118,8 @@ def test_each_remedy_has_its_own_code(recording: Recording) -> None:
     remedies = {each.text.split(" ")[0]: each.code for each in found.remedy}
     assert remedies["Go"] == ""
     assert "clip_grad_norm_" in remedies["Clip"]
-    assert "['lr']" in remedies["Lower"]
+    assert "rangewatch.batch" in remedies["Look"]
+    assert "Lower" not in remedies, "the batch is what is named, if only as possible"
 
 
 @pytest.mark.parametrize(

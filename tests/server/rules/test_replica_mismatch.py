@@ -82,7 +82,7 @@ def test_between_two_readings_the_interval_is_told(recording: Recording, every: 
     (finding,) = found(recording)
     step, alike = (503, 403) if every == 100 else (803, 403)
     assert place(finding) == (1, step, "b.bias", "grad") and finding.facts["last_equal_step"] == alike
-    assert f"steps {alike} to {step}" in finding.evidence[0]
+    assert f"steps {alike} to {step}" in finding.evidence[1]
 
 
 def test_of_two_ranks_none_is_accused(recording: Recording) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from rangewatch.wire.records import Event
 from rangewatch_server import rules
 from rangewatch_server.alerts.evaluator import UNKNOWN
 from rangewatch_server.rules import Finding, Remedy
@@ -18,6 +19,7 @@ from rangewatch_server.rules.importance import LABELS, ORDER, importance
 from rangewatch_server.store import alerts
 from rangewatch_server.store.alerts import NewAlert
 from rangewatch_server.views import overview, run_list, verdict
+from tests.browser import hand_made_health as health
 from tests.server.opened_store import Store
 from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening
@@ -112,6 +114,21 @@ def test_green_is_only_where_nothing_is_open_above_info(calm: Store) -> None:
     assert shown["verdict"]["level"] == "warning" and text(shown).startswith("Headroom shrinks. ")
 
 
+def test_where_all_is_far_from_its_limit_no_tensor_is_named(
+    sqlite_url: str, open_store: Callable[[str], Store]
+) -> None:
+    """Of bfloat16 whose nearest tensor has 120 bits it says nothing which one that is."""
+    known = catalogue(3, "bfloat16")
+    store = open_store(sqlite_url)
+    store.send(opening(known))
+    store.send(batch(known, 0, range(10), {"amax": np.full((3, 10), 2.0**7)}))
+    shown = detail(store)
+    assert text(shown) == "No overflow; every tensor is more than 16 bits from the limit of its dtype."
+    assert [each["path"] for each in shown["verdict"]["links"]] == ["/runs/1/layers"]
+    store.send(batch(known, 1, range(10, 12), {"amax": np.full((3, 2), 2.0**119)}))
+    assert text(detail(store)).startswith("No overflow; least headroom 9.0 bits (blocks.0.ff output, rank 0, step 10).")
+
+
 def test_nan_is_shown_before_the_rules_have_seen_it(calm: Store) -> None:
     """A straggler that is open already does not hide it; what is graver does."""
     inf = {"amax": np.ones((3, 2)), "inf_count": np.array([[0, 0], [0, 1], [0, 0]])}
@@ -122,6 +139,21 @@ def test_nan_is_shown_before_the_rules_have_seen_it(calm: Store) -> None:
     assert [each["label"] for each in shown["verdict"]["others"]] == ["Straggler: step 5"]
     open_all(calm, finding("straggler", "warning"), finding("hang", "critical"))
     assert text(detail(calm)) == "Hung. hang it is."
+
+
+def test_a_hang_is_shown_before_the_rules_have_seen_it(calm: Store) -> None:
+    """Nothing is green while ranks say that they wait."""
+    for rank in range(1, health.RANKS):
+        calm.send(opening(KNOWN, rank=rank, world_size=health.RANKS))
+    for rank in range(health.RANKS):
+        event = Event("hang", time.time_ns() - 60 * health.SECOND, 10, "no step", health.hang(rank, different=False))
+        calm.send(batch(KNOWN, 1, range(10, 11), rank=rank, events=(event,)))
+    shown = detail(calm)
+    assert (shown["verdict"]["level"], shown["state"]) == ("critical", "hung")
+    assert text(shown).startswith("Hung. Rank 2 has not joined all_reduce of 1 MiB float32")
+    assert shown["verdict"]["findings"][0]["rule"] == "hang" and shown["verdict"]["links"][0]["path"] == "/runs/1/hang"
+    open_all(calm, finding("rank_died", "critical"))
+    assert text(detail(calm)).startswith("Rank died.")
 
 
 def test_a_run_that_hangs_is_hung_and_not_live(calm: Store) -> None:

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { changedState, columnKey, formatState, onward, orderOf, parseState, pinnedLanes, runPath, shownRange, withLaneFlag, withOrder, withPinned } from "../../../web/api/url_state.js";
+import { changedState, columnKey, formatState, leftOut, onward, orderOf, parseState, pinnedLanes, runPath, shownRange, withLaneFlag, withOrder, withPinned } from "../../../web/api/url_state.js";
 
 test("a view survives the trip through the URL", () => {
   const view = { start: 0, stop: 500, last: null, from: 1_700_000_000_000, to: 1_700_000_060_000, rank: 5, step: 360, tensor: 41, kinds: ["output", "grad"], q: "ff & <b>", key: "GPU-1 2", axis: "time",
@@ -104,4 +104,12 @@ test("lanes are pinned, moved and drawn otherwise, and what cannot be read is le
   assert.deepEqual(withLaneFlag(lanes, "loss", "log"), ["step_time.pin.max"]);
   assert.deepEqual(withPinned(lanes, ["waits", "loss"]), ["waits.pin", "loss.pin.log", "step_time.max"]);
   assert.deepEqual(pinnedLanes(lanes), ["step_time"]);
+});
+
+test("what no view can have is said as it stands in the address", () => {
+  assert.deepEqual(leftOut("?start=9&stop=2"), ["start=9", "stop=2"]);
+  assert.deepEqual(leftOut("?ranks=x&rank=x&step=4"), ["ranks=x", "rank=x"]);
+  assert.deepEqual(leftOut("?start=2&stop=9&rank=all&kind=output&kind=grad&lane=loss.pin&order=frames.name.up&measure=nope"), []);
+  assert.deepEqual(leftOut("?start=007&q="), []);
+  assert.deepEqual(leftOut(""), []);
 });

@@ -104,3 +104,10 @@ test("that nothing is wrong is said only where nothing stands", () => {
   assert.equal(text([one], null), "1 open alert.");
   assert.equal(text([one, one], 5), "More than 2 open alerts.");
 });
+
+test("alerts are listed before it is known whether every rule could be applied, and green comes after", () => {
+  const list = { now_ns: 0, alerts: [], next: null };
+  assert.deepEqual(verdictOf(list, null), { level: "empty", parts: [["text", "No open alert. Whether every rule could be applied is not known yet."]], links: [] });
+  assert.equal(verdictOf(list, {}).level, "ok");
+  assert.equal(verdictOf(list, { hang: "too long" }).level, "warning");
+});

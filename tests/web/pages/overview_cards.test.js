@@ -5,6 +5,7 @@ import { test } from "node:test";
 
 import { moved } from "../../../web/charts/lanes/lane_menu.js";
 import { lateRow } from "../../../web/pages/overview/overview_cards.js";
+import { headroomText, isFar } from "../../../web/widgets/detail_cards.js";
 import { laneOrder } from "../../../web/pages/overview/overview_lanes.js";
 
 const rows = [0, 1, 2, 3].map((rank) => ({ label: `rank ${rank}`, count: 1 }));
@@ -48,4 +49,12 @@ test("a lane that is moved is pinned with those above it", () => {
   assert.deepEqual(moved(["a", "b", "c", "d"], 2, -1, 0), ["a", "c", "b"]);
   assert.deepEqual(moved(["a", "b", "c", "d"], 0, 1, 0), ["b", "a"]);
   assert.deepEqual(moved(["a", "b", "c", "d"], 1, -1, 3), ["b", "a", "c"]);
+});
+
+test("of headroom that is beyond the scale no number is shown", () => {
+  const least = { bits: 121.4, state: "value", step: 0, rank: 0, tensor: 0, label: "a" };
+  assert.equal(headroomText(least), "16+ bits");
+  assert.equal(headroomText({ ...least, bits: 16 }), "16.0 bits");
+  assert.equal(headroomText({ ...least, bits: null, state: "inf" }), "Inf");
+  assert.equal(isFar({ ...least, bits: null }), false);
 });

@@ -1,4 +1,5 @@
-// The row of a run's alerts above lanes: marks as links, with a tooltip. A run without alerts has no row.
+// The row of a run's alerts above lanes: marks as links, with a tooltip. It is there without alerts, too: the first one
+// moves nothing.
 
 import { notableAlerts } from "../../api/queries.js";
 import { deferUntil } from "../../api/live.js";
@@ -12,7 +13,6 @@ import { alertGlyph, markName, marksOf, placed, weightText } from "./alert_marks
 /**
  * @typedef {object} RowHandlers
  * @property {(places: number[]) => void} marked where marks stand now, for the lines through what is below
- * @property {boolean} [keepsRoom] it is there without alerts, too: the first one moves nothing
  * @property {(place: number | null) => void} [point] a mark is pointed at, or none any more
  */
 
@@ -20,13 +20,13 @@ import { alertGlyph, markName, marksOf, placed, weightText } from "./alert_marks
 const LABEL_GAP = 13;
 
 /** @param {string} run @param {RowHandlers} handlers */
-export function createAlertRow(run, { marked, keepsRoom = false, point = () => {} }) {
+export function createAlertRow(run, { marked, point = () => {} }) {
   const label = link(runPath(run, "alerts"), { class: "alert-row-label", title: "All alerts of this run, as a list" }, "Alerts");
   const message = el("span", { class: "alert-row-message" });
   const list = createMarkList(run, showTip, left);
   const tip = createAlertTip();
   const body = el("div", { class: "alert-row-body" }, label, message, list.element, tip.element);
-  const element = el("div", { class: "alert-row", "data-testid": "alert-row", hidden: !keepsRoom }, body);
+  const element = el("div", { class: "alert-row", "data-testid": "alert-row" }, body);
   /** @type {import("../../types.js").Alert[]} */
   let alerts = [];
   let problem = "";
@@ -40,11 +40,9 @@ export function createAlertRow(run, { marked, keepsRoom = false, point = () => {
   const stop = watchWidth(body, draw);
 
   function draw() {
-    if (!axisFor || (element.hidden && !alerts.length && !problem)) return;
-    element.hidden = false; // only what is shown has a width
+    if (!axisFor) return;
     const axis = axisFor(body.clientWidth);
     const known = placed(alerts, axis);
-    element.hidden = !keepsRoom && !problem && !known.length;
     marks = marksOf(known, axis);
     message.textContent = problem || (marks.length ? "" : noneText(known.length, axis));
     message.style.marginLeft = `${axis.left}px`;

@@ -150,6 +150,10 @@ export function createPicture(spec, ...foot) {
       paint();
     },
     paint,
+    /** As much room as it will take, before it is drawn. @param {(width: number) => number} height */
+    reserve(height) {
+      if (model === null) canvas.style.height = `${height(frame.clientWidth)}px`;
+    },
     destroy() {
       stops.forEach((stop) => stop());
     },

@@ -34,7 +34,7 @@ export function createLaneGroup(ctx, entries, refetch, { hasStrip = false, incid
     reset: () => ctx.setState({ start: null, stop: null }),
   };
   const lanes = entries.map(({ spec, options }) => new Lane(spec, options ?? {}, handlers));
-  const alerts = createAlertRow(ctx.params.id, { marked: (steps) => lanes.forEach((lane) => lane.mark(steps)), point, keepsRoom: hasStrip });
+  const alerts = createAlertRow(ctx.params.id, { marked: (steps) => lanes.forEach((lane) => lane.mark(steps)), point });
   const steps = hasStrip ? createStepAxis() : null;
   const strip = el("div", { class: "lane-strip" }, alerts.element, ...(steps ? [steps.element] : []));
   const element = el("div", { class: "lanes" }, !hasStrip && alerts.element, ...lanes.map((lane) => lane.element));

@@ -3,10 +3,12 @@
 
 import { el } from "../../format/dom.js";
 import { count, magnitude, reading, scale, seconds } from "../../format/numbers.js";
-import { statisticColours } from "../colours.js";
+import { decode } from "../../format/typed_array.js";
+import { SCALES, statisticColours } from "../colours.js";
 import { heatmapDrawing } from "../drawing.js";
 import { cellOf, cellText, columnAt, readHeatmap, rowName, worstInColumn } from "../heatmap.js";
-import { lineItem } from "../legend.js";
+import { colourBar, lineItem } from "../legend.js";
+import { ticksOf } from "../statistics.js";
 import { plainLines, points, readLines, scaleLines, tensorLines, valueAt } from "../lines.js";
 
 /** @typedef {import("../heatmap.js").HeatmapModel} HeatmapModel */
@@ -115,7 +117,28 @@ function ranksReadout(model, place, row) {
   return cell ? `${rowName(model.rows[cell.row])}, ${rowName(model.tensors[cell.column])}: ${cellText(cell)}` : "";
 }
 
-/** @type {Record<"loss" | "loss_scale" | "timeline" | "step_time" | "layers" | "tensor" | "moments" | "ranks", LaneSpec>} */
+/** From a sixteenth of the mean to sixteen times. */
+const LOAD = { name: "load", title: "Load over the mean", scale: /** @type {const} */ ("load"), worst: /** @type {const} */ ("furthest"), worst_title: "furthest from the mean", is_full_set: false, low: -4, high: 4 };
+
+const loadLegend = () => el("div", { class: "legend lane-legend" }, colourBar(SCALES.change, ticksOf(LOAD)));
+
+/** The cell, and of its column the largest load and what was dropped. @param {HeatmapModel & {measured: {step: number, largest: number, dropped: number}[]}} model @param {number} step @param {number | null} row */
+function expertsReadout(model, step, row) {
+  const measured = model.measured.findLast((one) => one.step <= step);
+  const cell = heatReadout(model, step, row);
+  if (!measured || !cell) return cell;
+  const dropped = Number.isFinite(measured.dropped) ? `, ${Number((100 * measured.dropped).toPrecision(2))} % dropped` : "";
+  return `${cell}; MaxVio ${Number((measured.largest - 1).toPrecision(2))}${dropped}`;
+}
+
+/** @param {import("../../types.js").FigureAnswer} answer */
+function readExperts(answer) {
+  const served = /** @type {any} */ (answer.meta).measured ?? {};
+  const [at, largest, dropped] = [decode(served.steps), decode(served.largest), decode(served.dropped_fraction)];
+  return { ...readHeatmap(answer), measured: Array.from(at, (step, i) => ({ step, largest: largest[i], dropped: dropped[i] })) };
+}
+
+/** @type {Record<"loss" | "loss_scale" | "timeline" | "step_time" | "layers" | "tensor" | "moments" | "ranks" | "routers" | "experts", LaneSpec>} */
 export const LANES = {
   loss: lineLane({
     name: "loss",
@@ -167,6 +190,24 @@ export const LANES = {
     read: (answer) => ({ ...readHeatmap(answer), tensors: answer.meta.tensors ?? [] }),
     axis: (/** @type {RanksModel} */ { tensors, units }) => ({ start: 0, stop: units ?? tensors.reduce((sum, { count: n }) => sum + n, 0) }),
     readout: ranksReadout,
+  },
+  routers: {
+    ...HEATMAP,
+    name: "routers",
+    title: "Largest load by router",
+    empty: "No router of experts was recorded.",
+    plotHeight: byRows(60, 15, 320),
+    legend: loadLegend,
+  },
+  experts: {
+    ...HEATMAP,
+    name: "experts",
+    title: "Load of the experts",
+    empty: "No token was routed in these steps.",
+    plotHeight: byRows(80, 12, 480),
+    read: readExperts,
+    readout: expertsReadout,
+    legend: loadLegend,
   },
   tensor: {
     name: "tensor",

@@ -38,6 +38,8 @@ const REASONS = {
   batch_ids: "rangewatch.batch(ids=...) was given what is no list of whole numbers or strings",
   batch_losses: "rangewatch.batch(losses=...) was given what is no 1-D tensor with a loss a row",
   too_many_batches: "the rows of more steps stood out than are sent: 64 of 1,024 steps, 2,048 in all",
+  mirror_failed: "an experiment tracker refused rows of headline numbers; Rangewatch itself has them all",
+  mirror_alerts: "more alerts opened than an experiment tracker is given: 200",
   agent_fault: "the agent failed at a batch, and left it out",
 };
 

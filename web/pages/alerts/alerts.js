@@ -8,6 +8,7 @@ import { clip, count, duration, plural } from "../../format/numbers.js";
 import { reuseRows } from "../../format/reuse_rows.js";
 import { createNothing } from "../../widgets/detail_cards.js";
 import { runPage } from "../../widgets/run_page.js";
+import { mayHeal } from "../../widgets/states/error_state.js";
 import { createVerdict } from "../../widgets/verdict.js";
 import { alertCard } from "./alert_card.js";
 import { createThresholds } from "./thresholds.js";
@@ -20,15 +21,16 @@ const SEVERITIES = ["critical", "warning", "info"];
 /** @typedef {import("../../types.js").Alert} Alert */
 /** @typedef {import("../../types.js").AlertList} AlertList */
 
-/** @param {AlertList} open @param {Record<string, string>} failed @returns {import("../../types.js").Verdict} */
+/** @param {AlertList} open @param {Record<string, string> | null} failed null: not known yet @returns {import("../../types.js").Verdict} */
 export function verdictOf({ alerts: open, next }, failed) {
   const worst = SEVERITIES.find((severity) => open.some(({ finding }) => finding.severity === severity));
-  const unknown = Object.keys(failed).length;
-  const missed = unknown ? ` ${plural(unknown, "rule")} could not be applied: what they would find is unknown.` : "";
+  const unknown = failed === null || Object.keys(failed).length > 0;
+  const missed = failed === null ? " Whether every rule could be applied is not known yet." : unknown ? ` ${plural(Object.keys(failed).length, "rule")} could not be applied: what they would find is unknown.` : "";
   const levels = /** @type {Record<string, string>} */ ({ critical: "critical", warning: "warning", info: "ok" });
   const many = next === null ? plural(open.length, "open alert") : `More than ${count(open.length)} open alerts`;
   const text = open.length ? `${many}.` : "No open alert.";
-  return { level: worst ? levels[worst] : unknown ? "warning" : "ok", parts: [["text", text + missed]], links: [] };
+  const calm = failed === null ? "empty" : unknown ? "warning" : "ok";
+  return { level: worst ? levels[worst] : calm, parts: [["text", text + missed]], links: [] };
 }
 
 /** The gravest first, then the newest. @param {readonly Alert[]} alerts */
@@ -68,6 +70,8 @@ function build(ctx, refetch) {
   const element = el("div", {}, verdict.element, problem, gone, named.element, open.element, nothing.element, over.element, el("div", { class: "lanes" }, silences.element, targets.element), thresholds.element);
   const diagnose = throttle(api.diagnosis, String, KEEP_MS);
   let focusedKey = "";
+  /** Rules that could not be applied, as far as that is known. @type {Record<string, string> | null} */
+  let failed = null;
 
   /** The alert that the address names, where the lists do not have it: older, or no more. @param {readonly Alert[]} listed @param {number} nowNs @param {AbortSignal} signal */
   async function showNamed(listed, nowNs, signal) {
@@ -84,8 +88,9 @@ function build(ctx, refetch) {
   return {
     element,
     async update(about, signal) {
-      const [diagnosis, now, past, quiet, recipients, rules, holds] = await Promise.all([
-        diagnose(run, signal),
+      const applied = diagnose(run, signal).then(({ failed }) => failed);
+      applied.catch(() => {}); // it is waited for below
+      const [now, past, quiet, recipients, rules, holds] = await Promise.all([
         alertPages(run, { state: "open" }, pages.open, signal),
         alertPages(run, { state: "over" }, pages.over, signal),
         api.silences(signal),
@@ -93,7 +98,7 @@ function build(ctx, refetch) {
         api.rules(signal),
         api.thresholds(run, signal),
       ]);
-      verdict.update(verdictOf(now, diagnosis.failed));
+      verdict.update(verdictOf(now, failed));
       open.update(byWeight(now.alerts), now.now_ns, now.next !== null);
       over.update(past.alerts, now.now_ns, past.next !== null);
       const listed = [...now.alerts, ...past.alerts];
@@ -102,6 +107,12 @@ function build(ctx, refetch) {
       targets.update(recipients.targets);
       thresholds.update(rules, holds);
       await showNamed(listed, now.now_ns, signal);
+      // Of a thousand ranks all rules may take longer than the server lets a reader wait.
+      failed = await applied.catch((error) => {
+        if (signal.aborted || !mayHeal(error)) throw error;
+        return failed;
+      });
+      verdict.update(verdictOf(now, failed));
     },
     destroy() {
       replace(element);

@@ -66,6 +66,7 @@ function build(ctx, refetch) {
       verdict.update(run.verdict);
       cards.update(run);
       range.update(run);
+      ranks.reserve(run);
       const view = { run, state: ctx.state, range: shownRange(ctx.state, run) };
       void stderr.update(tailRanks(run, ctx.state.rank), signal);
       const drawn = lanes.update(view, signal);

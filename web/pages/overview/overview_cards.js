@@ -5,7 +5,7 @@ import { points } from "../../charts/lines.js";
 import { el, link, svg } from "../../format/dom.js";
 import { count, duration, plural, rankName, reading, scale, seconds } from "../../format/numbers.js";
 import { reuseRows } from "../../format/reuse_rows.js";
-import { drawCard, headroomText } from "../../widgets/detail_cards.js";
+import { drawCard, headroomText, isFar } from "../../widgets/detail_cards.js";
 
 /** @typedef {import("../../types.js").Run} Run */
 /** @typedef {import("../../types.js").ViewState} ViewState */
@@ -115,6 +115,7 @@ const WARNING_BITS = 2;
 function headroom({ run, state }) {
   const least = run.least_headroom;
   if (!least) return null;
+  if (isFar(least)) return { title: "Headroom", value: headroomText(least), under: "far from all limits" };
   const { step, rank, tensor, bits: left } = least;
   const under = link(runPath(run.id, "step", onward(state, { step, rank, tensor })), {}, `step ${count(step)}, ${rankName(rank)}`);
   const found = run.verdict.findings?.find(({ rule }) => rule === "first_nonfinite");
@@ -143,7 +144,7 @@ function straggler({ run, state, models }) {
   const cost = late && (open ? `others wait ${seconds(late.wait_s)}` : `most for ${late.label}`);
   const text = cost ?? (typeof open?.step === "number" ? `since step ${count(open.step)}` : "collectives");
   const under = link(runPath(run.id, "collectives", onward(state)), {}, text);
-  return { title: "Straggler", value: rank ?? (open ? "found" : "none"), under, level: open?.severity };
+  return { title: "Straggler", value: rank ?? (open ? "not one rank" : "none"), under, level: open?.severity };
 }
 
 /** As the rule has it: the same one costs most in so many of the steps, so much of a step. */

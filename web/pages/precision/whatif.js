@@ -43,6 +43,9 @@ function build(ctx) {
   function show(answer) {
     const isEmpty = answer.measured === 0;
     nothing.update(isEmpty ? whyNothing(answer) : null);
+    const { start, stop, last, rank: chosen, kinds: kind, q } = ctx.state;
+    const isNarrowed = start !== null || stop !== null || last !== null || chosen !== null || kind.length > 0 || q !== "";
+    for (const control of [range.element, filters, name.help]) control.hidden = isEmpty && !isNarrowed; // nothing to choose from
     verdict.element.hidden = isEmpty;
     if (!isEmpty) verdict.update(whatifVerdict(answer));
     formats.update(isEmpty ? [] : answer.formats.map((format) => ({ ...format, of: answer.tensors.length })));

@@ -8,7 +8,7 @@ import { heatOf } from "../../charts/statistics.js";
 import { el, link } from "../../format/dom.js";
 import { age, clip, count, duration, reading, scale } from "../../format/numbers.js";
 import { reuseRows } from "../../format/reuse_rows.js";
-import { headroomText } from "../../widgets/detail_cards.js";
+import { headroomText, isFar } from "../../widgets/detail_cards.js";
 import { stateBadge } from "../../widgets/states/state_badge.js";
 import { sparkline } from "./sparkline.js";
 
@@ -150,5 +150,6 @@ function lossOf({ loss }) {
 /** @param {RunSummary} run */
 function leastHeadroom({ least_headroom: least }) {
   if (!least) return muted("none");
+  if (isFar(least)) return muted(headroomText(least));
   return el("span", { class: "heat", "data-heat": least.bits === null ? "bad" : heatOf(least.bits), title: `${clip(least.label)}, step ${count(least.step)}, rank ${least.rank}` }, headroomText(least));
 }

@@ -24,7 +24,15 @@ const LABEL = 58;
 const GAP = 10;
 export const TOP = 3;
 
-/** The rows to draw. @param {RankMap} map @param {Placed} run @param {Arrangement} by @returns {NodeRow[]} */
+/** What is known of the map before the server has answered: where its ranks are. @param {Pick<import("../../types.js").Run, "ranks" | "missing_ranks">} run @returns {Pick<RankMap, "nodes" | "worst">} */
+export function nodesOf({ ranks, missing_ranks: missing }) {
+  const hosts = groupedBy(ranks, ({ host }) => /** @type {string | null} */ (host));
+  const nodes = [...hosts].map(([host, of]) => ({ host, local_ranks: of.map((one) => one.local_rank), ranks: of.map(({ rank }) => rank), values: of.map(() => null) }));
+  const away = { host: null, local_ranks: missing.map(() => 0), ranks: missing, values: missing.map(() => null) };
+  return { worst: "most", nodes: missing.length ? [...nodes, away] : nodes };
+}
+
+/** The rows to draw. @param {Pick<RankMap, "nodes" | "worst">} map @param {Placed} run @param {Arrangement} by @returns {NodeRow[]} */
 export function rowsOf(map, run, by) {
   const coordinates = new Map(run.ranks.map((one) => [one.rank, one.coordinates ?? {}]));
   const places = placesOf(run);
@@ -41,9 +49,9 @@ export function rowsOf(map, run, by) {
   return [...(by.columns ? shown.map(([host, of]) => ({ host, cells: of })) : wrapped(shown)), ...wrapped([["unknown", unknown], [null, missing]])];
 }
 
-/** @template K @param {readonly RankCell[]} cells @param {(cell: RankCell) => K} key @returns {Map<K, RankCell[]>} */
+/** @template T, K @param {readonly T[]} cells @param {(cell: T) => K} key @returns {Map<K, T[]>} */
 function groupedBy(cells, key) {
-  /** @type {Map<K, RankCell[]>} */
+  /** @type {Map<K, T[]>} */
   const groups = new Map();
   for (const cell of cells) {
     const group = groups.get(key(cell));
@@ -61,13 +69,13 @@ function wrapped(rows) {
   });
 }
 
-/** A cell for each place along an axis, in its order: the worst of the ranks there. @param {readonly RankCell[]} cells @param {(cell: RankCell) => string | number | null | undefined} key @param {RankMap} map @returns {RankCell[]} */
+/** A cell for each place along an axis, in its order: the worst of the ranks there. @param {readonly RankCell[]} cells @param {(cell: RankCell) => string | number | null | undefined} key @param {Pick<RankMap, "worst">} map @returns {RankCell[]} */
 function folded(cells, key, map) {
   const groups = [...groupedBy(cells, key)].sort(([a], [b]) => (typeof a === "number" && typeof b === "number" ? a - b : 0));
   return groups.map(([, of]) => ({ ...of.reduce((worst, cell) => (isWorse(cell, worst, map) ? cell : worst)), count: of.length }));
 }
 
-/** What is not known is never the worst. @param {RankCell} cell @param {RankCell} than @param {RankMap} map */
+/** What is not known is never the worst. @param {RankCell} cell @param {RankCell} than @param {Pick<RankMap, "worst">} map */
 function isWorse(cell, than, { worst }) {
   if (!isKnown(cell.value) || !isKnown(than.value)) return isKnown(cell.value);
   return worst === "most" ? cell.value > than.value : cell.value < than.value;

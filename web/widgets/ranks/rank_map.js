@@ -16,7 +16,7 @@ import { el, replace } from "../../format/dom.js";
 import { clip, count, shorten } from "../../format/numbers.js";
 import { isKnown } from "../../format/units.js";
 import { NODE, axesOf, choicesOf, known, rankName } from "./mesh_places.js";
-import { TOP, boxOf, cellText, heatOf, layoutOf, mapSummary, movedSpot, othersText, rowsOf, spotAt, spotOf, valueText } from "./rank_layout.js";
+import { TOP, boxOf, cellText, heatOf, layoutOf, mapSummary, movedSpot, nodesOf, othersText, rowsOf, spotAt, spotOf, valueText } from "./rank_layout.js";
 
 /** @typedef {import("../../types.js").RankMap} RankMap */
 /** @typedef {import("./rank_layout.js").RankSpot} RankSpot */
@@ -29,10 +29,6 @@ const LEAST_MS = 3000;
 /** Pixels that a letter of a node's name takes, and between two names. */
 const LETTER = 6.2;
 const NAME_GAP = 12;
-/** Pixels of the whole panel: of few nodes, and of so many ranks that it is as high as it gets. */
-const LOW_HEIGHT = 88;
-const FULL_HEIGHT = 168;
-const MANY = 64;
 
 /** @param {import("../../types.js").PageContext} ctx @param {string} usual the measure that is shown first; "": cost where it is known, else the step time */
 export function createRankMap(ctx, usual) {
@@ -65,22 +61,22 @@ export function createRankMap(ctx, usual) {
   );
   const ask = throttle((/** @type {import("../../api/fetch.js").Query} */ query, /** @type {AbortSignal} */ signal) => api.rankMap(run, query, signal), (query) => JSON.stringify([query.measure, ctx.state.start, ctx.state.stop, ctx.state.last]), LEAST_MS);
   let drawn = "";
-  foot.hidden = true;
   picture.element.classList.add("rank-map");
   picture.element.hidden = true;
+
+  /** @param {import("../../types.js").Run} about */
+  const arrangementOf = (about) => ({ rows: known(about, ctx.state.rows), columns: known(about, ctx.state.columns) });
 
   /** Once more: let go of. @param {number} rank */
   const pin = (rank) => ctx.setState({ pin: ctx.state.pin === rank ? null : rank });
 
   /** @param {RankMap} map @param {import("../../types.js").Run} about */
   function show(map, about) {
-    const by = { rows: known(about, ctx.state.rows), columns: known(about, ctx.state.columns) };
+    const by = arrangementOf(about);
     const now = JSON.stringify([map, ctx.state.pin, by, about.mesh]);
     if (now === drawn) return;
     drawn = now;
     picture.element.hidden = map.rank_count < 2;
-    picture.element.style.minHeight = "";
-    foot.hidden = false;
     fillChoice(choice, map);
     arrangement.update(about);
     const focused = names.querySelector(":focus")?.getAttribute("data-key");
@@ -92,12 +88,22 @@ export function createRankMap(ctx, usual) {
     picture.update({ map, rows: rowsOf(map, about, by), pin: ctx.state.pin }, mapSummary(map), arrangementText(by, nodes), pictureOf(about, map.is_of_steps ? map : null));
   }
 
+  /** Room for it before it is drawn: what stands beneath need not move. @param {import("../../types.js").Run} about */
+  function reserve(about) {
+    if (drawn || about.ranks.length < 2) return;
+    picture.element.hidden = false;
+    const rows = rowsOf(nodesOf(about), about, arrangementOf(about));
+    picture.reserve((width) => layoutOf(rows, width).height + 2 * TOP);
+    arrangement.update(about);
+  }
+
   return {
     element: picture.element,
+    reserve,
     /** @param {import("../../types.js").Run} about @param {AbortSignal} signal */
     async update(about, signal) {
       if (about.ranks.length < 2) return void (picture.element.hidden = true);
-      if (!drawn) reserve(picture.element, about.ranks.length);
+      reserve(about);
       const { start, stop } = ctx.state.last === null ? ctx.state : shownRange(ctx.state, about);
       try {
         show(await ask({ measure: ctx.state.measure || usual || null, start, stop }, signal), about);
@@ -109,12 +115,6 @@ export function createRankMap(ctx, usual) {
     },
     destroy: picture.destroy,
   };
-}
-
-/** Room for it before it is drawn: what stands beneath need not move. @param {HTMLElement} element @param {number} ranks */
-function reserve(element, ranks) {
-  element.hidden = false;
-  element.style.minHeight = `${ranks > MANY ? FULL_HEIGHT : LOW_HEIGHT}px`;
 }
 
 /** What rows and columns of the map are, and by what the rows of ranks on the page stand together. @param {import("../../types.js").PageContext} ctx */

@@ -173,6 +173,7 @@ def about(reader: Reader, device: Device, limits: Row) -> dict[str, Any]:
     details = {
         "name": reader.text("nvmlDeviceGetName"),
         "uuid": device.uuid,
+        "serial": whole.text("nvmlDeviceGetSerial"),
         "parent_uuid": None if parent is None else whole.text("nvmlDeviceGetUUID"),
         "pci_bus_id": _bus_id(whole),
         "driver_version": _driver_version(reader.nvml),

@@ -25,6 +25,9 @@ from rangewatch.wire.events import Placement, Placements
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
 _NOT_REDUCING = {"noop_hook", "post_localSGD_hook"}
 
+IN_NO_SYNC = "the update is made inside no_sync()"
+NOT_REDUCED = "the update is made without gradient synchronisation"
+
 REPLICATE, PARTIAL = "replicate", "partial"
 
 
@@ -88,6 +91,7 @@ class Layout:
         is_flat = "FullyShardedDataParallel" in kinds  # its parameters are parts of one that nobody has whole
         sharding = _fsdp_modules(model) if "FSDPModule" in kinds else {}
         megatron = _megatron_axes(model, self.axes)
+        is_marked = "tp" in self.axes.axes and any(map(_is_marked, model.parameters()))
         for fqn, parameter in clean_parameters(model):
             axes: dict[str, str] = {}
             by: Any = None
@@ -95,9 +99,11 @@ class Layout:
                 axes, by = self._of_dtensor(parameter), sharding.get(id(parameter))
             elif not is_flat and id(parameter) in wrapped:
                 by = wrapped[id(parameter)]
-                axes = self._along(by.process_group)
+                axes = self._along(by.process_group) | (_by_mark(parameter) if is_marked else {})
             elif not is_flat and megatron:
                 axes = _of_megatron(parameter, megatron)
+            elif not is_flat and is_marked:
+                axes = _by_mark(parameter)
             if not is_flat and not (sharding and self.replicated is True):
                 axes = dict.fromkeys(self._said_alike(), REPLICATE) | axes
             alike = tuple(name for name, placement in axes.items() if placement == REPLICATE)
@@ -184,7 +190,7 @@ def why_not(by: Any) -> str:
         if by._join_config.enable:
             return "join() lets ranks take unlike numbers of steps"
         if not by.require_backward_grad_sync:
-            return "the update is made inside no_sync()"
+            return IN_NO_SYNC
         if any(_is_torch_s(hook) and not _reduces(hook) for hook in _hooks(by)):
             return "its communication hook leaves ranks to themselves for a while"
         return ""
@@ -193,7 +199,7 @@ def why_not(by: Any) -> str:
         is_reduced = group is None or (group.reduce_grads and group.all_reduce_grads)
     except AttributeError:
         return "another release of FSDP2 does not say whether it reduces"
-    return "" if is_reduced else "the update is made without gradient synchronisation"
+    return "" if is_reduced else NOT_REDUCED
 
 
 def _not_ignored(wrapper: DistributedDataParallel) -> Iterable[nn.Parameter]:
@@ -253,7 +259,14 @@ def _of_megatron(parameter: Any, known: Mapping[str, str]) -> dict[str, str]:
     if not getattr(parameter, "allreduce", True):
         return {}
     axes = {name: REPLICATE for name, by in known.items() if by == "wrapper"}
-    if "tp" in known:
-        is_sharded = getattr(parameter, "tensor_model_parallel", False)
-        axes["tp"] = f"shard({getattr(parameter, 'partition_dim', -1)})" if is_sharded else REPLICATE
-    return axes
+    return axes | (_by_mark(parameter) if "tp" in known else {})
+
+
+def _is_marked(parameter: Any) -> bool:
+    return bool(getattr(parameter, "tensor_model_parallel", False))
+
+
+def _by_mark(parameter: Any) -> dict[str, str]:
+    """Along tp, where a model has Megatron's marks: what has none is the same on all ranks."""
+    dim = getattr(parameter, "partition_dim", -1)
+    return {"tp": f"shard({dim})" if _is_marked(parameter) else REPLICATE}

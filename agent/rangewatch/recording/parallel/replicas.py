@@ -4,6 +4,8 @@ When the step's first update is about to be made, which is the same point on eve
 yet spread to the others as NaN, which would make all alike again. Each parameter has its turn once in `every` steps, by
 the step's number alone, so that all ranks read the same ones though one of them was started anew.
 
+What is alike on no other rank is read as well, with a weight of 0: whether an optimizer changes it can be seen so.
+
 What all ranks hold alike, as replicas of DistributedDataParallel are, goes into `checksum_max` and `checksum_min`; what
 only those along some axes do, into `axis_checksum` and `axis_balance`. Frozen parameters are left alone, since anything
 may change them, and so is what is interrupted for some steps, as by no_sync(): see `placements.why_not`.
@@ -13,16 +15,29 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Any
+from weakref import ref
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rangewatch.core import limits
-from rangewatch.recording.events import Events
+from rangewatch.recording.events import Events, sendable
 from rangewatch.recording.observer import ForwardListener, Observer, StepReader
-from rangewatch.recording.parallel.placements import Layout, Placed, may_be_compared, plain_part, why_not
+from rangewatch.recording.parallel.placements import (
+    IN_NO_SYNC,
+    NOT_REDUCED,
+    Layout,
+    Placed,
+    may_be_compared,
+    plain_part,
+    why_not,
+)
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.statistics import checksum
-from rangewatch.wire.events import CommunicationHook, Details, Mesh, Placements
+from rangewatch.wire.events import CommunicationHook, Details, Mesh, NotReduced, Placements
+
+UNREDUCED = 4
+"""Readings in a row without a reduction that are reported: one update may be made so by mistake, and is seen by what
+it does."""
 
 _Pair = tuple[int, Tensor]
 
@@ -41,6 +56,9 @@ class ReplicaReads(StepReader):
         """The open step, until it has been read."""
         self._assign_at: int | None = None
         self._wrapper_count = self._search_count = 0
+        self._unreduced = NotReduced()
+        """The present spell of updates without a reduction: how long it has lasted, whether it was reported or not."""
+        self._frozen: list[ref[nn.Parameter]] = []
         self._in_forward = in_forward
 
     def begin_step(self, step: int) -> None:
@@ -57,7 +75,8 @@ class ReplicaReads(StepReader):
         if step is None or self._layout.world_size < 2:
             return
         wrapper_count = len(self._layout.wrappers)
-        if self._assign_at is None or step >= self._assign_at or wrapper_count != self._wrapper_count:
+        is_other = wrapper_count != self._wrapper_count or self._is_any_thawed()
+        if self._assign_at is None or step >= self._assign_at or is_other:
             self._assign_turns()
             self._emit_hook()
             self._assign_at = step + max(self._every, limits.REPLICA_ASSIGN_EVERY)
@@ -66,10 +85,29 @@ class ReplicaReads(StepReader):
         if due:
             for weight, pairs in self._numbered(due).items():
                 self._observer.read_checksums(pairs, weight)
+            self._watch_reduction(step, due)
 
     def end_step(self) -> None:
         """Read those whose turn it is, if no optimizer has stepped."""
         self.read_now()
+
+    def _watch_reduction(self, step: int, turns: Collection[Placed]) -> None:
+        """Say where updates are made for a while though nobody reduces the gradients: such replicas are not compared,
+        since some mean that, and most who forget a switch do not."""
+        found = next(((turn, why) for turn in turns if (why := self._why_not(turn)) in (IN_NO_SYNC, NOT_REDUCED)), None)
+        was = self._unreduced
+        if found is None:
+            self._unreduced = NotReduced()
+        else:
+            name = was.parameter or sendable(found[0].fqn)[: limits.NAME_CHARACTERS]
+            first, axes = was.first if was.steps else step, was.axes or found[0].alike
+            self._unreduced = NotReduced(found[1], name, first, was.steps + 1, axes)
+        if self._unreduced.steps == UNREDUCED or (found is None and was.steps >= UNREDUCED):
+            self._events.add(self._unreduced)
+
+    def _why_not(self, placed: Placed) -> str:
+        keeper = None if placed.by is None or self._is_alone(placed) else placed.by()
+        return "" if keeper is None else why_not(keeper)
 
     def _emit_hook(self) -> None:
         """Say by which hook of the user's gradients are reduced, if that is another than before."""
@@ -81,11 +119,10 @@ class ReplicaReads(StepReader):
     def _assign_turns(self) -> None:
         """Give each parameter its turn: every step has about as many bytes to read. A shard counts as the whole: ranks
         that hold others of its parts come to the same turns."""
-        compared = [
-            each
-            for each in self._layout.parameters()
-            if self._layout.group_of(each.alike)[0] > 1 and may_be_compared(each)
-        ]
+        placed = self._layout.parameters()
+        compared = [each for each in placed if may_be_compared(each)]
+        named = (each.parameter() for each in placed)
+        self._frozen = [ref(each) for each in named if each is not None and not each.requires_grad]
         parameters = [each.parameter() for each in compared]
         sizes = [0 if each is None else each.numel() * each.element_size() for each in parameters]
         total, self._turns, before = max(sum(sizes), 1), {}, 0
@@ -93,19 +130,27 @@ class ReplicaReads(StepReader):
             self._turns.setdefault(self._every * before // total, []).append(each)
             before += size
 
+    def _is_any_thawed(self) -> bool:
+        """Whether a frozen parameter is trained by now; of many it is seen later."""
+        few = self._frozen if len(self._frozen) <= limits.FROZEN_A_STEP else ()
+        return any((parameter := each()) is not None and parameter.requires_grad for each in few)
+
     def _numbered(self, turns: Collection[Placed]) -> dict[int | None, list[_Pair]]:
         """What is to be read now, each with the number of the row that takes it, by weight: None of what all hold."""
         pairs: dict[int | None, list[_Pair]] = {}
         for turn in turns:
             parameter = turn.parameter()
-            if parameter is None or not self._is_kept_alike(turn.by):
+            if parameter is None or not (self._is_alone(turn) or self._is_kept_alike(turn.by)):
                 continue
             # The parameter's own goes into the row of its `grad`: not every run has one of kind `weight`.
             self._add(pairs, turn, "grad", parameter)
             gradient = parameter.grad
-            if gradient is not None and self._layout.is_reduced(turn, gradient):
+            if gradient is not None and not self._is_alone(turn) and self._layout.is_reduced(turn, gradient):
                 self._add(pairs, turn, "reduced_grad", gradient)
         return pairs
+
+    def _is_alone(self, placed: Placed) -> bool:
+        return self._layout.group_of(placed.alike)[0] < 2
 
     def _is_kept_alike(self, by: Any) -> bool:
         keeper = None if by is None else by()
@@ -114,11 +159,12 @@ class ReplicaReads(StepReader):
     def _add(self, pairs: dict[int | None, list[_Pair]], turn: Placed, kind: str, tensor: Tensor) -> None:
         size, index = self._layout.group_of(turn.alike)
         local = plain_part(tensor)
-        if size < 2 or local is None:
+        if local is None:
             return
         number = self._names.find(turn.fqn, kind, 0, str(local.dtype).removeprefix("torch."))
         if number is not None:
-            weight = None if size == self._layout.world_size else checksum.weight_of(size, index)
+            weight: int | None = 0 if size < 2 else checksum.weight_of(size, index)
+            weight = None if size == self._layout.world_size else weight
             pairs.setdefault(weight, []).append((number, local.detach()))
 
     def forward_begins(self) -> None:

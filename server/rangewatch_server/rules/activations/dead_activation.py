@@ -12,7 +12,7 @@ from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.phrases import listed, module_path, place, the
-from rangewatch_server.rules.recent import Array, Recent, history, last_finite, only_rank, recent, tensors_of
+from rangewatch_server.rules.recent import COUNTS, Array, Recent, history, last_finite, only_rank, recent, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
 RELU_LIKE = re.compile(r"(squared)?relu(6|2|squared|squaredactivation)?|threshold", re.IGNORECASE)
@@ -32,18 +32,36 @@ BEFORE = 32
 COLUMNS = 512
 """Of the steps before the last ones: of one tensor, to see since when it is dead."""
 
-MEASURED = 3
-"""Measurements of the zeros, where some elements are left."""
+MEASURED, LIVELY = 3, 0.9
+"""Measurements of the zeros, where some elements are left; two are enough where it had fewer zeros than this share."""
+
+
+UNITS = 0.9
+"""Share of a layer's units that get no gradient from which on they are dead, where it was less."""
+
+ALIVE = 0.7
+"""Share below which it must have been at first: of layers that are sparse by nature it always is high."""
+
+REVIVED = 0.05
+"""Share by which it never falls: what is dead stays so, and what is merely seldom active comes and goes."""
+
+FEWEST_UNITS = 16
+
+EXPECTED = 4.0
+"""How often in a batch the units that are left must be active: by chance those that are seldom so are once."""
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """`share` of the elements that are 0; `since`: the first step known of; `points` that were examined."""
+    """`share` of the elements that are 0; `since`: the first step known of; `points` that were examined. `units`: the
+    share of those that get no gradient, where that is what is known.
+    """
 
     tensor: int
     share: float
     since: int
     step: int
     points: int
+    units: float = 0.0
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -57,6 +75,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     dead = {each.tensor: each for each in _nearly(evidence, tensors[is_relu], limits["least_zeros"])}
     dead |= {each.tensor: each for each in _all_zero(evidence, points, tensors[is_relu], 0)}
     dead |= {each.tensor: each for each in _all_zero(evidence, points, tensors[is_linear], BEFORE)}
+    dead |= {each.tensor: each for each in _units(evidence, tensors[is_relu]) if each.tensor not in dead}
     if dead:
         order = evidence.tensors.call_index
         yield _finding(evidence, sorted(dead.values(), key=lambda each: (int(order[each.tensor]), each.tensor)))
@@ -106,11 +125,56 @@ def _nearly(evidence: Evidence, tensors: Array, least: float) -> Iterator[Dead]:
     shares = past.share("zero_count")
     for tensor, share in zip(tensors.tolist(), shares, strict=True):
         last = last_finite(share, MEASURED)
-        if len(last) == MEASURED and last.min() >= least:
+        has_collapsed = len(last) >= 2 and last[-2:].min() >= least and np.nanmin(share) <= LIVELY
+        if has_collapsed or (len(last) == MEASURED and last.min() >= least):
             at = np.flatnonzero(np.isfinite(share))
             low = np.flatnonzero(share[at] < least)
             since = at[low[-1] + 1] if len(low) else at[0]
             yield Dead(tensor, float(last[-1]), int(past.starts[since]), int(past.ends[at[-1]]), len(at))
+
+
+def _units(evidence: Evidence, tensors: Array) -> Iterator[Dead]:
+    """Activations of which most units are zero for all of the batch: the rows of the layer before get no gradient.
+
+    That most elements are zero is sparse, and may be meant. Dead is what nothing in a batch of many rows activates.
+    """
+    for tensor, gradient in _layers_before(evidence, tensors):
+        shape = evidence.tensors.entries[gradient].shape
+        past = history(evidence, np.array(sorted((tensor, gradient))), LEVEL_COUNTS)
+        of_output, of_gradient = (int(each == max(tensor, gradient)) for each in (tensor, gradient))
+        zeros, silent = past.share("zero_count")[of_output], past.share("zero_count")[of_gradient]
+        calls, numel = (past.columns[name][of_output] for name in ("call_count", "numel"))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            expected = (1 - zeros) * numel / np.maximum(calls, 1) / shape[0]
+        there = np.flatnonzero(np.isfinite(silent) & np.isfinite(zeros))
+        if len(there) < MEASURED or not silent[there[0]] <= ALIVE or (np.diff(silent[there]) < -REVIVED).any():
+            continue
+        alive = np.flatnonzero(silent[there] < UNITS)
+        since = there[alive[-1] + 1 :] if len(alive) else there
+        if len(since) and expected[since].mean() >= EXPECTED * (1 - silent[since]).mean():
+            last = int(since[-1])
+            yield Dead(tensor, float(zeros[last]), int(past.starts[since[0]]), int(past.ends[last]), len(since),
+                       float(silent[last]))  # fmt: skip
+
+
+LEVEL_COUNTS = (*COUNTS, "numel")
+
+
+def _layers_before(evidence: Evidence, tensors: Array) -> Iterator[tuple[int, int]]:
+    """Each with the gradient of the weight of the linear layer right before it, of which a row is a unit."""
+    entries, position = evidence.tensors.entries, evidence.tensors.position
+    outputs = tensors_of(evidence, "output")
+    order = outputs[np.argsort(position[outputs], kind="stable")].tolist()
+    weights = {entries[each].fqn: each for each in tensors_of(evidence, "grad").tolist()}
+    for tensor in tensors.tolist():
+        at = order.index(tensor)
+        before = entries[order[at - 1]] if at else None
+        gradient = None if before is None else weights.get(f"{before.fqn}.weight")
+        if before is None or gradient is None or not LINEAR.fullmatch(before.module):
+            continue
+        shape = entries[gradient].shape
+        if len(shape) > 1 and shape[0] >= FEWEST_UNITS:
+            yield tensor, gradient
 
 
 def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
@@ -118,19 +182,25 @@ def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
     entry = evidence.tensors.entries[first.tensor]
     rank = only_rank(evidence)
     where = place(first.since, rank)
-    what = "nothing but zeros" if first.share == 1.0 else f"{first.share:.4%} zeros"
+    what = f"is dead: it has {'nothing but zeros' if first.share == 1.0 else f'{first.share:.4%} zeros'}"
+    if first.units:
+        what = f"has mostly dead units: {first.units:.0%} of them are zero for each row of a batch, and get no gradient"
     whose = "" if len(evidence.ranks) == 1 else " on all ranks"
     more = [evidence.tensors.entries[each.tensor] for each in dead[1:]]
     return Finding(
         rank=rank, step=first.since, tensor=entry.fqn, kind=entry.kind, subject="dead",
-        summary=f"{where}: {the(entry)} ({entry.module}) is dead: it has {what}.",
+        summary=f"{where}: {the(entry)} ({entry.module}) {what}.",
         evidence=(
             f"It has been so since step {first.since} or before{whose}, in {first.points} measurements.",
             "Zeros of a ReLU pass no gradient back: what lies before it does not learn."
             if RELU_LIKE.fullmatch(entry.module) else "Before, it gave other values.",
+            *(
+                [f"Before, fewer were. Of its elements {first.share:.1%} are 0: those that are not are in a few units."]
+                if first.units else []
+            ),
             *([f"{len(more)} more are dead: {listed(more)}."] if more else []),
         ),
-        remedy=tuple(_remedies(evidence, entry)),
+        remedy=tuple(_unit_remedies(evidence, entry) if first.units else _remedies(evidence, entry)),
         facts={"zero_share": first.share, "since_step": first.since, "tensors": len(dead)},
     )  # fmt: skip
 
@@ -146,12 +216,24 @@ def _remedies(evidence: Evidence, entry: TensorEntry) -> Iterator[Remedy]:
         )  # fmt: skip
 
 
+def _unit_remedies(evidence: Evidence, entry: TensorEntry) -> Iterator[Remedy]:
+    because = "rows of the weight before it get a gradient of exactly 0, and so nothing brings those units back"
+    yield Remedy(
+        "Look at what drives them below zero: a penalty on activations (L1) whose coefficient is too large or rises "
+        "too "
+        "fast, or a bias that fell. Units that are dead stay so: re-initialise their rows and biases.", "", because,
+    )  # fmt: skip
+    yield from (each for each in _remedies(evidence, entry) if each.code)
+
+
 RULE = Rule(
     name="dead_activation",
     title="Dead activation",
     severity="warning",
     explanation="The output of an activation is zero in every element, or nearly: its units pass nothing on, and no "
-    "gradient back, so they stay dead. Modules are known by their class; an activation that is called as a function is "
+    "gradient back, so they stay dead. Or most of its units are, and were not before: zero for each row of a batch, "
+    "which the gradient of the layer before shows; that most elements are zero is sparse, and may be meant. Modules "
+    "are known by their class; an activation that is called as a function is "
     "not seen.",
     check=check,
     thresholds=(

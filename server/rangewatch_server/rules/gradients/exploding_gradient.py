@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.gradients.rise_search import LASTING, Rise, first_rise
-from rangewatch_server.rules.loss.spike_cause import explained
+from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.loss.spike_cause import explained, loss_left
 from rangewatch_server.rules.nonfinite.causes import LIKELY
 from rangewatch_server.rules.phrases import listed, place, the
 from rangewatch_server.rules.recent import Array, odd_rank, recent, tensors_of, unscaled
@@ -23,9 +25,29 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     tensors = next((each for kind in KINDS if len(each := tensors_of(evidence, kind))), None)
     if tensors is None:
         return
-    rises = first_rise(evidence, tensors, float(np.log2(limits["factor"])))
+    rises = _more_than_rounding(evidence, tensors, first_rise(evidence, tensors, float(np.log2(limits["factor"]))))
     if rises:
         yield _finding(evidence, rises, float(np.log2(limits["factor"])))
+
+
+ROUNDING_BITS = 16.0
+"""Bits below the median of all gradients at which one is rounding, as of a bias before a normalisation. When that no
+longer takes it away, as where batch norms are frozen, it is as large as others, and nothing explodes."""
+
+
+def _more_than_rounding(evidence: Evidence, tensors: Array, rises: list[Rise]) -> list[Rise]:
+    """Those whose usual height was no rounding beside what all gradients were when they rose."""
+    if not rises:
+        return rises
+    step = rises[0].seen
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, step, step + 1, ("amax",), tensors)
+    amax = np.asarray(block.columns["amax"], np.float64)
+    amax = amax[np.isfinite(amax) & (amax > 0)]
+    if not len(amax):
+        return rises
+    scale = evidence.series("loss_scale", step, step + 1)[0] if evidence.is_loss_scaled else 1.0
+    median = float(np.log2(np.median(amax)) - np.log2(scale))
+    return [each for each in rises if not (each.usual < median - ROUNDING_BITS and each.usual + each.bits < median + 4)]
 
 
 def _finding(evidence: Evidence, rises: list[Rise], bits: float) -> Finding:
@@ -36,14 +58,17 @@ def _finding(evidence: Evidence, rises: list[Rise], bits: float) -> Finding:
     now = unscaled(evidence, points)[first.tensor]
     steps, now = points.steps[np.isfinite(now)], now[np.isfinite(now)]
     is_over = len(now) >= LASTING and bool(np.median(now[-LASTING:]) < first.usual + bits / 2)
-    cause = explained(evidence, None, first.step)
+    name = loss_name(evidence)
+    cause = explained(
+        evidence, name if name is not None and loss_left(evidence, name, first.step) else None, first.step
+    )
     is_known = cause.weights.get(cause.cause, 0.0) >= LIKELY
     return Finding(
         rank=rank, step=first.step, tensor=entry.fqn, kind=entry.kind, subject="exploding",
         summary=f"{place(first.step, rank)}: {the(entry)} rose, to {2.0**first.bits:.3g} times what had been usual "
         f"within {LASTING} steps{', and fell again' if is_over else ''}.",
         evidence=(*_evidence(evidence, rises, steps, now, others, is_over=is_over), *cause.sentences),
-        remedy=cause.remedies if is_known else (_remedy(),),
+        remedy=cause.remedies if is_known else (_remedy(first.step),),
         facts={
             "factor": float(2.0**first.bits), "since_step": first.step, "seen_step": first.seen, "tensors": len(rises),
             "is_over": is_over, **(cause.facts() if is_known else {}),
@@ -72,9 +97,10 @@ def _evidence(
         yield f"{len(entries)} more gradients rose so: {listed(entries)}."
 
 
-def _remedy() -> Remedy:
+def _remedy(step: int) -> Remedy:
     return Remedy(
-        "Clip the gradients, and lower the learning rate if they stay so large.",
+        f"Clip the gradients, and look at what changed at step {step}: the batches from there on, the weights, and the "
+        "settings of the optimizer.",
         "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)",
         "based on the gradients' own history; why they grew is not known",
     )

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from rangewatch.wire.records import KINDS
 from rangewatch_server.numerics.headroom import limits_of
-from rangewatch_server.numerics.pyramid import FANOUT, RANGES
-from rangewatch_server.rules.evidence import BACKWARD, Evidence
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
+from rangewatch_server.rules.evidence import BACKWARD, SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.loss_scale import remedies
 from rangewatch_server.rules.loss_scale.causes import device_of, scale
-from rangewatch_server.rules.phrases import the
-from rangewatch_server.rules.recent import FEW_RANKS
+from rangewatch_server.rules.phrases import place, the
+from rangewatch_server.rules.recent import FEW_RANKS, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
 LEVEL = 1
@@ -111,6 +112,10 @@ def _rms(evidence: Evidence, rows: NDArray[np.int64], at: NDArray[np.int64]) -> 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding, of the run's gradients together."""
+    flushed = _flushed(evidence)
+    if flushed is not None:
+        yield flushed
+        return
     underflow = measure(evidence, limits["subnormal_share"])
     if underflow is None or len(underflow.lost) < max(1.0, limits["tensor_share"] * len(underflow.tensors)):
         return
@@ -127,6 +132,89 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
             "subnormal_fraction": float(underflow.subnormal[0]), "zero_fraction": float(underflow.zero[0]),
             "rms": float(underflow.rms[0]),
         },
+    )  # fmt: skip
+
+
+FLUSHED, FLUSHED_SHARE = 32, 0.5
+"""Steps since the first in which gradients have been 0 in every element, and of how many parameters."""
+
+FLOOR_BITS = 6.0
+"""Bits above the smallest number of a dtype below which its gradients are about to be 0."""
+
+
+def _flushed(evidence: Evidence) -> Finding | None:
+    """Gradients that have been exactly 0 since the first step, with what is computed in float16 and no loss scale."""
+    if evidence.is_loss_scaled or evidence.start > (evidence.run.first_step or 0):
+        return None
+    entries, stop = evidence.tensors.entries, evidence.whole_stop
+    half = np.array([each.dtype == "float16" for each in entries], bool)
+    gradients, grad_outputs = (tensors_of(evidence, kind) for kind in ("grad", "grad_output"))
+    is_half = half[tensors_of(evidence, "output", "grad_output", "grad")].any()
+    if not is_half or not len(gradients) or stop - evidence.start < FLUSHED:
+        return None
+    level = level_for(stop - evidence.start, SCAN_COLUMNS)
+    both = np.sort(np.r_[gradients, grad_outputs])
+    block = evidence.run.slice(RANGES, evidence.ranks, level, evidence.start, stop, BASIC, both)
+    calls, amax, *bad = (np.asarray(block.columns[name], np.float64) for name in BASIC)
+    total = calls.sum(axis=1)
+    is_zero = (total > 0) & ~amax.any(axis=1) & ~np.stack(bad).any(axis=(0, 2))
+    is_grad, seen = np.isin(both, gradients), total > 0
+    dead = both[is_zero & is_grad]
+    if len(dead) < max(1.0, FLUSHED_SHARE * (seen & is_grad).sum()) or not _is_of_a_loss(evidence):
+        return None
+    is_every = len(dead) == (seen & is_grad).sum()
+    floor = float(np.finfo(np.float16).smallest_subnormal)
+    near = half[both] & ~is_grad & seen & (amax.max(axis=1) <= floor * 2.0**FLOOR_BITS)
+    if not near.any():
+        return None  # float16 holds them: they are 0 for another reason
+    return _flushed_finding(evidence, dead, int((seen & is_grad).sum()), float(amax[near].max()), is_every=is_every)
+
+
+BASIC = ("call_count", "amax", "nan_count", "inf_count")
+
+
+def _is_of_a_loss(evidence: Evidence) -> bool:
+    """Whether the loss is not known, or not 0: of one that is, gradients are 0 rightly."""
+    name = loss_name(evidence)
+    if name is None:
+        return False
+    values = evidence.series(name)
+    values = values[np.isfinite(values)]
+    return bool(len(values)) and bool(np.mean(values != 0) > FLUSHED_SHARE)
+
+
+def _flushed_finding(
+    evidence: Evidence, dead: NDArray[np.int64], among: int, most: float, *, is_every: bool
+) -> Finding:
+    entries, step = evidence.tensors.entries, evidence.run.first_step or 0
+    first = entries[int(dead[np.argmin(evidence.tensors.position[dead])])]
+    which = "every gradient" if is_every else f"{len(dead)} of {among} gradients"
+    verb = "is" if is_every else "are"
+    device = device_of(evidence)
+    floor = float(np.finfo(np.float16).smallest_subnormal)
+    because = (
+        f"gradients of outputs in float16 were {most:.2g} at most; the smallest number that it holds is {floor:.2g}"
+    )
+    return Finding(
+        rank=only_rank(evidence), step=step, tensor=first.fqn, kind=first.kind, subject="flushed",
+        summary=f"{place(step, only_rank(evidence))}: {which} {verb} exactly 0 in every element since the run began: "
+        "in float16 they are "
+        "flushed to zero, and the loss is not scaled.",
+        evidence=(
+            f"In all steps up to {evidence.whole_stop - 1} {because.split(';')[0]}, where {floor:.2g} is the smallest "
+            "number that float16 holds; the loss is not 0.",
+            _scale(evidence),
+            "Cause (likely): the loss scale is missing. Against that: a graph that is cut, or a factor of 0, gives "
+            "zeros as well. What would decide: the same steps in float32 or bfloat16.",
+        ),
+        remedy=(
+            remedies.scaler(
+                "Scale the loss by a GradScaler, and give it to Rangewatch: attach(model, optimizer, scaler=scaler).",
+                device, 2**16, 2_000, because,
+            ),
+            remedies.bf16(device, "bfloat16 has the range of float32"),
+        ),
+        facts={"zero": len(dead), "parameters": among, "amax": most, "cause_class": "loss_scale"},
     )  # fmt: skip
 
 
@@ -180,5 +268,5 @@ RULE = Rule(
         Threshold("subnormal_share", 0.5, "of the non-zero elements", "From here on a gradient underflows."),
         Threshold("tensor_share", 0.1, "of the gradients", "So many of a run's gradients must."),
     ),
-    explains=("underflow_rising",),
+    explains=("underflow_rising", "vanishing_gradient", "loss_plateau"),
 )

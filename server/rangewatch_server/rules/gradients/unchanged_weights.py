@@ -9,8 +9,10 @@ import numpy as np
 
 from rangewatch.wire.events import Optimizers, SampledWeights
 from rangewatch.wire.records import TensorEntry
+from rangewatch_server.core.text import ranks_text
 from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.evidence import WINDOW, Evidence
+from rangewatch_server.rules.gradients.same_bits import same_bits
 from rangewatch_server.rules.loss.spike_cause import WRITTEN
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
@@ -53,7 +55,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if zero_rate is not None and (found := _zero_rate(evidence, *zero_rate)) is not None:
         yield found
     else:
-        yield from _still(evidence, frozenset() if left_out is None else frozenset(left_out[1].left_out))
+        known = frozenset() if left_out is None else frozenset(left_out[1].left_out)
+        still = list(_still(evidence, known))
+        yield from still or _same_bits(evidence, known)
     if left_out is None:
         yield from _no_longer_copied(evidence)
     else:
@@ -249,6 +253,41 @@ def _remedies(fqn: str, dtype: str) -> Iterator[Remedy]:
         )  # fmt: skip
 
 
+def _same_bits(evidence: Evidence, left_out: frozenset[str]) -> Iterator[Finding]:
+    """By the checksums by which ranks are compared, which need no kind of their own."""
+    entries = evidence.tensors.entries
+    same = [each for each in same_bits(evidence) if entries[each.tensor].fqn not in left_out]
+    if not same:
+        return
+    first = same[0]
+    fqn = entries[first.tensor].fqn
+    of = f"of the {len(first.ranks)} ranks" if len(first.ranks) == len(evidence.ranks) else ranks_text(first.ranks)
+    others = [entries[each.tensor] for each in same[1:]]
+    more = (f"So {'does' if len(others) == 1 else 'do'} {listed(others)}, at least.",) if others else ()
+    yield Finding(
+        rank=first.ranks[0] if len(first.ranks) == 1 else None, step=first.since, tensor=fqn, kind="grad",
+        subject="same_bits",
+        summary=f"Step {first.since}{' or before' if first.is_before else ''}: nothing changes the parameter {fqn} any "
+        f"more, though it gets gradients: no optimizer {of if len(first.ranks) > 1 else 'of this rank'} updates it.",
+        evidence=(
+            f"Its bits were the same in {first.readings} readings up to step {first.until}, on every rank that holds a "
+            f"part of it ({ranks_text(first.ranks)}); its gradient's largest magnitude was {first.amax:.3g} meanwhile.",
+            *more,
+        ),
+        remedy=(
+            *_remedies(fqn, entries[first.tensor].dtype),
+            Remedy(
+                "Make the optimizer after the model is sharded, wrapped or given new layers: it holds the parameters "
+                "that there were when it was made, and those may be no part of the model any more.",
+                "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after fully_shard",
+                "its bits stay the same on every rank",
+            ),
+        ),
+        facts={"since_step": first.since, "readings": first.readings, "tensors": len(same), "ranks": list(first.ranks),
+               "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
 def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding:
     """A warning where gradients are computed for what is left out and that is little, or all: the rest may be meant
     to stay as it is.
@@ -327,8 +366,10 @@ RULE = Rule(
     explanation="A parameter's gradient is not zero, and yet its values are what they were: the optimizer does not "
     "have it, has a learning rate of 0 for it, or its updates are lost in rounding (needs the kind weight). Or no "
     "optimizer has it, or an optimizer has it and no backward reaches it, or all learning rates have been 0 for 64 "
-    "steps, which the agent reports at any level.",
+    "steps, which the agent reports at any level. Of several ranks the checksums show it by which they are compared: "
+    "no rank changes any part of it.",
     check=check,
     thresholds=(),
     explains=("loss_plateau",),
+    leads_to=("tied_weights_differ",),
 )

@@ -11,6 +11,7 @@ from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, leve
 from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.loss.spike_cause import Explanation, activations, explained, risers
+from rangewatch_server.rules.nonfinite.causes import SHOWN
 from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -34,6 +35,9 @@ DIVERGED = 4.0
 OUTPUTS_DIVERGED = 4.0
 """Or half of the outputs with it, in bits: behind a saturated activation gradients do not grow."""
 
+LOWER, LEARNED = 0.75, 16
+"""Part of the first loss below which it has learned, and the steps with such a loss after which that is no chance."""
+
 LEAST_FIRST = 0.5
 """First loss from which that is judged: others begin near 0 and grow, as those of reinforcement learning do."""
 
@@ -50,6 +54,9 @@ HALF = 0.5
 """Part of the rise that counts a single value as high: the values after a jump scatter, too."""
 
 
+SETTLED = 8
+"""Values whose median is low where the descent at the beginning of a run is over."""
+
 HUGE = 1e3
 """How many times as high as ever before a single value must be that is no hard batch."""
 
@@ -60,6 +67,11 @@ AT_FIRST = 8
 OUTPUT_BITS = 3.0
 """Bits by which outputs are above their usual height where more than the data changed."""
 
+
+ABOVE_FIRST = 2.0
+"""How many times as high as in the first steps a loss may be that only another size of the batches explains."""
+
+INPUT_ELEMENTS = "input_elements"
 
 SLACK = 2.5
 """How many times as large as ever before a gradient may be: longer sequences sum up more of it."""
@@ -151,7 +163,10 @@ def _diverged(evidence: Evidence, name: str) -> Finding | None:
     rise = _output_rise(evidence, start, stop)[steps - start]
     are_large = (largest >= DIVERGED * known[0]) | (rise >= OUTPUTS_DIVERGED)
     is_high = (values >= DIVERGED * first) & are_large
+    lower = np.cumsum(values < LOWER * first)
     for at in range(1, len(values) - BEGIN_LASTING + 1):
+        if lower[at - 1] >= LEARNED:
+            break  # it had learned before, so that it is no divergence from the start on
         if is_high[at : at + BEGIN_LASTING].all():
             highest = float(values[at : at + BEGIN_LASTING].max())
             gradients_rise = (
@@ -228,7 +243,7 @@ def jumps(steps: Array, values: Array, since: int, limits: Thresholds, *, is_sta
     least, loss_jumps = max(1, int(limits["least_values"])), []
     for at in starts.tolist():
         high, begin = float(usual[at] + rise[at]), HISTORY + at
-        history = values[np.searchsorted(steps, steps[begin] - WINDOW) : begin]
+        history = _settled(values[np.searchsorted(steps, steps[begin] - WINDOW) : begin], float(bar[at]))
         if not rise[at]:  # nothing but 0 until then, or nearly: of how high a value is usual that says nothing
             if not np.ptp(history):
                 continue
@@ -262,6 +277,15 @@ def _early_jump(steps: Array, values: Array, limits: Thresholds) -> list[Jump]:
     return []
 
 
+def _settled(history: Array, bar: float) -> Array:
+    """(n,) values without the descent that they begin with: a loss that was high at first says nothing of chance."""
+    if len(history) <= SETTLED:
+        return history
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(history, SETTLED), axis=1)
+    below = np.flatnonzero(medians <= bar)
+    return history[int(below[0]) :] if len(below) else history
+
+
 def _in_a_row(history: Array, row: Array, high: float, least: int) -> int:
     """High values in a row that show a jump: so many that chance would hardly give as many; 0: they do not."""
     if row[0] > high and row[0] >= HUGE * np.abs(history).max():
@@ -290,7 +314,8 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         f"Jumps after it: {len(loss_jumps) - 1}, the last at step {loss_jumps[-1].step}." if len(loss_jumps) > 1 else ""
     )
     is_old = first.back is not None and first.back < evidence.whole_stop - WINDOW
-    is_harder = _is_as_at_first(evidence, name, first, cause)
+    size = _other_size(evidence, name, first, cause)
+    is_harder = bool(size) or _is_as_at_first(evidence, name, first, cause)
     count = f"{first.count} values in a row are" if first.count > 1 else "It is"
     return Finding(
         severity="info" if is_old or is_harder else "",
@@ -301,7 +326,7 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         evidence=(
             f"{count} far above the {HISTORY} before, whose median is {first.usual:.4g} with a standard deviation of "
             f"{first.scatter:.2g}.",
-            *([_HARDER] if is_harder else []),
+            *([size or _HARDER] if is_harder else []),
             *([f"It took {first.back - first.step} steps until it was back."] if first.back is not None else []),
             *([more] if more else []),
             *([] if is_harder else cause.sentences),
@@ -327,6 +352,34 @@ _HARDER = (
 )
 
 
+SIZE = 1.1
+"""How many times as much, or as little, as ever in the steps before is another size."""
+
+NOT_OF_SIZE = ("learning_rate", "weight", "optimizer")
+"""Causes that say more than a size, where they are shown."""
+
+
+def _other_size(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -> str:
+    """A sentence, where the model is given inputs of another size from the very step of the jump on, and the loss is
+    not far above what it was at first; else "".
+    """
+    if any(cause.weights.get(each, 0.0) >= SHOWN for each in NOT_OF_SIZE) or not evidence.has_series(INPUT_ELEMENTS):
+        return ""
+    began = evidence.series(name, evidence.start, evidence.start + AT_FIRST)
+    low = max(evidence.start, jump.step - HISTORY)
+    values = evidence.series(INPUT_ELEMENTS, low, jump.step + jump.count)
+    before, since = values[: jump.step - low], values[jump.step - low :]
+    before, since = before[np.isfinite(before)], since[np.isfinite(since)]
+    if not len(before) or not len(since) or not jump.level <= ABOVE_FIRST * np.median(began[np.isfinite(began)]):
+        return ""
+    if not (since.min() > SIZE * before.max() or SIZE * since.max() < before.min()):
+        return ""
+    return (
+        f"From that step on the model is given {np.median(since):.6g} elements a step, where {before.min():.6g} to "
+        f"{before.max():.6g} were usual: the batches are of another size, and the loss of those is another."
+    )
+
+
 def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -> bool:
     """Whether the loss is as in the first steps at most, and all gradients are there, and no larger than they were
     then or right before; the rate and the outputs are as usual.
@@ -335,7 +388,7 @@ def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanatio
     began, gradients = began[np.isfinite(began)], tensors_of(evidence, "grad")
     low, at, stop = max(evidence.start, jump.step - HISTORY), jump.step, jump.step + 3
     is_low = len(began) and jump.level <= np.median(began)
-    is_explained = "learning_rate" in cause.weights or cause.cause == "weight"
+    is_explained = "learning_rate" in cause.weights or cause.cause in ("weight", "optimizer")
     if not is_low or not len(gradients) or at <= low or is_explained:
         return False
     if risers(evidence, tensors_of(evidence, "update"), at - 1):

@@ -13,10 +13,10 @@ import numpy as np
 
 from rangewatch.wire.events import Optimizers, SampledWeights, StateLoaded
 from rangewatch.wire.records import TensorEntry
-from rangewatch_server.numerics.pyramid import RANGES
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.activations.attention_logits import are_logits
 from rangewatch_server.rules.batch_rows import outliers, row_sentences, rows_of
-from rangewatch_server.rules.evidence import WINDOW, Evidence
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
 from rangewatch_server.rules.loss.series import RATES
 from rangewatch_server.rules.nonfinite.causes import LIKELY, SHOWN, Candidate
 from rangewatch_server.rules.phrases import the
@@ -49,6 +49,9 @@ NORMS = ("grad_norm", "train/grad_norm", "gradient_norm", "total_norm")
 
 OUT_BITS, OUT_DEVIATIONS = 0.75, 8.0
 """A tensor has left its band if it is so far above all before it, in bits and in standard deviations of its steps."""
+
+FAR_BITS = 3.0
+"""Bits within one step that no update makes whose gradients were as usual."""
 
 SHORT = 2
 """Steps within which what the weights did to the loss is not over."""
@@ -97,10 +100,11 @@ def explained(
     gradients = risers(evidence, tensors_of(evidence, "grad"), step)
     ratio = _first_ratio(evidence, step)
     logits = [each for each in outputs if are_logits(evidence.tensors.entries[each.tensor])]
-    rate, written = _rate(evidence, step), _written(evidence, step)
+    rate, written, thawed = _rate(evidence, step), _written(evidence, step), _thawed(evidence, step)
+    restored = _of_restored(evidence, step)
     every = [
-        *written,
-        *_of_rate(rate), *_of_loaded(evidence, step),
+        *written, *restored,
+        *_of_rate(rate), *_of_loaded(evidence, step), *_of_thawed(evidence, thawed),
         *_of_data(
             evidence, name, rank, step, outputs, gradients,
             has_rate=rate is not None and rate.weight >= SHOWN, is_short=is_short,
@@ -125,12 +129,23 @@ def explained(
         first.cause, first.sureness if order else "", tuple(sentences),
         tuple(
             _remedies(
-                order, step, rate, place, is_lasting=_is_lasting(evidence, step, back), are_written=bool(written)
+                order, step, rate, place, is_lasting=_is_lasting(evidence, step, back),
+                are_written=bool(written or restored),
+                thawed=thawed,
             )
         ),
         None if place is None else place.fqn, None if place is None else place.kind, rank,
         {each.cause: each.weight for each in order},
     )  # fmt: skip
+
+
+def loss_left(evidence: Evidence, name: str, step: int) -> bool:
+    """Whether the series left its band in the steps up to `step`."""
+    low = max(evidence.start, step - EARLIER - HISTORY)
+    values = evidence.series(name, low, step + 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.where(values > 0, np.log2(values), np.nan)
+    return _left_band(low, bits, step) is not None
 
 
 def _is_lasting(evidence: Evidence, step: int, back: int | None) -> bool:
@@ -312,6 +327,82 @@ def _of_loaded(evidence: Evidence, step: int) -> Iterator[Candidate]:
     yield Candidate("optimizer", 0.84, (text,), ("its moments themselves (kinds exp_avg and exp_avg_sq record them).",))
 
 
+RESTORED = 16
+"""Steps after a state was loaded in which what was not loaded with it may still show: averages are written back now and
+then."""
+
+FURTHER = 2.0
+"""How many times as far as ever before weights must then be written, where they are written now and then."""
+
+
+def _of_restored(evidence: Evidence, step: int) -> list[Candidate]:
+    """Weights were overwritten soon after a resume: by what the resume has not restored."""
+    loaded = sorted({(event.step, known.name) for event, known in evidence.details(StateLoaded) if event.step <= step})
+    if not loaded or step - loaded[-1][0] > RESTORED or len(loaded) > 2 or not evidence.has_series(WRITTEN):
+        return []
+    at, name = loaded[-1]
+    low = max(evidence.start, at - HISTORY)
+    values = np.nan_to_num(evidence.largest(WRITTEN, low, step + 1), nan=np.inf, neginf=0.0)
+    before, begin = values[: at - low], max(at, step - EARLIER)
+    since = values[begin - low :]
+    if len(before) < FEWEST or not len(since) or not since.max() > FURTHER * before.max():
+        return []
+    when = begin + int(since.argmax())
+    text = (
+        f"The state of the optimizer ({name}) was loaded at step {at}, {_ago(at, step)}; and between the update of "
+        "step "
+        f"{when - 1} and the forward of step {when} code other than it changed the weights further than ever before: "
+        "what writes there, as slow weights or an average, has a state of its own that was not restored with it."
+    )
+    return [Candidate("optimizer", 0.94, (text,))]
+
+
+class Thawed(msgspec.Struct, frozen=True):
+    """Parameters that got their first gradient at `step`, right before: the first of them by name, and how many."""
+
+    step: int
+    fqn: str
+    count: int
+
+
+def _thawed(evidence: Evidence, step: int) -> Thawed | None:
+    """Those that are trained since a few steps only, where others have been for long."""
+    gradients, low = tensors_of(evidence, "grad"), max(evidence.start, step - EARLIER)
+    if not len(gradients) or low - evidence.start < FEWEST:
+        return None
+    level = level_for(low - evidence.start, SCAN_COLUMNS)
+    size = FANOUT**level
+    end = low // size * size  # a column that holds later steps says nothing
+    ranks, names = list(evidence.ranks), ("call_count",)
+    early = evidence.run.slice(RANGES, ranks, level, evidence.start, end, names, gradients).columns["call_count"]
+    late = evidence.run.slice(RANGES, ranks, 0, max(evidence.start, end), step + 1, names, gradients)
+    calls = np.asarray(late.columns["call_count"], np.float64)
+    had = np.asarray(early).any(axis=1) | calls[:, : low - max(evidence.start, end)].any(axis=1)
+    now = calls[:, low - max(evidence.start, end) :]
+    new = np.flatnonzero(~had & now.any(axis=1))
+    if not len(new) or not had.any():
+        return None
+    at = low + int(np.flatnonzero(now[new].any(axis=0))[0])
+    return Thawed(at, evidence.tensors.entries[int(gradients[new[0]])].fqn, len(new))
+
+
+def _of_thawed(evidence: Evidence, thawed: Thawed | None) -> Iterator[Candidate]:
+    if thawed is None:
+        return
+    name = next((each for each in RATES if evidence.has_series(each)), None)
+    rates = np.zeros(0) if name is None else evidence.series(name, thawed.step, thawed.step + 1)
+    rate = f", at a learning rate of up to {rates[0]:.3g}" if len(rates) and np.isfinite(rates[0]) else ""
+    more = f" and {thawed.count - 1} more parameters" if thawed.count > 1 else ""
+    text = (
+        f"{thawed.fqn}{more} got the first gradient of the run at step {thawed.step}{rate}: the rate of a new "
+        "parameter "
+        "group, or of layers that were just unfrozen, may be far too large for them, though no rate rose."
+    )
+    yield Candidate(
+        "learning_rate", 0.87, (text,), ("the rate of that group by itself: the largest of all is recorded.",)
+    )
+
+
 def _written(evidence: Evidence, step: int) -> list[Candidate]:
     """Code other than the optimizer changed weights right before, where it does not do so in most steps."""
     if not evidence.has_series(WRITTEN):
@@ -360,7 +451,9 @@ def _of_data(
             yield Candidate("data", 0.8, (text,), () if known else against)
         else:
             text += " It has stayed so: that is of all batches since, or of its weights."
-            yield Candidate("data", 0.57, (text,), () if known else against)
+            is_far = first.bits >= FAR_BITS
+            text += " No gradient had risen, so that no update moved a weight so far within one step." * is_far
+            yield Candidate("data", 0.7 if is_far else 0.57, (text,), () if known else against)
             yield Candidate("weight", 0.55, ("It may be what an update or other code left its weights at.",))
     if rank is not None and len(evidence.ranks) > 1:
         yield Candidate("data", 0.85, (f"Rank {rank} alone has it, and its weights are those of the others.",))
@@ -483,9 +576,11 @@ def _remedies(
     *,
     is_lasting: bool,
     are_written: bool = False,
+    thawed: Thawed | None = None,
 ) -> Iterator[Remedy]:
     clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)"
-    cause = order[0].cause if order and order[0].weight >= LIKELY else ""
+    is_named = bool(order) and (order[0].weight >= LIKELY or order[0].cause == "data")
+    cause = order[0].cause if is_named else ""
     because = order[0].supports[0].rstrip(".") if cause else "based on the loss alone"
     if cause == "learning_rate" and rate is not None and rate.high < 0:
         yield Remedy(
@@ -497,6 +592,18 @@ def _remedies(
         yield Remedy(
             f"Set the learning rate back to {rate.low:.3g}, or raise it in small steps.",
             f"for group in optimizer.param_groups:\n    group['lr'] *= {rate.low / rate.high:.3g}", because,
+        )  # fmt: skip
+    elif cause == "learning_rate" and thawed is not None:
+        yield Remedy(
+            f"Give the parameters that are trained since step {thawed.step} a parameter group with a smaller learning "
+            "rate of its own, such as a tenth to a hundredth, or warm it up from there; and go back to a checkpoint "
+            "from "
+            "before.",
+            f"thawed = dict(model.named_parameters())[{thawed.fqn!r}]\n"
+            "for group in optimizer.param_groups:\n"
+            "    if any(each is thawed for each in group['params']):\n"
+            "        group['lr'] *= 0.01",
+            because,
         )  # fmt: skip
     elif cause == "learning_rate":
         code = "for group in optimizer.param_groups:\n    group['lr'] *= 0.1"
@@ -511,7 +618,21 @@ def _remedies(
             "    rangewatch.batch(ids=ids, losses=losses)",
             because,
         )  # fmt: skip
+        if order[0].weight < LIKELY:
+            yield Remedy(
+                f"Go back to a checkpoint from before step {step}, and see whether it comes again with other batches.",
+                "", because,
+            )  # fmt: skip
         yield Remedy("Clip the gradients, so that one batch moves the weights by so much at most.", clip, because)
+    elif cause == "optimizer" and are_written:
+        yield Remedy(
+            "Save and load the whole state of what writes to the weights besides the optimizer (Lookahead's slow "
+            "weights, an average): build it from the weights after the checkpoint is loaded, or restore it with it.",
+            "checkpoint = {'model': model.state_dict(), 'optimizer': optimizer.state_dict()}\n"
+            "# and the copies that are written back, under a name of their own",
+            because,
+        )  # fmt: skip
+        yield Remedy(f"Go back to a checkpoint from before step {step}.", "", because)
     elif cause == "optimizer":
         yield Remedy(
             "Look at the optimizer's state that was loaded: whether it is of this model, of these parameters in this "

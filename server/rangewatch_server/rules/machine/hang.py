@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from rangewatch_server.collectives import hang_state
 from rangewatch_server.collectives.hang_verdict import (
     ABSENT,
-    BUSY,
     COMMUNICATION,
     DATA_LOADER,
     ENDED,
@@ -24,27 +23,22 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 MOST_NAMED = 8
 
-UNDECIDED_S = 60.0
-"""For so long a hang is not reported of which it is not known whom the others wait for: most ranks report by then."""
-
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterator[Finding]:
     """At most one finding: the hang that goes on now, which none of an earlier step is."""
     hang = hang_state.finding(evidence.run) if evidence.is_newest else None
-    if hang is None or (hang.cause == BUSY and not hang.culprits):
-        return  # an evaluation or a compilation, as likely: the page Hang says so, and nobody is woken
-    if hang.cause == UNDECIDED and hang.since_s < UNDECIDED_S:
+    if hang is None or not hang_state.is_alarm(hang):
         return
     step = min((each.last_step for each in hang.ranks if each.last_step >= 0), default=None)
     yield Finding(
         rank=hang.culprits[0] if len(hang.culprits) == 1 else None, step=step, subject=hang.cause,
-        summary=_summary(hang), evidence=tuple(_evidence(hang)), remedy=tuple(_remedies(hang)),
+        summary=_summary(hang, step), evidence=tuple(_evidence(hang)), remedy=tuple(_remedies(hang)),
         facts={"cause": hang.cause, "culprits": hang.culprits, "missing": hang.missing, "waiting": hang.waiting},
     )  # fmt: skip
 
 
-def _summary(hang: HangFinding) -> str:
-    """Without how long it has gone on: the page counts that."""
+def _summary(hang: HangFinding, step: int | None) -> str:
+    """Without how long it has gone on: the page counts that. `step`: the last that all ranks have finished."""
     who = ranks_text(hang.culprits) if hang.culprits else ""
     sentence = {
         MISMATCH: f"Ranks call different collectives: {who} differs from the others" if who else
@@ -58,7 +52,8 @@ def _summary(hang: HangFinding) -> str:
         UNDECIDED: "Ranks wait in a collective, and who has not joined it is not known: not all ranks have reported",
     }.get(hang.cause, f"The run waits for {who}")  # fmt: skip
     group = "" if hang.group is None else f" (group {hang.group.title})"
-    return f"{sentence}{group}."
+    after = "" if step is None else f", after step {step:,}"
+    return f"{sentence}{group}{after}."
 
 
 def _evidence(hang: HangFinding) -> Iterator[str]:

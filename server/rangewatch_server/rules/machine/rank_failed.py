@@ -62,10 +62,27 @@ def _finding(evidence: Evidence, failed: list[StoredEvent]) -> Finding:
             *row_sentences(evidence.run, (first.rank,), first.step),
             "It is not known whether anything that was recorded led to it: see the other findings.",
         ),
-        remedy=(_remedy(evidence, failed) if not own else
+        remedy=(_remedy(evidence, failed) if not own else _waited(first.rank) if _WAITED.search(first.message) else
                 Remedy("Read the traceback of that rank: its last lines are the cause.", "", "an exception ended it"),),
         facts={"ranks": sorted({event.rank for event in failed}), "cause_class": "crash"},
     )  # fmt: skip
+
+
+_WAITED = re.compile(r"^(_?queue\.)?Empty\b|\bTimeout(Error|Expired)?\b|timed out", re.IGNORECASE)
+"""What a wait within a process raises when it ends in vain."""
+
+
+def _waited(rank: int) -> Remedy:
+    return Remedy(
+        f"Look at what rank {rank} waited for: the thread or worker that loads its data and should have filled the "
+        "queue, "
+        "and the lock, file or request that it stands in. The stacks of all threads of that process show where, while "
+        "it "
+        "waits.",
+        "import faulthandler\nfaulthandler.dump_traceback_later(60, repeat=True)  # the stacks of all threads, to "
+        "stderr",
+        "the exception is that of a wait that ended without what it was for; a longer limit alone changes nothing",
+    )
 
 
 def _lost(failed: list[StoredEvent], own: list[StoredEvent]) -> Iterator[str]:

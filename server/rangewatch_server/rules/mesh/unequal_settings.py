@@ -11,28 +11,26 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from rangewatch_server.core import deadline
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.machines import mesh
 from rangewatch_server.machines.mesh import ALL_RANKS
-from rangewatch_server.numerics.pyramid import SERIES_PART
 from rangewatch_server.rules.evidence import WINDOW, Array, Evidence
+from rangewatch_server.rules.mesh import values as of_ranks
 from rangewatch_server.rules.replicas.along_axes import mesh_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 STAGES = "pp"
-MOST_READ = 256
-"""Ranks whose values are read at a step: of more, evenly among all."""
 
 
 class Setting(msgspec.Struct, frozen=True):
     """What all ranks of an update must have alike. `lasts`: whether it stays different, so that its first step can be
-    found by halving."""
+    found by halving; `is_of_stages`: whether the stages of a pipeline must, too."""
 
     series: str
     noun: str
     lasts: bool
     remedy: Remedy
+    is_of_stages: bool = False
 
 
 DECIDED_TOGETHER = (
@@ -60,6 +58,13 @@ SETTINGS = (
         DECIDED_TOGETHER,
         "A rank that skips alone is one optimizer step behind from then on, and its bias correction another.",
     )),
+    Setting("optimizer_steps", "optimizer's step count", True, Remedy(
+        "Load the optimizer's state on all ranks from checkpoints of one step, and let all ranks make each update or "
+        "none: by its count Adam corrects its bias, so that the ranks' updates are of other sizes.",
+        "state = optimizer.state_dict()  # on each rank, right after loading\n"
+        "print({float(each['step']) for each in state['state'].values() if 'step' in each})",
+        "The optimizers' own counts were read.",
+    ), is_of_stages=True),
 )  # fmt: skip
 
 
@@ -67,28 +72,34 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """One for each setting."""
     if len(evidence.ranks) < 2:
         return
-    lines = _lines(evidence)
-    if not any(len(line) > 1 for line in lines):
-        return
+    skipped = False
     for setting in SETTINGS:
-        if evidence.has_series(setting.series):
-            yield from _of_setting(evidence, setting, lines)
+        lines = _lines(evidence, with_stages=setting.is_of_stages)
+        if not evidence.has_series(setting.series) or not any(len(line) > 1 for line in lines):
+            continue
+        if setting.series == "optimizer_steps" and skipped:
+            continue  # its counts differ by that
+        for found in _of_setting(evidence, setting, lines):
+            skipped = skipped or setting.series == "skipped_step"
+            yield found
 
 
-def _lines(evidence: Evidence) -> list[tuple[int, ...]]:
+def _lines(evidence: Evidence, *, with_stages: bool = False) -> list[tuple[int, ...]]:
     """Ranks that make an update together."""
     placements = evidence.once("placements", lambda: mesh.placements_of(evidence.run))
     axes = {name for each in placements.values() for group in each.groups for name in (*group.axes, *group.alike)}
     along = axes - {STAGES}
     known = mesh_of(evidence)
-    if ALL_RANKS in along and any(name == STAGES for name, _ in known.axes):
+    if along and with_stages:
+        along.add(STAGES)
+    elif ALL_RANKS in along and any(name == STAGES for name, _ in known.axes):
         along.discard(ALL_RANKS)
     return known.groups_along(along, [rank for rank in evidence.ranks if rank in known.members]) if along else []
 
 
 def _of_setting(evidence: Evidence, setting: Setting, lines: Sequence[tuple[int, ...]]) -> Iterable[Finding]:
     stop = evidence.whole_stop
-    start = max(evidence.start, stop - WINDOW, _started(evidence))
+    start = max(stop - WINDOW, of_ranks.started(evidence))
     differs = _differs(evidence, setting.series, start, stop)
     for step in (start + np.flatnonzero(differs)[[0, -1]]).tolist() if differs.any() else ():
         odd = _odd(evidence, setting.series, step, lines)
@@ -96,45 +107,19 @@ def _of_setting(evidence: Evidence, setting: Setting, lines: Sequence[tuple[int,
             break
     else:
         return
-    is_before = False
-    if setting.lasts and step == start and start > max(evidence.start, _started(evidence)):
-        step = _first(evidence, setting.series, max(evidence.start, _started(evidence)), step)
-        is_before = step == max(evidence.start, _started(evidence))
-        odd = _odd(evidence, setting.series, step, lines) or odd
-    yield _finding(evidence, setting, step, odd, is_before=is_before)
-
-
-def _started(evidence: Evidence) -> int:
-    """The first step that the newest process of every rank has."""
-    firsts = (row.first_step for rank in evidence.ranks for row, _ in evidence.run.ranks[rank].visible()[:1])
-    return max(firsts, default=0)
+    first, right = step, of_ranks.newest(evidence, setting.series, start, step)
+    if setting.lasts and right is None:
+        first, right = of_ranks.since(
+            evidence, setting.series, step, lambda at: bool(_differs(evidence, setting.series, at, at + 1)[0])
+        )
+        odd = _odd(evidence, setting.series, first, lines) or odd
+    yield _finding(evidence, setting, first, odd, right)
 
 
 def _differs(evidence: Evidence, series: str, start: int, stop: int) -> Array:
     """(n,) whether any two ranks have different values at a step."""
-    if start >= stop:
-        return np.zeros(0, bool)
-    rows = np.array([evidence.run.names().series[series]])
-    block = evidence.run.slice(
-        SERIES_PART, list(evidence.ranks), 0, start, stop, ("count", "nonfinite_count", "max", "min"), rows
-    )
-    count, bad, most, least = (
-        np.asarray(block.columns[name][0]) for name in ("count", "nonfinite_count", "max", "min")
-    )
-    return np.asarray((count > 1) & (bad == 0) & (most != least))
-
-
-def _first(evidence: Evidence, series: str, low: int, step: int) -> int:
-    """The first step from which they differ, given that they do at `step`."""
-    good, bad = low - 1, step
-    while bad - good > 1:
-        deadline.check()
-        middle = (good + bad) // 2
-        if _differs(evidence, series, middle, middle + 1)[0]:
-            bad = middle
-        else:
-            good = middle
-    return bad
+    block = of_ranks.merged(evidence, series, start, stop)
+    return np.asarray((block["count"] > 1) & (block["nonfinite_count"] == 0) & (block["max"] != block["min"]))
 
 
 def _odd(evidence: Evidence, series: str, step: int, lines: Sequence[tuple[int, ...]]) -> list[dict[float, list[int]]]:
@@ -142,7 +127,7 @@ def _odd(evidence: Evidence, series: str, step: int, lines: Sequence[tuple[int, 
     total = sum(map(len, lines))
     found = []
     for line in lines:
-        every = -(-total // MOST_READ)
+        every = -(-total // of_ranks.MOST_READ)
         values = _values(evidence, series, step, line[::every] if every < len(line) else line)
         if len(values) > 1:
             found.append(dict(sorted(values.items(), key=lambda each: -len(each[1]))))
@@ -151,22 +136,20 @@ def _odd(evidence: Evidence, series: str, step: int, lines: Sequence[tuple[int, 
 
 def _values(evidence: Evidence, series: str, step: int, ranks: Sequence[int]) -> Mapping[float, list[int]]:
     by_value: dict[float, list[int]] = {}
-    for rank in ranks:
-        deadline.check()
-        value = float(evidence.series(series, step, step + 1, rank=rank)[0])
-        if np.isfinite(value):
-            by_value.setdefault(value, []).append(rank)
+    for rank, value in of_ranks.at(evidence, series, step, ranks).items():
+        by_value.setdefault(value, []).append(rank)
     return by_value
 
 
 def _finding(
-    evidence: Evidence, setting: Setting, step: int, odd: list[dict[float, list[int]]], *, is_before: bool
+    evidence: Evidence, setting: Setting, step: int, odd: list[dict[float, list[int]]], right: int | None
 ) -> Finding:
     values = odd[0]
     (usual, most), *others = values.items()
     ranks = sorted(rank for _, those in others for rank in those)
     everyone = sorted(rank for those in values.values() for rank in those)
     is_clear = 2 * len(most) > len(everyone)
+    is_before = right is None and step == of_ranks.started(evidence) > evidence.start
     where = f"Step {step}{' or before' if is_before else ''}"
     known = mesh_of(evidence)
     place = f" ({text})" if len(ranks) == 1 and (text := known.place_text(ranks[0])) else ""
@@ -184,16 +167,24 @@ def _finding(
     evidences = [f"They make one update together: their parameters are replicated or sharded along {_axes(known)}."]
     if len(odd) > 1:
         evidences.append(f"Ranks differ in {len(odd)} groups of ranks that make an update together.")
+    if right is not None and right < step - 1:
+        evidences.append(of_ranks.when_text(step, right))
     return Finding(
         rank=ranks[0] if len(ranks) == 1 and is_clear else None, step=step, subject=setting.series, summary=summary,
         evidence=tuple(evidences), remedy=(setting.remedy,),
-        facts={"series": setting.series, "ranks": ranks if is_clear else everyone},
+        facts={"series": setting.series, "ranks": ranks if is_clear else everyone, "axes": _along(known, values)},
     )  # fmt: skip
 
 
 def _axes(known: mesh.Mesh) -> str:
     names = [name for name, size in known.axes if size > 1 and name not in known.joined and name != STAGES]
     return " and ".join(names) or "all ranks"
+
+
+def _along(known: mesh.Mesh, values: Mapping[float, Sequence[int]]) -> list[str]:
+    """Axes by whose place alone it is decided which value a rank has; all along which it differs where none does."""
+    names = [name for name, size in known.axes if size > 1 and name not in known.joined]
+    return list(known.deciding(values.values())) or names
 
 
 def _text(value: float) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from rangewatch.wire.events import Nonfinite, TensorDetails
+from rangewatch.wire.events import MaskDetails, Nonfinite, TensorDetails
 from rangewatch.wire.records import KINDS
 from rangewatch_server.numerics import first_nonfinite
 from rangewatch_server.numerics.first_nonfinite import NONFINITE_NS
@@ -158,6 +158,9 @@ def _is_single(details: TensorDetails) -> bool:
 LEAST_ELEMENTS = 8
 """Of a parameter, for a single element to say something."""
 
+LEAST_WIDTH = 8
+"""Of a row, for whole rows to say something."""
+
 HISTORY = 64
 """Steps before the first bad one that are examined."""
 
@@ -244,6 +247,29 @@ class Case:
         earlier = view.in_order(is_before & ~is_mine)
         masks = rows[view.masked(rows) > 0]
         return earlier[-1] if earlier and earlier[-1] in masks else None
+
+    @property
+    def empty_rows(self) -> int:
+        """Whole rows that are -Inf, and nothing else, though its inputs were finite: as the maximum over a row that is
+        masked whole; or NaN, as its mean. 0 where it is not so.
+        """
+        width = self.entry.shape[-1] if self.entry.shape else 0
+        count = self.bad.nan_count or self.bad.inf_count
+        if self.context is None or self.inputs is None or self.bad_inputs or width < LEAST_WIDTH or count % width:
+            return 0
+        if self.bad.nan_count and self.bad.inf_count:
+            return 0
+        is_negative = self.bad.inf_count > 0 and self.context.has_positive_inf is False
+        is_part = count < self.bad.numel
+        return count // width if is_part and (is_negative or bool(self.bad.nan_count and self.given_mask)) else 0
+
+    @property
+    def given_mask(self) -> MaskDetails | None:
+        """The input that has as many rows without a choice as rows of its output are bad."""
+        width = max(self.entry.shape[-1] if self.entry.shape else 0, 1)
+        rows = (self.bad.nan_count or self.bad.inf_count) / width
+        masks = self.context.masks if self.context is not None else ()
+        return next((each for each in masks if rows and rows in (each.zero_rows, each.one_rows)), None)
 
     @cached_property
     def previous(self) -> int | None:

@@ -175,7 +175,9 @@ def deciding_test(best: Candidate, case: Case, origin: Origin) -> str:
 
 
 def _mask(case: Case, origin: Origin) -> Iterator[Candidate]:
-    """Whole rows are NaN behind the code of an attention, of values whose products are far from the limit."""
+    """Whole rows are NaN behind the code of an attention, of values whose products are far from the limit; or -Inf, as
+    of a pool whose rows are masked whole."""
+    yield from _masked_pool(case, origin)
     shape, previous = case.entry.shape, case.previous
     if not is_of_attention(case, origin) or previous is None or not case.bad.nan_count or not shape:
         return
@@ -186,6 +188,28 @@ def _mask(case: Case, origin: Origin) -> Iterator[Candidate]:
             "finite and small: a softmax gives that of a row that is masked whole."
         )
         yield Candidate("mask", 0.78, (text,), ("The mask itself was not recorded.",))
+
+
+def _masked_pool(case: Case, origin: Origin) -> Iterator[Candidate]:
+    rows = case.empty_rows
+    if origin.kind != "forward" or origin.cause or not rows:
+        return
+    mask, width = case.given_mask, case.entry.shape[-1]
+    what = "NaN" if case.bad.nan_count else "-Inf"
+    text = f"{rows} whole row{'s' if rows > 1 else ''} of {width} elements are {what} and others finite"
+    if mask is not None:
+        which = "0" if mask.zero_rows == rows else "1"
+        text += (
+            f", and as many of the {mask.rows} rows of its {mask.name}, a mask, are {which} in all elements: over "
+            "such a "
+            "row there is no maximum and no mean."
+        )
+        yield Candidate("mask", 0.92, (text,))
+    else:
+        text += ": that is the maximum over what is masked whole."
+        yield Candidate(
+            "mask", 0.8, (text,), ("The mask itself was not recorded; a log of whole rows of 0 looks alike.",)
+        )
 
 
 def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:

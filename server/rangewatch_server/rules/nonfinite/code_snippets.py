@@ -60,6 +60,13 @@ LOSS = (
 )
 
 
+MASKED_POOL = (
+    "def masked_max(values, mask):  # (n, items, d), (n, items); mask: True may be chosen; 0 where nothing may be\n"
+    "    most = values.masked_fill(~mask.unsqueeze(-1), torch.finfo(values.dtype).min).max(1).values\n"
+    "    return most.masked_fill(~mask.any(1, keepdim=True), 0.0)"
+)
+
+
 def unmasked(fqn: str) -> str:
     """Masks with the lowest number instead of -Inf, before a module that is given the scores."""
     return (

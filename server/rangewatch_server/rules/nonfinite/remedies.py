@@ -26,6 +26,7 @@ from rangewatch_server.rules.nonfinite.code_snippets import (
     FIND_BACKWARD,
     INITIAL,
     LOSS,
+    MASKED_POOL,
     OPTIMIZER_EPS,
     REDUCE,
     WARM_UP,
@@ -69,7 +70,21 @@ def forward_remedies(case: Case, origin: Origin) -> Iterator[Remedy]:
         )  # fmt: skip
     else:
         yield _inside(module, "what in it made NaN or Inf is not recorded")
+        narrow = _narrow(case)
+        if narrow and module == case.entry.fqn and module:
+            yield Remedy(
+                f"Compute what {name} does by itself (a log, a softmax, a division, noise that is drawn) in float32: a "
+                f"random number in {narrow} is exactly 0 now and then, and its log is -Inf.", in_float32(module),
+                f"its inputs were finite, and it computes in {narrow}",
+            )  # fmt: skip
     yield from _eps(case)
+
+
+def _narrow(case: Case) -> str:
+    """The dtype of 16 bits that a module computes in; "" where it does not."""
+    autocast = case.context.autocast if case.context is not None else None
+    given = [each.dtype for each in case.inputs or ()]
+    return next((each for each in (case.entry.dtype, autocast, *given) if each in ("bfloat16", "float16")), "")
 
 
 def _overflow(case: Case) -> Iterator[Remedy]:
@@ -186,6 +201,11 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
         if not is_named:
             yield Remedy("Lower the learning rate, or warm it up for longer.", WARM_UP, because)
         yield from (each for each in _BY_ORIGIN[origin.kind](case, origin) if "learning rate" not in each.text)
+    elif best.cause == "mask" and origin.cause != "masked" and case.empty_rows:
+        yield Remedy(
+            "Let no row be masked whole where it is pooled: leave such rows out, or give them a value of their own.",
+            MASKED_POOL, because,
+        )  # fmt: skip
     elif best.cause == "mask" and origin.cause != "masked":
         yield _masked(masked_softmax(origin.where), because)
         if best.against:

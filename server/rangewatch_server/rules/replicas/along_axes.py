@@ -32,6 +32,12 @@ class AxisReplicas(Replicas):
 
     def __init__(self, evidence: Evidence) -> None:
         super().__init__(evidence)
+        entries = evidence.tensors.entries
+        placements = evidence.once("placements", lambda: mesh.placements_of(evidence.run))
+        kinds = {id(each): each for each in placements.values()}.values()
+        alike = {name for each in kinds for name in each.parameters if mesh.alike_along(each, name)}
+        mine = [row for row in self._rows.tolist() if entries[row].fqn in alike]  # others are alike on no other rank
+        self._rows = np.array(mine, np.int64)
         self._lines: list[Ranks] = []
         """Ranks that should be alike in the tensor that is searched for, of those that differ at its newest step."""
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rangewatch.wire.events import CommunicationHook
+import msgspec
+
+from rangewatch.wire.events import CommunicationHook, WrapperBypassed
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.text import ranks_text
+from rangewatch_server.machines.gpus import card_texts
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.replicas.along_axes import AxisReplicas, mesh_of
 from rangewatch_server.rules.replicas.search import Difference, Replicas, differences, incarnations
@@ -38,6 +41,10 @@ def remedies(evidence: Evidence, diff: Difference, others: tuple[list[int], int]
         yield _of_the_code(evidence, diff, len(differing), compared)
         yield _not_replicas(diff)
         return
+    past = bypassed(evidence, diff)
+    if past is not None:
+        yield _through_wrapper(past)
+        return
     if diff.alike is not None and is_few:
         if diff.majority:
             yield _test_device(evidence, diff, len(differing), compared)
@@ -54,13 +61,53 @@ def remedies(evidence: Evidence, diff: Difference, others: tuple[list[int], int]
     yield _not_replicas(diff)
 
 
+def suspect_of(diff: Difference, others: tuple[list[int], int]) -> str:
+    """What is likely wrong: "gpu", where one rank of three or more differs in a few tensors that were the same before;
+    "code", where all along an axis differ, or most tensors do; "" where neither can be said."""
+    differing, compared = others
+    is_few = len(differing) <= max(1, FEW * compared)
+    if diff.alike is not None and is_few and len(diff.odd) == 1 and not diff.is_everywhere:
+        return "gpu"
+    return "code" if diff.is_everywhere or diff.alike is None or not is_few else ""
+
+
+class Bypassed(msgspec.Struct, frozen=True):
+    """The forward of a module of class `name` has been called past its wrapper, since step `since`, on `rank`."""
+
+    name: str
+    since: int
+    rank: int
+
+
+def bypassed(evidence: Evidence, diff: Difference) -> Bypassed | None:
+    """What was called past DistributedDataParallel before the ranks came to differ."""
+    for event, known in evidence.details(WrapperBypassed):
+        since = event.step - known.steps + 1
+        if known.steps and since <= diff.step and not diff.axes:
+            return Bypassed(known.name, since, event.rank)
+    return None
+
+
+def _through_wrapper(past: Bypassed) -> Remedy:
+    return Remedy(
+        "Call the wrapped model in training, model(x), and not what unwrap_model() or model.module gives: keep that "
+        "under another name, for saving and sampling alone. Then make all ranks identical, or go back to a checkpoint "
+        f"from before step {past.since}.",
+        "def inner(model):  # for saving and sampling alone: training calls the wrapped one\n"
+        "    return getattr(model, 'module', model)",
+        f"the forward of {past.name} has been called past DistributedDataParallel since step {past.since}, and only "
+        "its "
+        "own forward prepares the reduction",
+    )
+
+
 def _test_device(evidence: Evidence, diff: Difference, differing: int, compared: int) -> Remedy:
     hosts = ", ".join(dict.fromkeys(evidence.info(rank).host for rank in diff.odd[:8]))
     return Remedy(
         f"Test the GPU of {ranks_text(diff.odd)} (on {hosts}), its memory first, and leave it out until it has passed.",
         "nvidia-smi -q -d ECC,ROW_REMAPPER\n"
         "dcgmi diag -r 3                        # on that machine, with no job on it\n"
-        "rangewatch linkcheck --help            # tries and measures every pair of ranks",
+        "torchrun --nproc-per-node=8 -m rangewatch linkcheck  # tries and measures every pair of ranks",
         f"{differing} of {compared} tensors differ, and the other {len(diff.majority)} ranks agree: a fault of one "
         "device, not of the program.",
     )
@@ -211,19 +258,24 @@ def _others(first_steps: dict[int, int], replicas: Replicas, first: Difference) 
 def _finding(evidence: Evidence, replicas: Replicas, diff: Difference, others: tuple[list[int], int]) -> Finding:
     entry = evidence.tensors.entries[diff.tensor]
     is_of_devices = _is_of_devices(evidence, diff)
+    suspect = "" if is_of_devices else suspect_of(diff, others)
+    deciding = () if diff.axes else mesh_of(evidence).deciding(diff.groups)
     return Finding(
         severity="warning" if is_of_devices or own_hook(evidence) else "critical",
         rank=diff.odd[0] if len(diff.odd) == 1 else None, step=diff.step, tensor=entry.fqn, kind=entry.kind,
         subject=_subject(diff),
         summary=_summary(evidence, diff, copies(entry)),
-        evidence=tuple(_evidence(evidence, replicas, diff, others, is_of_devices)),
+        evidence=(
+            *_suspect(suspect, diff), *_evidence(evidence, replicas, diff, others, is_of_devices), *_decided(deciding),
+        ),
         path=(),
         remedy=tuple(remedies(evidence, diff, others)),
         facts={
             "odd_ranks": diff.odd, "majority_ranks": diff.majority, "last_equal_step": diff.alike,
-            "differing": len(others[0]), "compared": others[1], "axes": diff.axes,
+            "differing": len(others[0]), "compared": others[1], "axes": diff.axes or deciding,
             "groups": [list(diff.lines_of), *map(list, diff.also)] if diff.axes else [], "lines": diff.lines,
-            "odd_lines": diff.odd_lines,
+            "odd_lines": diff.odd_lines, "suspect": suspect,
+            **({} if bypassed(evidence, diff) is None else {"cause_class": "replicas"}),
         },
     )  # fmt: skip
 
@@ -282,7 +334,14 @@ def _evidence(
     yield from _which_lines(diff)
     yield _how_many(evidence, diff, *others)
     yield from _reduction(evidence, replicas, diff)
-    if hook := own_hook(evidence):
+    if (past := bypassed(evidence, diff)) is not None:
+        yield (
+            f"Since step {past.since} the forward of {past.name} is called itself, past DistributedDataParallel, as by "
+            "model.module(x) or after unwrap_model(): then nothing reduces the gradients over ranks, and each trains "
+            "by "
+            "its own."
+        )
+    elif hook := own_hook(evidence):
         yield (
             f"Gradients are reduced by a communication hook that is not torch's, {hook}. Whether it gives all ranks "
             "gradients alike is not known: that they differ speaks against it, unless it is meant to let ranks go "
@@ -293,6 +352,16 @@ def _evidence(
     for event in evidence.events(*GPU_EVENTS):
         if event.rank in diff.odd:
             yield f"Rank {event.rank}'s GPU reported at step {event.step}: {event.message}"
+
+
+def _suspect(suspect: str, diff: Difference) -> Iterator[str]:
+    if suspect == "gpu":
+        yield (
+            f"This GPU (likely): rank {diff.odd[0]} alone differs, {len(diff.majority)} ranks agree, and at step "
+            f"{diff.alike} all held the same bits."
+        )
+    elif suspect == "code" and diff.is_everywhere:
+        yield "This code (likely): every group of ranks along the axis differs, which no single device does."
 
 
 def _when(evidence: Evidence, replicas: Replicas, diff: Difference) -> str:
@@ -317,6 +386,12 @@ def _when(evidence: Evidence, replicas: Replicas, diff: Difference) -> str:
     )
 
 
+def _decided(axes: Sequence[str]) -> Iterator[str]:
+    if axes:
+        along = " and ".join(axes)
+        yield f"Which of them a rank holds is decided by its place along {along}: that speaks for the code."
+
+
 def _everywhere(diff: Difference) -> str:
     return f"along {' and '.join(diff.axes)}" if diff.axes else "on all ranks"
 
@@ -327,10 +402,18 @@ def _who(evidence: Evidence, diff: Difference) -> Iterator[str]:
         more = f" and {len(diff.groups) - 4} more groups" if len(diff.groups) > 4 else ""
         yield f"Identical among themselves are {'; '.join(groups)}{more}. Which of them is right is not known."
         return
+    cards = _cards(evidence, diff.odd[:MOST_RANKS])
     for rank in diff.odd[:MOST_RANKS]:
         info = evidence.info(rank)
-        yield f"Rank {rank} is on {info.host}, local rank {info.local_rank}, device {info.device or 'unknown'}."
+        card = f" ({cards[rank]})" if rank in cards else ""
+        yield f"Rank {rank} is on {info.host}, local rank {info.local_rank}, device {info.device or 'unknown'}{card}."
     yield f"{ranks_text(diff.majority).capitalize()} hold the same bits."
+
+
+def _cards(evidence: Evidence, ranks: Sequence[int]) -> dict[int, str]:
+    """Which card each of them uses: ranks on a CPU have none to be asked for."""
+    on_cards = [rank for rank in ranks if evidence.info(rank).device not in ("", "cpu")]
+    return card_texts(evidence.run, on_cards) if on_cards else {}
 
 
 def _which_lines(diff: Difference) -> Iterator[str]:

@@ -229,9 +229,17 @@ class Replicas:
 def differences(replicas: Replicas) -> tuple[dict[int, int], list[Difference]]:
     """All tensors that differ, as `differing` has them, and of some of them since when; the earliest first."""
     first_steps = replicas.differing()
-    tensors = sorted(first_steps, key=lambda tensor: (first_steps[tensor], tensor))
+    reduced = KINDS.index("reduced_grad")
+
+    def order(tensor: int) -> tuple[bool, int]:
+        """Parameters that differ make gradients differ in the same step. A gradient that differs makes those of all
+        layers before it differ: the one next to the loss comes first."""
+        is_gradient = bool(replicas.kind_rows[tensor] == reduced)
+        return is_gradient, -tensor if is_gradient else tensor
+
+    tensors = sorted(first_steps, key=lambda tensor: (first_steps[tensor], *order(tensor)))
     every = -(-len(tensors) // MOST_TENSORS) or 1
     known = [
         each for tensor in tensors[::every] if (each := replicas.difference(tensor, first_steps[tensor])) is not None
     ]
-    return first_steps, sorted(known, key=lambda each: (each.step, each.tensor))
+    return first_steps, sorted(known, key=lambda each: (each.step, *order(each.tensor)))

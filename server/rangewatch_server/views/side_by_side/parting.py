@@ -44,7 +44,7 @@ def losses(reference: RunReader, other: RunReader, tolerance: float) -> dict[str
     for low in range(start, end, CHUNK * per):
         deadline.check()
         cut = grid(low, min(end, low + CHUNK * per), CHUNK + 2, per)
-        one, two = (_means(run, cut) for run in (reference, other))
+        one, two = (means(run, cut) for run in (reference, other))
         both = one[1] & two[1]
         answer["compared"] += int(both.sum())
         apart = both & ~((one[0] == two[0]) | (np.isnan(one[0]) & np.isnan(two[0])))
@@ -75,8 +75,8 @@ def _left(run: RunReader, start: int, stop: int) -> int:
     return 1 if thinned is None else thinned.per
 
 
-def _means(run: RunReader, cut: Any) -> tuple[Array, Array]:
-    """(width,) mean of the ranks, NaN where one is not finite, and where there is a loss at all."""
+def means(run: RunReader, cut: Any) -> tuple[Array, Array]:
+    """By column: (width,) mean of the ranks, NaN where one is not finite, and where there is a loss at all."""
     params = Params(start=cut.start, stop=cut.stop, ranks=tuple(sorted(run.ranks)))
     columns = series_columns(run, params, cut, LOSS)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -92,9 +92,9 @@ def tensors(reference: RunReader, other: RunReader, parted: dict[str, Any]) -> d
     end = parted["differs"]["step"] + 1 if parted["differs"] else stop
     mine, theirs = reference.names().tensors, other.names().tensors
     paired = comparison.pairs(mine, chosen(mine, (), ""), theirs, chosen(theirs, (), ""))
-    merged = max(_merged(run, max(start, end - WINDOW), end) for run in (reference, other))
-    window = max(1, min(WINDOW, MOST_CELLS // max(1, len(paired.here) * merged)))
-    cut = grid(max(start, end - window), end, window + 1, merged)
+    shared = max(merged(run, max(start, end - WINDOW), end) for run in (reference, other))
+    window = max(1, min(WINDOW, MOST_CELLS // max(1, len(paired.here) * shared)))
+    cut = grid(max(start, end - window), end, window + 1, shared)
     answer: dict[str, Any] = {
         "other": other.id, "matched": len(paired.here), "start": cut.start, "stop": cut.stop, "step": None, "count": 0,
         "steps_per_column": cut.per, "tensors": [],
@@ -127,7 +127,7 @@ def tensors(reference: RunReader, other: RunReader, parted: dict[str, Any]) -> d
     return answer
 
 
-def _merged(run: RunReader, start: int, stop: int) -> int:
+def merged(run: RunReader, start: int, stop: int) -> int:
     """Steps a column of tensors, as agents merge them or retention left."""
     ranks = tuple(sorted(run.ranks))
     return max(run.steps_a_row(ranks, start, stop), _left(run, start, stop))

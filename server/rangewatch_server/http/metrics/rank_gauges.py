@@ -70,19 +70,24 @@ def rank_metrics(request: Request) -> Response:
 
 def text(reader: Reader) -> bytes:
     """The gauges of all live runs, in Prometheus' text format."""
-    families = {
+    registry = CollectorRegistry()
+    registry.register(_Reported(families(reader)))
+    return generate_latest(registry)
+
+
+def families(reader: Reader) -> list[GaugeMetricFamily]:
+    """The gauges of all live runs."""
+    named = {
         name: GaugeMetricFamily(name, documentation, labels=RANK_LABELS) for name, documentation in RANK_GAUGES.items()
     }
-    families |= {
+    named |= {
         name: GaugeMetricFamily(name, documentation, labels=GPU_LABELS) for name, documentation in GPU_GAUGES.values()
     }
     for run_id in _live(reader):
         run = reader.run(run_id)
         if run is not None:
-            _add(families, run)
-    registry = CollectorRegistry()
-    registry.register(_Reported(families.values()))
-    return generate_latest(registry)
+            _add(named, run)
+    return list(named.values())
 
 
 class _Reported:

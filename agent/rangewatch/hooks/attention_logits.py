@@ -1,0 +1,223 @@
+"""The largest attention logit of each head, where a fused kernel computes them and no module returns them.
+
+`scaled_dot_product_attention` saves the log-sum-exp of each query's logits for its backward. That is the largest logit
+or at most ln(keys) more, and is read where autograd holds it as it is. Where there is none (the math kernel, inside
+activation checkpointing, `flex_attention`) |q| |k| bounds each logit: the largest query's norm times the largest key's,
+by head. That bound is recorded under a name that says so. Inside a compiled graph nothing is read.
+
+They are recorded as outputs of the module whose forward attends, "layers.0.attn attention logits", an index a head;
+what is recorded is `amax`, 0 where every logit is below 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from rangewatch.core import limits
+from rangewatch.core.guard import Guard
+from rangewatch.core.selection import Selection
+from rangewatch.recording.level import Recording, TimedHook
+from rangewatch.recording.observer import Observer
+
+LOGITS, BOUND = "attention logits", "attention logits bound"
+
+_is_compiling = torch.compiler.is_compiling
+_graph_task_id = torch._C._current_graph_task_id
+_MODULE = "Value"  # as of other values that are watched inside a forward
+_FRAMES = 6  # from the call outwards, in which the module that attends is looked for
+_NODES = 3  # from the output, a slice of a padded one, say, to the attention itself
+_SAVED = ("_raw_saved_logsumexp", "_raw_saved_log_sumexp")
+_UNKNOWN = object()
+
+
+class Attended(NamedTuple):
+    """A call: `query` (batch, heads, queries, dim) and `key`, a float `mask` that is added, or None, and its output."""
+
+    query: Any
+    key: Any
+    mask: Any
+    scale: Any
+    out: Any
+
+
+class AttentionLogits:
+    """Those of one attached model."""
+
+    def __init__(
+        self, observer: Observer, guard: Guard, selection: Selection, recording: Recording,
+        fqns: WeakKeyDictionary[nn.Module, str],
+    ) -> None:  # fmt: skip
+        self._observer, self._selection, self._recording, self._fqns = observer, selection, recording, fqns
+        self._numbers: dict[tuple[str, int], list[int]] = {}
+        self.listener = TimedHook(guard, "attention logits", self._attended, observer.cost)
+        for each in FUNCTIONS:
+            each.listen(self.listener)
+
+    def remove(self) -> None:
+        """Listen no more."""
+        for each in FUNCTIONS:
+            each.forget(self.listener)
+
+    def _attended(self, frame: FrameType, call: Attended) -> None:
+        observer, query = self._observer, call.query
+        if not observer.is_active or observer.is_evaluating or _graph_task_id() != -1:
+            return
+        found = self._principal(frame)
+        if found is None or not (found[0].training or torch.is_grad_enabled()):
+            return
+        fqn = found[1]
+        if not self._selection.has(fqn) or "output" not in self._recording.wanted(fqn):
+            return
+        if not (isinstance(query, Tensor) and isinstance(call.key, Tensor) and query.dim() == call.key.dim() == 4):
+            return
+        if not query.numel() or not call.key.numel() or not (observer.can_read(query) and observer.can_read(call.key)):
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            sums = log_sum_exp(call.out, query)
+            values = largest(sums) if sums is not None else bound(call)
+        name = f"{fqn} {LOGITS if sums is not None else BOUND}".strip()
+        numbers = self._numbers.get((name, len(values)))
+        if numbers is None:
+            numbers = self._numbers[name, len(values)] = self._new(name, values, query)
+        observer.read_amax(numbers, values, query.shape[0] * query.shape[2])
+
+    def _principal(self, frame: FrameType | None) -> tuple[nn.Module, str] | None:
+        """The innermost module of ours in whose forward the call stands, and its name."""
+        for _ in range(_FRAMES):
+            if frame is None:
+                return None
+            for name in ("self", "module"):  # a function that a library's module hands itself to
+                module = frame.f_locals.get(name)
+                if isinstance(module, nn.Module) and (fqn := self._fqns.get(module)) is not None:
+                    return module, fqn
+            frame = frame.f_back
+        return None
+
+    def _new(self, name: str, values: Tensor, query: Tensor) -> list[int]:
+        heads = min(len(values), limits.ATTENTION_HEADS)
+        shown = query.detach()[:, 0, :, 0].float()  # what they have the shape and dtype of
+        numbers = []
+        for head in range(heads):
+            number = self._observer.number(shown, name, "output", head, _MODULE)
+            self._observer.passed(number)
+            numbers.append(number)
+        return numbers
+
+
+def log_sum_exp(out: Any, query: Tensor) -> Tensor | None:
+    """(batch, heads, queries) float32 that autograd holds of the attention; None where none is, or a hook packs it."""
+    node = getattr(out, "grad_fn", None)
+    for _ in range(_NODES):
+        if node is None:
+            return None
+        for name in _SAVED:
+            saved = getattr(node, name, None)
+            # To unpack what activation checkpointing has packed would compute its forward a second time.
+            if saved is not None and getattr(saved, "unpack_hook", _UNKNOWN) is None:
+                sums: Tensor = saved.data.detach()
+                batch, heads, queries = query.shape[:3]
+                if sums.numel() < batch * heads * queries or sums.shape[:2] != query.shape[:2]:
+                    return None
+                return sums.reshape(batch, heads, -1)[:, :, :queries]  # one kernel fills up to 32 queries
+        node = node.next_functions[0][0] if node.next_functions else None
+    return None
+
+
+def largest(sums: Tensor) -> Tensor:
+    """(heads,) of (batch, heads, queries): the largest that is finite, at least 0."""
+    return sums.float().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).amax(dim=(0, 2)).clamp_min(0.0)
+
+
+def bound(call: Attended) -> Tensor:
+    """(heads,) float32: no logit of the head is above it."""
+    query, key = call.query.detach(), call.key.detach()
+    scale = float(call.scale) if isinstance(call.scale, (int, float)) else 1 / math.sqrt(query.shape[-1])
+    of_query, of_key = (
+        each.float().square().sum(-1).nan_to_num(nan=0.0, posinf=0.0).amax(dim=(0, 2)).sqrt() for each in (query, key)
+    )
+    if len(of_key) != len(of_query):  # fewer heads of keys, each for several of queries
+        of_key = of_key.repeat_interleave(len(of_query) // len(of_key))
+    values = abs(scale) * of_query * of_key
+    if isinstance(call.mask, Tensor) and call.mask.is_floating_point():
+        values = values + call.mask.detach().float().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).amax().clamp_min(0.0)
+    return values
+
+
+class PatchedFunction:
+    """A function of a module of torch's, wrapped once a process while anybody listens: `listener(frame, call)`."""
+
+    def __init__(
+        self, owner: str, name: str, read: Callable[[tuple[Any, ...], Mapping[str, Any], Any], Attended]
+    ) -> None:
+        self._owner, self._name, self._read = owner, name, read
+        self._listeners: tuple[Callable[..., None], ...] = ()
+        """Replaced and never changed: any thread may call."""
+        self._own: Any = None
+        self._wrapper: Any = None
+        self._lock = threading.Lock()
+
+    def listen(self, listener: Callable[..., None]) -> None:
+        """Tell `listener` of each call."""
+        owner = sys.modules.get(self._owner)
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+            present = getattr(owner, self._name, None)
+            if present is not None and (self._wrapper is None or present is self._own):
+                self._own, self._wrapper = present, self._around(present)
+                setattr(owner, self._name, self._wrapper)
+
+    def forget(self, listener: Callable[..., None]) -> None:
+        """Tell it no more."""
+        owner = sys.modules.get(self._owner)
+        with self._lock:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+            if not self._listeners and self._wrapper is not None and getattr(owner, self._name, None) is self._wrapper:
+                setattr(owner, self._name, self._own)
+                self._wrapper = None
+
+    def _around(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def attended(*args: Any, **kwargs: Any) -> Any:
+            out = own(*args, **kwargs)
+            if not _is_compiling():  # inside a graph nothing of ours is called
+                for each in self._listeners:
+                    each(sys._getframe(1), self._read(args, kwargs, out))
+            return out
+
+        attended.__module__, attended.__qualname__ = self._owner, self._name  # so that it is found where it is
+        with contextlib.suppress(Exception):  # TorchScript knows builtin functions by themselves
+            builtins: Any = torch.jit._builtins
+            known = builtins._find_builtin(own)
+            if known is not None:
+                builtins._register_builtin(attended, known)
+        return attended
+
+
+def _of_sdpa(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Attended:
+    given: dict[str, Any] = {**dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)), **kwargs}
+    return Attended(given.get("query"), given.get("key"), given.get("attn_mask"), given.get("scale"), out)
+
+
+def _of_flex(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Attended:
+    given: dict[str, Any] = {
+        **dict(zip(("query", "key", "value", "score_mod", "block_mask", "scale"), args, strict=False)),
+        **kwargs,
+    }
+    return Attended(given.get("query"), given.get("key"), None, given.get("scale"), None)
+
+
+FUNCTIONS = (
+    PatchedFunction("torch.nn.functional", "scaled_dot_product_attention", _of_sdpa),
+    PatchedFunction("torch.nn.attention.flex_attention", "flex_attention", _of_flex),
+)

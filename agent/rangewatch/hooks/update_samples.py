@@ -1,0 +1,125 @@
+"""What an optimizer's step does with single elements of some parameters: columns `sampled_count`, `pushed_count`,
+`unmoved_count` and `zero_weight_count` of their `grad`.
+
+A gradient can be there when the backward has ended and gone when the optimizer takes it, as by a clip; and an update
+can be smaller than half the distance to the next number that a weight's dtype holds: then nothing changes, and nothing
+else shows it. Sampled are small parameters, whole, and the beginning of matrices of 16 bits, at the steps 1, 2, 4, 8,
+16 and each 32nd. It waits for no device, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from rangewatch.core.selection import Selection
+from rangewatch.hooks.optimizer_hooks import parameters_of
+from rangewatch.recording.level import LOW_PRECISION
+from rangewatch.recording.observer import Observer, StepReader, local_part
+from rangewatch.recording.tensor_names import TensorNames
+from rangewatch.statistics import OF_UPDATES
+
+MOST_ELEMENTS = 4_096
+"""Of one parameter that are looked at: 3 us on a CPU."""
+
+SMALL, WIDE = 32, 8
+"""Small parameters, and matrices of 16 bits, that are looked at: of more, such as lie evenly among them."""
+
+ON_DEVICE = 8
+"""Of each on an accelerator, where one takes ten launches."""
+
+EVERY = 32
+
+
+class _Sample(NamedTuple):
+    """`was`: its elements before the update, where it has 16 bits."""
+
+    fqn: str
+    parameter: nn.Parameter
+    pushed: Tensor
+    was: Tensor | None
+
+
+class UpdateSamples(StepReader):
+    """Called around each optimizer's step, by the training thread."""
+
+    def __init__(
+        self, observer: Observer, names: TensorNames, model: nn.Module, selection: Selection, start_step: int
+    ) -> None:
+        self._observer, self._names, self._model, self._selection = observer, names, ref(model), selection
+        self._start_step = start_step
+        self._is_due = False
+        self._samples: list[_Sample] = []
+
+    def begin_step(self, step: int) -> None:
+        """`step` is open."""
+        since = step - self._start_step
+        self._is_due = since > 0 and (not since % EVERY or (since < EVERY and not since & (since - 1)))
+        self._samples = []
+
+    @torch.no_grad()
+    def before(self, optimizer: Any) -> None:
+        """`optimizer` is about to update its parameters."""
+        model = self._model()
+        if not self._is_due or model is None or torch.compiler.is_compiling():
+            return
+        # Others may keep what is lost, or round at random: there an update that changes nothing is not lost.
+        rounds = type(optimizer).__module__.startswith("torch.optim.")
+        self._samples = [
+            _Sample(fqn, each, _part(each.grad) != 0, _part(each).clone() if rounds and _is_low(each) else None)
+            for fqn, each in _chosen(parameters_of(model, optimizer, self._selection))
+            if each.grad is not None and self._can_read(each) and self._can_read(each.grad)
+        ]
+
+    @torch.no_grad()
+    def after(self) -> None:
+        """It has updated them."""
+        samples, self._samples = self._samples, []
+        known: list[tuple[int, Tensor]] = []
+        for fqn, parameter, pushed, was in samples:
+            number = self._names.find(fqn, "grad", 0, str(parameter.dtype).removeprefix("torch."))
+            now = _part(parameter)
+            if number is None or now.shape != pushed.shape:
+                continue
+            unmoved = pushed.new_zeros((), dtype=torch.int64) if was is None else (pushed & (now == was)).sum()
+            counts = (pushed.new_full((), pushed.numel(), dtype=torch.int64), pushed.sum(), unmoved, (now == 0).sum())
+            known.append((number, torch.stack(counts).double()))
+        self._observer.read_columns(OF_UPDATES, known)
+
+    def _can_read(self, tensor: Tensor) -> bool:
+        local = local_part(tensor.detach())
+        return self._observer.can_read(local) and local.is_contiguous() and local.dtype.itemsize > 1
+
+
+def _is_low(parameter: nn.Parameter) -> bool:
+    return parameter.dtype in LOW_PRECISION
+
+
+def _part(tensor: Tensor) -> Tensor:
+    return local_part(tensor.detach()).view(-1)[:MOST_ELEMENTS]
+
+
+def _chosen(parameters: Sequence[tuple[str, nn.Parameter]]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Single numbers first, such as the gain of a branch."""
+    usable = [(fqn, each) for fqn, each in parameters if _is_usable(each)]
+    small = [each for each in usable if each[1].numel() <= MOST_ELEMENTS]
+    wide = [each for each in usable if each[1].dim() > 1 and _is_low(each[1])]
+    is_on_host = bool(usable) and usable[0][1].is_cpu
+    small.sort(key=lambda each: (each[1].numel() > 1, each[1].dim() > 1))
+    first = _spread(small, SMALL if is_on_host else ON_DEVICE)
+    yield from first
+    yield from (each for each in _spread(wide, WIDE if is_on_host else ON_DEVICE) if each not in first)
+
+
+def _spread(parameters: list[tuple[str, nn.Parameter]], most: int) -> list[tuple[str, nn.Parameter]]:
+    step = max(1, -(-len(parameters) // most))
+    return parameters[::step]
+
+
+def _is_usable(parameter: nn.Parameter) -> bool:
+    return not is_lazy(parameter) and parameter.requires_grad and not hasattr(parameter, "_is_flat_param")

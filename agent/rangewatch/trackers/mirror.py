@@ -1,0 +1,125 @@
+"""One tracker's thread: takes what is merged into the row that waits, and writes it at most once a second.
+
+However slow a tracker is, what waits is one row and a bounded list of alerts: rows of steps that it had no time for are
+merged by their own rules, so that no spike is lost. What it refuses is counted as dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from rangewatch.core import limits
+from rangewatch.core.guard import logger
+from rangewatch.core.redaction import redacted
+from rangewatch.recording.events import Drops
+from rangewatch.trackers.base import AlertRow, Sink, Tracker
+from rangewatch.trackers.headlines import Row
+from rangewatch.wire.records import RankInfo
+
+THREAD = "rangewatch-mirror"
+
+
+class Mirror:
+    """`find` is called by the training thread, `add` and `alert` by any; all else happens on a thread of its own."""
+
+    def __init__(self, tracker: Tracker, where: str, info: RankInfo, address: str, drops: Drops) -> None:
+        self.tracker = tracker
+        self._where, self._info, self._address, self._drops = where, info, address, drops
+        self._lock = threading.Lock()
+        self._row = Row()
+        self._waiting: deque[AlertRow] = deque()
+        self._alerts: list[AlertRow] = []
+        self._sink: Sink | None = None
+        self._has_linked = self._has_warned = False
+        self._pause_s = limits.MIRROR_EVERY_S
+        self._next_find_s = 0.0
+        self._ended = threading.Event()
+        self._stop_at_s: float | None = None
+        self._thread = threading.Thread(target=self._run, name=f"{THREAD}-{tracker.name}", daemon=True)
+
+    @property
+    def is_unfound(self) -> bool:
+        """No run was open so far."""
+        return self._sink is None
+
+    def start(self) -> None:
+        """Start the thread. Raises `RuntimeError` where the interpreter allows none any more."""
+        self._thread.start()
+
+    def find(self) -> None:
+        """Search the run that the user has opened, now and then until it is there."""
+        if self._sink is None and time.monotonic() >= self._next_find_s:
+            self._next_find_s = time.monotonic() + limits.MIRROR_EVERY_S
+            self._sink = self.tracker.find(self._where, self._info)
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Merge values of a step into the row that waits."""
+        with self._lock:
+            self._row.add(step, values)
+
+    def alert(self, alert: AlertRow) -> None:
+        """One has opened."""
+        with self._lock:
+            if len(self._waiting) + len(self._alerts) >= limits.MIRROR_ALERTS:
+                self._drops.add("mirror_alerts")
+                return
+            self._waiting.append(alert)
+
+    def stop(self, timeout_s: float) -> None:
+        """Write what waits, once, for at most so long, and end the thread. `wait` waits for it."""
+        self._stop_at_s = time.monotonic() + timeout_s
+        self._ended.set()
+
+    def wait(self) -> None:
+        """Until a stop is done, or its time is up: a tracker that hangs is left to itself, its thread is a daemon."""
+        if self._stop_at_s is not None and self._thread.ident is not None:
+            self._thread.join(max(0.0, self._stop_at_s - time.monotonic()))
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._pause_s):
+            self._attempt()
+        self._attempt()
+        sink = self._sink
+        if sink is not None:
+            try:
+                sink.close()
+            except Exception as error:  # noqa: BLE001 - whatever a tracker raises
+                self._failed(error)
+
+    def _attempt(self) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        row, alerts = self._take()
+        try:
+            if not self._has_linked:
+                sink.link(self._info.run, self._address)
+                self._has_linked = True
+            if row.values:
+                sink.write(row.step, row.values)
+            if alerts:
+                sink.alerts(alerts)
+        except Exception as error:  # noqa: BLE001 - whatever a tracker raises
+            self._failed(error)
+        else:
+            self._pause_s = limits.MIRROR_EVERY_S
+
+    def _take(self) -> tuple[Row, list[AlertRow]]:
+        """What waits, and all alerts where any is new."""
+        with self._lock:
+            row, self._row = self._row, Row()
+            is_new = bool(self._waiting)
+            self._alerts += self._waiting
+            self._waiting.clear()
+            return row, list(self._alerts) if is_new else []
+
+    def _failed(self, error: Exception) -> None:
+        self._drops.add("mirror_failed")
+        self._pause_s = min(2 * self._pause_s, limits.MIRROR_PAUSE_S)  # it may be down for long
+        if not self._has_warned:
+            self._has_warned = True
+            text = redacted(f"{type(error).__name__}: {error}")[:300]
+            logger.warning("rangewatch: %s takes no headline numbers: %s; training goes on", self.tracker.name, text)

@@ -1,0 +1,1 @@
+"""Mixtures of experts: what becomes of tokens at their routers."""

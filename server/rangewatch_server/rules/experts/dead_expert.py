@@ -1,0 +1,88 @@
+"""An expert that gets no tokens any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.experts.loads import (
+    LASTING,
+    Recent,
+    balancing,
+    named,
+    over_ranks,
+    recent_loads,
+    since,
+)
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import Array, only_rank
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+
+MOST_NAMED = 8
+"""Experts by number."""
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding: the first router with a dead expert in call order, and how many others have some."""
+    dead = [(each, experts) for each in recent_loads(evidence) if len(experts := _dead(each, limits["least_load"]))]
+    if dead:
+        yield _finding(evidence, dead)
+
+
+def _dead(of: Recent, least: float) -> Array:
+    """Experts whose load in the last steps is below `least` times the mean."""
+    tokens = of.tokens[:, of.lasting].sum(axis=1)
+    return np.flatnonzero(tokens < least * tokens.mean())
+
+
+def _finding(evidence: Evidence, dead: list[tuple[Recent, Array]]) -> Finding:
+    first, experts = dead[0]
+    router = first.rows.router
+    rank = only_rank(evidence)
+    tokens = first.tokens[experts[0]]
+    step = since(first.steps, tokens == 0) if tokens[-1] == 0 else int(first.steps[first.lasting][0])
+    count = sum(len(each) for _, each in dead)
+    numbers = ", ".join(str(each) for each in experts[:MOST_NAMED].tolist())
+    more = ", ..." if len(experts) > MOST_NAMED else ""
+    what = f"expert {numbers}" if len(experts) == 1 else f"{len(experts)} experts ({numbers}{more})"
+    mean = float(first.tokens[:, first.lasting].sum() / router.experts)
+    got = int(first.tokens[experts][:, first.lasting].sum())
+    none = "no token" if got == 0 else f"next to no token ({got:,})"
+    because = "based on tokens counted by expert"
+    return Finding(
+        rank=rank, step=step, tensor=router.fqn, kind="output", subject="dead",
+        summary=f"{place(step, rank)}: {what} of {router.fqn or 'the router'} {'gets' if len(experts) == 1 else 'get'} "
+        f"{none} any more.",
+        evidence=(
+            f"In the last {LASTING} steps the mean of its {router.experts} experts got {mean:,.0f} tokens.",
+            "An expert without tokens gets no gradient: it does not learn, and is not chosen again by itself.",
+            *([over] if (over := over_ranks(first)) else []),
+            *([f"{count} experts of {len(dead)} routers are so: {named([each for each, _ in dead])}."]
+              if len(dead) > 1 else []),
+        ),
+        remedy=(
+            *balancing(because),
+            Remedy("Look at the router's weights and bias of that expert: a row that is NaN, or frozen, never wins.",
+                   "", because),
+        ),
+        facts={"experts": count, "routers": len(dead), "first_expert": int(experts[0])},
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="dead_expert",
+    title="Dead expert",
+    severity="warning",
+    explanation="A router of a mixture of experts gives an expert no tokens, step after step: its parameters are there "
+    "and do not learn. The first 16 steps of a run are not judged, and neither is a router whose experts get few "
+    "tokens at all.",
+    check=check,
+    thresholds=(
+        Threshold(
+            "least_load", 0.001, "of the mean", "An expert that gets less than this part of the mean load is dead."
+        ),
+    ),
+    links=lambda run_id, _: (("Experts", f"/runs/{run_id}/experts"),),
+)

@@ -1,0 +1,132 @@
+"""The loss had fallen and is back where it began, while the learning rate was raised: what was learned is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.phrases import loss_called, place
+from rangewatch_server.rules.recent import Array, only_rank
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+
+STEPS = 4_096
+"""First steps of a run in which a warm-up may lie."""
+
+FEW = 8
+"""Values whose median is what the loss was at a time."""
+
+LASTING, MOST = 24, 0.9
+"""Values in a row for which it must be back, and the share of them that is above the middle between low and first."""
+
+LEAST_FIRST = 0.1
+"""Least first loss: those of some trainings begin near 0, and grow."""
+
+RISE = 1.15
+"""How many times as high as at its lowest loss the learning rate must be by then, without having fallen between."""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """From `first` the loss fell to `lowest` at step `best`, and was back at `level` from `step` on, by `seen`."""
+
+    first: float
+    lowest: float
+    best: int
+    level: float
+    step: int
+    seen: int
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding: the first time."""
+    name = loss_name(evidence)
+    rates = next((each for each in RATES if evidence.has_series(each)), None)
+    if name is None or rates is None:
+        return
+    start, stop = evidence.start, min(evidence.start + STEPS, evidence.whole_stop)
+    values = evidence.series(name, start, stop)
+    at = np.flatnonzero(np.isfinite(values))
+    lost = find(start + at, values[at], limits["fallen"], limits["back"])
+    if lost is None:
+        return
+    rate = evidence.series(rates, lost.best, lost.step + 1)
+    rate = rate[np.isfinite(rate)]
+    if len(rate) > 1 and rate[0] > 0 and not (np.diff(rate) < 0).any() and rate[-1] >= RISE * rate[0]:
+        yield _finding(evidence, name, lost, float(rate[0]), float(rate[-1]))
+
+
+def find(steps: Array, values: Array, fallen: float, back: float) -> Lost | None:
+    """The first time that (n,) finite values at (n,) ascending steps are back at what they were at first."""
+    if len(values) < 2 * FEW + LASTING or not np.median(values[:FEW]) >= LEAST_FIRST:
+        return None
+    first = float(np.median(values[:FEW]))
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(values, FEW), axis=1)  # of those up to i + FEW - 1
+    lowest = np.minimum.accumulate(smooth)
+    after = np.lib.stride_tricks.sliding_window_view(values, LASTING)
+    for at in range(FEW, len(values) - LASTING + 1):
+        low = float(lowest[at - FEW])
+        if low > fallen * first or values[at] <= (low + first) / 2:
+            continue
+        row = after[at]
+        if np.median(row) >= back * first and np.mean(row > (low + first) / 2) >= MOST:
+            best = int(np.argmin(smooth[: at - FEW + 1])) + FEW - 1
+            seen = int(steps[at + LASTING - 1])
+            return Lost(first, low, int(steps[best]), float(np.median(row)), int(steps[at]), seen)
+    return None
+
+
+def _finding(evidence: Evidence, name: str, lost: Lost, low: float, high: float) -> Finding:
+    rank = only_rank(evidence)
+    return Finding(
+        rank=rank, step=lost.step, subject="lost",
+        summary=f"{place(lost.step, rank)}: {loss_called(name)} had fallen from {lost.first:.4g} to {lost.lowest:.4g} "
+        "and "
+        f"is back at {lost.level:.4g} since, while the learning rate was raised: what was learned is lost.",
+        evidence=(
+            f"It was lowest at about step {lost.best} (median of {FEW} values), at a learning rate of {low:.3g}; from "
+            "step "
+            f"{lost.step} on {LASTING} values in a row have a median of {lost.level:.4g}.",
+            f"The learning rate went on rising, to {high:.3g} at step {lost.step}.",
+            "Cause (likely): the learning rate, which its warm-up raised further than the model bears. Against that: "
+            "the "
+            "data may have become another task at that time.",
+            "What would decide: go back to a checkpoint from before it, and hold the rate at what it was then.",
+        ),
+        remedy=(
+            Remedy(
+                f"Lower the highest learning rate, to about {low:.2g} or less, and begin anew or from a checkpoint "
+                "from "
+                f"before step {lost.step}.",
+                f"for group in optimizer.param_groups:  # a scheduler sets it anew: change it there\n"
+                f"    group['lr'] = min(group['lr'], {low:.3g})",
+                f"the loss fell at that rate, and was lost on the way to {high:.3g}",
+            ),
+        ),
+        facts={
+            "loss": lost.level, "before": lost.lowest, "first": lost.first, "since_step": lost.step,
+            "seen_step": lost.seen, "lr_before": low, "lr": high, "cause_class": "learning_rate",
+        },
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="learning_lost",
+    title="What was learned is lost",
+    severity="warning",
+    explanation="In a warm-up the loss first fell and then went back to where it had begun, and stayed there, while "
+    "the "
+    "learning rate was still being raised: as where the highest rate is ten times too large. Nothing is NaN, and the "
+    "loss "
+    "is that of a model that knows nothing. Needs a logged loss; the learning rate is read from the optimizer where "
+    "none "
+    "is logged.",
+    check=check,
+    thresholds=(
+        Threshold("fallen", 0.85, "of the first loss", "So low it must have been before."),
+        Threshold("back", 0.9, "of the first loss", "And so high again, for 24 values in a row."),
+    ),
+    explains=("loss_plateau", "loss_stuck", "vanishing_gradient", "attention_logits", "dead_activation"),
+)

@@ -1,0 +1,1 @@
+"""How the training is set up: its mode, its first loss, and what becomes of a gradient and an update on their way."""

@@ -1,0 +1,81 @@
+"""The whole model is trained in evaluation mode, as where nobody called `train()` again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rangewatch.wire.events import EvaluationMode
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding: the first spell that was reported, be it over."""
+    every = evidence.details(EvaluationMode)
+    for at, (event, known) in enumerate(every):
+        if known.steps > 0:
+            later = [other for other, each in every[at + 1 :] if other.rank == event.rank and not each.steps]
+            yield _finding(known, event.rank, event.step, later[0].step if later else None)
+            return
+
+
+def _finding(known: EvaluationMode, rank: int, seen: int, back: int | None) -> Finding:
+    since = seen - known.steps + 1
+    idle = [
+        *(
+            [f"{known.dropouts} dropout{'s drop' if known.dropouts > 1 else ' drops'} nothing out"]
+            * (known.dropouts > 0)
+        ),
+        *(
+            [f"{known.norms} batch norm{'s go' if known.norms > 1 else ' goes'} by running statistics that stand still"]
+            * (known.norms > 0)
+        ),
+    ]
+    until = f"; since step {back} it is in train() again" if back is not None else ""
+    before = (
+        f"Until step {since - 1} it was trained in train()." if known.was_trained
+        else "It has not been trained in train() since the run began: what is loaded, as by from_pretrained(), is in "
+        "eval() at first."
+    )  # fmt: skip
+    return Finding(
+        severity="info" if back is not None or not known.was_trained else "",
+        rank=rank, step=since, subject="evaluation",
+        summary=f"{place(since, rank)}: the model is trained in evaluation mode: {' and '.join(idle)}{until}.",
+        evidence=(
+            f"In {known.steps} steps in a row, up to step {seen}, each forward with gradients was made in eval(), a "
+            "backward followed, and no module of the model was in train().",
+            before,
+            "Cause (shown): model.eval() without model.train() after it. Against that: it may be meant, to leave "
+            "dropout "
+            "out; single modules in eval(), such as frozen batch norms, are not reported.",
+        ),
+        remedy=(
+            Remedy(
+                "Call model.train() after each evaluation, preview or sample, and before the next training step; at "
+                "the "
+                "latest at the top of the loop.",
+                "model.train()  # before the forward of each training step",
+                "the modules' own flags, and the backwards that followed",
+            ),
+        ),
+        facts={
+            "since_step": since, "seen_step": seen, "dropouts": known.dropouts, "norms": known.norms,
+            "back_step": back, "is_over": back is not None, "cause_class": "eval",
+        },
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="evaluation_mode",
+    title="Trained in evaluation mode",
+    severity="warning",
+    explanation="The whole model is in `eval()` while it is trained: nothing is dropped out, and batch norms go by "
+    "their "
+    "running statistics and no longer update them, while the weights go on. The loss often falls faster than before, "
+    "and what was learned generalises worse. Reported after 8 such steps in a row, of a model that has dropout or "
+    "running statistics; a part of it in `eval()`, such as frozen batch norms, is not. Info where it was so from the "
+    "first step on, which fine-tuning may mean.",
+    check=check,
+    explains=("exploding_gradient", "loss_spike", "short_spike", "update_ratio", "vanishing_gradient"),
+)

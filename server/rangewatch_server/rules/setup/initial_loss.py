@@ -1,0 +1,122 @@
+"""The first loss is far above that of a model that knows nothing: the logits are far too large from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from rangewatch.wire.events import LossFunction
+from rangewatch_server.numerics.pyramid import RANGES
+from rangewatch_server.rules.activations.initial_gain import LINEAR
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.phrases import loss_called, module_code, module_path, place, the
+from rangewatch_server.rules.recent import only_rank, tensors_of
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+
+FIRST = 3
+"""Steps in which the first loss is looked for."""
+
+ABOVE = 8.0
+"""By how much it must be above that of chance, too: losses of a few classes are small."""
+
+GAIN = 6.0
+"""How many times as large as what comes before it the output of the last layer must be: usual is about 1."""
+
+
+class Logits(msgspec.Struct, frozen=True):
+    """The output of a linear layer over all classes, at the first step, and what comes before it."""
+
+    tensor: int
+    amax: float
+    gain: float
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding."""
+    start = evidence.run.first_step or 0
+    if start or evidence.start or any(rank.rows[0].ordinal > 1 for rank in evidence.run.ranks.values()):
+        return  # of a run that went on from a checkpoint nothing is an initialisation's
+    known, name = next((each for _, each in evidence.details(LossFunction)), None), loss_name(evidence)
+    if known is None or name is None or known.classes < 2:
+        return
+    values = evidence.series(name, start, start + FIRST)
+    values, chance = values[np.isfinite(values)], float(np.log(known.classes))
+    if not len(values) or not values[0] >= max(limits["factor"] * chance, chance + ABOVE):
+        return
+    logits = _logits(evidence, start, known.classes if known.op == "nll" else 0)
+    if logits is not None and logits.gain >= GAIN and 2 * logits.amax >= values[0] - chance:
+        yield _finding(evidence, logits, name, float(values[0]), chance, known.classes, start)
+
+
+def _logits(evidence: Evidence, start: int, classes: int) -> Logits | None:
+    """Of the last such layer in call order; `classes` 0: of any width."""
+    outputs, entries = tensors_of(evidence, "output"), evidence.tensors.entries
+    if not len(outputs):
+        return None
+    order = outputs[np.argsort(evidence.tensors.position[outputs], kind="stable")]
+    at = [
+        place
+        for place, each in enumerate(order.tolist())
+        if place and entries[each].module in LINEAR and (not classes or classes in entries[each].shape[1:])
+    ]
+    if not at:
+        return None
+    chosen = np.sort(order[[at[-1] - 1, at[-1]]])
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + 1, ("amax", "inf_count"), chosen)
+    amax = dict(zip(chosen.tolist(), np.asarray(block.columns["amax"], np.float64)[:, 0].tolist(), strict=True))
+    before, last = amax[int(order[at[-1] - 1])], amax[int(order[at[-1]])]
+    return Logits(int(order[at[-1]]), last, last / before) if before > 0 else None
+
+
+def _finding(
+    evidence: Evidence, logits: Logits, name: str, loss: float, chance: float, classes: int, step: int
+) -> Finding:
+    entry, rank = evidence.tensors.entries[logits.tensor], only_rank(evidence)
+    layer = module_code(module_path(evidence.tensors.entries, entry.fqn))
+    return Finding(
+        rank=rank, step=step, tensor=entry.fqn, kind="output", subject="initial loss",
+        summary=f"{place(step, rank)}: {loss_called(name)} begins at {loss:.4g}, where a model that knows nothing has "
+        f"ln({classes}) = {chance:.3g}: the logits of {entry.fqn or 'the model'} are far too large from the start.",
+        evidence=(
+            f"{the(entry)} was up to {logits.amax:.4g} in the first step, {logits.gain:.3g} times what comes before "
+            "it; "
+            "usual is about as large.".replace("the output", "The output", 1),
+            f"The loss is the mean of a cross entropy over {classes} classes, by its graph. Usual logits of an "
+            "untrained "
+            "model are about 1, and then it is that of chance.",
+            f"Cause (likely): the weight of {entry.fqn} as it was initialised or loaded; where it is tied to an "
+            "embedding, that embedding's. Against that: a head of other classes that was loaded begins high as well.",
+            f"What would decide: print the deviation of {entry.fqn}.weight; usual is 0.02, or about 1 / sqrt(its "
+            "inputs).",
+        ),
+        remedy=(
+            Remedy(
+                f"Initialise the weight of {entry.fqn or 'the last layer'} with a smaller deviation, such as 0.02; "
+                "torch's own start of an embedding has 1, which is too large for one that is tied to the output.",
+                f"torch.nn.init.normal_({layer}.weight, std=0.02)  # before training",
+                "the first loss, before any update, and the logits it is made of",
+            ),
+        ),
+        facts={
+            "loss": loss, "chance": chance, "classes": classes, "amax": logits.amax, "gain": logits.gain,
+            "cause_class": "weight",
+        },
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="initial_loss",
+    title="The first loss is far above chance",
+    severity="warning",
+    explanation="A classifier or language model that knows nothing has a cross entropy of ln(classes). Where the first "
+    "loss is several times that, the model is sure of what is wrong: its logits are far too large, as with an "
+    "embedding "
+    "of deviation 1 that is tied to the output. The training goes on, and spends its first part on shrinking them. "
+    "Needs a loss that is the mean of torch's cross entropy alone, and the output of a linear layer right before it.",
+    check=check,
+    thresholds=(Threshold("factor", 4.0, "times ln(classes)", "From here on a first loss is too high."),),
+    explains=("initial_gain",),
+)

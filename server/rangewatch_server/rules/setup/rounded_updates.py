@@ -1,0 +1,143 @@
+"""Updates that are smaller than half the distance to the next number of the weights' dtype: nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from rangewatch.wire.events import Optimizers
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import Array, only_rank
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+from rangewatch_server.rules.setup.update_reads import Reads, update_reads
+
+LASTING = 4
+"""Readings in a row of which it must be so, and steps that they must span."""
+
+SPAN = 64
+
+GROWS, LOW = 1.05, 0.5
+"""How many times as high a learning rate that is still warmed up is as 64 steps before; and the part of its highest
+below which it has been lowered: small updates are meant then."""
+
+SGD_SHARE = 0.97
+"""Of optimizers that do not divide by the size of the gradient most updates are small by nature."""
+
+FELL = 0.9
+"""Part of its first value to which a loss must have fallen that is learned all the same."""
+
+FEW = 16
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding, of all parameters that were sampled together."""
+    reads = update_reads(evidence)
+    if reads is None:
+        return
+    dtypes = [evidence.tensors.entries[int(each)].dtype for each in reads.tensors]
+    rows = np.array([each in ("bfloat16", "float16") for each in dtypes], bool)
+    pushed, unmoved = (reads.columns[name][rows].sum(axis=0) for name in ("pushed_count", "unmoved_count"))
+    there = np.flatnonzero(pushed > 0)
+    there = there[_is_usual_rate(evidence, reads.at[there])]
+    if len(there) < LASTING or reads.at[there[-1]] - reads.at[there[0]] < SPAN:
+        return
+    shares = unmoved[there] / pushed[there]
+    if np.median(shares) >= _least(evidence, limits["share"]) and shares[-LASTING:].min() >= limits["share"] / 2:
+        yield _finding(evidence, reads, rows, there, shares)
+
+
+def _least(evidence: Evidence, share: float) -> float:
+    classes = next((known.classes for _, known in reversed(evidence.details(Optimizers))), ())
+    return max(share, SGD_SHARE) if any(name in ("SGD", "ASGD") for name in classes) else share
+
+
+def _is_usual_rate(evidence: Evidence, steps: Array) -> Array:
+    """(n,) bool: the learning rate is neither being warmed up nor has it been lowered; True where it is not known."""
+    name = next((each for each in RATES if evidence.has_series(each)), None)
+    if name is None or not len(steps):
+        return np.ones(len(steps), bool)
+    values = evidence.series(name, evidence.start, int(steps[-1]) + 1)
+    if not np.isfinite(values).any():
+        return np.ones(len(steps), bool)
+    high = np.fmax.accumulate(np.where(np.isfinite(values), values, -np.inf))
+    now = steps - evidence.start
+    before = np.maximum(now - SPAN, 0)
+    rate, highest = values[now], np.nanmax(values)
+    is_warm = (high[now] <= GROWS * high[before]) | (now == 0)
+    return np.asarray(~np.isfinite(rate) | (is_warm & (rate >= LOW * highest)))
+
+
+def _finding(evidence: Evidence, reads: Reads, rows: Array, there: Array, shares: Array) -> Finding:
+    rank, since = only_rank(evidence), int(reads.at[there[0]])
+    share = float(np.median(shares))
+    pushed, unmoved = (reads.columns[name][rows][:, there].sum(axis=1) for name in ("pushed_count", "unmoved_count"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        of_each = np.nan_to_num(unmoved / pushed)
+    worst = int(reads.tensors[rows][int(np.argmax(of_each))])
+    entry, falls = evidence.tensors.entries[worst], _falls(evidence)
+    return Finding(
+        severity="info" if falls else "",
+        rank=rank, step=since, tensor=entry.fqn, kind="grad", subject="rounded",
+        summary=f"{place(since, rank)}: {share:.0%} of the updates of weights in {entry.dtype} are rounded away: the "
+        "weights stay as they were, though their gradients are not 0.",
+        evidence=tuple(_evidence(evidence, entry.dtype, entry.fqn, float(of_each.max()), len(there), int(rows.sum()))),
+        remedy=(
+            Remedy(
+                f"Keep the weights in float32 and compute in {entry.dtype} under autocast; or use an optimizer with "
+                "float32 master weights, Kahan summation or stochastic rounding.",
+                "model.float()  # before the optimizer is made; the forward under torch.autocast",
+                "single elements were compared before and after the optimizer's step",
+            ),
+        ),
+        facts={"share": share, "since_step": since, "readings": len(there), "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
+def _evidence(evidence: Evidence, dtype: str, fqn: str, most: float, readings: int, count: int) -> Iterator[str]:
+    yield (
+        f"In {readings} readings of up to 4,096 elements each of {count} parameters; of {fqn} {most:.0%} stay as they "
+        "were."
+    )
+    bits = 8 if dtype == "bfloat16" else 11
+    yield (
+        f"{dtype} holds {bits} significant bits: an update below {2.0**-bits / 2:.2g} of a weight, or twice that just "
+        "above a power of two, is less than half the distance to the next number, and torch's optimizers round to the "
+        "nearest."
+    )
+    name = next((each for each in RATES if evidence.has_series(each)), None)
+    rates = np.zeros(0) if name is None else evidence.series(name)
+    if len(rates := rates[np.isfinite(rates)]):
+        yield f"The learning rate is {rates[-1]:.3g}; Adam moves an element by about that much, whatever its gradient."
+    yield (
+        "Cause (shown): rounding. What would decide whether it matters: train some hundred steps with float32 weights, "
+        "and compare the losses."
+    )
+
+
+def _falls(evidence: Evidence) -> bool:
+    name = loss_name(evidence)
+    if name is None:
+        return False
+    start, stop = evidence.start, evidence.whole_stop
+    first, last = evidence.series(name, start, start + FEW), evidence.series(name, max(start, stop - FEW), stop)
+    first, last = first[np.isfinite(first)], last[np.isfinite(last)]
+    return bool(len(first) and len(last) and np.median(last) < FELL * np.median(first))
+
+
+RULE = Rule(
+    name="rounded_updates",
+    title="Updates are rounded away",
+    severity="warning",
+    explanation="The weights are in 16 bits and most updates are smaller than half the distance to the next number "
+    "they "
+    "can hold: the optimizer's step leaves them as they were, step after step, and no gradient is zero nor anything "
+    "NaN. Read of single elements before and after the step, each 32nd step, of torch's own optimizers, which round to "
+    "the nearest; not while the learning rate is warmed up or has been lowered. Info where the loss falls all the "
+    "same.",
+    check=check,
+    thresholds=(Threshold("share", 0.8, "of the updates", "So many must leave their weight as it was."),),
+    explains=("loss_plateau", "unchanged_weights"),
+)

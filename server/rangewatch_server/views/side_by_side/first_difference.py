@@ -1,0 +1,280 @@
+"""The first step and tensor at which two runs part beyond their own noise, for programs: `rangewatch diff`.
+
+Compared are the largest magnitude of each tensor, bit for bit, and its mean square where both runs have it. What runs
+that repeat the first one differ from it by, up to a step, is noise there: the second parts where it is further away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rangewatch.statistics import dtype_limits
+from rangewatch_server.core import deadline
+from rangewatch_server.figures import comparison
+from rangewatch_server.figures.base import grid, label
+from rangewatch_server.figures.name_filter import chosen
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES
+from rangewatch_server.query.reader import RunReader
+from rangewatch_server.store.names import Tensors
+from rangewatch_server.views.side_by_side import parting
+
+Array = NDArray[Any]
+
+CHUNK_CELLS = 1 << 18  # tensors times columns compared at once
+MOST_CELLS = 1 << 26  # compared at all: of a longer pair it is said how far
+MOST_TENSORS = 50
+MOST_NAMES = 20  # of tensors that one side alone has
+TYPICAL = 0.9
+"""Of the tensors' noise at a step: what a tensor that happened to be without any is granted too."""
+
+AHEAD = 8
+"""Columns past a step whose noise counts at it too: at the first steps there is little to know it by."""
+
+UNITS_IN_LAST_PLACE = 8.0
+"""That two precisions may differ by: of the coarser one's, where any pair of tensors has two dtypes."""
+
+WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"})
+"""Parts of names that wrappers put in: DDP, torch.compile, FSDP1, activation checkpointing, DeepSpeed."""
+
+_COLUMNS = ("call_count", "amax", "nan_count", "inf_count", "full_numel", "sum_sq")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """`tolerance`: of the greater, that is no difference. `margin`: how many times the noise is still noise."""
+
+    tolerance: float = 0.0
+    margin: float = 3.0
+
+
+class _Side(msgspec.Struct, frozen=True):
+    """One run's rows of the tensors that are compared: `order[i]` is its ordinal of pair i."""
+
+    run: RunReader
+    order: Array
+
+
+def find(reference: RunReader, other: RunReader, noise: Sequence[RunReader], limits: Limits) -> dict[str, Any]:
+    """The answer of `/api/v1/compare/first`."""
+    runs = (reference, other, *noise)
+    paired, sides = _paired(reference, other, noise)
+    start = max((run.first_step or 0 for run in runs), default=0)
+    stop = min((-1 if run.last_step is None else run.last_step for run in runs), default=-1) + 1
+    stop = max(start, stop)
+    finest = _log2_of_columns(runs, start, stop)
+    precision = _precision(reference, other, paired, sides[2:])
+    with np.errstate(divide="ignore"):
+        floor = -np.log2(1 - max(limits.tolerance, precision))
+    answer: dict[str, Any] = {
+        "start": start, "stop": stop, "steps_per_column": FANOUT**finest, "matched": len(paired.here),
+        "only_here": _names(reference.names().tensors, paired.only_here),
+        "only_there": _names(other.names().tensors, paired.only_there), "is_whole": True, "compared_stop": start,
+        "floor_bits": float(floor), "step": None, "count": 0, "tensors": [],
+        "loss": _loss(reference, other, noise, limits, start, stop),
+    }  # fmt: skip
+    if not len(paired.here):
+        return answer
+    per = FANOUT**finest
+    width = max(1, CHUNK_CELLS // len(paired.here)) * per
+    end = min(stop, start + max(width, MOST_CELLS // len(paired.here) * per))
+    threshold = _Threshold(len(paired.here), limits.margin, float(floor))
+    for low in range(start - start % per, end, width):
+        deadline.check()
+        high = min(end, low + width)
+        until = min(stop, high + AHEAD * per) if noise else high
+        here, there, *repeats = (_read(side, finest, max(low, start), until) for side in sides)
+        columns_now = -(-high // per) - max(low, start) // per
+        allowed = threshold.over([_apart(here, each) for each in repeats], (len(paired.here), columns_now))
+        found = _apart(here, there).first(columns_now)
+        beyond = (found.bits > allowed.bits) | (found.broke & ~allowed.broke)
+        answer["compared_stop"] = high
+        columns = np.flatnonzero(beyond.any(axis=0))
+        if len(columns):
+            at = int(columns[0])
+            answer["step"] = max(start, low + at * per)
+            rows = np.flatnonzero(beyond[:, at])
+            answer["count"] = len(rows)
+            answer["tensors"] = [
+                _entry(reference, other, paired, row, here, there, found, allowed, at)
+                for row in rows[:MOST_TENSORS].tolist()
+            ]
+            return answer
+    answer["is_whole"] = end == stop
+    return answer
+
+
+class _Apart(msgspec.Struct, frozen=True):
+    """(tensors, columns) each: `bits` between the two sides, NaN where one was not observed; `broke`: NaN or Inf on
+    one side alone."""
+
+    bits: Array
+    broke: Array
+
+    def first(self, columns: int) -> _Apart:
+        """So many columns of it."""
+        return _Apart(self.bits[:, :columns], self.broke[:, :columns])
+
+
+class _Threshold:
+    """What is noise so far: a tensor's own greatest, and that of most tensors."""
+
+    def __init__(self, tensors: int, margin: float, floor: float) -> None:
+        self._own, self._typical = np.zeros(tensors), 0.0
+        self._broke = np.zeros(tensors, bool)
+        self._margin, self._floor = margin, floor
+
+    def over(self, repeats: list[_Apart], shape: tuple[int, ...]) -> _Apart:
+        """What is allowed in so many columns; `repeats` have some more, and later ones go on from these."""
+        if not repeats or not shape[1]:
+            return _Apart(np.full(shape, self._floor), np.zeros(shape, bool))
+        own = np.nanmax([np.where(np.isnan(each.bits), 0.0, each.bits) for each in repeats], axis=0)
+        typical = np.max([_typical(each.bits) for each in repeats], axis=0)
+        broke = np.any([each.broke for each in repeats], axis=0)
+        own = np.maximum(np.maximum.accumulate(own, axis=1), self._own[:, None])
+        typical = np.maximum(np.maximum.accumulate(typical), self._typical)
+        broke = np.logical_or.accumulate(broke, axis=1) | self._broke[:, None]
+        ahead = np.minimum(np.arange(shape[1]) + AHEAD, own.shape[1] - 1)
+        own, typical, broke = own[:, ahead], typical[ahead], broke[:, ahead]
+        self._own, self._typical, self._broke = own[:, -1], float(typical[-1]), broke[:, -1]
+        return _Apart(self._margin * np.maximum(own, typical) + self._floor, broke)
+
+
+def _typical(bits: Array) -> Array:
+    """(columns,) what most of the tensors that were observed stay below; 0 where none was."""
+    some = np.where(np.isnan(bits).all(axis=0), 0.0, bits)
+    return np.nanquantile(some, TYPICAL, axis=0)
+
+
+def _read(side: _Side, level: int, start: int, stop: int) -> dict[str, Array]:
+    rows = np.sort(side.order)
+    wanted = [name for name in _COLUMNS if name in side.run.names().fill[RANGES]]
+    block = side.run.slice(RANGES, tuple(sorted(side.run.ranks)), level, start, stop, wanted, rows)
+    places = np.searchsorted(rows, side.order)
+    return {name: np.asarray(values, np.float64)[places] for name, values in block.columns.items()}
+
+
+def _apart(here: dict[str, Array], there: dict[str, Array]) -> _Apart:
+    both = (here["call_count"] > 0) & (there["call_count"] > 0)
+    bad, other_bad = ((each["nan_count"] + each["inf_count"]) > 0 for each in (here, there))
+    bits = _log2_ratio(here["amax"], there["amax"])
+    if "sum_sq" in here and "sum_sq" in there:
+        is_full = (here["full_numel"] > 0) & (here["full_numel"] == there["full_numel"])
+        bits = np.maximum(bits, np.where(is_full, _log2_ratio(here["sum_sq"], there["sum_sq"]) / 2, 0.0))
+    # With NaN or Inf on both sides what is left of the finite values says little.
+    return _Apart(np.where(both & ~(bad & other_bad), bits, np.nan), both & (bad != other_bad))
+
+
+def _log2_ratio(one: Array, two: Array) -> Array:
+    """0 where they are equal, Inf where one alone is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(one == two, 0.0, np.abs(np.log2(one) - np.log2(two)))
+
+
+def _entry(
+    reference: RunReader, other: RunReader, paired: comparison.Pairs, row: int, here: dict[str, Array],
+    there: dict[str, Array], found: _Apart, allowed: _Apart, at: int,
+) -> dict[str, Any]:  # fmt: skip
+    entry = reference.names().tensors.entries[int(paired.here[row])]
+    twin = other.names().tensors.entries[int(paired.there[row])]
+    bits = float(found.bits[row, at])
+    return {
+        "tensor": int(paired.here[row]), "other_tensor": int(paired.there[row]), "label": label(entry),
+        "fqn": entry.fqn, "kind": entry.kind, "index": entry.index, "dtype": entry.dtype, "other_dtype": twin.dtype,
+        "amax": float(here["amax"][row, at]), "other_amax": float(there["amax"][row, at]),
+        "nonfinite_count": float(here["nan_count"][row, at] + here["inf_count"][row, at]),
+        "other_nonfinite_count": float(there["nan_count"][row, at] + there["inf_count"][row, at]),
+        "difference_bits": bits if np.isfinite(bits) else None, "allowed_bits": float(allowed.bits[row, at]),
+    }  # fmt: skip
+
+
+def _loss(
+    reference: RunReader, other: RunReader, noise: Sequence[RunReader], limits: Limits, start: int, stop: int
+) -> dict[str, Any] | None:
+    """The first step at which the losses are apart by more than the tolerance and the noise; None where there is none,
+    or one of the runs logged none."""
+    runs = (reference, other, *noise)
+    if any(parting.LOSS not in run.names().series for run in runs) or start >= stop:
+        return None
+    per = FANOUT ** _log2_of_columns(runs, start, stop)
+    most = 0.0
+    end = min(stop, start + parting.MOST_COLUMNS * per)
+    for low in range(start, end, parting.CHUNK * per):
+        deadline.check()
+        cut = grid(low, min(end, low + parting.CHUNK * per), parting.CHUNK + 2, per)
+        (one, has_one), (two, has_two), *repeats = (parting.means(run, cut) for run in runs)
+        difference = _difference(one, two)
+        spread = np.zeros(len(one))
+        for values, has in repeats:
+            spread = np.maximum(spread, np.where(has & has_one, np.nan_to_num(_difference(one, values)), 0.0))
+        spread = np.maximum(np.maximum.accumulate(spread), most) if len(spread) else spread
+        with np.errstate(invalid="ignore"):
+            greater = np.nan_to_num(np.maximum(np.abs(one), np.abs(two)))
+        beyond = has_one & has_two & (difference > limits.margin * spread + limits.tolerance * greater)
+        if beyond.any():
+            at = int(beyond.argmax())
+            shown = [float(each[at]) if np.isfinite(each[at]) else None for each in (one, two)]
+            return {"step": max((cut.first + at) * cut.per, start), "values": shown}
+        most = float(spread[-1]) if len(spread) else most
+    return None
+
+
+def _difference(one: Array, two: Array) -> Array:
+    """Inf where one alone is NaN."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(one - two)
+    apart[np.isnan(one) & np.isnan(two)] = 0.0
+    apart[np.isnan(one) != np.isnan(two)] = np.inf
+    return apart
+
+
+def _log2_of_columns(runs: Sequence[RunReader], start: int, stop: int) -> int:
+    """The finest level of the pyramid that all runs have whole."""
+    most = max((parting.merged(run, start, stop) for run in runs), default=1) if start < stop else 1
+    level = 0
+    while FANOUT**level < most:
+        level += 1
+    return level
+
+
+def _precision(reference: RunReader, other: RunReader, paired: comparison.Pairs, repeats: Sequence[_Side]) -> float:
+    """Of the greater: what two precisions may differ by; 0 where each pair of tensors has one dtype, or the noise is
+    already that of two."""
+    if any(_dtypes(reference, paired.here, each.run, each.order) for each in repeats):
+        return 0.0
+    dtypes = _dtypes(reference, paired.here, other, paired.there)
+    known = [dtype_limits.LIMITS[each] for each in dtypes if each in dtype_limits.LIMITS]
+    return UNITS_IN_LAST_PLACE * max((each.smallest_subnormal / each.smallest_normal for each in known), default=0.0)
+
+
+def _dtypes(one: RunReader, order: Array, two: RunReader, other_order: Array) -> set[str]:
+    """Those of pairs that have two."""
+    mine, theirs = one.names().tensors.entries, two.names().tensors.entries
+    pairs = [(mine[here].dtype, theirs[there].dtype) for here, there in zip(order, other_order, strict=True)]
+    return {dtype for pair in pairs if pair[0] != pair[1] for dtype in pair}
+
+
+def _paired(reference: RunReader, other: RunReader, noise: Sequence[RunReader]) -> tuple[comparison.Pairs, list[_Side]]:
+    """Pairs of the two runs, and each run's rows of those that all runs have."""
+    mine = reference.names().tensors
+    order = chosen(mine, (), "")
+    everyone = [each.names().tensors for each in (other, *noise)]
+    pairs = [comparison.pairs(mine, order, each, chosen(each, (), ""), unwrapped) for each in everyone]
+    common = set(pairs[0].here.tolist()).intersection(*(each.here.tolist() for each in pairs[1:]))
+    kept = np.array([each for each in pairs[0].here.tolist() if each in common], np.int64)
+    twins = [dict(zip(each.here.tolist(), each.there.tolist(), strict=True)) for each in pairs]
+    orders = [np.array([twin[each] for each in kept.tolist()], np.int64) for twin in twins]
+    paired = comparison.Pairs(kept, orders[0], pairs[0].only_here, pairs[0].only_there)
+    return paired, [_Side(run, rows) for run, rows in zip((reference, other, *noise), [kept, *orders], strict=True)]
+
+
+def unwrapped(fqn: str) -> str:
+    """A tensor's name without what wrappers put in."""
+    return ".".join(part for part in fqn.split(".") if part not in WRAPPERS)
+
+
+def _names(tensors: Tensors, ordinals: list[int]) -> dict[str, Any]:
+    return {"count": len(ordinals), "labels": [label(tensors.entries[each]) for each in ordinals[:MOST_NAMES]]}

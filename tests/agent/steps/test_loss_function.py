@@ -1,0 +1,46 @@
+"""Which cross entropy a loss is, by its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rangewatch
+from rangewatch.steps.loss_function import loss_function
+from rangewatch.wire.events import LossFunction
+from tests.agent.ingest_double import IngestDouble
+
+Y = torch.randint(0, 7, (4,))
+
+
+@pytest.mark.parametrize(
+    ("loss", "wanted"),
+    [
+        (lambda x: F.cross_entropy(x, Y), LossFunction("nll", 7)),
+        (lambda x: 65536.0 * (F.cross_entropy(x, Y) / 4), LossFunction("nll", 7)),
+        (lambda x: F.cross_entropy(x[:, :, None], Y[:, None]), LossFunction("nll", 7)),
+        (lambda x: F.binary_cross_entropy_with_logits(x, torch.ones(4, 7)), LossFunction("bce", 2)),
+        (lambda x: F.cross_entropy(x, Y, reduction="sum"), None),
+        (lambda x: F.cross_entropy(x, Y) + x.square().mean(), None),
+        (lambda x: x.square().mean(), None),
+        (lambda x: x.detach().sum(), None),
+    ],
+)
+def test_the_loss_of_a_graph(loss: Callable[[Tensor], Tensor], wanted: LossFunction | None) -> None:
+    assert loss_function(loss(torch.randn(4, 7, requires_grad=True)).grad_fn) == wanted
+
+
+def test_it_is_sent_once(ingest: IngestDouble) -> None:
+    model = nn.Linear(3, 7)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for _ in range(5):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(4, 3)), Y).backward()
+            optimizer.step()
+    assert [(each.step, each.data) for each in ingest.events("loss_function")] == [(0, {"op": "nll", "classes": 7})]
+    assert ingest.series("input_elements") == dict.fromkeys(range(5), 12.0)

@@ -1,0 +1,182 @@
+"""Causes of jumps, pools and dead units that nothing but what was newly recorded tells apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rangewatch.wire.events import StateLoaded, WrapperBypassed, event
+from rangewatch.wire.records import Event, TensorEntry
+from rangewatch_server.rules.activations import dead_activation
+from rangewatch_server.rules.loss import loss_spike
+from rangewatch_server.rules.machine import rank_failed
+from rangewatch_server.rules.nonfinite import first_nonfinite
+from rangewatch_server.rules.replicas import mismatch
+from tests.faults.examples import facts, nonfinite
+from tests.server.rules.conftest import Recording, tensor
+
+NOISE = np.random.default_rng(5)
+STEPS, AT = 140, 100
+MODEL = [
+    tensor("encoder", dtype="float32"), tensor("head", call_index=1, dtype="float32"),
+    tensor("encoder.weight", "grad", 2, "float32"), tensor("head.weight", "grad", 3, "float32"),
+]  # fmt: skip
+
+
+def jump(recording: Recording, high: float = 3.0, calls: Any = 1.0, series: Any = None, **more: Any) -> Any:
+    loss = np.r_[np.linspace(2.3, 0.5, 40), np.full(AT - 40, 0.5), np.full(STEPS - AT, high)]
+    loss = loss + NOISE.normal(0, 0.01, STEPS)
+    amax = 2.0 ** NOISE.normal(0, 0.05, (4, STEPS))
+    recording.write(
+        MODEL, STEPS, {"amax": amax, "call_count": calls}, series={"loss": loss, "lr": 0.04, **(series or {})}, **more
+    )  # fmt: skip
+    return recording.diagnose(loss_spike.RULE).findings
+
+
+def test_layers_that_were_just_unfrozen(recording: Recording) -> None:
+    calls = np.ones((4, STEPS))
+    calls[2, : AT - 1] = 0
+    (finding,) = jump(recording, calls=calls)
+    assert finding.facts["cause_class"] == "learning_rate"
+    assert "encoder.weight got the first gradient of the run at step 99" in " ".join(finding.evidence)
+    assert "parameter group with a smaller learning rate" in finding.remedy[0].text
+
+
+def test_layers_that_are_seldom_used(recording: Recording) -> None:
+    """Their gradient has been there before."""
+    calls = np.ones((4, STEPS))
+    calls[2, 3 : AT - 1] = 0
+    (finding,) = jump(recording, calls=calls)
+    assert finding.facts.get("cause_class") != "learning_rate"
+
+
+def restored(recording: Recording, loaded: int) -> Any:
+    written = np.where(np.arange(STEPS) % 6 == 4, 0.002, 0.0)
+    written[AT] = 0.008
+    events = [event(StateLoaded("AdamW"), 1, loaded)]
+    return jump(recording, 2.0, series={"weights_written": written}, events=events)
+
+
+@pytest.mark.parametrize(("loaded", "cause"), [(AT - 6, "optimizer"), (AT - 40, None)])
+def test_slow_weights_that_are_not_restored(recording: Recording, loaded: int, cause: str | None) -> None:
+    (finding,) = restored(recording, loaded)
+    assert (finding.facts.get("cause_class") == "optimizer") == (cause is not None)
+    assert finding.severity == ("warning" if cause else "info")
+
+
+@pytest.mark.parametrize(("elements", "severity"), [(2_000, "info"), (1_000, "warning")])
+def test_batches_of_another_size(recording: Recording, elements: int, severity: str) -> None:
+    sizes = np.where(np.arange(STEPS) < AT, 1_000, elements)
+    (finding,) = jump(recording, series={"input_elements": sizes})
+    assert finding.severity == severity
+    assert ("of another size" in " ".join(finding.evidence)) == (severity == "info")
+
+
+POOL = [
+    TensorEntry("pool", "output", 0, "float32", (24, 8), 0, "Pool"),
+    tensor("head", call_index=1, dtype="float32"),
+    tensor("head.weight", "grad", 2, "float32"),
+]  # fmt: skip
+MASK = {"name": "input[1]", "rows": 24, "zero_rows": 3, "one_rows": 0}
+
+
+def pooled(recording: Recording, count: int, negative: int | None, masks: list[dict[str, Any]], zeros: int = 0) -> Any:
+    counts = np.zeros((3, 90))
+    counts[0, 80:] = count
+    what = "nan_count" if negative is None else "inf_count"
+    reported = {"inputs": [facts("input[0]", zero_count=zeros)], "masks": masks}
+    reported |= {} if negative is None else {"inf_count": count, "negative_inf_count": negative}
+    later = np.zeros((3, 90))
+    later[1:, 80:] = 5
+    columns = {"nan_count": later, "numel": 24 * 8}
+    columns[what] = counts + (later if what == "nan_count" else 0)
+    nonfinite(recording, 0, POOL, what=what, columns=columns, reported=reported)
+    (finding,) = recording.diagnose(first_nonfinite.RULE).findings
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("count", "negative", "masks"), [(24, 24, [MASK]), (24, None, [MASK]), (24, 24, [])],
+    ids=["a maximum", "a mean", "a mask of its own"],
+)  # fmt: skip
+def test_rows_of_a_pool_that_are_masked_whole(
+    recording: Recording, count: int, negative: int | None, masks: list[Any]
+) -> None:
+    finding = pooled(recording, count, negative, masks)
+    assert finding.facts["cause_class"] == "mask", finding.evidence
+    assert "masked whole" in finding.remedy[0].text
+
+
+@pytest.mark.parametrize(
+    ("count", "negative"), [(24, 20), (23, 23), (192, 192)], ids=["+Inf too", "single elements", "all of it"]
+)
+def test_infinities_that_are_no_pool_s(recording: Recording, count: int, negative: int) -> None:
+    assert pooled(recording, count, negative, [MASK]).facts["cause_class"] != "mask"
+
+
+SPARSE = [
+    TensorEntry("encoder", "output", 0, "float32", (128, 64), 0, "Linear"),
+    TensorEntry("latent", "output", 0, "float32", (128, 64), 1, "ReLU"),
+    TensorEntry("encoder.weight", "grad", 0, "float32", (64, 32), 2, "Linear"),
+]  # fmt: skip
+
+
+def units(recording: Recording, silent: list[float], active: list[float]) -> Any:
+    """Shares at each 100th step: of units without a gradient, and of elements that are not 0."""
+    steps = 100 * len(silent)
+    columns = {name: np.zeros((3, steps)) for name in ("full_numel", "zero_count")}
+    at = np.arange(len(silent)) * 100
+    columns["full_numel"][:, at] = np.array([[8192], [8192], [2048]])
+    columns["zero_count"][1, at] = 8192 * (1 - np.array(active))
+    columns["zero_count"][2, at] = 2048 * np.array(silent)
+    recording.write(SPARSE, steps, columns | {"numel": np.array([[8192], [8192], [2048]])})
+    return recording.diagnose(dead_activation.RULE).findings
+
+
+def test_units_that_die(recording: Recording) -> None:
+    (finding,) = units(recording, [0.0, 0.5, 0.92, 0.95], [0.4, 0.1, 0.02, 0.01])
+    assert (finding.tensor, finding.severity) == ("latent", "warning")
+    assert "95% of them are zero for each row" in finding.summary and "penalty" in finding.remedy[0].text
+
+
+@pytest.mark.parametrize(
+    ("silent", "active"),
+    [
+        ([0.0, 0.0, 0.0, 0.0], [0.4, 0.06, 0.06, 0.05]),
+        ([0.95, 0.95, 0.95, 0.95], [0.01, 0.01, 0.01, 0.01]),
+        ([0.0, 0.92, 0.5, 0.95], [0.4, 0.02, 0.1, 0.01]),
+        ([0.0, 0.5, 0.93, 0.95], [0.4, 0.01, 0.0016, 0.0012]),
+    ],
+    ids=["sparse and alive", "sparse by nature", "they come back", "as chance leaves out"],
+)
+def test_units_that_are_seldom_active(recording: Recording, silent: list[float], active: list[float]) -> None:
+    assert units(recording, silent, active) == ()
+
+
+@pytest.mark.parametrize(
+    "message", ["Empty: ", "Empty", "TimeoutError: no batch", "RuntimeError: DataLoader timed out"]
+)
+def test_a_wait_within_a_process(recording: Recording, message: str) -> None:
+    recording.write(MODEL, 20, events=[Event("failed", 1, 19, message, {})])
+    (finding,) = recording.diagnose(rank_failed.RULE).findings
+    assert "loads its data" in finding.remedy[0].text
+
+
+def past_wrapper(recording: Recording, steps: int) -> Any:
+    model = [tensor("a.weight", "grad"), tensor("b.weight", "grad", 1)]
+    for rank in range(2):
+        sums = np.full((2, 40), 7.0)
+        sums[:, 30:] += rank
+        known = [event(WrapperBypassed(steps, "Net" if steps else ""), 1, 27)]
+        recording.write(model, 40, {"checksum_max": sums, "checksum_min": sums}, rank=rank, world_size=2, events=known)
+    (finding,) = recording.diagnose(mismatch.RULE).findings
+    return finding
+
+
+@pytest.mark.parametrize("steps", [8, 0])
+def test_replicas_whose_wrapper_is_not_called(recording: Recording, steps: int) -> None:
+    finding = past_wrapper(recording, steps)
+    assert ("Call the wrapped model" in finding.remedy[0].text) == bool(steps)
+    assert (finding.facts.get("cause_class") == "replicas") == bool(steps)

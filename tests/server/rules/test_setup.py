@@ -1,0 +1,187 @@
+"""How a training is set up: its mode, its first loss, and what becomes of gradients and updates on their way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rangewatch.wire.events import EvaluationMode, LossFunction, Optimizers, event
+from rangewatch_server.rules.gradients import gradient_underflow
+from rangewatch_server.rules.loss import learning_lost
+from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, rounded_updates
+from tests.server.rules.conftest import Recording, tensor
+
+LAYERS = [tensor("body", module="LayerNorm"), tensor("head", call_index=1), tensor("head.weight", "grad", 2)]
+WEIGHTS = [
+    tensor("gain", "grad", 0, "float32"),
+    tensor("a.weight", "grad", 1, "bfloat16"),
+    tensor("b.weight", "grad", 2, "bfloat16"),
+]
+
+
+def mode(recording: Recording, *known: tuple[int, EvaluationMode]) -> None:
+    recording.write(LAYERS, 200, events=[event(each, 1, step) for step, each in known])
+
+
+@pytest.mark.parametrize("was_trained", [True, False])
+def test_trained_in_evaluation_mode(recording: Recording, was_trained: bool) -> None:
+    mode(recording, (67, EvaluationMode(8, 2, 1, was_trained)))
+    (finding,) = recording.diagnose(evaluation_mode.RULE).findings
+    assert (finding.step, finding.severity) == (60, "warning" if was_trained else "info")
+    assert finding.facts["cause_class"] == "eval"
+    assert "2 dropouts" in finding.summary and "1 batch norm goes" in finding.summary
+
+
+def test_back_in_training_mode(recording: Recording) -> None:
+    mode(recording, (67, EvaluationMode(8, 2, 0, True)), (90, EvaluationMode()))
+    (finding,) = recording.diagnose(evaluation_mode.RULE).findings
+    assert finding.severity == "info" and "since step 90" in finding.summary
+    assert recording.diagnose(evaluation_mode.RULE, stop=80).findings[0].severity == "warning"
+
+
+def first_loss(recording: Recording, loss: float, amax: float, classes: int = 300, **more: Any) -> None:
+    model = [tensor("norm", module="LayerNorm"), tensor("head", call_index=1), tensor("head.weight", "grad", 2)]
+    model[1] = type(model[1])("head", "output", 0, "float32", (32, classes), 1, "Linear")
+    columns = {"amax": np.array([[3.5], [amax], [1.0]])}
+    known = [event(LossFunction("nll", classes), 1, 0)]
+    recording.write(model, 50, columns, series={"loss": np.linspace(loss, 0.5 * loss, 50)}, events=known, **more)
+
+
+def test_a_first_loss_far_above_chance(recording: Recording) -> None:
+    first_loss(recording, 89.0, 120.0)
+    (finding,) = recording.diagnose(initial_loss.RULE).findings
+    assert (finding.tensor, finding.step, finding.severity) == ("head", 0, "warning")
+    assert finding.facts["cause_class"] == "weight" and finding.facts["chance"] == pytest.approx(np.log(300))
+
+
+@pytest.mark.parametrize(
+    ("loss", "amax", "more"),
+    [(6.1, 3.0, {}), (89.0, 10.0, {}), (15.0, 120.0, {}), (89.0, 120.0, {"first": 1_000})],
+    ids=["as chance is", "logits that are not large", "a little above", "of a run that goes on"],
+)  # fmt: skip
+def test_first_losses_that_are_none(recording: Recording, loss: float, amax: float, more: dict[str, Any]) -> None:
+    first_loss(recording, loss, amax, **more)
+    assert recording.diagnose(initial_loss.RULE).findings == ()
+
+
+STEPS = 260
+READ = [1, 2, 4, 8, 16, *range(32, STEPS, 32)]
+
+
+def reads(
+    recording: Recording, pushed: Any, unmoved: Any, zero: Any, series: dict[str, Any] | None = None, **more: Any
+) -> None:
+    """Of 100 elements each, at the steps `READ`."""
+    columns = {name: np.zeros((len(WEIGHTS), STEPS)) for name in ("sampled_count", "pushed_count", "unmoved_count")}
+    columns["zero_weight_count"] = np.zeros((len(WEIGHTS), STEPS))
+    for name, values in (("sampled_count", 100), ("pushed_count", pushed), ("unmoved_count", unmoved)):
+        columns[name][:, READ] = np.reshape(values, (-1, 1))
+    columns["zero_weight_count"][:, READ] = np.reshape(zero, (-1, 1))
+    recording.write(WEIGHTS, STEPS, columns, series={"loss": 2.0, **(series or {})}, **more)
+
+
+def test_updates_that_are_rounded_away(recording: Recording) -> None:
+    reads(recording, 100, [0, 95, 85], 0)
+    (finding,) = recording.diagnose(rounded_updates.RULE).findings
+    assert (finding.tensor, finding.severity, finding.facts["cause_class"]) == ("a.weight", "warning", "optimizer")
+    assert finding.facts["share"] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("unmoved", "series", "classes"),
+    [
+        (60, {}, "AdamW"),
+        (90, {"lr": np.linspace(0, 1e-3, STEPS)}, "AdamW"),
+        (90, {}, "SGD"),
+    ],
+    ids=["some of them", "in a warm-up", "by an optimizer that most gradients move little"],
+)  # fmt: skip
+def test_updates_that_are_small(recording: Recording, unmoved: int, series: Any, classes: str) -> None:
+    known = [event(Optimizers((classes,)), 1, 2)]
+    reads(recording, 100, [0, unmoved, unmoved], 0, series, events=known)
+    assert recording.diagnose(rounded_updates.RULE).findings == ()
+
+
+def test_updates_that_are_rounded_away_while_the_loss_falls(recording: Recording) -> None:
+    reads(recording, 100, [0, 90, 90], 0, {"loss": np.linspace(2, 1, STEPS)})
+    (finding,) = recording.diagnose(rounded_updates.RULE).findings
+    assert finding.severity == "info"
+
+
+def test_a_parameter_that_is_held_at_zero(recording: Recording) -> None:
+    reads(recording, [0, 100, 100], 0, [100, 0, 0])
+    (finding,) = recording.diagnose(held_at_zero.RULE).findings
+    assert (finding.tensor, finding.severity, finding.facts["cause_class"]) == ("gain", "warning", "clip")
+
+
+@pytest.mark.parametrize(
+    ("pushed", "zero", "amax"), [(0, 99, 1.0), (1, 100, 1.0), (0, 100, 0.0)],
+    ids=["not all of it", "its gradient is there", "it has none after the backward"],
+)  # fmt: skip
+def test_parameters_that_are_not_held(recording: Recording, pushed: int, zero: int, amax: float) -> None:
+    reads(recording, [pushed, 100, 100], 0, [zero, 0, 0])
+    if not amax:
+        recording.memory = type(recording.memory)()
+        columns = {"amax": np.array([[0.0], [1.0], [1.0]])}
+        recording.write(WEIGHTS, STEPS, columns, series={"loss": 2.0})
+    assert recording.diagnose(held_at_zero.RULE).findings == ()
+
+
+HALF = [
+    tensor("head"), tensor("head", "grad_output", 1),
+    tensor("head.weight", "grad", 2, "float32"), tensor("body.weight", "grad", 3, "float32"),
+]  # fmt: skip
+
+
+def half(
+    recording: Recording, of_output: float = 0.0, of_weights: float = 0.0, loss: float = 1e-8, **more: Any
+) -> None:
+    amax = np.array([[1.0], [of_output], [of_weights], [of_weights]])
+    recording.write(HALF, 60, {"amax": amax}, series={"loss": loss}, **more)
+
+
+@pytest.mark.parametrize("of_output", [0.0, 6e-8])
+def test_every_gradient_is_flushed_to_zero(recording: Recording, of_output: float) -> None:
+    half(recording, of_output)
+    (finding,) = recording.diagnose(gradient_underflow.RULE).findings
+    assert (finding.step, finding.facts["cause_class"], finding.facts["zero"]) == (0, "loss_scale", 2)
+
+
+@pytest.mark.parametrize(
+    "more", [{"of_output": 1e-3}, {"of_weights": 1e-5}, {"loss": 0.0}, {"loss_scaled": True}],
+    ids=["float16 holds them", "they are not 0", "the loss is 0", "the loss is scaled"],
+)  # fmt: skip
+def test_zero_gradients_that_are_not_flushed(recording: Recording, more: dict[str, Any]) -> None:
+    half(recording, **more)
+    assert recording.diagnose(gradient_underflow.RULE).findings == ()
+
+
+def lost(recording: Recording, rate: Any, back: float = 2.2) -> None:
+    """The loss falls to 1 within 60 steps, and is back within 20 more."""
+    noise = np.random.default_rng(3).normal(0, 0.03, 140)
+    loss = np.r_[np.linspace(2.3, 1.0, 60), np.linspace(1.0, back, 20), np.full(60, back)] + noise
+    recording.write(LAYERS, 140, series={"loss": loss, "lr": rate})
+
+
+RISING = np.linspace(1e-4, 5e-2, 140)
+
+
+def test_what_was_learned_is_lost_in_a_warm_up(recording: Recording) -> None:
+    lost(recording, RISING)
+    (finding,) = recording.diagnose(learning_lost.RULE).findings
+    assert finding.step is not None and 66 <= finding.step <= 80
+    assert finding.facts["cause_class"] == "learning_rate" and finding.severity == "warning"
+    seen = int(finding.facts["seen_step"])
+    assert recording.diagnose(learning_lost.RULE, stop=seen).findings == ()
+    assert recording.diagnose(learning_lost.RULE, stop=seen + 1).findings == (finding,)
+
+
+@pytest.mark.parametrize(
+    ("rate", "back"), [(np.full(140, 1e-2), 2.2), (RISING[::-1], 2.2), (RISING, 1.6)],
+    ids=["a rate that stays", "a rate that falls", "not all of it"],
+)  # fmt: skip
+def test_losses_that_rise_for_another_reason(recording: Recording, rate: Any, back: float) -> None:
+    lost(recording, rate, back)
+    assert recording.diagnose(learning_lost.RULE).findings == ()
