@@ -68,7 +68,7 @@ TIME_LIMIT_S = 400.0  # of a script; the longest takes a tenth of it on an idle 
 NO_CAUSE = "(none)"
 CAUSES = {
     "replica_mismatch": "replicas", "rank_died": "crash", "rank_failed": "crash", "unchanged_weights": "optimizer",
-    "dead_activation": "dead_units",
+    "dead_activation": "dead_units", "dead_expert": "dead_units", "expert_collapse": "dead_units",
 }  # fmt: skip
 """What the rules say by their names alone, which give neither `cause_class` nor `origin`."""
 
