@@ -35,6 +35,9 @@ are worth: bench/README.md.
 `held_out_scripts_2/` are thirty by yet another author, meant to be of quiet faults. Measured once, on 2026-11-24, with
 the rules of 91e0fe7: of 20 with a fault 4 right, 2 weak, 14 wrong; 9 of 10 healthy ones quiet. Rules have been made for
 their classes since, so that they are tests, too.
+
+`held_out_scripts_3/` are thirty by a third author. Measured in part, once, on 2026-11-24, with the rules of f18717d: of
+13 with a fault 4 right, none weak, 9 wrong; 4 of 5 healthy ones quiet. Of 12 there is no answer yet.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ TIME_LIMIT_S = 400.0  # of a script; the longest takes a tenth of it on an idle 
 NO_CAUSE = "(none)"
 CAUSES = {
     "replica_mismatch": "replicas", "rank_died": "crash", "rank_failed": "crash", "unchanged_weights": "optimizer",
-    "dead_activation": "dead_units",
+    "dead_activation": "dead_units", "dead_expert": "dead_units", "expert_collapse": "dead_units",
 }  # fmt: skip
 """What the rules say by their names alone, which give neither `cause_class` nor `origin`."""
 

@@ -5,7 +5,7 @@ Report: yxuansu/TaCL#11 (the teacher does not eval(), the same input gives diffe
 distillation#37.
 Cause: mode (dropout and batch norm of the teacher in train mode). Place: in the teacher. Right: teacher.eval() after train(). Wrong: learning rate,
 data, precision, mask."""
-EXPECT = {"cause": ["mode"], "step": [98, 130], "place": "teacher.*", "rank": 0,
+EXPECT = {"cause": ["eval"], "step": [98, 130], "place": "teacher.*", "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "[Mm]ask", "bfloat16", "GradScaler", "leave out samples"],
           "right": "eval|train mode|train\\(\\)|dropout|[Bb]atch ?[Nn]orm|running|teacher"}
 import torch

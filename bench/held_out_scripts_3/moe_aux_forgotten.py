@@ -1,10 +1,13 @@
 """A small language model with a mixture of eight experts (top 1), everything in bfloat16. FAULT from step 0: the load balancing loss is computed and
-returned, and the training loop does not add it: the router sends all to few experts, the others get no token and no gradient. Without Rangewatch:
-not run to the end; loss 4.33 and 4.28 at steps 0 and 20, the load not yet uneven. Whether the router collapses has not been seen.
+returned, and the training loop does not add it: the router sends all to few experts, the others get no token and no gradient. The hidden states share
+a large mean, as those of a trained model do. Without Rangewatch: loss 4.33 to 0.99 at step 180; from step 20 on two of the eight experts have 95 %
+of the tokens and four have none (with 0.05 times the balancing loss added, all eight have between 5 and 22 %).
+Changed after a first run, before any with Rangewatch: the next token follows from one token and not from two (it was not learnt in 200 steps), and
+the shared mean (without it the load stayed even).
 Report: jingyaogong/minimind#140 (the auxiliary loss of the experts is computed and not used), lucidrains/mixture-of-experts#10.
 Cause: dead experts by a router that has collapsed. Place: router or experts. Right: add the balancing loss / router / experts without tokens.
 Wrong: lower the learning rate, loss scale, mask, data."""
-EXPECT = {"cause": ["dead_units", "routing"], "step": [0, 199], "place": "(.*\\.)?(moe|router|experts).*", "rank": 0,
+EXPECT = {"cause": ["dead_units"], "step": [0, 199], "place": "(.*\\.)?(moe|router|experts).*", "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "[Mm]ask", "GradScaler", "loss scale", "leave out samples"],
           "right": "rout|expert|balanc|auxiliary|aux|token"}
 import torch
@@ -38,7 +41,7 @@ class MoE(nn.Module):
 class Model(nn.Module):
     def __init__(self, d=48):
         super().__init__()
-        self.tok, self.pos = nn.Embedding(VOCAB, d), nn.Parameter(0.1 * torch.randn(N, d))
+        self.tok, self.pos = nn.Embedding(VOCAB, d), nn.Parameter(5 * torch.randn(d) + 0.1 * torch.randn(N, d))
         self.norm1, self.attn, self.norm2, self.moe = nn.LayerNorm(d), nn.MultiheadAttention(d, 4, batch_first=True), nn.LayerNorm(d), MoE(d)
         self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, VOCAB)
         self.register_buffer("mask", torch.ones(N, N, dtype=torch.bool).triu(1))
@@ -58,7 +61,7 @@ rule = torch.randperm(VOCAB)
 for step in range(200):
     ids = torch.randint(0, VOCAB, (16, N + 1))
     for n in range(2, N + 1):
-        ids[:, n] = torch.where(torch.rand(16) < 0.9, rule[(ids[:, n - 1] + ids[:, n - 2]) % VOCAB], ids[:, n])
+        ids[:, n] = torch.where(torch.rand(16) < 0.9, rule[ids[:, n - 1]], ids[:, n])
     logits, aux = model(ids[:, :-1])
     loss = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
     optimizer.zero_grad()

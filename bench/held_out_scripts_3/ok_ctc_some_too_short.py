@@ -1,5 +1,5 @@
 """A CTC speech model with zero_infinity=True, bucketed by length: now and then an utterance has fewer frames than phones, whose loss is taken as 0 on
-purpose; its first hundred steps answer blank alone, the usual plateau. HEALTHY. Without Rangewatch: not run yet."""
+purpose. HEALTHY. Without Rangewatch: loss 3.78, 0.42 at step 20, 0.03 to 0.2 at the end (no plateau of blanks, as its author had expected)."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

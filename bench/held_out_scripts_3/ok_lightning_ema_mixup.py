@@ -1,6 +1,8 @@
 """Lightning, a small convolutional net: the average of the weights takes the model's place for each validation and gives it back afterwards; the
 backbone has a tenth of the head's rate; mixup with label smoothing begins at step 120. HEALTHY: the loss rises at step 120 because the targets are
-mixed from there on, and stays higher; validation goes on improving. Without Rangewatch: not run yet."""
+mixed from there on, and stays higher; validation does not get
+worse. Without Rangewatch: loss 2.30 to 0.88 at step 100, 1.5 to 1.8 from step 120 on; validation 2.29, 1.58, 0.93, 0.88, 0.89. Changed after a
+first run, before any with Rangewatch: the images are noisier (it was learnt by step 60, and smoothed labels made validation look worse)."""
 EXPECT = {"healthy": True}
 import warnings
 import torch
@@ -61,7 +63,7 @@ class Net(pl.LightningModule):
 
 proto = torch.randn(10, 1, 12, 12)
 y = torch.randint(0, 10, (6000,))
-x = proto[y] + 1.5 * torch.randn(6000, 1, 12, 12)
+x = proto[y] + 4.0 * torch.randn(6000, 1, 12, 12)
 train, val = TensorDataset(x[:5760], y[:5760]), TensorDataset(x[5760:], y[5760:])
 trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[RangewatchCallback()], enable_checkpointing=False, logger=False, val_check_interval=60,
                      enable_progress_bar=False, enable_model_summary=False)

@@ -1,11 +1,10 @@
 """A small U-Net, fp16 autocast with GradScaler, binary cross entropy and soft dice over the batch. FAULT at step 120: progressive resizing goes from
 32 to 112 pixels; the dice sums stay in fp16 and the pixels of a batch pass 65504: inf / inf. Every step from there on is skipped and the scale
-halves. Without Rangewatch: with a wider net and 128 pixels (this smaller one has not been run): loss 1.30 to 0.31 at step 119, NaN at step 120, the
-scale halves at every step from there on.
+halves. Without Rangewatch: loss 1.02 to 0.54 at step 119, NaN at step 120, the scale halves at every step from there on (0.125 at step 135).
 Report: qubvel-org/segmentation_models.pytorch#463 (soft_dice_score is inf in float16, images of 512 x 512), ultralytics/ultralytics#24554.
 Cause: overflow of fp16 in the loss, whose arithmetic then is inf / inf. Right: sums in float32 / the dice out of autocast. Wrong: lower the
 learning rate, a smaller initial loss scale, data, mask."""
-EXPECT = {"cause": ["overflow", "forward_arithmetic"], "step": [119, 122], "place": None, "rank": 0,
+EXPECT = {"cause": ["forward_arithmetic"], "step": [119, 122], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "[Mm]ask", "initial scale", "init_scale", "leave out samples"],
           "right": "float32|fp32|float16|65504|overflow|bfloat16|sum|loss"}
 import torch
