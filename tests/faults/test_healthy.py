@@ -44,7 +44,7 @@ def check(run: Run, steps: int) -> None:
         answer = ask(stop)
         assert not answer["failed"]
         loud = [each for each in answer["findings"] if each["severity"] != "info"]
-        assert loud == [], f"before step {stop}"
+        assert loud == [], f"before step {stop}: {[each['summary'] for each in loud]}"
 
 
 def scripts() -> Iterator[Any]:

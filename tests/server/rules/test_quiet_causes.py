@@ -17,7 +17,6 @@ from rangewatch_server.rules.replicas import mismatch
 from tests.faults.examples import facts, nonfinite
 from tests.server.rules.conftest import Recording, tensor
 
-NOISE = np.random.default_rng(5)
 STEPS, AT = 140, 100
 MODEL = [
     tensor("encoder", dtype="float32"), tensor("head", call_index=1, dtype="float32"),
@@ -27,8 +26,8 @@ MODEL = [
 
 def jump(recording: Recording, high: float = 3.0, calls: Any = 1.0, series: Any = None, **more: Any) -> Any:
     loss = np.r_[np.linspace(2.3, 0.5, 40), np.full(AT - 40, 0.5), np.full(STEPS - AT, high)]
-    loss = loss + NOISE.normal(0, 0.01, STEPS)
-    amax = 2.0 ** NOISE.normal(0, 0.05, (4, STEPS))
+    loss = loss + np.random.default_rng(5).normal(0, 0.01, STEPS)
+    amax = 2.0 ** np.random.default_rng(5).normal(0, 0.05, (4, STEPS))
     recording.write(
         MODEL, STEPS, {"amax": amax, "call_count": calls}, series={"loss": loss, "lr": 0.04, **(series or {})}, **more
     )  # fmt: skip

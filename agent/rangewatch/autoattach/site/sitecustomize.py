@@ -1,4 +1,4 @@
-"""Python runs this at its start where the folder is on PYTHONPATH: it waits for torch, then runs the site's own file."""
+"""Python runs this at its start where the folder is on PYTHONPATH: waits for torch, then runs the site's own file."""
 
 import importlib
 import os

@@ -146,7 +146,8 @@ def _units(evidence: Evidence, tensors: Array) -> Iterator[Dead]:
         calls, numel = (past.columns[name][of_output] for name in ("call_count", "numel"))
         with np.errstate(invalid="ignore", divide="ignore"):
             expected = (1 - zeros) * numel / np.maximum(calls, 1) / shape[0]
-        there = np.flatnonzero(np.isfinite(silent) & np.isfinite(zeros))
+        # Where no unit gets a gradient the loss gives none, as without a reward: that says nothing of the units.
+        there = np.flatnonzero((silent < 1) & np.isfinite(zeros))
         if len(there) < MEASURED or not silent[there[0]] <= ALIVE or (np.diff(silent[there]) < -REVIVED).any():
             continue
         alive = np.flatnonzero(silent[there] < UNITS)
