@@ -191,7 +191,7 @@ export function createLayerSearch(root) {
     /** Once it is there. */
     focusSoon() {
       stop();
-      observer.observe(root, { childList: true, subtree: true });
+      observer.observe(root, { childList: true, subtree: true, attributeFilter: ["data-ready", "data-level"] });
       patience = setTimeout(stop, PATIENCE_MS);
     },
     stop,
@@ -200,7 +200,7 @@ export function createLayerSearch(root) {
 
 /** @param {string} selector */
 function focus(selector) {
-  const field = [...document.querySelectorAll(selector)].find((one) => one.checkVisibility());
+  const field = [...document.querySelectorAll(selector)].find((one) => one.checkVisibility({ visibilityProperty: true }));
   if (!(field instanceof HTMLInputElement)) return false;
   field.focus();
   field.select();
