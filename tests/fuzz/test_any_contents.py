@@ -32,8 +32,8 @@ NOT_OF_VALUES = {"commands/{command_id}", "gpus/{rank}", "figures/{name}"}
 
 # The figure of what differs between two runs has its own page; each of these seeds is a run.
 SEEDS = pytest.mark.parametrize("seeds", [
-    range(2), pytest.param(range(2, 5), marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
-    pytest.param(range(5, 2_000), marks=[pytest.mark.soak, pytest.mark.timeout(7_200)]),
+    range(2), pytest.param(range(2, 20), marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    pytest.param(range(20, 2_000), marks=[pytest.mark.soak, pytest.mark.timeout(7_200)]),
 ])  # fmt: skip
 
 

@@ -41,6 +41,9 @@ MOST_TENSORS, MOST_RANKS = 64, 8
 MOST_PLACES = 8
 """Columns of the whole run in which single steps are looked at."""
 
+MOST_STEPS = SCAN_COLUMNS * FANOUT
+"""Single steps of such a column that are read at once: those of a run of two million steps."""
+
 BLOWN = 8.0
 """How many times its usual value a loss must be that had blown up before: that jump is another's."""
 
@@ -65,7 +68,8 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     tensors = np.array(sorted(first), np.int64)
     if not len(tensors):
         return
-    for start, stop in _places(evidence, tensors, limits["least"]):
+    places = _places(evidence, tensors, limits["least"], evidence.start, evidence.whole_stop)
+    for start, stop in itertools.islice(places, MOST_PLACES):
         jumps = sorted(
             _jumps_in(evidence, tensors, start, stop, limits["least"]),
             key=lambda each: (each.step, int(evidence.tensors.position[each.tensor])),
@@ -99,13 +103,15 @@ def _first_outputs(evidence: Evidence) -> dict[int, bool]:
     return dict(list(chosen.items())[:MOST_TENSORS])
 
 
-def _places(evidence: Evidence, tensors: Array, bits: float) -> Iterator[tuple[int, int]]:
-    """Steps [start, stop) in which a tensor may jump, ascending: the first column, and those above all before."""
-    start, stop = evidence.start, evidence.whole_stop
+def _places(evidence: Evidence, tensors: Array, bits: float, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Parts of the steps [start, stop) in which a tensor may jump, ascending: the first column, and those above all
+    before. None is longer than `MOST_STEPS`: a column that is, as of a run whose steps begin at 0 and go on at 2**50,
+    is searched like the run."""
     level = level_for(stop - start, SCAN_COLUMNS)
     if level == 0:
         yield start, stop
         return
+    deadline.check()
     size = FANOUT**level
     block = evidence.run.slice(RANGES, list(evidence.ranks), level, start, stop, ("amax",), tensors)
     with np.errstate(divide="ignore"):
@@ -114,7 +120,11 @@ def _places(evidence: Evidence, tensors: Array, bits: float) -> Iterator[tuple[i
     columns = [0, *(1 + np.flatnonzero((height[:, 1:] >= usual + bits).any(axis=0))).tolist()]
     for column in columns[:MOST_PLACES]:
         at = (block.first + column) * size
-        yield max(start, at), min(stop, at + size)
+        inside = max(start, at), min(stop, at + size)
+        if size <= MOST_STEPS:
+            yield inside
+        else:
+            yield from _places(evidence, tensors, bits, *inside)
 
 
 def _jumps_in(evidence: Evidence, tensors: Array, start: int, stop: int, bits: float) -> Iterator[Jump]:
