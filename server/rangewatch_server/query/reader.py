@@ -46,6 +46,7 @@ Array = NDArray[Any]
 NO_END = 2**62  # past any step
 EXACT_RANKS = 64  # beyond, sums of fractions may differ by 1e-15 with the order in which ranks reported
 MOST_CHECKED = 256  # tiles of a stream, or streams: a wider range is drawn in coarser columns anyhow
+MOST_COLUMNS = 1 << 24  # a float64 row of them is 128 MiB; a run of more steps is read in coarser columns
 
 
 class Thinned(msgspec.Struct, frozen=True):
@@ -420,7 +421,9 @@ class RunReader:
         self, part: str, ranks: Sequence[int], level: int, start: int, stop: int, wanted: Sequence[str],
         rows: Array | None = None,
     ) -> Block:  # fmt: skip
-        """What `slice` gives, with all Inf that was recorded."""
+        """What `slice` gives, with all Inf that was recorded. Raises `ValueError` for more than `MOST_COLUMNS`."""
+        if (columns := (stop - start) // FANOUT**level) > MOST_COLUMNS:
+            raise ValueError(f"{columns} columns at level {level} are too many to be read at once")
         names = self.names()
         fill, rules = names.fill[part], names.rules[part]
         if part == SUMMARY and self._are_all(ranks, wanted):

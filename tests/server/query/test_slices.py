@@ -182,3 +182,12 @@ CASES = itertools.product([(0.0, 0.0), (1.0, 0.0), (np.inf, np.inf), (2.0, np.in
 def test_padding_holds_the_neutral_element(value: float, neutral: float, dtype: type) -> None:
     for values in (np.broadcast_to(dtype(value), (2, 3)), np.full((2, 3), value, dtype)):
         assert np.array_equal(pyramid.padded(values, 1, 2, neutral), [[neutral, *[value] * 3, neutral, neutral]] * 2)
+
+
+def test_more_columns_than_anybody_can_use_are_refused(store: Store) -> None:
+    """A run whose last step is 2**50 has that many; to read them would end in no time."""
+    store.send_all([opening(KNOWN), batch(KNOWN, 0, [0, 2**50])])
+    with pytest.raises(ValueError, match="too many to be read at once"):
+        read(store, lambda run: run.slice(RANGES, [0], 0, 0, 2**50 + 1, ("amax",)))
+    few = read(store, lambda run: run.slice(RANGES, [0], 14, 0, 2**50 + 1, ("amax",)))
+    assert np.isfinite(few.columns["amax"]).any()

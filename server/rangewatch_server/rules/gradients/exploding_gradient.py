@@ -38,7 +38,7 @@ longer takes it away, as where batch norms are frozen, it is as large as others,
 def _more_than_rounding(evidence: Evidence, tensors: Array, rises: list[Rise]) -> list[Rise]:
     """Those whose usual height was no rounding beside what all gradients were before they rose: afterwards the others
     may have exploded as well."""
-    if not rises or not rises[0].step:
+    if not rises or rises[0].step <= evidence.start:
         return rises
     step = rises[0].step - 1
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, step, step + 1, ("amax",), tensors)

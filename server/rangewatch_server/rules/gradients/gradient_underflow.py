@@ -112,12 +112,12 @@ def _rms(evidence: Evidence, rows: NDArray[np.int64], at: NDArray[np.int64]) -> 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding, of the run's gradients together."""
-    flushed = _flushed(evidence)
-    if flushed is not None:
-        yield flushed
-        return
     underflow = measure(evidence, limits["subnormal_share"])
     if underflow is None or len(underflow.lost) < max(1.0, limits["tensor_share"] * len(underflow.tensors)):
+        # Where nothing is left, nothing is subnormal.
+        flushed = _flushed(evidence)
+        if flushed is not None:
+            yield flushed
         return
     worst = evidence.tensors.entries[int(underflow.lost[0])]
     missing = "" if evidence.is_loss_scaled else ", and the loss is not scaled"

@@ -372,6 +372,8 @@ def _thawed(evidence: Evidence, step: int) -> Thawed | None:
         return None
     level = level_for(low - evidence.start, SCAN_COLUMNS)
     size = FANOUT**level
+    if size > SCAN_COLUMNS * FANOUT:  # single steps are read from there on, and these are too many
+        return None
     end = low // size * size  # a column that holds later steps says nothing
     ranks, names = list(evidence.ranks), ("call_count",)
     early = evidence.run.slice(RANGES, ranks, level, evidence.start, end, names, gradients).columns["call_count"]

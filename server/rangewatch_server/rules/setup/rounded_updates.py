@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from rangewatch.wire.events import Optimizers
-from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.numerics.pyramid import FANOUT, level_for
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
@@ -59,14 +60,18 @@ def _is_usual_rate(evidence: Evidence, steps: Array) -> Array:
     name = next((each for each in RATES if evidence.has_series(each)), None)
     if name is None or not len(steps):
         return np.ones(len(steps), bool)
-    values = evidence.series(name, evidence.start, int(steps[-1]) + 1)
-    if not np.isfinite(values).any():
+    stop = int(steps[-1]) + 1
+    level = level_for(stop - evidence.start, SCAN_COLUMNS)  # a long run has more steps than can be read for this
+    size = FANOUT**level
+    values = evidence.largest(name, evidence.start, stop, level)
+    highest = values.max()
+    if not np.isfinite(highest):
         return np.ones(len(steps), bool)
-    high = np.fmax.accumulate(np.where(np.isfinite(values), values, -np.inf))
-    now = steps - evidence.start
-    before = np.maximum(now - SPAN, 0)
-    rate, highest = values[now], np.nanmax(values)
-    is_warm = (high[now] <= GROWS * high[before]) | (now == 0)
+    high = np.maximum.accumulate(values)
+    first = evidence.start // size
+    now, before = steps // size - first, np.maximum(steps - SPAN, evidence.start) // size - first
+    rate = values[now]
+    is_warm = (high[now] <= GROWS * high[before]) | (steps == evidence.start)
     return np.asarray(~np.isfinite(rate) | (is_warm & (rate >= LOW * highest)))
 
 
