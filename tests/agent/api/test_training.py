@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import rangewatch
-from rangewatch import statistics
 from tests.agent.ingest_double import IngestDouble
 from tests.agent.statistics.reference import KeepEverything, assert_recorded
 
@@ -207,17 +206,15 @@ class TestWhatIsNotATrainingForward:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         x = torch.randn(3, 4, requires_grad=True)
         with rangewatch.attach(model, optimizer, url=ingest.url, full_every=1) as handle:
-            for model.uses_checkpoint in (True, False):
+            for model.uses_checkpoint in (True, False, False, False):  # of steps 1 and 2 updates are sampled
                 model(x).sum().backward()
                 optimizer.step()
                 optimizer.zero_grad()
             assert handle.stats()["skipped"]["recompute"] > 0
         recorded = ingest.tensors()
         assert ("inner.0", "grad_output", 0) in recorded
-        beside = {each.name for each in statistics.OF_UPDATES}  # not of the first step
         for key, steps in recorded.items():
-            first, second = ({n: v for n, v in each.items() if n not in beside} for each in (steps[0], steps[1]))
-            assert first == second, key
+            assert steps[0] == steps[3], key
 
     def test_sparse_integer_and_meta_are_not_observed(self, ingest: IngestDouble) -> None:
         class Odd(nn.Module):
