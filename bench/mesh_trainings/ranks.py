@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +76,4 @@ class CountCollectives(TorchDispatchMode):
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except BaseException:
-        traceback.print_exc()
-        raise
+    main(*sys.argv[1:])

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
+from rangewatch.core.patched_function import PatchedFunction
 from rangewatch.core.selection import Selection
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer
@@ -154,37 +155,34 @@ def bound(call: Attended) -> Tensor:
     return values
 
 
-class PatchedFunction:
+class Attention:
     """A function of a module of torch's, wrapped once a process while anybody listens: `listener(frame, call)`."""
 
     def __init__(
         self, owner: str, name: str, read: Callable[[tuple[Any, ...], Mapping[str, Any], Any], Attended]
     ) -> None:
         self._owner, self._name, self._read = owner, name, read
+        self._function: PatchedFunction | None = None
         self._listeners: tuple[Callable[..., None], ...] = ()
         """Replaced and never changed: any thread may call."""
-        self._own: Any = None
-        self._wrapper: Any = None
         self._lock = threading.Lock()
 
     def listen(self, listener: Callable[..., None]) -> None:
-        """Tell `listener` of each call."""
+        """Call `listener` after each call from here on."""
         owner = sys.modules.get(self._owner)
         with self._lock:
             self._listeners = (*self._listeners, listener)
-            present = getattr(owner, self._name, None)
-            if present is not None and (self._wrapper is None or present is self._own):
-                self._own, self._wrapper = present, self._around(present)
-                setattr(owner, self._name, self._wrapper)
+            if self._function is None and owner is not None:  # nobody has imported it: nobody calls it
+                self._function = PatchedFunction(owner, self._name)
+            if self._function is not None:
+                self._function.install(self._around)
 
     def forget(self, listener: Callable[..., None]) -> None:
-        """Tell it no more."""
-        owner = sys.modules.get(self._owner)
+        """Call it no more."""
         with self._lock:
             self._listeners = tuple(each for each in self._listeners if each is not listener)
-            if not self._listeners and self._wrapper is not None and getattr(owner, self._name, None) is self._wrapper:
-                setattr(owner, self._name, self._own)
-                self._wrapper = None
+            if not self._listeners and self._function is not None:
+                self._function.remove()
 
     def _around(self, own: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(own)
@@ -218,6 +216,6 @@ def _of_flex(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Atte
 
 
 FUNCTIONS = (
-    PatchedFunction("torch.nn.functional", "scaled_dot_product_attention", _of_sdpa),
-    PatchedFunction("torch.nn.attention.flex_attention", "flex_attention", _of_flex),
+    Attention("torch.nn.functional", "scaled_dot_product_attention", _of_sdpa),
+    Attention("torch.nn.attention.flex_attention", "flex_attention", _of_flex),
 )

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
 from rangewatch.core.guard import Guarded
+from rangewatch.core.patched_function import PatchedFunction
 from rangewatch.recording.observer import StepReader
 from rangewatch.recording.parallel.gradient_sums import GradientSums
 from rangewatch.steps.interface import StepRecorder
@@ -95,33 +96,13 @@ class Clips(StepReader):
         return True
 
 
-class _Place:
-    """A function of torch's under one of its names, wrapped while anybody listens."""
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self._owner, self._name = owner, name
-        self._own: Any = None
-        self._wrapper: Any = None
-
-    def install(self, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        present = getattr(self._owner, self._name, None)
-        if present is not None and (self._wrapper is None or present is self._own):
-            self._own, self._wrapper = present, around(present)
-            setattr(self._owner, self._name, self._wrapper)
-
-    def remove(self) -> None:
-        if getattr(self._owner, self._name, None) is self._wrapper is not None:
-            setattr(self._owner, self._name, self._own)
-            self._wrapper = None
-
-
 class _Function:
     """Torch's functions, wrapped once a process while anybody listens."""
 
     _listeners: tuple[Guarded, ...] = ()
     """Replaced and never changed: any thread may clip."""
-    _clips = tuple(_Place(*each) for each in _CLIPS)
-    _norms = tuple(_Place(*each) for each in _NORMS)
+    _clips = tuple(PatchedFunction(*each) for each in _CLIPS)
+    _norms = tuple(PatchedFunction(*each) for each in _NORMS)
     _other: Any = None
     """The last norm that is not that of squares."""
     _lock = threading.Lock()

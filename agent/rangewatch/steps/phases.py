@@ -26,6 +26,7 @@ from torch.utils.data import dataloader
 from torch.utils.hooks import RemovableHandle
 
 from rangewatch.core.guard import Guard, Guarded
+from rangewatch.core.patched_function import PatchedFunction
 from rangewatch.hooks.compiled import IS_SUPPORTED, CompiledCall, run_eagerly
 from rangewatch.hooks.model_hooks import KEY as READS_KEY
 from rangewatch.recording.observer import ForwardListener, StepReader
@@ -64,9 +65,7 @@ class PhaseCall:
     """`name` of `owner`, a class or a module: each call of it is `phase` to the clocks that were added."""
 
     def __init__(self, owner: Any, name: str, phase: str) -> None:
-        self._owner, self._name, self._phase = owner, name, phase
-        self._own: Any = None
-        self._wrapper: Any = None
+        self._function, self._phase = PatchedFunction(owner, name), phase
         self._listeners: tuple[_Listener, ...] = ()
         """Replaced and never changed: another thread may be in the call."""
 
@@ -84,22 +83,13 @@ class PhaseCall:
             None if calls is None else Guarded(guard, self._phase, calls.after),
         )
         self._listeners = (*self._listeners, listener)
-        self._install()
+        self._function.install(self._wrap)
         return functools.partial(self._remove, clock)
 
     def _remove(self, clock: PhaseClock) -> None:
         self._listeners = tuple(each for each in self._listeners if each.clock is not clock)
-        # What somebody else has wrapped on top of us stays, and calls ours, which then does nothing.
-        if not self._listeners and vars(self._owner).get(self._name) is self._wrapper is not None:
-            setattr(self._owner, self._name, self._own)
-            self._wrapper = None
-
-    def _install(self) -> None:
-        present = vars(self._owner).get(self._name)
-        is_gone = self._wrapper is None or present is self._own
-        if present is not None and is_gone:
-            self._own, self._wrapper = present, self._wrap(present)
-            setattr(self._owner, self._name, self._wrapper)
+        if not self._listeners:
+            self._function.remove()
 
     def _wrap(self, own: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(own)

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rangewatch.collectors.collectives.process_groups import Record
 from rangewatch.core.guard import Guard, Guarded
+from rangewatch.core.patched_function import PatchedFunction
 
 REFRESHES = 20
 """Looks, a second apart, at one model's logging data: its buckets are made anew after the first step, then stay."""
@@ -122,27 +123,21 @@ class _Wrapping:
 
     _listeners: tuple[Guarded, ...] = ()
     """Replaced and never changed: any thread may build a model."""
-    _own: Any = None
-    _wrapper: Any = None
+    _constructor = PatchedFunction(DistributedDataParallel, "__init__")
     _lock = threading.Lock()
 
     @classmethod
     def listen(cls, listener: Guarded) -> None:
         with cls._lock:
             cls._listeners = (*cls._listeners, listener)
-            present = vars(DistributedDataParallel)["__init__"]
-            if cls._wrapper is None or present is cls._own:
-                cls._own, cls._wrapper = present, cls._around(present)
-                DistributedDataParallel.__init__ = cls._wrapper  # type: ignore[method-assign]
+            cls._constructor.install(cls._around)
 
     @classmethod
     def forget(cls, listener: Guarded) -> None:
         with cls._lock:
             cls._listeners = tuple(each for each in cls._listeners if each is not listener)
-            present = vars(DistributedDataParallel)["__init__"]
-            if not cls._listeners and present is cls._wrapper is not None:
-                DistributedDataParallel.__init__ = cls._own  # type: ignore[method-assign]
-                cls._wrapper = None
+            if not cls._listeners:
+                cls._constructor.remove()
 
     @classmethod
     def _around(cls, own: Any) -> Any:
