@@ -36,8 +36,8 @@ are worth: bench/README.md.
 the rules of 91e0fe7: of 20 with a fault 4 right, 2 weak, 14 wrong; 9 of 10 healthy ones quiet. Rules have been made for
 their classes since, so that they are tests, too.
 
-`held_out_scripts_3/` are thirty by a third author. Measured once, on 2026-11-24, with the rules of f18717d: of 20 with a
-fault 7 right, 2 weak, 11 wrong; 9 of 10 healthy ones quiet.
+`held_out_scripts_3/` are thirty by a third author. Measured once, on 2026-11-24, with the rules of f18717d: of 20 with
+a fault 7 right, 2 weak, 11 wrong; 9 of 10 healthy ones quiet.
 """
 
 from __future__ import annotations
