@@ -162,6 +162,7 @@
  * @property {number[]} [nonfinite_columns]
  * @property {number[]} [nonfinite_steps]
  * @property {{dtype: string, max_finite: number, smallest_normal: number, smallest_subnormal: number}} [limits]
+ * @property {Record<string, (number | null)[]>} [steps] of `tensor`, the exact step of each point of a line by its name
  * @property {string} [label]
  * @property {string[]} [phases] of `phases`, those that are known
  * @property {number[]} [loader_bound_ranks] of `phases`
@@ -487,6 +488,7 @@
  * @property {number | null} acknowledged_ns
  * @property {string} acknowledged_by
  * @property {number | null} silenced_by
+ * @property {Record<string, (number | null)[]>} [steps] of `tensor`, the exact step of each point of a line by its name
  * @property {string} [label] what the finding is called in a few words; a server before this one does not say it
  * @property {RuleFinding} finding
  */

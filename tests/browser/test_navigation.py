@@ -54,6 +54,23 @@ def test_clicks_lead_from_timeline_to_layers_to_step_to_tensor(tab: Tab, runs: R
         page.wait_for_url(address)
 
 
+def test_on_a_phone_the_table_of_a_tensor_names_the_exact_step(tab: Tab, runs: Runs) -> None:
+    """There a point is two steps; the smallest magnitude of both may be the other's, and is left out."""
+    known = catalogue(1)
+    columns = {"amax": np.ones((1, 800)), "inf_count": np.zeros((1, 800))}
+    columns["amax"][0, 403], columns["inf_count"][0, 361] = 512.0, 1
+    accept(runs.server, opening(known, run="phone"), batch(known, 0, range(800), columns, run="phone"))
+    tab.page.set_viewport_size({"width": 390, "height": 844})
+    page = tab.open(f"/runs/{number(runs.server, 'phone')}/tensor?rank=0&tensor=0")
+    table = page.get_by_test_id("tensor-table")
+    for row, step in enumerate(("361", "403")):
+        expect(table.locator("tbody tr").nth(row).locator("td").first).to_have_text(step)
+    expect(table.get_by_role("columnheader", name="abs min")).to_be_hidden()
+    expect(table.locator("tbody tr").first.locator("td")).to_have_count(4)
+    page.set_viewport_size({"width": 1280, "height": 844})
+    expect(table.get_by_role("columnheader", name="abs min")).to_be_visible()
+
+
 @pytest.mark.slow
 def test_choices_of_another_page_do_not_change_what_a_click_opens(tab: Tab, runs: Runs) -> None:
     carried = "rank=1&kind=grad_output&q=no+such&axes=step%2Crank"

@@ -16,7 +16,7 @@ from rangewatch_server.figures import heatmap
 from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid_of, label, line
 from rangewatch_server.figures.heatmap import Cells
 from rangewatch_server.numerics.headroom import State, limits_of
-from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART, Block
+from rangewatch_server.numerics.pyramid import AMAX_STEP, NO_STEP, NONFINITE_STEP, RANGES, SERIES_PART, Block
 
 if TYPE_CHECKING:
     from rangewatch_server.query.reader import RunReader
@@ -42,10 +42,15 @@ def to_grid(block: Block, cut: Grid, rules: dict[str, str]) -> dict[str, Array]:
     edges = cut.edges(block.first, block.width)
     if len(edges) == block.width:
         return block.columns
-    return {name: _reduced(values, edges, rules[name]) for name, values in block.columns.items()}
+    return {name: _reduced(values, edges, rules[name], block.columns) for name, values in block.columns.items()}
 
 
-def _reduced(values: Array, edges: Array, rule: str) -> Array:
+def _reduced(values: Array, edges: Array, rule: str, columns: dict[str, Array]) -> Array:
+    if rule == "step_of_amax":
+        amax = columns["amax"]
+        column = np.searchsorted(edges, np.arange(amax.shape[1]), side="right") - 1
+        values = np.where(amax == np.maximum.reduceat(amax, edges, axis=1)[:, column], values, NO_STEP)
+        return np.minimum.reduceat(values, edges, axis=1)
     ufunc = {"max": np.maximum, "min": np.minimum, "sum": np.add}[rule]
     return ufunc.reduceat(values.astype(np.float64, copy=False), edges, axis=1)
 
@@ -114,7 +119,8 @@ def tensor(run: RunReader, params: Params) -> FigureData:
     assert params.tensor is not None, "the API asks for a tensor"
     entry = names.tensors.entries[params.tensor]
     cut = grid_of(run, params)
-    wanted = ("call_count", "amax", "nan_count", "inf_count", "full_numel", "amin")
+    wanted = ["call_count", "amax", "nan_count", "inf_count", "full_numel", "amin"]
+    wanted += [AMAX_STEP, NONFINITE_STEP] if cut.per > 1 else []
     known = [name for name in wanted if name in names.fill[RANGES]]
     block = run.slice(RANGES, params.ranks, cut.level, cut.start, cut.stop, known, np.array([params.tensor]))
     columns = {name: values[0] for name, values in to_grid(block, cut, names.rules[RANGES]).items()}
@@ -129,14 +135,20 @@ def tensor(run: RunReader, params: Params) -> FigureData:
         line("non-finite", x[bad], np.full(int(bad.sum()), limits.max_finite)),
     ]
     scaled = entry.kind in ("grad_output", "grad") and any(run.ranks[rank].info.loss_scaled for rank in params.ranks)
+    at = (columns[AMAX_STEP], columns[NONFINITE_STEP]) if cut.per > 1 else (x, x)
     meta = cut.meta() | {
         "label": label(entry), "loss_scaled": scaled,
+        "steps": {"amax": _known(at[0][seen]), "non-finite": _known(at[1][bad])},
         "limits": {
             "dtype": entry.dtype, "max_finite": limits.max_finite, "smallest_normal": limits.smallest_normal,
             "smallest_subnormal": limits.smallest_subnormal,
         },
     }  # fmt: skip
     return lines, meta
+
+
+def _known(steps: Array) -> list[int | None]:
+    return [int(step) if step < NO_STEP else None for step in steps.tolist()]
 
 
 BESIDE_EPS = {"below eps": "eps_count", "underflowed": "lost_count"}

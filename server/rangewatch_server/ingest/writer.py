@@ -125,7 +125,7 @@ class Writer:
         path = self.engine.url.database
         if not self._reserved_bytes or self.engine.dialect.name != "sqlite" or not path:
             return True
-        free = shutil.disk_usage(Path(path).parent).free  # 3 us
+        free = shutil.disk_usage(Path(path).parent).free  # 10 us on a loaded machine, once a message
         is_refusing = free < self._reserved_bytes
         if is_refusing and not self._is_refusing:
             logger.error(

@@ -44,6 +44,17 @@ def small(module_run: Run) -> Run:
     return module_run
 
 
+@pytest.mark.parametrize("columns", [200, 70, 25, 7, 1])
+def test_a_tensors_points_know_their_exact_step(small: Run, columns: int) -> None:
+    """Of a point of several steps the page shows the step that made it, at every zoom and width."""
+    spike = small.get(f"/figures/tensor?tensor=1&rank=0&columns={columns}")
+    amax = array(spike["figure"]["data"][0]["y"])
+    steps = spike["meta"]["steps"]["amax"]
+    assert len(steps) == amax.size and steps[int(amax.argmax())] == 50
+    broken = small.get(f"/figures/tensor?tensor=3&rank=0&columns={columns}")
+    assert broken["meta"]["steps"]["non-finite"] == [120]
+
+
 QUERIES = ["", "&columns=7&rows=2", "&start=40&stop=130&rank=0", "&q=no-such-name", "&start=500", "&kind=grad"]
 
 

@@ -114,7 +114,10 @@ def test_a_damaged_tile_is_damage_to_few_rows_too(store: Store) -> None:
 
 @st.composite
 def cut_up(draw: Callable[..., Any]) -> list[Block]:
-    """A rectangle of level 1 in pieces side by side, perhaps one over another, perhaps with gaps."""
+    """A rectangle of level 1 in pieces side by side, perhaps one over another, perhaps with gaps.
+
+    Of eighths any order of adding gives the same bits; of other floats the last one may differ.
+    """
     first = draw(st.integers(0, 20))
     pieces = []
     for _ in range(draw(st.integers(1, 5))):
@@ -125,7 +128,7 @@ def cut_up(draw: Callable[..., Any]) -> list[Block]:
         steps = (first + np.arange(width)) * FANOUT + generator.integers(0, FANOUT, shape)
         columns: dict[str, Any] = {
             "call_count": np.broadcast_to(8.0, shape), "amax": generator.integers(0, 4, shape).astype(np.float32),
-            "sum_sq": generator.random(shape), AMAX_STEP: steps.astype(float),
+            "sum_sq": generator.integers(0, 1_000, shape) / 8, AMAX_STEP: steps.astype(float),
         }  # fmt: skip
         pieces.append(Block(1, first, rows, columns))
         first = max(0, first + width + draw(st.integers(-3, 20)))

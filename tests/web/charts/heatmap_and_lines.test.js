@@ -54,10 +54,11 @@ test("of the rows that broke, the one that broke first leads, whether by NaN or 
 
 test("a tensor's non-finite steps lead, then its largest", () => {
   const amax = { name: "", x: [0, 8, 16], y: [4, 8, 2] };
-  const model = { series: [amax, { ...amax, x: [8], y: [1] }, { ...amax, x: [16], y: [9] }], markSteps: [], meta: /** @type {any} */ ({ steps_per_column: 8, limits: { max_finite: 16 } }) };
-  assert.deepEqual(extremes(model, 2), [
-    { step: 16, amax: 2, amin: null, headroom: 3, nonfinite: true },
-    { step: 8, amax: 8, amin: 1, headroom: 1, nonfinite: false },
+  const model = { series: [amax, { ...amax, x: [8], y: [1] }, { ...amax, x: [16], y: [9] }], markSteps: [], meta: /** @type {any} */ ({ steps_per_column: 8, limits: { max_finite: 16 }, steps: { amax: [1, null, 17], "non-finite": [19] } }) };
+  assert.deepEqual(extremes(model, 3), [
+    { step: 16, at: 19, amax: 2, amin: null, headroom: 3, nonfinite: true },
+    { step: 8, at: null, amax: 8, amin: 1, headroom: 1, nonfinite: false },
+    { step: 0, at: 1, amax: 4, amin: null, headroom: 2, nonfinite: false },
   ]);
   assert.deepEqual(mergedSteps(model, 15), { start: 8, stop: 16 });
 });

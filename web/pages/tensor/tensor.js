@@ -125,7 +125,9 @@ export default runPage({
 
 // The tensor's figure as a table: its first non-finite and its largest steps, each with a way to the frames.
 
-const COLUMNS = ["Step", "abs max", "abs min", "Headroom", ""];
+/** Of the step itself, so that it is left out where a point is several steps: the smallest of them may be another's. */
+const ABS_MIN = "abs min";
+const COLUMNS = ["Step", "abs max", ABS_MIN, "Headroom", ""];
 const MOST_ROWS = 12;
 
 /** @param {(step: number) => void} open */
@@ -138,8 +140,8 @@ function createTensorTable(open) {
   /** Its button opens the step alone, so that a row that stays does what is shown now. @param {LinesModel} model @param {Extreme} extreme */
   function line(model, extreme) {
     const button = el("button", { type: "button", class: "quiet", click: () => open(extreme.step) }, "Open the step");
-    const at = mergedSteps(model, extreme.step);
-    const cells = [at.stop - at.start === 1 ? count(at.start) : steps(at), magnitude(extreme.amax), magnitude(extreme.amin)];
+    const at = extreme.at === null ? steps(mergedSteps(model, extreme.step)) : count(extreme.at);
+    const cells = [at, magnitude(extreme.amax), ...(isMerged(model) ? [] : [magnitude(extreme.amin)])];
     return el("tr", { "data-key": extreme.step }, ...cells.map((text) => el("td", { class: "number" }, text)), headroomCell(extreme), el("td", {}, button));
   }
 
@@ -149,6 +151,7 @@ function createTensorTable(open) {
     update(model) {
       const rows = extremes(model, MOST_ROWS);
       element.hidden = rows.length === 0;
+      head.children[COLUMNS.indexOf(ABS_MIN)].toggleAttribute("hidden", isMerged(model));
       reuseRows(body, rows.map((one) => line(model, one)));
     },
   };
@@ -162,20 +165,27 @@ function headroomCell({ nonfinite, headroom }) {
 
 // The steps of a tensor worth opening: those that held a NaN or Inf, then the largest magnitudes.
 
-/** @typedef {{step: number, amax: number | null, amin: number | null, headroom: number | null, nonfinite: boolean}} Extreme */
+/** @typedef {{step: number, at: number | null, amax: number | null, amin: number | null, headroom: number | null, nonfinite: boolean}} Extreme `step`: of its point, `at`: the exact one */
 
 /** @param {import("../../charts/lines.js").LinesModel} model @param {number} limit @returns {Extreme[]} */
 export function extremes({ series: [amax, amin, nonfinite], meta }, limit) {
   const reach = meta.steps_per_column / 2;
   const bad = new Set(nonfinite ? Array.from(nonfinite.x) : []);
+  const exact = new Map([...stepsOf(nonfinite, meta.steps?.["non-finite"]), ...stepsOf(amax, meta.steps?.amax).filter(([x]) => !bad.has(x))]);
   const at = (/** @type {number} */ step) => {
     const largest = valueAt(amax, step, reach);
-    return { step, amax: largest, amin: valueAt(amin, step, reach), headroom: headroomOf(largest, meta.limits?.max_finite), nonfinite: bad.has(step) };
+    return { step, at: exact.get(step) ?? null, amax: largest, amin: valueAt(amin, step, reach), headroom: headroomOf(largest, meta.limits?.max_finite), nonfinite: bad.has(step) };
   };
   const finite = Array.from(amax.x, at).filter((one) => !one.nonfinite && one.amax !== null);
   finite.sort((a, b) => Number(b.amax) - Number(a.amax) || a.step - b.step);
   return [...[...bad].sort((a, b) => a - b).map(at), ...finite].slice(0, limit);
 }
+
+/** Of each point of a line its exact step. @param {import("../../charts/lines.js").Series | undefined} line @param {readonly (number | null)[] | undefined} steps @returns {[number, number | null][]} */
+const stepsOf = (line, steps) => Array.from(line?.x ?? [], (x, i) => [x, steps?.[i] ?? null]);
+
+/** @param {LinesModel} model */
+const isMerged = ({ meta }) => meta.steps_per_column > 1;
 
 /** @param {number | null} amax @param {number | undefined} maxFinite */
 function headroomOf(amax, maxFinite) {
