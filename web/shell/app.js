@@ -167,6 +167,7 @@ function mount() {
   const match = navigation();
   const ctx = contextFor(match?.params ?? {});
   ctx.setTitle(match?.page.title ?? "No such page");
+  document.documentElement.dataset.page = match?.page.id ?? "";
   const unmount = match ? match.page.mount(root, ctx) : notFound(root);
   if (shown) shown.unmount = unmount;
   const odd = match?.params.id ? leftOut(location.search) : [];

@@ -93,6 +93,7 @@ export function createOverviewLanes(ctx, refetch, { layersQuery, onLayers, onLan
   const group = createLaneGroup(ctx, [...first, ...optional.map(({ entry }) => entry), layers].map(compact), refetch, { hasStrip: true, incident: incidentOf });
   optional.forEach((one, i) => one.attach(group.lanes[first.length + i], one === phases && loader));
   group.element.classList.add("is-compact");
+  for (const { element, spec } of group.lanes) element.classList.toggle("has-rows", Boolean(spec.cells) || spec.name === CARDS.name);
   group.element.append(more, missing.element);
   /** @type {Map<string, boolean>} whether a lane's figure has anything */
   const isEmpty = new Map();
