@@ -1,6 +1,7 @@
 """Runs for the pictures of the docs, made by hand and sent to a real server as agents send them: one whose feed-forward
 layer loses headroom until it overflows on rank 5, one whose rank 2 keeps the others waiting, one that hangs, one of
-1,024 ranks that wait for one, one with a throttled GPU, and one that is well.
+1,024 ranks that wait for one, one with a throttled GPU, one that is well, one with experts, and one with what-if
+readings.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from tests.browser import hand_made_health as health
+from tests.server import expert_batches, whatif_batches
 from tests.server.process import Server
 from tests.server.records import batch, opening
 
@@ -46,8 +49,9 @@ OVERFLOWS, WAITS, HANGS, THROTTLED, WELL = (
     "t5-large-hot",
     "t5-large-bs64",
 )
+ROUTED, READ, DIES_AT = "mixtral-tiny", "llama-bf16", 240
 STRAGGLES, MANY, LATE_RANK, LATE_FROM, WAIT_S = "gpt-13b", 1_024, 619, 20, 0.09
-ALERTED = (OVERFLOWS, HANGS, STRAGGLES, THROTTLED)
+ALERTED = (OVERFLOWS, HANGS, STRAGGLES, THROTTLED, ROUTED)
 """Those that the rules have something to say of."""
 BEAT_S = 4.0
 
@@ -64,6 +68,20 @@ def send(server: Server) -> dict[str, int]:
         _send_waits(server, rank, now_ns)
         _send_hangs(server, rank, now_ns)
     _accept(server, *map(_without_groups, health.late(THROTTLED, now_ns, is_hot=True, loss=_loss(7, health.LASTING))))
+    accept = partial(_accept, server)
+    expert_batches.send(accept, _loads(STEPS), run=ROUTED, steps=STEPS)
+    lost = {
+        (0, "mxfp4"): {"flushed_count": 240, "error_sq": 60.0}, (1, "mxfp4"): {"flushed_count": 310, "error_sq": 90.0},
+        (1, "mxfp6_e2m3"): {"error_sq": 40.0}, (1, "e4m3_tensor"): {"flushed_count": 120, "error_sq": 45.0},
+        (2, "nvfp4"): {"saturated_count": 9, "error_sq": 38.0},
+    }  # fmt: skip
+    whatif_batches.send(accept, lost, run=READ)
+    for run, known, incarnation, steps in (
+        (ROUTED, expert_batches.KNOWN, "a0", STEPS),
+        (READ, whatif_batches.KNOWN, "a", 20),
+    ):
+        over = (Event("finished", now_ns, steps - 1),)
+        _accept(server, batch(known, 1, range(0), run=run, incarnation=incarnation, events=over))
     return {run["name"]: run["id"] for run in server.get("/api/v1/runs")["runs"]}
 
 
@@ -158,6 +176,14 @@ def _magnitudes(known: Catalogue, rank: int) -> tuple[Array, Array]:
     return np.minimum(bits, LIMIT_BITS - 0.01), bad
 
 
+def _loads(steps: int) -> Array:
+    """(routers, experts, steps) of tokens, 200 a step: of the second router one expert dies."""
+    random = np.random.default_rng(5)
+    shares = np.exp(random.normal(0, 0.12, (2, expert_batches.EXPERTS, steps)))
+    shares[1, 2] *= np.clip((DIES_AT - np.arange(steps)) / 120, 0, 1)
+    return np.round(200 * shares / shares.sum(axis=1, keepdims=True))
+
+
 def _loss(seed: int, steps: int) -> Array:
     return 1.6 + 4.2 * np.exp(-np.arange(steps) / 90) + np.random.default_rng(seed).normal(0, 0.04, steps)
 
@@ -167,9 +193,9 @@ def _series(rank: int, step: Array, overflows: bool) -> tuple[SeriesRows, ...]:
     skipped = ((step == BAD_STEP) & overflows).astype(float)
     late = 0.02 * (rank == 3)
     values = {
-        "loss": _loss(rank + 200, STEPS),
+        "loss": _loss(rank + 200 + 100 * overflows, STEPS),
         "loss_scale": 65_536.0 / 2.0 ** np.cumsum(np.roll(skipped, 1)), "skipped_step": skipped, "found_inf": skipped,
-        "step_time_s": 0.21 + late + random.gamma(2, 0.004, STEPS), "data_wait_s": 0.004 + late + 0 * step,
+        "step_time_s": 0.21 + late + random.gamma(2, 0.0005, STEPS), "data_wait_s": 0.004 + late + 0 * step,
         "forward_s": 0.062 + 0 * step, "backward_s": 0.118 + 0 * step, "optimizer_s": 0.015 + 0 * step,
         "other_s": 0.008 + 0 * step, "exposed_comm_s": np.full(STEPS, 0.022 - late),
     }  # fmt: skip

@@ -21,7 +21,19 @@ from tests.browser.conftest import DRAWN, new_context
 from tests.conftest import ARGUMENTS, CHROMIUM
 from tests.server.process import Server
 from tools import docs_runs
-from tools.docs_runs import ALERTED, BAD_RANK, BAD_STEP, HANGS, OVERFLOWS, STRAGGLES, THROTTLED, WAITS, WELL
+from tools.docs_runs import (
+    ALERTED,
+    BAD_RANK,
+    BAD_STEP,
+    HANGS,
+    OVERFLOWS,
+    READ,
+    ROUTED,
+    STRAGGLES,
+    THROTTLED,
+    WAITS,
+    WELL,
+)
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 HEIGHT = 860
@@ -44,7 +56,7 @@ CASES = {
     "hang_overview": HANGS,
     "healthy": WELL,
 }
-# name: (run, path after /runs/{id}, height); no run: the path alone
+# name: (run, path after /runs/{id}, height); no run: the path alone, in which runs stand by name
 PICTURES: dict[str, tuple[str, str, int]] = {
     "runs": ("", "/", 420),
     "overview": (OVERFLOWS, "", 960),
@@ -58,6 +70,9 @@ PICTURES: dict[str, tuple[str, str, int]] = {
     "gpus": (WAITS, "/gpus", 700),
     "environment": (WAITS, "/environment", HEIGHT),
     "hang": (HANGS, "/hang", HEIGHT),
+    "whatif": (READ, "/whatif", HEIGHT),
+    "experts": (ROUTED, "/experts", HEIGHT),
+    "compare": ("", f"/compare?runs={{{OVERFLOWS}}},{{{WELL}}}", HEIGHT),
 }
 
 
@@ -105,7 +120,7 @@ def _take(server: Server, numbers: dict[str, int], names: Sequence[str]) -> int:
 
 def _picture(page: Page, url: str, numbers: dict[str, int], name: str) -> dict[str, int]:
     run, path, height = PICTURES[name]
-    _open(page, (USUAL, height), url + (f"/runs/{numbers[run]}{path}" if run else path))
+    _open(page, (USUAL, height), url + (f"/runs/{numbers[run]}{path}" if run else path.format_map(numbers)))
     return {name: _save(page, name)}
 
 

@@ -54,7 +54,7 @@
  * @property {{text: string, code: string} | null} [fix]
  * @property {{severity: string, label: string, path: string}[]} [others] other open findings
  * @property {number} [more] open findings that are not among them
- * @property {{rule: string, severity: string, rank: number | null, step: number | null}[]} [findings] what is open above info, that of the sentence first
+ * @property {{rule: string, severity: string, rank: number | null, step: number | null, summary?: string}[]} [findings] what is open above info, that of the sentence first
  */
 /** @typedef {{step: number, rank: number, tensor: number, fqn: string, kind: string, index: number, what: string}} FirstOverflow */
 /**

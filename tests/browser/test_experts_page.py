@@ -8,7 +8,7 @@ import numpy as np
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Tab
-from tests.browser.hand_made import Runs, accept, number
+from tests.browser.hand_made import Runs, accept, number, wait_for_alert
 from tests.server import expert_batches, whatif_batches
 
 
@@ -29,6 +29,21 @@ def test_loads_by_router_and_by_expert(runs: Runs, tab: Tab) -> None:
     page.get_by_test_id("figure-experts").focus()
     page.keyboard.press("ArrowLeft")
     expect(page.get_by_text("MaxVio 0, 4.8 % dropped")).to_be_visible()
+
+
+def test_an_expert_that_died_within_the_shown_steps_is_not_green(runs: Runs, tab: Tab) -> None:
+    """It got tokens in these steps, before; the alert is open."""
+    loads = np.full((2, 4, 120), 50.0)
+    loads[1, 2, 60:] = 0
+    expert_batches.send(partial(accept, runs.server), loads, run="dying", steps=120)
+    run = number(runs.server, "dying")
+    wait_for_alert(runs.server, run)
+    page = tab.open(f"/runs/{run}/experts")
+    verdict = page.get_by_test_id("verdict")
+    expect(verdict).to_contain_text("expert 2 of blocks.1.router gets no token any more")
+    expect(verdict).to_have_attribute("data-level", "warning")
+    tab.visit(f"/runs/{run}/experts?start=0&stop=50")
+    expect(verdict).to_contain_text("expert 2 of blocks.1.router gets no token any more")
 
 
 def test_a_run_without_routers_says_how(runs: Runs, tab: Tab) -> None:

@@ -19,7 +19,8 @@ def made(runs: Runs, name: str, lost: Lost, **options: tuple[int, ...]) -> int:
 def test_formats_and_what_to_keep(runs: Runs, tab: Tab) -> None:
     run = made(runs, "what if", {(0, "mxfp4"): {"flushed_count": 300, "error_sq": 100.0}})
     page = tab.open(f"/runs/{run}/whatif")
-    expect(page.get_by_test_id("verdict")).to_contain_text("All 3 tensors survive in bfloat16")
+    expect(page.get_by_test_id("verdict")).to_contain_text("All 3 tensors survive in 13 of 14 formats")
+    expect(page.get_by_test_id("verdict")).to_contain_text("Not all survive in MXFP4 (2 do)")
     expect(page.get_by_test_id("verdict")).to_contain_text("15 dB")
     row = page.get_by_test_id("whatif-formats").get_by_role("row", name="MXFP4")
     expect(row).to_contain_text("2 of 3")

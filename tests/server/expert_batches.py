@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +40,7 @@ def send(
     columns[experts.ENTROPY] = np.tile([[50 * 1250.0], [0.0], [0.0]], steps)
     for expert in range(EXPERTS):
         columns[experts.column(expert)] = np.vstack([np.zeros((1, steps)), loads[:, expert]])
-    post(StreamHeader(RankInfo(run, rank, ranks, rank, "host", f"a{rank}", 1), KNOWN))
+    post(StreamHeader(RankInfo(run, rank, ranks, rank, "host", f"a{rank}", time.time_ns()), KNOWN))
     rows = RangeRows(np.arange(steps), np.arange(len(TENSORS)), columns)
     known = event(ROUTERS, 1, 0)
     post(Batch(run, rank, f"a{rank}", 0, wire.catalogue_digest(KNOWN), rows, events=(known,)))

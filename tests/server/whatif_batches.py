@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ def send(
     for (tensor, name), sums in lost.items():
         for what, value in sums.items():
             columns[formats.column(name, what)][tensor, list(read)] = value
-    post(StreamHeader(RankInfo(run, rank, ranks, rank, "host", "a", 1), KNOWN))
+    post(StreamHeader(RankInfo(run, rank, ranks, rank, "host", "a", time.time_ns()), KNOWN))
     sent = {name: values for name, values in columns.items() if values.any()}
     rows = RangeRows(np.arange(steps), np.arange(len(TENSORS)), sent)
     post(Batch(run, rank, "a", 0, wire.catalogue_digest(KNOWN), rows))

@@ -54,12 +54,15 @@ class Other(msgspec.Struct, frozen=True):
 
 
 class Where(msgspec.Struct, frozen=True):
-    """Of an open finding its rule and where it began; None where it is of no one rank or step."""
+    """Of an open finding its rule, where it began (None: of no one rank or step), and its sentence ("" before a rule
+    has made one).
+    """
 
     rule: str
     severity: str
     rank: int | None
     step: int | None
+    summary: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -105,7 +108,7 @@ def verdict(
     loud = [each for each in known if each.finding.severity != "info"]
     noted = next((each for each in known if each.finding.rule == "first_nonfinite"), None)
     above_info = [each.finding for each in loud]
-    where = tuple(Where(each.rule, each.severity, each.rank, each.step) for each in above_info)
+    where = tuple(Where(each.rule, each.severity, each.rank, each.step, each.summary) for each in above_info)
     if hang is not None and not (loud and importance(loud[0].finding)[1] <= HANG_PLACE):
         own = Where("hang", "critical", None, None)
         return msgspec.structs.replace(_hung(run, hang), **_others(run, known, count), findings=(own, *where))

@@ -66,7 +66,7 @@ function build(ctx, refetch) {
       if (!routers.length) return body.remove();
       if (!body.isConnected) element.append(body);
       shown = chosen(routers, ctx.state.tensor);
-      verdict.update(expertsVerdict(routers));
+      verdict.update(expertsVerdict(routers, run.verdict.findings));
       table.update(routers.map((router) => ({ ...router, view: onward(ctx.state), isShown: router === shown })));
       await lanes.update({ run, state: ctx.state, range: steps }, signal);
     },
@@ -88,17 +88,23 @@ function whyNothing() {
   ];
 }
 
-/** @param {readonly Router[]} routers @returns {import("../../types.js").Verdict} */
-export function expertsVerdict(routers) {
+const RULES = ["expert_collapse", "dead_expert", "overloaded_expert"];
+
+/** What is open of experts, whichever steps are shown; else of these steps. @param {readonly Router[]} routers @param {import("../../types.js").Verdict["findings"]} [findings] of the run @returns {import("../../types.js").Verdict} */
+export function expertsVerdict(routers, findings = []) {
+  const open = findings.find(({ rule }) => RULES.includes(rule));
   const routed = routers.filter((router) => router.routed > 0);
-  if (!routed.length) return { level: "empty", parts: [["strong", "No token was routed in these steps."]], links: [] };
-  const worst = chosen(routed, null);
+  if (!routed.length && !open) return { level: "empty", parts: [["strong", "No token was routed in these steps."]], links: [] };
   const unused = routed.reduce((sum, { unused: n }) => sum + n, 0);
   const all = routed.reduce((sum, { experts: n }) => sum + n, 0);
   const lead = unused ? `${count(unused)} of ${plural(all, "expert")} got no token in these steps.` : `All ${plural(all, "expert")} of ${plural(routed.length, "router")} got tokens.`;
-  const rest = ` The largest load is that of expert ${worst.largest_expert} of ${clip(worst.name || "(model)")}: ${loadText(worst.largest ?? 0)}.`;
+  const rest = routed.length ? ` ${largestLoad(chosen(routed, null))}` : "";
+  if (open) return { level: open.severity === "critical" ? "critical" : "warning", parts: [["strong", open.summary ?? ""], ["text", rest]], links: [] };
   return { level: unused ? "empty" : "ok", parts: [["strong", lead], ["text", rest]], links: [] };
 }
+
+/** @param {Router} worst */
+const largestLoad = (worst) => `The largest load is that of expert ${worst.largest_expert} of ${clip(worst.name || "(model)")}: ${loadText(worst.largest ?? 0)}.`;
 
 /** @param {PageContext} ctx */
 function createRouterTable(ctx) {

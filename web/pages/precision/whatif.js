@@ -89,15 +89,21 @@ function whyNothing(answer) {
   ];
 }
 
-/** The smallest format in which all survive, and what the smaller ones would cost. @param {WhatIf} answer @returns {import("../../types.js").Verdict} */
+/** Formats named in a sentence; the table has all. */
+const MOST_NAMED = 4;
+
+/** In how many formats all survive, and which they do not survive in. @param {WhatIf} answer @returns {import("../../types.js").Verdict} */
 export function whatifVerdict(answer) {
   const of = answer.tensors.length;
-  const whole = answer.formats.filter((format) => format.survive === of).map((format) => format.title);
+  const whole = answer.formats.filter((format) => format.survive === of);
+  const others = answer.formats.filter((format) => format.survive < of).sort((a, b) => a.survive - b.survive);
+  const named = others.slice(0, MOST_NAMED).map(({ title, survive }) => `${title} (${count(survive)} do)`).join(", ");
   const { flushed_fraction: flushed, saturated_fraction: saturated, sqnr_db: sqnr } = answer.limits;
-  const lead = whole.length ? `All ${plural(of, "tensor")} survive in ${whole.join(", ")}.` : `Some of the ${plural(of, "tensor")} survive in no smaller format.`;
+  const lead = whole.length ? `${of === 1 ? "The tensor survives" : `All ${plural(of, "tensor")} survive`} in ${others.length ? `${count(whole.length)} of ${plural(answer.formats.length, "format")}` : "every format"}.` : `In no smaller format do all ${plural(of, "tensor")} survive.`;
+  const lost = others.length ? ` Not all survive in ${named}${others.length > MOST_NAMED ? ` and ${count(others.length - MOST_NAMED)} more` : ""}.` : "";
   const limits = `To survive, at most ${percent(flushed)} of a tensor becomes zero, at most ${percent(saturated)} saturates, and the signal is ${sqnr} dB or more over the error.`;
   const unread = answer.measured < answer.of ? ` ${count(answer.of - answer.measured)} of ${count(answer.of)} tensors were not read.` : "";
-  return { level: whole.length ? "ok" : "empty", parts: [["strong", lead], ["text", ` ${limits}${unread}`]], links: [] };
+  return { level: whole.length ? "ok" : "empty", parts: [["strong", lead], ["text", `${lost} ${limits}${unread}`]], links: [] };
 }
 
 /** @param {import("../../types.js").PageContext} ctx */
