@@ -3,6 +3,9 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+/** An event that bubbles from a figure or a verdict that has just been drawn: a page that was loading has something to show. */
+export const DRAWN = "drawn";
+
 /** @typedef {Node | string | number | null | undefined | false} Child */
 
 /** @param {Element} node @param {Record<string, any>} props */

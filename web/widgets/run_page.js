@@ -4,7 +4,7 @@
 import * as api from "../api/client.js";
 import { clockFrom, createRefresher, deferUntil } from "../api/live.js";
 import { formatState, runPath } from "../api/url_state.js";
-import { el, link, replace } from "../format/dom.js";
+import { DRAWN, el, link, replace } from "../format/dom.js";
 import { age, clip, count, duration, plural, rankList } from "../format/numbers.js";
 import { createRunReport } from "./run_report.js";
 import { waitingRun } from "./states/empty_state.js";
@@ -127,18 +127,13 @@ function mountRunPage(root, ctx, title, build, { needsStep, showsHang, hasVerdic
 }
 
 /**
- * `is-loading` until there is a verdict or a first figure. No :has() does that: with one on so large an element the browser
- * matches all of its 1,300 elements again at each change, 60 ms of a zoom's 100.
+ * `is-loading` until there is a verdict or a first figure, which say so by an event. No :has() does that: with one on so large an
+ * element the browser matches all of its 1,300 elements again at each change, 60 ms of a zoom's 100.
  * @param {HTMLElement} body
  */
 function whileLoading(body) {
   body.classList.add("is-loading");
-  const observer = new MutationObserver(() => {
-    if (!body.querySelector(".plot[data-ready], .verdict[data-level]")) return;
-    body.classList.remove("is-loading");
-    observer.disconnect();
-  });
-  observer.observe(body, { subtree: true, attributes: true, attributeFilter: ["data-ready", "data-level"] });
+  body.addEventListener(DRAWN, () => body.classList.remove("is-loading"), { once: true });
 }
 
 /** Whether rows alone were put into another order, which needs nothing from the server: tables follow by themselves. @param {ViewState} before @param {ViewState} after */

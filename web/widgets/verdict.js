@@ -2,7 +2,7 @@
 // evidence; of the other findings a chip each.
 
 import { severityGlyph } from "../charts/alerts/alert_marks.js";
-import { el, link, replace } from "../format/dom.js";
+import { DRAWN, el, link, replace } from "../format/dom.js";
 import { clip, count } from "../format/numbers.js";
 import { copyButton } from "./controls/copy_button.js";
 
@@ -21,6 +21,7 @@ export function createVerdict() {
       shown = JSON.stringify(verdict);
       element.dataset.level = verdict.level;
       replace(element, sentence(verdict), ...chain(verdict), ...fix(verdict), ...links(verdict), ...others(verdict));
+      element.dispatchEvent(new Event(DRAWN, { bubbles: true }));
     },
   };
 }

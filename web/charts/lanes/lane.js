@@ -2,7 +2,7 @@
 
 import * as api from "../../api/client.js";
 import { ApiError } from "../../api/fetch.js";
-import { el, replace } from "../../format/dom.js";
+import { DRAWN, el, replace } from "../../format/dom.js";
 import { paintHeatmap } from "../cells/heatmap_canvas.js";
 import { STEPS, frameOf, isNarrow, pixelOf } from "../frame.js";
 import { draw, load as library, purge } from "../plotly.js";
@@ -208,6 +208,7 @@ export class Lane {
     }
     this.version += 1;
     this.plot.dataset.ready = String(this.version);
+    this.plot.dispatchEvent(new Event(DRAWN, { bubbles: true }));
   }
 
   /** For who cannot see it. @param {import("../../types.js").StepRange} range */
