@@ -18,6 +18,7 @@ from rangewatch_server.ingest.also_live import AlsoLive
 from rangewatch_server.ingest.commands import Commands
 from rangewatch_server.ingest.merged_ranks import MergedRun
 from rangewatch_server.ingest.pace import Pace
+from rangewatch_server.ingest.skipped import decoded
 from rangewatch_server.ingest.stream import StreamState
 from rangewatch_server.store import tables
 from rangewatch_server.store.names import Names
@@ -182,7 +183,7 @@ class Memory:
         if row is None:
             return None
         values = {name: row._mapping[name] for name in StreamState.__struct_fields__ if name in row._mapping}
-        state = StreamState(**values)
+        state = StreamState(**values | {"skipped": decoded(row.skipped)})
         query = (
             select(batches.c.sequence, batches.c.body)
             .where(batches.c.run_id == run_id, batches.c.stream_id == row.id)

@@ -214,8 +214,8 @@ def _has_bad(rank: Rank) -> bool:
 
 def _once(run: RunReader, name: str, size: int, read: Callable[[], Any]) -> Any:
     """What `read` gives, kept until the run has news. `size`: of what is kept, in bytes; never None."""
-    streams = tuple((s.id, s.contiguous, s.rewrites) for rank in run.ranks.values() for s in rank.streams)
-    key = (run.id, name, streams)
+    rows = tuple((row.id, row.version, row.rewrites) for rank in run.ranks.values() for row in rank.rows)
+    key = (run.id, name, rows)
     value = run.reader.summaries.get(key)
     if value is None:
         value = read()

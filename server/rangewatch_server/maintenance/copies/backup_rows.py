@@ -17,6 +17,7 @@ from rangewatch import wire
 from rangewatch.statistics import ALL, SERIES, is_count
 from rangewatch.wire import MAX_DECOMPRESSED_BYTES, Column, WireError
 from rangewatch.wire.records import Batch, Catalogue, RankInfo, Statistic, StreamHeader, TensorEntry
+from rangewatch_server.ingest import skipped
 from rangewatch_server.maintenance.copies.backup_file import BadBackup
 from rangewatch_server.numerics.pyramid import (
     AMAX_STEP,
@@ -97,6 +98,7 @@ class RunRows:
     def _streams(self, row: Row) -> None:
         _need(-1 <= row["rank"] < MAX_RANK and row["state"] in STATES, "a stream's rank or state")
         _need(row["contiguous"] >= -1 and 0 <= row["frontier"] <= 2 * MAX_STEP, "a stream's frontier")
+        skipped.decoded(row["skipped"])
         _need(row["frontier"] % WIDTH == 0 and 0 <= row["thin_level"] <= MAX_LEVEL, "a stream's frontier")
         steps = [row[name] for name in ("first_step", "last_step", "least_step", "bad_step")]
         _need(all(step is None or 0 <= step <= MAX_STEP for step in steps), "a stream's steps")
