@@ -22,7 +22,7 @@ from rangewatch_server.numerics.pyramid import RANGES, Block
 from rangewatch_server.store import tables, tiles
 from rangewatch_server.store.batch_checks import MAX_STEP
 from rangewatch_server.store.exit_state import state_after
-from rangewatch_server.store.names import Tensors
+from rangewatch_server.store.names import TensorArrays
 from rangewatch_server.store.rows import Raw, clip
 from rangewatch_server.store.tiles import WIDTH
 
@@ -107,7 +107,7 @@ class StreamState(msgspec.Struct):
         """What an agent is answered that is at `sequence`: up to where nothing from there on may yet come."""
         return skipped.stored_up_to(self.skipped, self.contiguous, sequence)
 
-    def add(self, batch: Batch, raws: list[Raw], body: bytes, tensors: Tensors, now_ns: int) -> list[Raw]:
+    def add(self, batch: Batch, raws: list[Raw], body: bytes, tensors: TensorArrays, now_ns: int) -> list[Raw]:
         """Take a batch not seen before; the caller has checked it. Returns the rows that count from now on."""
         self.pending[batch.sequence] = Pending(body, raws, batch)
         if batch.sequence <= self.contiguous:
@@ -132,7 +132,7 @@ class StreamState(msgspec.Struct):
         if waits is None and pending.last >= self.frontier:
             pending.cut(self.frontier)
 
-    def _count(self, pending: Pending, tensors: Tensors) -> None:
+    def _count(self, pending: Pending, tensors: TensorArrays) -> None:
         """What a batch says of the run as a whole; once, and not while sequences before it are missing."""
         batch, pending.batch = pending.batch, None
         assert batch is not None, "counted once"
@@ -215,7 +215,7 @@ class StreamState(msgspec.Struct):
         self.first_step = first if self.first_step is None else min(self.first_step, first)
         self.last_step = last if self.last_step is None else max(self.last_step, last)
 
-    def _worst(self, raw: Raw, tensors: Tensors) -> None:
+    def _worst(self, raw: Raw, tensors: TensorArrays) -> None:
         amax = raw.columns["amax"].max(axis=1, keepdims=True)
         bits = headroom_bits(amax, tensors.log2_max[raw.rows])[:, 0]
         row = int(np.argmin(np.where(np.isnan(bits), np.inf, bits)))
@@ -224,7 +224,7 @@ class StreamState(msgspec.Struct):
             self.least_step = int(raw.steps[int(raw.columns["amax"][row].argmax())])
         self._first_bad(raw, tensors)
 
-    def _first_bad(self, raw: Raw, tensors: Tensors) -> None:
+    def _first_bad(self, raw: Raw, tensors: TensorArrays) -> None:
         nans, infs = raw.columns["nan_count"], raw.columns["inf_count"]
         if not (nans.any() or infs.any()):
             return

@@ -147,7 +147,7 @@ class Transaction:
                 text = f"sequence {message.sequence} is far past {stream.contiguous}; send the gap first"
                 raise Refused("too_far_ahead", text)
             known, series = self.names.meaning(self.connection, run_id, message)
-            raws = raws_of(message, known.ordinals, known.catalogue.statistics, series)
+            raws = raws_of(message, known.ordinals, known.statistics, series)
             seen_ns = stream.last_seen_ns if has_ended else time.time_ns()
             sample_rows = samples.rows_of(run_id, stream.id, message)
             counted = stream.add(message, raws, body, self.names.tensors(self.connection, run_id), seen_ns)
@@ -284,7 +284,7 @@ class Transaction:
         batch = decode(body)
         assert isinstance(batch, Batch), "only batches wait"
         known, series = self.names.meaning(self.connection, run_id, batch)
-        return raws_of(batch, known.ordinals, known.catalogue.statistics, series)
+        return raws_of(batch, known.ordinals, known.statistics, series)
 
     def _tiles(self, stream: StreamState, rows: list[dict[str, Any]]) -> StreamTiles:
         return StreamTiles(self.connection, stream.run_id, stream.id, rows)

@@ -201,7 +201,7 @@ def _first_overflow(run: RunReader) -> dict[str, Any] | None:
 def _place_of(run: RunReader, bad: Bad | None) -> dict[str, Any] | None:
     if bad is None:
         return None
-    entry = run.names().tensors.entries[bad.tensor]
+    entry = run.tensor(bad.tensor)
     return {
         "step": bad.step, "rank": bad.rank, "tensor": bad.tensor, "fqn": entry.fqn, "kind": entry.kind,
         "index": entry.index, "what": "nan" if bad.nan_count else "inf",

@@ -275,6 +275,25 @@ def test_a_sequence_that_another_sender_jumped_to_makes_no_later_one_a_duplicate
     assert missing(again) == []
 
 
+@ON_BOTH
+def test_names_of_several_catalogues_are_those_of_the_first_that_has_each(store: Store) -> None:
+    """Ranks of a pipeline have tensors of their own, in an order of their own."""
+    first, second = catalogue(4), catalogue(7)
+    moved = tuple(msgspec.structs.replace(each, call_index=90 - at) for at, each in enumerate(second.tensors[::-1]))
+    store.send(opening(msgspec.structs.replace(first, tensors=first.tensors[::-1])))
+    store.send(opening(msgspec.structs.replace(second, tensors=moved), rank=1, world_size=2))
+    with store.queries.read() as reader:
+        found, arrays = names.load_tensors(reader.connection, 1), names.load_arrays(reader.connection, 1)
+        own = [names.load_tensor(reader.connection, 1, ordinal) for ordinal in range(7)]
+        assert found.entries == own and [each.fqn[7] for each in own] == list("3210654")
+        assert len(arrays) == 7 and arrays.call_index.tolist() == [each.call_index for each in own]
+        for name in ("log2_max", "kind_rows", "call_index", "position"):
+            assert getattr(arrays, name).tolist() == getattr(found, name).tolist()
+    with store.engines.writer.begin() as connection:
+        connection.execute(tables.catalogues.delete())
+        assert names.load_tensors(connection, 1).entries == own, "as they stand in their own rows"
+
+
 def test_a_column_left_out_holds_its_identity(store: Store) -> None:
     """Every tensor was NaN, so `amax` is 0 everywhere and the agent may leave it out."""
     known = catalogue(2)

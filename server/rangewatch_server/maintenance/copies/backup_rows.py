@@ -153,7 +153,8 @@ class RunRows:
         check_header(batch)
         _need(batch.sequence == row["sequence"] and batch.catalogue in self.catalogues, "a batch's sequence")
         if batch.ranges is not None:
-            check_ranges(batch.ranges, self.catalogues[batch.catalogue])
+            known = self.catalogues[batch.catalogue]
+            check_ranges(batch.ranges, known.statistics, len(known.tensors))
 
     def _tiles(self, row: Row) -> None:
         _need(row["part"] in PARTS and 0 <= row["level"] <= MAX_LEVEL and row["tile"] >= 0, "a tile's place")
