@@ -299,6 +299,14 @@ thresholds = Table(
     Column("changed_ns", BigInteger, nullable=False),
 )  # fmt: skip
 
+# Runs that the rules were applied to when nobody spoke for them any more. `versions`: those of its streams then, added
+# up, which are others once it has news.
+examined = Table(
+    "examined", alerting,
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("versions", BigInteger, nullable=False),
+)  # fmt: skip
+
 # What is to be sent, or was: one row an alert, a target and what happened (`opened` or `resolved`).
 deliveries = Table(
     "deliveries", alerting,
