@@ -30,8 +30,8 @@ def main() -> int:
 
 
 def with_vendored(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with the bundle as a component, by its digest. Raises `ValueError` where that is not the one that was
-    recorded in web/vendor/SHA256SUMS.
+    """The document with the bundle as a component, by its digest. Raises `ValueError` where that is not the one in
+    web/vendor/SHA256SUMS.
     """
     recorded, name = (VENDOR / "SHA256SUMS").read_text(encoding="ascii").split()
     packed = (VENDOR / name).read_bytes()

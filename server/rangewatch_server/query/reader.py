@@ -365,7 +365,11 @@ class RunReader:
 
     def also_live(self, rank: Rank) -> int:
         """Processes that claim the rank beside the newest and are live: two jobs of one name, or a restart just now."""
-        return sum(self._speaks(row) for row in rank.rows[:-1])
+        return len(self.also_live_hosts(rank))
+
+    def also_live_hosts(self, rank: Rank) -> list[str]:
+        """Where these run, a host for each."""
+        return [_info(row.info).host for row in rank.rows[:-1] if self._speaks(row)]
 
     def _speaks(self, row: Any) -> bool:
         """Whether it spoke lately. A time ahead of ours is of a clock that has been put back since."""

@@ -279,6 +279,7 @@ def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]], stands
         "rank": rank.rank, "state": spoken, "host": rank.info.host, "local_rank": rank.info.local_rank,
         "world_size": rank.info.world_size, "incarnation": rank.row.ordinal, "last_step": last_step(rank),
         "last_seen_ns": rank.row.last_seen_ns, "device": rank.info.device, "also_live": run.also_live(rank),
+        "also_live_hosts": run.also_live_hosts(rank),
         "coordinates": stands.coordinates(rank.rank),
     } | trouble.get(rank.rank, _no_trouble())  # fmt: skip
 
