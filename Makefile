@@ -108,6 +108,7 @@ bench: install  ## prints each claim's figure beside a baseline; some 85 minutes
 	$(BIN)/python bench/ingest.py
 	$(BIN)/python bench/fleet.py
 	$(BIN)/python bench/fleet.py --find-limit
+	$(BIN)/python bench/start.py
 	$(BIN)/python bench/query.py
 	$(BIN)/python bench/web.py
 	$(BIN)/python bench/server_away.py
