@@ -153,6 +153,9 @@ MOST_RESUMED = 100
 silent, while no server was there to look.
 """
 
+RESUME_S = 15.0
+"""After the start: agents that waited for a server, and who opens a page, come first."""
+
 CATCH_UP_S, MOST_CATCH_UP_S = 0.5, 15.0
 """While the ranks of a run are being merged, as after a start, it is looked at this much later, at most so long."""
 
@@ -217,7 +220,7 @@ class Evaluator:
                 logger.error("runs that the rules have not seen whole are not known: %s", str(error).splitlines()[0])
             return
         for run_id in runs:
-            self._evaluate_in(run_id, EVERY_S)
+            self._evaluate_in(run_id, RESUME_S)
 
     def _is_put_off(self, run_id: int) -> bool:
         now_s = time.monotonic()

@@ -150,6 +150,7 @@ def test_runs_that_ended_while_no_server_was_there_are_looked_at_once(
     with store.engines.writer.begin() as connection:
         mine = tables.streams.c.run_id == 2
         connection.execute(tables.streams.update().where(mine).values(last_seen_ns=time.time_ns() - 10 * RECENT_NS))
+    monkeypatch.setattr(evaluator, "RESUME_S", 0.0)
     monkeypatch.setattr(evaluator, "EVERY_S", 0.0)
     monkeypatch.setattr(evaluator, "SHARE", 1e6)
     first = rules.server()
