@@ -13,7 +13,7 @@ RUN pip install --no-cache-dir --require-hashes -r requirements-build.txt \
 
 FROM python:3.12-slim
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir --no-index --find-links /wheels 'rangewatch[server]' \
+RUN pip install --no-cache-dir --no-index --find-links /wheels 'rangewatch[server,otlp]' \
     && rm -rf /wheels \
     && useradd --system --create-home --home-dir /data --uid 10001 rangewatch
 USER rangewatch

@@ -91,6 +91,7 @@ vendor: install  ## the pages' Plotly.js, after the plotly package was moved to 
 sbom: $(AUDIT)/python  ## what the server is made of, as CycloneDX, for the notes of a release
 	mkdir -p dist
 	$(AUDIT)/cyclonedx-py requirements requirements-server.txt --pyproject pyproject.toml --output-reproducible --of JSON -o dist/rangewatch-$(VERSION).cdx.json
+	$(PYTHON) tools/sbom_vendored.py dist/rangewatch-$(VERSION).cdx.json
 
 # The types of the pages, and what checks their accessibility in tests/browser.
 $(TSC) $(AXE) &:
@@ -107,6 +108,7 @@ bench: install  ## prints each claim's figure beside a baseline; some 85 minutes
 	$(BIN)/python bench/ingest.py
 	$(BIN)/python bench/fleet.py
 	$(BIN)/python bench/fleet.py --find-limit
+	$(BIN)/python bench/start.py
 	$(BIN)/python bench/query.py
 	$(BIN)/python bench/web.py
 	$(BIN)/python bench/server_away.py

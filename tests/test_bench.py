@@ -13,9 +13,9 @@ import pytest
 BENCH = Path(__file__).parent.parent / "bench"
 BENCHES = (
     "collectives", "diagnosis", "fleet", "ingest", "kernel", "peers", "query", "rules", "server_away", "spool",
-    "stragglers", "web",
+    "start", "stragglers", "web",
 )  # fmt: skip
-PREDICT = ("fleet", "ingest", "query", "web")
+PREDICT = ("fleet", "ingest", "query", "start", "web")
 
 
 def run(*arguments: str, timeout_s: float = 60) -> dict[str, Any]:
@@ -69,6 +69,15 @@ def test_query_asks_every_kind_at_every_zoom_cold_and_warm() -> None:
     )
     for each in found["by_kind"].values():
         assert each["cold"]["p50_ms"] > 0 < each["warm"]["p50_ms"]
+
+
+@pytest.mark.slow
+def test_start_lists_every_run_and_hears_every_rank() -> None:
+    found = run("start.py", "--quick", timeout_s=110)["result"]
+    (names,) = found["names"]
+    assert names["many"]["statuses"] == names["few"]["statuses"] == [200] and not names["many"]["live_partial"]
+    for name in ("first", "first_steps", "later", "later_steps"):
+        assert found["ranks"][name]["statuses"] == [202], name
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ compile() {
 {
   echo '# The server with all it needs, by hash: what the image is built from, and what make lint looks up (make lock makes it).'
   echo '# Python 3.11 and newer; within constraints.txt.'
-  compile pyproject.toml --extra server --constraint constraints.txt
+  compile pyproject.toml --extra server --extra otlp --constraint constraints.txt
 } > requirements-server.txt.new
 {
   echo '# What builds the wheel, by hash (make lock makes it).'

@@ -38,6 +38,7 @@
  * @property {number} last_seen_ns
  * @property {string} device
  * @property {number} [also_live] other live processes that claim this rank
+ * @property {string[]} [also_live_hosts] the host of each
  * @property {Record<string, unknown>} dropped
  * @property {Record<string, unknown>} faults
  * @property {Record<string, string>} not_observed

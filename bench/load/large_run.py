@@ -87,6 +87,10 @@ class LargeRun:
         while writer.memory.backlog or writer.memory.unmerged:
             time.sleep(0.02)
 
+    def bodies(self, steps: int) -> list[bytes]:
+        """The next steps of each rank, encoded, for who sends them over HTTP. The caller counts them."""
+        return [wire.encode(self._batch(rank, steps, Trouble())) for rank in range(self.ranks)]
+
     def _header(self, rank: int) -> StreamHeader:
         host, local = f"host{rank // RANKS_A_HOST}", rank % RANKS_A_HOST
         info = RankInfo("large", rank, self.ranks, local, host, "a", self.began_ns, loss_scaled=True)

@@ -72,7 +72,7 @@ def _check(message: StreamHeader | Batch) -> None:
         return
     batch_checks.check_header(message)
     if message.ranges is not None:
-        batch_checks.check_ranges(message.ranges, template.CATALOGUE)
+        batch_checks.check_ranges(message.ranges, template.CATALOGUE.statistics, len(template.CATALOGUE.tensors))
     for rows in (message.ranges, *message.series):
         if rows is not None and len(rows.steps):
             ascending = rows.steps.tolist()

@@ -55,7 +55,7 @@ def taken(found: bytes) -> None:
         return
     check_header(message)
     if message.ranges is not None:
-        check_ranges(message.ranges, template.CATALOGUE)
+        check_ranges(message.ranges, template.CATALOGUE.statistics, len(template.CATALOGUE.tensors))
 
 
 def stored(url: str) -> dict[str, Any]:

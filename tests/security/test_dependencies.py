@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tools import audit_dependencies, vendor_plotly
+from tools import audit_dependencies, sbom_vendored, vendor_plotly
 
 ROOT = Path(__file__).parents[2]
 HOLE = {"id": "CVE-1", "fix_versions": ["2"]}
@@ -45,13 +45,14 @@ def test_the_lock_has_the_versions_that_the_tests_ran_with() -> None:
 
 def test_the_lock_has_all_that_the_server_asks_for() -> None:
     text = (ROOT / "pyproject.toml").read_text()
-    base, server = (re.search(rf"^{name} = \[(.*?)\]\n", text, re.M | re.S) for name in ("dependencies", "server"))
-    assert base is not None
-    assert server is not None
-    wanted = re.findall(r'"([A-Za-z0-9-]+)([^"]*)"', base[1] + server[1])
+    lists = [
+        re.search(rf"^{name} = \[(.*?)\](?:  #.*)?\n", text, re.M | re.S) for name in ("dependencies", "server", "otlp")
+    ]
+    wanted = [each for found in lists if found for each in re.findall(r'"([A-Za-z0-9-]+)([^"]*)"', found[1])]
+    assert all(lists)
     older = "python_version < '3.11'"  # the lock is for 3.11 and newer
     asked = {name_of(name) for name, rest in wanted if older not in rest}
-    assert {"fastapi", "uvicorn", "msgspec", "alembic"} <= asked
+    assert {"fastapi", "uvicorn", "msgspec", "alembic", "opentelemetry-sdk"} <= asked
     assert asked <= pins("requirements-server.txt").keys()
 
 
@@ -81,6 +82,26 @@ def test_an_audit_that_could_not_be_done_is_loud_and_may_be_required(
 def test_the_vendored_bundle_is_the_one_that_was_recorded() -> None:
     recorded = (ROOT / "web/vendor/SHA256SUMS").read_text().split()
     assert recorded == [vendor_plotly.digest(), vendor_plotly.BUNDLE]
+
+
+def test_the_image_has_the_extras_that_were_locked() -> None:
+    locked = re.findall(r"--extra (\w+)", (ROOT / "tools/lock.sh").read_text())
+    installed = re.search(r"'rangewatch\[([\w,]+)\]'", (ROOT / "Dockerfile").read_text())
+    assert installed is not None and installed[1].split(",") == locked == ["server", "otlp"]
+
+
+def test_the_bill_of_materials_has_the_vendored_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"bomFormat": "CycloneDX", "components": [{"bom-ref": "a", "name": "a"}]}
+    document = sbom_vendored.with_vendored(sbom_vendored.with_vendored(given))
+    other, bundle = document["components"]
+    assert other["name"] == "a" and bundle["hashes"] == [{"alg": "SHA-256", "content": vendor_plotly.digest()}]
+    assert bundle["name"] == vendor_plotly.PACKAGE and bundle["version"] == vendor_plotly.installed_version()
+    for each in (ROOT / "web/vendor").iterdir():
+        (tmp_path / each.name).write_bytes(each.read_bytes())
+    (tmp_path / vendor_plotly.BUNDLE).write_bytes(b"another")
+    monkeypatch.setattr(sbom_vendored, "VENDOR", tmp_path)
+    with pytest.raises(ValueError, match="is not the file whose digest was recorded"):
+        sbom_vendored.with_vendored(given)
 
 
 def test_notices_name_what_is_under_other_licences() -> None:

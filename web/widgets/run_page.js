@@ -265,9 +265,12 @@ function silent(ranks, nowNs) {
 
 /** Two jobs of one name, or a restart whose first process has not gone yet. @param {RankInfo[]} ranks */
 function doubled(ranks) {
-  return ranks
-    .filter((rank) => rank.also_live)
-    .map((rank) => `${rank.also_live === 1 ? "another process also sends" : `${count(rank.also_live)} other processes also send`} as rank ${rank.rank}: are there two jobs of one name?`);
+  const others = (/** @type {RankInfo} */ rank) => {
+    const where = [...new Set(rank.also_live_hosts)].join(", ");
+    const on = where && ` on ${where}`;
+    return rank.also_live === 1 ? `another process${on} also sends` : rank.also_live ? `${count(rank.also_live)} other processes${on} also send` : "";
+  };
+  return together(ranks, others, (who, text) => `${text} as ${who}: are there two jobs of one name? RANGEWATCH_RUN gives one a name of its own`);
 }
 
 /** @param {RankInfo[]} ranks */

@@ -8,7 +8,7 @@ HIDDEN = "***"
 
 _NAME_OF_ONE = (
     r"(?:[\w.-]*(?:password|passwd|passphrase|secret|api[_-]?key|access[_-]?key|private[_-]?key|credential|signature|"
-    r"authorization|cookie)[\w-]{0,20}|[\w.-]*token(?=[^\w-][^\n]{0,3}[\w.~+/=-]{12})|pwd|sig|auth)"
+    r"authorization|cookie)[\w-]{0,20}|[\w.-]*token(?=[^\w-][^\n]{0,3}[\w.~+/=-]{12})|(?:[\w.-]*[_-])?pw|pwd|sig|auth)"
 )  # eos_token, max_tokens and tokenizer are no secrets: of a token only what is as long as one
 _SECRET = re.compile(
     r"(?<=://)[^/@\s]{1,500}(?=@)"  # user:password of a URL
@@ -16,6 +16,7 @@ _SECRET = re.compile(
     r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
     r"|\bAIza[A-Za-z0-9_-]{35}"
     r"|\beyJ[A-Za-z0-9_-]{20,4000}\.[A-Za-z0-9_.-]{1,4000}"
+    r"|(?:(?<=hooks\.slack\.com/services/)|(?<=discord\.com/api/webhooks/))[\w/-]{8,500}"  # who has it may post
     r"|(?<=bearer )[A-Za-z0-9._~+/=-]{8,4000}"
     r"|(?<=basic )[A-Za-z0-9+/=]{12,4000}"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.{0,8000}?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",

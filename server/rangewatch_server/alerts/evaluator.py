@@ -147,6 +147,18 @@ REWRITE_S = 10.0
 LIVE_EVERY_S = 15.0
 """Between two evaluations of a live run that sends nothing."""
 
+RECENT_NS = 7 * 86_400 * 10**9
+MOST_RESUMED = 100
+"""At the start the newest runs, heard of so lately, of which not all that the rules say is known: they ended, or fell
+silent, while no server was there to look.
+"""
+
+RESUME_S = 15.0
+"""After the start: agents that waited for a server, and who opens a page, come first."""
+
+CATCH_UP_S, MOST_CATCH_UP_S = 0.5, 15.0
+"""While the ranks of a run are being merged, as after a start, it is looked at this much later, at most so long."""
+
 JOIN_S = 3.0
 READ_LIMIT_S = 10.0
 MOST_NAME, MOST_SUMMARY = 200, 2_000  # characters that ranks are sent
@@ -166,6 +178,8 @@ class Evaluator:
         self.health: dict[str, RunHealth] = {}
         """Of live runs of which a rank takes alerts, by name."""
         self._due: dict[int, float] = {}
+        self._put_off_s: dict[int, float] = {}
+        """Since when a look at a run is put off."""
         self._runs: dict[int, _Run] = {}
         self._lock = threading.Lock()
         self._wake, self._ended = threading.Event(), threading.Event()
@@ -196,9 +210,34 @@ class Evaluator:
         with self._lock:
             self._due[run_id] = min(at_s, self._due.get(run_id, at_s))
 
+    def _resume(self) -> None:
+        """Have runs looked at that get no news: what became of them while no server was there."""
+        try:
+            with self.queries.read() as reader, limited(reader.connection, READ_LIMIT_S):
+                runs = alerts.unexamined(reader.connection, time.time_ns() - RECENT_NS, MOST_RESUMED)
+        except (SQLAlchemyError, TimeLimitReached) as error:
+            if not self._ended.is_set():
+                logger.error("runs that the rules have not seen whole are not known: %s", str(error).splitlines()[0])
+            return
+        for run_id in runs:
+            self._evaluate_in(run_id, RESUME_S)
+
+    def _is_put_off(self, run_id: int) -> bool:
+        now_s = time.monotonic()
+        if self.jobs.writer.is_catching_up(run_id):
+            if now_s - self._put_off_s.setdefault(run_id, now_s) < MOST_CATCH_UP_S:
+                self._evaluate_in(run_id, CATCH_UP_S)
+                return True
+        else:
+            self._put_off_s.pop(run_id, None)
+        return False
+
     def _work(self) -> None:
+        self._resume()
         while not self._ended.is_set():
             run_id, wait_s = self._next()
+            if run_id is not None and self._is_put_off(run_id):
+                continue
             if run_id is None:
                 self._wake.wait(wait_s)
                 self._wake.clear()
@@ -249,7 +288,7 @@ class Evaluator:
             takers = tuple(number for number, rank in sorted(run.ranks.items()) if _takes_alerts(run, rank))
             size = max((rank.info.world_size for rank in run.ranks.values()), default=0)
             quiet = [Silence(**row._mapping) for row in alerts.silences(run.connection, run.now_ns)]
-            thresholds = thresholds_of(run, self.config)
+            thresholds, versions = thresholds_of(run, self.config), sum(run.stream_versions.values())
             # What is said of a run that has ended is whole. Last, since it may use up the time there is.
             diagnosis = diagnose(run, None, thresholds, pace=mine.pace, is_whole=not is_live)
         self._runs[run_id], mine.is_live = mine, is_live
@@ -269,6 +308,8 @@ class Evaluator:
             self._evaluate_in(run_id, LIVE_EVERY_S)
         else:
             self._runs.pop(run_id, None)  # of thousands that have ended nothing is kept; the rows are read again
+            if not diagnosis.failed:
+                self.jobs(lambda connection: alerts.examined(connection, run_id, versions))
         return diagnosis
 
     def _count(self) -> None:

@@ -16,7 +16,7 @@ from rangewatch.statistics import UFUNCS
 from rangewatch_server.ingest.fold import summarise
 from rangewatch_server.numerics.pyramid import PARTS_OF_A_STEP, RANGES, SERIES_PART, SUMMARY, Block
 from rangewatch_server.store.batch_checks import NEEDED
-from rangewatch_server.store.names import Tensors
+from rangewatch_server.store.names import TensorArrays
 from rangewatch_server.store.rows import Raw
 from rangewatch_server.store.tiles import WIDTH
 
@@ -169,7 +169,7 @@ class Accumulators:
             self.fill[part].update(fill[part])
             self.rules[part].update(rules[part])
 
-    def feed(self, rank: int, raws: Sequence[Raw], tensors: Tensors) -> None:
+    def feed(self, rank: int, raws: Sequence[Raw], tensors: TensorArrays) -> None:
         """Merge rows of one rank."""
         for raw in raws:
             for tile in np.unique(raw.steps // WIDTH).tolist():
@@ -180,7 +180,7 @@ class Accumulators:
                 if raw.part == RANGES:
                     self._summarise(rank, tile, at, Block(0, tile * WIDTH, raw.rows, columns), tensors)
 
-    def _summarise(self, rank: int, tile: int, at: Array, block: Block, tensors: Tensors) -> None:
+    def _summarise(self, rank: int, tile: int, at: Array, block: Block, tensors: TensorArrays) -> None:
         summary = summarise(block, tensors)
         self._tile(SUMMARY, tile).merge(rank_row(rank, summary.rows), at, summary.columns)
 

@@ -19,7 +19,7 @@ from rangewatch.wire.records import Statistic
 from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.headroom import headroom_bits
 from rangewatch_server.numerics.pyramid import FANOUT, PARTS, RANGES, SERIES_PART, SUMMARY, Block
-from rangewatch_server.store.names import Tensors
+from rangewatch_server.store.names import TensorArrays
 from rangewatch_server.store.rows import Raw, align, beside, dense, union
 from rangewatch_server.store.tiles import WIDTH, TileError
 
@@ -46,7 +46,7 @@ class Folder:
 
     tiles: Tiles
 
-    def __init__(self, tensors: Tensors, statistics: tuple[Statistic, ...], *, summarises: bool = True) -> None:
+    def __init__(self, tensors: TensorArrays, statistics: tuple[Statistic, ...], *, summarises: bool = True) -> None:
         self.tensors = tensors
         self.summarises = summarises
         """Whether the summary is made of the ranges; else it comes as rows of its own."""
@@ -185,7 +185,7 @@ def placed(part: str, block: Block) -> Block:
     return Block(0, block.first, block.rows, pyramid.with_places(block.columns, steps))
 
 
-def summarise(block: Block, tensors: Tensors) -> Block:
+def summarise(block: Block, tensors: TensorArrays) -> Block:
     """Least headroom and non-finite counts of all tensors of each kind, per column of a block of ranges."""
     amax, seen = block.columns["amax"], block.columns["call_count"] > 0
     bits = headroom_bits(amax, tensors.log2_max[block.rows])

@@ -18,6 +18,7 @@ from rangewatch_server.ingest.also_live import AlsoLive
 from rangewatch_server.ingest.commands import Commands
 from rangewatch_server.ingest.merged_ranks import MergedRun
 from rangewatch_server.ingest.pace import Pace
+from rangewatch_server.ingest.skipped import decoded
 from rangewatch_server.ingest.stream import StreamState
 from rangewatch_server.store import tables
 from rangewatch_server.store.names import Names
@@ -106,7 +107,7 @@ logger = logging.getLogger("rangewatch.server")
 CACHED_STREAMS = 4_096  # states in memory; others are read back when they speak again
 CACHED_RUNS = 64  # merged ranks in memory
 MERGED_BYTES = 512 << 20  # of all runs' merged ranks that wait for tiles, but the one that is spoken of
-NAMES_BYTES = 1 << 30  # of all runs' names, about, but those that are spoken of: 20 runs of 30,000 tensors
+NAMES_BYTES = 512 << 20  # of all runs' names, about, but those that are spoken of: 60 runs of 30,000 tensors
 SYNC_S = 1.0  # how often the owner of a run looks at what other servers have stored of it
 RECENT_S = 60.0  # after which it looks no more, until somebody speaks of the run
 
@@ -182,7 +183,7 @@ class Memory:
         if row is None:
             return None
         values = {name: row._mapping[name] for name in StreamState.__struct_fields__ if name in row._mapping}
-        state = StreamState(**values)
+        state = StreamState(**values | {"skipped": decoded(row.skipped)})
         query = (
             select(batches.c.sequence, batches.c.body)
             .where(batches.c.run_id == run_id, batches.c.stream_id == row.id)
@@ -195,7 +196,7 @@ class Memory:
             except WireError as error:  # damaged where it lies: the rest of the stream goes on
                 logger.error("run %d, stream %d: stored batch %d is damaged: %s", run_id, row.id, sequence, error)
                 continue
-            raws = raws_of(batch, known.ordinals, known.catalogue.statistics, series)
+            raws = raws_of(batch, known.ordinals, known.statistics, series)
             state.restore(sequence, body, raws, batch)
         return state
 

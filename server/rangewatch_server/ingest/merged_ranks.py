@@ -183,7 +183,7 @@ class CatchUp:
             elif near and run.is_moved:
                 return True  # readers are at the frontier before this transaction: to be fed from this one on, it waits
             elif near:
-                self._feed(connection, near[0], read)
+                self._feed_some(connection, near, deadline_s, read)
             else:
                 return False  # other servers', or far ahead of ranks that still speak: read one by one until then
             if time.perf_counter() >= deadline_s:
@@ -192,6 +192,13 @@ class CatchUp:
 
     def _is_near(self, sibling: Sibling) -> bool:
         return min(sibling.last_step or 0, self.run.end(sibling)) - self.run.frontier <= 2 * NEAR
+
+    def _feed_some(self, connection: Connection, near: list[Sibling], deadline_s: float, read: ReadRows) -> None:
+        """In one go: to look again at a thousand others after each was as dear as all else."""
+        for each in near:
+            self._feed(connection, each, read)
+            if time.perf_counter() >= deadline_s or self.run.accumulators.nbytes > MEMORY_BYTES:
+                return
 
     def _feed(self, connection: Connection, sibling: Sibling, read: ReadRows) -> None:
         run = self.run

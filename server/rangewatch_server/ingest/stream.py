@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, and_, bindparam, delete, insert, select
 
 from rangewatch.wire.records import Batch
+from rangewatch_server.ingest import skipped
 from rangewatch_server.ingest.fold import Folder
 from rangewatch_server.numerics import first_nonfinite
 from rangewatch_server.numerics.headroom import headroom_bits
@@ -21,15 +22,15 @@ from rangewatch_server.numerics.pyramid import RANGES, Block
 from rangewatch_server.store import tables, tiles
 from rangewatch_server.store.batch_checks import MAX_STEP
 from rangewatch_server.store.exit_state import state_after
-from rangewatch_server.store.names import Tensors
+from rangewatch_server.store.names import TensorArrays
 from rangewatch_server.store.rows import Raw, clip
 from rangewatch_server.store.tiles import WIDTH
 
 Array = NDArray[Any]
 
 SUMMARY_FIELDS = (
-    "last_seen_ns", "state", "contiguous", "frontier", "rewrites", "version", "first_step", "last_step", "least_bits",
-    "least_step", "least_tensor", "bad_step", "bad_tensor", "bad_is_nan", "skipped_steps",
+    "last_seen_ns", "state", "contiguous", "skipped", "frontier", "rewrites", "version", "first_step", "last_step",
+    "least_bits", "least_step", "least_tensor", "bad_step", "bad_tensor", "bad_is_nan", "skipped_steps",
     "loss_scale_first", "loss_scale_last",
 )  # fmt: skip
 
@@ -77,6 +78,8 @@ class StreamState(msgspec.Struct):
     last_seen_ns: int = 0
     state: str = "open"
     contiguous: int = -1
+    skipped: list[skipped.Range] = []
+    """Sequences up to `contiguous` that never came."""
     frontier: int = 0
     rewrites: int = 0
     version: int = 0
@@ -96,12 +99,22 @@ class StreamState(msgspec.Struct):
 
     def has(self, sequence: int) -> bool:
         """Whether the batch of that sequence is stored already."""
-        return sequence <= self.contiguous or sequence in self.pending
+        if sequence in self.pending:
+            return True
+        return sequence <= self.contiguous and not skipped.holds(self.skipped, sequence)
 
-    def add(self, batch: Batch, raws: list[Raw], body: bytes, tensors: Tensors, now_ns: int) -> list[Raw]:
+    def stored_up_to(self, sequence: int = 0) -> int:
+        """What an agent is answered that is at `sequence`: up to where nothing from there on may yet come."""
+        return skipped.stored_up_to(self.skipped, self.contiguous, sequence)
+
+    def add(self, batch: Batch, raws: list[Raw], body: bytes, tensors: TensorArrays, now_ns: int) -> list[Raw]:
         """Take a batch not seen before; the caller has checked it. Returns the rows that count from now on."""
         self.pending[batch.sequence] = Pending(body, raws, batch)
-        self.contiguous = max(self.contiguous, batch.settled - 1)
+        if batch.sequence <= self.contiguous:
+            self.skipped = skipped.without(self.skipped, batch.sequence)
+        if batch.settled > self.contiguous + 1:
+            self.skipped = skipped.passed(self.skipped, self.contiguous + 1, batch.settled, self.pending)
+            self.contiguous = batch.settled - 1
         while self.contiguous + 1 in self.pending:
             self.contiguous += 1
         self.last_seen_ns = now_ns
@@ -119,7 +132,7 @@ class StreamState(msgspec.Struct):
         if waits is None and pending.last >= self.frontier:
             pending.cut(self.frontier)
 
-    def _count(self, pending: Pending, tensors: Tensors) -> None:
+    def _count(self, pending: Pending, tensors: TensorArrays) -> None:
         """What a batch says of the run as a whole; once, and not while sequences before it are missing."""
         batch, pending.batch = pending.batch, None
         assert batch is not None, "counted once"
@@ -183,7 +196,8 @@ class StreamState(msgspec.Struct):
 
     def values(self) -> dict[str, Any]:
         """The columns of `streams` that change, and `b_id`."""
-        return {"b_id": self.id} | {name: getattr(self, name) for name in SUMMARY_FIELDS}
+        values = {name: getattr(self, name) for name in SUMMARY_FIELDS}
+        return {"b_id": self.id} | values | {"skipped": skipped.encoded(self.skipped)}
 
     def unstored(self) -> list[dict[str, Any]]:
         """Rows of `batches` for the pending bodies that are not in the database; they count as stored from here on."""
@@ -201,7 +215,7 @@ class StreamState(msgspec.Struct):
         self.first_step = first if self.first_step is None else min(self.first_step, first)
         self.last_step = last if self.last_step is None else max(self.last_step, last)
 
-    def _worst(self, raw: Raw, tensors: Tensors) -> None:
+    def _worst(self, raw: Raw, tensors: TensorArrays) -> None:
         amax = raw.columns["amax"].max(axis=1, keepdims=True)
         bits = headroom_bits(amax, tensors.log2_max[raw.rows])[:, 0]
         row = int(np.argmin(np.where(np.isnan(bits), np.inf, bits)))
@@ -210,7 +224,7 @@ class StreamState(msgspec.Struct):
             self.least_step = int(raw.steps[int(raw.columns["amax"][row].argmax())])
         self._first_bad(raw, tensors)
 
-    def _first_bad(self, raw: Raw, tensors: Tensors) -> None:
+    def _first_bad(self, raw: Raw, tensors: TensorArrays) -> None:
         nans, infs = raw.columns["nan_count"], raw.columns["inf_count"]
         if not (nans.any() or infs.any()):
             return

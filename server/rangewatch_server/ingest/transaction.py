@@ -142,12 +142,12 @@ class Transaction:
                 text = f"run {message.run[:80]!r}, rank {message.rank} has not been opened; send its opening"
                 raise Refused("unknown_run", text)
             if stream.has(message.sequence):
-                return self._reply(stream, duplicate=True)
+                return self._reply(stream, message.sequence, duplicate=True)
             if message.sequence > max(stream.contiguous, message.settled) + MAX_AHEAD:
                 text = f"sequence {message.sequence} is far past {stream.contiguous}; send the gap first"
                 raise Refused("too_far_ahead", text)
             known, series = self.names.meaning(self.connection, run_id, message)
-            raws = raws_of(message, known.ordinals, known.catalogue.statistics, series)
+            raws = raws_of(message, known.ordinals, known.statistics, series)
             seen_ns = stream.last_seen_ns if has_ended else time.time_ns()
             sample_rows = samples.rows_of(run_id, stream.id, message)
             counted = stream.add(message, raws, body, self.names.tensors(self.connection, run_id), seen_ns)
@@ -159,9 +159,9 @@ class Transaction:
             self._events(stream, message)
             self.sample_rows += sample_rows
             if has_ended:
-                return self._reply(stream)
+                return self._reply(stream, message.sequence)
             other = self.memory.also_live.look(self.connection, stream, merged.of_rank(stream.rank))
-            return self._reply(stream, also_live=other)
+            return self._reply(stream, message.sequence, also_live=other)
         except (Refused, CommandRefused, WireError) as error:
             if isinstance(message, StreamHeader):
                 self.names.forget()
@@ -183,9 +183,12 @@ class Transaction:
             self.commands.opened(self.connection, run_id, stream.rank, stream.id)
         return self._reply(stream)
 
-    def _reply(self, stream: StreamState, *, duplicate: bool = False, also_live: OtherProcess | None = None) -> Answer:
+    def _reply(
+        self, stream: StreamState, sequence: int = 0, *, duplicate: bool = False, also_live: OtherProcess | None = None
+    ) -> Answer:  # fmt: skip
         commands = self.commands.waiting(stream.run_id, stream.id)
-        return Answer(stream.contiguous, duplicate, commands, self.memory.pace.send_every_s(stream.rank), also_live)
+        send_every_s = self.memory.pace.send_every_s(stream.rank)
+        return Answer(stream.stored_up_to(sequence), duplicate, commands, send_every_s, also_live)
 
     def _events(self, stream: StreamState, batch: Batch) -> None:
         rows = [
@@ -281,7 +284,7 @@ class Transaction:
         batch = decode(body)
         assert isinstance(batch, Batch), "only batches wait"
         known, series = self.names.meaning(self.connection, run_id, batch)
-        return raws_of(batch, known.ordinals, known.catalogue.statistics, series)
+        return raws_of(batch, known.ordinals, known.statistics, series)
 
     def _tiles(self, stream: StreamState, rows: list[dict[str, Any]]) -> StreamTiles:
         return StreamTiles(self.connection, stream.run_id, stream.id, rows)

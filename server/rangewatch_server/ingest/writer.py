@@ -158,6 +158,12 @@ class Writer:
         merged_run = self.memory.merged.get(run_id)
         return None if merged_run is None else merged_run.snapshot(part, version, start, stop, wanted)
 
+    def is_catching_up(self, run_id: int) -> bool:
+        """Whether ranks of the run are still to be merged, as after a start: to read all of them is dear until then.
+        From any thread.
+        """
+        return run_id in self.memory.unmerged
+
     @property
     def queued(self) -> int:
         """Messages waiting."""

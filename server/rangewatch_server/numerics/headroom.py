@@ -51,7 +51,8 @@ def limits_of(dtype: str) -> DtypeLimits:
 
 def max_finite_log2(dtypes: Sequence[str]) -> Array:
     """(t,) float64: log2 of each dtype's largest finite number."""
-    return np.log2(np.array([limits_of(dtype).max_finite for dtype in dtypes], np.float64))
+    known = {dtype: limits_of(dtype).max_finite for dtype in set(dtypes)}
+    return np.log2(np.array([known[dtype] for dtype in dtypes], np.float64))
 
 
 def headroom_bits(amax: Array, log2_max: Array) -> Array:

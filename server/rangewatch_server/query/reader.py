@@ -36,7 +36,15 @@ from rangewatch_server.query.slices import (
     join,
 )
 from rangewatch_server.store import run_metadata, tables
-from rangewatch_server.store.names import Tensors, load_series, load_statistics, load_tensor, load_tensors
+from rangewatch_server.store.names import (
+    TensorArrays,
+    Tensors,
+    load_arrays,
+    load_series,
+    load_statistics,
+    load_tensor,
+    load_tensors,
+)
 from rangewatch_server.store.rows import align, union
 from rangewatch_server.store.tiles import WIDTH
 
@@ -191,7 +199,7 @@ class StoredRun:
             series, statistics = load_series(self.connection, self.id), load_statistics(self.connection, self.id)
             columns = columns_of(series, statistics, version)
             self.cache.put((self.id, "columns", version), columns, 100 * len(series) + 60_000)
-        return RunNames(self.id, columns, partial(self._tensors, newest))
+        return RunNames(self.id, columns, partial(self._tensors, newest), partial(self._arrays, newest))
 
     def _tensors(self, newest: int) -> Tensors:
         tensors: Tensors | None = self.cache.get((self.id, "tensors", newest))
@@ -199,6 +207,14 @@ class StoredRun:
             tensors = load_tensors(self.connection, self.id)
             self.cache.put((self.id, "tensors", newest), tensors, 500 * len(tensors.entries) + 1_000)
         return tensors
+
+    def _arrays(self, newest: int) -> TensorArrays:
+        """Cached apart: names that a page of many runs does not ask for must not push out what others read."""
+        arrays: TensorArrays | None = self.cache.get((self.id, "arrays", newest))
+        if arrays is None:
+            arrays = load_arrays(self.connection, self.id)
+            self.cache.put((self.id, "arrays", newest), arrays, 32 * len(arrays) + 1_000)
+        return arrays
 
     def slices(self, names: RunNames, stream: Stream, damage: set[Damage], rows: Array | None) -> StreamSlices:
         return StreamSlices(self.connection, self.cache, names, stream, damage, rows)
@@ -349,7 +365,11 @@ class RunReader:
 
     def also_live(self, rank: Rank) -> int:
         """Processes that claim the rank beside the newest and are live: two jobs of one name, or a restart just now."""
-        return sum(self._speaks(row) for row in rank.rows[:-1])
+        return len(self.also_live_hosts(rank))
+
+    def also_live_hosts(self, rank: Rank) -> list[str]:
+        """Where these run, a host for each."""
+        return [_info(row.info).host for row in rank.rows[:-1] if self._speaks(row)]
 
     def _speaks(self, row: Any) -> bool:
         """Whether it spoke lately. A time ahead of ours is of a clock that has been put back since."""

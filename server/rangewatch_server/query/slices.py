@@ -40,7 +40,7 @@ from rangewatch_server.numerics.pyramid import (
     Block,
 )
 from rangewatch_server.store import tables, tiles
-from rangewatch_server.store.names import KnownCatalogue, Tensors, load_catalogue
+from rangewatch_server.store.names import STATISTIC_BYTES, KnownCatalogue, TensorArrays, Tensors, load_catalogue
 from rangewatch_server.store.rows import Raw, align, clip, dense, raws_of, union
 
 Array = NDArray[Any]
@@ -223,17 +223,30 @@ class Columns(msgspec.Struct, frozen=True):
 
 
 class RunNames:
-    """What a run's rows mean. Its tensors, which may be 200,000, are loaded where they are first asked for."""
+    """What a run's rows mean. Its tensors, which may be 200,000, are loaded where they are first asked for, and held in
+    memory without their names where nobody asks for these.
+    """
 
-    def __init__(self, run_id: int, columns: Columns, load_tensors: Callable[[], Tensors]) -> None:
+    def __init__(
+        self,
+        run_id: int,
+        columns: Columns,
+        load_tensors: Callable[[], Tensors],
+        load_arrays: Callable[[], TensorArrays],
+    ) -> None:
         self.run_id = run_id
         self.series, self.fill, self.rules, self.version = columns.series, columns.fill, columns.rules, columns.version
-        self._load_tensors = load_tensors
+        self._load_tensors, self._load_arrays = load_tensors, load_arrays
 
     @cached_property
     def tensors(self) -> Tensors:
         """All of them, by ordinal."""
         return self._load_tensors()
+
+    @cached_property
+    def arrays(self) -> TensorArrays:
+        """The same without names."""
+        return self._load_arrays()
 
 
 class StreamSlices:
@@ -376,7 +389,7 @@ class StreamSlices:
             return []
         block = dense(raws, self.names.fill[source], self.names.rules[source], start, stop)
         if part == SUMMARY:
-            return [summarise(block, self.names.tensors)]
+            return [summarise(block, self.names.arrays)]
         block = self._only_rows(part, block)
         block = placed(part, block) if has_places(wanted) else block
         return [Block(0, start, block.rows, {name: block.columns[name] for name in wanted if name in block.columns})]
@@ -404,7 +417,7 @@ class StreamSlices:
             except WireError as error:
                 return self._damaged_batch(sequence, error)
             known = self._catalogue(batch.catalogue)
-            raws = raws_of(batch, known.ordinals, known.catalogue.statistics, self.names.series)
+            raws = raws_of(batch, known.ordinals, known.statistics, self.names.series)
             self.cache.put(key, raws, sum(_size(raw.columns) for raw in raws))
         return raws
 
@@ -421,7 +434,7 @@ class StreamSlices:
         if known is None:
             known = load_catalogue(self.connection, self.names.run_id, digest)
             assert known is not None, "a stored batch's catalogue is stored before it"
-            self.cache.put(key, known, known.ordinals.nbytes + 200 * len(known.catalogue.tensors))
+            self.cache.put(key, known, known.ordinals.nbytes + STATISTIC_BYTES * len(known.statistics))
         return known
 
 
@@ -459,7 +472,7 @@ def few(rows: Array | None, part: str, names: RunNames) -> Array | None:
     """`rows` where it pays to read them alone, else None: whole tiles serve whoever asks for other rows next."""
     if rows is None or part not in (RANGES, SERIES_PART):
         return None
-    known = len(names.tensors.entries if part == RANGES else names.series)
+    known = len(names.arrays if part == RANGES else names.series)
     return None if len(rows) * FEW > known else rows
 
 

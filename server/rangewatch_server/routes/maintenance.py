@@ -185,7 +185,8 @@ async def show_plan(request: Request, keep_days: Days = None, keep_gb: Gigabytes
 
 def _planned(retention: Retention, policy: Policy) -> list[Action]:
     try:
-        return planned(retention.engines.reader, policy, bound=limited)  # each run within the time of a request
+        # Each run within the time of a request.
+        return planned(retention.engines.reader, policy, retention.clock.now_ns(), limited)
     finally:
         _plans.give_back()
 

@@ -185,6 +185,28 @@ def standing_counts(connection: Connection, run_ids: Sequence[int]) -> dict[int,
     return counts
 
 
+def examined(connection: Connection, run_id: int, versions: int) -> None:
+    """The rules were applied to the run as it is with these versions of its streams, and nobody speaks for it."""
+    row = tables.examined.c
+    new = _dialect(connection).insert(tables.examined).values(run_id=run_id, versions=versions)
+    connection.execute(new.on_conflict_do_update(index_elements=[row.run_id], set_={"versions": versions}))
+
+
+def unexamined(connection: Connection, since_ns: int, most: int) -> list[int]:
+    """Runs heard of since then of which that cannot be said, the newest `most`."""
+    run, stream = tables.runs.c, tables.streams.c
+    versions, row = func.sum(stream.version), tables.examined.c
+    query = (
+        select(stream.run_id)
+        .join(tables.runs, (run.id == stream.run_id) & run.deleted_ns.is_(None))
+        .outerjoin(tables.examined, row.run_id == stream.run_id)
+        .where(stream.rank >= 0)
+        .group_by(stream.run_id, row.versions)
+        .having(func.max(stream.last_seen_ns) >= since_ns, versions != func.coalesce(row.versions, -1))
+    )
+    return list(connection.execute(query.order_by(stream.run_id.desc()).limit(most)).scalars())
+
+
 def waiting(connection: Connection, now_ns: int, limit: int, target: str | None, known: Sequence[str]) -> list[Any]:
     """Rows of what is due, oldest first: for a target, or with None for those that are not `known`. Each with its
     alert's `finding`, `run_id`, `opened_ns` and `resolved_ns`, and the `run`'s name: None where it was deleted.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -15,7 +15,6 @@ from rangewatch.wire import WireError
 from rangewatch.wire.records import (
     KINDS,
     Batch,
-    Catalogue,
     Event,
     RangeRows,
     Samples,
@@ -164,13 +163,11 @@ def _steps(samples: Samples) -> None:
         raise WireError("invalid_value", f"steps of samples {samples.source!r} must be whole, from -1 to {MAX_STEP}")
 
 
-def check_ranges(ranges: RangeRows, catalogue: Catalogue) -> None:
+def check_ranges(ranges: RangeRows, given: Sequence[Statistic], tensors: int) -> None:
     """Shapes and values of a batch's ranges."""
-    if len(ranges.tensors) and ranges.tensors[-1] >= len(catalogue.tensors):
-        raise WireError(
-            "shape_mismatch", f"tensor {ranges.tensors[-1]} is not in its catalogue of {len(catalogue.tensors)}"
-        )
-    statistics = {each.name: each for each in catalogue.statistics}
+    if len(ranges.tensors) and ranges.tensors[-1] >= tensors:
+        raise WireError("shape_mismatch", f"tensor {ranges.tensors[-1]} is not in its catalogue of {tensors}")
+    statistics = {each.name: each for each in given}
     for name, values in ranges.columns.items():
         if name not in statistics:
             raise WireError("shape_mismatch", f"column {name[:60]!r} is not in the catalogue")

@@ -51,8 +51,9 @@ runs = Table(
     Column("archived_ns", BigInteger),
 )  # fmt: skip
 
-# One process of one rank, from attach to its end. `contiguous` and `frontier` are all that ingest must remember:
-# every sequence up to `contiguous` is stored, and every step below `frontier` is in tiles.
+# One process of one rank, from attach to its end. `contiguous`, `skipped` and `frontier` are all that ingest must
+# remember: every sequence up to `contiguous` is stored, but for those in `skipped`, which were given up and never came
+# (JSON, ranges); every step below `frontier` is in tiles.
 # Rank -1 is all ranks of the run merged: its tiles hold every row that is shown of the steps below its frontier.
 streams = Table(
     "streams", metadata,
@@ -66,6 +67,7 @@ streams = Table(
     Column("last_seen_ns", BigInteger, nullable=False),
     Column("state", Text, nullable=False, server_default="open"),
     Column("contiguous", BigInteger, nullable=False, server_default="-1"),
+    Column("skipped", Text, nullable=False, server_default="[]"),
     Column("frontier", BigInteger, nullable=False, server_default="0"),
     # Counts tiles made again for late rows: readers cache tiles under it.
     Column("rewrites", BigInteger, nullable=False, server_default="0"),
@@ -295,6 +297,14 @@ thresholds = Table(
     Column("run_id", BigInteger, primary_key=True, autoincrement=False),
     Column("given", LargeBinary, nullable=False),
     Column("changed_ns", BigInteger, nullable=False),
+)  # fmt: skip
+
+# Runs that the rules were applied to when nobody spoke for them any more. `versions`: those of its streams then, added
+# up, which are others once it has news.
+examined = Table(
+    "examined", alerting,
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("versions", BigInteger, nullable=False),
 )  # fmt: skip
 
 # What is to be sent, or was: one row an alert, a target and what happened (`opened` or `resolved`).

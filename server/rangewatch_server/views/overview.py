@@ -201,7 +201,7 @@ def _first_overflow(run: RunReader) -> dict[str, Any] | None:
 def _place_of(run: RunReader, bad: Bad | None) -> dict[str, Any] | None:
     if bad is None:
         return None
-    entry = run.names().tensors.entries[bad.tensor]
+    entry = run.tensor(bad.tensor)
     return {
         "step": bad.step, "rank": bad.rank, "tensor": bad.tensor, "fqn": entry.fqn, "kind": entry.kind,
         "index": entry.index, "what": "nan" if bad.nan_count else "inf",
@@ -214,8 +214,8 @@ def _has_bad(rank: Rank) -> bool:
 
 def _once(run: RunReader, name: str, size: int, read: Callable[[], Any]) -> Any:
     """What `read` gives, kept until the run has news. `size`: of what is kept, in bytes; never None."""
-    streams = tuple((s.id, s.contiguous, s.rewrites) for rank in run.ranks.values() for s in rank.streams)
-    key = (run.id, name, streams)
+    rows = tuple((row.id, row.version, row.rewrites) for rank in run.ranks.values() for row in rank.rows)
+    key = (run.id, name, rows)
     value = run.reader.summaries.get(key)
     if value is None:
         value = read()
@@ -279,6 +279,7 @@ def _rank(run: RunReader, rank: Rank, trouble: dict[int, dict[str, Any]], stands
         "rank": rank.rank, "state": spoken, "host": rank.info.host, "local_rank": rank.info.local_rank,
         "world_size": rank.info.world_size, "incarnation": rank.row.ordinal, "last_step": last_step(rank),
         "last_seen_ns": rank.row.last_seen_ns, "device": rank.info.device, "also_live": run.also_live(rank),
+        "also_live_hosts": run.also_live_hosts(rank),
         "coordinates": stands.coordinates(rank.rank),
     } | trouble.get(rank.rank, _no_trouble())  # fmt: skip
 

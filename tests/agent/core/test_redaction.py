@@ -29,13 +29,18 @@ TEXTS = [
     f'{{"password": "{SECRET}"}}',
     f"ghp_{LONG}",
     f"sk-{LONG}",
+    f"POST https://hooks.slack.com/services/T0AB/B0CD/{SECRET}: 404",
+    f"https://discord.com/api/webhooks/1234567890/{SECRET}",
+    f"TORCH_PW={SECRET}",
+    f"pw: {SECRET}",
     f"eyJhbGciOiJIUzI1NiJ9abcdefgh.{LONG}.{LONG}",
 ]
 PLAIN = [
     "CUDA out of memory. Tried to allocate 2.00 GiB", "max_tokens=128, eos_token='</s>'",
     "tokenizer: bert-base-uncased",
     "mat1 and mat2 shapes cannot be multiplied (4x8 and 16x4)", "https://example.org/a?revision=main&page=2",
-    "KeyError: 'lm_head.weight'", "expected key: blocks.0.attn.key.weight",
+    "KeyError: 'lm_head.weight'", "forward_pass=3, mpw=2", "see https://hooks.slack.com/services/",
+    "expected key: blocks.0.attn.key.weight",
 ]  # fmt: skip
 PLANTED = (
     "TORCH_PW", "DS_WEBHOOK", "NCCL_MY_LOGIN", "CUDA_LICENSE", "NVIDIA_NGC_CLI", "ACCELERATE_LOGIN", "DEEPSPEED_SLACK",

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import func, select
 
 from rangewatch_server.alerts import evaluator
 from rangewatch_server.alerts.config import Config, Webhook
-from rangewatch_server.alerts.evaluator import GONE_AFTER, UNKNOWN, Evaluator, Open, compare, identity, unknown
+from rangewatch_server.alerts.evaluator import (
+    GONE_AFTER,
+    RECENT_NS,
+    UNKNOWN,
+    Evaluator,
+    Open,
+    compare,
+    identity,
+    unknown,
+)
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.maintenance.retention.runs_delete import mark_deleted, remove_rows
 from rangewatch_server.rules import Finding
 from rangewatch_server.rules.diagnosis import LATE, Diagnosis
-from rangewatch_server.store import alerts
+from rangewatch_server.store import alerts, tables
+from tests.server.maintenance.test_retention_faults import wait_until
 from tests.server.opened_store import Store
 from tests.server.records import batch, catalogue, opening
 
@@ -125,6 +137,63 @@ def test_two_servers_open_one_alert_and_a_later_one_knows_it(
     rules.server().evaluate(1)
     assert len(rules.rows()) == 1
     assert rules.sent() == [("ops", "opened")]
+
+
+@BOTH
+def test_runs_that_ended_while_no_server_was_there_are_looked_at_once(
+    database_url: str, open_store: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They get no news, so nobody else asks for it."""
+    store = open_store(database_url)
+    rules = Rules(store, monkeypatch)
+    store.send(opening(KNOWN, "long ago"))
+    with store.engines.writer.begin() as connection:
+        mine = tables.streams.c.run_id == 2
+        connection.execute(tables.streams.update().where(mine).values(last_seen_ns=time.time_ns() - 10 * RECENT_NS))
+    monkeypatch.setattr(evaluator, "RESUME_S", 0.0)
+    monkeypatch.setattr(evaluator, "EVERY_S", 0.0)
+    monkeypatch.setattr(evaluator, "SHARE", 1e6)
+    first = rules.server()
+    first.evaluate(1)
+    assert unexamined(store) == [1], "while a rank speaks what is known of a run is not whole"
+    store.queries.live_ns = 0
+    rules.findings = [found(), found(tensor="a")]
+    looked: list[int] = []
+    server = rules.server()
+    server.evaluate = lambda run_id: looked.append(run_id) or Evaluator.evaluate(server, run_id)  # type: ignore[method-assign,func-returns-value]
+    server.start()
+    wait_until(lambda: len(rules.rows(is_open=True)) == 2 and unexamined(store) == [])
+    server.stop()
+    assert set(looked) == {1}
+    again = rules.server()
+    again._resume()
+    assert again._due == {}
+    store.send(batch(KNOWN, 1, range(10, 20)))
+    assert unexamined(store) == [1]
+    remove_rows(again.jobs, 1)
+    with store.engines.reader.connect() as connection:
+        assert connection.execute(select(func.count()).select_from(tables.examined)).scalar() == 0
+
+
+def unexamined(store: Store) -> list[int]:
+    with store.queries.read() as reader:
+        return alerts.unexamined(reader.connection, time.time_ns() - RECENT_NS, 10)
+
+
+def test_a_look_waits_until_the_ranks_are_merged_and_not_for_ever(
+    rules: Rules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a start over a thousand: read one by one they cost two seconds of processor."""
+    server, now_s = rules.server(), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    rules.store.writer.memory.unmerged.add(1)
+    assert server._is_put_off(1) and server._due == {1: now_s + evaluator.CATCH_UP_S}
+    now_s += evaluator.MOST_CATCH_UP_S - 0.1
+    assert server._is_put_off(1)
+    now_s += 0.2
+    assert not server._is_put_off(1)
+    rules.store.writer.memory.unmerged.clear()
+    assert not server._is_put_off(1) and not server._put_off_s
 
 
 def test_a_delivery_is_one_servers_to_send(rules: Rules) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -109,7 +110,8 @@ def test_two_jobs_of_one_name_are_two_and_it_is_said(store: Store) -> None:
     for sequence in range(2):
         for name, amax in (("a", 2.0), ("b", 4.0)):
             if sequence == 0:
-                store.send(opening(KNOWN, incarnation=name))
+                made = opening(KNOWN, incarnation=name)
+                store.send(msgspec.structs.replace(made, info=msgspec.structs.replace(made.info, host=f"node {name}")))
             store.send(batch(KNOWN, sequence, range(sequence * 4, sequence * 4 + 4), {"amax": amax}, incarnation=name))
     with store.queries.read() as reader:
         run = reader.run(1)
@@ -117,6 +119,7 @@ def test_two_jobs_of_one_name_are_two_and_it_is_said(store: Store) -> None:
         assert (run.slice(RANGES, [0], 0, 0, 8, ["amax"]).columns["amax"] == 4).all(), "the newer is shown"
         (reported,) = overview.run_detail(run)["ranks"]
         assert (reported["state"], reported["incarnation"], reported["also_live"]) == ("live", 2, 1)
+        assert (reported["host"], reported["also_live_hosts"]) == ("node b", ["node a"])
 
 
 def test_ten_thousand_tensors(run: Run) -> None:

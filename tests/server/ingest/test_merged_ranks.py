@@ -311,6 +311,26 @@ def test_the_history_that_a_restart_hides_is_not_read_from_merged_ranks(store: S
             same(run, part, 2, 5, 280)
 
 
+def test_after_a_start_each_rank_is_looked_at_once_and_not_beside_every_other(
+    store: Store, open_store: Callable[[str], Store], database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand that was as dear as all else: half a million looks."""
+    ranks = 40
+    store.send_all([opening(KNOWN, rank=rank, world_size=ranks) for rank in range(ranks)])
+    store.send_all([batch(KNOWN, 0, range(20), rank=rank) for rank in range(ranks)])
+    settle(store)
+    store.close()
+    looks: list[int] = []
+    own = merged_catch_up.CatchUp._is_near
+    monkeypatch.setattr(merged_catch_up.CatchUp, "_is_near", lambda *given: looks.append(1) or own(*given))
+    monkeypatch.setattr(transaction, "FOLD_S", 60.0)
+    again = open_store(database_url)
+    again.send(batch(KNOWN, 1, range(20, 24), rank=7))
+    settle(again)
+    assert ranks <= len(looks) < 2 * ranks
+    check(again.queries)
+
+
 def test_a_tile_has_every_column_though_one_says_nothing() -> None:
     """What is read from tiles has constants without strides, which are not kept; a restore asks for all columns."""
     fill, rules = pyramid.identities(SERIES_PART, ()), pyramid.merge_rules(SERIES_PART, ())

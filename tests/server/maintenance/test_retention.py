@@ -250,7 +250,7 @@ def test_what_stays_around_losses_and_skipped_steps_and_failures(store: Store) -
 def test_late_rows_of_thinned_steps_do_not_cost_the_pyramid(store: Store, truth: dict[str, np.ndarray]) -> None:
     fill(store, truth, ends=False)
     with store.engines.writer.begin() as connection:  # silent for a day
-        connection.execute(tables.streams.update().values(last_seen_ns=time.time_ns() - DAY_NS))
+        connection.execute(tables.streams.update().values(last_seen_ns=time.time_ns() - DAY_NS, started_ns=0))
     thin_all(store)
     whole = blocks(store, 1, 1_024, STEPS // 64 * 64, (1,))
     known = catalogue(TENSORS)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
@@ -14,7 +15,7 @@ from sqlalchemy import select, update
 
 from rangewatch import wire
 from rangewatch.commands.maintenance import prune as prune_command
-from rangewatch.wire.records import Batch, Event, RankInfo, StreamHeader
+from rangewatch.wire.records import Batch, Event, RankInfo, Samples, StreamHeader
 from rangewatch_server.core import deadline
 from rangewatch_server.core.settings import Settings
 from rangewatch_server.http.app import create_app
@@ -22,7 +23,7 @@ from rangewatch_server.http.drain import CLOSE_S
 from rangewatch_server.maintenance import command
 from rangewatch_server.maintenance.retention.background import JOIN_S, Retention
 from rangewatch_server.maintenance.retention.plan import held_bytes, kept_tiles, planned, run_details
-from rangewatch_server.maintenance.retention.policy import DAY_NS, Policy, Remove, Span, Thin, plan
+from rangewatch_server.maintenance.retention.policy import DAY_NS, Policy, Remove, Span, Thin, Trim, plan
 from rangewatch_server.maintenance.retention.prune import apply
 from rangewatch_server.maintenance.retention.runs_delete import mark_deleted, unfinished
 from rangewatch_server.numerics.pyramid import SUMMARY
@@ -190,6 +191,44 @@ def test_an_agents_clock_makes_no_step_old(store: Store) -> None:
     assert found is not None and found.spans[0].started_ns > time.time_ns() - DAY_NS
 
 
+@pytest.mark.parametrize("says", ["opening", "event", "samples", "an older run"])
+def test_a_server_whose_clock_was_a_year_back_thins_no_run_of_today(
+    store: Store, monkeypatch: pytest.MonkeyPatch, says: str
+) -> None:
+    """Once it is right again: all that it has of the run's age is its own word, and that of the run itself."""
+    now_ns = time.time_ns()
+    if says == "an older run":
+        store.send(opening(KNOWN, "older"))
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: now_ns - 365 * DAY_NS)
+        ended(store)
+        told = Event("finished", now_ns if says == "event" else 0, 4_095)
+        at = np.array([now_ns if says == "samples" else 0])
+        samples = (Samples("host", "", at, {"step": np.array([4_095.0])}),)
+        last = batch(KNOWN, 9, range(0), events=(told,))
+        store.send(msgspec.structs.replace(last, samples=samples))
+    with store.engines.writer.begin() as connection:
+        connection.execute(update(tables.streams).values(started_ns=now_ns if says == "opening" else 0))
+    assert planned(store.engines.reader, Policy(keep_days=30)) == []
+    later_ns = now_ns + 31 * DAY_NS
+    assert [type(each) for each in planned(store.engines.reader, Policy(keep_days=30), later_ns)] == [Thin, Trim]
+
+
+def test_a_clock_that_is_set_forward_makes_nothing_old(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended(store)
+    retention = Retention(store.writer, store.engines, Policy())
+    before, now_ns = level_0(store), time.time_ns()
+    for ahead_ns in (-365 * DAY_NS, 365 * DAY_NS, 365 * DAY_NS):
+        monkeypatch.setattr(time, "time_ns", lambda ahead_ns=ahead_ns: now_ns + ahead_ns)
+        retention.prune(Policy(keep_days=30), lambda _: None)
+        assert level_0(store) == before
+    assert [each.getMessage().partition(" hours")[0] for each in caplog.records] == [
+        "the clock was set forward by 8760.0"
+    ]
+
+
 def test_steps_made_after_a_pause_are_as_new_as_they_are() -> None:
     old = Span(NOW - 60 * DAY_NS, NOW - 50 * DAY_NS, 0, 16_383)
     new = Span(NOW - DAY_NS, NOW, 16_384, 65_535)
@@ -215,7 +254,7 @@ def test_a_process_that_resumes_in_thinned_steps_keeps_its_own(store: Store, tru
     fill(store, truth)
     thin_all(store, level=2)
     with store.engines.writer.begin() as connection:
-        connection.execute(update(tables.streams).values(last_seen_ns=time.time_ns() - 2 * DAY_NS))
+        connection.execute(update(tables.streams).values(last_seen_ns=time.time_ns() - 2 * DAY_NS, started_ns=0))
     ended(store, first=2_048, steps=2_048, incarnation="b")
     assert planned(store.engines.reader, Policy(keep_days=1.5)) == []
 

@@ -91,7 +91,7 @@ class Memory:
         for key, entry in zip(keys, opening.catalogue.tensors, strict=True):
             self.entries.setdefault(key, entry)
         ordinals = {key: ordinal for ordinal, key in enumerate(self.entries)}
-        found = KnownCatalogue(opening.catalogue, np.array([ordinals[key] for key in keys], np.int64))
+        found = KnownCatalogue(opening.catalogue.statistics, np.array([ordinals[key] for key in keys], np.int64))
         self.catalogues[wire.catalogue_digest(opening.catalogue)] = found
 
     def _add(self, batch: Batch) -> None:
@@ -102,7 +102,7 @@ class Memory:
         stream.sequences.add(batch.sequence)
         for rows in batch.series:
             self.series.setdefault(rows.name, len(self.series))
-        for raw in raws_of(batch, known.ordinals, known.catalogue.statistics, self.series):
+        for raw in raws_of(batch, known.ordinals, known.statistics, self.series):
             stream.add(raw)
         for event in batch.events:
             self._event(stream, event)
@@ -131,9 +131,12 @@ class MemorySource:
         found: RunNames | None = memory.cache.get(key)
         if found is None:
             tensors = tensors_of(list(memory.entries.values()))
-            known = {each.name: each for kept in memory.catalogues.values() for each in kept.catalogue.statistics}
+            known = {each.name: each for kept in memory.catalogues.values() for each in kept.statistics}
             found = RunNames(
-                memory.run_id, columns_of(dict(memory.series), tuple(known.values()), key), lambda: tensors
+                memory.run_id,
+                columns_of(dict(memory.series), tuple(known.values()), key),
+                lambda: tensors,
+                lambda: tensors,
             )
             memory.cache.put(key, found, 1_000)
         return found

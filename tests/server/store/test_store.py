@@ -232,19 +232,66 @@ def test_events_are_stored_once(store: Store) -> None:
 
 
 def test_a_dropped_sequence_holds_up_nothing(store: Store) -> None:
-    """The agent dropped sequence 1 for good and says so: what follows is folded, and 1 is not taken any more."""
+    """The agent dropped sequence 1 for good and says so: what follows is folded. If 1 comes after all, it is taken."""
     known = catalogue(2)
     store.send(opening(known))
     store.send(batch(known, 0, range(64)))
     later = [batch(known, n, range(n * 64, n * 64 + 64)) for n in (1, 2, 3)]
     assert store.send(later[2]).contiguous == 0
     assert store.send(msgspec.structs.replace(later[1], settled=2)).contiguous == 3
-    assert store.send(later[0]).duplicate
+    assert missing(store) == list(range(64, 128)), "missing is not observed, never zero"
+    assert [store.send(later[0]).duplicate for _ in range(2)] == [False, True]
+    assert missing(store) == []
+
+
+def missing(store: Store) -> list[int]:
+    """Of the first 256 steps."""
     with store.queries.read() as reader:
         run = reader.run(1)
         assert run.ranks[0].row.frontier == 192
         calls = run.slice(RANGES, [0], 0, 0, 256, ["call_count"]).columns["call_count"][0]
-        assert np.flatnonzero(calls == 0).tolist() == list(range(64, 128)), "missing is not observed, never zero"
+    return np.flatnonzero(calls == 0).tolist()
+
+
+@ON_BOTH
+def test_a_sequence_that_another_sender_jumped_to_makes_no_later_one_a_duplicate(
+    store: Store, open_store: Callable[[str], Store], database_url: str
+) -> None:
+    known = catalogue(2)
+    store.send(opening(known))
+    assert store.send(batch(known, 0, range(64))).contiguous == 0
+    last = 2**62 - 1
+    assert not store.send(msgspec.structs.replace(batch(known, last, []), settled=last)).duplicate
+    first, *later = (
+        msgspec.structs.replace(batch(known, number, range(number * 64, number * 64 + 64)), settled=number)
+        for number in (1, 2, 3)
+    )
+    answer = store.send(first)
+    assert (answer.duplicate, answer.contiguous) == (False, 1), "what an agent is answered is of its own numbers"
+    assert store.send(first).duplicate and store.send(opening(known)).contiguous == 1
+    store.close()
+    again = open_store(database_url)  # what was passed is stored
+    assert [(each.duplicate, each.contiguous) for each in again.send_all(later)] == [(False, 2), (False, 3)]
+    assert missing(again) == []
+
+
+@ON_BOTH
+def test_names_of_several_catalogues_are_those_of_the_first_that_has_each(store: Store) -> None:
+    """Ranks of a pipeline have tensors of their own, in an order of their own."""
+    first, second = catalogue(4), catalogue(7)
+    moved = tuple(msgspec.structs.replace(each, call_index=90 - at) for at, each in enumerate(second.tensors[::-1]))
+    store.send(opening(msgspec.structs.replace(first, tensors=first.tensors[::-1])))
+    store.send(opening(msgspec.structs.replace(second, tensors=moved), rank=1, world_size=2))
+    with store.queries.read() as reader:
+        found, arrays = names.load_tensors(reader.connection, 1), names.load_arrays(reader.connection, 1)
+        own = [names.load_tensor(reader.connection, 1, ordinal) for ordinal in range(7)]
+        assert found.entries == own and [each.fqn[7] for each in own] == list("3210654")
+        assert len(arrays) == 7 and arrays.call_index.tolist() == [each.call_index for each in own]
+        for name in ("log2_max", "kind_rows", "call_index", "position"):
+            assert getattr(arrays, name).tolist() == getattr(found, name).tolist()
+    with store.engines.writer.begin() as connection:
+        connection.execute(tables.catalogues.delete())
+        assert names.load_tensors(connection, 1).entries == own, "as they stand in their own rows"
 
 
 def test_a_column_left_out_holds_its_identity(store: Store) -> None:

@@ -129,8 +129,22 @@ def test_a_stored_line_needs_no_names(store: Store, monkeypatch: pytest.MonkeyPa
     store.queries.live_ns = 0
     first = lines(store)
     store.queries.cache = Cache()  # as when others have filled it
-    monkeypatch.setattr(reader, "load_tensors", lambda *_: pytest.fail("all names of a run were loaded"))
+    for name in ("load_tensors", "load_arrays"):
+        monkeypatch.setattr(reader, name, lambda *_: pytest.fail("all tensors of a run were loaded"))
     assert lines(store) == first and not any(line["is_partial"] for line in first)
+
+
+def test_a_line_is_made_without_names(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of steps that are not in tiles yet it sums up what tensors hold: 60 runs of 30,000 took 107 s and 2.9 GiB."""
+    monkeypatch.setattr(reader, "load_tensors", lambda *_: pytest.fail("all names of a run were loaded"))
+    fill(store, 2)
+    store.send(opening(KNOWN, run="bad"))
+    store.send(batch(KNOWN, 0, range(10), {"amax": 2.0}, run="bad", series={"loss": 1.0}))
+    shown = {line["name"]: line for line in lines(store)}
+    assert not any(line["is_partial"] for line in shown.values())
+    assert shown["bad"]["least_headroom"]["label"] == "blocks.0.ff output" and len(shown["bad"]["sparkline"]) == 10
+    held = store.writer.memory.names._tensors.values()
+    assert len(held) == 3 and not any(hasattr(each, "entries") for each in held), "nor does who writes hold any"
 
 
 def test_a_slow_run_is_shown_as_such_and_costs_no_other_its_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,11 +32,11 @@ test("what is missing is said plainly", () => {
 });
 
 test("two jobs that send as one run are distinguished", () => {
-  const ranks = [rank(0, { also_live: 0 }), rank(1, { also_live: 1 }), rank(2, { also_live: 2 })];
-  assert.deepEqual(rankNotes({ ranks, missing_ranks: [] }, 100 * SECOND), [
-    "another process also sends as rank 1: are there two jobs of one name?",
-    "2 other processes also send as rank 2: are there two jobs of one name?",
-  ]);
+  const advice = "are there two jobs of one name? RANGEWATCH_RUN gives one a name of its own";
+  const ranks = [rank(0, { also_live: 0 }), rank(1, { also_live: 1 }), rank(2, { also_live: 2, also_live_hosts: ["node7", "node9"] })];
+  assert.deepEqual(rankNotes({ ranks, missing_ranks: [] }, 100 * SECOND), [`another process also sends as rank 1: ${advice}`, `2 other processes on node7, node9 also send as rank 2: ${advice}`]);
+  const many = Array.from({ length: 1024 }, (_, i) => rank(i, { also_live: 1, also_live_hosts: [i < 512 ? "node7" : "node8"] }));
+  assert.deepEqual(rankNotes({ ranks: many, missing_ranks: [] }, 100 * SECOND), [`another process on node7 also sends as ranks 0-511: ${advice}`, `another process on node8 also sends as ranks 512-1023: ${advice}`]);
 });
 
 test("the model itself has a name", () => {

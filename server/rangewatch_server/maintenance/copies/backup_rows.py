@@ -17,6 +17,7 @@ from rangewatch import wire
 from rangewatch.statistics import ALL, SERIES, is_count
 from rangewatch.wire import MAX_DECOMPRESSED_BYTES, Column, WireError
 from rangewatch.wire.records import Batch, Catalogue, RankInfo, Statistic, StreamHeader, TensorEntry
+from rangewatch_server.ingest import skipped
 from rangewatch_server.maintenance.copies.backup_file import BadBackup
 from rangewatch_server.numerics.pyramid import (
     AMAX_STEP,
@@ -97,6 +98,7 @@ class RunRows:
     def _streams(self, row: Row) -> None:
         _need(-1 <= row["rank"] < MAX_RANK and row["state"] in STATES, "a stream's rank or state")
         _need(row["contiguous"] >= -1 and 0 <= row["frontier"] <= 2 * MAX_STEP, "a stream's frontier")
+        skipped.decoded(row["skipped"])
         _need(row["frontier"] % WIDTH == 0 and 0 <= row["thin_level"] <= MAX_LEVEL, "a stream's frontier")
         steps = [row[name] for name in ("first_step", "last_step", "least_step", "bad_step")]
         _need(all(step is None or 0 <= step <= MAX_STEP for step in steps), "a stream's steps")
@@ -151,7 +153,8 @@ class RunRows:
         check_header(batch)
         _need(batch.sequence == row["sequence"] and batch.catalogue in self.catalogues, "a batch's sequence")
         if batch.ranges is not None:
-            check_ranges(batch.ranges, self.catalogues[batch.catalogue])
+            known = self.catalogues[batch.catalogue]
+            check_ranges(batch.ranges, known.statistics, len(known.tensors))
 
     def _tiles(self, row: Row) -> None:
         _need(row["part"] in PARTS and 0 <= row["level"] <= MAX_LEVEL and row["tile"] >= 0, "a tile's place")

@@ -20,6 +20,7 @@ from rangewatch_server.ingest.announce import announce
 from rangewatch_server.ingest.transaction import Changed
 from rangewatch_server.ingest.writer import Writer
 from rangewatch_server.maintenance.jobs import Jobs, QueuedJobs, Stopped
+from rangewatch_server.maintenance.retention.clocks import SteadyClock
 from rangewatch_server.maintenance.retention.plan import planned, run_ids
 from rangewatch_server.maintenance.retention.policy import Policy
 from rangewatch_server.maintenance.retention.prune import OnProgress, apply, finish_deletions
@@ -176,7 +177,7 @@ class Retention:
     """Start it after the writer, stop it before. One thing at a time: `alone` is held while rows go or come."""
 
     def __init__(self, writer: Writer, engines: Engines, policy: Policy) -> None:
-        self.engines, self.policy = engines, policy
+        self.engines, self.policy, self.clock = engines, policy, SteadyClock()
         self.jobs = QueuedJobs(writer, lambda: self._ended)
         self._alone = threading.Lock()
         self._wake = threading.Event()
@@ -209,7 +210,7 @@ class Retention:
         """Apply a policy now, in the caller's thread."""
         with self.alone():
             finish_deletions(self.jobs, self.engines.reader)
-            actions = planned(self.engines.reader, policy)
+            actions = planned(self.engines.reader, policy, self.clock.now_ns())
             apply(self.jobs, self.engines.writer, actions, reported, self.changed)
 
     def changed(self, run_id: int) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, case, func, select, text
 
 from rangewatch_server.core import deadline
+from rangewatch_server.maintenance.retention.clocks import corrected, made_ns
 from rangewatch_server.maintenance.retention.policy import TOP, UNIT, Action, Policy, RunDetails, Span, Stored, plan
 from rangewatch_server.maintenance.retention.runs_delete import DELETED
 from rangewatch_server.maintenance.retention.trimming import stored_samples
@@ -201,12 +202,14 @@ def run_details(engine: Engine, run_id: int, now_ns: int, bound: Bound = lambda 
         if run is None or not ranks:
             return None
         kept, (stored, tile_bytes) = kept_tiles(connection, run_id), _stored(connection, run_id)
-        samples, sample_bytes = stored_samples(connection, run_id, kept)
+        heard, created_ns = corrected(connection, run_id, now_ns), made_ns(connection, run_id, now_ns)
+        samples, sample_bytes = stored_samples(connection, run_id, kept, heard)
         if not sample_bytes and not any(row.first_step is not None for row in ranks):
             return None
         return RunDetails(
-            run_id, run.name, kept=kept, stored=stored, spans=_spans(ranks, run.created_ns), samples=samples,
-            bytes=tile_bytes + sample_bytes + _other_bytes(connection, run_id), **_steps(rows, ranks, now_ns),
+            run_id, run.name, kept=kept, stored=stored, spans=_spans(ranks, created_ns, heard), samples=samples,
+            bytes=tile_bytes + sample_bytes + _other_bytes(connection, run_id), corrected=heard,
+            **_steps(rows, ranks, now_ns, heard),
         )  # fmt: skip
 
 
@@ -231,18 +234,22 @@ def _other_bytes(connection: Connection, run_id: int) -> int:
     return sum(_sum(connection, column, where) for column, where in wheres)
 
 
-def _spans(ranks: Sequence[Any], created_ns: int) -> tuple[Span, ...]:
-    """`started_ns` is of an agent's clock, which may say 1970; the run was made and last seen by ours."""
-    return tuple(
-        Span(min(max(row.started_ns, created_ns), row.last_seen_ns), row.last_seen_ns, row.first_step, row.last_step)
-        for row in ranks
-        if row.first_step is not None
-    )
+def _spans(ranks: Sequence[Any], created_ns: int, heard: Mapping[int, int]) -> tuple[Span, ...]:
+    """`started_ns` is of an agent's clock, which may say 1970; the run was made and last seen by ours. Where that was
+    `corrected`, all of the process's steps are as old as its last.
+    """
+    spans = []
+    for row in ranks:
+        if row.first_step is not None:
+            last_ns = heard.get(row.id, row.last_seen_ns)
+            begun_ns = last_ns if row.id in heard else min(max(row.started_ns, created_ns), last_ns)
+            spans.append(Span(begun_ns, last_ns, row.first_step, row.last_step))
+    return tuple(spans)
 
 
-def _steps(rows: Sequence[Any], ranks: Sequence[Any], now_ns: int) -> dict[str, Any]:
+def _steps(rows: Sequence[Any], ranks: Sequence[Any], now_ns: int, heard: Mapping[int, int]) -> dict[str, Any]:
     sends = [row for row in ranks if _sends(row, now_ns)]
-    last_seen_ns = max(row.last_seen_ns for row in ranks)
+    last_seen_ns = max(heard.get(row.id, row.last_seen_ns) for row in ranks)
     frontier = min(row.frontier for row in sends) if sends else max(row.frontier for row in ranks)
     if len({row.rank for row in ranks}) > 1 and now_ns - last_seen_ns < MERGED_NS:
         # The merged ranks are made of single steps: what they have not passed yet stays.

@@ -7,7 +7,7 @@ pyramid above stays whole and no spike is lost: a column of the level above has 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -82,6 +82,8 @@ class RunDetails(msgspec.Struct, frozen=True):
     """Of all its rows."""
     samples: tuple[StoredSamples, ...] = ()
     """But those of the steps of `kept`; ascending."""
+    corrected: Mapping[int, int] = {}
+    """Process -> when it was last heard of, where the server's clock was wrong (clocks.py)."""
 
     @property
     def last_step(self) -> int:
@@ -110,6 +112,8 @@ class Trim(msgspec.Struct, frozen=True):
     kept: frozenset[int]
     chunks: int
     bytes: int
+    corrected: Mapping[int, int] = {}
+    """As of the run."""
 
 
 class Remove(msgspec.Struct, frozen=True):
@@ -290,4 +294,4 @@ def _trimmed(run: RunDetails, hour: int) -> tuple[int, int]:
 
 
 def _trim(run: RunDetails, hour: int) -> Trim:
-    return Trim(run.id, run.name, hour * HOUR_NS, run.kept, *_trimmed(run, hour))
+    return Trim(run.id, run.name, hour * HOUR_NS, run.kept, *_trimmed(run, hour), run.corrected)

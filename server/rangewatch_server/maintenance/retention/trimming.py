@@ -1,14 +1,15 @@
 """Samples of one run: how much there is of each hour, and what is old deleted, a few chunks at a time.
 
 A chunk's times are of its process's clock, which may be wrong. Its last row is put as long before the process was last
-heard of as it lies before the row that came last; and not before the run was made.
+heard of as it lies before the row that came last; and not before the run was made. `corrected` is when processes were
+last heard of whose server's clock was wrong (clocks.py).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, case, delete, func, select, tuple_
@@ -22,11 +23,13 @@ _row, _stream, _run = tables.samples.c, tables.streams.c, tables.runs.c
 _newer = tables.samples.alias("newer")
 
 
-def stored_samples(connection: Connection, run_id: int, kept: Iterable[int]) -> tuple[tuple[StoredSamples, ...], int]:
+def stored_samples(
+    connection: Connection, run_id: int, kept: Iterable[int], corrected: Mapping[int, int]
+) -> tuple[tuple[StoredSamples, ...], int]:  # fmt: skip
     """Chunks that may go, by hour; and the bytes of all chunks."""
     tiles_kept, total = sorted(kept), 0
     hours: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for hour, first, last, chunks, size in connection.execute(_by_hour(run_id)):
+    for hour, first, last, chunks, size in connection.execute(_by_hour(run_id, corrected)):
         total += int(size)
         if not _touches(tiles_kept, first, last):
             hours[int(hour)][0] += chunks
@@ -34,15 +37,15 @@ def stored_samples(connection: Connection, run_id: int, kept: Iterable[int]) -> 
     return tuple(StoredSamples(hour, *hours[hour]) for hour in sorted(hours)), total
 
 
-def _by_hour(run_id: int) -> Select[Any]:
+def _by_hour(run_id: int, corrected: Mapping[int, int]) -> Select[Any]:
     """(hour, first tile, last tile, chunks, bytes): many chunks have the same steps, as ranks have."""
-    begun = _begun(run_id)
+    begun = _begun(run_id, corrected)
     keys = ((_reported(begun) // HOUR_NS), _row.first_step // tiles.WIDTH, _row.last_step // tiles.WIDTH)
     query = select(*keys, func.count(), func.sum(func.length(_row.payload)))
     return query.join(begun, begun.c.id == _row.stream_id).where(_row.run_id == run_id).group_by(*keys)
 
 
-def _begun(run_id: int) -> Any:
+def _begun(run_id: int, corrected: Mapping[int, int]) -> Any:
     """Each process of the run: when it was last heard of, and what its own clock said with its last batch."""
     newest = (
         select(_newer.c.last_ns)
@@ -51,7 +54,8 @@ def _begun(run_id: int) -> Any:
         .limit(1)
         .correlate(tables.streams)
     )
-    query = select(_stream.id, _stream.last_seen_ns, newest.scalar_subquery().label("clock_ns"), _run.created_ns)
+    seen = case(dict(corrected), value=_stream.id, else_=_stream.last_seen_ns) if corrected else _stream.last_seen_ns
+    query = select(_stream.id, seen.label("last_seen_ns"), newest.scalar_subquery().label("clock_ns"), _run.created_ns)
     return query.join(tables.runs, _run.id == _stream.run_id).where(_stream.run_id == run_id).subquery()
 
 
@@ -108,7 +112,7 @@ def _tile(step: int | None) -> int | None:
 
 
 def _old_chunks(action: Trim, stream: int, after: tuple[int, int]) -> Select[Any]:
-    begun = _begun(action.run)
+    begun = _begun(action.run, action.corrected)
     sequence, number = after
     is_after = (_row.sequence > sequence) | ((_row.sequence == sequence) & (_row.number > number))
     return (
