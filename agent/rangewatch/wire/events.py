@@ -321,6 +321,20 @@ class Compiled(Details, frozen=True):
     break_reasons: tuple[str, ...] = ()
 
 
+class Flops(Details, frozen=True):
+    """Floating-point operations: of a step of this rank, or of a token, and what its device does a second at most.
+
+    None where it is not known. `source`: `declared` or `measured`. The newest event stands.
+    """
+
+    KIND = "flops"
+    per_step: Annotated[float, Meta(gt=0, lt=1e30)] | None = None
+    per_token: Annotated[float, Meta(gt=0, lt=1e30)] | None = None
+    peak: Annotated[float, Meta(gt=0, lt=1e30)] | None = None
+    device: Annotated[str, Meta(max_length=200)] = ""
+    source: str = "declared"
+
+
 class TensorDetails(msgspec.Struct, frozen=True):
     """A tensor that was seen beside a NaN or Inf: counts of elements, `amax` of the finite ones.
 
