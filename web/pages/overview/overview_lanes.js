@@ -90,7 +90,9 @@ export function createOverviewLanes(ctx, refetch, { layersQuery, onLayers, onLan
   const gpus = optionalLane(CARDS, { load: createCardsSource(ctx.params.id) });
   const logged = createLoggedLanes();
   const optional = [phases, waits, gpus, ...logged];
-  const first = Object.values(LANES).flatMap((spec) => (spec.onOverview ? [{ spec, ...(spec.name === "timeline" ? { options: { query: foldOf } } : {}) }] : []));
+  /** @type {Record<string, import("../../charts/lanes/lane.js").LaneOptions>} */
+  const own = { timeline: { query: foldOf }, memory: { title: ({ run: of }) => (of.series.includes("memory_allocated_bytes") ? "Device memory" : "Process memory, resident") } };
+  const first = Object.values(LANES).flatMap((spec) => (spec.onOverview ? [{ spec, options: own[spec.name] }] : []));
   const layers = { spec: LANES.layers, options: { query: layersQuery, title: (/** @type {import("../../charts/lanes/lane.js").View} */ { run }) => `${choiceOf(run, "")?.title ?? "Headroom"} by layer, worst of all ranks, call order`, onModel: onLayers } };
   const group = createLaneGroup(ctx, [...first, ...optional.map(({ entry }) => entry), layers].map(compact), refetch, { hasStrip: true, incident: incidentOf });
   optional.forEach((one, i) => one.attach(group.lanes[first.length + i], one === phases && loader));
