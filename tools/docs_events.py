@@ -25,6 +25,8 @@ EVENT_WORDS: Mapping[str, str] = {
     "communication_hook": "gradients are reduced by a communication hook of your own",
     "clipping": "gradients are clipped while they are multiplied by the loss scale",
     "compiled": "a step compiled code anew, or its graph broke: where, and the guard that failed",
+    "flops": "floating-point operations of a step or token, and of the device, where they are known "
+    "([memory.md](memory.md#goodput-and-mfu))",
     "loss_graph": "operations that made a loss or a gradient NaN or Inf",
     "state_loaded": "an optimizer was given another state, as by `load_state_dict`, while it was watched",
     "mesh": "where the rank stands: the axes of its mesh, and the ranks along each ([mesh.md](mesh.md))",

@@ -72,6 +72,8 @@
  * @property {string[]} kinds
  * @property {string[]} series
  * @property {number | null} step_time_s
+ * @property {Goodput | null} [goodput]
+ * @property {Mfu | null} [mfu]
  * @property {string | null} [hang] why the run does not advance, in a sentence
  * @property {string | null} [death] which ranks ended without a goodbye, and how, as text
  * @property {Death[]} [deaths]
@@ -195,6 +197,8 @@
  * @property {number | null} wait_p50_s
  * @property {number | null} wait_p99_s
  */
+/** @typedef {{rank: number, share: number, wall_s: number, counted_s: number, skipped_s: number, other_s: number, skipped_steps: number, replayed_steps: number, starts: number}} Goodput */
+/** @typedef {{rank: number, share: number | null, flops_per_step: number | null, peak_flops: number | null, device: string, source: string, step_time_s: number | null}} Mfu */
 /** @typedef {{rank: number, rung: string, why: string}} TimingSource how a rank times its collectives */
 /** @typedef {{rank: number | null, host?: string | null, ranks?: number[], class: string, where: string, cost_s: number, share: number, since_step: number, text: string}} WaitVerdict */
 /** @typedef {{rank: number, last_share: number | null, cost_to_others_s: number | null, cost_s: number | null, stands_out?: boolean, wait_s: number | null}} RankWaits means a step */

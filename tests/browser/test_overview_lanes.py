@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from rangewatch.wire.records import RankInfo, StreamHeader
 from tests.browser import drawn
 from tests.browser.conftest import Tab
 from tests.browser.hand_made import MARKUP, Runs, accept, number
@@ -152,3 +153,22 @@ def test_a_lane_is_pinned_and_the_address_keeps_it(tab: Tab, runs: Runs) -> None
     shown = page.locator(".plot").evaluate_all(SHOWN)
     assert shown[0] == "timeline"
     assert tab.open(f"/runs/{runs.states}?lane=timeline.pin").locator(".plot").evaluate_all(SHOWN) == shown
+
+
+def test_memory_by_rank_is_a_lane_and_goodput_a_card(tab: Tab, runs: Runs) -> None:
+    known, steps = catalogue(2), np.arange(100.0)
+    for rank in range(2):
+        info = RankInfo("holds", rank, 2, rank, "host", "a", int(1.7e18))
+        held = {"memory_allocated_bytes": (10 + rank + steps / 10) * 2**30, "memory_reserved_bytes": 40.0 * 2**30}
+        series = held | {"step_time_s": 1.0, "wall_time_s": 1.7e9 + 25 + steps, "loss": 2 - steps / 100}
+        sent = batch(known, 0, range(100), run="holds", rank=rank, series=series)
+        accept(runs.server, StreamHeader(info, known), sent)
+    page = tab.open(f"/runs/{number(runs.server, 'holds')}")
+    expect(page.get_by_role("group", name="Memory, steps")).to_have_accessible_name(
+        re.compile("allocated 20.9 GiB, reserved 40 GiB, .*most on rank 1, 20.9 GiB, least on rank 0, 19.9 GiB")
+    )
+    expect(lane(page, "memory").get_by_role("heading")).to_have_text("Device memory")
+    card = page.locator('.card[data-key="Goodput"]')
+    expect(card.locator(".card-value")).to_have_text("80.6 %")
+    how = re.compile("^Steps that counted took 1 min of the 2 min")
+    expect(card.locator(".card-under span")).to_have_attribute("title", how)

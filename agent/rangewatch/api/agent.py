@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import quote
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-import torch
 from torch import nn
 
 from rangewatch import collectors
@@ -30,6 +29,7 @@ from rangewatch.core import limits
 from rangewatch.core.guard import Guard, TrainingStopped, logger
 from rangewatch.core.options import Options
 from rangewatch.crash.memory import layout
+from rangewatch.crash.out_of_memory import failure_details
 from rangewatch.crash.watcher_start import CrashState
 from rangewatch.delivery.batcher import PendingBatch
 from rangewatch.delivery.sender import Sender
@@ -46,47 +46,7 @@ from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.recording.whatif import WhatIfReader
 from rangewatch.steps.phase_clock import PhaseClock
 from rangewatch.trackers.mirrors import Mirrors
-from rangewatch.wire.events import Failed
 from rangewatch.wire.records import RankInfo
-
-_STATS = {
-    "allocated_bytes.all.current": "allocated_bytes", "allocated_bytes.all.peak": "allocated_peak_bytes",
-    "reserved_bytes.all.current": "reserved_bytes", "reserved_bytes.all.peak": "reserved_peak_bytes",
-    "active_bytes.all.current": "active_bytes", "inactive_split_bytes.all.current": "inactive_split_bytes",
-    "requested_bytes.all.current": "requested_bytes", "num_alloc_retries": "alloc_retry_count", "num_ooms": "oom_count",
-}  # fmt: skip
-"""torch's names, and the ones under which they are sent."""
-
-_ERRORS: tuple[type[BaseException], ...] = tuple(
-    error
-    for error in (getattr(torch, "OutOfMemoryError", None), getattr(torch.cuda, "OutOfMemoryError", None))
-    if error is not None
-)
-
-
-def failure_details(error: BaseException) -> Failed:
-    """What the event says of an error of memory: on CUDA with the allocator's figures by device, in bytes and counts.
-
-    That it was Ctrl-C; nothing for other errors. The current figures are those of now: what the failed step held may
-    be free again.
-    """
-    if isinstance(error, KeyboardInterrupt):
-        return Failed(interrupted=True)
-    if not isinstance(error, _ERRORS):
-        return Failed()
-    devices: dict[str, dict[str, int]] = {}
-    with contextlib.suppress(Exception):  # a device may be in no state to be asked
-        cuda: Any = torch.cuda
-        if cuda.is_available() and cuda.is_initialized():
-            devices = {str(device): _figures(device) for device in range(torch.cuda.device_count())}
-    return Failed(out_of_memory=True, devices=devices)
-
-
-def _figures(device: int) -> dict[str, int]:
-    stats: dict[str, Any] = torch.cuda.memory_stats(device)
-    allocator = {ours: int(stats[name]) for name, ours in _STATS.items() if name in stats}
-    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    return allocator | {"free_bytes": int(free_bytes), "total_bytes": int(total_bytes)}
 
 
 class Agent:

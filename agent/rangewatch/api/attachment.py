@@ -66,9 +66,11 @@ from rangewatch.steps.boundary import StepBoundary, is_inner
 from rangewatch.steps.clips import Clips
 from rangewatch.steps.compilations import Compilations
 from rangewatch.steps.end_hooks import add_step_ends, as_list, check_optimizers, watch_step
+from rangewatch.steps.flops import add_flops
 from rangewatch.steps.learning_rate import LearningRate
 from rangewatch.steps.loss_graph import LossGraphReads
 from rangewatch.steps.loss_scale import check_scaler, is_loss_scaled
+from rangewatch.steps.memory import MemoryUse
 from rangewatch.steps.new_optimizers import NewOptimizers
 from rangewatch.steps.optimizer_steps import OptimizerSteps
 from rangewatch.steps.phases import add_backward, add_optimizer_phase, add_phases
@@ -403,6 +405,8 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         agent.at_end.append(loss.flush)
         agent.in_forward.append(boundary)
         agent.observer.step_readers += [Clips(agent, model, scaling, sums, agent.undo), Compilations(agent)]
+        agent.observer.step_readers.append(MemoryUse(agent, device))
+        add_flops(agent, options, device, agent.undo)
         NewOptimizers(agent, model, optimizers, boundary, follow, agent.undo)
         _watch_collectives(agent, model)
         agent.undo.callback(_forget, ref(model))

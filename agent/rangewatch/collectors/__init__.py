@@ -12,13 +12,14 @@ from functools import partial
 from rangewatch.collectors.base import Collector
 from rangewatch.collectors.collectives.collector import Collectives
 from rangewatch.collectors.environment import EnvironmentCollector
+from rangewatch.collectors.gpu.amd import AmdGpuCollector
 from rangewatch.collectors.gpu.collector import GpuCollector
 from rangewatch.collectors.host import HostCollector
 from rangewatch.core.guard import Guard
 from rangewatch.core.options import Options
 from rangewatch.wire.records import RankInfo
 
-ALL: tuple[type[Collector], ...] = (Collectives, EnvironmentCollector, GpuCollector, HostCollector)
+ALL: tuple[type[Collector], ...] = (AmdGpuCollector, Collectives, EnvironmentCollector, GpuCollector, HostCollector)
 
 
 def chosen(collect: Collection[str] | None) -> tuple[str, ...]:

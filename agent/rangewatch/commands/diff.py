@@ -74,6 +74,7 @@ class Difference(TypedDict):
     only_here: Names
     only_there: Names
     floor_bits: float
+    left_out: list[str]
     step: int | None
     count: int
     tensors: list[Tensor]
@@ -186,6 +187,9 @@ def _text(found: Difference) -> Iterator[str]:
 def _conditions(found: Difference) -> Iterator[str]:
     if found["noise"]:
         yield f"noise: of {', '.join(each['name'] for each in found['noise'])}"
+    if found["left_out"]:
+        kinds = ", ".join(found["left_out"])
+        yield f"two layouts: {kinds} and the loss are left out, which depend on how a batch is split"
     if found["floor_bits"]:
         yield f"no difference: up to {100 * (1 - 2 ** -found['floor_bits']):.3g} %"
     if found["steps_per_column"] > 1:

@@ -50,6 +50,14 @@ def _is_percent(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 100
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e30
+
+
+def _is_count_or_measure(value: Any) -> bool:
+    return _is_count(value) or value == "measure"
+
+
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= limits.NAME_CHARACTERS and value.isprintable()
 
@@ -188,6 +196,26 @@ class Number(Option[float, float]):
     def parse(self, text: str) -> float:
         """Decimal."""
         return float(text)
+
+
+class OptionalNumber(Option[float, "float | None"]):
+    """A number, or None."""
+
+    given = "float"
+
+    def parse(self, text: str) -> float:
+        """Decimal."""
+        return float(text)
+
+
+class NumberOrMeasure(Option["float | str", "float | str | None"]):
+    """A number, or the word `measure`."""
+
+    given = "float | str"
+
+    def parse(self, text: str) -> float | str:
+        """Decimal."""
+        return text if text == "measure" else float(text)
 
 
 class Switch(Option[bool, bool]):
@@ -509,6 +537,29 @@ class Options:
         check=_are_patterns,
         must_be="names of collectors, or none",
         shown="all",
+    )
+    flops_per_step: NumberOrMeasure = NumberOrMeasure(
+        None,
+        "floating-point operations of one step on this rank, forward and backward, for MFU: a number, or `measure` to "
+        "have one step counted by torch's own formulas ([memory.md](memory.md#goodput-and-mfu))",
+        check=_is_count_or_measure,
+        must_be="a number above 0, or measure",
+        shown="not known",
+    )
+    flops_per_token: OptionalNumber = OptionalNumber(
+        None,
+        "the same of one token, such as 6 times the number of parameters, where the loop logs `tokens`: how many the "
+        "step had on this rank",
+        check=_is_count,
+        must_be="a number above 0",
+        shown="not known",
+    )
+    peak_flops: OptionalNumber = OptionalNumber(
+        None,
+        "floating-point operations a second that this rank's device could do at most",
+        check=_is_count,
+        must_be="a number above 0",
+        shown="of known GPUs, in 16 bits without sparsity",
     )
     trace_batch_nums: Steps = Steps(
         (),

@@ -4,7 +4,8 @@ Such a pass is kept apart: nothing of it is read into the step beside which it r
 (`eval_passes`) and how many elements of what they returned were NaN or Inf (`eval_nonfinite`).
 
 A pass is known by how the outermost module is called. Without gradients it is none of training, but where the whole
-of it is checkpointed, or a training that has ended a step has no backward at all. In `eval()` with gradients it is none
+of it is checkpointed, or a training that has ended a step has no backward at all. Nor is that by which a stage of a
+pipeline learns its shapes. In `eval()` with gradients it is none
 where the module has been trained in `train()`, unless a backward has followed from such passes alone: who fine-tunes
 in `eval()` does that.
 """
@@ -101,7 +102,9 @@ class Passes:
             in_eval.clear()
         if not has_grad:
             has_none = self._has_step_ended and BACKWARD not in self._clock.seen
-            return not is_training or not (has_none or (module is not None and _is_checkpointed()))
+            return not is_training or not (has_none or (module is not None and _is_within(_CHECKPOINTED)))
+        if not self._has_step_ended and _is_within(_inference_of_stages()):
+            return True  # on memory that nobody has written
         (in_train if is_training else in_eval).add(key)
         if is_training:
             self._trained.add(key)
@@ -125,13 +128,21 @@ class Passes:
                 break
 
 
-def _is_checkpointed() -> bool:
-    """Whether this is called in what a reentrant checkpoint runs without gradients, to run it again with them."""
-    frame: FrameType | None = sys._getframe(1)
+def _is_within(code: CodeType | None) -> bool:
+    """Whether this is called in what that code runs: for `_CHECKPOINTED`, what a reentrant checkpoint runs without
+    gradients, to run it again with them."""
+    frame: FrameType | None = sys._getframe(1) if code is not None else None
     for _ in range(_FRAMES):
-        if frame is None or _CHECKPOINTED is None:
+        if frame is None:
             return False
-        if frame.f_code is _CHECKPOINTED:
+        if frame.f_code is code:
             return True
         frame = frame.f_back
     return False
+
+
+def _inference_of_stages() -> CodeType | None:
+    """Where a stage of a pipeline learns the shapes of what it gives, before its first step, by a forward and a
+    backward of its own (torch 2.13; older ones do that without gradients)."""
+    stage = getattr(sys.modules.get("torch.distributed.pipelining.stage"), "PipelineStage", None)
+    return getattr(getattr(stage, "_forward_metadata_inference", None), "__code__", None)

@@ -75,14 +75,36 @@ class Stderr(Details, frozen=True, omit_defaults=True):
     dropped_count: Whole = 0
 
 
+Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
+
+
+class LiveBlocks(msgspec.Struct, frozen=True):
+    """Blocks of a device's memory that were in use, allocated at one `place` of the user's code ("": not known)."""
+
+    place: Annotated[str, Meta(max_length=200)]
+    total_bytes: Bytes
+    count: Bytes
+    largest_bytes: Bytes
+
+
 class Failed(Details, frozen=True, omit_defaults=True):
-    """An exception ended the training. `devices`: the CUDA allocator's figures by device, in bytes and counts."""
+    """An exception ended the training. `devices`: the CUDA allocator's figures by device, in bytes and counts, as they
+    were afterwards.
+    """
 
     KIND = "failed"
     out_of_memory: bool = False
     interrupted: bool = False
     """It was Ctrl-C, and nothing has failed."""
     devices: dict[str, dict[str, int]] = {}
+    on_host: bool = False
+    """Of `out_of_memory`: it was the host's memory that was asked for."""
+    asked_bytes: Bytes = 0
+    """What the allocation that failed had asked for; 0: not known."""
+    at_failure: dict[str, Bytes] = {}
+    """What there was then: see `crash.out_of_memory.message_figures`, or of the host `_host` there."""
+    blocks: Annotated[tuple[LiveBlocks, ...], Meta(max_length=64)] = ()
+    """Who held most of it, where torch recorded the history of allocations; the largest sums first."""
 
 
 class Optimizers(Details, frozen=True):
@@ -297,6 +319,20 @@ class Compiled(Details, frozen=True):
     graph_breaks: int = 0
     compilations: tuple[Compilation, ...] = ()
     break_reasons: tuple[str, ...] = ()
+
+
+class Flops(Details, frozen=True):
+    """Floating-point operations: of a step of this rank, or of a token, and what its device does a second at most.
+
+    None where it is not known. `source`: `declared` or `measured`. The newest event stands.
+    """
+
+    KIND = "flops"
+    per_step: Annotated[float, Meta(gt=0, lt=1e30)] | None = None
+    per_token: Annotated[float, Meta(gt=0, lt=1e30)] | None = None
+    peak: Annotated[float, Meta(gt=0, lt=1e30)] | None = None
+    device: Annotated[str, Meta(max_length=200)] = ""
+    source: str = "declared"
 
 
 class TensorDetails(msgspec.Struct, frozen=True):

@@ -45,6 +45,14 @@ def size_text(size: float, dtype: str = "") -> str:
     return " ".join(filter(None, (f"{size:.10g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}", dtype)))
 
 
+def bytes_text(size: float) -> str:
+    """ "640 KiB", "1.5 GiB": three digits that matter."""
+    unit = 0
+    while abs(size) >= 999.5 and unit < 5:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[unit]}"
+
+
 def duration_text(seconds: float) -> str:
     """ "30 ms", "1.2 s", "17 min", "2 h"."""
     if abs(seconds) < 1:

@@ -4,11 +4,11 @@ A figure is one entry: its route, the checks of its parameters, its unit and sca
 In: a `RunReader` and `Params`. Out: the answer of docs/api.md. Never: colours, or anything else of how it is drawn.
 """
 
-from rangewatch_server.figures import comparison, experts, exponents, layers, lines, phases, ranks, waits
+from rangewatch_server.figures import comparison, experts, exponents, layers, lines, memory, phases, ranks, waits
 from rangewatch_server.figures.base import Figure
 
 ALL: tuple[Figure, ...] = (
     *lines.FIGURES, *ranks.FIGURES, phases.FIGURE, *layers.FIGURES, exponents.FIGURE, *experts.FIGURES,
-    waits.FIGURE, comparison.FIGURE,
+    waits.FIGURE, memory.FIGURE, comparison.FIGURE,
 )  # fmt: skip
 BY_NAME = {figure.name: figure for figure in ALL}

@@ -168,15 +168,16 @@ class Evidence:
             values[has], is_bad = block.columns["last"][0][has], is_bad & ~has
         return values
 
-    def largest(self, name: str, start: int, stop: int, level: int = 0) -> Array:
-        """(n,) the largest value of any rank in each column of `level`, at 0 each single step; -Inf where none reported
-        one, NaN not counted. The first column is the one that the first step lies in."""
+    def largest(self, name: str, start: int, stop: int, level: int = 0, rank: int | None = None) -> Array:
+        """(n,) the largest value of any rank, or of one, in each column of `level`, at 0 each single step; -Inf where
+        none reported one, NaN not counted. The first column is the one that the first step lies in."""
         names, low = self.run.names(), max(self.start, start)
         if name not in names.series or low >= stop:
             size = FANOUT**level
             return np.full(max(0, -(-stop // size) - low // size), -np.inf)
         rows = np.array([names.series[name]])
-        block = self.run.slice(SERIES_PART, list(self.ranks), level, low, stop, ("max",), rows)
+        ranks = list(self.ranks) if rank is None else [rank]
+        block = self.run.slice(SERIES_PART, ranks, level, low, stop, ("max",), rows)
         return np.asarray(block.columns["max"][0], np.float64)
 
     def has_series(self, name: str) -> bool:

@@ -52,6 +52,8 @@ PHASES = ("data_wait", "forward", "backward", "exposed_comm", "optimizer", "othe
 SERIES_BOUNDS = (
     dict.fromkeys(("skipped_step", "weights_finite"), 1.0)
     | dict.fromkeys(("eval_passes", "eval_nonfinite"), MAX_COUNT)
+    | dict.fromkeys(("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"), MAX_COUNT)
+    | dict.fromkeys(("process_resident_bytes", "process_resident_peak_bytes"), MAX_COUNT)
     | {"wall_time_s": MAX_TIME_NS / 1e9}
     | dict.fromkeys(("step_time_s", "agent_time_s", "agent_device_time_s"), MAX_SERIES_S)
     | dict.fromkeys((f"{each}_s" for each in PHASES), MAX_SERIES_S)

@@ -27,6 +27,7 @@ from rangewatch_server.rules.nonfinite.search import first_bad, first_bad_of_ski
 from rangewatch_server.store import alerts, run_metadata
 from rangewatch_server.store.exit_state import DIED, FAILED, INTERRUPTED, TERMINATED
 from rangewatch_server.views.extremes import Place, locate
+from rangewatch_server.views.goodput import goodput, mfu
 from rangewatch_server.views.verdict import verdict
 
 SPARKLINE_COLUMNS = 60
@@ -86,6 +87,8 @@ def run_detail(run: RunReader) -> dict[str, Any]:
             "kinds": kinds(run),
             "series": sorted(run.names().series),
             "step_time_s": step_time_s(run),
+            "goodput": _once(run, "goodput", 400, lambda: (goodput(run),))[0],
+            "mfu": mfu(run),
             "statistics": [_statistic(each) for each in run.statistics() if not is_sparse(each.name)],
             "derived": _derived(run),
             "default_statistic": quantities.default(run).name,

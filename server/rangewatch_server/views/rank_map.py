@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rangewatch.wire.records import KINDS
 from rangewatch_server.collectives import summary
+from rangewatch_server.figures import memory
 from rangewatch_server.machines import gpus
 from rangewatch_server.machines.mesh import world_size
 from rangewatch_server.numerics.outliers import OUTLYING, Worst, outlying, robust_scores
@@ -47,7 +48,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    unit: Literal["_s", "_c", "_mhz", "_percent", "_bits"]
+    unit: Literal["_s", "_c", "_mhz", "_percent", "_bits", "_bytes"]
     worst: Worst
     read: Callable[[RunReader, Sequence[int], int, int], Array]
     floor: Callable[[float], float]
@@ -144,6 +145,13 @@ def _step_times(run: RunReader, ranks: Sequence[int], start: int, stop: int) -> 
     return values
 
 
+def _memory(run: RunReader, ranks: Sequence[int], start: int, stop: int) -> Array:
+    """What tensors take of each rank's device, or else the rank's pages in its host's memory."""
+    last = max((step for rank in ranks if (step := last_step(run.ranks[rank])) is not None), default=-1)
+    series = next(iter(memory.lines_of(run).values()))
+    return memory.newest_by_rank(run, ranks, series, start, min(stop, last + 1))
+
+
 def _headroom(run: RunReader, ranks: Sequence[int], start: int, stop: int) -> Array:
     """The least of the newest steps in the range; 0 where a NaN or Inf was recorded."""
     values = np.full(len(ranks), np.nan)
@@ -217,6 +225,10 @@ MEASURES = (
     Measure(
         name="headroom", title="Least headroom", unit="_bits", worst="least", read=_headroom, is_of_steps=True,
         floor=lambda _: 0.25, scale=lambda _: Scale(HEALTHY_BITS, 0.0),
+    ),
+    Measure(
+        name="memory", title="Memory held", unit="_bytes", worst="most", read=_memory, is_of_steps=True,
+        floor=lambda median: max(0.02 * median, float(64 << 20)), scale=lambda median: Scale(median, 1.5 * median),
     ),
     Measure(
         name="last_seen", title="Last seen", unit="_s", worst="most", read=_ages,

@@ -117,6 +117,19 @@ def growing_memory(recording: Recording) -> None:
     recording.send(joined._more(0, said, samples=(Samples("gpu", "GPU-0", times, used, {}),)))
 
 
+def memory_in_pieces(recording: Recording) -> None:
+    then = {"total_bytes": 80, "free_bytes": 1, "allocated_bytes": 40, "unallocated_bytes": 20, "others_bytes": 18}
+    details = {"out_of_memory": True, "asked_bytes": 15, "at_failure": then}
+    recording.write(joined.LAYERS, 200)
+    recording.send(joined._more(0, Event("failed", 1, 199, "OutOfMemoryError: CUDA out of memory", details)))
+
+
+def leaking_host(recording: Recording) -> None:
+    details = {"out_of_memory": True, "on_host": True, "asked_bytes": 15}
+    recording.write(joined.LAYERS, 200, series={"process_resident_bytes": np.linspace(1, 60, 200) * joined.GIB})
+    recording.send(joined._more(0, Event("failed", 1, 199, "RuntimeError: alloc_cpu.cpp", details)))
+
+
 def replicas(recording: Recording, ranks: int, odd: Callable[[Any, int], Any]) -> None:
     grads = [tensor(name, "grad", place) for place, name in enumerate(("a.weight", "a.bias", "b.weight", "b.bias"))]
     usual = 1.0 + np.arange(200) * 7919.0 + np.arange(4)[:, None]
@@ -163,8 +176,9 @@ def flushed(recording: Recording) -> None:
 ALL = (
     negative, between_masked, norm, at_first, large_batch, growth, reduction, first_step, restarted, rate, contained,
     always_nan, driven, no_gradient, host_memory, killed, growing_memory, never_alike,
+    memory_in_pieces, leaking_host,
     decided_alone, thawed, not_restored, masked_pool, past_wrapper, flushed,
 )  # fmt: skip
 
-STORED = (host_memory, killed, growing_memory)
+STORED = (host_memory, killed, growing_memory, memory_in_pieces, leaking_host)
 """Those that only a run in a store can have."""

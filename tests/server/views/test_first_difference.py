@@ -27,7 +27,7 @@ class Runs:
         known, self.count = known or catalogue(6, "float32"), self.count + 1
         run = f"run {self.count}"
         columns = {"amax": amax} | more.pop("columns", {})
-        self.store.send(opening(known, run=run))
+        self.store.send(opening(known, run=run, world_size=more.pop("world_size", 1)))
         self.store.send(batch(known, 0, range(STEPS), columns, run=run, **more))
         return self.count
 
@@ -179,3 +179,23 @@ def test_planted_differences_and_equal_pairs(runs: Runs, seed: int) -> None:
     for place in range(10):
         equal = values(100 * seed + 70 + place, 1e-6)
         assert runs.first(base, runs.send(equal), *repeats)["step"] is None
+
+
+def test_of_two_layouts_gradients_before_their_reduction_are_left_out(runs: Runs) -> None:
+    """Of half the batch they are twice as large; and what the model itself gives is a stage's."""
+    entries = [TensorEntry(fqn, kind, 0, "float32", (4,), place, "Linear") for place, (fqn, kind) in enumerate(
+        [("a", "output"), ("", "output"), ("a", "grad_output"), ("a.weight", "grad"), ("a.weight", "weight")]
+    )]  # fmt: skip
+    known = Catalogue(catalogue(1).statistics, tuple(entries))
+    one, halves = np.ones((5, STEPS)), np.ones((5, STEPS))
+    halves[1:4] = 2.0
+    loss = {"loss": np.ones(STEPS)}, {"loss": np.full(STEPS, 2.0)}
+    alone, same = runs.send(one, known, series=loss[0]), runs.send(halves, known, series=loss[1])
+    ranks = runs.send(halves, known, series=loss[1], world_size=2)
+    found = runs.first(alone, ranks)
+    assert (found["step"], found["loss"], found["matched"]) == (None, None, 2)
+    assert found["left_out"] == ["grad_output", "grad"]
+    found = runs.first(alone, same)
+    assert (found["step"], found["count"], found["left_out"]) == (0, 3, []) and found["loss"]["step"] == 0
+    halves[4, 7:] = 3.0
+    assert runs.first(alone, runs.send(halves, known, world_size=2))["step"] == 7

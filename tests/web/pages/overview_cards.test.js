@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { moved } from "../../../web/charts/lanes/lane_menu.js";
-import { lateRow } from "../../../web/pages/overview/overview_cards.js";
+import { goodputText, lateRow, mfuText } from "../../../web/pages/overview/overview_cards.js";
 import { headroomText, isFar } from "../../../web/widgets/detail_cards.js";
 import { laneOrder } from "../../../web/pages/overview/overview_lanes.js";
 
@@ -57,4 +57,22 @@ test("of headroom that is beyond the scale no number is shown", () => {
   assert.equal(headroomText({ ...least, bits: 16 }), "16.0 bits");
   assert.equal(headroomText({ ...least, bits: null, state: "inf" }), "Inf");
   assert.equal(isFar({ ...least, bits: null }), false);
+});
+
+const GOOD = { rank: 0, share: 0.8712, wall_s: 7200, counted_s: 6273, skipped_s: 60, other_s: 867, skipped_steps: 3, replayed_steps: 120, starts: 3 };
+
+test("goodput says where the rest of the time went", () => {
+  const text = goodputText(GOOD);
+  assert.deepEqual([text?.value, text?.under], ["87.1 %", "2 restarts, 120 replayed, 3 skipped"]);
+  assert.equal(text?.how, "Steps that counted took 1 h of the 2 h from attach to the end of the last step; skipped ones 1 min; start-up, restarts and replayed steps 14 min. Rank 0.");
+  assert.equal(goodputText({ ...GOOD, starts: 1, replayed_steps: 0, skipped_steps: 0 })?.under, "of 2 h");
+  assert.equal(goodputText({ ...GOOD, wall_s: 30 }), null);
+  assert.equal(goodputText(null), null);
+});
+
+test("MFU is unknown where one of both is", () => {
+  const known = { rank: 0, share: 0.41, flops_per_step: 4e14, peak_flops: 9.89e14, device: "H100", source: "measured", step_time_s: 1 };
+  assert.deepEqual(mfuText(known), { value: "41 %", under: "of 989 TFLOP/s", how: "400 TFLOP a step (measured) in 1 s, of 989 TFLOP/s of H100. Rank 0." });
+  assert.deepEqual(mfuText({ ...known, share: null, peak_flops: null, device: "cpu" }), { value: "unknown", under: "peak of cpu unknown", how: "" });
+  assert.equal(mfuText(null), null);
 });

@@ -3,6 +3,7 @@
 
 import { el } from "../../format/dom.js";
 import { count, magnitude, reading, scale, seconds } from "../../format/numbers.js";
+import { bytes } from "../../format/units.js";
 import { decode } from "../../format/typed_array.js";
 import { SCALES, statisticColours } from "../colours.js";
 import { heatmapDrawing } from "../drawing.js";
@@ -32,6 +33,8 @@ import { plainLines, points, readLines, scaleLines, tensorLines, valueAt } from 
  * @property {(model: any) => import("../../types.js").StepRange} [axis] of a figure whose columns are no steps: their places
  */
 
+/** @typedef {{rank: number, bytes: number}} MemoryOfRank */
+
 /** @param {number} least @param {number} perRow @param {number} most */
 const byRows = (least, perRow, most) => (/** @type {number} */ rows) => Math.max(least, Math.min(most, rows * perRow));
 
@@ -40,10 +43,10 @@ const nothingDrawn = (model) => !model.series.some((series) => points(series).le
 
 /**
  * Each series' value at a step, as text.
- * @param {(value: number) => string} unit @param {string[]} names
+ * @param {(value: number) => string} unit @param {string[]} names @param {number} [least] steps from which a value is still of the step
  */
-const seriesReadout = (unit, names) => (/** @type {LinesModel} */ model, /** @type {number} */ step) => {
-  const reach = Math.max(1, model.meta.steps_per_column);
+const seriesReadout = (unit, names, least = 1) => (/** @type {LinesModel} */ model, /** @type {number} */ step) => {
+  const reach = Math.max(least, model.meta.steps_per_column);
   const parts = names.flatMap((name, i) => {
     const value = valueAt(model.series[i], step, reach);
     return value === null ? [] : `${name} ${unit(value)}`.trim();
@@ -100,6 +103,18 @@ function lineLane({ name, title, empty, legend, height = 72, colours = ["accent"
   };
 }
 
+const GIB = 2 ** 30;
+/** Steps: agents sample memory every 50 ms, and short steps lie between two samples. */
+const BETWEEN_SAMPLES = 64;
+
+/** What the ranks hold, and of the newest steps which rank holds most and which least. @param {LinesModel & {meta: {by_rank?: {most: MemoryOfRank, least: MemoryOfRank} | null}}} model @param {number} step */
+function memoryReadout(model, step) {
+  const names = model.series.map(({ name }) => name);
+  const text = seriesReadout((gib) => bytes(gib * GIB), names, BETWEEN_SAMPLES)(model, step);
+  const ends = model.meta.by_rank;
+  return ends ? `${text}; now most on rank ${ends.most.rank}, ${bytes(ends.most.bytes)}, least on rank ${ends.least.rank}, ${bytes(ends.least.bytes)}` : text;
+}
+
 const HEATMAP = {
   read: readHeatmap,
   draw: heatmapDrawing,
@@ -138,7 +153,7 @@ function readExperts(answer) {
   return { ...readHeatmap(answer), measured: Array.from(at, (step, i) => ({ step, largest: largest[i], dropped: dropped[i] })) };
 }
 
-/** @type {Record<"loss" | "loss_scale" | "timeline" | "step_time" | "layers" | "tensor" | "moments" | "ranks" | "routers" | "experts", LaneSpec>} */
+/** @type {Record<"loss" | "loss_scale" | "timeline" | "step_time" | "layers" | "memory" | "tensor" | "moments" | "ranks" | "routers" | "experts", LaneSpec>} */
 export const LANES = {
   loss: lineLane({
     name: "loss",
@@ -174,6 +189,10 @@ export const LANES = {
     text: (ms) => seconds(ms / 1000),
     onOverview: true,
   }),
+  memory: {
+    ...lineLane({ name: "memory", title: "Memory", empty: "No memory was measured in these steps.", fromZero: true, colours: ["accent", "second", "muted", "muted"], onOverview: true }),
+    readout: memoryReadout,
+  },
   layers: {
     ...HEATMAP,
     name: "layers",

@@ -4,6 +4,7 @@ import { onward, runPath } from "../../api/url_state.js";
 import { points } from "../../charts/lines.js";
 import { el, link, svg } from "../../format/dom.js";
 import { count, duration, plural, rankName, reading, scale, seconds } from "../../format/numbers.js";
+import { percent } from "../../format/units.js";
 import { reuseRows } from "../../format/reuse_rows.js";
 import { drawCard, headroomText, isFar } from "../../widgets/detail_cards.js";
 
@@ -108,6 +109,43 @@ function elapsed({ run, logged }) {
   return { title: "Elapsed", value: duration(ran), under: isGoing ? el("span", { title: `to step ${count(Number(total))}` }, `about ${duration(left * 1e9)} left`) : plural(run.last_step - (run.first_step ?? 0) + 1, "step") };
 }
 
+/** Seconds of a run below which its start is most of it. */
+const LEAST_WALL_S = 60;
+
+/** The share of the time in steps that counted, and where the rest went; null where there is no card. @param {Run["goodput"]} known */
+export function goodputText(known) {
+  if (!known || known.wall_s < LEAST_WALL_S) return null;
+  const { share, skipped_steps: skipped, replayed_steps: replayed, starts, wall_s: wall, counted_s: counted, skipped_s: lost, other_s: other } = known;
+  const text = (/** @type {number} */ s) => duration(s * 1e9);
+  const parts = [starts > 1 ? plural(starts - 1, "restart") : "", replayed ? `${count(replayed)} replayed` : "", skipped ? `${count(skipped)} skipped` : ""].filter(Boolean);
+  const how = `Steps that counted took ${text(counted)} of the ${text(wall)} from attach to the end of the last step; skipped ones ${text(lost)}; start-up, restarts and replayed steps ${text(other)}. Rank ${known.rank}.`;
+  return { value: percent(share), under: parts.join(", ") || `of ${text(wall)}`, how };
+}
+
+/** @param {Known} known @returns {Card | null} */
+function goodput({ run }) {
+  const text = goodputText(run.goodput);
+  return text && { title: "Goodput", value: text.value, under: el("span", { title: text.how }, text.under) };
+}
+
+/** Where somebody has said, or had counted, how many operations a step takes. @param {Run["mfu"]} known */
+export function mfuText(known) {
+  if (!known) return null;
+  const { share, peak_flops: peak, flops_per_step: work, step_time_s: time, device, source } = known;
+  if (share === null || work === null || peak === null) {
+    const missing = work === null ? "operations of a step" : peak === null ? `peak of ${device}` : "step time";
+    return { value: "unknown", under: `${missing} unknown`, how: "" };
+  }
+  const most = `${reading(peak / 1e12)} TFLOP/s`;
+  return { value: percent(share), under: `of ${most}`, how: `${reading(work / 1e12)} TFLOP a step (${source}) in ${seconds(time)}, of ${most} of ${device}. Rank ${known.rank}.` };
+}
+
+/** @param {Known} known @returns {Card | null} */
+function mfu({ run }) {
+  const text = mfuText(run.mfu);
+  return text && { title: "MFU", value: text.value, under: el("span", { title: text.how }, text.under) };
+}
+
 /** Below so many bits of headroom a value is near its limit. */
 const WARNING_BITS = 2;
 
@@ -182,7 +220,7 @@ function gpus({ run, models }) {
 }
 
 /** In their order; those that come later stand at the end, and move none. @type {((known: Known) => Card | null)[]} */
-const CARDS = [loss, stepTime, speed, elapsed, headroom, skipped, straggler, gpus];
+const CARDS = [loss, stepTime, speed, elapsed, headroom, skipped, straggler, gpus, goodput, mfu];
 
 // A line without axes: the course of one figure.
 

@@ -31,9 +31,10 @@ const EVIDENCE = {
   straggler: ["waits", "step_time"],
   hang: ["step_time"],
   gpu_health: ["gpu-cards", "step_time"],
+  out_of_memory: ["memory"],
 };
 /** As they stand without a finding, but for the layers, which come after the first of them. */
-const USUAL = ["loss", "step_time", "loss_scale", "timeline", "phases", "waits", "gpu-cards"];
+const USUAL = ["loss", "step_time", "loss_scale", "timeline", "phases", "waits", "gpu-cards", "memory"];
 const BEFORE_LAYERS = 3;
 const LAYERS = "layers";
 
@@ -42,6 +43,7 @@ const RECORDED = {
   loss: (series) => series.includes("loss"),
   loss_scale: (series) => series.includes("loss_scale"),
   step_time: (series) => series.includes("step_time_s"),
+  memory: (series) => series.includes("memory_allocated_bytes") || series.includes("process_resident_bytes"),
   phases: (series) => PHASE_SERIES.some((name) => series.includes(name)),
 };
 const PHASE_SERIES = ["data_wait_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s"];
@@ -88,7 +90,9 @@ export function createOverviewLanes(ctx, refetch, { layersQuery, onLayers, onLan
   const gpus = optionalLane(CARDS, { load: createCardsSource(ctx.params.id) });
   const logged = createLoggedLanes();
   const optional = [phases, waits, gpus, ...logged];
-  const first = Object.values(LANES).flatMap((spec) => (spec.onOverview ? [{ spec, ...(spec.name === "timeline" ? { options: { query: foldOf } } : {}) }] : []));
+  /** @type {Record<string, import("../../charts/lanes/lane.js").LaneOptions>} */
+  const own = { timeline: { query: foldOf }, memory: { title: ({ run: of }) => (of.series.includes("memory_allocated_bytes") ? "Device memory" : "Process memory, resident") } };
+  const first = Object.values(LANES).flatMap((spec) => (spec.onOverview ? [{ spec, options: own[spec.name] }] : []));
   const layers = { spec: LANES.layers, options: { query: layersQuery, title: (/** @type {import("../../charts/lanes/lane.js").View} */ { run }) => `${choiceOf(run, "")?.title ?? "Headroom"} by layer, worst of all ranks, call order`, onModel: onLayers } };
   const group = createLaneGroup(ctx, [...first, ...optional.map(({ entry }) => entry), layers].map(compact), refetch, { hasStrip: true, incident: incidentOf });
   optional.forEach((one, i) => one.attach(group.lanes[first.length + i], one === phases && loader));

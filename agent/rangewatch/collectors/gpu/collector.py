@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -205,6 +206,17 @@ STOP_S = 1.0
 """Seconds that the end waits for NVML, which may never answer."""
 
 
+_NOT_RECORDED = {
+    "xpu": "of an Intel GPU torch says its memory alone, and that is; temperature, clocks and power are not",
+    "mps": "of an Apple GPU torch says its memory alone, and that is; temperature, clocks and power are not",
+}
+"""By what ranks call such devices."""
+
+
+def _is_rocm() -> bool:
+    return getattr(getattr(sys.modules.get("torch"), "version", None), "hip", None) is not None
+
+
 class GpuCollector:
     """The collector `gpu`."""
 
@@ -230,6 +242,13 @@ class GpuCollector:
     def start(self, events: Events) -> None:
         """Load `pynvml`; that it is not installed is reported once."""
         self._events = events
+        other = _NOT_RECORDED.get(self._info.device)
+        if other is not None:
+            self._give_up(f"GPU health is not recorded: {other}")
+            return
+        if _is_rocm():
+            self._is_given_up = True  # see the collector `amd_gpu`
+            return
         try:
             self._nvml = Nvml()
         except ImportError as error:

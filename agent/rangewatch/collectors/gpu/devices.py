@@ -47,14 +47,15 @@ def devices_of(nvml: Nvml, local_rank: int, environment: Mapping[str, str]) -> l
     """This rank's devices. Raises NvmlError with the reason when there is none, or none that is certain."""
     running = cuda()
     if running is not None:
-        matched = [_by_torch(nvml, index, running.get_device_properties(index)) for index in _indices(running)]
+        matched = [_by_torch(nvml, index, running.get_device_properties(index)) for index in held_indices(running)]
         known = [device for device in matched if device is not None]
         if known:
             return known
     return _by_launcher(nvml, local_rank, environment)
 
 
-def _indices(running: Any) -> list[int]:
+def held_indices(running: Any) -> list[int]:
+    """torch's numbers of the devices that hold memory of this process."""
     # Not current_device(), which is each thread's own: here it would always be 0.
     try:
         held = [running.memory_reserved(index) for index in range(running.device_count())]

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.statistics import dtype_limits
+from rangewatch.wire.records import KINDS
 from rangewatch_server.core import deadline
 from rangewatch_server.figures import comparison
 from rangewatch_server.figures.base import grid, label
 from rangewatch_server.figures.name_filter import chosen
+from rangewatch_server.machines.mesh import mesh_of, world_size
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES
 from rangewatch_server.query.reader import RunReader
 from rangewatch_server.store.names import Tensors
@@ -41,6 +43,12 @@ UNITS_IN_LAST_PLACE = 8.0
 WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"})
 """Parts of names that wrappers put in: DDP, torch.compile, FSDP1, activation checkpointing, DeepSpeed."""
 
+OF_ANY_LAYOUT = (
+    "output", "input", "weight", "update", "reduced_grad", "exp_avg", "exp_avg_sq", "momentum_buffer",
+)  # fmt: skip
+"""Kinds whose largest magnitude over all ranks and calls does not depend on how a batch is split over them. Gradients
+before their reduction are of the mean over a part: twice as large of half the batch."""
+
 _COLUMNS = ("call_count", "amax", "nan_count", "inf_count", "full_numel", "sum_sq")
 
 
@@ -61,7 +69,9 @@ class _Side(msgspec.Struct, frozen=True):
 def find(reference: RunReader, other: RunReader, noise: Sequence[RunReader], limits: Limits) -> dict[str, Any]:
     """The answer of `/api/v1/compare/first`."""
     runs = (reference, other, *noise)
-    paired, sides = _paired(reference, other, noise)
+    is_one_layout = len({_layout(run) for run in runs}) == 1
+    left_out = [] if is_one_layout else [each for each in KINDS if each not in OF_ANY_LAYOUT]
+    paired, sides = _paired(reference, other, noise, OF_ANY_LAYOUT if left_out else ())
     start = max((run.first_step or 0 for run in runs), default=0)
     stop = min((-1 if run.last_step is None else run.last_step for run in runs), default=-1) + 1
     stop = max(start, stop)
@@ -74,7 +84,9 @@ def find(reference: RunReader, other: RunReader, noise: Sequence[RunReader], lim
         "only_here": _names(reference.names().tensors, paired.only_here),
         "only_there": _names(other.names().tensors, paired.only_there), "is_whole": True, "compared_stop": start,
         "floor_bits": float(floor), "step": None, "count": 0, "tensors": [],
-        "loss": _loss(reference, other, noise, limits, start, stop),
+        "left_out": left_out,
+        # That of a pipeline is of its last microbatch.
+        "loss": _loss(reference, other, noise, limits, start, stop) if is_one_layout else None,
     }  # fmt: skip
     if not len(paired.here):
         return answer
@@ -257,18 +269,38 @@ def _dtypes(one: RunReader, order: Array, two: RunReader, other_order: Array) ->
     return {dtype for pair in pairs if pair[0] != pair[1] for dtype in pair}
 
 
-def _paired(reference: RunReader, other: RunReader, noise: Sequence[RunReader]) -> tuple[comparison.Pairs, list[_Side]]:
-    """Pairs of the two runs, and each run's rows of those that all runs have."""
+def _layout(run: RunReader) -> tuple[Any, ...]:
+    """How a run lies on its ranks."""
+    return world_size(run), mesh_of(run).axes
+
+
+def _paired(
+    reference: RunReader, other: RunReader, noise: Sequence[RunReader], kinds: Sequence[str]
+) -> tuple[comparison.Pairs, list[_Side]]:
+    """Pairs of the two runs of these kinds (all when empty), and each run's rows of those that all runs have: in call
+    order, by the run of fewer ranks, since stages of a pipeline count their calls for themselves.
+    """
     mine = reference.names().tensors
-    order = chosen(mine, (), "")
+    order = _compared(mine, kinds)
     everyone = [each.names().tensors for each in (other, *noise)]
-    pairs = [comparison.pairs(mine, order, each, chosen(each, (), ""), unwrapped) for each in everyone]
+    pairs = [comparison.pairs(mine, order, each, _compared(each, kinds), unwrapped) for each in everyone]
     common = set(pairs[0].here.tolist()).intersection(*(each.here.tolist() for each in pairs[1:]))
     kept = np.array([each for each in pairs[0].here.tolist() if each in common], np.int64)
     twins = [dict(zip(each.here.tolist(), each.there.tolist(), strict=True)) for each in pairs]
+    if world_size(other) < world_size(reference):
+        calls = [everyone[0].call_index[twins[0][each]] for each in kept.tolist()]
+        kept = kept[np.argsort(calls, kind="stable")]
     orders = [np.array([twin[each] for each in kept.tolist()], np.int64) for twin in twins]
     paired = comparison.Pairs(kept, orders[0], pairs[0].only_here, pairs[0].only_there)
     return paired, [_Side(run, rows) for run, rows in zip((reference, other, *noise), [kept, *orders], strict=True)]
+
+
+def _compared(tensors: Tensors, kinds: Sequence[str]) -> Array:
+    """Ordinals in call order of all tensors; or of `kinds`, without the model's own, which of a stage of a pipeline are
+    those of the stage.
+    """
+    order = chosen(tensors, kinds, "")
+    return order[[bool(unwrapped(tensors.entries[each].fqn)) for each in order.tolist()]] if kinds else order
 
 
 def unwrapped(fqn: str) -> str:
