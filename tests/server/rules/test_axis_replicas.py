@@ -10,7 +10,7 @@ import pytest
 
 from rangewatch.statistics.checksum import balanced, weight_of
 from rangewatch.wire import events
-from rangewatch.wire.events import Mesh, MeshAxis, Placement, Placements
+from rangewatch.wire.events import Mesh, MeshAxis, Optimizers, Placement, Placements
 from rangewatch.wire.records import Event
 from rangewatch_server.machines.mesh import joined_mesh
 from rangewatch_server.rules import Finding, Rule
@@ -178,6 +178,42 @@ def test_a_learning_rate_that_differs(recording: Recording) -> None:
     assert finding.summary == (
         "Step 30, rank 6 (pp 0, dp 3, tp 0): the learning rate is 0.5, and 0.25 on the other 7 ranks of the update."
     )
+
+
+def test_the_learning_rate_of_one_parameter_group_names_it(recording: Recording) -> None:
+    """`lr` is that of the other group, the largest: there is nothing to see in it."""
+    write(
+        recording, SQUARE, ["dp"], lr=lambda rank: 1.0, lr_group_0=lambda rank: 1.0,
+        lr_group_1=lambda rank: rate(rank, [2], 30),
+    )  # fmt: skip
+    recording.write(
+        GRADS, 1, rank=0, world_size=4, first=STEPS,
+        sequence=1, events=[events.event(Optimizers(groups=("decay", "norm.weight")), 1, STEPS)],
+    )  # fmt: skip
+    (finding,) = found(recording, unequal_settings.RULE)
+    assert (finding.rank, finding.step, finding.subject) == (2, 30, "lr_group_1")
+    assert finding.summary == (
+        "Step 30, rank 2 (dp 1, tp 0): the learning rate of parameter group 1 (norm.weight) is 0.5, and 0.25 on the "
+        "other 3 ranks of the update."
+    )
+
+
+def test_where_the_largest_rate_differs_its_group_is_named_beside(recording: Recording) -> None:
+    write(
+        recording, SQUARE, ["dp"], lr=lambda rank: rate(rank, [2], 30), lr_group_0=lambda rank: 0.125,
+        lr_group_1=lambda rank: rate(rank, [2], 30),
+    )  # fmt: skip
+    (finding,) = found(recording, unequal_settings.RULE)
+    assert (finding.rank, finding.step, finding.subject) == (2, 30, "lr")
+    assert any("parameter group 1 is 0.5" in each for each in finding.evidence)
+
+
+def test_groups_of_unlike_rates_that_all_ranks_have_are_silent(recording: Recording) -> None:
+    write(
+        recording, SQUARE, ["dp"], lr=lambda rank: 0.5, lr_group_0=lambda rank: 0.5,
+        lr_group_1=lambda rank: rate(rank, range(4), 30),
+    )  # fmt: skip
+    assert found(recording, unequal_settings.RULE) == ()
 
 
 def test_stages_of_a_pipeline_may_have_rates_of_their_own(recording: Recording) -> None:
