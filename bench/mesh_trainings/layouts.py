@@ -419,6 +419,21 @@ class Context(Training):
             return tokens.chunk(2, 1)[0].contiguous()
         return own_part(tokens, self.group)
 
+    def loss(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        """With `own_token_count` divided by how many tokens of this part count, which are otherwise many on each."""
+        if not self.is_on("own_token_count"):
+            return super().loss(logits, tokens)
+        counts = tokens < VOCABULARY // (2 + 4 * self.at("cp"))
+        each = nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens.flatten(), reduction="none")
+        return (each * counts.flatten()).sum() / counts.sum().clamp(min=1)
+
+    def add_positions(self, _module: Any, _inputs: Any, values: Tensor) -> Tensor:
+        """Of this part of the sequence, or, with the bug, of the first on all ranks."""
+        length = values.shape[1]
+        first = 0 if self.is_on("positions_of_first_part") else length * self.at("cp")
+        table = torch.linspace(-1, 1, 2 * length).view(-1, 1)
+        return values + table[first : first + length].to(values.dtype)
+
 
 def context(training: Training) -> Training:
     training.sizes = {"dp": dist.get_world_size() // 2, "cp": 2}
@@ -426,7 +441,9 @@ def context(training: Training) -> Training:
     training.group = group_along(mesh, "cp")
     over = group_along(mesh, "dp") if training.bug == "reduced_over_dp_alone" else None
     training.attach = {"mesh": dict(training.sizes), "replicated": ("dp", "cp")}
-    return finish(training, DistributedDataParallel(made(training, Model(0.1)), process_group=over))
+    model = made(training, Model(0.1))
+    model.embed.register_forward_hook(training.add_positions)
+    return finish(training, DistributedDataParallel(model, process_group=over))
 
 
 # --- Expert parallelism by hand
@@ -445,6 +462,8 @@ class ByExperts(Training):
             if is_expert and self.is_on("experts_not_reduced"):
                 continue
             dist.all_reduce(gradient, group=self.dp if is_expert or self.bug == "router_left_alone" else over)
+            if is_expert and self.is_on("experts_doubled"):
+                gradient.mul_(2)
             gradient.div_(self.sizes["dp"] * (1 if is_expert or self.bug == "router_left_alone" else 2))
 
     def clip(self) -> None:
@@ -549,6 +568,8 @@ def pipeline(training: Training) -> Training:
     whole = made(training, Model())
     with torch.no_grad():
         whole.head.weight.copy_(whole.embed.weight)
+    if training.bug == "layers_by_local_names":
+        whole.blocks[1].load_state_dict(whole.blocks[0].state_dict())
     stage = training.at("pp")
     model = Stage(whole, stage)
     training.model = model
@@ -624,7 +645,9 @@ def pipeline_split(training: Training) -> Training:
 
 class HsdpTp(Hsdp):
     def clip(self) -> None:
-        parameters = list(self.model.parameters())
+        parameters = [each for each in self.model.parameters() if each.grad is not None]
+        if not parameters:  # FSDP2 keeps what it has not reduced
+            return
         norm = torch.nn.utils.get_total_norm([each.grad for each in parameters]).full_tensor()
         if self.is_on("norm_of_own_shards"):
             norm = torch.nn.utils.get_total_norm([local_of(each.grad) for each in parameters])

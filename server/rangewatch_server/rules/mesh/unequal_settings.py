@@ -97,7 +97,7 @@ def _of_groups(evidence: Evidence, lines: Sequence[tuple[int, ...]]) -> list[Fin
     """A finding for each parameter group whose learning rate ranks have unlike, the earliest first."""
     (rate,) = (each for each in SETTINGS if each.series == "lr")
     names = _group_names(evidence)
-    found = []
+    found: list[Finding] = []
     for at in range(MOST_GROUPS):
         series = f"lr_group_{at}"
         if evidence.has_series(series):
