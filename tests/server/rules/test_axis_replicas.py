@@ -151,6 +151,32 @@ def test_several_axes_at_once(recording: Recording) -> None:
     assert (finding.rank, finding.step) == (9, 70) and "along dp and tp" in finding.summary
 
 
+def write_with_gradients(recording: Recording, parameter_from: int, gradient_from: int) -> None:
+    """All hold the same norms. Rank 2 holds another norm.bias, and from some step on two ranks get another gradient of
+    norm.weight."""
+    tensors = [*GRADS, *(tensor(name, "reduced_grad", 5 + at) for at, name in enumerate(NAMES))]
+    alike = ("dp", "tp")
+    for rank in range(4):
+        values = np.vstack([checksums(SQUARE, rank, alike)] * 2)
+        values[2, parameter_from:] += 1.0 * (rank == 2)
+        values[4, gradient_from:] += 1.0 * (rank in (2, 3))
+        columns = {"axis_checksum": values, "axis_balance": balanced(values, weight_of(*line(SQUARE, rank, alike)))}
+        recording.write(tensors, STEPS, columns, rank=rank, world_size=4, events=said(SQUARE, rank, alike))
+
+
+def test_gradients_that_differ_since_a_parameter_does_follow_from_it(recording: Recording) -> None:
+    write_with_gradients(recording, 40, 40)
+    (finding,) = found(recording)
+    assert (finding.rank, finding.step, finding.tensor, finding.kind) == (2, 40, "norm.bias", "grad")
+    (text,) = finding.consequences
+    assert text.startswith("Step 40, along dp and tp: ranks 0-3 differ in the reduced gradient of norm.weight")
+
+
+def test_gradients_that_differed_before_are_a_finding_of_their_own(recording: Recording) -> None:
+    write_with_gradients(recording, 40, 30)
+    assert sorted((each.step, each.kind) for each in found(recording)) == [(30, "reduced_grad"), (40, "grad")]
+
+
 def test_a_rank_that_did_not_read_accuses_nobody(recording: Recording) -> None:
     def change(rank: int, values: np.ndarray) -> np.ndarray:
         return np.where((np.arange(STEPS) % 3 == 0) & (rank == 1), 0.0, values)
