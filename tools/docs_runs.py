@@ -6,11 +6,15 @@ layer loses headroom until it overflows on rank 5, one whose rank 2 keeps the ot
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,8 +23,11 @@ from numpy.typing import NDArray
 from tests.browser import hand_made_health as health
 from tests.server.process import Server
 from tests.server.records import batch, opening
+from tests.server.rules.test_axis_replicas import mesh
 
 from rangewatch import statistics, wire
+from rangewatch.commands.demo.children import free_port
+from rangewatch.wire.events import event
 from rangewatch.wire.records import (
     Batch,
     Catalogue,
@@ -46,6 +53,9 @@ OVERFLOWS, WAITS, HANGS, THROTTLED, WELL = (
     "t5-large-hot",
     "t5-large-bs64",
 )
+MESH = {"pp": 16, "dp": 8, "tp": 8}
+EIGHT = "pp_dp_tp bias_gradient_not_reduced 0 fp32"
+"""A training of `bench/mesh.py` on eight gloo ranks, and so called there."""
 STRAGGLES, MANY, LATE_RANK, LATE_FROM, WAIT_S = "gpt-13b", 1_024, 619, 20, 0.09
 ALERTED = (OVERFLOWS, HANGS, STRAGGLES, THROTTLED)
 """Those that the rules have something to say of."""
@@ -65,6 +75,24 @@ def send(server: Server) -> dict[str, int]:
         _send_hangs(server, rank, now_ns)
     _accept(server, *map(_without_groups, health.late(THROTTLED, now_ns, is_hot=True, loss=_loss(7, health.LASTING))))
     return {run["name"]: run["id"] for run in server.get("/api/v1/runs")["runs"]}
+
+
+def train_eight(server: Server) -> None:
+    """Train the one of eight ranks. Raises `CalledProcessError` where a rank fails."""
+    usual = os.environ | {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "8", "OMP_NUM_THREADS": "1",
+        "RANGEWATCH_WATCHER": "0",
+    }  # fmt: skip
+    program = Path(__file__).parents[1] / "bench" / "mesh_trainings" / "ranks.py"
+    ranks = [
+        subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, str(program), server.url, EIGHT], env=usual | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(8)
+    ]
+    for each in ranks:
+        if each.wait():
+            raise subprocess.CalledProcessError(each.returncode, each.args)
 
 
 @contextmanager
@@ -189,7 +217,8 @@ def _straggles(rank: int, now_ns: int) -> tuple[StreamHeader, Batch]:
     known, host = health.KNOWN, f"node{rank // 8:03}"
     info = RankInfo(STRAGGLES, rank, MANY, rank % 8, host, "a", now_ns - 10**11, device="cuda")
     amax = {"amax": np.exp2(4 + np.random.default_rng(rank).normal(0, 0.3, (len(known.tensors), steps)))}
-    over = (Event("finished", now_ns, steps - 1),)  # a thousand heartbeats would slow the pictures down
+    placed = event(mesh(MESH, rank), now_ns, 0)
+    over = (placed, Event("finished", now_ns, steps - 1))  # a thousand heartbeats would slow the pictures down
     sent = batch(known, 0, range(steps), amax, run=STRAGGLES, rank=rank, series=series, events=over)
     return StreamHeader(info, known), health.with_samples(sent, _all_reduces(rank, MANY, steps, LATE_RANK))
 

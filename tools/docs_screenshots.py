@@ -21,7 +21,7 @@ from tests.browser.conftest import DRAWN, new_context
 from tests.conftest import ARGUMENTS, CHROMIUM
 from tests.server.process import Server
 from tools import docs_runs
-from tools.docs_runs import ALERTED, BAD_RANK, BAD_STEP, HANGS, OVERFLOWS, STRAGGLES, THROTTLED, WAITS, WELL
+from tools.docs_runs import ALERTED, BAD_RANK, BAD_STEP, EIGHT, HANGS, OVERFLOWS, STRAGGLES, THROTTLED, WAITS, WELL
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 HEIGHT = 860
@@ -58,6 +58,8 @@ PICTURES: dict[str, tuple[str, str, int]] = {
     "gpus": (WAITS, "/gpus", 700),
     "environment": (WAITS, "/environment", HEIGHT),
     "hang": (HANGS, "/hang", HEIGHT),
+    "mesh": (STRAGGLES, "?rows=pp&columns=tp&fold=pp", 1000),
+    "mesh_eight": (EIGHT, "?rows=pp&columns=tp", 1000),
 }
 
 
@@ -70,7 +72,12 @@ def main(arguments: Sequence[str]) -> int:
         server = Server(f"{folder}/docs.db")
         try:
             numbers = docs_runs.send(server)
-            for run in ALERTED:
+            alerted = list(ALERTED)
+            if "mesh_eight" in names:
+                docs_runs.train_eight(server)
+                numbers |= {run["name"]: run["id"] for run in server.get("/api/v1/runs")["runs"]}
+                alerted.append(EIGHT)
+            for run in alerted:
                 _wait_for_alerts(server, numbers[run])
             return _take(server, numbers, names)
         finally:

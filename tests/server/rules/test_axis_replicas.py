@@ -177,6 +177,20 @@ def test_gradients_that_differed_before_are_a_finding_of_their_own(recording: Re
     assert sorted((each.step, each.kind) for each in found(recording)) == [(30, "reduced_grad"), (40, "grad")]
 
 
+def test_a_gradient_that_differed_once_is_where_its_rank_came_to_differ(recording: Recording) -> None:
+    """An update may be too small at first to be seen in the parameter."""
+    values = [np.vstack([checksums(SQUARE, rank, ("dp", "tp"))] * 2) for rank in range(4)]
+    values[2][2, 40:] += 1.0
+    values[2][5, 36] += 1.0
+    tensors = [*GRADS, *(tensor(name, "reduced_grad", 5 + at) for at, name in enumerate(NAMES))]
+    for rank, each in enumerate(values):
+        columns = {"axis_checksum": each, "axis_balance": balanced(each, weight_of(*line(SQUARE, rank, ("dp", "tp"))))}
+        events_of = said(SQUARE, rank, ("dp", "tp"))
+        recording.write(tensors, STEPS, columns, rank=rank, world_size=4, events=events_of)
+    (finding,) = found(recording)
+    assert (finding.rank, finding.step, finding.kind) == (2, 36, "reduced_grad")
+
+
 def test_a_rank_that_did_not_read_accuses_nobody(recording: Recording) -> None:
     def change(rank: int, values: np.ndarray) -> np.ndarray:
         return np.where((np.arange(STEPS) % 3 == 0) & (rank == 1), 0.0, values)

@@ -243,19 +243,21 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         first_steps, known = differences(replicas)
         root = next((each for each in known if _differed_in_gradient(replicas, each) is False), None)
         found: dict[tuple[Any, ...], Finding] = {}
-        followed: list[str] = []
-        for each in sorted(known, key=lambda diff: diff is not root):
-            of = each.axes, each.odd or (each.lines_of if each.axes else ())
-            if of in found:
-                continue
-            found[of] = _finding(evidence, replicas, each, _others(first_steps, replicas, each))
+        followed: dict[tuple[Any, ...], str] = {}
+        for each in known:
+            finding = _finding(evidence, replicas, each, _others(first_steps, replicas, each))
             if root is not None and each is not root and _follows(replicas, root, each):
-                followed.append(found[of].summary)
-            elif each is not root:
-                yield found[of]
-        if root is not None:
-            first = next(iter(found.values()))
-            yield msgspec.structs.replace(first, consequences=(*first.consequences, *followed))
+                followed.setdefault(_whose(each), finding.summary)
+            else:
+                found.setdefault(_whose(each), finding)
+        for of, finding in found.items():
+            is_root = root is not None and of == _whose(root)
+            yield msgspec.structs.replace(finding, consequences=tuple(followed.values())) if is_root else finding
+
+
+def _whose(diff: Difference) -> tuple[Any, ...]:
+    """Along which axes and on which ranks: a finding each."""
+    return diff.axes, diff.odd or (diff.lines_of if diff.axes else ())
 
 
 def _differed_in_gradient(replicas: Replicas, diff: Difference) -> bool | None:
