@@ -92,7 +92,7 @@ def _name(evidence: Evidence, step: int) -> str | None:
 def _alike(evidence: Evidence, known: Mesh, step: int) -> Iterable[Finding]:
     """Ranks of other data, or of other parts of a sequence, that draw the same masks: allowed, and seldom meant."""
     axes = values.axes_of(known, DATA, SEQUENCE)
-    groups = values.cut(values.groups_but(known, axes, evidence.ranks)) if axes else []
+    groups = values.cut(values.groups_but(known, axes, evidence.ranks), MOST_READ) if axes else []
     held = values.at(evidence, GENERATOR, step, [rank for group in groups for rank in group])
     same = [each for group in groups for each in values.by_value(held, group) if len(each) > 1]
     if same:
