@@ -1,13 +1,13 @@
 """What it costs the server to apply all rules to a run of many ranks, as it does while the run is live.
 
-    python bench/rules.py [--ranks 1024] [--tensors 64] [--steps 256] [--only PATTERN] [--profile RULE]
+    python bench/rules.py [--ranks 1024] [--tensors 64] [--mesh] [--steps 256] [--only PATTERN] [--profile RULE]
 
 A run of that size is written through the real writer, with series, collectives, GPU samples and events of all ranks;
 copies of it go on healthy, with a NaN on one rank, with a straggler, with an exploding gradient. After every 8 more
 steps the rules are applied as the server's evaluator does, dear ones at times. Processor time of the thread that does:
 the first time, with nothing in the reader's cache and all rules due, and the later ones; by rule (what several rules
 read counts for the first of them). With `--memory` the most that Python and numpy hold more while all rules are
-applied, by tracemalloc.
+applied, by tracemalloc. `--mesh` once and not once, one after the other, has what the mesh costs.
 
 Predicted before measuring: at 1,024 ranks a later evaluation takes 150 ms in the mean, whatever is wrong.
 """
@@ -50,8 +50,11 @@ def main() -> None:
     cases = [None, *TROUBLES]
     results = {}
     with tempfile.TemporaryDirectory(prefix="rangewatch-bench-") as folder:
-        run = LargeRun(options.ranks, options.tensors)
-        name = f"{options.ranks}x{options.tensors}x{options.steps}-{run.digest[:8]}.db"  # statistics become more
+        run = LargeRun(options.ranks, options.tensors, has_mesh=options.mesh)
+        on_mesh = "-mesh" if options.mesh else ""
+        name = (
+            f"{options.ranks}x{options.tensors}x{options.steps}{on_mesh}-{run.digest[:8]}.db"  # statistics become more
+        )
         base = Path(options.keep or folder) / name
         build(base, run, options.steps)
         for number, case in enumerate(cases):
@@ -63,7 +66,8 @@ def main() -> None:
             results[state] = measured(path, run, options, Trouble(case, options.steps + MORE_STEPS + 4), state)
             for each in Path(folder).glob(f"{path.name}*"):
                 each.unlink()
-    print(json.dumps({"benchmark": "rules", "ranks": options.ranks, "tensors": options.tensors, "cases": results}))
+    size = {"ranks": options.ranks, "tensors": options.tensors, "mesh": options.mesh, "cases": results}
+    print(json.dumps({"benchmark": "rules", **size}))
 
 
 def parse_options() -> argparse.Namespace:
@@ -72,6 +76,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--tensors", type=int, default=64)
     parser.add_argument("--steps", type=int, default=256, help="before the first evaluation")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of 8 more steps, with an evaluation after each")
+    parser.add_argument("--mesh", action="store_true", help="ranks stand on a mesh, and say what is compared along it")
     parser.add_argument("--only", default="*", help="a pattern of the states: healthy, NaN on one rank, ...")
     parser.add_argument("--keep", help="a folder for the run before anything goes wrong, for the next time")
     parser.add_argument("--profile", help="a rule, or `all`: where its time goes, by function")

@@ -7,12 +7,16 @@ readings.
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,8 +26,11 @@ from tests.browser import hand_made_health as health
 from tests.server import expert_batches, whatif_batches
 from tests.server.process import Server
 from tests.server.records import batch, opening
+from tests.server.rules.test_axis_replicas import mesh
 
 from rangewatch import statistics, wire
+from rangewatch.commands.demo.children import free_port
+from rangewatch.wire.events import event
 from rangewatch.wire.records import (
     Batch,
     Catalogue,
@@ -50,6 +57,9 @@ OVERFLOWS, WAITS, HANGS, THROTTLED, WELL = (
     "t5-large-bs64",
 )
 ROUTED, READ, DIES_AT = "mixtral-tiny", "llama-bf16", 240
+MESH = {"pp": 16, "dp": 8, "tp": 8}
+EIGHT = "pp_dp_tp bias_gradient_not_reduced 0 fp32"
+"""A training of `bench/mesh.py` on eight gloo ranks, and so called there."""
 STRAGGLES, MANY, LATE_RANK, LATE_FROM, WAIT_S = "gpt-13b", 1_024, 619, 20, 0.09
 ALERTED = (OVERFLOWS, HANGS, STRAGGLES, THROTTLED, ROUTED)
 """Those that the rules have something to say of."""
@@ -83,6 +93,24 @@ def send(server: Server) -> dict[str, int]:
         over = (Event("finished", now_ns, steps - 1),)
         _accept(server, batch(known, 1, range(0), run=run, incarnation=incarnation, events=over))
     return {run["name"]: run["id"] for run in server.get("/api/v1/runs")["runs"]}
+
+
+def train_eight(server: Server) -> None:
+    """Train the one of eight ranks. Raises `CalledProcessError` where a rank fails."""
+    usual = os.environ | {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "8", "OMP_NUM_THREADS": "1",
+        "RANGEWATCH_WATCHER": "0",
+    }  # fmt: skip
+    program = Path(__file__).parents[1] / "bench" / "mesh_trainings" / "ranks.py"
+    ranks = [
+        subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, str(program), server.url, EIGHT], env=usual | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(8)
+    ]
+    for each in ranks:
+        if each.wait():
+            raise subprocess.CalledProcessError(each.returncode, each.args)
 
 
 @contextmanager
@@ -215,7 +243,8 @@ def _straggles(rank: int, now_ns: int) -> tuple[StreamHeader, Batch]:
     known, host = health.KNOWN, f"node{rank // 8:03}"
     info = RankInfo(STRAGGLES, rank, MANY, rank % 8, host, "a", now_ns - 10**11, device="cuda")
     amax = {"amax": np.exp2(4 + np.random.default_rng(rank).normal(0, 0.3, (len(known.tensors), steps)))}
-    over = (Event("finished", now_ns, steps - 1),)  # a thousand heartbeats would slow the pictures down
+    placed = event(mesh(MESH, rank), now_ns, 0)
+    over = (placed, Event("finished", now_ns, steps - 1))  # a thousand heartbeats would slow the pictures down
     sent = batch(known, 0, range(steps), amax, run=STRAGGLES, rank=rank, series=series, events=over)
     return StreamHeader(info, known), health.with_samples(sent, _all_reduces(rank, MANY, steps, LATE_RANK))
 

@@ -25,6 +25,7 @@ from tools.docs_runs import (
     ALERTED,
     BAD_RANK,
     BAD_STEP,
+    EIGHT,
     HANGS,
     OVERFLOWS,
     READ,
@@ -73,6 +74,8 @@ PICTURES: dict[str, tuple[str, str, int]] = {
     "whatif": (READ, "/whatif", HEIGHT),
     "experts": (ROUTED, "/experts", HEIGHT),
     "compare": ("", f"/compare?runs={{{OVERFLOWS}}},{{{WELL}}}", HEIGHT),
+    "mesh": (STRAGGLES, "?rows=pp&columns=tp&fold=pp", 1000),
+    "mesh_eight": (EIGHT, "?rows=pp&columns=tp", 1000),
 }
 
 
@@ -85,7 +88,12 @@ def main(arguments: Sequence[str]) -> int:
         server = Server(f"{folder}/docs.db")
         try:
             numbers = docs_runs.send(server)
-            for run in ALERTED:
+            alerted = list(ALERTED)
+            if "mesh_eight" in names:
+                docs_runs.train_eight(server)
+                numbers |= {run["name"]: run["id"] for run in server.get("/api/v1/runs")["runs"]}
+                alerted.append(EIGHT)
+            for run in alerted:
                 _wait_for_alerts(server, numbers[run])
             return _take(server, numbers, names)
         finally:

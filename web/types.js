@@ -80,6 +80,8 @@
  */
 /** @typedef {{name: string, title: string, aka: string, help: string}} StatisticChoice */
 /** @typedef {{source: string | null, axes: {name: string, size: number, is_joined: boolean}[], problems: {text: string, ranks: number[]}[]}} RunMesh the outermost axis first */
+/** @typedef {{parameter: string, state: "compared" | "never" | "parts" | "unknown", alike: string[], unknown_axes: string[], step: number | null, gradient_step: number | null}} ReplicaParameter */
+/** @typedef {{stop: number, parameters: ReplicaParameter[], counts: Partial<Record<ReplicaParameter["state"], number>>, oldest_step: number | null}} Replicas */
 /** @typedef {{rank: number, state: string, text: string, step: number | null, stack: string}} Death */
 /** @typedef {{rank: number, ranks: number[], host: string, is_recorded: boolean, lines: string[], source: string, path: string, is_cut: boolean, shared_with: number[], step: number | null, time_ns: number | null, note: string}} StderrTail */
 /** @typedef {RunSummary & RunDetail} Run */

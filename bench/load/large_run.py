@@ -16,7 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch import statistics, wire
-from rangewatch.wire.events import CollectiveTiming, Environment, Optimizers, Scaler, event
+from rangewatch.statistics.checksum import balanced, weight_of
+from rangewatch.wire.events import (
+    CollectiveTiming,
+    Dropouts,
+    Environment,
+    Mesh,
+    MeshAxis,
+    Optimizers,
+    Placement,
+    Placements,
+    Scaler,
+    TiedWeight,
+    event,
+)
 from rangewatch.wire.records import (
     Batch,
     Catalogue,
@@ -50,9 +63,11 @@ class Trouble(NamedTuple):
 
 
 class LargeRun:
-    """One run of `ranks` x `tensors`, of which `send` writes the next steps."""
+    """One run of `ranks` x `tensors`, of which `send` writes the next steps. `has_mesh`: its ranks stand on one of
+    stages x 8 x 8 (`pp`, `dp`, `tp`), and say all that is compared along it; it takes a multiple of 64 ranks."""
 
-    def __init__(self, ranks: int, tensors: int) -> None:
+    def __init__(self, ranks: int, tensors: int, *, has_mesh: bool = False) -> None:
+        self.sizes = {"pp": ranks // 64, "dp": 8, "tp": 8} if has_mesh else {}
         self.ranks, self.tensors, self.step, self.sequence = ranks, tensors, 0, 0
         self.began_ns = time.time_ns()
         entries = tuple(
@@ -101,6 +116,8 @@ class LargeRun:
         is_odd = rank == int(ODD * self.ranks)
         random = np.random.default_rng((rank, self.step))
         columns = self._columns(at, random)
+        if self.sizes:
+            columns |= self._checksums(rank, at)
         if trouble.kind == NAN:
             bad = at[None, :] >= trouble.step + np.where(np.arange(self.tensors) >= self.tensors // 3, 0, 1)[:, None]
             if not is_odd:
@@ -113,8 +130,8 @@ class LargeRun:
         late_s = np.where((at >= trouble.step) & (trouble.kind == STRAGGLER), 0.06, 0.0)
         return Batch(
             "large", rank, "a", self.sequence, self.digest, RangeRows(at, np.arange(self.tensors), columns),
-            tuple(self._series(at, random, late_s if is_odd else late_s * 0, late_s, trouble)),
-            tuple(self._events(rank)) if not self.sequence else (),
+            (*self._series(at, random, late_s if is_odd else late_s * 0, late_s, trouble), *self._of_mesh(rank, at)),
+            (*self._events(rank), *self._places(rank)) if not self.sequence else (),
             samples=tuple(self._samples(rank, at, random, late_s * 0 if is_odd else late_s)), settled=self.sequence,
         )  # fmt: skip
 
@@ -150,6 +167,60 @@ class LargeRun:
             "optimizer_s": 0.02 * noise, "other_s": 0.003 * noise, "exposed_comm_s": 0.005 * noise + late_s - own_s,
         }  # fmt: skip
         yield from (SeriesRows(name, at, each) for name, each in values.items())
+
+    def _place(self, rank: int) -> dict[str, int]:
+        return {"pp": rank // 64, "dp": rank // 8 % 8, "tp": rank % 8}
+
+    def _places(self, rank: int) -> Iterator[Any]:
+        """Half of the parameters are the same along dp, half along dp and tp."""
+        if not self.sizes:
+            return
+        strides = {"pp": 64, "dp": 8, "tp": 1}
+        axes = tuple(
+            MeshAxis(name, self.sizes[name], index, rank - index * strides[name], strides[name])
+            for name, index in self._place(rank).items()
+        )
+        names = [entry.fqn for entry in self.known.tensors if entry.kind == "grad"]
+        groups = (
+            Placement({"dp": "replicate", "tp": "shard(0)"}, ("dp",)),
+            Placement({"dp": "replicate", "tp": "replicate"}, ("dp", "tp")),
+        )
+        yield event(Mesh("Megatron", axes), self.began_ns, 0)
+        if rank % 64 == 0:
+            said = Placements(groups, {name: at % 2 for at, name in enumerate(names)}, len(names))
+            yield event(said, self.began_ns, 0)
+        yield event(TiedWeight("embed.weight", True), self.began_ns, 0)
+        yield event(Dropouts(("blocks.0.dropout",), 100), self.began_ns, 0)
+
+    def _checksums(self, rank: int, at: Array) -> dict[str, Array]:
+        """Each parameter's at its turn once in 100 steps."""
+        place = self._place(rank)
+        rows = [row for row, entry in enumerate(self.known.tensors) if entry.kind == "grad"]
+        checksum, balance = np.zeros((self.tensors, len(at))), np.zeros((self.tensors, len(at)))
+        for nth, row in enumerate(rows):
+            is_whole = nth % 2
+            turn = (at % 100 == 100 * nth // len(rows)) | (at == 0)
+            value = 4096.0 + 31 * at + 7919 * row + 104_729 * place["pp"] + (0 if is_whole else 977 * place["tp"])
+            checksum[row] = np.where(turn, value, 0.0)
+            size, index = (64, 8 * place["dp"] + place["tp"]) if is_whole else (8, place["dp"])
+            balance[row] = np.where(turn, balanced(value, weight_of(size, index)), 0.0)
+        return {"axis_checksum": checksum, "axis_balance": balance}
+
+    def _of_mesh(self, rank: int, at: Array) -> Iterator[SeriesRows]:
+        """What is compared at three steps in 100."""
+        due = at[at % 100 < 3] if self.sizes else at[:0]
+        if not len(due):
+            return
+        place, one = self._place(rank), np.ones(len(due))
+        values = {
+            "token_checksum": 1.0 + 7919.0 * due + 31.0 * place["dp"], "optimizer_steps": due + 1.0,
+            "lr_group_0": 3e-4 * one, "lr_group_1": 1e-4 * one, "tied_checksum": 5.0 + due,
+            "grad_sum_sq": one / self.ranks, "grad_local_sum_sq": one / 64, "grad_zero_count": 3.0 * one,
+            "clipped_norm": one, "generator_checksum": 1.0 + 17.0 * due + 3.0 * place["dp"],
+            "dropout_input_checksum": 1.0 + 11.0 * due + place["dp"],
+            "dropout_output_checksum": 2.0 + 11.0 * due + place["dp"],
+        }  # fmt: skip
+        yield from (SeriesRows(name, due, each) for name, each in values.items())
 
     def _samples(self, rank: int, at: Array, random: np.random.Generator, wait_s: Array) -> Iterator[Samples]:
         count = len(at) * BUCKETS

@@ -15,9 +15,9 @@ ODD = "odd"
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`rules`: any of them will do. `ranks`: those to be named: `ALL`, `ODD`, `"line"` for those that share `axis` with
-    the odd one, or the ranks themselves. `parameter`: a pattern, None where there is none. `after`: the public report
-    that it is made after."""
+    """`rules`: any of them will do; none where it is known not to be seen. `ranks`: those to be named: `ALL`, `ODD`,
+    `"line"` for those that share `axis` with the odd one, or the ranks themselves. `parameter`: a pattern, None where
+    there is none. `after`: the public report that it is made after."""
 
     layout: str
     bug: str
@@ -52,6 +52,7 @@ CASES: tuple[Case, ...] = (
     Case("ddp", "same_rows", BATCH, "dp"),
     Case("ddp", "two_readers", BATCH, "dp"),
     Case("ddp", "own_rate", SETTINGS, "dp", None, ODD),
+    Case("ddp", "own_group_rate", SETTINGS, "dp", None, ODD),
     Case("ddp", "steps_restored", SETTINGS, "dp", None, ODD),
     Case("ddp", "optimizer_of_old_head", UNTRAINED, None, r"head\.weight", ALL, 0, True),
     # HSDP
@@ -98,6 +99,32 @@ CASES: tuple[Case, ...] = (
     Case("pp", "same_rows", BATCH, "dp", None, (0, 1)),
     Case("pp", "stage_a_step_behind", SETTINGS, "pp", None, ALL, 0),
     Case("pp", "optimizer_of_another_stage", UNTRAINED, None, r".*", (2, 3), 0, True),
+    Case("pp", "layers_by_local_names", ("repeated_layers",), "pp", r"blocks\.1", (0, 2), 0, True,
+         MEGATRON + ", finding 12"),
+    # Replanted, and not seen: no value that the server has contradicts another one
+    Case("ep_hand", "experts_doubled", (), None, after="Megatron-LM#6660, PR #7165"),
+    Case("cp_hand", "own_token_count", (), None, after=MEGATRON + ", finding 9"),
+    Case("cp_hand", "positions_of_first_part", (), None, after="torchtitan#771"),
+    # Eight ranks: pipeline x data x tensor parallelism
+    Case("pp_dp_tp", "flipped_weight", REPLICAS, "dp", r"blocks\.[01]\.norm\.weight", ODD),
+    Case("pp_dp_tp", "bias_gradient_not_reduced", REPLICAS, "dp", r"blocks\.0\.norm\.bias", (0, 1, 2, 3), 0, False,
+         MEGATRON + ", finding 11"),
+    Case("pp_dp_tp", "same_rows", BATCH, "dp", None, (0, 1, 2, 3)),
+    Case("pp_dp_tp", "rows_by_rank", BATCH, "tp", None, (0, 1, 2, 3)),
+    Case("pp_dp_tp", "norm_without_tp", NORM, "tp"),
+    Case("pp_dp_tp", "norm_of_own_stage", NORM, "pp", None, ALL, 0, False, "torchtitan#596"),
+    Case("pp_dp_tp", "tied_not_summed", TIED, "pp", r"embed\.weight|head\.weight", ALL, 1),
+    Case("pp_dp_tp", "stage_a_step_behind", SETTINGS, "pp", None, ALL, 0),
+    Case("pp_dp_tp", "own_rate", SETTINGS, None, None, ODD),
+    Case("pp_dp_tp", "dropout_by_rank", DROPOUT, "tp", r"blocks\..\.dropout", ALL, 0, True),
+    Case("pp_dp_tp", "optimizer_of_another_stage", UNTRAINED, None, r".*", (4, 5, 6, 7), 0, True),
+    # Eight ranks: HSDP x tensor parallelism
+    Case("hsdp_tp", "flipped_weight", REPLICAS, "dp_replicate", r"norm\.weight", ODD),
+    Case("hsdp_tp", "sync_left_off", NOT_REDUCED, "dp_replicate", r".*", ALL, 0, after="verl#7493, accelerate#3760"),
+    Case("hsdp_tp", "norm_gradient_by_rank", REPLICAS, None, r"blocks\.1\.norm\.weight", ALL, after="Automodel#3822"),
+    Case("hsdp_tp", "norm_of_own_shards", NORM, "dp_shard", None, ALL),
+    Case("hsdp_tp", "same_rows", BATCH, "dp", None, ALL),
+    Case("hsdp_tp", "rows_by_rank", BATCH, "tp", None, ALL),
 )  # fmt: skip
 
 BY_NAME = {each.name: each for each in CASES}

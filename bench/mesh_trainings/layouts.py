@@ -50,6 +50,8 @@ class Training:
     scaler: Any = None
     max_norm: float = 1.0
     logged: dict[str, float] = dataclasses.field(default_factory=dict)
+    flipped: str = "norm.weight"
+    """The parameter of which a bit is flipped."""
 
     def is_on(self, bug: str) -> bool:
         """Whether it shows by now, on any rank."""
@@ -103,8 +105,20 @@ class Training:
         low = LOW["fp16"] if self.precision == "fp16" else None
         with torch.autocast("cpu", low, enabled=low is not None):
             logits = self.model(inputs)
-        loss = loss_of(logits, inputs)
+        loss = self.loss(logits, inputs)
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+    def loss(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        """With `noise`, gradients are off in their last bits, otherwise in each step and for each reader's rows, as
+        where a kernel adds in no certain order."""
+        if self.bug == "noise":
+            logits.register_hook(self._noisy)
+        return loss_of(logits, tokens)
+
+    def _noisy(self, gradient: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(hash((self.step, self.reader())) % 2**31)
+        noise = torch.randn(gradient.shape, generator=generator) * torch.finfo(gradient.dtype).eps
+        return gradient * (1.0 + noise).to(gradient.dtype)
 
     def reduce(self) -> None:
         """What no wrapper reduces."""
@@ -113,6 +127,9 @@ class Training:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
 
     def update(self) -> None:
+        if self.bug == "warmup":
+            for group in self.optimizer.param_groups:
+                group["lr"] = 0.01 * min(1.0, self.step / 4)
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -122,12 +139,12 @@ class Training:
     def damage(self) -> None:
         """Of gradients, after the reduction."""
         if self.is_here("flipped_gradient") and self.step == self.since:
-            flip(self.parameter("norm.weight").grad)
+            flip(self.parameter(self.flipped).grad)
 
     def damage_weights(self) -> None:
         """After the update of the step: what shows in the next one."""
         if self.bug == "flipped_weight" and self.step + 1 == self.since and dist.get_rank() == self.rank:
-            flip(self.parameter("norm.weight"))
+            flip(self.parameter(self.flipped))
         if self.bug == "noisy_weights" and self.step + 1 == self.since and dist.get_rank() == self.rank:
             with torch.no_grad():
                 for each in self.model.parameters():
@@ -137,6 +154,8 @@ class Training:
                 state["step"].fill_(1)
         if self.bug == "own_rate" and self.step + 1 == self.since and dist.get_rank() == self.rank:
             self.optimizer.param_groups[0]["lr"] *= 0.5
+        if self.bug == "own_group_rate" and self.step + 1 == self.since and dist.get_rank() == self.rank:
+            self.optimizer.param_groups[1]["lr"] *= 0.5
 
     def parameter(self, name: str) -> Any:
         """By its name in the bare model."""
@@ -208,6 +227,10 @@ def ddp(training: Training) -> Training:
         model.head = made(training, nn.Linear(*reversed(model.head.weight.shape), bias=False))
     wrapped = DistributedDataParallel(model)
     finish(training, wrapped)
+    if training.bug in ("own_group_rate", "groups"):  # as usual: norms and biases without decay, at a rate of their own
+        small = [each for each in model.parameters() if each.ndim < 2]
+        large = [each for each in model.parameters() if each.ndim > 1]
+        training.optimizer = torch.optim.AdamW([{"params": large}, {"params": small, "lr": 0.005}], 0.01)
     if training.bug == "thawed":
         training.optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     return training
@@ -340,7 +363,7 @@ class SequenceSplit(SplitByHand):
         with torch.autocast("cpu", low, enabled=low is not None):
             logits = self.model(tokens)
         own = own_part(tokens, self.group)
-        loss = loss_of(logits, own) / dist.get_world_size(self.group)
+        loss = self.loss(logits, own) / dist.get_world_size(self.group)
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def reduce(self) -> None:
@@ -396,6 +419,21 @@ class Context(Training):
             return tokens.chunk(2, 1)[0].contiguous()
         return own_part(tokens, self.group)
 
+    def loss(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        """With `own_token_count` divided by how many tokens of this part count, which are otherwise many on each."""
+        if not self.is_on("own_token_count"):
+            return super().loss(logits, tokens)
+        counts = tokens < VOCABULARY // (2 + 4 * self.at("cp"))
+        each = nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens.flatten(), reduction="none")
+        return (each * counts.flatten()).sum() / counts.sum().clamp(min=1)
+
+    def add_positions(self, _module: Any, _inputs: Any, values: Tensor) -> Tensor:
+        """Of this part of the sequence, or, with the bug, of the first on all ranks."""
+        length = values.shape[1]
+        first = 0 if self.is_on("positions_of_first_part") else length * self.at("cp")
+        table = torch.linspace(-1, 1, 2 * length).view(-1, 1)
+        return values + table[first : first + length].to(values.dtype)
+
 
 def context(training: Training) -> Training:
     training.sizes = {"dp": dist.get_world_size() // 2, "cp": 2}
@@ -403,7 +441,9 @@ def context(training: Training) -> Training:
     training.group = group_along(mesh, "cp")
     over = group_along(mesh, "dp") if training.bug == "reduced_over_dp_alone" else None
     training.attach = {"mesh": dict(training.sizes), "replicated": ("dp", "cp")}
-    return finish(training, DistributedDataParallel(made(training, Model(0.1)), process_group=over))
+    model = made(training, Model(0.1))
+    model.embed.register_forward_hook(training.add_positions)
+    return finish(training, DistributedDataParallel(model, process_group=over))
 
 
 # --- Expert parallelism by hand
@@ -422,6 +462,8 @@ class ByExperts(Training):
             if is_expert and self.is_on("experts_not_reduced"):
                 continue
             dist.all_reduce(gradient, group=self.dp if is_expert or self.bug == "router_left_alone" else over)
+            if is_expert and self.is_on("experts_doubled"):
+                gradient.mul_(2)
             gradient.div_(self.sizes["dp"] * (1 if is_expert or self.bug == "router_left_alone" else 2))
 
     def clip(self) -> None:
@@ -526,6 +568,8 @@ def pipeline(training: Training) -> Training:
     whole = made(training, Model())
     with torch.no_grad():
         whole.head.weight.copy_(whole.embed.weight)
+    if training.bug == "layers_by_local_names":
+        whole.blocks[1].load_state_dict(whole.blocks[0].state_dict())
     stage = training.at("pp")
     model = Stage(whole, stage)
     training.model = model
@@ -538,9 +582,93 @@ def pipeline(training: Training) -> Training:
     if training.bug == "optimizer_of_another_stage" and stage == 1:
         training.optimizer = torch.optim.AdamW(Stage(made(training, Model()), 1).parameters(), 0.01)
     of_pipe = PipelineStage(model, stage, 2, torch.device("cpu"), group=training.pp)
-    training.schedule = ScheduleGPipe(of_pipe, MICROBATCHES, loss_fn=loss_of)
+    training.schedule = ScheduleGPipe(of_pipe, MICROBATCHES, loss_fn=training.loss)
     training.attach = {"mesh": dict(training.sizes), "replicated": "dp"}
     return finish(training, model)
+
+
+# --- Eight ranks: a pipeline of stages that are split along tp, by hand
+
+
+class PipelineSplit(Pipeline):
+    tp: Any = None
+
+    def reduce(self) -> None:
+        super().reduce()
+        if self.is_on("bias_gradient_not_reduced") and self.at("pp") == 0:
+            self.parameter("blocks.0.norm.bias").grad.mul_(1.0 + self.at("tp"))
+
+    def clip(self) -> None:
+        mine = [each for each in self.model.parameters() if self.at("pp") == 0 or each is not self.tied]
+        split = [each.grad for each in mine if getattr(each, "tensor_model_parallel", False)]
+        whole = [each.grad for each in mine if not getattr(each, "tensor_model_parallel", False)]
+        square = torch.stack([each.double().square().sum() for each in split]).sum()
+        if not self.is_on("norm_without_tp"):
+            dist.all_reduce(square, group=self.tp)
+        square = square + torch.stack([each.double().square().sum() for each in whole]).sum()
+        if not self.is_on("norm_of_own_stage"):
+            dist.all_reduce(square, group=self.pp)
+        torch.nn.utils.clip_grads_with_norm_(list(self.model.parameters()), self.max_norm, square.sqrt().float())
+
+
+def pipeline_split(training: Training) -> Training:
+    training.sizes = {"pp": 2, "dp": 2, "tp": dist.get_world_size() // 4}
+    mesh = init_device_mesh("cpu", tuple(training.sizes.values()), mesh_dim_names=tuple(training.sizes))
+    training.pp, training.dp, training.tp = (group_along(mesh, axis) for axis in training.sizes)
+    whole = Model(0.1, block=partial(SplitBlock, group=training.tp, is_sequence=False))
+    stage = training.at("pp")
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(training.seed + 100 * (1 + training.at("tp")))
+        for each in whole.parameters():
+            if getattr(each, "tensor_model_parallel", False):
+                each.copy_(torch.randn(each.shape, generator=generator) / 4)
+        whole.head.weight.copy_(whole.embed.weight)
+    training.flipped = f"blocks.{stage}.norm.weight"
+    if training.bug == "dropout_by_rank":
+        torch.manual_seed(training.seed + training.at("tp"))
+    model = Stage(made(training, whole), stage)
+    training.model = model
+    training.tied.shared_embedding = True
+    if stage == 1:
+        training.tied.shared = True
+    if training.bug == "optimizer_of_another_stage" and stage == 1:
+        other = Model(0.1, block=partial(SplitBlock, group=training.tp, is_sequence=False))
+        training.optimizer = torch.optim.AdamW(Stage(made(training, other), 1).parameters(), 0.01)
+    of_pipe = PipelineStage(model, stage, 2, torch.device("cpu"), group=training.pp)
+    training.schedule = ScheduleGPipe(of_pipe, MICROBATCHES, loss_fn=training.loss)
+    training.attach = {"mesh": dict(training.sizes), "replicated": "dp"}
+    return finish(training, model)
+
+
+# --- Eight ranks: HSDP x TP by DTensors
+
+
+class HsdpTp(Hsdp):
+    def clip(self) -> None:
+        parameters = [each for each in self.model.parameters() if each.grad is not None]
+        if not parameters:  # FSDP2 keeps what it has not reduced
+            return
+        norm = torch.nn.utils.get_total_norm([each.grad for each in parameters]).full_tensor()
+        if self.is_on("norm_of_own_shards"):
+            norm = torch.nn.utils.get_total_norm([local_of(each.grad) for each in parameters])
+        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_norm, norm)
+
+    def damage(self) -> None:
+        super().damage()
+        if self.is_on("norm_gradient_by_rank"):
+            local_of(self.parameter("blocks.1.norm.weight").grad).mul_(1.0 + self.at("tp"))
+
+
+def hsdp_tp(training: Training) -> Training:
+    training.sizes = {"dp_replicate": 2, "dp_shard": dist.get_world_size() // 4, "tp": 2}
+    mesh = init_device_mesh("cpu", tuple(training.sizes.values()), mesh_dim_names=tuple(training.sizes))
+    model = made(training, Model())
+    parallelize_module(model, mesh["tp"], PLAN)
+    of_data = mesh["dp_replicate", "dp_shard"]
+    for block in model.blocks:
+        parallelize_module(block, mesh["tp"], BLOCK_PLAN)
+        fully_shard(block, mesh=of_data)
+    return finish(training, fully_shard(model, mesh=of_data))
 
 
 LAYOUTS: dict[str, tuple[type[Training], Callable[[Training], Training]]] = {
@@ -552,6 +680,8 @@ LAYOUTS: dict[str, tuple[type[Training], Callable[[Training], Training]]] = {
     "cp_hand": (Context, context),
     "ep_hand": (ByExperts, by_experts),
     "pp": (Pipeline, pipeline),
+    "pp_dp_tp": (PipelineSplit, pipeline_split),
+    "hsdp_tp": (HsdpTp, hsdp_tp),
 }
 """By name: the class of a training, and what builds its model on this rank."""
 

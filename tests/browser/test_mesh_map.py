@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from rangewatch.wire import events
+from rangewatch.wire.events import Placement, Placements
 from rangewatch.wire.records import RankInfo, StreamHeader
 from tests.browser import axe
 from tests.browser.conftest import Tab
@@ -34,6 +35,24 @@ def send(server: Server, name: str, sizes: dict[str, int]) -> str:
         sent = batch(KNOWN, 0, range(STEPS), amax, run=name, rank=rank, series={"step_time_s": 0.2}, events=placed)
         accept(server, StreamHeader(info, KNOWN), sent)
     return f"/runs/{number(server, name)}"
+
+
+def test_when_parameters_were_compared_is_read_once_it_is_opened(tab: Tab, runs: Runs) -> None:
+    """The norm has had no turn, and nobody says how the head lies."""
+    name, groups = "compared", (Placement({"dp": "replicate"}, ("dp",)), Placement({}))
+    placements = Placements(groups, {"norm.weight": 0, "head.weight": 1}, 2)
+    for rank in range(2):
+        info = RankInfo(name, rank, 2, rank, "node0", "a", time.time_ns())
+        said = tuple(events.event(each, 1, 0) for each in (mesh({"dp": 2}, rank), placements))
+        sent = batch(KNOWN, 0, range(STEPS), run=name, rank=rank, events=said)
+        accept(runs.server, StreamHeader(info, KNOWN), sent)
+    page = tab.open(f"/runs/{number(runs.server, name)}")
+    compared = page.get_by_test_id("compared")
+    compared.locator("summary").click()
+    expect(compared.locator("p").first).to_have_text(
+        "0 of 2 parameters compared between ranks; 1 never compared, 1 of which it is unknown how they lie."
+    )
+    expect(page.get_by_test_id("compared-table").locator("tbody tr").first).to_contain_text("never compared")
 
 
 @pytest.mark.slow

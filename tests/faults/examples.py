@@ -27,6 +27,7 @@ from tests.server.routes import test_collectives_api as ranks
 from tests.server.rules import test_along_mesh as along
 from tests.server.rules import test_axis_replicas as on_mesh
 from tests.server.rules import test_joined_causes as joined
+from tests.server.rules import test_repeated_layers as stages
 from tests.server.rules.conftest import FROM_TABLES, Recording, tensor
 from tests.server.rules.loss_scales import GRAD_A, GRAD_B, LAYERS, bad, scaled
 
@@ -214,6 +215,10 @@ def norm(recording: Recording) -> None:
 
 def tied(recording: Recording) -> None:
     along.write(recording, {"pp": 2, "dp": 4, "tp": 2}, **along.tied(5, is_marked=True))
+
+
+def repeated(recording: Recording) -> None:
+    stages.write(recording, lambda layer, part: stages.drawn(layer % 2, part))
 
 
 def not_reduced(recording: Recording) -> None:
@@ -523,6 +528,7 @@ ALL = (
     Example("dropout_mismatch", "", dropouts),
     Example("gradient_norm_wrong", "", norm),
     Example("tied_weights_differ", "", tied),
+    Example("repeated_layers", "", repeated),
     Example("rank_died", "", died),
     Example("out_of_memory", "", memory),
     Example("hang", "", hang),

@@ -26,7 +26,7 @@ OF_RUN = (
     *STATISTICS, *(f"{STATISTICS[0]}&stop=70&format={each}" for each in ("csv", "parquet", "arrow")),
     "slice?statistic=*&incarnation=0", "collectives", "collectives/step", "hang", "rank_map", "gpus", "gpus/0",
     "environment", "diagnosis", "alerts", "thresholds", "mesh", "stderr", "whatif", "experts", "report", "loss_scale",
-    "loss_scale?order=oldest", "commands",
+    "loss_scale?order=oldest", "commands", "replicas",
 )  # fmt: skip
 NOT_OF_VALUES = {"commands/{command_id}", "gpus/{rank}", "figures/{name}"}
 

@@ -42,6 +42,9 @@ export const collectivesOfStep = (run, query, signal) => get(`${runRoute(run)}/c
 /** One value a rank, and who stands out. @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").RankMap>} */
 export const rankMap = (run, query, signal) => get(`${runRoute(run)}/rank_map`, query, signal);
 
+/** When each parameter was last compared between ranks. @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("../types.js").Replicas>} */
+export const replicas = (run, signal) => get(`${runRoute(run)}/replicas`, {}, signal);
+
 /** @param {string} run @param {AbortSignal} [signal] @returns {Promise<import("../types.js").HangAnswer>} */
 export const hang = (run, signal) => get(`${runRoute(run)}/hang`, {}, signal);
 

@@ -67,7 +67,7 @@ from rangewatch.steps.clips import Clips
 from rangewatch.steps.compilations import Compilations
 from rangewatch.steps.end_hooks import add_step_ends, as_list, check_optimizers, watch_step
 from rangewatch.steps.flops import add_flops
-from rangewatch.steps.learning_rate import LearningRate
+from rangewatch.steps.learning_rate import GroupRates, LearningRate
 from rangewatch.steps.loss_graph import LossGraphReads
 from rangewatch.steps.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.steps.memory import MemoryUse
@@ -475,6 +475,7 @@ class ParallelReads(NamedTuple):
     sums: GradientSums
     tied: TiedReads
     steps: OptimizerSteps
+    rates: GroupRates
     batch: BatchChecksums
     rows: RowsChecksum
     dropouts: DropoutReads
@@ -498,6 +499,7 @@ def _parallel_reads(agent: Agent, model: nn.Module, optimizers: list[Any], layou
         GradientSums(observer, values, model, layout, schedule),
         TiedReads(observer, values, agent.events, model, layout, schedule),
         OptimizerSteps(observer, values, optimizers, schedule),
+        GroupRates(values, optimizers, layout, schedule),
         BatchChecksums(observer, values, layout, schedule, agent.of_inputs),
         RowsChecksum(agent.batches, values, layout, schedule),
         DropoutReads(observer, values, agent.events, agent.guard, model, layout, schedule, agent.in_forward),
@@ -563,6 +565,7 @@ def _add_hooks(
         rate.add(optimizer)
         if parallel is not None:
             parallel.steps.add(optimizer)
+            parallel.rates.add(optimizer)
         _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken)
 
     return follow

@@ -113,6 +113,10 @@ class Run:
         """The axes of the mesh, each rank's `coordinates` along them, how parameters lie, and stages (docs/mesh.md)."""
         return self.answer("/mesh")
 
+    def replicas(self) -> Json:
+        """When each parameter was last compared between the ranks that must hold the same of it (docs/mesh.md)."""
+        return self.answer("/replicas")
+
     def diagnosis(self, stop: int | None = None) -> Json:
         """What is wrong, most important first; with `stop` as it was before that step."""
         return self.answer("/diagnosis", {"stop": stop})

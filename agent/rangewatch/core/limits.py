@@ -192,6 +192,9 @@ REPLICA_SEARCHES = 20
 REPLICA_ASSIGN_EVERY = 100
 """Least steps between two looks at a replicated model's parameters: milliseconds for thousands of modules."""
 
+RATE_GROUPS = 16
+"""Parameter groups whose learning rates are compared between ranks: a series each."""
+
 MESH_AXES = 8
 """Axes that can be declared; trainings have up to six."""
 

@@ -490,9 +490,9 @@ class Options:
         "steps in which each parameter has its turn of being compared between the ranks, where all must hold the "
         "same: what DistributedDataParallel wraps and trains, and what a `DTensor` replicates ([mesh.md](mesh.md)). "
         "`1` compares all at every step and names the very step in which a rank has come to differ, `0` compares "
-        "none. Needs the kind `grad`; with `reduced_grad` the gradients are compared after their reduction too. "
-        "Batches, dropout, gradient norms, tied weights and step counts are compared at three steps in so many. Where "
-        "`ship_every` is more, that is the number of steps",
+        "none. At a process's first update all are compared. Needs the kind `grad`; with `reduced_grad` the gradients "
+        "are compared after their reduction too. Batches, dropout, gradient norms, tied weights and step counts are "
+        "compared at three steps in so many. Where `ship_every` is more, that is the number of steps",
         check=_is_whole(0),
         must_be="a whole number of steps, or 0",
     )

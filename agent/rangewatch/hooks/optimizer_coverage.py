@@ -8,7 +8,8 @@ end of each step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 from weakref import ref
 
@@ -19,7 +20,7 @@ from rangewatch.core import limits
 from rangewatch.core.selection import Selection
 from rangewatch.hooks.kept_gradients import KeptGradients
 from rangewatch.hooks.parameter_hooks import flat_parameters
-from rangewatch.recording.events import Events
+from rangewatch.recording.events import Events, sendable
 from rangewatch.recording.observer import Observer, StepReader
 from rangewatch.recording.tensor_names import clean_parameters
 from rangewatch.wire.events import Optimizers
@@ -108,4 +109,16 @@ class OptimizerCoverage(StepReader):
             trainable_count=len(trainable),
             zero_rate_steps=self._zero_rate_steps if self._zero_rate_steps >= ZERO_RATE_STEPS else 0,
             kept_gradient_steps=self._kept.step_count if self._was_kept else 0,
+            groups=_group_names(optimizers, {id(each): fqn for fqn, each in named}),
         )
+
+
+def _group_names(optimizers: Iterable[Any], names: Mapping[int, str]) -> tuple[str, ...]:
+    """`names`: `id` of a parameter -> its FQN. () where there is one group alone."""
+    groups = [group for each in optimizers for group in getattr(each, "param_groups", ())]
+    if len(groups) < 2:
+        return ()
+    own = (group.get("name") for group in groups)
+    first = (next((names[id(each)] for each in group["params"] if id(each) in names), "") for group in groups)
+    found = (name if isinstance(name, str) and name else fqn for name, fqn in zip(own, first, strict=True))
+    return tuple(sendable(each)[: limits.NAME_CHARACTERS] for each in islice(found, limits.RATE_GROUPS))

@@ -21,6 +21,7 @@ OWN_SERIES = frozenset(
     | {"process_resident_bytes", "process_resident_peak_bytes"}
     | {"token_checksum", "input_checksum", "rows_checksum", "generator_checksum", "tied_checksum"}
     | {"dropout_input_checksum", "dropout_output_checksum", "grad_sum_sq", "grad_local_sum_sq", "grad_zero_count"}
+    | {f"lr_group_{at}" for at in range(limits.RATE_GROUPS)}
     | set(PHASES.values())
 )
 """Series that the agent records itself: the user's values cannot have these names."""

@@ -1,14 +1,21 @@
-"""The learning rate of a loop that logs none: that of the parameter groups, where it is a number on the host."""
+"""The learning rate of a loop that logs none, and that of each parameter group to compare between ranks: where it is a
+number on the host.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 from weakref import ref
 
 from torch import Tensor
 
+from rangewatch.core import limits
+from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.observer import StepReader
+from rangewatch.recording.parallel.placements import Layout
+from rangewatch.recording.parallel.schedule import Schedule
 from rangewatch.steps.interface import StepRecorder
 
 
@@ -44,9 +51,43 @@ class LearningRate(StepReader):
         return not self._agent.values.logged_rates
 
     def _rates(self) -> Iterator[float]:
-        """One that lies on a device is not read: that would wait for it."""
-        for each in self._optimizers:
-            for group in getattr(each(), "param_groups", None) or ():
-                rate = group.get("lr")
-                if isinstance(rate, (int, float)) or (isinstance(rate, Tensor) and rate.is_cpu and rate.numel() == 1):
-                    yield float(rate)
+        return (rate for rate in _rates_of(self._optimizers) if rate is not None)
+
+
+class GroupRates(StepReader):
+    """Series `lr_group_0`, `lr_group_1` and so on, at the steps of the schedule, where there are several parameter
+    groups and other ranks to compare with: `lr` alone has the largest. In the order of the optimizers and their groups.
+    Called by the training thread.
+    """
+
+    def __init__(self, values: LoggedValues, optimizers: Iterable[Any], layout: Layout, schedule: Schedule) -> None:
+        self._values, self._layout, self._schedule = values, layout, schedule
+        self._optimizers = [ref(each) for each in optimizers]
+        self._step = 0
+
+    def add(self, optimizer: Any) -> None:
+        """It has come to train the model too."""
+        self._optimizers = [each for each in self._optimizers if each() is not None] + [ref(optimizer)]
+
+    def begin_step(self, step: int) -> None:
+        """`step` is open."""
+        self._step = step
+
+    def end_step(self) -> None:
+        """The open step is about to be closed: a scheduler that steps now sets the next one's."""
+        if self._layout.world_size < 2 or not self._schedule.is_due(self._step):
+            return
+        rates = list(islice(_rates_of(self._optimizers), limits.RATE_GROUPS))
+        if len(rates) > 1:
+            for at, rate in enumerate(rates):
+                if rate is not None:
+                    self._values.record(f"lr_group_{at}", self._step, rate)
+
+
+def _rates_of(optimizers: Iterable[ref[Any]]) -> Iterator[float | None]:
+    """Of each parameter group. One that lies on a device is not read, and is None: that would wait for it."""
+    for each in optimizers:
+        for group in getattr(each(), "param_groups", None) or ():
+            rate = group.get("lr")
+            is_host = isinstance(rate, (int, float)) or (isinstance(rate, Tensor) and rate.is_cpu and rate.numel() == 1)
+            yield float(rate) if is_host else None

@@ -114,6 +114,7 @@ class Optimizers(Details, frozen=True):
     since attach. The names may be fewer than the counts. `zero_rate_steps`: for how many steps in a row, up to that of
     the event, all learning rates have been exactly 0; 0 where one is not, or not for long yet. `kept_gradient_steps`:
     for how many updates in a row gradients had not been zeroed since the one before; 0 where they are, or not for long.
+    `groups`: of several parameter groups each one's own name, or its first parameter's; "" where neither is known.
     """
 
     KIND = "optimizers"
@@ -125,6 +126,7 @@ class Optimizers(Details, frozen=True):
     trainable_count: int = 0
     zero_rate_steps: int = 0
     kept_gradient_steps: int = 0
+    groups: tuple[str, ...] = ()
 
 
 class Router(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from rangewatch_server.core.errors import ApiError
 from rangewatch_server.machines import mesh
 from rangewatch_server.routes.dependencies import RunId, Step, answer, reading_run, steps_of
-from rangewatch_server.views import rank_map
+from rangewatch_server.views import rank_map, replicas
 
 router = APIRouter()
 
@@ -20,6 +20,13 @@ def show_mesh(run_id: RunId, request: Request) -> Response:
     """Where each rank stands, how parameters lie, and what the stages of a pipeline hold."""
     with reading_run(request, run_id) as run:
         return answer(mesh.mesh_answer(run))
+
+
+@router.get("/api/v1/runs/{run_id}/replicas")
+def show_replicas(run_id: RunId, request: Request) -> Response:
+    """When each parameter was last compared between the ranks that must hold the same."""
+    with reading_run(request, run_id) as run:
+        return answer(replicas.replicas(run))
 
 
 @router.get("/api/v1/runs/{run_id}/rank_map")

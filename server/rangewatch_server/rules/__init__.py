@@ -48,6 +48,7 @@ from rangewatch_server.rules.mesh import (
     dropout,
     gradient_norm,
     not_reduced,
+    repeated_layers,
     tied_weights,
     unequal_settings,
 )
@@ -72,6 +73,7 @@ ALL: tuple[Rule, ...] = (
     dropout.RULE,
     gradient_norm.RULE,
     tied_weights.RULE,
+    repeated_layers.RULE,
     rank_died.RULE,
     rank_failed.RULE,
     out_of_memory.RULE,

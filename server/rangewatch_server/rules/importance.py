@@ -23,7 +23,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("rank_died", "rank_failed", "out_of_memory"), ("hang",), ("first_nonfinite", "loss_nonfinite"),
     ("gpu_health",), ("straggler",), (),
     ("replica_mismatch", "unequal_settings", "mesh_contradiction", "batch_along_mesh", "dropout_mismatch",
-     "gradient_norm_wrong", "tied_weights_differ", "gradients_not_reduced"),
+     "gradient_norm_wrong", "tied_weights_differ", "repeated_layers", "gradients_not_reduced"),
     ("loss_scale_collapse",), ("headroom_trend",),
 )  # fmt: skip
 """Rules by what a run needs first: that ranks are there, that it advances, that its numbers are finite, and so on."""

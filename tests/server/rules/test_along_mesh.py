@@ -219,6 +219,22 @@ def test_a_wrong_norm_says_along_which_axis(recording: Recording, name: str, nor
     assert ("counts more than once" if kind == "twice" else "is left out") in finding.summary
 
 
+def test_a_norm_that_leaves_out_one_axis_of_two_is_known_by_what_ranks_hold(recording: Recording) -> None:
+    """Along tp 1 and 3 of the squares are shards, and 2 are on both. Each rank's norm is right but for the sum over tp:
+    it is that of all that no set of ranks holds."""
+    sizes = {"pp": 2, "dp": 2, "tp": 2}
+    shard, both = {0: 1.0, 1: 3.0}, 2.0
+    local = lambda rank, place: shard[place["tp"]] + both  # noqa: E731
+    exact = lambda rank, place: shard[place["tp"]] / 2 + both / 4  # noqa: E731
+    whole = 2 * (4.0 + both)
+    said = lambda rank, place: np.sqrt(np.where(AT < 25, whole, 2 * (shard[place["tp"]] + both)))  # noqa: E731
+    write(recording, sizes, grad_sum_sq=exact, grad_local_sum_sq=lambda rank, place: local(rank, place) + 0.7,
+          clipped_norm=said)  # fmt: skip
+    finding = one(recording, gradient_norm.RULE)
+    assert (finding.step, finding.facts["missing"], finding.facts["twice"]) == (25, ("tp",), ())
+    assert any("as far apart as what they hold" in each for each in finding.evidence)
+
+
 def test_a_norm_that_nobody_can_know_is_not_judged(recording: Recording) -> None:
     """One rank has no sum: of its parameters it is not known how they lie."""
     write(recording, SQUARE, **sums(twice))

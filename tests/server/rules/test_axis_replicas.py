@@ -10,7 +10,7 @@ import pytest
 
 from rangewatch.statistics.checksum import balanced, weight_of
 from rangewatch.wire import events
-from rangewatch.wire.events import Mesh, MeshAxis, Placement, Placements
+from rangewatch.wire.events import Mesh, MeshAxis, Optimizers, Placement, Placements
 from rangewatch.wire.records import Event
 from rangewatch_server.machines.mesh import joined_mesh
 from rangewatch_server.rules import Finding, Rule
@@ -151,6 +151,46 @@ def test_several_axes_at_once(recording: Recording) -> None:
     assert (finding.rank, finding.step) == (9, 70) and "along dp and tp" in finding.summary
 
 
+def write_with_gradients(recording: Recording, parameter_from: int, gradient_from: int) -> None:
+    """All hold the same norms. Rank 2 holds another norm.bias, and from some step on two ranks get another gradient of
+    norm.weight."""
+    tensors = [*GRADS, *(tensor(name, "reduced_grad", 5 + at) for at, name in enumerate(NAMES))]
+    alike = ("dp", "tp")
+    for rank in range(4):
+        values = np.vstack([checksums(SQUARE, rank, alike)] * 2)
+        values[2, parameter_from:] += 1.0 * (rank == 2)
+        values[4, gradient_from:] += 1.0 * (rank in (2, 3))
+        columns = {"axis_checksum": values, "axis_balance": balanced(values, weight_of(*line(SQUARE, rank, alike)))}
+        recording.write(tensors, STEPS, columns, rank=rank, world_size=4, events=said(SQUARE, rank, alike))
+
+
+def test_gradients_that_differ_since_a_parameter_does_follow_from_it(recording: Recording) -> None:
+    write_with_gradients(recording, 40, 40)
+    (finding,) = found(recording)
+    assert (finding.rank, finding.step, finding.tensor, finding.kind) == (2, 40, "norm.bias", "grad")
+    (text,) = finding.consequences
+    assert text.startswith("Step 40, along dp and tp: ranks 0-3 differ in the reduced gradient of norm.weight")
+
+
+def test_gradients_that_differed_before_are_a_finding_of_their_own(recording: Recording) -> None:
+    write_with_gradients(recording, 40, 30)
+    assert sorted((each.step, each.kind) for each in found(recording)) == [(30, "reduced_grad"), (40, "grad")]
+
+
+def test_a_gradient_that_differed_once_is_where_its_rank_came_to_differ(recording: Recording) -> None:
+    """An update may be too small at first to be seen in the parameter."""
+    values = [np.vstack([checksums(SQUARE, rank, ("dp", "tp"))] * 2) for rank in range(4)]
+    values[2][2, 40:] += 1.0
+    values[2][5, 36] += 1.0
+    tensors = [*GRADS, *(tensor(name, "reduced_grad", 5 + at) for at, name in enumerate(NAMES))]
+    for rank, each in enumerate(values):
+        columns = {"axis_checksum": each, "axis_balance": balanced(each, weight_of(*line(SQUARE, rank, ("dp", "tp"))))}
+        events_of = said(SQUARE, rank, ("dp", "tp"))
+        recording.write(tensors, STEPS, columns, rank=rank, world_size=4, events=events_of)
+    (finding,) = found(recording)
+    assert (finding.rank, finding.step, finding.kind) == (2, 36, "reduced_grad")
+
+
 def test_a_rank_that_did_not_read_accuses_nobody(recording: Recording) -> None:
     def change(rank: int, values: np.ndarray) -> np.ndarray:
         return np.where((np.arange(STEPS) % 3 == 0) & (rank == 1), 0.0, values)
@@ -178,6 +218,42 @@ def test_a_learning_rate_that_differs(recording: Recording) -> None:
     assert finding.summary == (
         "Step 30, rank 6 (pp 0, dp 3, tp 0): the learning rate is 0.5, and 0.25 on the other 7 ranks of the update."
     )
+
+
+def test_the_learning_rate_of_one_parameter_group_names_it(recording: Recording) -> None:
+    """`lr` is that of the other group, the largest: there is nothing to see in it."""
+    write(
+        recording, SQUARE, ["dp"], lr=lambda rank: 1.0, lr_group_0=lambda rank: 1.0,
+        lr_group_1=lambda rank: rate(rank, [2], 30),
+    )  # fmt: skip
+    recording.write(
+        GRADS, 1, rank=0, world_size=4, first=STEPS,
+        sequence=1, events=[events.event(Optimizers(groups=("decay", "norm.weight")), 1, STEPS)],
+    )  # fmt: skip
+    (finding,) = found(recording, unequal_settings.RULE)
+    assert (finding.rank, finding.step, finding.subject) == (2, 30, "lr_group_1")
+    assert finding.summary == (
+        "Step 30, rank 2 (dp 1, tp 0): the learning rate of parameter group 1 (norm.weight) is 0.5, and 0.25 on the "
+        "other 3 ranks of the update."
+    )
+
+
+def test_where_the_largest_rate_differs_its_group_is_named_beside(recording: Recording) -> None:
+    write(
+        recording, SQUARE, ["dp"], lr=lambda rank: rate(rank, [2], 30), lr_group_0=lambda rank: 0.125,
+        lr_group_1=lambda rank: rate(rank, [2], 30),
+    )  # fmt: skip
+    (finding,) = found(recording, unequal_settings.RULE)
+    assert (finding.rank, finding.step, finding.subject) == (2, 30, "lr")
+    assert any("parameter group 1 is 0.5" in each for each in finding.evidence)
+
+
+def test_groups_of_unlike_rates_that_all_ranks_have_are_silent(recording: Recording) -> None:
+    write(
+        recording, SQUARE, ["dp"], lr=lambda rank: 0.5, lr_group_0=lambda rank: 0.5,
+        lr_group_1=lambda rank: rate(rank, range(4), 30),
+    )  # fmt: skip
+    assert found(recording, unequal_settings.RULE) == ()
 
 
 def test_stages_of_a_pipeline_may_have_rates_of_their_own(recording: Recording) -> None:

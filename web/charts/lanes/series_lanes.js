@@ -25,10 +25,13 @@ const OWN = new Set([
 ]);
 
 /** @param {string} name */
+const isGroupRate = (name) => /^lr_group_\d+$/.test(name);
+
+/** @param {string} name */
 const isScale = (name) => /^loss_scale(\/\d+)?$/.test(name);
 
 /** The names of what the program logs. Pure. @param {readonly string[]} series */
-export const loggedOf = (series) => series.filter((name) => !OWN.has(name) && !isScale(name));
+export const loggedOf = (series) => series.filter((name) => !OWN.has(name) && !isGroupRate(name) && !isScale(name));
 
 /** What is logged and not drawn. Pure. @param {readonly string[]} series */
 export function leftOutText(series) {

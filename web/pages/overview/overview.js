@@ -10,6 +10,7 @@ import { el, link, replace } from "../../format/dom.js";
 import { clip, plural } from "../../format/numbers.js";
 import { copyButton } from "../../widgets/controls/copy_button.js";
 import { createRangeBar } from "../../widgets/controls/range_bar.js";
+import { createComparedTable } from "../../widgets/ranks/compared.js";
 import { createRankMap } from "../../widgets/ranks/rank_map.js";
 import { runPage } from "../../widgets/run_page.js";
 import { createTracePanel } from "../../widgets/trace_panel.js";
@@ -39,9 +40,10 @@ function build(ctx, refetch) {
   const ranks = createRankMap(ctx, "");
   const lanes = createOverviewLanes(ctx, refetch, { layersQuery, onLayers: showLayers, onLane: cards.takeLane, onSeries: cards.takeSeries });
   const table = createWorstTable(ctx, lanes.pickCell, layersQuery);
+  const compared = createComparedTable(ctx, refetch);
   const twin = el("details", { class: "twin", toggle: refetch }, el("summary", {}, "The layers as a table"), table.element);
   const strip = el("div", { class: "overview-strip", role: "group", "aria-label": "Axis of steps" }, range.element, lanes.strip);
-  const element = el("div", {}, note.element, death.element, verdict.element, stderr.element, cards.element, ranks.element, strip, lanes.element, legend.element, twin, about.element);
+  const element = el("div", {}, note.element, death.element, verdict.element, stderr.element, cards.element, ranks.element, strip, lanes.element, legend.element, twin, compared.element, about.element);
 
   /** This page has no choice that narrows them; exact steps are looked for once their table is open. */
   function layersQuery() {
@@ -70,7 +72,7 @@ function build(ctx, refetch) {
       const view = { run, state: ctx.state, range: shownRange(ctx.state, run) };
       void stderr.update(tailRanks(run, ctx.state.rank), signal);
       const drawn = lanes.update(view, signal);
-      await Promise.all([drawn, deferUntil(drawn).then(() => ranks.update(run, signal)), isFirst ? trace.update(run, signal) : deferUntil(drawn).then(() => trace.update(run, signal))]);
+      await Promise.all([drawn, deferUntil(drawn).then(() => ranks.update(run, signal)), deferUntil(drawn).then(() => compared.update(run, signal)), isFirst ? trace.update(run, signal) : deferUntil(drawn).then(() => trace.update(run, signal))]);
       isFirst = false;
     },
     destroy() {

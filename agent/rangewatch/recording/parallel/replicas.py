@@ -2,7 +2,8 @@
 
 When the step's first update is about to be made, which is the same point on every rank: a value that differs has not
 yet spread to the others as NaN, which would make all alike again. Each parameter has its turn once in `every` steps, by
-the step's number alone, so that all ranks read the same ones though one of them was started anew.
+the step's number alone, so that all ranks read the same ones though one of them was started anew. At a process's first
+update all are read once: what begins wrong is seen then, and not when its turn comes.
 
 What is alike on no other rank is read as well, with a weight of 0: whether an optimizer changes it can be seen so.
 
@@ -60,6 +61,7 @@ class ReplicaReads(StepReader):
         """The present spell of updates without a reduction: how long it has lasted, whether it was reported or not."""
         self._frozen: list[ref[nn.Parameter]] = []
         self._in_forward = in_forward
+        self._is_first = True
 
     def begin_step(self, step: int) -> None:
         """`step` is open: look in its forward for what wraps the model, unless that is known."""
@@ -82,6 +84,8 @@ class ReplicaReads(StepReader):
             self._assign_at = step + max(self._every, limits.REPLICA_ASSIGN_EVERY)
             self._wrapper_count = wrapper_count
         due = self._turns.get(step % self._every)
+        if self._is_first:
+            self._is_first, due = False, [turn for turns in self._turns.values() for turn in turns]
         if due:
             for weight, pairs in self._numbered(due).items():
                 self._observer.read_checksums(pairs, weight)

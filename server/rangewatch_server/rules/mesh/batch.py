@@ -87,8 +87,10 @@ def _alike(
 ) -> Iterator[Shared]:
     shown = values.cut(groups)
     ranks = [rank for group in shown for rank in group]
-    read = [values.at(evidence, series, step, ranks) for step in steps]
-    shared = tuple(each for group in shown for each in _sharing(read, group))
+    newest = values.at(evidence, series, steps[-1], ranks)
+    alike = [rank for group in shown for same in values.by_value(newest, group) if len(same) > 1 for rank in same]
+    read = [values.at(evidence, series, step, alike) for step in steps] if alike else []
+    shared = tuple(each for group in shown for each in _sharing(read, group)) if read else ()
     if not shared:
         return
     pair = shared[0][:2]

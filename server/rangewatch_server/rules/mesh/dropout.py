@@ -18,6 +18,9 @@ GENERATOR, GIVEN, MADE = "generator_checksum", "dropout_input_checksum", "dropou
 MOST_STEPS = 12
 """The last ones that are looked at: each is of one dropout."""
 
+MOST_READ = 64
+"""Ranks whose masks are read at each of them."""
+
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one of each: masks that differ, and generators that are alike."""
@@ -30,7 +33,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         return
     steps = values.steps_with(evidence, MADE, max(start, last + 1 - WINDOW), last + 1)[-MOST_STEPS:]
     for axis in values.axes_of(known, TENSOR):
-        groups = values.cut(values.groups_but(known, (axis,), evidence.ranks))
+        groups = values.cut(values.groups_but(known, (axis,), evidence.ranks), MOST_READ)
         found = next(((step, odd) for step in reversed(steps) if (odd := _differing(evidence, step, groups))), None)
         if found is not None:
             yield _differ(evidence, known, axis, *found)
@@ -40,8 +43,11 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
 def _differing(evidence: Evidence, step: int, groups: Sequence[Ranks]) -> tuple[Ranks, ...]:
     """Those in which ranks were given the same and made other things of it."""
     ranks = [rank for group in groups for rank in group]
-    given, made = (values.at(evidence, name, step, ranks) for name in (GIVEN, MADE))
-    odd = []
+    made = values.at(evidence, MADE, step, ranks)
+    odd: list[Ranks] = []
+    if all(len(values.by_value(made, group)) < 2 for group in groups):
+        return ()
+    given = values.at(evidence, GIVEN, step, ranks)
     for group in groups:
         for same in values.by_value(given, group):
             if len(same) > 1 and len(values.by_value(made, same)) > 1:
@@ -86,7 +92,7 @@ def _name(evidence: Evidence, step: int) -> str | None:
 def _alike(evidence: Evidence, known: Mesh, step: int) -> Iterable[Finding]:
     """Ranks of other data, or of other parts of a sequence, that draw the same masks: allowed, and seldom meant."""
     axes = values.axes_of(known, DATA, SEQUENCE)
-    groups = values.cut(values.groups_but(known, axes, evidence.ranks)) if axes else []
+    groups = values.cut(values.groups_but(known, axes, evidence.ranks), MOST_READ) if axes else []
     held = values.at(evidence, GENERATOR, step, [rank for group in groups for rank in group])
     same = [each for group in groups for each in values.by_value(held, group) if len(each) > 1]
     if same:

@@ -41,6 +41,9 @@ CONSTANT = 1.02
 
 MOST_WINDOWS = 64
 
+DISTINCT = 5.0
+"""Times the tolerance by which what ranks hold must differ, to tell whether their norms differ by that."""
+
 
 class Wrong(msgspec.Struct, frozen=True):
     """`name`: the series that is not what the gradients have, since step `first`; at `step` it was `said` on `rank`
@@ -56,6 +59,8 @@ class Wrong(msgspec.Struct, frozen=True):
     over: tuple[str, ...] | None
     missing: tuple[str, ...]
     twice: tuple[str, ...]
+    is_shown: bool = False
+    """Whether ranks at other places along `missing` have norms that are apart by what they hold."""
 
     @property
     def is_count(self) -> bool:
@@ -164,6 +169,11 @@ def _explained(evidence: Evidence, name: str, step: int, right: int | None, tole
     if name not in ZEROS and len(ranks) == len(evidence.ranks):
         local = values.at(evidence, LOCAL_SUM_SQ, step, ranks)
         over = next(_sums_over(known, axes, local, said, max(tolerance, 1e-3)), None)
+    if over is None and name not in ZEROS:
+        exact_sums = values.at(evidence, SUM_SQ, step, ranks)
+        alone = (axis for axis in axes if axis in sharded and _is_left_out(known, axis, exact_sums, said, tolerance))
+        missing = tuple(itertools.islice(alone, 1))
+    is_shown = bool(missing)
     if over is not None:
         missing = tuple(axis for axis in axes if axis not in over and axis in sharded)
         twice = tuple(axis for axis in over if axis in replicated)
@@ -173,7 +183,7 @@ def _explained(evidence: Evidence, name: str, step: int, right: int | None, tole
         missing = tuple(axis for axis in axes if axis in sharded) if said[rank] < whole else ()
         twice = tuple(axis for axis in axes if axis in replicated) if said[rank] > whole else ()
         over = None
-    return Wrong(name, step, right, step, rank, said[rank], whole, over, missing, twice)
+    return Wrong(name, step, right, step, rank, said[rank], whole, over, missing, twice, is_shown)
 
 
 def _sums_over(
@@ -187,6 +197,32 @@ def _sums_over(
             norms = {rank: math.sqrt(sum(local[each] for each in group)) for group in groups for rank in group}
             if all(rank in norms and abs(value - norms[rank]) <= tolerance * value for rank, value in said.items()):
                 yield chosen
+
+
+def _is_left_out(
+    known: Mesh, axis: str, exact: Mapping[int, float], said: Mapping[int, float], tolerance: float
+) -> bool:
+    """Whether the norms are right but for a sum over this axis: then the squares of two ranks' norms are as far apart
+    as what ranks at their places along it hold, since what is replicated along it is in both.
+
+    `exact`: rank -> its sum of squares, in which what several ranks hold counts once when those of all are added.
+    """
+    sums: dict[int, float] = {}
+    squares: dict[int, list[float]] = {}
+    for rank, square in exact.items():
+        place = known.coordinates(rank).get(axis)
+        if place is None or rank not in said:
+            return False
+        sums[place] = sums.get(place, 0.0) + square
+        squares.setdefault(place, []).append(said[rank] ** 2)
+    if len(sums) < 2:
+        return False
+    scale = tolerance * max(value for each in squares.values() for value in each)
+    low, high = min(sums, key=lambda place: sums[place]), max(sums, key=lambda place: sums[place])
+    if sums[high] - sums[low] < DISTINCT * scale or any(max(each) - min(each) > 2 * scale for each in squares.values()):
+        return False
+    rest = {place: squares[place][0] - sums[place] for place in sums}
+    return min(rest.values()) > -2 * scale and max(rest.values()) - min(rest.values()) <= 2 * scale
 
 
 def _placed(evidence: Evidence, axes: Sequence[str]) -> tuple[set[str], set[str]]:
@@ -242,6 +278,8 @@ def _evidence(evidence: Evidence, found: Wrong) -> Iterator[str]:
             f"each rank holds, with those along {' and '.join(found.over)}" if found.over else "each rank holds alone"
         )
         yield f"On every rank it is what one gets from all that {alone}."
+    elif found.is_shown:
+        yield f"Norms of ranks at other places along {found.missing[0]} are as far apart as what they hold themselves."
     elif not found.is_count:
         yield "It is not the sum over any of the mesh's axes: the cause given is what its being too " + (
             "small speaks for." if found.said < found.whole else "large speaks for."

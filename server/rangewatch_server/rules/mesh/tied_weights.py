@@ -15,6 +15,9 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 SERIES = "tied_checksum"
 
+MOST_READ = 64
+"""Ranks whose weights are read at each evaluation, in pairs: a gradient that is not added up parts all pairs."""
+
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding."""
@@ -29,9 +32,10 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     said = {event.rank: details for event, details in evidence.details(TiedWeight)}
     groups = [
         pair
-        for group in values.cut(values.groups_but(known, axes[:1], evidence.ranks))
+        for group in values.groups_but(known, axes[:1], evidence.ranks)
         if len(pair := _pair(known.places, group, axes[0], said)) == 2
     ]
+    groups = values.cut(groups, MOST_READ)
     held = values.at(evidence, SERIES, last, [rank for pair in groups for rank in pair])
     odd = [pair for pair in groups if len(values.by_value(held, pair)) > 1]
     if odd:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
+import msgspec.structs
 import numpy as np
 
+from rangewatch.wire.events import Optimizers
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.machines import mesh
 from rangewatch_server.machines.mesh import ALL_RANKS
@@ -20,6 +21,9 @@ from rangewatch_server.rules.replicas.along_axes import mesh_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 STAGES = "pp"
+
+MOST_GROUPS, MOST_GROUPS_NAMED = 16, 4
+"""Parameter groups that have a series each, and those that a finding names."""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -74,14 +78,49 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         return
     skipped = False
     for setting in SETTINGS:
-        lines = _lines(evidence, with_stages=setting.is_of_stages)
-        if not evidence.has_series(setting.series) or not any(len(line) > 1 for line in lines):
+        if setting.series == "lr":
+            yield from _rates(evidence, setting)
+            continue
+        if not evidence.has_series(setting.series):
             continue
         if setting.series == "optimizer_steps" and skipped:
             continue  # its counts differ by that
-        for found in _of_setting(evidence, setting, lines):
+        for found in _of_setting(evidence, setting):
             skipped = skipped or setting.series == "skipped_step"
             yield found
+
+
+def _of_groups(evidence: Evidence) -> list[Finding]:
+    """A finding for each parameter group whose learning rate ranks have unlike, the earliest first."""
+    (rate,) = (each for each in SETTINGS if each.series == "lr")
+    found: list[Finding] = []
+    names: tuple[str, ...] | None = None
+    for at in range(MOST_GROUPS):
+        series = f"lr_group_{at}"
+        if evidence.has_series(series) and _differs(evidence, series, *_window(evidence)).any():
+            names = _group_names(evidence) if names is None else names
+            name = f" ({names[at]})" if at < len(names) and names[at] else ""
+            noun = f"learning rate of parameter group {at}{name}"
+            found += _of_setting(evidence, msgspec.structs.replace(rate, series=series, noun=noun))
+    return sorted(found, key=lambda each: each.step or 0)
+
+
+def _group_names(evidence: Evidence) -> tuple[str, ...]:
+    """As the first rank says that has several."""
+    said = (each.read(Optimizers) for each in evidence.run.newest_events([Optimizers.KIND]))
+    return next((each.groups for each in said if each is not None and each.groups), ())
+
+
+def _rates(evidence: Evidence, setting: Setting) -> Iterable[Finding]:
+    """One finding of learning rates: of all, which each step has, with the group that it is of; or of a group alone."""
+    whole = list(_of_setting(evidence, setting)) if evidence.has_series(setting.series) else []
+    groups = _of_groups(evidence)
+    if not groups:
+        yield from whole
+        return
+    first, others = (whole[0], groups) if whole else (groups[0], groups[1:])
+    named = tuple(each.summary for each in others[:MOST_GROUPS_NAMED])
+    yield msgspec.structs.replace(first, evidence=(*first.evidence, *named))
 
 
 def _lines(evidence: Evidence, *, with_stages: bool = False) -> list[tuple[int, ...]]:
@@ -97,11 +136,15 @@ def _lines(evidence: Evidence, *, with_stages: bool = False) -> list[tuple[int, 
     return known.groups_along(along, [rank for rank in evidence.ranks if rank in known.members]) if along else []
 
 
-def _of_setting(evidence: Evidence, setting: Setting, lines: Sequence[tuple[int, ...]]) -> Iterable[Finding]:
-    stop = evidence.whole_stop
-    start = max(stop - WINDOW, of_ranks.started(evidence))
+def _of_setting(evidence: Evidence, setting: Setting) -> Iterable[Finding]:
+    start, stop = _window(evidence)
     differs = _differs(evidence, setting.series, start, stop)
-    for step in (start + np.flatnonzero(differs)[[0, -1]]).tolist() if differs.any() else ():
+    if not differs.any():
+        return
+    lines = evidence.once(
+        ("lines of an update", setting.is_of_stages), lambda: _lines(evidence, with_stages=setting.is_of_stages)
+    )
+    for step in (start + np.flatnonzero(differs)[[0, -1]]).tolist():
         odd = _odd(evidence, setting.series, step, lines)
         if odd:
             break
@@ -114,6 +157,11 @@ def _of_setting(evidence: Evidence, setting: Setting, lines: Sequence[tuple[int,
         )
         odd = _odd(evidence, setting.series, first, lines) or odd
     yield _finding(evidence, setting, first, odd, right)
+
+
+def _window(evidence: Evidence) -> tuple[int, int]:
+    """The steps that are looked at: of more one is searched for by halving."""
+    return max(evidence.whole_stop - WINDOW, of_ranks.started(evidence)), evidence.whole_stop
 
 
 def _differs(evidence: Evidence, series: str, start: int, stop: int) -> Array:

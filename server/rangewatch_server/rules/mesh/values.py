@@ -50,9 +50,9 @@ def groups_but(known: Mesh, axes: Collection[str], ranks: Iterable[int]) -> list
     return [tuple(each) for each in groups.values() if len(each) > 1]
 
 
-def cut(groups: Sequence[Ranks]) -> list[Ranks]:
+def cut(groups: Sequence[Ranks], most: int = MOST_READ) -> list[Ranks]:
     """The first of them, of so many ranks as may be read; of one that is larger its first ranks."""
-    shown, left = [], MOST_READ
+    shown, left = [], most
     for group in groups:
         if left < 2:
             break

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
+import msgspec.structs
 
 from rangewatch.wire.events import CommunicationHook, WrapperBypassed
 from rangewatch.wire.records import TensorEntry
@@ -237,15 +237,42 @@ GPU_EVENTS = ("xid", "gpu_lost", "gpu")
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """One for each set of ranks that differ from the others: where that began."""
+    """One for each set of ranks that differ from the others: where that began. What follows from a parameter that
+    differed first, though its gradient was the same, is named with that."""
     for replicas in (Replicas(evidence), AxisReplicas(evidence)):
         first_steps, known = differences(replicas)
-        reported: set[tuple[Any, ...]] = set()
+        root = next((each for each in known if _differed_in_gradient(replicas, each) is False), None)
+        found: dict[tuple[Any, ...], Finding] = {}
+        followed: dict[tuple[Any, ...], str] = {}
         for each in known:
-            of = each.axes, each.odd or (each.lines_of if each.axes else ())
-            if of not in reported:
-                reported.add(of)
-                yield _finding(evidence, replicas, each, _others(first_steps, replicas, each))
+            finding = _finding(evidence, replicas, each, _others(first_steps, replicas, each))
+            if root is not None and each is not root and _follows(replicas, root, each):
+                followed.setdefault(_whose(each), finding.summary)
+            else:
+                found.setdefault(_whose(each), finding)
+        for of, finding in found.items():
+            is_root = root is not None and of == _whose(root)
+            yield msgspec.structs.replace(finding, consequences=tuple(followed.values())) if is_root else finding
+
+
+def _whose(diff: Difference) -> tuple[Any, ...]:
+    """Along which axes and on which ranks: a finding each."""
+    return diff.axes, diff.odd or (diff.lines_of if diff.axes else ())
+
+
+def _differed_in_gradient(replicas: Replicas, diff: Difference) -> bool | None:
+    """Whether the gradient of a parameter that differs did so before it; None where that is not known, or is itself
+    what differs."""
+    gradient = replicas.gradient_of(diff.tensor)
+    if diff.alike is None or gradient is None or gradient == diff.tensor:
+        return None
+    return replicas.differ_in(gradient, diff.alike, diff.step)
+
+
+def _follows(replicas: Replicas, root: Difference, diff: Difference) -> bool:
+    """A parameter that differs makes gradients differ from its step on, and those the parameters of later steps."""
+    is_gradient = replicas.gradient_of(diff.tensor) == diff.tensor
+    return diff.step >= root.step and (is_gradient or _differed_in_gradient(replicas, diff) is True)
 
 
 def _others(first_steps: dict[int, int], replicas: Replicas, first: Difference) -> tuple[list[int], int]:
@@ -443,8 +470,7 @@ def _reduction(evidence: Evidence, replicas: Replicas, diff: Difference) -> Iter
     entry = evidence.tensors.entries[diff.tensor]
     if entry.kind != "grad" or diff.alike is None:
         return
-    gradient = replicas.gradient_of(diff.tensor)
-    differs = None if gradient is None else replicas.differ_in(gradient, diff.alike, diff.step)
+    differs = _differed_in_gradient(replicas, diff)
     if differs is None:
         yield "Whether its gradient was identical after the reduction is not known: the kind reduced_grad has it."
     elif differs:

@@ -142,6 +142,15 @@ class Replicas:
                 first_steps.setdefault(int(self._rows[at]), start + int(differs[at].argmax()))
         return first_steps
 
+    def newest_steps(self) -> dict[int, int]:
+        """Tensor -> the last step at which its checksum was read, of those that have any in the last `FAR` steps."""
+        newest: dict[int, int] = {}
+        for start, stop in self._newest_windows():  # ascending: a later window's counts
+            is_read, _ = self._read(self._rows, start, stop)
+            for at in np.flatnonzero(is_read.any(axis=1)).tolist():
+                newest[int(self._rows[at])] = stop - 1 - int(is_read[at, ::-1].argmax())
+        return newest
+
     def _newest_windows(self) -> Iterator[tuple[int, int]]:
         """Steps in which the newest checksum of any tensor lies, and the last ones, ascending."""
         if not len(self._rows) or self.start >= self.stop:

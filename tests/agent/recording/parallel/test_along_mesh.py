@@ -20,6 +20,7 @@ from rangewatch.recording.parallel.gradient_sums import copies_of
 from rangewatch.recording.parallel.placements import Layout, Placed
 from rangewatch.recording.parallel.schedule import IN_A_ROW, Schedule
 from rangewatch.recording.parallel.tied_weights import chosen
+from rangewatch.wire.events import Optimizers, read
 from tests.agent.ingest_double import IngestDouble
 
 
@@ -175,6 +176,26 @@ def test_the_optimizers_count(ingest: IngestDouble, others: None) -> None:
     with watched(ingest) as (model, optimizer, _):
         train(model, optimizer, 3)
     assert dict(ingest.series("optimizer_steps")) == {0: 1.0, 1: 2.0, 2: 3.0}
+
+
+def test_the_rate_of_each_parameter_group(ingest: IngestDouble, others: None) -> None:
+    model = nn.Linear(2, 1)
+    groups = [{"params": [model.weight], "lr": 0.5}, {"params": [model.bias], "lr": 0.25, "name": "biases"}]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    with rangewatch.attach(model, optimizer, url=ingest.url, replica_every=1):
+        for _ in range(3):
+            model(torch.randn(3, 2)).sum().backward()
+            optimizer.step()
+    assert dict(ingest.series("lr_group_0")) == {0: 0.5, 1: 0.5, 2: 0.5}
+    assert dict(ingest.series("lr_group_1")) == {0: 0.25, 1: 0.25, 2: 0.25}
+    (said,) = (read(Optimizers, each.data) for each in ingest.events("optimizers"))
+    assert said is not None and said.groups == ("weight", "biases")
+
+
+def test_one_parameter_group_has_no_rate_of_its_own(ingest: IngestDouble, others: None) -> None:
+    with watched(ingest) as (model, optimizer, _):
+        train(model, optimizer, 2)
+    assert not ingest.series("lr_group_0") and ingest.series("lr")
 
 
 def axes_of(**sizes: tuple[int, ...]) -> Axes:

@@ -135,10 +135,12 @@ def test_each_has_its_turn_by_the_number_of_the_step(every: int, monkeypatch: py
     model = model_of(6)
     names = [name for name, _ in model.named_parameters()]
     usual, later = Reads(model, every, monkeypatch), Reads(model, every, monkeypatch)
-    first = [usual.at(step) for step in range(3 * every)]
+    assert sorted(usual.at(0)) == sorted(names), "all before the first update"
+    first = [usual.at(step) for step in range(every, 4 * every)]
     assert sorted(name for step in first[:every] for name in step) == sorted(names)
     assert first == first[:every] * 3
-    assert [later.at(step) for step in range(every + 1, 3 * every)] == first[every + 1 :], "a rank that began anew"
+    assert sorted(later.at(every + 1)) == sorted(names)
+    assert [later.at(step) for step in range(every + 2, 4 * every)] == first[2:], "a rank that began anew"
     parameters = dict(model.named_parameters())
     most = max(sum(parameters[name].nbytes for name in step) for step in first)
     total = sum(each.nbytes for each in parameters.values())
