@@ -92,6 +92,8 @@ class Optimizers(Details, frozen=True):
     since attach. The names may be fewer than the counts. `zero_rate_steps`: for how many steps in a row, up to that of
     the event, all learning rates have been exactly 0; 0 where one is not, or not for long yet. `kept_gradient_steps`:
     for how many updates in a row gradients had not been zeroed since the one before; 0 where they are, or not for long.
+    `replaced`: those of `left_out` under whose name the model had another parameter before, which an optimizer has.
+    `initial_lr` (which torch's schedulers begin from) and `weight_decay`: the largest of any parameter group; 0: none.
     """
 
     KIND = "optimizers"
@@ -103,6 +105,9 @@ class Optimizers(Details, frozen=True):
     trainable_count: int = 0
     zero_rate_steps: int = 0
     kept_gradient_steps: int = 0
+    replaced: tuple[str, ...] = ()
+    initial_lr: float = 0.0
+    weight_decay: float = 0.0
 
 
 class Router(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -239,6 +244,20 @@ class EvaluationMode(Details, frozen=True):
     dropouts: Whole = 0
     norms: Whole = 0
     was_trained: bool = False
+
+
+class FrozenInTrain(Details, frozen=True):
+    """`parts` frozen parts of the model, `fqn` the first of them, came from `eval()` into `train()` while the rest was
+    trained: in `steps` steps in a row, up to this one; 0: they are in `eval()` again. `dropouts`, `norms`: modules of
+    theirs that drop out elements, and that keep running statistics. The newest one stands.
+    """
+
+    KIND = "frozen_in_train"
+    steps: Whole = 0
+    fqn: str = ""
+    parts: Whole = 0
+    dropouts: Whole = 0
+    norms: Whole = 0
 
 
 class WrapperBypassed(Details, frozen=True):
