@@ -491,7 +491,7 @@ def in_eval(recording: Recording) -> None:
 
 
 def teacher_in_train(recording: Recording) -> None:
-    events = [event(FrozenInTrain(8, "teacher", 1, 1, 2), 1, 67)]
+    events = [event(FrozenInTrain(8, "blocks.2.ff", 1, 1, 2), 1, 67)]
     recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
 
 

@@ -106,7 +106,7 @@ def test_a_warm_up_that_is_moved_once_an_epoch(recording: Recording) -> None:
     (finding,) = low_rate(recording, STAIRS)
     assert (finding.step, finding.rank, finding.facts["cause_class"]) == (0, 0, "learning_rate")
     assert "it has been 1e-05 at most, where its schedule was given 0.001" in finding.summary
-    assert "about step 24,000" in finding.summary and "interval" in finding.remedy[0].code
+    assert "about step 24,000" in finding.summary and "'interval': 'step'" in finding.remedy[0].code
 
 
 def test_updates_that_are_next_to_nothing(recording: Recording) -> None:

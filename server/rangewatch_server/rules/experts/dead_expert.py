@@ -68,7 +68,7 @@ def _of_gradients(evidence: Evidence, idle: list[Idle]) -> Finding:
         remedy=(
             *balancing(because),
             Remedy("See whether the balancing loss that the model returns is added to the loss.",
-                   "loss = loss + 0.01 * balancing_loss", because),
+                   "def whole(loss, balancing_loss, factor=0.01):\n    return loss + factor * balancing_loss", because),
         ),
         facts={"experts": count, "routers": len(idle), "first_expert": first.experts[0], "since_step": first.step,
                "cause_class": "dead_units"},

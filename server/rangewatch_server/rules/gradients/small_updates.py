@@ -111,7 +111,9 @@ def _of_schedule(evidence: Evidence, steps: Array, rates: Array, initial: float,
         f"Cause (likely): the schedule of the learning rate: {what}. Against that: so long a start may be meant.",
         Remedy(
             "Move the scheduler after each optimizer step, or count its warm-up in what moves it.",
-            "optimizer.step()\nscheduler.step()  # in Lightning: return {'scheduler': scheduler, 'interval': 'step'}",
+            "def move(optimizer, scheduler):  # in Lightning: return {'scheduler': scheduler, 'interval': 'step'}\n"
+            "    optimizer.step()\n"
+            "    scheduler.step()",
             f"the rate is {last / initial:.2%} of what the schedule was given, and the loss has hardly fallen",
         ),
     )  # fmt: skip

@@ -73,7 +73,8 @@ def _finding(evidence: Evidence, steps: Array, parts: Array) -> Finding:
         remedy=(
             Remedy(
                 "Multiply the weight decay by the learning rate where the optimizer applies it, or make it smaller.",
-                "weight.mul_(1 - group['lr'] * group['weight_decay'])  # in the optimizer's step",
+                "def decay(weight, group):  # in the optimizer's step\n"
+                "    weight.mul_(1 - group['lr'] * group['weight_decay'])",
                 f"weights lose {part:.2g} of themselves a step, where less than 0.001 is usual",
             ),
         ),
