@@ -425,6 +425,8 @@ class Nonfinite(Details, frozen=True, omit_defaults=True):
     optimizer: OptimizerDetails | None = None
     masks: tuple[MaskDetails, ...] = ()
     """Of the module's inputs those that may be masks."""
+    masks_of: str = ""
+    """The module around it whose inputs they are, where its own have none."""
     inf_count: int | None = None
     negative_inf_count: int | None = None
     """Of the Inf of this call those that are -Inf; both None where nobody counted, as agents before did not."""

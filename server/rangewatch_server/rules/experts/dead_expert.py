@@ -51,14 +51,13 @@ def _of_gradients(evidence: Evidence, idle: list[Idle]) -> Finding:
     others = ", ".join(f"{len(each.experts)} of {each.fqn}" for each in idle[1:MOST_NAMED])
     because = "based on the gradients of each expert's parameters"
     return Finding(
-        rank=rank, step=first.step, tensor=first.parameter, kind="grad" if first.is_recorded else "weight",
-        subject="idle",
+        rank=rank, step=first.step, subject="idle",
         summary=f"{place(first.step, rank)}: {what} of the {first.count} of {first.fqn} "
         f"{'has' if len(first.experts) == 1 else 'have'} had no gradient since: no token reaches "
         f"{'it' if len(first.experts) == 1 else 'them'}.",
         evidence=(
-            f"In the last {STEPS_IDLE} steps and more no parameter of theirs had a gradient other than 0, while the "
-            "others of the list had one in most steps.",
+            f"In the last {STEPS_IDLE} steps and more no parameter of theirs, such as {first.parameter}, had a "
+            "gradient other than 0, while the others of the list had one in most steps.",
             "An expert without tokens gets no gradient: it does not learn, and is not chosen again by itself.",
             *([f"So are {others}."] if others else []),
             "Cause (likely): the router, which has collapsed onto few experts, as where its balancing loss is computed "
@@ -70,8 +69,8 @@ def _of_gradients(evidence: Evidence, idle: list[Idle]) -> Finding:
             Remedy("See whether the balancing loss that the model returns is added to the loss.",
                    "def whole(loss, balancing_loss, factor=0.01):\n    return loss + factor * balancing_loss", because),
         ),
-        facts={"experts": count, "routers": len(idle), "first_expert": first.experts[0], "since_step": first.step,
-               "cause_class": "dead_units"},
+        facts={"experts": count, "routers": len(idle), "first_expert": first.experts[0],
+               "since_step": first.step, "where": first.fqn, "cause_class": "dead_units"},
     )  # fmt: skip
 
 

@@ -30,8 +30,7 @@ _ROUTER = re.compile("gate|gating|rout|switch|dispatch", re.IGNORECASE)
 
 class Idle(msgspec.Struct, frozen=True):
     """Of the list of experts `fqn`, which are `count`, those of the numbers `experts` have no gradient any more; the
-    one that has had none for the longest has had none since `step`. `parameter`: of that one; `is_recorded`: it had one
-    before.
+    one that has had none for the longest has had none since `step`. `parameter`: of that one.
     """
 
     fqn: str
@@ -39,7 +38,6 @@ class Idle(msgspec.Struct, frozen=True):
     experts: tuple[int, ...]
     step: int
     parameter: str
-    is_recorded: bool
 
 
 def idle_experts(evidence: Evidence) -> list[Idle]:
@@ -92,7 +90,7 @@ def _idle(
     steps = {number: _since(evidence, np.array(known[number], np.int64)) for number in dead}
     first = min(dead, key=lambda number: (steps[number], number))
     names = [each for each in experts[first] if each in recorded] or experts[first]
-    return Idle(fqn, len(experts), tuple(dead), steps[first], names[0], bool(known[first]))
+    return Idle(fqn, len(experts), tuple(dead), steps[first], names[0])
 
 
 def _since(evidence: Evidence, tensors: Array) -> int:
