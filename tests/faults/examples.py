@@ -15,8 +15,10 @@ from rangewatch.wire.events import (
     BatchRows,
     Clipping,
     EvaluationMode,
+    FrozenInTrain,
     LossFunction,
     NotReduced,
+    Optimizers,
     Router,
     Routers,
     RowLoss,
@@ -309,6 +311,25 @@ def updates(recording: Recording) -> None:
     recording.write(layers, 350, columns)
 
 
+def read_around_updates(steps: int, value: Any) -> Any:
+    """(steps,) the value where an update is compared with its weight: at the steps 1, 2, 4, 8, 16 and each 32nd."""
+    at = np.arange(steps)
+    is_read = (at > 0) & ((at % 32 == 0) | ((at < 32) & (at & (at - 1) == 0)))
+    return np.where(is_read, value, np.nan)
+
+
+def moved_seldom(recording: Recording) -> None:
+    rates, steps = 2.5e-6 * (1 + np.arange(240) // 60), 240
+    series = {"loss": 2.3 + wave(steps, 0.02)[0], "lr": rates, "update_fraction": read_around_updates(steps, 1e-4)}
+    recording.write(WEIGHTS, steps, series=series, events=[event(Optimizers(("AdamW",), initial_lr=1e-3), 1, 2)])
+
+
+def strong_decay(recording: Recording) -> None:
+    part = read_around_updates(240, np.where(np.arange(240) < 20, 0.1, 0.0))
+    series = {"loss": 3.18 + wave(240, 0.02)[0], "lr": 2e-3, "decay_fraction": part}
+    recording.write(WEIGHTS, 240, series=series, events=[event(Optimizers(("AdamW",), weight_decay=0.1), 1, 2)])
+
+
 def unchanged(recording: Recording) -> None:
     read = (np.arange(350) % 100 == 0) * 1.0
     layers = [tensor("embed.weight", "weight", 0, "float32"), tensor("embed.weight", "grad", 1, "float32")]
@@ -355,6 +376,16 @@ def routing(recording: Recording, share: Any, count: int = 16, top_k: int = 2) -
 def uneven(count: int = 16) -> Any:
     """(experts, STEPS) of shares as healthy routers have them."""
     return 1 + wave(STEPS, 0.3, count)
+
+
+def idle_experts(recording: Recording) -> None:
+    model = [
+        tensor("moe.router.weight", "grad", 0, "bfloat16"),
+        *(tensor(f"moe.experts.{at}.up.weight", "grad", 1 + at, "bfloat16") for at in range(4)),
+    ]
+    amax = 0.1 + wave(200, 0.02, len(model))
+    amax[2, 40:] = 0.0
+    recording.write(model, 200, {"amax": amax, "call_count": amax > 0})
 
 
 def dead_expert(recording: Recording) -> None:
@@ -464,6 +495,11 @@ def in_eval(recording: Recording) -> None:
     recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
 
 
+def teacher_in_train(recording: Recording) -> None:
+    events = [event(FrozenInTrain(8, "blocks.2.ff", 1, 1, 2), 1, 67)]
+    recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
+
+
 def large_logits(recording: Recording) -> None:
     model = [
         tensor("norm", dtype="float32", module="LayerNorm"),
@@ -542,7 +578,9 @@ ALL = (
     Example("clipped_scaled", "", clipped),
     Example("gradients_not_zeroed", "", kept_gradients),
     Example("vanishing_gradient", "", vanishing),
-    Example("update_ratio", "", updates),
+    Example("update_ratio", "Updates as large as the weight", updates),
+    Example("update_ratio", "A warm-up that is moved once an epoch", moved_seldom),
+    Example("update_ratio", "Weight decay that is not multiplied by the learning rate", strong_decay),
     Example("adam_moments", "", moments),
     Example("unchanged_weights", "Of one process", unchanged),
     Example("unchanged_weights", "On every rank", same_bits),
@@ -550,12 +588,14 @@ ALL = (
     Example("saturated_activation", "", saturated),
     Example("attention_logits", "", logits),
     Example("expert_collapse", "", expert_collapse),
-    Example("dead_expert", "", dead_expert),
+    Example("dead_expert", "By counted tokens", dead_expert),
+    Example("dead_expert", "By gradients", idle_experts),
     Example("overloaded_expert", "", overloaded_expert),
     Example("outlier_batch", "", outlier),
     Example("initial_gain", "", gain),
     Example("initial_loss", "", large_logits),
-    Example("evaluation_mode", "", in_eval),
+    Example("evaluation_mode", "The whole model in eval()", in_eval),
+    Example("evaluation_mode", "A frozen part in train()", teacher_in_train),
     Example("rounded_updates", "", rounded),
     Example("held_at_zero", "", at_zero),
     Example("loss_nonfinite", "", bad_loss),

@@ -150,6 +150,19 @@ SLOW_SCRIPTS = (
     "maximum_of_ids_that_are_all_padding", "missing_values_are_minus_700_deviations", "missing_values_are_a_million",
     "labels_are_those_of_other_rows", "slow_weights_are_not_restored", "transformer_collapses_in_its_warm_up",
     "classifier_diverges_in_its_warm_up",
+    "second_cosine_begins_a_hundred_times_too_high", "rate_is_raised_to_1",
+    "warm_up_of_400_moves_is_moved_once_an_epoch", "warm_up_of_words_is_moved_once_in_30_steps",
+    "scheduler_of_a_warm_up_is_never_moved", "rate_of_adamw_is_1e_9", "rate_of_sgd_is_1e_7",
+    "scheduler_is_moved_twice_a_step", "cosine_of_100_steps_in_a_training_of_260",
+    "decay_is_not_multiplied_by_the_rate", "decay_of_words_is_not_multiplied_by_the_rate", "decay_of_adamw_is_100",
+    "table_is_grown_behind_the_optimizer", "head_is_grown_behind_the_optimizer",
+    "body_is_converted_behind_the_optimizer", "teacher_with_dropout_comes_into_train",
+    "teacher_with_norms_comes_into_train", "frozen_body_comes_into_train", "average_is_left_in_the_model",
+    "average_of_words_is_left_in_the_model", "average_is_left_in_the_model_of_a_slow_optimizer",
+    "three_experts_by_hand_get_no_row", "two_experts_in_bfloat16_get_no_row_from_step_50_on",
+    "most_linear_experts_get_no_row_from_step_20_on", "inverted_mask_of_texts_without_padding",
+    "inverted_mask_of_three_texts_without_padding", "overlap_of_large_pictures_is_summed_in_float16",
+    "overlap_of_squares_is_summed_in_float16",
 )  # fmt: skip
 """The scripts' faults of which all is said as it should be; `bench/diagnosis.py` has the others too."""
 

@@ -199,9 +199,14 @@ def _onset(fault: Fault) -> int:
     return fault.step if isinstance(fault.step, int) else fault.step.start
 
 
+def _may_be_silent(fault: Fault) -> bool:
+    """An evaluation that harms nothing but itself need not be mentioned."""
+    return fault.cause == "eval" and "evaluation_mode" not in fault.rules
+
+
 def _is_cause(fault: Fault, root: Finding | None) -> bool:
     if root is None:
-        return not fault.rules or fault.cause == "eval"
+        return not fault.rules or _may_be_silent(fault)
     if fault.rules and root["rule"] not in fault.rules:
         return False
     facts = root["facts"]
@@ -221,7 +226,7 @@ def _is_cause(fault: Fault, root: Finding | None) -> bool:
 
 def _is_place(fault: Fault, root: Finding | None) -> bool:
     if root is None:
-        return not fault.rules or fault.cause == "eval"
+        return not fault.rules or _may_be_silent(fault)
     names = {root["tensor"] or "", str(root["facts"].get("where", ""))}
     is_there = fault.tensor is None or any(
         re.fullmatch(fault.tensor, each) or re.fullmatch(fault.tensor, each.rpartition(".")[0]) for each in names

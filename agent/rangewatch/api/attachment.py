@@ -545,13 +545,15 @@ def _add_hooks(
     samples = WeightSamples(observer, agent.values, agent.events, model, selection, agent.in_forward)
     samples.begin_step(agent.step)
     observer.step_readers.append(samples)
-    taken = UpdateSamples(observer, agent.names, model, selection, options.start_step)
+    taken = UpdateSamples(observer, agent.values, agent.names, model, selection, options.start_step)
     taken.begin_step(agent.step)
     observer.step_readers.append(taken)
     bypass = WrapperBypass(layout, observer, agent.events, agent.guard, agent.undo)
     observer.step_readers.append(bypass)
     kept = hooks.parameters.kept
-    coverage = OptimizerCoverage(observer, agent.events, model, selection, optimizers, kept)
+    coverage = OptimizerCoverage(
+        observer, agent.events, model, selection, optimizers, kept, lambda: hooks.structure
+    )  # fmt: skip
     rate = LearningRate(agent, optimizers)
     observer.step_readers += [coverage, rate]
     agent.at_end.append(rate.flush)

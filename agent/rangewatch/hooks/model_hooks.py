@@ -154,7 +154,8 @@ class ModelHooks(StepReader):
         for fqn, module in clean_modules(model).items():
             self._add(fqn, module)
         self.parameters = ParameterHooks(observer, guard, model, selection, recording)
-        self._structure = _structure(model)
+        self.structure = _structure(model)
+        """Another number when modules or parameters are others, or elsewhere: as it was at the last refresh."""
         self._refresh_next_s = float("-inf")
         _watch_registrations(self)
 
@@ -182,10 +183,10 @@ class ModelHooks(StepReader):
         if model is None:
             return
         began_s = time.monotonic()
-        was, self._structure = self._structure, _structure(model)
+        was, self.structure = self.structure, _structure(model)
         now_s, self._is_stale = time.monotonic(), False
         self._refresh_next_s = now_s + limits.REFRESH_FACTOR * (now_s - began_s)
-        if self._structure == was:
+        if self.structure == was:
             return
         modules = clean_modules(model)
         self._routers.find(modules)

@@ -1,14 +1,15 @@
 """Event `optimizers`: which trainable parameters no optimizer has, and which of an optimizer's no backward reaches; and
 whether all learning rates are 0, or gradients are kept from one update to the next.
 
-Looked at at the ends of the 2nd, 4th, 8th step and so on, and sent when it is another than before: layers may be
-unfrozen and optimizers made anew, and an expert may wait long for its first token. Learning rates are looked at at the
-end of each step.
+Looked at at the ends of the 2nd, 4th, 8th step and so on, and when the model has other parameters or modules; sent when
+it is another than before: layers may be unfrozen and optimizers made anew, and an expert may wait long for its first
+token. Learning rates are looked at at the end of each step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 from weakref import ref
@@ -34,7 +35,8 @@ KEPT_STEPS = 32
 
 
 class OptimizerCoverage(StepReader):
-    """Called by the training thread, between steps. It reads no tensor.
+    """Called by the training thread, between steps. It reads no tensor. `structure()`: another number when the model
+    has other parameters or modules.
 
     Of optimizers that hold copies of the parameters (DeepSpeed's, Megatron's) and of FSDP1's flat parameters nothing is
     said: which parameter belongs to which is not known.
@@ -42,13 +44,16 @@ class OptimizerCoverage(StepReader):
 
     def __init__(
         self, observer: Observer, events: Events, model: nn.Module, selection: Selection, optimizers: Iterable[Any],
-        kept: KeptGradients,
+        kept: KeptGradients, structure: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
         self._kept, self._was_kept = kept, False
         self._observer, self._events, self._model, self._selection = observer, events, ref(model), selection
         self._optimizers = [ref(each) for each in optimizers]
         self._step_count = self._zero_rate_steps = 0
         self._reported = Optimizers()
+        self._structure, self._known_structure = structure, structure()
+        self._held: dict[str, int] = {}
+        """`id` of the parameter that had a name and was an optimizer's, as it was last."""
 
     def add(self, optimizer: Any) -> None:
         """It has come to train the model too; read anew when the open step ends."""
@@ -63,6 +68,8 @@ class OptimizerCoverage(StepReader):
         is_zero = self._zero_rate_steps >= ZERO_RATE_STEPS
         was_kept, self._was_kept = self._was_kept, self._kept.step_count >= KEPT_STEPS
         is_due = self._step_count >= 2 and not self._step_count & (self._step_count - 1)
+        was_structure, self._known_structure = self._known_structure, self._structure()
+        is_due = is_due or self._known_structure != was_structure
         if not is_due and was_zero == is_zero and was_kept == self._was_kept:
             return
         optimizers = self._read()
@@ -87,7 +94,7 @@ class OptimizerCoverage(StepReader):
         if model is None or not optimizers or flat_parameters(model):
             return None
         named = [(fqn, each) for fqn, each in clean_parameters(model) if not is_lazy(each)]
-        own = {id(each) for _, each in named}
+        own = {id(each) for _, each in named}.union(self._held.values())
         taken: set[int] = set()
         for optimizer in optimizers:
             groups = getattr(optimizer, "param_groups", ())
@@ -99,6 +106,10 @@ class OptimizerCoverage(StepReader):
         silent = {fqn for fqn, hook in list(self._observer.unreached.items()) if not hook.has_run()}
         is_reached = any(fqn not in silent for fqn, _ in trainable)
         left_out = [fqn for fqn, each in trainable if id(each) not in taken]
+        present = {id(each) for _, each in named}
+        # An optimizer keeps its parameters alive: no other object has such an id meanwhile.
+        replaced = [fqn for fqn in left_out if (was := self._held.get(fqn)) in taken and was not in present]
+        self._held.update({fqn: id(each) for fqn, each in named if id(each) in taken})
         unreached = [fqn for fqn, each in trainable if id(each) in taken and fqn in silent] if is_reached else []
         return Optimizers(
             classes=tuple(type(each).__name__ for each in optimizers[: limits.CONTEXT_TENSORS]),
@@ -110,6 +121,9 @@ class OptimizerCoverage(StepReader):
             zero_rate_steps=self._zero_rate_steps if self._zero_rate_steps >= ZERO_RATE_STEPS else 0,
             kept_gradient_steps=self._kept.step_count if self._was_kept else 0,
             groups=_group_names(optimizers, {id(each): fqn for fqn, each in named}),
+            replaced=tuple(replaced[: limits.ACCOUNT_NAMES]),
+            initial_lr=_largest(optimizers, "initial_lr"),
+            weight_decay=_largest(optimizers, "weight_decay"),
         )
 
 
@@ -122,3 +136,10 @@ def _group_names(optimizers: Iterable[Any], names: Mapping[int, str]) -> tuple[s
     first = (next((names[id(each)] for each in group["params"] if id(each) in names), "") for group in groups)
     found = (name if isinstance(name, str) and name else fqn for name, fqn in zip(own, first, strict=True))
     return tuple(sendable(each)[: limits.NAME_CHARACTERS] for each in islice(found, limits.RATE_GROUPS))
+
+
+def _largest(optimizers: Iterable[Any], name: str) -> float:
+    """Of all parameter groups, where it is a number on the host; 0 where none has it."""
+    groups = (group for each in optimizers for group in getattr(each, "param_groups", ()))
+    values = (group.get(name) for group in groups)
+    return max((float(each) for each in values if isinstance(each, (int, float)) and math.isfinite(each)), default=0.0)

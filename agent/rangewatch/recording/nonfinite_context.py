@@ -278,6 +278,8 @@ class NonfiniteContext:
             return details
         if (call := _call_of(module)) is not None:
             details = msgspec.structs.replace(details, inputs=_inputs(*call, reader), masks=_masks(*call))
+        if not details.masks and (around := self._masks_around(details.fqn)) is not None:
+            details = msgspec.structs.replace(details, masks=around[1], masks_of=around[0])
         epsilons = [getattr(module, name, None) for name in ("variance_epsilon", "eps")]
         eps = next((value for value in epsilons if isinstance(value, float)), None)
         prefix = f"{details.fqn}." if details.fqn else ""
@@ -296,6 +298,19 @@ class NonfiniteContext:
                 outer = outer if fqn is None else (fqn, (frame.f_locals["args"], frame.f_locals["kwargs"]))
             frame = frame.f_back
         return outer
+
+    def _masks_around(self, inner: str) -> tuple[str, tuple[MaskDetails, ...]] | None:
+        """Of the modules under way that `inner` is in the nearest that was given masks, and these."""
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            called = frame.f_locals.get("self") if frame.f_code is _CALL else None
+            fqn = self._fqns.get(called) if isinstance(called, nn.Module) else None
+            if fqn is not None and (not fqn or inner.startswith(f"{fqn}.")):
+                masks = _masks(frame.f_locals["args"], frame.f_locals["kwargs"])
+                if masks:
+                    return fqn, masks
+            frame = frame.f_back
+        return None
 
     def _large_weights(self, reader: TensorReader) -> tuple[TensorDetails, ...]:
         model = self._module("")

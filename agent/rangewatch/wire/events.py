@@ -115,6 +115,8 @@ class Optimizers(Details, frozen=True):
     the event, all learning rates have been exactly 0; 0 where one is not, or not for long yet. `kept_gradient_steps`:
     for how many updates in a row gradients had not been zeroed since the one before; 0 where they are, or not for long.
     `groups`: of several parameter groups each one's own name, or its first parameter's; "" where neither is known.
+    `replaced`: those of `left_out` under whose name the model had another parameter before, which an optimizer has.
+    `initial_lr` (which torch's schedulers begin from) and `weight_decay`: the largest of any parameter group; 0: none.
     """
 
     KIND = "optimizers"
@@ -127,6 +129,9 @@ class Optimizers(Details, frozen=True):
     zero_rate_steps: int = 0
     kept_gradient_steps: int = 0
     groups: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    initial_lr: float = 0.0
+    weight_decay: float = 0.0
 
 
 class Router(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -263,6 +268,20 @@ class EvaluationMode(Details, frozen=True):
     dropouts: Whole = 0
     norms: Whole = 0
     was_trained: bool = False
+
+
+class FrozenInTrain(Details, frozen=True):
+    """`parts` frozen parts of the model, `fqn` the first of them, came from `eval()` into `train()` while the rest was
+    trained: in `steps` steps in a row, up to this one; 0: they are in `eval()` again. `dropouts`, `norms`: modules of
+    theirs that drop out elements, and that keep running statistics. The newest one stands.
+    """
+
+    KIND = "frozen_in_train"
+    steps: Whole = 0
+    fqn: str = ""
+    parts: Whole = 0
+    dropouts: Whole = 0
+    norms: Whole = 0
 
 
 class WrapperBypassed(Details, frozen=True):
@@ -444,6 +463,8 @@ class Nonfinite(Details, frozen=True, omit_defaults=True):
     optimizer: OptimizerDetails | None = None
     masks: tuple[MaskDetails, ...] = ()
     """Of the module's inputs those that may be masks."""
+    masks_of: str = ""
+    """The module around it whose inputs they are, where its own have none."""
     inf_count: int | None = None
     negative_inf_count: int | None = None
     """Of the Inf of this call those that are -Inf; both None where nobody counted, as agents before did not."""

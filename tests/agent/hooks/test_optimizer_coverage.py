@@ -98,3 +98,42 @@ def test_learning_rates_of_zero_are_reported_once_they_last(
             optimizer.step()
     steps = [(each.step, read(Optimizers, each.data)) for each in ingest.events("optimizers")]
     assert [(step, each.zero_rate_steps) for step, each in steps if each and each.zero_rate_steps] == expected
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_parameter_that_takes_the_place_of_another(ingest: IngestDouble, is_told: bool) -> None:
+    """It is read when the model has it, and not with the next power of two."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(16):
+            if step == 10:
+                model[1].weight = nn.Parameter(torch.ones(2, 2))
+                if is_told:
+                    optimizer.add_param_group({"params": [model[1].weight]})
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    found = [(each.step, known) for each in ingest.events("optimizers") if (known := read(Optimizers, each.data))]
+    replaced = [(step, each.replaced, each.left_out) for step, each in found if each.replaced]
+    assert replaced == ([] if is_told else [(10, ("1.weight",), ("1.weight",))])
+
+
+def test_all_parameters_are_others(ingest: IngestDouble) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(8):
+            if step == 5:
+                model.weight, model.bias = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    assert reported(ingest)[-1].replaced == ("weight", "bias")
+
+
+def test_what_the_groups_are_set_to(ingest: IngestDouble) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.02)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.01)
+    train(ingest, model, [optimizer], 4)
+    (known,) = reported(ingest)
+    assert (known.initial_lr, known.weight_decay) == (0.1, 0.02)

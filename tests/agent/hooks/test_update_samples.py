@@ -51,3 +51,55 @@ def test_elements_around_the_optimizers_step(ingest: IngestDouble, backend: str)
 def test_an_optimizer_of_ones_own_may_keep_what_is_lost(ingest: IngestDouble) -> None:
     train(ingest, "auto", Own, steps=3)
     assert counts(ingest, "weight") == dict.fromkeys((1, 2), (12.0, 9.0, 0.0, 0.0))
+
+
+class Decaying(torch.optim.Optimizer):
+    """Nothing but a decay, of matrices; the rest is left alone."""
+
+    def __init__(self, parameters: Any, share: float) -> None:
+        super().__init__(parameters, {"share": share})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                each.mul_(1 - group["share"])
+
+
+def steps_of(ingest: IngestDouble, optimizer: Any, dtype: torch.dtype, *, watched: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 80), nn.Tanh(), nn.Linear(80, 80), nn.Tanh(), nn.Linear(80, 2)).to(dtype)
+    updates = optimizer(model.parameters())
+    handle = rangewatch.attach(model, updates, url=ingest.url) if watched else None
+    for _ in range(10):
+        updates.zero_grad()
+        model(torch.ones(4, 3, dtype=dtype)).square().sum().backward()
+        updates.step()
+    if handle is not None:
+        handle.detach()
+    return model
+
+
+def test_what_a_decay_takes_of_the_weights(ingest: IngestDouble) -> None:
+    steps_of(ingest, lambda parameters: Decaying(parameters, 0.1), torch.float32)
+    fraction, decay = (dict(ingest.series(name)) for name in ("update_fraction", "decay_fraction"))
+    expected = dict.fromkeys((1, 2, 4, 8), pytest.approx(0.1, rel=1e-4))
+    assert fraction == expected and decay == expected
+
+
+def test_an_update_that_does_not_point_against_the_weights_is_no_decay(ingest: IngestDouble) -> None:
+    steps_of(ingest, lambda parameters: torch.optim.Adam(parameters, 1e-3), torch.float32)
+    assert set(dict(ingest.series("decay_fraction")).values()) == {0.0}
+    assert all(1e-3 < each < 0.1 for each in dict(ingest.series("update_fraction")).values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_comparing_changes_no_weight(ingest: IngestDouble, dtype: torch.dtype) -> None:
+    """`float()` of a float32 weight is that weight."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, 1e-2)
+
+    watched, alone = steps_of(ingest, make, dtype), steps_of(ingest, make, dtype, watched=False)
+    for a, b in zip(watched.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(a, b)

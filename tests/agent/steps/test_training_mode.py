@@ -67,3 +67,57 @@ def test_modes_that_are_meant(ingest: IngestDouble, mode: Set) -> None:
 
 def test_a_model_that_does_the_same_in_both_modes(ingest: IngestDouble) -> None:
     assert train(ingest, left, nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Dropout(0.0))) == []
+
+
+class Taught(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+        self.student = nn.Linear(3, 1)
+        self.teacher.requires_grad_(False).eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.student(x) - self.teacher(x)
+
+
+def taught(ingest: IngestDouble, mode: Set, steps: int = 40) -> list[tuple[int, object]]:
+    train(ingest, mode, Taught(), steps)
+    return [(each.step, each.data) for each in ingest.events("frozen_in_train")]
+
+
+def all_trained(model: nn.Module, step: int) -> None:
+    if step == 12:
+        model.train()
+
+
+def test_a_frozen_part_that_comes_into_train(ingest: IngestDouble) -> None:
+    expected = {"steps": 8, "fqn": "teacher", "parts": 1, "dropouts": 1, "norms": 1}
+    assert taught(ingest, all_trained) == [(19, expected)]
+
+
+def test_a_frozen_part_that_is_set_back(ingest: IngestDouble) -> None:
+    def set_back(model: nn.Module, step: int) -> None:
+        all_trained(model, step)
+        if step == 30:
+            model.get_submodule("teacher").eval()
+
+    assert [(step, data["steps"]) for step, data in taught(ingest, set_back)] == [(19, 8), (30, 0)]
+
+
+def always_in_train(model: nn.Module, step: int) -> None:
+    model.train()
+
+
+def few_steps(model: nn.Module, step: int) -> None:
+    model.get_submodule("teacher").train(step in (12, 13, 14))
+
+
+def thawed(model: nn.Module, step: int) -> None:
+    all_trained(model, step)
+    if step == 12:
+        model.get_submodule("teacher").requires_grad_(True)
+
+
+@pytest.mark.parametrize("mode", [always_in_train, few_steps, thawed])
+def test_frozen_parts_as_they_should_be(ingest: IngestDouble, mode: Set) -> None:
+    assert taught(ingest, mode) == []

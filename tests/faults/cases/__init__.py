@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.faults.cases import (
     arithmetic,
     batches,
+    exchanges,
     functions,
     gradients,
     loss_scales,
@@ -14,6 +15,7 @@ from tests.faults.cases import (
     quiet,
     ranks,
     rates,
+    schedules,
     spikes,
     weights,
 )
@@ -26,6 +28,7 @@ ALL: tuple[Fault, ...] = (
 SCRIPTS: tuple[Fault, ...] = (
     *masks.SCRIPTS, *rates.SCRIPTS, *arithmetic.SCRIPTS, *batches.SCRIPTS, *weights.SCRIPTS, *loss_scales.SCRIPTS,
     *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS, *quiet.SCRIPTS,
+    *schedules.SCRIPTS, *exchanges.SCRIPTS,
 )  # fmt: skip
 """What is planted in `families`, and said before any rule was written for it."""
 

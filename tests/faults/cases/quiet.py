@@ -163,6 +163,32 @@ def maximum_of_ids_that_are_all_padding(job: Job) -> None:
     setups.sentences(job, pool="max of ids", empty=100)
 
 
+NOT_PRECISION = (r"[Ll]ower the learning rate", "bfloat16", "GradScaler", "larger eps", "leave out samples")
+
+
+@planted("mask", "first_nonfinite", place=r"attention.*", step=80, rank=0, against=NOT_PRECISION)
+def inverted_mask_of_texts_without_padding(job: Job) -> None:
+    setups.padded(job, is_inverted=True)
+
+
+@planted("mask", "first_nonfinite", place=r"attention.*", step=80, rank=0, against=NOT_PRECISION)
+def inverted_mask_of_three_texts_without_padding(job: Job) -> None:
+    setups.padded(job, is_inverted=True, full=3)
+
+
+NOT_SUM = (r"[Mm]ask", r"[Ll]ower the learning rate", "init_scale", "leave out samples", "larger eps")
+
+
+@planted("forward_arithmetic", "loss_scale_collapse", "first_nonfinite", step=60, against=NOT_SUM)
+def overlap_of_large_pictures_is_summed_in_float16(job: Job) -> None:
+    setups.overlap(job)
+
+
+@planted("forward_arithmetic", "loss_scale_collapse", "first_nonfinite", step=60, against=NOT_SUM)
+def overlap_of_squares_is_summed_in_float16(job: Job) -> None:
+    setups.overlap(job, square=True, size=128)
+
+
 NOT_DATA = (r"[Ll]ower the learning rate", "bfloat16", "GradScaler", "larger eps")
 OF_DATA = ("loss_spike", "exploding_gradient", "outlier_batch", "headroom_trend")
 

@@ -333,7 +333,7 @@ def block_that_was_copied_after_the_optimizer_was_made(job: Job) -> None:
     diffusion.train(job, stale=True)
 
 
-@planted("optimizer", "unchanged_weights", place=r"(h\.|wte|wpe|ln_f).*", **STILL)
+@planted("learning_rate", "unchanged_weights", place=r"(h\.|wte|wpe|ln_f).*", **STILL)
 def every_rate_is_zero_after_step_100(job: Job) -> None:
     nanogpt.train(job, plant=Plant(rate=lambda step, lr: lr if step < 100 else 0.0))
 

@@ -10,6 +10,7 @@ from typing import Any
 from tests.faults.families import (
     compiled,
     diffusion,
+    exchanges,
     fsdp,
     gan,
     lora,
@@ -17,6 +18,7 @@ from tests.faults.families import (
     nanogpt,
     ppo,
     preference,
+    schedules,
     setups,
     sft,
     trainer,
@@ -40,6 +42,8 @@ HEALTHY: dict[str, tuple[Train, Mapping[str, Mapping[str, Any]]]] = {
     "grpo": (preference.train_grpo, preference.HEALTHY_GRPO),
     "unusual": (unusual.train, unusual.HEALTHY),
     "setups": (setups.train, setups.HEALTHY),
+    "schedules": (schedules.train, schedules.HEALTHY),
+    "exchanges": (exchanges.train, exchanges.HEALTHY),
 }
 """Family -> its script, and the variants in which nothing is wrong: name -> arguments."""
 

@@ -511,6 +511,75 @@ def sentences(job: Job, steps: int = 150, *, pool: str, empty: int | None = None
     loop(job, model, optimizer, loss_of, steps)
 
 
+class Attended(nn.Module):
+    """An attention by hand; `absent`, (n, words) bool, is given to it and used as it is, or inverted."""
+
+    def __init__(self, width: int, *, is_inverted: bool) -> None:
+        super().__init__()
+        self.qkv, self.out, self.is_inverted = nn.Linear(width, 3 * width), nn.Linear(width, width), is_inverted
+
+    def forward(self, x: Tensor, absent: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.transpose(1, 2) / math.sqrt(x.shape[-1])
+        left_out = ~absent if self.is_inverted else absent
+        return self.out(scores.masked_fill(left_out[:, None], float("-inf")).softmax(-1) @ v)
+
+
+class Padded(nn.Module):
+    def __init__(self, width: int, **options: bool) -> None:
+        super().__init__()
+        self.embed, self.attention = nn.Embedding(WORDS, width), Attended(width, **options)
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        absent = ids == 0
+        x = self.embed(ids)
+        x, there = x + self.attention(x, absent), (~absent).unsqueeze(-1).float()
+        return self.head((x * there).sum(1) / there.sum(1))
+
+
+def padded(job: Job, steps: int = 150, *, is_inverted: bool = False, full: int = 16, at: int = 80) -> None:
+    """At step `at` `full` of 16 texts have no padding."""
+    model = Padded(24, is_inverted=is_inverted)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+
+    def loss_of(step: int) -> Tensor:
+        lengths = torch.randint(3, 9, (16, 1))
+        if step == at:
+            lengths[:full] = 9
+        ids = torch.randint(1, WORDS, (16, 9)) * (torch.arange(9) < lengths)
+        return F.cross_entropy(model(ids), ids[:, 0] % CLASSES)
+
+    loop(job, model, optimizer, loss_of, steps)
+
+
+# Sums in 16 bits
+
+
+def overlap(
+    job: Job, steps: int = 120, *, at: int = 60, until: int = 1 << 30, size: int = 96, wide: bool = False,
+    square: bool = False,
+) -> None:  # fmt: skip
+    """Pictures of 16 pixels, and in steps [`at`, `until`) of `size`, in float16; the overlap is a quotient of sums over
+    the batch. `wide`: in float32. `square`: of squares."""
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1))
+    optimizer, scaler = torch.optim.Adam(model.parameters(), 3e-3), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with job.attach(model, optimizer, scaler) as watch:
+        for step in range(steps):
+            side = size if at <= step < until else 16
+            wanted = F.interpolate(torch.rand(12, 1, 4, 4), size=(side, side)).gt(0.3).float()
+            with torch.autocast("cpu", torch.float16):
+                out = model(wanted + 0.5 * torch.randn_like(wanted)).sigmoid()
+            share, target = (out.float(), wanted) if wide else (out, wanted.half())
+            power = 2 if square else 1
+            loss = 1 - 2 * (share * target).sum() / (share.pow(power).sum() + target.pow(power).sum())
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            watch.log(loss=loss.item())
+
+
 # Data that change
 
 
@@ -684,6 +753,9 @@ HEALTHY: dict[str, Plan] = {
     "sparse latents of a small batch": {"setup": autoencoder, "penalty": 0.2, "batch": 4},
     "masked maximum, no row empty": {"setup": sentences, "pool": "max of a mask"},
     "masked mean, no row empty": {"setup": sentences, "pool": "mean of whole numbers"},
+    "attention over texts without padding": {"setup": padded},
+    "overlap of larger pictures in float32": {"setup": overlap, "wide": True, "until": 70},
+    "overlap of small pictures in float16": {"setup": overlap, "size": 32, "until": 120},
     "inputs 1.5 times as large from step 140": {"setup": table, "times": 1.5},
     "a little more noise from step 100": {"setup": labels, "noise": 0.15},
     "pictures of twice the size": {"setup": sizes},

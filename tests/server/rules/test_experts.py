@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rangewatch.statistics import experts
-from rangewatch.wire.events import Router, Routers, event
+from rangewatch.wire.events import Optimizers, Router, Routers, event
 from rangewatch.wire.records import Event
 from rangewatch_server.rules.experts import dead_expert, expert_collapse, overloaded_expert
 from tests.server.rules.conftest import Recording, tensor
@@ -146,3 +146,52 @@ def test_even_loads_are_silent(recording: Recording) -> None:
 def test_a_run_without_routers_is_not_asked(recording: Recording) -> None:
     recording.write(ROUTERS, STEPS)
     assert not recording.diagnose(*RULES).findings
+
+
+BY_HAND = [
+    tensor("moe.router.weight", "grad", 0, "float32"),
+    *(tensor(f"moe.experts.{at}.0.weight", "grad", 1 + at, "float32") for at in range(4)),
+]
+
+
+class TestWithoutCounts:
+    def write(self, recording: Recording, amax: Any, model: Any = BY_HAND, **more: Any) -> Any:
+        recording.write(model, STEPS, {"amax": amax, "call_count": np.asarray(amax) > 0}, **more)
+        return recording.diagnose(dead_expert.RULE).findings
+
+    def test_experts_without_a_gradient(self, recording: Recording) -> None:
+        amax = np.ones((5, STEPS))
+        amax[2, 40:], amax[4, 70:] = 0, 0
+        (found,) = self.write(recording, amax)
+        assert (found.facts["where"], found.step) == ("moe.experts", 40)
+        assert "such as moe.experts.1.0.weight" in found.evidence[0]
+        assert "2 experts (1, 3) of the 4 of moe.experts" in found.summary
+        assert found.facts["cause_class"] == "dead_units"
+        (before,) = recording.diagnose(dead_expert.RULE, stop=110).findings
+        assert (before.tensor, before.step) == (found.tensor, found.step)  # one more has none by now
+        assert recording.diagnose(dead_expert.RULE, stop=103).findings == ()
+
+    def test_one_that_no_backward_has_reached(self, recording: Recording) -> None:
+        known = event(Optimizers(("Adam",), unreached=("moe.experts.4.0.weight",), unreached_count=1), 1, 2)
+        (found,) = self.write(recording, np.ones((5, STEPS)), events=[known])
+        assert found.step == 0 and "such as moe.experts.4.0.weight" in found.evidence[0]
+
+    def test_a_list_beside_a_router(self, recording: Recording) -> None:
+        model = [tensor("ff.gate.weight", "grad", 0), *(tensor(f"ff.parts.{at}.weight", "grad", 1) for at in range(4))]
+        amax = np.ones((5, STEPS))
+        amax[1, 20:] = 0
+        (found,) = self.write(recording, amax, model)
+        assert found.facts["where"] == "ff.parts"
+
+    @pytest.mark.parametrize("fqn", ["layers", "heads", "blocks.0.experts_of_old.branches"])
+    def test_other_lists_are_not_judged(self, recording: Recording, fqn: str) -> None:
+        model = [BY_HAND[0], *(tensor(f"{fqn}.{at}.weight", "grad", 1) for at in range(4))]
+        amax = np.ones((5, STEPS))
+        amax[1, 20:] = 0
+        assert self.write(recording, amax, model) == ()
+
+    def test_experts_that_are_chosen_seldom(self, recording: Recording) -> None:
+        at = np.arange(STEPS)
+        amax = np.stack([at >= 0, *((at + 5 * each) % 20 == 0 for each in range(4))]).astype(float)
+        amax[1, 20:] = 0
+        assert self.write(recording, amax) == ()

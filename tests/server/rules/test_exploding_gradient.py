@@ -86,3 +86,41 @@ def test_short_runs(recording: Recording, steps: int) -> None:
     recording.write(LAYERS, steps, {"amax": 2.0 ** np.arange(steps)[None]})
     diagnosis = recording.diagnose(RULE)
     assert (diagnosis.findings, diagnosis.failed) == ((), {})
+
+
+def restarted(recording: Recording, later: float, *, first: float = 1.2, raised_to: float = 1e-3) -> None:
+    """Cosines of 80 steps from 1e-3 to 0 and again from `raised_to`; gradients rise at step 100. The loss falls from
+    `first` to 0.01, and is `later` from step 100 on."""
+    at = np.arange(160)
+    wave = 0.5 * (1 + np.cos(np.pi * (at % 80) / 80))
+    rate = wave * np.where(at < 80, 1e-3, raised_to)
+    amax = usual(160) * 1e-3
+    amax[2, 100:] *= 2_000
+    loss = np.where(at < 100, np.maximum(0.01, first * 0.9**at), later)
+    recording.write(LAYERS, 160, {"amax": amax}, series={"lr": rate, "loss": loss})
+
+
+@pytest.mark.parametrize(("later", "severity"), [(0.02, "info"), (0.2, "info"), (0.5, "warning"), (3.0, "warning")])
+def test_gradients_that_rise_with_a_rate_that_is_raised_again(
+    recording: Recording, later: float, severity: str
+) -> None:
+    restarted(recording, later)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.severity, found.step) == (severity, 100)
+    is_named = any("as a schedule with restarts does" in each for each in found.evidence)
+    assert is_named == (severity == "info")
+    assert severity == "warning" or "cause_class" not in found.facts
+
+
+def test_a_rate_that_is_higher_than_ever_is_judged_by_the_loss_right_before(recording: Recording) -> None:
+    restarted(recording, 0.5, raised_to=1e-2)
+    (found,) = recording.diagnose(RULE).findings
+    assert found.severity == "warning"
+
+
+def test_without_a_rate_that_was_raised_a_rise_is_a_warning(recording: Recording) -> None:
+    amax = usual(160)
+    amax[2, 100:] *= 2_000
+    recording.write(LAYERS, 160, {"amax": amax}, series={"lr": np.linspace(1e-3, 0, 160), "loss": np.full(160, 0.5)})
+    (found,) = recording.diagnose(RULE).findings
+    assert found.severity == "warning"

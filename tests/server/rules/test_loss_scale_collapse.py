@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rangewatch.wire.records import Event
 from rangewatch_server.rules.loss_scale.collapse import RULE
 from rangewatch_server.rules.loss_scale.history import MOST_RECENT
 from tests.server.rules.conftest import Recording, tensor
@@ -188,3 +189,39 @@ def test_odd_series_do_no_harm(recording: Recording, series: dict[str, float]) -
     recording.write([tensor("a")], 50, series=series)
     report = recording.diagnose(RULE)
     assert (report.findings, report.failed) == ((), {})
+
+
+def of_loss(value: dict[str, Any], op: str = "Div", name: str = "other") -> Event:
+    """What the agent sees of the first loss that is not finite."""
+    usual = {"name": name, "dtype": "float16", "numel": 1, "amax": 0.0, "nan_count": 0, "inf_count": 0}
+    saved = {"op": op, "name": name, "is_given": False, "value": usual | value}
+    return Event("loss_graph", 1, 170, "", {"bad": [saved]})
+
+
+@pytest.mark.parametrize(
+    ("events", "text"),
+    [
+        ([of_loss({"inf_count": 1})], "The divisor of a division (Div) in the loss was Inf in float16"),
+        ([of_loss({"nan_count": 1, "dtype": "float32"}, "Log", "result")], "a logarithm (Log)"),
+        ([], "The loss of step 170 was not finite"),
+    ],
+)
+def test_a_loss_that_is_bad_itself(recording: Recording, events: list[Event], text: str) -> None:
+    """As where its sums over many pixels are beyond float16: no scale mends it."""
+    series = scaled(200, range(170, 200))
+    loss = np.where(np.arange(200) < 170, 1.0, np.nan)
+    write(recording, series | {"loss": loss}, GRAD_B, GRAD_A, count="nan_count", events=events)
+    (found,) = recording.diagnose(RULE).findings
+    assert "the loss itself is not finite" in found.summary
+    assert found.facts["cause_class"] == "forward_arithmetic"
+    assert any(text in each for each in found.evidence), found.evidence
+    assert not any("init_scale" in each.code for each in found.remedy)
+
+
+def test_a_loss_that_was_not_logged_is_not_bad(recording: Recording) -> None:
+    series = scaled(200, range(170, 200))
+    loss = np.where(np.arange(200) % 10 == 0, 1.0, np.nan)
+    loss[170:] = 1.0
+    write(recording, series | {"loss": loss}, GRAD_B, GRAD_A)
+    (found,) = recording.diagnose(RULE).findings
+    assert "cause_class" not in found.facts

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch.wire.events import EvaluationMode, LossFunction, Optimizers, event
+from rangewatch.wire.events import EvaluationMode, FrozenInTrain, LossFunction, Optimizers, event
 from rangewatch_server.rules.gradients import gradient_underflow
 from rangewatch_server.rules.loss import learning_lost
 from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, rounded_updates
@@ -185,3 +185,13 @@ def test_what_was_learned_is_lost_in_a_warm_up(recording: Recording) -> None:
 def test_losses_that_rise_for_another_reason(recording: Recording, rate: Any, back: float) -> None:
     lost(recording, rate, back)
     assert recording.diagnose(learning_lost.RULE).findings == ()
+
+
+def test_a_frozen_part_in_train(recording: Recording) -> None:
+    known = FrozenInTrain(8, "teacher", 2, 1, 2)
+    recording.write(LAYERS, 200, events=[event(known, 1, 67), event(FrozenInTrain(0, "teacher"), 1, 90)])
+    (finding,) = recording.diagnose(evaluation_mode.RULE, stop=80).findings
+    assert (finding.step, finding.severity, finding.facts["where"]) == (60, "warning", "teacher")
+    assert "teacher and 1 more frozen parts are in train()" in finding.summary and "2 batch norms go" in finding.summary
+    (finding,) = recording.diagnose(evaluation_mode.RULE).findings
+    assert finding.severity == "info" and "since step 90" in finding.summary

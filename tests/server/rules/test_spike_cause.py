@@ -221,3 +221,30 @@ def test_code_that_writes_to_weights_in_every_step_is_no_cause(recording: Record
     recording.write(TENSORS, STEPS, {"amax": height()}, series=series)
     (finding,) = recording.diagnose(loss_spike.RULE).findings
     assert finding.facts.get("cause_class") != "weight"
+
+
+def after_writes(recording: Recording, rise: float, at: tuple[int, ...] = (60, 120)) -> Any:
+    """A loss that falls, with a small rise for ten steps after each write to the weights."""
+    steps = np.arange(180)
+    loss = 4.0 - 0.01 * steps + np.random.default_rng(2).normal(0, 0.15, 180)
+    written = np.zeros(180)
+    for each in at:
+        written[each] = 0.05
+        loss[each : each + 10] += rise * np.linspace(1, 0, 10)
+    series = {"loss": loss, "weights_written": written}
+    recording.write(TENSORS, 180, {"amax": 1.0}, series=series)
+    return recording.diagnose(loss_spike.RULE).findings
+
+
+def test_a_small_rise_after_each_write_to_the_weights(recording: Recording) -> None:
+    """As of an average that is left in a model whose loss is noisy: far from what shows a jump by itself."""
+    (finding,) = after_writes(recording, 0.9)
+    assert (finding.step, finding.severity, finding.facts["cause_class"]) == (60, "warning", "weight")
+    assert "each time that other code than the optimizer writes" in finding.evidence[0]
+
+
+@pytest.mark.parametrize(("rise", "at"), [(0.0, (60, 120)), (0.9, ()), (0.9, tuple(range(40, 170, 10)))])
+def test_writes_that_do_no_harm_and_those_of_each_tenth_step(
+    recording: Recording, rise: float, at: tuple[int, ...]
+) -> None:
+    assert after_writes(recording, rise, at) == ()

@@ -105,6 +105,8 @@ def test_learning_rates_of_zero(run: Run, last: float, expected: list[tuple[int,
     Job(run.server.url, run.name).train(model, rows(0), cross_entropy, 120, optimizer=optimizer, before=schedule)
     found = [each for each in run.get("/diagnosis")["findings"] if each["rule"] == RULE.name]
     assert [(each["step"], each["subject"]) for each in found] == expected
+    assert all(each["facts"]["cause_class"] == "learning_rate" for each in found)
+    assert all("It had been 0.01 right before" in each["evidence"][0] for each in found)
 
 
 class Adapted(nn.Module):
@@ -173,3 +175,15 @@ def test_weights_that_are_updated_or_get_no_gradient_are_quiet(recording: Record
     grads = [tensor("a.bias", "grad", 0, "float32"), tensor("b.weight", "grad", 1, "float32")]
     recording.write(grads, 200, {"amax": amax}, series={"weights_written": copied(0)}, events=[sampled])
     assert recording.diagnose(RULE).findings == ()
+
+
+def test_a_parameter_that_took_the_place_of_another(recording: Recording) -> None:
+    """That is no layer which is to be unfrozen later: it is said soon, and though more than half are so."""
+    grads = [tensor("table.weight", "grad", 0, "float32"), tensor("head.weight", "grad", 1, "float32")]
+    names = ("table.weight", "head.weight")
+    known = events.Optimizers(("AdamW",), names, 2, trainable_count=3, replaced=names[:1])
+    recording.write(grads, 130, events=[events.event(known, 1, 100)])
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.step, found.severity) == ("table.weight", 100, "warning")
+    assert any("took the place of table.weight" in each for each in found.evidence)
+    assert recording.diagnose(RULE, stop=112).findings == ()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rangewatch.wire.events import Optimizers, event
 from rangewatch_server.rules.gradients.update_ratio import RULE
 from rangewatch_server.rules.presets import BY_NAME as PRESETS
 from tests.server.rules.conftest import Recording, tensor
@@ -82,3 +83,83 @@ def test_without_updates(recording: Recording) -> None:
 def test_the_preset_is_wider(recording: Recording) -> None:
     write(recording, 2.0)
     assert recording.diagnose(RULE, thresholds=PRESETS["sagemaker"].thresholds).findings == ()
+
+
+STEPS = 240
+FLAT = 2.3 * np.ones(STEPS)
+
+
+def low_rate(recording: Recording, rate: Any, loss: Any = FLAT, initial: float = 1e-3, fraction: float = 1e-4) -> Any:
+    """What is said of a schedule's rate, of a loss and of the size of updates."""
+    at = np.arange(STEPS)
+    is_read = (at > 0) & ((at % 32 == 0) | ((at < 32) & (at & (at - 1) == 0)))
+    series = {"lr": rate, "loss": loss, "update_fraction": np.where(is_read, fraction, np.nan)}
+    known = [event(Optimizers(("AdamW",), initial_lr=initial), 1, 2)]
+    recording.write([tensor("a.weight", "grad", 0, "float32")], STEPS, series=series, events=known)
+    return recording.diagnose(RULE).findings
+
+
+STAIRS = 2.5e-6 * (1 + np.arange(STEPS) // 60)
+
+
+def test_a_warm_up_that_is_moved_once_an_epoch(recording: Recording) -> None:
+    (finding,) = low_rate(recording, STAIRS)
+    assert (finding.step, finding.rank, finding.facts["cause_class"]) == (0, 0, "learning_rate")
+    assert "it has been 1e-05 at most, where its schedule was given 0.001" in finding.summary
+    assert "about step 24,000" in finding.summary and "'interval': 'step'" in finding.remedy[0].code
+
+
+def test_updates_that_are_next_to_nothing(recording: Recording) -> None:
+    (finding,) = low_rate(recording, 1e-9, initial=0.0, fraction=1e-8)
+    assert "learning rate of 1e-09" in finding.summary and finding.facts["lr"] == 1e-9
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rate": 1e-3 * np.linspace(0.0005, 0.04, STEPS)},  # a long warm-up, at each step
+        {"rate": STAIRS, "loss": np.linspace(2.3, 1.6, STEPS)},  # it learns
+        {"rate": 0.2e-3 * (1 + np.arange(STEPS) // 60)},  # a warm-up by epochs
+        {"rate": 1e-5, "initial": 1e-5},  # fine-tuning
+        {"rate": 1e-5, "initial": 0.0, "fraction": 2e-4},
+        {"rate": np.linspace(1e-5, 1e-6, STEPS)},  # the end of a schedule
+        {"rate": 1e-9, "initial": 0.0, "fraction": 0.0},  # rounded away, or nothing is updated
+        {"rate": 1e-9, "initial": 0.0, "fraction": 1e-8, "loss": np.linspace(2.3, 2.2, STEPS)},
+    ],
+)
+def test_low_rates_that_are_meant(recording: Recording, given: dict[str, Any]) -> None:
+    assert low_rate(recording, **given) == ()
+
+
+def decayed(recording: Recording, part: Any, loss: Any = FLAT, decay: float = 0.1, rate: float = 1e-3) -> Any:
+    at = np.arange(STEPS)
+    is_read = (at > 0) & ((at % 32 == 0) | ((at < 32) & (at & (at - 1) == 0)))
+    series = {"lr": rate, "loss": loss, "decay_fraction": np.where(is_read, part, np.nan)}
+    known = [event(Optimizers(("AdamW",), weight_decay=decay), 1, 2)]
+    recording.write([tensor("a.weight", "grad", 0, "float32")], STEPS, series=series, events=known)
+    return recording.diagnose(RULE).findings
+
+
+@pytest.mark.parametrize(
+    ("decay", "rate", "text"),
+    [
+        (0.1, 1e-3, "it is not multiplied by the learning rate (0.001)"),
+        (100.0, 1e-3, "times the learning rate of 0.001 that is what is taken"),
+        (0.0, 1e-3, "No parameter group has a weight_decay"),
+    ],
+)
+def test_a_decay_that_takes_a_tenth_of_the_weights(recording: Recording, decay: float, rate: float, text: str) -> None:
+    """Until the weights are so small that updates make up for it."""
+    (finding,) = decayed(recording, np.where(np.arange(STEPS) < 20, 0.1, 0.0), decay=decay, rate=rate)
+    assert (finding.step, finding.severity, finding.facts["cause_class"]) == (1, "warning", "optimizer")
+    assert text in finding.evidence[1] and "half of it is gone after 7 steps" in finding.summary
+
+
+def test_a_strong_decay_under_which_the_loss_falls_is_info(recording: Recording) -> None:
+    (finding,) = decayed(recording, 0.01, np.linspace(2.3, 1.0, STEPS))
+    assert finding.severity == "info"
+
+
+@pytest.mark.parametrize("part", [0.001, np.where(np.arange(STEPS) % 64 == 0, 0.1, 0.0)])
+def test_usual_decay(recording: Recording, part: Any) -> None:
+    assert decayed(recording, part) == ()

@@ -16,6 +16,8 @@ from rangewatch_server.rules.experts.loads import (
     recent_loads,
     since,
 )
+from rangewatch_server.rules.experts.without_gradient import LASTING as STEPS_IDLE
+from rangewatch_server.rules.experts.without_gradient import Idle, idle_experts
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -25,16 +27,51 @@ MOST_NAMED = 8
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding: the first router with a dead expert in call order, and how many others have some."""
-    dead = [(each, experts) for each in recent_loads(evidence) if len(experts := _dead(each, limits["least_load"]))]
+    """At most one finding: the first router with a dead expert in call order, and how many others have some; of routers
+    whose tokens nobody counts, by the gradients of their experts."""
+    loads = recent_loads(evidence)
+    dead = [(each, experts) for each in loads if len(experts := _dead(each, limits["least_load"]))]
     if dead:
         yield _finding(evidence, dead)
+    elif not loads and (idle := idle_experts(evidence)):
+        yield _of_gradients(evidence, idle)
 
 
 def _dead(of: Recent, least: float) -> Array:
     """Experts whose load in the last steps is below `least` times the mean."""
     tokens = of.tokens[:, of.lasting].sum(axis=1)
     return np.flatnonzero(tokens < least * tokens.mean())
+
+
+def _of_gradients(evidence: Evidence, idle: list[Idle]) -> Finding:
+    first, rank = idle[0], only_rank(evidence)
+    count = sum(len(each.experts) for each in idle)
+    numbers = ", ".join(map(str, first.experts[:MOST_NAMED])) + ", ..." * (len(first.experts) > MOST_NAMED)
+    what = f"expert {numbers}" if len(first.experts) == 1 else f"{len(first.experts)} experts ({numbers})"
+    others = ", ".join(f"{len(each.experts)} of {each.fqn}" for each in idle[1:MOST_NAMED])
+    because = "based on the gradients of each expert's parameters"
+    return Finding(
+        rank=rank, step=first.step, subject="idle",
+        summary=f"{place(first.step, rank)}: {what} of the {first.count} of {first.fqn} "
+        f"{'has' if len(first.experts) == 1 else 'have'} had no gradient since: no token reaches "
+        f"{'it' if len(first.experts) == 1 else 'them'}.",
+        evidence=(
+            f"In the last {STEPS_IDLE} steps and more no parameter of theirs, such as {first.parameter}, had a "
+            "gradient other than 0, while the others of the list had one in most steps.",
+            "An expert without tokens gets no gradient: it does not learn, and is not chosen again by itself.",
+            *([f"So are {others}."] if others else []),
+            "Cause (likely): the router, which has collapsed onto few experts, as where its balancing loss is computed "
+            "and not added. Against that: the experts may be frozen by code, or their outputs not used.",
+            "What would decide: count the rows that each expert is given.",
+        ),
+        remedy=(
+            *balancing(because),
+            Remedy("See whether the balancing loss that the model returns is added to the loss.",
+                   "def whole(loss, balancing_loss, factor=0.01):\n    return loss + factor * balancing_loss", because),
+        ),
+        facts={"experts": count, "routers": len(idle), "first_expert": first.experts[0],
+               "since_step": first.step, "where": first.fqn, "cause_class": "dead_units"},
+    )  # fmt: skip
 
 
 def _finding(evidence: Evidence, dead: list[tuple[Recent, Array]]) -> Finding:
@@ -77,7 +114,8 @@ RULE = Rule(
     severity="warning",
     explanation="A router of a mixture of experts gives an expert no tokens, step after step: its parameters are there "
     "and do not learn. The first 16 steps of a run are not judged, and neither is a router whose experts get few "
-    "tokens at all.",
+    "tokens at all. Of a router whose tokens are not counted, such as one written by hand, experts are judged by their "
+    "gradients: none for 64 steps, while the others of their list have some in most steps.",
     check=check,
     thresholds=(
         Threshold(

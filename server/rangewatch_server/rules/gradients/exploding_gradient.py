@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
 import numpy as np
 
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.gradients.rise_search import LASTING, Rise, first_rise
-from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.loss.spike_cause import explained, loss_left
 from rangewatch_server.rules.nonfinite.causes import LIKELY
 from rangewatch_server.rules.phrases import listed, place, the
@@ -51,6 +52,59 @@ def _more_than_rounding(evidence: Evidence, tensors: Array, rises: list[Rise]) -
     return [each for each in rises if not (each.usual < median - ROUNDING_BITS and each.usual + each.bits < median + 4)]
 
 
+RESTARTED = 2.0
+"""How many times as high as its lowest in the `STEPS` before the rise a learning rate is that was raised."""
+
+STEPS = 64
+
+LIKE = 1.5
+"""Rates that are so near one another are alike: of steps at one like it the loss says what is usual at that rate."""
+
+FEW, SUFFERS = 8, 1.1
+"""Losses whose median is compared, and the part of what is usual above which it suffers."""
+
+SEARCHED = 4_096
+"""Steps before it in which such a rate is searched for."""
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """A learning rate that was `low` at `step` and `high` soon after; losses: `usual` at such a rate, and `now`."""
+
+    step: int
+    low: float
+    high: float
+    usual: float
+    now: float
+
+
+def _raised(evidence: Evidence, rise: Rise) -> Raised | None:
+    """A learning rate that had been raised, as a schedule with restarts does, while the loss does not suffer: it is no
+    higher than it was at such a rate before, or before a rate that is higher than ever. None where that is not known.
+    """
+    rates, loss = next((each for each in RATES if evidence.has_series(each)), None), loss_name(evidence)
+    if rates is None or loss is None:
+        return None
+    low, stop = max(evidence.start, rise.step - SEARCHED), rise.seen + 1
+    rate = evidence.series(rates, low, stop)
+    near = rate[max(0, rise.step - STEPS - low) :]
+    if not np.isfinite(near).any():
+        return None
+    at = max(0, rise.step - STEPS - low) + int(np.nanargmin(near))
+    high = float(np.nanmax(rate[at:]))
+    if not high > 0 or high < RESTARTED * rate[at]:
+        return None
+    end = min(evidence.whole_stop, rise.seen + STEPS)
+    losses = evidence.series(loss, low, end)
+    now = losses[at + 1 :][np.isfinite(losses[at + 1 :])][-FEW:]
+    before = losses[: at + 1]
+    with np.errstate(invalid="ignore"):
+        alike = before[(rate[: at + 1] * LIKE >= high) & np.isfinite(before)]
+    before = alike if len(alike) else before[np.isfinite(before)][-FEW:]
+    if not len(now) or not len(before) or not np.median(now) <= SUFFERS * np.median(before):
+        return None
+    return Raised(low + at, float(rate[at]), high, float(np.median(before)), float(np.median(now)))
+
+
 def _finding(evidence: Evidence, rises: list[Rise], bits: float) -> Finding:
     first = rises[0]
     entry = evidence.tensors.entries[first.tensor]
@@ -63,13 +117,17 @@ def _finding(evidence: Evidence, rises: list[Rise], bits: float) -> Finding:
     cause = explained(
         evidence, name if name is not None and loss_left(evidence, name, first.step) else None, first.step
     )
-    is_known = cause.weights.get(cause.cause, 0.0) >= LIKELY
+    raised = _raised(evidence, first)
+    is_known = raised is None and cause.weights.get(cause.cause, 0.0) >= LIKELY
+    sentences = cause.sentences if raised is None else (_scheduled(raised),)
+    remedy = _remedy(first.step) if raised is None else _gentler(raised)
     return Finding(
+        severity="" if raised is None else "info",
         rank=rank, step=first.step, tensor=entry.fqn, kind=entry.kind, subject="exploding",
         summary=f"{place(first.step, rank)}: {the(entry)} rose, to {2.0**first.bits:.3g} times what had been usual "
         f"within {LASTING} steps{', and fell again' if is_over else ''}.",
-        evidence=(*_evidence(evidence, rises, steps, now, others, is_over=is_over), *cause.sentences),
-        remedy=cause.remedies if is_known else (_remedy(first.step),),
+        evidence=(*_evidence(evidence, rises, steps, now, others, is_over=is_over), *sentences),
+        remedy=cause.remedies if is_known else (remedy,),
         facts={
             "factor": float(2.0**first.bits), "since_step": first.step, "seen_step": first.seen, "tensors": len(rises),
             "is_over": is_over, **(cause.facts() if is_known else {}),
@@ -98,6 +156,22 @@ def _evidence(
         yield f"{len(entries)} more gradients rose so: {listed(entries)}."
 
 
+def _scheduled(raised: Raised) -> str:
+    return (
+        f"The learning rate had been raised from {raised.low:.3g} at step {raised.step} to {raised.high:.3g}, as a "
+        f"schedule with restarts does, and the loss does not suffer: {raised.now:.4g}, where {raised.usual:.4g} was "
+        "usual at such a rate or right before. Gradients are larger then, and nothing need be wrong."
+    )
+
+
+def _gentler(raised: Raised) -> Remedy:
+    return Remedy(
+        "Nothing is to be done where the schedule is meant so. If the loss rises later, raise the rate over some "
+        "steps, or to less than before.", "",
+        f"the learning rate was raised to {raised.high:.3g}, and the loss is as usual",
+    )  # fmt: skip
+
+
 def _remedy(step: int) -> Remedy:
     return Remedy(
         f"Clip the gradients, and look at what changed at step {step}: the batches from there on, the weights, and the "
@@ -112,7 +186,9 @@ RULE = Rule(
     title="Gradients explode",
     severity="warning",
     explanation="For several steps in a row the gradients of a parameter have been far larger than they usually were: "
-    "the updates are, too, and the loss often follows. The first such rise of a run stays open, with what it led to.",
+    "the updates are, too, and the loss often follows. The first such rise of a run stays open, with what it led to. "
+    "Info where the learning rate had just been raised, as by a schedule with restarts, and the loss is no higher than "
+    "it was at such a rate before.",
     check=check,
     thresholds=(
         Threshold(

@@ -13,6 +13,7 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.gradients.same_bits import same_bits
+from rangewatch_server.rules.loss.series import RATES
 from rangewatch_server.rules.loss.spike_cause import WRITTEN
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
@@ -39,8 +40,9 @@ class Unchanged(msgspec.Struct, frozen=True):
     amax: float
 
 
-SETTLED = 64
-"""Steps that a parameter must have been without an optimizer, or without a gradient: layers are unfrozen in stages."""
+SETTLED, REPLACED = 64, 16
+"""Steps that a parameter must have been without an optimizer, or without a gradient: layers are unfrozen in stages. The
+second: one that took the place of another, which an optimizer has."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -49,7 +51,11 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """
     newest = {event.rank: (event, optimizers) for event, optimizers in evidence.details(Optimizers)}
     zero_rate = next((newest[rank] for rank in sorted(newest) if newest[rank][1].zero_rate_steps), None)
-    settled = [newest[rank] for rank in sorted(newest) if newest[rank][0].step + SETTLED <= evidence.stop]
+    settled = [
+        (event, known)
+        for event, known in (newest[rank] for rank in sorted(newest))
+        if event.step + (REPLACED if known.replaced else SETTLED) <= evidence.stop
+    ]
     left_out = next(((event, each) for event, each in settled if each.left_out), None)
     unreached = next(((event, each) for event, each in settled if each.unreached), None)
     if zero_rate is not None and (found := _zero_rate(evidence, *zero_rate)) is not None:
@@ -69,6 +75,13 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
 def _zero_rate(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding | None:
     """None where no parameter has had a gradient since."""
     since = event.step - optimizers.zero_rate_steps + 1
+    rates, before = next((each for each in RATES if evidence.has_series(each)), None), ""
+    if rates is not None and since > evidence.start:
+        values = evidence.series(rates, max(evidence.start, since - SETTLED), since)
+        values = values[np.isfinite(values) & (values > 0)]
+        before = f" It had been {values[-1]:.3g} right before, and {values.max():.3g} in the steps before." * len(
+            values[:1]
+        )
     gradients = tensors_of(evidence, "grad")
     amax = evidence.window(("amax",)).columns["amax"][gradients].max(axis=1, initial=0.0)
     pushed = gradients[amax > 0]
@@ -82,18 +95,26 @@ def _zero_rate(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
         f"{len(pushed)} parameters get gradients.",
         evidence=(
             f"In all parameter groups ({', '.join(optimizers.classes)}) lr was exactly 0 for "
-            f"{optimizers.zero_rate_steps} steps in a row up to step {event.step}, and no other has been seen since.",
+            f"{optimizers.zero_rate_steps} steps in a row up to step {event.step}, and no other has been seen since."
+            f"{before}",
+            "Cause (shown): the learning rate. "
+            + (
+                "Its schedule ends here: it is too short for this training, or is moved more than once a step, as by "
+                "each of several processes or by a trainer and the loop."
+                if before else "It has been 0 since the first step."
+            ),
             f"Such as {entry.fqn}, which is not updated with the gradient it gets, {amax.max():.3g} at most.",
         ),
         remedy=(
             Remedy(
-                "Look at the schedule of the learning rate: it has ended before the training has, or it is given a "
-                "step that is not the optimizer's. If the training is to end here, end it.",
+                "Look at the schedule of the learning rate: it has ended before the training has, as one that is moved "
+                "twice a step, once for each process (Accelerate's prepared scheduler moves so: give it the length "
+                "times the processes), or made for fewer steps. If the training is to end here, end it.",
                 "print([group['lr'] for group in optimizer.param_groups])  # at each step",
                 "the optimizers' own parameter groups were read at each step",
             ),
         ),
-        facts={"since_step": since, "parameters": len(pushed), "cause_class": "optimizer"},
+        facts={"since_step": since, "parameters": len(pushed), "cause_class": "learning_rate"},
     )  # fmt: skip
 
 
@@ -297,10 +318,11 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
         {entries[int(each)].fqn for each in tensors_of(evidence, kind)} for kind in ("grad", "weight")
     )
     first, count = optimizers.left_out[0], optimizers.left_out_count
-    is_odd = 2 * count < optimizers.trainable_count or count == optimizers.trainable_count
-    has_gradient = any(fqn in with_gradient for fqn in optimizers.left_out)
+    is_odd = 2 * count < optimizers.trainable_count or count == optimizers.trainable_count or bool(optimizers.replaced)
+    named = optimizers.replaced or optimizers.left_out
+    has_gradient = any(fqn in with_gradient for fqn in named)
     if has_gradient:
-        first = next(fqn for fqn in optimizers.left_out if fqn in with_gradient)
+        first = next(fqn for fqn in named if fqn in with_gradient)
     which = f"parameters {first} and {count - 1} more are" if count > 1 else f"parameter {first} is"
     return Finding(
         severity="warning" if is_odd and has_gradient else "info",
@@ -313,6 +335,14 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
             f"Of {optimizers.trainable_count} parameters that require a gradient {count} are in no optimizer "
             f"({', '.join(optimizers.classes)}): {_names(optimizers.left_out, count)}.",
             *(["Gradients are computed for it at each step, and nobody uses them."] if has_gradient else []),
+            *(
+                [
+                    f"Another parameter took the place of {_names(optimizers.replaced, len(optimizers.replaced))} at "
+                    f"step {event.step}, as where an embedding is resized or a layer is made anew: the optimizer still "
+                    "has the one from before, which is no part of the model any more."
+                ]
+                * bool(optimizers.replaced)
+            ),
         ),
         remedy=(
             Remedy(

@@ -9,6 +9,7 @@ import numpy as np
 
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import WINDOW, Evidence
+from rangewatch_server.rules.loss.after_writes import AFTER, Written, first_write
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.loss.spike_cause import Explanation, activations, explained, risers
 from rangewatch_server.rules.nonfinite.causes import SHOWN
@@ -80,7 +81,7 @@ SLACK = 2.5
 class Jump(msgspec.Struct, frozen=True):
     """From `usual`, with a standard deviation of `scatter`, to `level` at `step`. `count` high values in a row show it.
 
-    `back`: the step from which it was low again; None: not yet.
+    `back`: the step from which it was low again; None: not yet. `is_written`: code had written to the weights then.
     """
 
     step: int
@@ -89,6 +90,7 @@ class Jump(msgspec.Struct, frozen=True):
     level: float
     count: int
     back: int | None
+    is_written: bool = False
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -103,8 +105,19 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     recent = _jumps_in(evidence, name, evidence.whole_stop - WINDOW, limits)
     older = _older(evidence, name, limits)
     loss_jumps = older + [each for each in recent if not older or each.step > older[-1].step]
+    written = first_write(evidence, name)
+    if written is not None and (not loss_jumps or written.step < loss_jumps[0].step - SETTLED):
+        loss_jumps = [_written_jump(evidence, name, written, limits), *loss_jumps]
     if loss_jumps:
         yield _finding(evidence, name, loss_jumps)
+
+
+def _written_jump(evidence: Evidence, name: str, written: Written, limits: Thresholds) -> Jump:
+    values = evidence.series(name, written.step, min(evidence.whole_stop, written.step + WINDOW))
+    at = np.flatnonzero(np.isfinite(values))
+    is_low = values[at] <= written.usual + HALF * (written.level - written.usual)
+    back = _back(written.step + at, is_low, max(1, int(limits["least_values"])))
+    return Jump(written.step, written.usual, written.scatter, written.level, AFTER, back, is_written=True)
 
 
 def _jumps_in(evidence: Evidence, name: str, start: int, limits: Thresholds, stop: int | None = None) -> list[Jump]:
@@ -325,7 +338,11 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         f"and {since}.",
         evidence=(
             f"{count} far above the {HISTORY} before, whose median is {first.usual:.4g} with a standard deviation of "
-            f"{first.scatter:.2g}.",
+            f"{first.scatter:.2g}."
+            if not first.is_written else
+            f"The mean of {first.count} values is above that of those right before, {first.usual:.4g} with a standard "
+            f"deviation of {first.scatter:.2g}; so it is each time that other code than the optimizer writes to the "
+            "weights, and at no other step so far.",
             *([size or _HARDER] if is_harder else []),
             *([f"It took {first.back - first.step} steps until it was back."] if first.back is not None else []),
             *([more] if more else []),

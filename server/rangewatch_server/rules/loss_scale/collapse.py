@@ -9,6 +9,7 @@ import numpy as np
 
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss_scale import remedies
+from rangewatch_server.rules.loss_scale.bad_loss import BadLoss, bad_loss
 from rangewatch_server.rules.loss_scale.causes import Blame, blame, device_of, module_of, scale, sentences
 from rangewatch_server.rules.loss_scale.history import MOST_RECENT, Change, History
 from rangewatch_server.rules.loss_scale.remedies import scaler_settings, way_back
@@ -155,6 +156,7 @@ def _has_recovered(history: History, scaler: str, burst: Burst, least: float) ->
 
 def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Finding:
     blamed = blame(evidence, burst.drops)
+    loss = None if blamed.what == "forward" else bad_loss(evidence, burst.first, blamed.rank)
     goes_on = burst.last >= evidence.loss_scales.stop - LATELY
     rank = "" if blamed.rank is None else f", rank {blamed.rank}"
     if burst.stuck >= STUCK:
@@ -171,20 +173,25 @@ def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Fin
         rank=blamed.rank, step=burst.first, subject=scaler,
         tensor=None if blamed.entry is None else blamed.entry.fqn,
         kind=None if blamed.entry is None else blamed.entry.kind,
-        summary=f"Step {burst.first}{rank}: {what}; {_why(blamed, burst)}.",
+        summary=f"Step {burst.first}{rank}: {what}; {_why(blamed, burst, loss)}.",
         evidence=(
+            *(loss.sentences if loss is not None else ()),
             *_evidence(evidence, burst, blamed, least),
             *way_back(scaler_settings(evidence, scaler), burst.before, burst.after),
         ),
-        remedy=tuple(_remedies(evidence, blamed, burst)),
+        remedy=tuple(_remedies(evidence, blamed, burst)) if loss is None else loss.remedies,
         facts={
             "scaler": scaler, "scale_before": burst.before, "scale_after": burst.after, "cause": blamed.what,
             "skipped_steps": burst.count, "last_skipped_step": burst.last,
+            **({} if loss is None else {"cause_class": "forward_arithmetic"}),
         },
     )  # fmt: skip
 
 
-def _why(blamed: Blame, burst: Burst) -> str:
+def _why(blamed: Blame, burst: Burst, loss: BadLoss | None) -> str:
+    if loss is not None:
+        over = ": a sum or product of it is beyond the range of its dtype" if loss.overflowed else ""
+        return f"the loss itself is not finite, which no scale mends{over}"
     if blamed.entry is None:
         return "what overflows was not recorded"
     first = f"{the(blamed.entry)} holds {blamed.held} first"

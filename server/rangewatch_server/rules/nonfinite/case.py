@@ -268,7 +268,7 @@ class Case:
         """The input that has as many rows without a choice as rows of its output are bad."""
         width = max(self.entry.shape[-1] if self.entry.shape else 0, 1)
         rows = (self.bad.nan_count or self.bad.inf_count) / width
-        masks = self.context.masks if self.context is not None else ()
+        masks = self.context.masks if self.context is not None and not self.context.masks_of else ()
         return next((each for each in masks if rows and rows in (each.zero_rows, each.one_rows)), None)
 
     @cached_property

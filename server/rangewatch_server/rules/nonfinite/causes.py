@@ -182,12 +182,33 @@ def _mask(case: Case, origin: Origin) -> Iterator[Candidate]:
     if not is_of_attention(case, origin) or previous is None or not case.bad.nan_count or not shape:
         return
     left = headroom(case.entry.dtype, case.view.amax(previous)) - headroom(case.entry.dtype, 1.0) / 2
-    if case.bad.nan_count % max(shape[-1], 1) == 0 and case.bad.nan_count < case.bad.numel and left > NEAR_LIMIT_BITS:
+    is_by_rows = case.bad.nan_count % max(shape[-1], 1) == 0 and left > NEAR_LIMIT_BITS
+    if is_by_rows and (known := _mask_around(case)) is not None:
+        yield known
+    elif is_by_rows and case.bad.nan_count < case.bad.numel:
         text = (
             f"Whole rows of {shape[-1]} elements are NaN and others are not, behind an attention whose values were "
             "finite and small: a softmax gives that of a row that is masked whole."
         )
         yield Candidate("mask", 0.78, (text,), ("The mask itself was not recorded.",))
+
+
+def _mask_around(case: Case) -> Candidate | None:
+    """The module around was given a mask of which as large a part has nothing to choose from as rows are NaN."""
+    context, count, numel = case.context, case.bad.nan_count, case.bad.numel
+    if context is None or not context.masks_of:
+        return None
+    for mask in context.masks:
+        for empty, value in ((mask.zero_rows, "0"), (mask.one_rows, "1")):
+            if empty and empty * numel == count * mask.rows:
+                text = (
+                    f"{count // max(case.entry.shape[-1], 1)} rows are NaN, behind an attention whose values were "
+                    f"finite and small; and {empty} of the {mask.rows} rows of {mask.name} of {context.masks_of}, a "
+                    f"mask, are {value} in all elements: where that means that nothing may be attended to, the softmax "
+                    "of such a row is NaN. A mask whose meaning is inverted gives that for rows without padding."
+                )
+                return Candidate("mask", 0.9 if empty < mask.rows else 0.84, (text,))
+    return None
 
 
 def _masked_pool(case: Case, origin: Origin) -> Iterator[Candidate]:

@@ -94,7 +94,7 @@ def sentences(case: Case) -> Iterator[str]:
         return
     made, came = made_by(graph), given(graph)
     if made is not None:
-        yield _made(made)
+        yield made_text(made)
     elif came is not None:
         yield (
             f"{_operand(came)}, held {counts(came.value)}, and no gradient goes on from it: it came from outside of "
@@ -119,7 +119,8 @@ def _operand(saved: SavedValue) -> str:
     return f"{of} {how}, {saved.value.dtype}{shape}"
 
 
-def _made(saved: SavedValue) -> str:
+def made_text(saved: SavedValue) -> str:
+    """What is known of the operation that made a loss bad."""
     name, value = word(saved.op), saved.value
     if saved.name == "result":
         return f"The first operation that was not finite is {name} ({saved.op}) in {value.dtype}: {counts(value)}."
@@ -150,12 +151,13 @@ def remedies(case: Case, because: str) -> Iterator[Remedy]:
     made = None if graph is None else made_by(graph)
     hidden = hidden_in_forward(case)
     if made is not None and made.op not in SOFTMAX:
-        yield _against(made.op, because)
+        yield against(made.op, because)
     elif hidden:
-        yield _against(hidden[0], because)
+        yield against(hidden[0], because)
 
 
-def _against(op: str, because: str) -> Remedy:
+def against(op: str, because: str) -> Remedy:
+    """Advice on an operation that is not finite for what it was given."""
     if op in ("Exp", "Expm1"):
         return Remedy(
             "Bound what the exponential is given, or take a function that does not overflow: logsigmoid, log_softmax "

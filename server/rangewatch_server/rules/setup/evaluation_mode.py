@@ -1,23 +1,70 @@
-"""The whole model is trained in evaluation mode, as where nobody called `train()` again."""
+"""The model is trained in the wrong mode: the whole of it in `eval()`, as where nobody called `train()` again, or a
+frozen part of it in `train()`, as where `model.train()` has taken a teacher along.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rangewatch.wire.events import EvaluationMode
+from rangewatch.wire.events import EvaluationMode, FrozenInTrain
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding: the first spell that was reported, be it over."""
+    """At most one finding of each of two: the first spell that was reported, be it over."""
+    yield from _frozen(evidence)
     every = evidence.details(EvaluationMode)
     for at, (event, known) in enumerate(every):
         if known.steps > 0:
             later = [other for other, each in every[at + 1 :] if other.rank == event.rank and not each.steps]
             yield _finding(known, event.rank, event.step, later[0].step if later else None)
             return
+
+
+def _frozen(evidence: Evidence) -> Iterable[Finding]:
+    """Of the first spell that a frozen part was in train()."""
+    every = evidence.details(FrozenInTrain)
+    for at, (event, known) in enumerate(every):
+        if known.steps > 0:
+            later = [other for other, each in every[at + 1 :] if other.rank == event.rank and not each.steps]
+            yield _frozen_finding(known, event.rank, event.step, later[0].step if later else None)
+            return
+
+
+def _frozen_finding(known: FrozenInTrain, rank: int, seen: int, back: int | None) -> Finding:
+    since = seen - known.steps + 1
+    out = f"{known.dropouts} dropout{'s drop' if known.dropouts > 1 else ' drops'} elements out"
+    norms = (
+        f"{known.norms} batch norm{'s go' if known.norms > 1 else ' goes'} by the batch, and running statistics move"
+    )
+    effects = [*([out] if known.dropouts else []), *([norms] if known.norms else [])]
+    until = f"; since step {back} it is in eval() again" if back is not None else ""
+    more = f" and {known.parts - 1} more frozen parts are" if known.parts > 1 else ", which is frozen, is"
+    return Finding(
+        severity="info" if back is not None else "",
+        rank=rank, step=since, subject="frozen",
+        summary=f"{place(since, rank)}: {known.fqn}{more} in train() from here on: {' and '.join(effects)}{until}.",
+        evidence=(
+            f"In the steps before it was in eval() while the rest was trained; in {known.steps} steps in a row, up to "
+            f"step {seen}, it was in train(). None of its parameters requires a gradient.",
+            "Cause (shown): a call of train() of the whole model, such as after an evaluation, which takes its frozen "
+            "parts along. Against that: it may be meant, as where noise of a teacher is wanted.",
+        ),
+        remedy=(
+            Remedy(
+                f"Call eval() of {known.fqn} after each train() of the model; or override train() so that it stays.",
+                f"model.train()\nmodel.get_submodule({known.fqn!r}).eval()  # each time",
+                "the modules' own flags at the end of each step, and requires_grad of their parameters",
+            ),
+        ),
+        facts={
+            "since_step": since, "seen_step": seen, "dropouts": known.dropouts, "norms": known.norms,
+            "parts": known.parts, "where": known.fqn, "back_step": back, "is_over": back is not None,
+            "cause_class": "eval",
+        },
+    )  # fmt: skip
 
 
 def _finding(known: EvaluationMode, rank: int, seen: int, back: int | None) -> Finding:
@@ -68,14 +115,15 @@ def _finding(known: EvaluationMode, rank: int, seen: int, back: int | None) -> F
 
 RULE = Rule(
     name="evaluation_mode",
-    title="Trained in evaluation mode",
+    title="Trained in the wrong mode",
     severity="warning",
     explanation="The whole model is in `eval()` while it is trained: nothing is dropped out, and batch norms go by "
     "their "
     "running statistics and no longer update them, while the weights go on. The loss often falls faster than before, "
     "and what was learned generalises worse. Reported after 8 such steps in a row, of a model that has dropout or "
     "running statistics; a part of it in `eval()`, such as frozen batch norms, is not. Info where it was so from the "
-    "first step on, which fine-tuning may mean.",
+    "first step on, which fine-tuning may mean. Or a frozen part, such as a teacher, was in `eval()` and is put into "
+    "`train()` with the rest: its dropout makes noise, and its running statistics move.",
     check=check,
     explains=("exploding_gradient", "loss_spike", "short_spike", "update_ratio", "vanishing_gradient"),
 )

@@ -1,0 +1,109 @@
+"""Experts of a router that nobody counts tokens of, such as one written by hand: those that get no gradient at all,
+step after step, while others of their list do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from rangewatch.wire.events import Optimizers
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.recent import Array, tensors_of
+
+LASTING = 64
+"""Steps in a row without a gradient."""
+
+FEWEST = 3
+"""Experts of a list."""
+
+USUAL = 0.5
+"""Part of these steps in which the median of the others must get one: where each is chosen seldom, chance does it."""
+
+_EXPERTS = re.compile("expert", re.IGNORECASE)
+_ROUTER = re.compile("gate|gating|rout|switch|dispatch", re.IGNORECASE)
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """Of the list of experts `fqn`, which are `count`, those of the numbers `experts` have no gradient any more; the
+    one that has had none for the longest has had none since `step`. `parameter`: of that one.
+    """
+
+    fqn: str
+    count: int
+    experts: tuple[int, ...]
+    step: int
+    parameter: str
+
+
+def idle_experts(evidence: Evidence) -> list[Idle]:
+    """Of each list that has some, in call order."""
+    if evidence.whole_stop - evidence.start < LASTING:
+        return []
+    entries = evidence.tensors.entries
+    recorded = {entries[each].fqn: each for each in tensors_of(evidence, "grad").tolist()}
+    unreached = [fqn for _, known in evidence.details(Optimizers)[-1:] for fqn in known.unreached]
+    lists = _lists([*recorded, *(fqn for fqn in unreached if fqn not in recorded)])
+    routers = {
+        (fqn.rpartition(".")[0].rpartition(".")[0], int(entries[each].shape[0]))
+        for fqn, each in recorded.items()
+        if entries[each].shape and _ROUTER.search(fqn.rpartition(".")[0].rpartition(".")[2])
+    }
+    amax = evidence.window(("amax",)).columns["amax"]
+    idle = []
+    for fqn, experts in lists.items():
+        is_routed = (fqn.rpartition(".")[0], len(experts)) in routers
+        if len(experts) >= FEWEST and (is_routed or _EXPERTS.search(fqn.rpartition(".")[2])):
+            idle.append(_idle(evidence, fqn, experts, recorded, amax))
+    return [each for each in idle if each is not None]
+
+
+def _lists(names: list[str]) -> dict[str, dict[int, list[str]]]:
+    """Name of a list of modules -> number in it -> parameters; of lists in lists the parameters count for each."""
+    lists: dict[str, dict[int, list[str]]] = {}
+    for fqn in names:
+        parts = fqn.split(".")
+        for at in range(1, len(parts) - 1):
+            if parts[at].isdecimal():
+                lists.setdefault(".".join(parts[:at]), {}).setdefault(int(parts[at]), []).append(fqn)
+    return lists
+
+
+def _idle(
+    evidence: Evidence, fqn: str, experts: Mapping[int, list[str]], recorded: Mapping[str, int], amax: Array
+) -> Idle | None:
+    """None where none is idle, or the others do not get gradients in most steps."""
+    nothing = np.zeros(amax.shape[1], bool)
+    has = {
+        number: np.any([amax[recorded[each]] > 0 if each in recorded else nothing for each in names], axis=0)
+        for number, names in sorted(experts.items())
+    }
+    dead = [number for number, row in has.items() if not row[-LASTING:].any()]
+    others = [float(row[-LASTING:].mean()) for number, row in has.items() if number not in dead]
+    if not dead or not others or np.median(others) < USUAL:
+        return None
+    known = {number: [recorded[each] for each in experts[number] if each in recorded] for number in dead}
+    steps = {number: _since(evidence, np.array(known[number], np.int64)) for number in dead}
+    first = min(dead, key=lambda number: (steps[number], number))
+    names = [each for each in experts[first] if each in recorded] or experts[first]
+    return Idle(fqn, len(experts), tuple(dead), steps[first], names[0])
+
+
+def _since(evidence: Evidence, tensors: Array) -> int:
+    """The step behind the last one with a gradient other than 0 of any of them; the run's first where none had one."""
+    if not len(tensors):
+        return evidence.start
+    start, stop = evidence.start, evidence.whole_stop
+    for level in range(level_for(stop - start, SCAN_COLUMNS), -1, -1):
+        block = evidence.run.slice(RANGES, list(evidence.ranks), level, start, stop, ("amax",), tensors)
+        there = np.flatnonzero((np.asarray(block.columns["amax"], np.float64) > 0).any(axis=0))
+        if not len(there):
+            return start
+        size = FANOUT**level
+        column = block.first + int(there[-1])
+        start, stop = max(start, column * size), min(stop, (column + 1) * size)
+    return stop

@@ -1,0 +1,154 @@
+"""A learning rate that has been far too low since the first step, so that nothing is learned: named by what a schedule
+makes of the rate it was given, and by the size of the updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rangewatch.wire.events import Optimizers
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import Array, only_rank
+from rangewatch_server.rules.rule import Finding, Remedy
+
+UPDATE_FRACTION = "update_fraction"
+
+STEPS = 1_024
+"""First steps of a run in which it is searched for."""
+
+LASTING = 128
+"""Steps for which it must have been so from the first one on."""
+
+LOW = 0.05
+"""Part of the rate that the schedule was given, below which it must have stayed."""
+
+STAIR = 24
+"""Steps for which the rate stays as it is, at the least on average: a warm-up moves it at each step."""
+
+FAR = 4_000
+"""Steps that the warm-up would take at this pace, or more."""
+
+TINY = 5e-6
+"""Of the weight: no update so far was larger. Fine-tuning at 1e-5 makes some of 1e-4."""
+
+READINGS = 6
+
+FLAT, STILL = 0.8, 0.98
+"""Parts of the first loss: below the one it has learned; above the other nothing has happened.
+What falls a little at a low rate is the loss of first outputs that are worse than chance."""
+
+FEW = 32
+
+GROWS = 1.05
+
+
+def too_small(evidence: Evidence) -> Iterator[Finding]:
+    """At most one finding."""
+    name = next((each for each in RATES if evidence.has_series(each)), None)
+    stop = min(evidence.start + STEPS, evidence.whole_stop)
+    if name is None or stop - evidence.start < LASTING:
+        return
+    rates = evidence.series(name, evidence.start, stop)
+    at = np.flatnonzero(np.isfinite(rates))
+    if len(at) < LASTING or not rates[at].max() > 0 or rates[at][-1] < rates[at][0]:
+        return
+    part = _part_of_first_loss(evidence, stop)
+    if part is None:
+        return
+    rates, steps = rates[at], evidence.start + at
+    initial = max((known.initial_lr for _, known in evidence.details(Optimizers)), default=0.0)
+    if part >= FLAT and rates.max() <= LOW * initial and _is_stairs(rates, initial):
+        yield _of_schedule(evidence, steps, rates, initial, part)
+    elif part >= STILL and rates[-1] <= GROWS * rates[-LASTING // 2]:
+        known = _fractions(evidence, stop)
+        if len(known) >= READINGS and 0 < known.max() <= TINY:
+            yield _of_size(evidence, steps, rates, float(known.max()), part)
+
+
+def _part_of_first_loss(evidence: Evidence, stop: int) -> float | None:
+    """What the last loss is of the first, medians of a few; None where it is not known, or is none that falls to 0."""
+    name = loss_name(evidence)
+    if name is None:
+        return None
+    first, last = evidence.series(name, evidence.start, evidence.start + FEW), evidence.series(name, stop - FEW, stop)
+    first, last = first[np.isfinite(first)], last[np.isfinite(last)]
+    if not len(first) or not len(last) or not np.median(first) > 0:
+        return None
+    return float(np.median(last) / np.median(first))
+
+
+def _is_stairs(rates: Array, initial: float) -> bool:
+    """Whether (n,) rates stay as they are for many steps each, and are far from `initial` at this pace."""
+    moves = np.count_nonzero(np.diff(rates))
+    return bool(moves * STAIR <= len(rates) and len(rates) * initial / rates[-1] >= FAR)
+
+
+def _fractions(evidence: Evidence, stop: int) -> Array:
+    if not evidence.has_series(UPDATE_FRACTION):
+        return np.zeros(0)
+    values = evidence.largest(UPDATE_FRACTION, evidence.start, stop)
+    return values[np.isfinite(values)]
+
+
+def _of_schedule(evidence: Evidence, steps: Array, rates: Array, initial: float, part: float) -> Finding:
+    rank, moves, last = only_rank(evidence), int(np.count_nonzero(np.diff(rates))), float(rates[-1])
+    pace = round(len(rates) * initial / last)
+    stairs = (
+        f"it has moved {moves} time{'s' if moves > 1 else ''} in {len(rates)} steps, and would be there at about step "
+        f"{pace:,}"
+        if moves else f"it has not moved once in {len(rates)} steps"
+    )  # fmt: skip
+    what = (
+        "an epoch or an evaluation moves the scheduler, and not each step, for which its warm-up is meant"
+        if moves else "nothing moves the scheduler, whose warm-up begins so"
+    )  # fmt: skip
+    return _finding(
+        evidence, rank, steps, rates, part,
+        f"it has been {last:.3g} at most, where its schedule was given {initial:.3g}: {stairs}.",
+        f"Cause (likely): the schedule of the learning rate: {what}. Against that: so long a start may be meant.",
+        Remedy(
+            "Move the scheduler after each optimizer step, or count its warm-up in what moves it.",
+            "def move(optimizer, scheduler):  # in Lightning: return {'scheduler': scheduler, 'interval': 'step'}\n"
+            "    optimizer.step()\n"
+            "    scheduler.step()",
+            f"the rate is {last / initial:.2%} of what the schedule was given, and the loss has hardly fallen",
+        ),
+    )  # fmt: skip
+
+
+def _of_size(evidence: Evidence, steps: Array, rates: Array, largest: float, part: float) -> Finding:
+    return _finding(
+        evidence, only_rank(evidence), steps, rates, part,
+        f"no update has been larger than {largest:.2g} of its weight at a learning rate of {rates[-1]:.3g}: nothing is "
+        "learned.",
+        "Cause (likely): the learning rate, far too low for this optimizer and these weights: about 0.001 of a weight "
+        "is usual a step, and 0.0001 where a trained model is tuned. Against that: gradients of next to nothing give "
+        "such updates without Adam.",
+        Remedy(
+            "Raise the learning rate, tenfold at a time, until the loss falls; look for a unit, a scale or a group "
+            "that makes it so small.",
+            "for group in optimizer.param_groups:\n    group['lr'] *= 10",
+            f"updates are {largest:.2g} of their weights at most, and the loss stays where it was",
+        ),
+    )  # fmt: skip
+
+
+def _finding(
+    evidence: Evidence, rank: int | None, steps: Array, rates: Array, part: float, text: str, cause: str, remedy: Remedy
+) -> Finding:
+    since, seen = int(steps[0]), int(steps[-1])
+    return Finding(
+        rank=rank, step=since, subject="low rate", kind=None,
+        summary=f"{place(since, rank)}: the learning rate is far too low: since the first step {text}",
+        evidence=(
+            f"The loss is {part:.0%} of what it was at first, at step {seen} (medians of {FEW} values).",
+            cause,
+            "What would decide: train a hundred steps from the same weights at a rate ten times as high.",
+        ),
+        remedy=(remedy,),
+        facts={"since_step": since, "seen_step": seen, "lr": float(rates[-1]), "cause_class": "learning_rate"},
+    )  # fmt: skip
