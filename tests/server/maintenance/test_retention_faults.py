@@ -78,9 +78,8 @@ def test_under_a_damaged_tile_everything_stays(store: Store) -> None:
 
 @pytest.fixture
 def broken_retention(store: Store) -> Iterator[Retention]:
-    """Its policy makes every plan fail, as an error of ours would."""
+    """Its policy makes every plan fail, as an error of ours would. The test starts it, whose log is read then."""
     retention = Retention(store.writer, store.engines, Policy(keep_bytes="much"))  # type: ignore[arg-type]
-    retention.start()
     yield retention
     retention.stop()
 
@@ -89,6 +88,7 @@ def test_an_error_of_ours_does_not_end_retention(
     store: Store, broken_retention: Retention, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended(store, steps=SIZE)
+    broken_retention.start()
     wait_until(lambda: "retention failed" in caplog.text)
     jobs_of(store)(lambda connection: mark_deleted(connection, 1), forgets=True)
     broken_retention.wake()
