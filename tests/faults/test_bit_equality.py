@@ -33,7 +33,7 @@ def trained(script: Script) -> list[str]:
                 if tensor is not None:
                     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
                     dense = local.coalesce().values() if local.is_sparse else local
-                    found.update(dense.detach().contiguous().view(torch.uint8).numpy().tobytes())
+                    found.update(dense.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         digests.append(found.hexdigest())
 
     random.seed(0)
