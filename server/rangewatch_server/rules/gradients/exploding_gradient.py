@@ -10,7 +10,7 @@ import numpy as np
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.gradients.rise_search import LASTING, Rise, first_rise
-from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.loss.series import loss_name, rates
 from rangewatch_server.rules.loss.spike_cause import explained, loss_left
 from rangewatch_server.rules.nonfinite.causes import LIKELY
 from rangewatch_server.rules.phrases import listed, place, the
@@ -81,11 +81,11 @@ def _raised(evidence: Evidence, rise: Rise) -> Raised | None:
     """A learning rate that had been raised, as a schedule with restarts does, while the loss does not suffer: it is no
     higher than it was at such a rate before, or before a rate that is higher than ever. None where that is not known.
     """
-    rates, loss = next((each for each in RATES if evidence.has_series(each)), None), loss_name(evidence)
-    if rates is None or loss is None:
+    loss = loss_name(evidence)
+    if loss is None:
         return None
     low, stop = max(evidence.start, rise.step - SEARCHED), rise.seen + 1
-    rate = evidence.series(rates, low, stop)
+    rate = rates(evidence, low, stop)
     near = rate[max(0, rise.step - STEPS - low) :]
     if not np.isfinite(near).any():
         return None
