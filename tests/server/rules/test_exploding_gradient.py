@@ -126,6 +126,27 @@ def test_gradients_that_rise_with_a_rate_that_is_raised_again(
     assert severity == "warning" or "cause_class" not in found.facts
 
 
+def test_a_loss_that_leaps_and_is_gone_has_suffered(recording: Recording) -> None:
+    """As of one network of a GAN, which has nothing to do any more once the other is broken."""
+    at = np.arange(160)
+    amax = usual(160) * 1e-3
+    amax[2, 100:] *= 2_000
+    loss = np.where(at < 100, 0.5, np.where(at < 106, 1e5, 0.0))
+    recording.write(LAYERS, 160, {"amax": amax}, series={"lr": np.where(at < 99, 1e-3, 50.0), "loss": loss})
+    (found,) = recording.diagnose(RULE).findings
+    assert found.severity == "warning" and found.facts["cause_class"] == "learning_rate"
+
+
+def test_a_warm_up_in_which_gradients_and_no_losses_rise(recording: Recording) -> None:
+    at = np.arange(160)
+    amax = usual(160) * 1e-3
+    amax[2, 100:] *= 2_000
+    series = {"lr": 1e-5 * np.minimum(1.03**at, 60.0), "loss": np.linspace(4.0, 2.0, 160)}
+    recording.write(LAYERS, 160, {"amax": amax}, series=series)
+    (found,) = recording.diagnose(RULE).findings
+    assert found.severity == "info"
+
+
 def test_a_rate_that_is_higher_than_ever_is_judged_by_the_loss_right_before(recording: Recording) -> None:
     restarted(recording, 0.5, raised_to=1e-2)
     (found,) = recording.diagnose(RULE).findings
