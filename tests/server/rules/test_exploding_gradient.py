@@ -88,16 +88,30 @@ def test_short_runs(recording: Recording, steps: int) -> None:
     assert (diagnosis.findings, diagnosis.failed) == ((), {})
 
 
-def restarted(recording: Recording, later: float, *, first: float = 1.2, raised_to: float = 1e-3) -> None:
+def restarted(
+    recording: Recording, later: float, *, first: float = 1.2, raised_to: float = 1e-3, is_seldom: bool = False
+) -> None:
     """Cosines of 80 steps from 1e-3 to 0 and again from `raised_to`; gradients rise at step 100. The loss falls from
-    `first` to 0.01, and is `later` from step 100 on."""
+    `first` to 0.01, and is `later` from step 100 on. `is_seldom`: a trainer logs them each 10th step, and until then
+    the agent recorded the rate."""
     at = np.arange(160)
     wave = 0.5 * (1 + np.cos(np.pi * (at % 80) / 80))
     rate = wave * np.where(at < 80, 1e-3, raised_to)
     amax = usual(160) * 1e-3
     amax[2, 100:] *= 2_000
     loss = np.where(at < 100, np.maximum(0.01, first * 0.9**at), later)
-    recording.write(LAYERS, 160, {"amax": amax}, series={"lr": rate, "loss": loss})
+    series = {"lr": rate, "loss": loss}
+    if is_seldom:
+        is_logged = (at % 10 == 9) | (at < 9)
+        series = {"loss": np.where(is_logged, loss, np.nan), "learning_rate": np.where(at % 10 == 9, rate, np.nan)}
+        series["lr"] = np.where(at < 9, rate, np.nan)
+    recording.write(LAYERS, 160, {"amax": amax}, series=series)
+
+
+def test_a_trainer_that_logs_the_rate_now_and_then(recording: Recording) -> None:
+    restarted(recording, 0.02, is_seldom=True)
+    (found,) = recording.diagnose(RULE).findings
+    assert found.severity == "info"
 
 
 @pytest.mark.parametrize(("later", "severity"), [(0.02, "info"), (0.2, "info"), (0.5, "warning"), (3.0, "warning")])
@@ -110,6 +124,27 @@ def test_gradients_that_rise_with_a_rate_that_is_raised_again(
     is_named = any("as a schedule with restarts does" in each for each in found.evidence)
     assert is_named == (severity == "info")
     assert severity == "warning" or "cause_class" not in found.facts
+
+
+def test_a_loss_that_leaps_and_is_gone_has_suffered(recording: Recording) -> None:
+    """As of one network of a GAN, which has nothing to do any more once the other is broken."""
+    at = np.arange(160)
+    amax = usual(160) * 1e-3
+    amax[2, 100:] *= 2_000
+    loss = np.where(at < 100, 0.5, np.where(at < 106, 1e5, 0.0))
+    recording.write(LAYERS, 160, {"amax": amax}, series={"lr": np.where(at < 99, 1e-3, 50.0), "loss": loss})
+    (found,) = recording.diagnose(RULE).findings
+    assert found.severity == "warning" and found.facts["cause_class"] == "learning_rate"
+
+
+def test_a_warm_up_in_which_gradients_and_no_losses_rise(recording: Recording) -> None:
+    at = np.arange(160)
+    amax = usual(160) * 1e-3
+    amax[2, 100:] *= 2_000
+    series = {"lr": 1e-5 * np.minimum(1.03**at, 60.0), "loss": np.linspace(4.0, 2.0, 160)}
+    recording.write(LAYERS, 160, {"amax": amax}, series=series)
+    (found,) = recording.diagnose(RULE).findings
+    assert found.severity == "info"
 
 
 def test_a_rate_that_is_higher_than_ever_is_judged_by_the_loss_right_before(recording: Recording) -> None:

@@ -109,6 +109,16 @@ def test_a_warm_up_that_is_moved_once_an_epoch(recording: Recording) -> None:
     assert "about step 24,000" in finding.summary and "'interval': 'step'" in finding.remedy[0].code
 
 
+def test_a_trainer_that_logs_the_rate_each_tenth_step(recording: Recording) -> None:
+    at = np.arange(STEPS)
+    series = {"learning_rate": np.where(at % 10 == 9, STAIRS, np.nan), "lr": np.where(at < 9, STAIRS, np.nan)}
+    known = [event(Optimizers(("AdamW",), initial_lr=1e-3), 1, 2)]
+    layer = [tensor("a.weight", "grad", 0, "float32")]
+    recording.write(layer, STEPS, series={"loss": FLAT, **series}, events=known)
+    (finding,) = recording.diagnose(RULE).findings
+    assert "it has moved 3 times in 240 steps" in finding.summary
+
+
 def test_updates_that_are_next_to_nothing(recording: Recording) -> None:
     (finding,) = low_rate(recording, 1e-9, initial=0.0, fraction=1e-8)
     assert "learning rate of 1e-09" in finding.summary and finding.facts["lr"] == 1e-9

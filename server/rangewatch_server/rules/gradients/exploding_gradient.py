@@ -10,7 +10,7 @@ import numpy as np
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.gradients.rise_search import LASTING, Rise, first_rise
-from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.loss.series import loss_name, rates
 from rangewatch_server.rules.loss.spike_cause import explained, loss_left
 from rangewatch_server.rules.nonfinite.causes import LIKELY
 from rangewatch_server.rules.phrases import listed, place, the
@@ -63,6 +63,9 @@ LIKE = 1.5
 FEW, SUFFERS = 8, 1.1
 """Losses whose median is compared, and the part of what is usual above which it suffers."""
 
+MOST = 0.9
+"""Quantile of losses since a rate was raised higher than ever before, which must not be above what is usual."""
+
 SEARCHED = 4_096
 """Steps before it in which such a rate is searched for."""
 
@@ -81,11 +84,11 @@ def _raised(evidence: Evidence, rise: Rise) -> Raised | None:
     """A learning rate that had been raised, as a schedule with restarts does, while the loss does not suffer: it is no
     higher than it was at such a rate before, or before a rate that is higher than ever. None where that is not known.
     """
-    rates, loss = next((each for each in RATES if evidence.has_series(each)), None), loss_name(evidence)
-    if rates is None or loss is None:
+    loss = loss_name(evidence)
+    if loss is None:
         return None
     low, stop = max(evidence.start, rise.step - SEARCHED), rise.seen + 1
-    rate = evidence.series(rates, low, stop)
+    rate = rates(evidence, low, stop)
     near = rate[max(0, rise.step - STEPS - low) :]
     if not np.isfinite(near).any():
         return None
@@ -95,14 +98,27 @@ def _raised(evidence: Evidence, rise: Rise) -> Raised | None:
         return None
     end = min(evidence.whole_stop, rise.seen + STEPS)
     losses = evidence.series(loss, low, end)
-    now = losses[at + 1 :][np.isfinite(losses[at + 1 :])][-FEW:]
+    since = losses[at + 1 :][np.isfinite(losses[at + 1 :])]
     before = losses[: at + 1]
     with np.errstate(invalid="ignore"):
         alike = before[(rate[: at + 1] * LIKE >= high) & np.isfinite(before)]
-    before = alike if len(alike) else before[np.isfinite(before)][-FEW:]
-    if not len(now) or not len(before) or not np.median(now) <= SUFFERS * np.median(before):
+    is_known_rate = bool(len(alike))
+    usual = alike if is_known_rate else before[np.isfinite(before)][-FEW:]
+    if not len(since) or not len(usual) or not (is_known_rate or _is_gradual(rate[at:])):
         return None
+    now = since[-FEW:]
+    # A rate that is higher than ever before must not have harmed for a moment either.
+    worst = max(np.median(now), np.median(since[:FEW])) if is_known_rate else np.quantile(since, MOST)
+    if not worst <= SUFFERS * np.median(usual):
+        return None
+    before = usual
     return Raised(low + at, float(rate[at]), high, float(np.median(before)), float(np.median(now)))
+
+
+def _is_gradual(rate: Array) -> bool:
+    """Whether (n,) rates never rise by far from one to the next, as in a warm-up."""
+    known = rate[np.isfinite(rate) & (rate > 0)]
+    return len(known) > FEW and bool((known[1:] <= LIKE * known[:-1]).all())
 
 
 def _finding(evidence: Evidence, rises: list[Rise], bits: float) -> Finding:

@@ -10,7 +10,8 @@ import numpy as np
 
 from rangewatch.wire.events import Optimizers
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.loss.series import rates as rates_of
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy
@@ -35,7 +36,8 @@ FAR = 4_000
 TINY = 5e-6
 """Of the weight: no update so far was larger. Fine-tuning at 1e-5 makes some of 1e-4."""
 
-READINGS = 6
+READINGS, FEWEST = 6, 8
+"""Of the size of updates, and of the learning rate."""
 
 FLAT, STILL = 0.8, 0.98
 """Parts of the first loss: below the one it has learned; above the other nothing has happened.
@@ -48,22 +50,24 @@ GROWS = 1.05
 
 def too_small(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding."""
-    name = next((each for each in RATES if evidence.has_series(each)), None)
     stop = min(evidence.start + STEPS, evidence.whole_stop)
-    if name is None or stop - evidence.start < LASTING:
+    if stop - evidence.start < LASTING:
         return
-    rates = evidence.series(name, evidence.start, stop)
-    at = np.flatnonzero(np.isfinite(rates))
-    if len(at) < LASTING or not rates[at].max() > 0 or rates[at][-1] < rates[at][0]:
+    every = rates_of(evidence, evidence.start, stop)
+    at = np.flatnonzero(np.isfinite(every))
+    # A trainer may log it once in ten steps.
+    if len(at) < FEWEST or at[-1] - at[0] < LASTING - LASTING // FEWEST:
+        return
+    if not every[at].max() > 0 or every[at][-1] < every[at][0]:
         return
     part = _part_of_first_loss(evidence, stop)
     if part is None:
         return
-    rates, steps = rates[at], evidence.start + at
+    rates, steps = every[at], evidence.start + at
     initial = max((known.initial_lr for _, known in evidence.details(Optimizers)), default=0.0)
-    if part >= FLAT and rates.max() <= LOW * initial and _is_stairs(rates, initial):
+    if part >= FLAT and rates.max() <= LOW * initial and _is_stairs(steps, rates, initial):
         yield _of_schedule(evidence, steps, rates, initial, part)
-    elif part >= STILL and rates[-1] <= GROWS * rates[-LASTING // 2]:
+    elif part >= STILL and rates[-1] <= GROWS * rates[steps >= steps[-1] - LASTING // 2][0]:
         known = _fractions(evidence, stop)
         if len(known) >= READINGS and 0 < known.max() <= TINY:
             yield _of_size(evidence, steps, rates, float(known.max()), part)
@@ -81,10 +85,10 @@ def _part_of_first_loss(evidence: Evidence, stop: int) -> float | None:
     return float(np.median(last) / np.median(first))
 
 
-def _is_stairs(rates: Array, initial: float) -> bool:
+def _is_stairs(steps: Array, rates: Array, initial: float) -> bool:
     """Whether (n,) rates stay as they are for many steps each, and are far from `initial` at this pace."""
-    moves = np.count_nonzero(np.diff(rates))
-    return bool(moves * STAIR <= len(rates) and len(rates) * initial / rates[-1] >= FAR)
+    moves, count = np.count_nonzero(np.diff(rates)), steps[-1] - steps[0] + 1
+    return bool(moves * STAIR <= count and count * initial / rates[-1] >= FAR)
 
 
 def _fractions(evidence: Evidence, stop: int) -> Array:
@@ -96,11 +100,12 @@ def _fractions(evidence: Evidence, stop: int) -> Array:
 
 def _of_schedule(evidence: Evidence, steps: Array, rates: Array, initial: float, part: float) -> Finding:
     rank, moves, last = only_rank(evidence), int(np.count_nonzero(np.diff(rates))), float(rates[-1])
-    pace = round(len(rates) * initial / last)
+    count = int(steps[-1] - steps[0]) + 1
+    pace = round(count * initial / last)
     stairs = (
-        f"it has moved {moves} time{'s' if moves > 1 else ''} in {len(rates)} steps, and would be there at about step "
+        f"it has moved {moves} time{'s' if moves > 1 else ''} in {count} steps, and would be there at about step "
         f"{pace:,}"
-        if moves else f"it has not moved once in {len(rates)} steps"
+        if moves else f"it has not moved once in {count} steps"
     )  # fmt: skip
     what = (
         "an epoch or an evaluation moves the scheduler, and not each step, for which its warm-up is meant"

@@ -11,7 +11,7 @@ import numpy as np
 from rangewatch.wire.events import Optimizers
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
-from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.loss.series import loss_name, rates
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy
@@ -103,10 +103,7 @@ def _setting(part: float, decay: float, rate: float) -> str:
 
 
 def _rate(evidence: Evidence, step: int) -> float:
-    name = next((each for each in RATES if evidence.has_series(each)), None)
-    if name is None:
-        return float("nan")
-    return float(evidence.series(name, step, step + 1)[0])
+    return float(rates(evidence, step, step + 1)[0])
 
 
 def _falls(evidence: Evidence) -> bool:

@@ -29,6 +29,17 @@ def loss_name(evidence: Evidence) -> str | None:
     return next((name for name in NAMES if evidence.has_series(name)), None)
 
 
+def rates(evidence: Evidence, start: int, stop: int) -> Array:
+    """(n,) the learning rate of the steps [start, stop); NaN where none is known. Where a trainer logs it now and then
+    under one name, the agent's own values of the steps before are under another.
+    """
+    values = np.full(max(0, stop - max(start, evidence.start)), np.nan)
+    for name in RATES:
+        if evidence.has_series(name):
+            values = np.where(np.isfinite(values), values, evidence.series(name, start, stop))
+    return values
+
+
 def has_converged(evidence: Evidence) -> bool:
     """Whether the loss is next to nothing of what it was at first: gradients then are, too, and nothing is lost."""
     name = loss_name(evidence)
