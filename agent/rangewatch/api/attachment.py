@@ -61,18 +61,18 @@ from rangewatch.recording.parallel.tied_weights import TiedReads
 from rangewatch.recording.tensor_names import clean_modules
 from rangewatch.recording.weight_samples import WeightSamples
 from rangewatch.recording.weights import Cadence, FiniteWeights, WeightReads
-from rangewatch.steps.backward_loss import BackwardLoss
 from rangewatch.steps.boundary import StepBoundary, is_inner
-from rangewatch.steps.clips import Clips
 from rangewatch.steps.compilations import Compilations
 from rangewatch.steps.end_hooks import add_step_ends, as_list, check_optimizers, watch_step
 from rangewatch.steps.flops import add_flops
-from rangewatch.steps.learning_rate import GroupRates, LearningRate
-from rangewatch.steps.loss_graph import LossGraphReads
+from rangewatch.steps.loss.backward_loss import BackwardLoss
+from rangewatch.steps.loss.loss_graph import LossGraphReads
 from rangewatch.steps.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.steps.memory import MemoryUse
-from rangewatch.steps.new_optimizers import NewOptimizers
-from rangewatch.steps.optimizer_steps import OptimizerSteps
+from rangewatch.steps.optimizers.clips import Clips
+from rangewatch.steps.optimizers.learning_rate import GroupRates, LearningRate
+from rangewatch.steps.optimizers.new_optimizers import NewOptimizers
+from rangewatch.steps.optimizers.optimizer_steps import OptimizerSteps
 from rangewatch.steps.phases import add_backward, add_optimizer_phase, add_phases
 from rangewatch.steps.scalers.wrapped import stepping
 from rangewatch.trackers.mirrors import chosen as trackers_chosen

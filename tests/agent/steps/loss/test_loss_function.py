@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rangewatch
-from rangewatch.steps.loss_function import loss_function
+from rangewatch.steps.loss.loss_function import loss_function
 from rangewatch.wire.events import LossFunction
 from tests.agent.ingest_double import IngestDouble
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from rangewatch.recording.mirror import TENSOR
 from rangewatch.recording.observer import StepReader, is_being_captured, local_part
 from rangewatch.steps.interface import StepRecorder
-from rangewatch.steps.loss_function import LossFunctions
-from rangewatch.steps.loss_graph import LossGraphReads
+from rangewatch.steps.loss.loss_function import LossFunctions
+from rangewatch.steps.loss.loss_graph import LossGraphReads
 from rangewatch.steps.loss_scale import LossScaling
 
 
