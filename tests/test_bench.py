@@ -105,7 +105,7 @@ def test_bugs_on_a_mesh_are_named_and_healthy_ones_add_no_collective() -> None:
         "mesh.py", "--only", "hsdp/norm_of_own_shards", "tp_hand/dropout_by_rank", "pp/same_rows", timeout_s=280
     )
     assert (planted["planted"], planted["right"]) == (3, 3)
-    healthy = run("mesh.py", "--healthy", "--only", "fsdp_tp/fp32", "pp/fp32", timeout_s=280)
+    healthy = run("mesh.py", "--healthy", "--only", "fsdp_tp/fp32/none", "pp/fp32/none", timeout_s=280)
     assert (healthy["healthy"], healthy["right"]) == (2, 2)
 
 

@@ -314,7 +314,9 @@ def test_the_history_that_a_restart_hides_is_not_read_from_merged_ranks(store: S
 def test_after_a_start_each_rank_is_looked_at_once_and_not_beside_every_other(
     store: Store, open_store: Callable[[str], Store], database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a thousand that was as dear as all else: half a million looks."""
+    """Of a thousand that was as dear as all else: half a million looks. On PostgreSQL another server may have those that
+    this one has not heard of, so that it reads them one by one instead.
+    """
     ranks = 40
     store.send_all([opening(KNOWN, rank=rank, world_size=ranks) for rank in range(ranks)])
     store.send_all([batch(KNOWN, 0, range(20), rank=rank) for rank in range(ranks)])
@@ -327,7 +329,8 @@ def test_after_a_start_each_rank_is_looked_at_once_and_not_beside_every_other(
     again = open_store(database_url)
     again.send(batch(KNOWN, 1, range(20, 24), rank=7))
     settle(again)
-    assert ranks <= len(looks) < 2 * ranks
+    assert len(looks) < 2 * ranks
+    assert len(looks) >= ranks or again.writer.engine.dialect.name == "postgresql"
     check(again.queries)
 
 
