@@ -314,8 +314,8 @@ def test_the_history_that_a_restart_hides_is_not_read_from_merged_ranks(store: S
 def test_after_a_start_each_rank_is_looked_at_once_and_not_beside_every_other(
     store: Store, open_store: Callable[[str], Store], database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a thousand that was as dear as all else: half a million looks. On PostgreSQL another server may have those that
-    this one has not heard of, so that it reads them one by one instead.
+    """Of a thousand that was as dear as all else: half a million looks. On PostgreSQL another server may have those
+    that this one has not heard of, so that it reads them one by one instead.
     """
     ranks = 40
     store.send_all([opening(KNOWN, rank=rank, world_size=ranks) for rank in range(ranks)])
