@@ -51,10 +51,11 @@ def read_until(demo: Demo, words: str) -> None:
 
 
 def children_of(demo: Demo) -> dict[int, str]:
-    """Process id -> command line of the demo's direct children."""
+    """Process id -> command line of the demo's direct children, but those that are still copies of it."""
     listing = subprocess.run(["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listing.splitlines()]
-    return {int(pid): args for pid, ppid, args in rows if int(ppid) == demo.pid}
+    own = {args for pid, _, args in rows if int(pid) == demo.pid}
+    return {int(pid): args for pid, ppid, args in rows if int(ppid) == demo.pid and args not in own}
 
 
 def begun(demo: Demo, count: int) -> dict[int, str]:
