@@ -495,7 +495,6 @@
  * @property {number | null} acknowledged_ns
  * @property {string} acknowledged_by
  * @property {number | null} silenced_by
- * @property {Record<string, (number | null)[]>} [steps] of `tensor`, the exact step of each point of a line by its name
  * @property {string} [label] what the finding is called in a few words; a server before this one does not say it
  * @property {RuleFinding} finding
  */

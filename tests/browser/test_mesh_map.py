@@ -50,9 +50,12 @@ def test_when_parameters_were_compared_is_read_once_it_is_opened(tab: Tab, runs:
     compared = page.get_by_test_id("compared")
     compared.locator("summary").click()
     expect(compared.locator("p").first).to_have_text(
-        "0 of 2 parameters compared between ranks; 1 never compared, 1 of which it is unknown how they lie."
+        "0 of 2 parameters compared between ranks; 1 not compared in the last 4,096 steps, 1 of which it is unknown "
+        "how they lie."
     )
-    expect(page.get_by_test_id("compared-table").locator("tbody tr").first).to_contain_text("never compared")
+    expect(page.get_by_test_id("compared-table").locator("tbody tr").first).to_contain_text(
+        "not compared in the last 4,096 steps"
+    )
 
 
 @pytest.mark.slow

@@ -79,19 +79,19 @@ def mfu(run: RunReader) -> dict[str, Any] | None:
     takes. `share` is None where one of both, or the time, is not known. None where nobody has said anything.
     """
     events = sorted(run.newest_events([Flops.KIND]), key=lambda event: event.rank)
-    event, told = next(((each, read) for each in events if (read := each.read(Flops)) is not None), (None, None))
-    if event is None or told is None:
+    event, declared = next(((each, read) for each in events if (read := each.read(Flops)) is not None), (None, None))
+    if event is None or declared is None:
         return None
     seconds, tokens = (_recent(run, event.rank, name) for name in ("step_time_s", "tokens"))
-    per_step = told.per_step
-    if per_step is None and told.per_token is not None and tokens is not None:
-        per_step = told.per_token * tokens
+    per_step = declared.per_step
+    if per_step is None and declared.per_token is not None and tokens is not None:
+        per_step = declared.per_token * tokens
     share = None
-    if per_step is not None and told.peak is not None and seconds:
-        share = per_step / seconds / told.peak
+    if per_step is not None and declared.peak is not None and seconds:
+        share = per_step / seconds / declared.peak
     return {
         "rank": event.rank, "share": share, "flops_per_step": per_step,
-        "peak_flops": told.peak, "device": told.device, "source": told.source, "step_time_s": seconds,
+        "peak_flops": declared.peak, "device": declared.device, "source": declared.source, "step_time_s": seconds,
     }  # fmt: skip
 
 

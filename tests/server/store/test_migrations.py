@@ -16,6 +16,7 @@ from rangewatch import wire
 from rangewatch_server.core.errors import DatabaseError
 from rangewatch_server.ingest.commands import Ask
 from rangewatch_server.routes.commands import newest_commands
+from rangewatch_server.store import alerts
 from rangewatch_server.store.engine import MIGRATIONS, open_database
 from rangewatch_server.store.tables import access, alerting, metadata
 from tests.server.opened_store import Store
@@ -58,7 +59,6 @@ def go_back_to(url: str, revision: str) -> None:
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.downgrade(config, revision)
-        assert "commands" not in inspect(connection).get_table_names()
     engine.dispose()
 
 
@@ -81,3 +81,14 @@ def test_a_database_of_the_first_schema_is_taken_on_with_its_data(
     assert [msgspec.json.decode(each)["level"] for each in reply.commands] == ["grads"]
     with store.queries.read() as reader:
         assert [each["id"] for each in newest_commands(reader.run(1), 10)] == [1]
+
+
+def test_runs_of_an_older_version_are_not_examined_again(database_url: str, open_store: Callable[[str], Store]) -> None:
+    """Else the alerts of new rules would be sent for old runs."""
+    old = open_store(database_url)
+    old.send(opening(KNOWN))
+    old.send(batch(KNOWN, 0, range(10), {"amax": 8.0}))
+    old.close()
+    go_back_to(database_url, "0007")
+    with open_store(database_url).queries.read() as reader:
+        assert alerts.unexamined(reader.connection, 0, 10) == []

@@ -10,10 +10,10 @@ import { createSortedTable } from "../tables/sorted_table.js";
 
 const MOST_ROWS = 200;
 
-/** When, as text. Pure. @param {ReplicaParameter} one */
+/** When, as text: the server searches the last 4,096 steps since the newest start. Pure. @param {ReplicaParameter} one */
 export function comparedText({ state, step, unknown_axes: unknown }) {
   if (state === "compared") return `last compared at step ${count(step)}`;
-  if (state === "never") return "never compared";
+  if (state === "never") return "not compared in the last 4,096 steps";
   if (state === "parts") return "not compared: each rank has another part";
   return unknown.length ? `unknown: nobody says how it lies along ${unknown.join(", ")}` : "unknown: nobody says how it lies";
 }
@@ -24,7 +24,7 @@ export function comparedSummary({ counts, oldest_step: oldest, parameters }) {
   const total = compared + never + parts + unknown;
   if (!total) return "No parameter is known to be the same on several ranks.";
   const rest = [
-    never ? `${count(never)} never compared` : "",
+    never ? `${count(never)} not compared in the last 4,096 steps` : "",
     parts ? `${count(parts)} of which each rank has another part` : "",
     unknown ? `${count(unknown)} of which it is unknown how they lie` : "",
   ].filter(Boolean);

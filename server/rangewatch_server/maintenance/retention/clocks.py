@@ -74,5 +74,9 @@ class SteadyClock:
 
 
 def _steady_ns() -> int:
-    """On Linux a machine that sleeps does not hold it up."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns()
+    """Nanoseconds since some moment. A machine that sleeps does not hold it up, on Linux and macOS."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_MONOTONIC"):  # on macOS it counts sleep, which time.monotonic there leaves out
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    return time.monotonic_ns()  # Windows

@@ -24,12 +24,18 @@ WINDOW_NS = 7_200 * 10**9
 RISE = (0.05, 0.9)
 """Shares of the growth at which it has begun, and is over."""
 
+LAST_SHARE = 0.2
+"""Of the values: what rises in these no slower than `STILL_RISING` of its rate before has not stopped."""
+
+STILL_RISING = 0.25
+
 AT_ONCE_SHARE = 0.05
 """Of the steps looked at: what grew within fewer did so at once, as with a larger batch."""
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """Bytes: the median of the first half of what is known, and of the last tenth. What had not grown has no step."""
+    """Bytes: the median of the first half of what is known, and of the last tenth. What had not grown has no step.
+    `is_over`: it no longer rises at the end, and `until_step` is where it stopped."""
 
     before_bytes: float
     after_bytes: float
@@ -37,6 +43,12 @@ class Growth(msgspec.Struct, frozen=True):
     since_step: int | None = None
     until_step: int | None = None
     is_at_once: bool = False
+    is_over: bool = False
+
+    @property
+    def is_leak(self) -> bool:
+        """It grew from step to step, and still did at the end; by time alone only that it had grown is known."""
+        return self.has_grown and not self.is_at_once and not self.is_over
 
     @property
     def a_step_bytes(self) -> float | None:
@@ -70,9 +82,10 @@ def growth_by_steps(evidence: Evidence, series: str, rank: int, stop: int, share
         single = evidence.largest(series, since, min(since + width, stop), rank=rank)
         low_steps = np.flatnonzero(np.isfinite(single) & (single <= began))
         since += int(low_steps[-1]) if len(low_steps) else 0
+    is_over = not _rises_at_end(held, (held[done] - held[first]) / max(1, done - first))
     return msgspec.structs.replace(
-        growth, before_bytes=float(held[first]), since_step=since, until_step=int(steps[-1]),
-        is_at_once=done - first <= max(1, AT_ONCE_SHARE * len(held)),
+        growth, before_bytes=float(held[first]), since_step=since, until_step=int(steps[done if is_over else -1]),
+        is_at_once=done - first <= max(1, AT_ONCE_SHARE * len(held)), is_over=is_over,
     )  # fmt: skip
 
 
@@ -87,6 +100,13 @@ def growth_by_time(evidence: Evidence, source: str, rank: int, share: float) -> 
     return None if len(used) < LEAST_VALUES else _growth_of(used, share)
 
 
+def _rises_at_end(held: Array, rate: float) -> bool:
+    """Whether the last values rise. `rate`: bytes a value before; medians, since single ones scatter."""
+    half = max(2, round(LAST_SHARE * len(held) / 2))
+    earlier, later = np.median(held[-2 * half : -half]), np.median(held[-half:])
+    return bool(later - earlier >= STILL_RISING * rate * half)
+
+
 def _growth_of(held: Array, share: float) -> Growth:
     before, after = float(np.median(held[: len(held) // 2])), float(np.median(held[-max(1, len(held) // 10) :]))
-    return Growth(before, after, has_grown=after >= before * (1 + share))
+    return Growth(before, after, has_grown=after > before and after >= before * (1 + share))

@@ -81,9 +81,8 @@ class _Case:
     @property
     def is_fragmented(self) -> bool:
         """With what torch held for no tensor there was enough, in pieces: it gives back what lies in one of its own."""
-        unallocated, allocated = self.then.get("unallocated_bytes", 0), self.then.get("allocated_bytes", 0)
-        is_much = unallocated >= self.limits["fragmented_share"] * (allocated + unallocated) > 0
-        return self.asked > 0 and is_much and unallocated + self.then.get("free_bytes", 0) >= self.asked
+        unallocated = self.then.get("unallocated_bytes", 0)
+        return self.asked > 0 and unallocated > 0 and unallocated + self.then.get("free_bytes", 0) >= self.asked
 
     @property
     def is_shared(self) -> bool:
@@ -125,11 +124,11 @@ def _at_failure(case: _Case) -> Iterator[str]:
     if case.is_too_large:
         yield f"That is more than all there is, {bytes_text(case.total)}: a shape is not what it should be."
     if case.is_fragmented:
+        beside = f", beside {bytes_text(then['allocated_bytes'])} of tensors" if "allocated_bytes" in then else ""
         yield (
-            f"PyTorch held {bytes_text(then['unallocated_bytes'])} in which no tensor lay, beside "
-            f"{bytes_text(then['allocated_bytes'])} of tensors: with what was free that was enough, but in pieces."
+            f"PyTorch held {bytes_text(then['unallocated_bytes'])} in which no tensor lay{beside}: with what was free that was enough, but in pieces."
         )
-    elif case.is_device and "unallocated_bytes" in then and "allocated_bytes" in then:
+    elif case.is_device and case.asked and "unallocated_bytes" in then and "allocated_bytes" in then:
         yield (
             f"Tensors took {bytes_text(then['allocated_bytes'])}, and PyTorch held "
             f"{bytes_text(then['unallocated_bytes'])} more for none: not fragmentation."
@@ -180,6 +179,11 @@ def _used(case: _Case, rank: int) -> Iterator[str]:
             yield "What grew is not this process itself: its data loader's workers, say, are others."
     elif growth.is_at_once:
         yield f"{what} took {before} until step {growth.since_step} and {after} at the end: more at once, and no leak."
+    elif growth.is_over:
+        yield (
+            f"{what} took {before} at step {growth.since_step} and {after} from about step {growth.until_step} on: no "
+            "more since then, and no leak."
+        )
     else:
         a_step = growth.a_step_bytes or 0.0
         yield (
@@ -198,7 +202,7 @@ def _remedies(case: _Case) -> Iterator[Remedy]:
     yield from _of_device(case) if case.is_device else _of_host(case)
     growth = case.growth
     is_own = case.is_device or case.own is not None  # else what grew may be any process of the host
-    if growth is not None and growth.has_grown and not growth.is_at_once and is_own:
+    if growth is not None and growth.is_leak and is_own:
         yield Remedy(
             "Look for what keeps tensors of earlier steps, such as a loss that is added up with its graph.",
             "total = 0.0  # before the loop\ntotal += loss.detach()  # in it",
@@ -210,7 +214,7 @@ def _of_device(case: _Case) -> Iterator[Remedy]:
     if case.is_shared:
         yield Remedy(
             "See which other processes are on this GPU, and end those that were left behind.",
-            "nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
+            "nvidia-smi --query-compute-apps=pid,used_memory --format=csv  # on AMD GPUs: amd-smi process",
             "without what they held there had been enough",
         )  # fmt: skip
     if case.is_fragmented:
@@ -250,7 +254,6 @@ RULE = Rule(
     check=check,
     thresholds=(
         Threshold("growth_share", 0.1, "of what was used", "From here on memory has grown."),
-        Threshold("fragmented_share", 0.1, "of what torch held", "From here on what held no tensor is fragmentation."),
         Threshold("others_share", 0.05, "of the GPU", "From here on other processes hold much of it."),
     ),
     explains=("rank_died", "hang", "straggler"),

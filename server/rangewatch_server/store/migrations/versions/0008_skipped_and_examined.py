@@ -18,6 +18,11 @@ def upgrade() -> None:
         sa.Column("run_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("versions", sa.BigInteger, nullable=False),
     )
+    # The older version applied the rules to all of these: alerts of new rules for them would be sent for old runs.
+    op.execute(
+        "INSERT INTO examined (run_id, versions) "
+        "SELECT run_id, SUM(version) FROM streams WHERE rank >= 0 GROUP BY run_id"
+    )
 
 
 def downgrade() -> None:
