@@ -121,7 +121,7 @@ def test_gradients_that_rise_with_a_rate_that_is_raised_again(
     restarted(recording, later)
     (found,) = recording.diagnose(RULE).findings
     assert (found.severity, found.step) == (severity, 100)
-    is_named = any("as a schedule with restarts does" in each for each in found.evidence)
+    is_named = any("by its schedule, and the loss does not suffer" in each for each in found.evidence)
     assert is_named == (severity == "info")
     assert severity == "warning" or "cause_class" not in found.facts
 

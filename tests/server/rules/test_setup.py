@@ -192,6 +192,7 @@ def test_a_frozen_part_in_train(recording: Recording) -> None:
     recording.write(LAYERS, 200, events=[event(known, 1, 67), event(FrozenInTrain(0, "teacher"), 1, 90)])
     (finding,) = recording.diagnose(evaluation_mode.RULE, stop=80).findings
     assert (finding.step, finding.severity, finding.facts["where"]) == (60, "warning", "teacher")
-    assert "teacher and 1 more frozen parts are in train()" in finding.summary and "2 batch norms go" in finding.summary
+    assert "teacher and 1 more frozen part are in train()" in finding.summary and "2 batch norms go" in finding.summary
+    assert finding.evidence[1].startswith("Cause (likely)")  # the modules' flags are read, and no call
     (finding,) = recording.diagnose(evaluation_mode.RULE).findings
     assert finding.severity == "info" and "since step 90" in finding.summary

@@ -240,7 +240,12 @@ def test_a_small_rise_after_each_write_to_the_weights(recording: Recording) -> N
     """As of an average that is left in a model whose loss is noisy: far from what shows a jump by itself."""
     (finding,) = after_writes(recording, 0.9)
     assert (finding.step, finding.severity, finding.facts["cause_class"]) == (60, "warning", "weight")
-    assert "each time that other code than the optimizer writes" in finding.evidence[0]
+    assert "at 2 of 2 writes by other code than the optimizer to the weights that could be" in finding.evidence[0]
+
+
+def test_a_write_that_is_the_only_one_says_no_more(recording: Recording) -> None:
+    (finding,) = after_writes(recording, 1.5, (60,))
+    assert "at the one write by other code" in finding.evidence[0] and "each time" not in finding.evidence[0]
 
 
 @pytest.mark.parametrize(("rise", "at"), [(0.0, (60, 120)), (0.9, ()), (0.9, tuple(range(40, 170, 10)))])

@@ -109,6 +109,23 @@ def test_learning_rates_of_zero(run: Run, last: float, expected: list[tuple[int,
     assert all("It had been 0.01 right before" in each["evidence"][0] for each in found)
 
 
+@pytest.mark.parametrize(
+    ("every", "text"),
+    [(1, "It had been 0.001 right before"), (100, "What it was before is not known.")],
+)
+def test_a_rate_of_zero_that_is_logged_seldom(recording: Recording, every: int, text: str) -> None:
+    """Nothing is known of the steps right before: neither its value, nor that it was 0 since the first step."""
+    at = np.arange(300)
+    rates = np.where(at % every == 0, np.where(at < 180, 1e-3, 0.0), np.nan)
+    known = events.Optimizers(("AdamW",), trainable_count=1, zero_rate_steps=64)
+    grads = [tensor("a.weight", "grad", 0, "float32")]
+    recording.write(grads, 300, series={"lr": rates}, events=[events.event(known, 1, 243)])
+    (finding,) = recording.diagnose(RULE).findings
+    assert (finding.step, finding.subject) == (180, "zero_rate")
+    assert any(text in each for each in finding.evidence)
+    assert not any("since the first step" in each for each in finding.evidence)
+
+
 class Adapted(nn.Module):
     """A frozen layer with an adapter, whose output can be detached by mistake, a head, and perhaps a layer that nothing
     calls."""

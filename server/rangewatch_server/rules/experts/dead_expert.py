@@ -53,8 +53,8 @@ def _of_gradients(evidence: Evidence, idle: list[Idle]) -> Finding:
     return Finding(
         rank=rank, step=first.step, subject="idle",
         summary=f"{place(first.step, rank)}: {what} of the {first.count} of {first.fqn} "
-        f"{'has' if len(first.experts) == 1 else 'have'} had no gradient since: no token reaches "
-        f"{'it' if len(first.experts) == 1 else 'them'}.",
+        f"{'has' if len(first.experts) == 1 else 'have'} had a gradient of exactly 0 since: "
+        f"no token reaches {'it, or it is' if len(first.experts) == 1 else 'them, or they are'} frozen by code.",
         evidence=(
             f"In the last {STEPS_IDLE} steps and more no parameter of theirs, such as {first.parameter}, had a "
             "gradient other than 0, while the others of the list had one in most steps.",

@@ -87,23 +87,30 @@ def _idle(
     if not dead or not others or np.median(others) < USUAL:
         return None
     known = {number: [recorded[each] for each in experts[number] if each in recorded] for number in dead}
-    steps = {number: _since(evidence, np.array(known[number], np.int64)) for number in dead}
-    first = min(dead, key=lambda number: (steps[number], number))
+    first, step = _longest(evidence, {number: np.array(each, np.int64) for number, each in known.items()})
     names = [each for each in experts[first] if each in recorded] or experts[first]
-    return Idle(fqn, len(experts), tuple(dead), steps[first], names[0])
+    return Idle(fqn, len(experts), tuple(dead), step, names[0])
 
 
-def _since(evidence: Evidence, tensors: Array) -> int:
-    """The step behind the last one with a gradient other than 0 of any of them; the run's first where none had one."""
-    if not len(tensors):
-        return evidence.start
+def _longest(evidence: Evidence, tensors: Mapping[int, Array]) -> tuple[int, int]:
+    """The expert that has had no gradient for the longest, of {number: its gradients}, and the step behind the last one
+    other than 0; the run's first where it never had one. One read a level, for all of them.
+    """
     start, stop = evidence.start, evidence.whole_stop
+    if bare := [number for number, each in tensors.items() if not len(each)]:
+        return min(bare), start
+    left = sorted(tensors)
     for level in range(level_for(stop - start, SCAN_COLUMNS), -1, -1):
-        block = evidence.run.slice(RANGES, list(evidence.ranks), level, start, stop, ("amax",), tensors)
-        there = np.flatnonzero((np.asarray(block.columns["amax"], np.float64) > 0).any(axis=0))
-        if not len(there):
-            return start
+        every = np.unique(np.concatenate([tensors[number] for number in left]))
+        block = evidence.run.slice(RANGES, list(evidence.ranks), level, start, stop, ("amax",), every)
+        there = np.asarray(block.columns["amax"], np.float64) > 0
+        rows = {number: there[np.searchsorted(every, tensors[number])].any(axis=0) for number in left}
+        last = {number: int(np.flatnonzero(row)[-1]) if row.any() else -1 for number, row in rows.items()}
+        first = min(last.values())
+        left = [number for number in left if last[number] == first]
+        if first < 0:
+            return left[0], start
         size = FANOUT**level
-        column = block.first + int(there[-1])
+        column = block.first + first
         start, stop = max(start, column * size), min(stop, (column + 1) * size)
-    return stop
+    return left[0], stop

@@ -174,8 +174,8 @@ def _evidence(
 
 def _scheduled(raised: Raised) -> str:
     return (
-        f"The learning rate had been raised from {raised.low:.3g} at step {raised.step} to {raised.high:.3g}, as a "
-        f"schedule with restarts does, and the loss does not suffer: {raised.now:.4g}, where {raised.usual:.4g} was "
+        f"The learning rate had been raised from {raised.low:.3g} at step {raised.step} to {raised.high:.3g} by its "
+        f"schedule, and the loss does not suffer: {raised.now:.4g}, where {raised.usual:.4g} was "
         "usual at such a rate or right before. Gradients are larger then, and nothing need be wrong."
     )
 

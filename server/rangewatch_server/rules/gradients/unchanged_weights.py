@@ -13,7 +13,7 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.gradients.same_bits import same_bits
-from rangewatch_server.rules.loss.series import RATES
+from rangewatch_server.rules.loss.series import rates
 from rangewatch_server.rules.loss.spike_cause import WRITTEN
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
@@ -75,13 +75,12 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
 def _zero_rate(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding | None:
     """None where no parameter has had a gradient since."""
     since = event.step - optimizers.zero_rate_steps + 1
-    rates, before = next((each for each in RATES if evidence.has_series(each)), None), ""
-    if rates is not None and since > evidence.start:
-        values = evidence.series(rates, max(evidence.start, since - SETTLED), since)
+    before = ""
+    if since > evidence.start:
+        values = rates(evidence, since - SETTLED, since)
         values = values[np.isfinite(values) & (values > 0)]
-        before = f" It had been {values[-1]:.3g} right before, and {values.max():.3g} in the steps before." * len(
-            values[:1]
-        )
+        if len(values):
+            before = f" It had been {values[-1]:.3g} right before, and {values.max():.3g} in the steps before."
     gradients = tensors_of(evidence, "grad")
     amax = evidence.window(("amax",)).columns["amax"][gradients].max(axis=1, initial=0.0)
     pushed = gradients[amax > 0]
@@ -101,7 +100,8 @@ def _zero_rate(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
             + (
                 "Its schedule ends here: it is too short for this training, or is moved more than once a step, as by "
                 "each of several processes or by a trainer and the loop."
-                if before else "It has been 0 since the first step."
+                if before else "It has been 0 since the first step." if since <= evidence.start
+                else "What it was before is not known."
             ),
             f"Such as {entry.fqn}, which is not updated with the gradient it gets, {amax.max():.3g} at most.",
         ),

@@ -32,12 +32,16 @@ EACH, ALL = 2.0, 5.0
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The first write, at `step`: the loss was `usual` before, with a standard deviation of `scatter`, then `level`."""
+    """The first write, at `step`: the loss was `usual` before, with a standard deviation of `scatter`, then `level`.
+
+    `judged`: writes that could be judged, after each of which it rose.
+    """
 
     step: int
     usual: float
     scatter: float
     level: float
+    judged: int
 
 
 def first_write(evidence: Evidence, name: str) -> Written | None:
@@ -73,7 +77,7 @@ def of_writes(start: int, losses: Array, writes: Array) -> Written | None:
         return None
     at = marks[0][0]
     before, since = losses[at - BEFORE : at], losses[at : at + AFTER]
-    return Written(start + at, float(before.mean()), float(before.std()), float(since.mean()))
+    return Written(start + at, float(before.mean()), float(before.std()), float(since.mean()), len(marks))
 
 
 def _rises(losses: Array) -> Array:

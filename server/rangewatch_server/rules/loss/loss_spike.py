@@ -81,7 +81,8 @@ SLACK = 2.5
 class Jump(msgspec.Struct, frozen=True):
     """From `usual`, with a standard deviation of `scatter`, to `level` at `step`. `count` high values in a row show it.
 
-    `back`: the step from which it was low again; None: not yet. `is_written`: code had written to the weights then.
+    `back`: the step from which it was low again; None: not yet. `writes`: those of code to the weights that
+    could be judged, of which this is the first; 0: it is none.
     """
 
     step: int
@@ -90,7 +91,7 @@ class Jump(msgspec.Struct, frozen=True):
     level: float
     count: int
     back: int | None
-    is_written: bool = False
+    writes: int = 0
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -117,7 +118,7 @@ def _written_jump(evidence: Evidence, name: str, written: Written, limits: Thres
     at = np.flatnonzero(np.isfinite(values))
     is_low = values[at] <= written.usual + HALF * (written.level - written.usual)
     back = _back(written.step + at, is_low, max(1, int(limits["least_values"])))
-    return Jump(written.step, written.usual, written.scatter, written.level, AFTER, back, is_written=True)
+    return Jump(written.step, written.usual, written.scatter, written.level, AFTER, back, written.judged)
 
 
 def _jumps_in(evidence: Evidence, name: str, start: int, limits: Thresholds, stop: int | None = None) -> list[Jump]:
@@ -339,10 +340,10 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         evidence=(
             f"{count} far above the {HISTORY} before, whose median is {first.usual:.4g} with a standard deviation of "
             f"{first.scatter:.2g}."
-            if not first.is_written else
+            if not first.writes else
             f"The mean of {first.count} values is above that of those right before, {first.usual:.4g} with a standard "
-            f"deviation of {first.scatter:.2g}; so it is each time that other code than the optimizer writes to the "
-            "weights, and at no other step so far.",
+            f"deviation of {first.scatter:.2g}; so it is at {_judged(first.writes)} other code than the optimizer "
+            "to the weights that could be judged, and at none of the 64 steps before that could.",
             *([size or _HARDER] if is_harder else []),
             *([f"It took {first.back - first.step} steps until it was back."] if first.back is not None else []),
             *([more] if more else []),
@@ -356,6 +357,10 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
             **({} if is_harder else cause.facts()),
         },
     )  # fmt: skip
+
+
+def _judged(writes: int) -> str:
+    return f"{writes} of {writes} writes by" if writes > 1 else "the one write by"
 
 
 _SEE_DATA = Remedy(

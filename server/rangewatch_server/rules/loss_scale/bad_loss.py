@@ -24,7 +24,9 @@ class BadLoss(msgspec.Struct, frozen=True):
 
 
 def bad_loss(evidence: Evidence, step: int, rank: int | None) -> BadLoss | None:
-    """None where the loss of the step is not known to have been bad."""
+    """None where the loss of the step is not known to have been bad, or no output was recorded that was finite."""
+    if not any(each.kind == "output" for each in evidence.tensors.entries):
+        return None
     graphs = [
         known for event, known in evidence.details(LossGraph) if event.step == step and rank in (None, event.rank)
     ]

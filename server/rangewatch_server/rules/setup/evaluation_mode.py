@@ -41,7 +41,7 @@ def _frozen_finding(known: FrozenInTrain, rank: int, seen: int, back: int | None
     )
     effects = [*([out] if known.dropouts else []), *([norms] if known.norms else [])]
     until = f"; since step {back} it is in eval() again" if back is not None else ""
-    more = f" and {known.parts - 1} more frozen parts are" if known.parts > 1 else ", which is frozen, is"
+    more = f" and {known.parts - 1} more frozen part{'s' * (known.parts > 2)} are" if known.parts > 1 else ", which is frozen, is"
     return Finding(
         severity="info" if back is not None else "",
         rank=rank, step=since, subject="frozen",
@@ -49,7 +49,7 @@ def _frozen_finding(known: FrozenInTrain, rank: int, seen: int, back: int | None
         evidence=(
             f"In the steps before it was in eval() while the rest was trained; in {known.steps} steps in a row, up to "
             f"step {seen}, it was in train(). None of its parameters requires a gradient.",
-            "Cause (shown): a call of train() of the whole model, such as after an evaluation, which takes its frozen "
+            "Cause (likely): a call of train() of the whole model, such as after an evaluation, which takes its frozen "
             "parts along. Against that: it may be meant, as where noise of a teacher is wanted.",
         ),
         remedy=(
