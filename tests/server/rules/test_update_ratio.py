@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch.wire.events import Optimizers, event
+from rangewatch.wire.events import LossFunction, Optimizers, event
 from rangewatch_server.rules.gradients.update_ratio import RULE
 from rangewatch_server.rules.presets import BY_NAME as PRESETS
 from tests.server.rules.conftest import Recording, tensor
@@ -86,15 +86,19 @@ def test_the_preset_is_wider(recording: Recording) -> None:
 
 
 STEPS = 240
-FLAT = 2.3 * np.ones(STEPS)
+FLAT, AT = 2.3 * np.ones(STEPS), np.arange(STEPS)
 
 
-def low_rate(recording: Recording, rate: Any, loss: Any = FLAT, initial: float = 1e-3, fraction: float = 1e-4) -> Any:
+def low_rate(
+    recording: Recording, rate: Any, loss: Any = FLAT, initial: float = 1e-3, fraction: float = 1e-4,
+    groups: tuple[str, ...] = (), classes: int = 1_000,
+) -> Any:  # fmt: skip
     """What is said of a schedule's rate, of a loss and of the size of updates."""
     at = np.arange(STEPS)
     is_read = (at > 0) & ((at % 32 == 0) | ((at < 32) & (at & (at - 1) == 0)))
     series = {"lr": rate, "loss": loss, "update_fraction": np.where(is_read, fraction, np.nan)}
-    known = [event(Optimizers(("AdamW",), initial_lr=initial), 1, 2)]
+    known = [event(Optimizers(("AdamW",), groups=groups, initial_lr=initial), 1, 2)]
+    known.append(event(LossFunction("nll", classes), 1, 0))
     recording.write([tensor("a.weight", "grad", 0, "float32")], STEPS, series=series, events=known)
     return recording.diagnose(RULE).findings
 
@@ -107,6 +111,11 @@ def test_a_warm_up_that_is_moved_once_an_epoch(recording: Recording) -> None:
     assert (finding.step, finding.rank, finding.facts["cause_class"]) == (0, 0, "learning_rate")
     assert "it has been 1e-05 at most, where its schedule was given 0.001" in finding.summary
     assert "about step 24,000" in finding.summary and "'interval': 'step'" in finding.remedy[0].code
+
+
+def test_a_scheduler_that_is_never_moved(recording: Recording) -> None:
+    (finding,) = low_rate(recording, 2e-6, classes=10)
+    assert "it has not moved once in 240 steps" in finding.summary
 
 
 def test_a_trainer_that_logs_the_rate_each_tenth_step(recording: Recording) -> None:
@@ -129,6 +138,11 @@ def test_updates_that_are_next_to_nothing(recording: Recording) -> None:
     [
         {"rate": 1e-3 * np.linspace(0.0005, 0.04, STEPS)},  # a long warm-up, at each step
         {"rate": STAIRS, "loss": np.linspace(2.3, 1.6, STEPS)},  # it learns
+        {"rate": np.where(AT % 25 == 0, 1e-7 * (1 + AT), np.nan)},  # a warm-up over 10,000 steps, seldom logged
+        {"rate": 1e-3, "initial": 0.1},  # the end of a schedule, resumed: the loss is far below chance
+        {"rate": 1e-5, "groups": ("backbone", "head"), "classes": 10},  # the head's rate is the higher one
+        {"rate": STAIRS, "initial": 1e308},
+        {"rate": 1e-5 * ((AT > 0) & (AT < STEPS - 1)), "initial": 1e-3},
         {"rate": 0.2e-3 * (1 + np.arange(STEPS) // 60)},  # a warm-up by epochs
         {"rate": 1e-5, "initial": 1e-5},  # fine-tuning
         {"rate": 1e-5, "initial": 0.0, "fraction": 2e-4},
@@ -155,7 +169,6 @@ def decayed(recording: Recording, part: Any, loss: Any = FLAT, decay: float = 0.
     [
         (0.1, 1e-3, "it is not multiplied by the learning rate (0.001)"),
         (100.0, 1e-3, "times the learning rate of 0.001 that is what is taken"),
-        (0.0, 1e-3, "No parameter group has a weight_decay"),
     ],
 )
 def test_a_decay_that_takes_a_tenth_of_the_weights(recording: Recording, decay: float, rate: float, text: str) -> None:
@@ -168,6 +181,22 @@ def test_a_decay_that_takes_a_tenth_of_the_weights(recording: Recording, decay: 
 def test_a_strong_decay_under_which_the_loss_falls_is_info(recording: Recording) -> None:
     (finding,) = decayed(recording, 0.01, np.linspace(2.3, 1.0, STEPS))
     assert finding.severity == "info"
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_updates_against_the_weights_that_no_decay_makes(recording: Recording, decay: float) -> None:
+    """As of one matrix behind whitened inputs, with noisy targets: it is drawn from noise to next to nothing."""
+    assert decayed(recording, 0.1, decay=decay) == ()
+
+
+def test_a_decay_is_not_named_before_losses_can_be_compared(recording: Recording) -> None:
+    assert len(decayed(recording, 0.1)) == 1
+    assert recording.diagnose(RULE, stop=20).findings == ()
+
+
+@pytest.mark.parametrize(("until", "count"), [(20, 0), (STEPS, 1)])
+def test_less_than_the_decay_that_is_set_must_go_on(recording: Recording, until: int, count: int) -> None:
+    assert len(decayed(recording, np.where(AT < until, 0.01, 0.0))) == count
 
 
 @pytest.mark.parametrize("part", [0.001, np.where(np.arange(STEPS) % 64 == 0, 0.1, 0.0)])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import Optimizers
+from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.loss.series import rates as rates_of
@@ -35,6 +35,10 @@ FAR = 4_000
 
 TINY = 5e-6
 """Of the weight: no update so far was larger. Fine-tuning at 1e-5 makes some of 1e-4."""
+
+CHANCE = 0.8
+"""Part of ln(classes) that the first loss must be where the rate has never moved: what is resumed has learned more, and
+its schedule may be over."""
 
 READINGS, FEWEST = 6, 8
 """Of the size of updates, and of the learning rate."""
@@ -64,8 +68,11 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
     if part is None:
         return
     rates, steps = every[at], evidence.start + at
-    initial = max((known.initial_lr for _, known in evidence.details(Optimizers)), default=0.0)
-    if part >= FLAT and rates.max() <= LOW * initial and _is_stairs(steps, rates, initial):
+    optimizers = [known for _, known in evidence.details(Optimizers)]
+    # Of several groups it is not known which one's rate is recorded.
+    has_groups = any(len(known.groups) > 1 for known in optimizers)
+    initial = 0.0 if has_groups else max((known.initial_lr for known in optimizers), default=0.0)
+    if part >= FLAT and rates.max() <= LOW * initial and _is_stairs(evidence, steps, rates, initial):
         yield _of_schedule(evidence, steps, rates, initial, part)
     elif part >= STILL and rates[-1] <= GROWS * rates[steps >= steps[-1] - LASTING // 2][0]:
         known = _fractions(evidence, stop)
@@ -85,10 +92,26 @@ def _part_of_first_loss(evidence: Evidence, stop: int) -> float | None:
     return float(np.median(last) / np.median(first))
 
 
-def _is_stairs(steps: Array, rates: Array, initial: float) -> bool:
+def _is_stairs(evidence: Evidence, steps: Array, rates: Array, initial: float) -> bool:
     """Whether (n,) rates stay as they are for many steps each, and are far from `initial` at this pace."""
-    moves, count = np.count_nonzero(np.diff(rates)), steps[-1] - steps[0] + 1
-    return bool(moves * STAIR <= count and count * initial / rates[-1] >= FAR)
+    moved = np.diff(rates) != 0
+    moves, count, last = int(moved.sum()), int(steps[-1] - steps[0]) + 1, float(rates[-1])
+    if not last > 0 or not FAR <= count * initial / last < np.inf:
+        return False
+    if not moves:
+        return _begins_at_chance(evidence)
+    # Where it is logged now and then, a rate that moves at each step has moved at each reading, too.
+    return moves * STAIR <= count and int(np.diff(steps)[~moved].sum()) >= STAIR
+
+
+def _begins_at_chance(evidence: Evidence) -> bool:
+    """Whether the first loss is that of outputs that know nothing."""
+    known, name = next((each for _, each in evidence.details(LossFunction)), None), loss_name(evidence)
+    if known is None or name is None or known.classes < 1:
+        return False
+    first = evidence.series(name, evidence.start, evidence.start + FEW)
+    first = first[np.isfinite(first)]
+    return bool(len(first) and np.median(first) >= CHANCE * np.log(max(2, known.classes)))
 
 
 def _fractions(evidence: Evidence, stop: int) -> Array:

@@ -27,22 +27,36 @@ READINGS = 4
 AS_GIVEN = 1.25
 """How many times as large as what is set, or as small, the part still is what is set."""
 
+LATER = 32
+"""Step of the run from which a reading must be so, too, where the part is not what is set: next to small weights the
+first updates of a regression point against them by themselves."""
+
 FELL, FEW = 0.75, 16
 """Part of the first loss to which a training has learned all the same, and values whose medians are compared."""
 
 
 def too_strong(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding, of the first readings in a row."""
-    if not evidence.has_series(DECAY_FRACTION):
+    if not evidence.has_series(DECAY_FRACTION) or evidence.whole_stop - evidence.start < 2 * FEW:
         return
+    decay = max((known.weight_decay for _, known in evidence.details(Optimizers)), default=0.0)
     steps, parts = _readings(evidence)
     strong = parts >= LEAST
     for at in range(len(parts) - READINGS + 1):
         if strong[at : at + READINGS].all():
             rest = np.flatnonzero(~strong[at:])
             end = at + int(rest[0]) if len(rest) else len(parts)
-            yield _finding(evidence, steps[at:end], parts[at:end])
+            if _is_decay(evidence, steps[at:end], parts[at:end], decay):
+                yield _finding(evidence, steps[at:end], parts[at:end], decay)
             return
+
+
+def _is_decay(evidence: Evidence, steps: Array, parts: Array, decay: float) -> bool:
+    """Whether the weight decay that is set takes these parts, or may as much, and goes on."""
+    part, given = float(np.median(parts)), (decay, decay * _rate(evidence, int(steps[-1])))
+    if any(each > 0 and each / AS_GIVEN <= part <= each * AS_GIVEN for each in given):
+        return True
+    return part <= decay * AS_GIVEN and int(steps[-1]) >= evidence.start + LATER
 
 
 def _readings(evidence: Evidence) -> tuple[Array, Array]:
@@ -55,9 +69,8 @@ def _readings(evidence: Evidence) -> tuple[Array, Array]:
     return np.maximum(start, (start // size + there) * size), values[there]
 
 
-def _finding(evidence: Evidence, steps: Array, parts: Array) -> Finding:
+def _finding(evidence: Evidence, steps: Array, parts: Array, decay: float) -> Finding:
     rank, since, part = only_rank(evidence), int(steps[0]), float(np.median(parts))
-    decay = max((known.weight_decay for _, known in evidence.details(Optimizers)), default=0.0)
     rate = _rate(evidence, int(steps[-1]))
     return Finding(
         severity="info" if _falls(evidence) else "",
@@ -92,8 +105,6 @@ def _lost(part: float) -> str:
 
 
 def _setting(part: float, decay: float, rate: float) -> str:
-    if decay <= 0:
-        return "No parameter group has a weight_decay: code of its own may apply one."
     given = f"The largest weight_decay of a parameter group is {decay:.3g}"
     if decay / AS_GIVEN <= part <= decay * AS_GIVEN and rate < 0.5:
         return f"{given}, and that is what is taken: it is not multiplied by the learning rate ({rate:.3g})."
