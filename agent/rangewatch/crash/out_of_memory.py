@@ -41,6 +41,9 @@ MOST_CAUSES = 4
 MOST_MESSAGE = 8_000
 """Characters of a message that are read."""
 
+MOST_BYTES = (1 << 62) - 1
+"""That an event holds (see `wire.events.Bytes`): one with more would be read back as 0."""
+
 
 def failure_details(error: BaseException) -> Failed:
     """What the event says of an error of memory, or of one that was raised `from` it; that it was Ctrl-C; nothing for
@@ -155,12 +158,12 @@ def message_figures(text: str) -> dict[str, int]:
         known.setdefault("reserved_bytes", allocated + unallocated)
     elif allocated is not None and "reserved_bytes" in known:
         known["unallocated_bytes"] = max(0, known["reserved_bytes"] - allocated)
-    return known
+    return {name: min(each, MOST_BYTES) for name, each in known.items()}
 
 
 def _size(groups: Sequence[str | None]) -> int:
     number, unit = [each for each in groups if each is not None][:2]
-    return int(float(number) * _UNITS[unit])
+    return min(int(float(number) * _UNITS[unit]), MOST_BYTES)
 
 
 # Who holds what, where torch records the history of allocations.

@@ -134,8 +134,8 @@ def _group_names(optimizers: Iterable[Any], names: Mapping[int, str]) -> tuple[s
         return ()
     own = (group.get("name") for group in groups)
     first = (next((names[id(each)] for each in group["params"] if id(each) in names), "") for group in groups)
-    found = (name if isinstance(name, str) and name else fqn for name, fqn in zip(own, first, strict=True))
-    return tuple(sendable(each)[: limits.NAME_CHARACTERS] for each in islice(found, limits.RATE_GROUPS))
+    chosen = (name if isinstance(name, str) and name else fqn for name, fqn in zip(own, first, strict=True))
+    return tuple(sendable(each)[: limits.NAME_CHARACTERS] for each in islice(chosen, limits.RATE_GROUPS))
 
 
 def _largest(optimizers: Iterable[Any], name: str) -> float:

@@ -14,7 +14,7 @@ update does not point mainly against the weight. Of several optimizers the last 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
@@ -102,8 +102,9 @@ class UpdateSamples(StepReader):
             if each.grad is not None and self._can_read(each) and self._can_read(each.grad)
         ]
         matrices = [each for _, each in parameters if each.grad is not None and _is_usable(each) and each.dim() > 1]
-        most = MATRICES if matrices and matrices[0].is_cpu else MATRICES_ON_DEVICE
-        self._matrices = [(each, _part(each).clone()) for each in _spread(matrices, most) if self._can_read(each)]
+        readable = of_one_device(matrices, self._can_read)
+        most = MATRICES if readable and readable[0].is_cpu else MATRICES_ON_DEVICE
+        self._matrices = [(each, _part(each).clone()) for each in _spread(readable, most)]
 
     @torch.no_grad()
     def after(self) -> None:
@@ -167,6 +168,12 @@ def _chosen(parameters: Sequence[tuple[str, nn.Parameter]]) -> Iterator[tuple[st
 def _spread(parameters: list[T], most: int) -> list[T]:
     step = max(1, -(-len(parameters) // most))
     return parameters[::step]
+
+
+def of_one_device(parameters: list[nn.Parameter], can_read: Callable[[nn.Parameter], bool]) -> list[nn.Parameter]:
+    """Those that can be read, on the device of the first such one: a model may be split over several."""
+    first = next((each for each in parameters if can_read(each)), None)
+    return [] if first is None else [each for each in parameters if each.device == first.device and can_read(each)]
 
 
 def _is_usable(parameter: nn.Parameter) -> bool:

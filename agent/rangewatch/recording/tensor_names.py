@@ -49,12 +49,13 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         modules[path], names[path] = module, attribute
         if path:
             parent = names[parent_path]
-            is_wrapped = _is_wrapped(modules[parent_path], attribute)
-            names[path] = parent if is_wrapped else f"{parent}.{attribute}" if parent else attribute
+            has_its_name = is_wrapped(modules[parent_path], attribute)
+            names[path] = parent if has_its_name else f"{parent}.{attribute}" if parent else attribute
         yield names[path], module
 
 
-def _is_wrapped(parent: nn.Module, attribute: str) -> bool:
+def is_wrapped(parent: nn.Module, attribute: str) -> bool:
+    """Whether that child has the name of `parent`, its wrapper."""
     if attribute in _WRAPPED:
         return True
     return attribute == "module" and any(base.__name__ in _MODULE_WRAPPERS for base in type(parent).__mro__)

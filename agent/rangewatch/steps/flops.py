@@ -1,6 +1,6 @@
 """How many floating-point operations a step of this rank takes, and how many its device could do: for MFU.
 
-What `attach` was told, or one step counted: by torch's own formulas for matrix products, convolutions and attention
+What `attach` was given, or one step counted: by torch's own formulas for matrix products, convolutions and attention
 (`torch.utils.flop_counter`), as its operators are called. They are called as ever, and only looked at.
 """
 
@@ -24,8 +24,8 @@ AFTER_STEPS = 3
 
 PEAKS = {
     "H100 PCIe": 756e12, "H100 NVL": 835e12, "H200 NVL": 835e12, "H100": 989e12, "H200": 989e12, "GB200": 2_500e12,
-    "B200": 2_250e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12, "L4": 121e12, "V100-SXM": 125e12, "T4": 65e12,
-    "MI250X": 191.5e12, "MI300X": 1_307e12, "MI325X": 1_307e12,
+    "B200": 2_250e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12, "L4": 121e12, "V100-SXM2": 125e12,
+    "V100-SXM3": 125e12, "T4": 65e12, "MI250X": 191.5e12, "MI300X": 1_307e12, "MI325X": 1_307e12,
 }  # fmt: skip
 """Operations a second in 16 bits without sparsity, by what is in the device's name: of the makers' data sheets. Of
 MI250X of one of its two dies, which is one device. The first that fits counts.
@@ -57,7 +57,9 @@ def _name(device: torch.device) -> str:
 
 
 def peak_of(name: str) -> float | None:
-    """Operations a second of a device of this name; None of one that is not listed."""
+    """Operations a second of a device of this name; None of one that is not listed, and of a part of one."""
+    if "MIG" in name:
+        return None
     return next((peak for part, peak in PEAKS.items() if _is_word(part, name)), None)
 
 
@@ -76,13 +78,16 @@ class FlopCount(StepReader):
         self._mode: Counting | None = None
 
     def begin_step(self, step: int) -> None:
-        """From here on, if it is the one."""
-        if step == self._at and self._mode is None:
+        """From here on, if it is the one: the first from `AFTER_STEPS` on that begins outside of anybody's mode."""
+        self._pop()
+        if step >= self._at and self._mode is None and _current_mode() is None:
+            self._at = step
             self._mode = Counting(self._agent.guard)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def end_step(self) -> None:
         """The open step is about to be closed."""
+        self._pop()
         mode = self._mode
         if mode is None or mode.is_over or self._agent.step != self._at:
             return
@@ -91,12 +96,16 @@ class FlopCount(StepReader):
             self._agent.events.add(_details(self._options, self._device, float(mode.total), "measured"))
 
     def leave(self) -> None:
-        """Look no more, whatever became of the step. Where another mode lies above, it stays and does nothing."""
+        """Look no more, whatever became of the step. Where another mode lies above, it does nothing until that is left,
+        and goes at the next step's end: torch's `__exit__` pops whatever is on top."""
+        if self._mode is not None:
+            self._mode.is_over = True
+            self._pop()
+
+    def _pop(self) -> None:
         mode = self._mode
-        if mode is not None and not mode.is_over:
-            mode.is_over = True
-            if _current_mode() is mode:
-                mode.__exit__(None, None, None)
+        if mode is not None and mode.is_over and _current_mode() is mode:
+            mode.__exit__(None, None, None)
 
 
 def _current_mode() -> Any:

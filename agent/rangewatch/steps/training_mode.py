@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from rangewatch.recording.events import Events
-from rangewatch.recording.tensor_names import clean_modules
+from rangewatch.recording.tensor_names import is_wrapped
 from rangewatch.wire.events import EvaluationMode, FrozenInTrain
 
 LASTING = 8
@@ -28,8 +28,9 @@ LASTING = 8
 
 MOST_EVENTS = 32
 
-MOST_PARTS, SEARCHED_EVERY = 64, 128
-"""Frozen parts that are followed, and steps between two searches for them: layers are frozen and unfrozen."""
+MOST_PARTS, SEARCHED_EVERY, MODULES_A_STEP = 64, 128, 512
+"""Frozen parts that are followed, steps from one search for them to the next (layers are frozen and unfrozen), and
+modules that are searched in one step: 1 ms."""
 
 
 class TrainingMode:
@@ -99,13 +100,18 @@ class FrozenParts:
     def __init__(self, model: nn.Module, events: Events) -> None:
         self._model, self._events = ref(model), events
         self._parts: list[_Part] = []
-        self._step_count = self._emitted = 0
+        self._step_count = self._next_search = self._emitted = 0
+        self._search: Search | None = None
         self._flipped: list[_Part] = []
 
     def end_step(self) -> None:
         """The open step, in which the model was trained in `train()`, is about to be closed."""
-        if not self._step_count % SEARCHED_EVERY:
-            self._search()
+        model = self._model()
+        if self._search is None and model is not None and self._step_count >= self._next_search:
+            self._search, self._next_search = Search(model), self._step_count + SEARCHED_EVERY
+        if self._search is not None and (parts := self._search.proceed()) is not None:
+            self._search = None
+            self._follow(parts)
         self._step_count += 1
         for each in self._parts:
             watched = each.watched()
@@ -123,41 +129,107 @@ class FrozenParts:
             modules = [inner for each in new if (module := each.module()) is not None for inner in module.modules()]
             dropouts, norms = _count(modules)
             self._emit(FrozenInTrain(LASTING, new[0].fqn, len(new), dropouts, norms))
-        elif self._flipped and all(not each.train_steps for each in self._flipped):
-            self._emit(FrozenInTrain(0, self._flipped[0].fqn))
-            self._flipped = []
+        elif self._flipped:
+            is_due = not self._step_count % LASTING  # of a large part it takes long
+            still = [each for each in self._flipped if each.train_steps]
+            self._close([each for each in still if not is_due or _is_frozen(each.module())])
 
     def _emit(self, known: FrozenInTrain) -> None:
         if self._emitted < MOST_EVENTS:
             self._emitted += 1
             self._events.add(known)
 
-    def _search(self) -> None:
-        model = self._model()
+    def _follow(self, parts: list[_Part]) -> None:
         known = {each.module(): each for each in self._parts}
-        found = [] if model is None else list(_frozen_parts(clean_modules(model)))
-        self._parts = [known.get(each.module(), each) for each in found[:MOST_PARTS]]
-        self._flipped = [each for each in self._flipped if each in self._parts]
+        self._parts = [known.get(each.module(), each) for each in parts[:MOST_PARTS]]
+        if self._flipped:
+            self._close([each for each in self._flipped if each in self._parts])
+
+    def _close(self, still: list[_Part]) -> None:
+        """`still`: those of the parts in `train()` that are frozen and in it."""
+        if not still:
+            self._emit(FrozenInTrain(0, self._flipped[0].fqn))
+        self._flipped = still
 
 
-def _frozen_parts(modules: dict[str, nn.Module]) -> Iterator[_Part]:
-    """The outermost modules with parameters none of which requires a gradient, and with dropout or running
-    statistics; not the model itself."""
-    taken: list[str] = []
-    for fqn, module in modules.items():
-        if not fqn or any(fqn.startswith(each) for each in taken) or not _is_frozen(module):
-            continue
-        taken.append(f"{fqn}.")
-        watched = next((each for each in module.modules() if any(_count([each]))), None)
-        if watched is not None:
-            yield _Part(fqn, module, watched)
+class _Module:
+    """One of a search, with what is known of it and the modules in it."""
+
+    __slots__ = ("fqn", "has_parameters", "is_trainable", "module", "parent")
+
+    def __init__(self, fqn: str, module: ref[nn.Module], parent: _Module | None) -> None:
+        self.fqn, self.module, self.parent = fqn, module, parent
+        self.has_parameters = self.is_trainable = False
+
+
+class Search:
+    """For the outermost modules with parameters none of which requires a gradient, and with dropout or running
+    statistics; not the model itself. Each module is read once, some in each step; between two none is kept alive.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._left = [_Module("", ref(model), None)]
+        self._seen: set[int] = set()
+        self._watched: list[_Module] = []
+
+    def proceed(self) -> list[_Part] | None:
+        """Read the next `MODULES_A_STEP` modules; the parts, in the model's order, when it was the last of them."""
+        left = self._left
+        for _ in range(MODULES_A_STEP):
+            if not left:
+                break
+            self._read(left.pop())
+        return None if left else list(self._parts())
+
+    def _read(self, entry: _Module) -> None:
+        module = entry.module()
+        if module is None or id(module) in self._seen:
+            return
+        self._seen.add(id(module))
+        parameters = [each for each in module._parameters.values() if each is not None]
+        if parameters:
+            is_trainable, above = any(each.requires_grad for each in parameters), entry
+            while above is not None and not (above.is_trainable if is_trainable else above.has_parameters):
+                above.has_parameters, above.is_trainable = True, above.is_trainable or is_trainable
+                above = above.parent
+        if any(_count([module])):
+            self._watched.append(entry)
+        children = [
+            _Module(_name(entry.fqn, module, name), ref(child), entry)
+            for name, child in module._modules.items()
+            if child is not None
+        ]
+        self._left += reversed(children)
+
+    def _parts(self) -> Iterator[_Part]:
+        taken: set[_Module] = set()
+        for each in self._watched:
+            outermost = each
+            while (above := outermost.parent) is not None and above.fqn and not above.is_trainable:
+                outermost = above
+            if not outermost.fqn or outermost.is_trainable or not outermost.has_parameters or outermost in taken:
+                continue
+            taken.add(outermost)
+            module, watched = outermost.module(), each.module()
+            if module is not None and watched is not None and _is_frozen(module):
+                yield _Part(outermost.fqn, module, watched)
+
+
+def _name(fqn: str, parent: nn.Module, attribute: str) -> str:
+    if is_wrapped(parent, attribute):
+        return fqn
+    return f"{fqn}.{attribute}" if fqn else attribute
 
 
 def _is_frozen(module: nn.Module | None) -> bool:
     if module is None:
         return False
-    parameters = list(module.parameters())
-    return bool(parameters) and not any(each.requires_grad for each in parameters)
+    has_parameters = False
+    for each in module.parameters():
+        if each.requires_grad:
+            return False
+        has_parameters = True
+    return has_parameters
 
 
 def _count(modules: list[nn.Module]) -> tuple[int, int]:

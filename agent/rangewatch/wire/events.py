@@ -272,8 +272,8 @@ class EvaluationMode(Details, frozen=True):
 
 class FrozenInTrain(Details, frozen=True):
     """`parts` frozen parts of the model, `fqn` the first of them, came from `eval()` into `train()` while the rest was
-    trained: in `steps` steps in a row, up to this one; 0: they are in `eval()` again. `dropouts`, `norms`: modules of
-    theirs that drop out elements, and that keep running statistics. The newest one stands.
+    trained: in `steps` steps in a row, up to this one; 0: they are in `eval()` again, or no longer frozen. `dropouts`,
+    `norms`: modules of theirs that drop out elements, and that keep running statistics. The newest one stands.
     """
 
     KIND = "frozen_in_train"

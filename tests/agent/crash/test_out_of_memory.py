@@ -80,6 +80,16 @@ def test_what_messages_say(text: str, asked: int, figures: dict[str, int]) -> No
     assert message_figures(text) == figures
 
 
+def test_more_than_an_event_holds_is_the_most_that_it_holds() -> None:
+    with pytest.raises(RuntimeError, match="can't allocate") as raised:
+        torch.empty(2**60)
+    details = failure_details(raised.value)
+    assert read(Failed, details_of(details)) == details
+    assert details.asked_bytes == (1 << 62) - 1
+    text = "Of the allocated memory 3 EiB is allocated, 3 EiB is reserved by PyTorch but unallocated"
+    assert max(message_figures(text).values()) == (1 << 62) - 1
+
+
 def test_an_exception_of_the_device() -> None:
     details = failure_details(torch.OutOfMemoryError(NOW))
     assert (details.out_of_memory, details.on_host, details.asked_bytes) == (True, False, 3 * GIB)

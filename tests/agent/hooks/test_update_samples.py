@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import rangewatch
+from rangewatch.hooks.update_samples import of_one_device
 from tests.agent.ingest_double import IngestDouble
 
 NAMES = ("sampled_count", "pushed_count", "unmoved_count", "zero_weight_count")
@@ -103,3 +104,10 @@ def test_comparing_changes_no_weight(ingest: IngestDouble, dtype: torch.dtype) -
     watched, alone = steps_of(ingest, make, dtype), steps_of(ingest, make, dtype, watched=False)
     for a, b in zip(watched.parameters(), alone.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_matrices_of_one_device_are_compared() -> None:
+    host, other = (nn.Linear(3, 3, device=device).weight for device in ("cpu", "meta"))
+    assert of_one_device([other, host, other], lambda each: True) == [other, other]
+    assert of_one_device([other, host, other, host], lambda each: each is host) == [host, host]
+    assert of_one_device([other], lambda each: False) == []

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import rangewatch
 from rangewatch.core.guard import Guard
@@ -51,8 +53,6 @@ def test_one_step_is_counted_and_training_is_bit_for_bit_the_same(ingest: Ingest
 
 
 def test_no_mode_is_left_where_training_ends_within_the_step(ingest: IngestDouble) -> None:
-    from torch.utils import _python_dispatch
-
     model = nn.Linear(IN, OUT)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     handle = rangewatch.attach(model, optimizer, url=ingest.url, collect=(), quiet=True, flops_per_step="measure")
@@ -65,6 +65,43 @@ def test_no_mode_is_left_where_training_ends_within_the_step(ingest: IngestDoubl
             optimizer.step()
     assert _python_dispatch._get_current_dispatch_mode() is None
     assert not ingest.events("flops")
+
+
+class Foreign(TorchDispatchMode):
+    """A mode of the user's."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def modes(ingest: IngestDouble, enter: int, leave: int) -> list[type | None]:
+    """What is on top of the dispatch modes after each step. A user's mode is entered within the step `enter`, and left
+    within `leave`."""
+    model, foreign, seen = nn.Linear(IN, OUT), Foreign(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url, collect=(), quiet=True, flops_per_step="measure"):
+        for step in range(8):
+            if step == enter:
+                foreign.__enter__()
+            model(torch.ones(BATCH, IN)).sum().backward()
+            if step == leave:
+                foreign.__exit__(None, None, None)
+            optimizer.step()
+            mode = _python_dispatch._get_current_dispatch_mode()
+            seen.append(None if mode is None else type(mode))
+    return seen
+
+
+def test_a_users_mode_entered_within_the_counted_step_and_left_after_it(ingest: IngestDouble) -> None:
+    assert modes(ingest, 3, 5) == [None, None, Counting, Foreign, Foreign, None, None, None]
+    (event,) = ingest.events("flops")
+    assert event.step == 3
+
+
+def test_none_is_entered_within_a_users_mode(ingest: IngestDouble) -> None:
+    assert modes(ingest, 1, 5) == [None, Foreign, Foreign, Foreign, Foreign, Counting, None, None]
+    (event,) = ingest.events("flops")
+    assert event.step == 6
 
 
 def test_a_formula_that_fails_gives_no_number(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +121,7 @@ def test_a_formula_that_fails_gives_no_number(ingest: IngestDouble, monkeypatch:
     [
         ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA A100-SXM4-80GB", 312e12),
         ("NVIDIA L4", 121e12), ("NVIDIA L40S", 362e12), ("NVIDIA L40", None), ("NVIDIA GB200", 2_500e12),
+        ("Tesla V100-SXM2-32GB", 125e12), ("Tesla V100-SXM3-32GB", 125e12), ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
         ("AMD Instinct MI300X", 1_307e12), ("NVIDIA GeForce RTX 3060", None), ("cpu", None),
     ],
 )  # fmt: skip

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from types import SimpleNamespace
+from weakref import ref
 
 import pytest
 import torch
 from torch import nn
 
 import rangewatch
+from rangewatch.steps.training_mode import MODULES_A_STEP, FrozenParts, Search
 from tests.agent.ingest_double import IngestDouble
 
 Set = Callable[[nn.Module, int], None]
@@ -102,6 +106,53 @@ def test_a_frozen_part_that_is_set_back(ingest: IngestDouble) -> None:
             model.get_submodule("teacher").eval()
 
     assert [(step, data["steps"]) for step, data in taught(ingest, set_back)] == [(19, 8), (30, 0)]
+
+
+def test_a_frozen_part_that_is_unfrozen(ingest: IngestDouble) -> None:
+    def unfrozen(model: nn.Module, step: int) -> None:
+        all_trained(model, step)
+        if step == 30:
+            model.get_submodule("teacher").requires_grad_(True)
+
+    (_, first), (step, last) = taught(ingest, unfrozen)
+    assert (first["steps"], last["steps"]) == (8, 0) and 30 <= step < 38
+
+
+def test_a_frozen_part_that_is_taken_away() -> None:
+    model, known = Taught(), []
+    parts = FrozenParts(model, SimpleNamespace(add=known.append))
+    for step in range(140):
+        if step == 12:
+            model.teacher.train()
+        if step == 30:
+            teacher, model.teacher = model.teacher, nn.Identity()
+        parts.end_step()
+    assert [each.steps for each in known] == [8, 0] and not teacher[0].weight.requires_grad
+
+
+def test_a_search_is_spread_over_steps_and_finds_the_outermost() -> None:
+    """One whole layer, and of each other one the norm inside a wrapper."""
+    layers = [nn.Sequential(nn.Linear(1, 1), nn.Module(), nn.Sequential(nn.BatchNorm1d(1))) for _ in range(400)]
+    model = nn.ModuleList(layers)
+    layers[7].requires_grad_(False)
+    layers[90][2].requires_grad_(False)
+    layers[399][2].requires_grad_(False)
+    search = Search(model)
+    steps = 0
+    while (result := search.proceed()) is None:
+        steps += 1
+    assert [each.fqn for each in result] == ["7", "90.2", "399.2"]
+    assert [each.watched() for each in result] == [layers[at][2][0] for at in (7, 90, 399)]
+    assert steps == 2001 // MODULES_A_STEP
+
+
+def test_a_model_that_goes_during_a_search_is_let_go() -> None:
+    model = nn.ModuleList(nn.Linear(1, 1) for _ in range(2 * MODULES_A_STEP))
+    search, is_alive = Search(model), ref(model[-1])
+    assert search.proceed() is None
+    del model
+    gc.collect()
+    assert is_alive() is None and [search.proceed() for _ in range(3)][-1] == []
 
 
 def always_in_train(model: nn.Module, step: int) -> None:

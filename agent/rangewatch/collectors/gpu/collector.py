@@ -207,8 +207,8 @@ STOP_S = 1.0
 
 
 _NOT_RECORDED = {
-    "xpu": "of an Intel GPU torch says its memory alone, and that is; temperature, clocks and power are not",
-    "mps": "of an Apple GPU torch says its memory alone, and that is; temperature, clocks and power are not",
+    "xpu": "of an Intel GPU only the memory that torch reports is recorded; temperature, clocks and power are not",
+    "mps": "of an Apple GPU only the memory that torch reports is recorded; temperature, clocks and power are not",
 }
 """By what ranks call such devices."""
 
