@@ -188,7 +188,8 @@ class Search:
         self._seen.add(id(module))
         parameters = [each for each in module._parameters.values() if each is not None]
         if parameters:
-            is_trainable, above = any(each.requires_grad for each in parameters), entry
+            is_trainable = any(each.requires_grad for each in parameters)
+            above: _Module | None = entry
             while above is not None and not (above.is_trainable if is_trainable else above.has_parameters):
                 above.has_parameters, above.is_trainable = True, above.is_trainable or is_trainable
                 above = above.parent
