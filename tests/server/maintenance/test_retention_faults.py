@@ -21,6 +21,7 @@ from rangewatch_server.core.settings import Settings
 from rangewatch_server.http.app import create_app
 from rangewatch_server.http.drain import CLOSE_S
 from rangewatch_server.maintenance import command
+from rangewatch_server.maintenance.retention import clocks
 from rangewatch_server.maintenance.retention.background import JOIN_S, Retention
 from rangewatch_server.maintenance.retention.plan import held_bytes, kept_tiles, planned, run_details
 from rangewatch_server.maintenance.retention.policy import DAY_NS, Policy, Remove, Span, Thin, Trim, plan
@@ -302,3 +303,10 @@ def test_prune_makes_no_database(dry_run: bool, tmp_path: Path) -> None:
 
 def test_the_end_of_retention_fits_into_the_end_of_the_server() -> None:
     assert JOIN_S < CLOSE_S
+
+
+def test_the_steady_clock_counts_sleep_without_a_boot_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS: its CLOCK_MONOTONIC does, and `time.monotonic` does not."""
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: 7 if clock == time.CLOCK_MONOTONIC else 0)
+    assert clocks._steady_ns() == 7

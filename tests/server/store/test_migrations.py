@@ -83,12 +83,12 @@ def test_a_database_of_the_first_schema_is_taken_on_with_its_data(
         assert [each["id"] for each in newest_commands(reader.run(1), 10)] == [1]
 
 
-def test_runs_of_an_older_version_are_not_examined_again(database_url: str, open_store: Callable[[str], Store]) -> None:
+def test_runs_of_an_older_version_are_not_examined_again(empty_url: str, open_store: Callable[[str], Store]) -> None:
     """Else the alerts of new rules would be sent for old runs."""
-    old = open_store(database_url)
+    old = open_store(empty_url)
     old.send(opening(KNOWN))
     old.send(batch(KNOWN, 0, range(10), {"amax": 8.0}))
     old.close()
-    go_back_to(database_url, "0007")
-    with open_store(database_url).queries.read() as reader:
+    go_back_to(empty_url, "0007")
+    with open_store(empty_url).queries.read() as reader:
         assert alerts.unexamined(reader.connection, 0, 10) == []

@@ -126,8 +126,8 @@ def _at_failure(case: _Case) -> Iterator[str]:
     if case.is_fragmented:
         beside = f", beside {bytes_text(then['allocated_bytes'])} of tensors" if "allocated_bytes" in then else ""
         yield (
-            f"PyTorch held {bytes_text(then['unallocated_bytes'])} in which no tensor lay{beside}: with what was free "
-            "that was enough, but in pieces."
+            f"PyTorch held {bytes_text(then['unallocated_bytes'])} in which no tensor lay{beside}: "
+            "with what was free that was enough, but in pieces."
         )
     elif case.is_device and case.asked and "unallocated_bytes" in then and "allocated_bytes" in then:
         yield (
