@@ -24,6 +24,9 @@ BEFORE, AFTER = 6, 3
 HISTORY, FEWEST = 64, 24
 """Steps before a write at which the same difference shows what is usual, and how many there must be."""
 
+LEAST_WRITES = 2
+"""One write with a rise is no habit: such a jump is judged like any other."""
+
 RISE = 0.1
 """Part of the loss by which it must rise each time."""
 
@@ -73,7 +76,7 @@ def of_writes(start: int, losses: Array, writes: Array) -> Written | None:
         if not is_rise or mark < EACH or rises[at] <= usual.max():
             return None
         marks.append((at, mark))
-    if not marks or sum(mark for _, mark in marks) / np.sqrt(len(marks)) < ALL:
+    if len(marks) < LEAST_WRITES or sum(mark for _, mark in marks) / np.sqrt(len(marks)) < ALL:
         return None
     at = marks[0][0]
     before, since = losses[at - BEFORE : at], losses[at : at + AFTER]

@@ -342,8 +342,8 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
             f"{first.scatter:.2g}."
             if not first.writes else
             f"The mean of {first.count} values is above that of those right before, {first.usual:.4g} with a standard "
-            f"deviation of {first.scatter:.2g}; so it is at {_judged(first.writes)} other code than the optimizer "
-            "to the weights that could be judged, and at none of the 64 steps before that could.",
+            f"deviation of {first.scatter:.2g}; so it is at {first.writes} of {first.writes} writes by other code than "
+            "the optimizer to the weights that could be judged, and at none of the 64 steps before that could.",
             *([size or _HARDER] if is_harder else []),
             *([f"It took {first.back - first.step} steps until it was back."] if first.back is not None else []),
             *([more] if more else []),
@@ -357,10 +357,6 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
             **({} if is_harder else cause.facts()),
         },
     )  # fmt: skip
-
-
-def _judged(writes: int) -> str:
-    return f"{writes} of {writes} writes by" if writes > 1 else "the one write by"
 
 
 _SEE_DATA = Remedy(
