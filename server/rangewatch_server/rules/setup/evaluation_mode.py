@@ -41,7 +41,11 @@ def _frozen_finding(known: FrozenInTrain, rank: int, seen: int, back: int | None
     )
     effects = [*([out] if known.dropouts else []), *([norms] if known.norms else [])]
     until = f"; since step {back} it is in eval() again" if back is not None else ""
-    more = f" and {known.parts - 1} more frozen part{'s' * (known.parts > 2)} are" if known.parts > 1 else ", which is frozen, is"
+    more = (
+        f" and {known.parts - 1} more frozen part{'s' * (known.parts > 2)} are"
+        if known.parts > 1
+        else ", which is frozen, is"
+    )
     return Finding(
         severity="info" if back is not None else "",
         rank=rank, step=since, subject="frozen",
