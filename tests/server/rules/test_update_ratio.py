@@ -196,7 +196,7 @@ def test_a_decay_is_not_named_before_losses_can_be_compared(recording: Recording
 
 @pytest.mark.parametrize(("until", "count"), [(20, 0), (STEPS, 1)])
 def test_less_than_the_decay_that_is_set_must_go_on(recording: Recording, until: int, count: int) -> None:
-    assert len(decayed(recording, np.where(AT < until, 0.01, 0.0))) == count
+    assert len(decayed(recording, np.where(until > AT, 0.01, 0.0))) == count
 
 
 @pytest.mark.parametrize("part", [0.001, np.where(np.arange(STEPS) % 64 == 0, 0.1, 0.0)])
