@@ -105,7 +105,7 @@ class FlopCount(StepReader):
     def _pop(self) -> None:
         mode = self._mode
         if mode is not None and mode.is_over and _current_mode() is mode:
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 def _current_mode() -> Any:
