@@ -13,6 +13,7 @@ beginning is meant so.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from weakref import ref
 
 from torch import nn
@@ -141,7 +142,7 @@ class FrozenParts:
 
     def _follow(self, parts: list[_Part]) -> None:
         known = {each.module(): each for each in self._parts}
-        self._parts = [known.get(each.module(), each) for each in parts[:MOST_PARTS]]
+        self._parts = [known.get(each.module(), each) for each in parts]
         if self._flipped:
             self._close([each for each in self._flipped if each in self._parts])
 
@@ -173,13 +174,14 @@ class Search:
         self._watched: list[_Module] = []
 
     def proceed(self) -> list[_Part] | None:
-        """Read the next `MODULES_A_STEP` modules; the parts, in the model's order, when it was the last of them."""
+        """Read the next `MODULES_A_STEP` modules. When the last is read: the first `MOST_PARTS` parts, in the model's
+        order."""
         left = self._left
         for _ in range(MODULES_A_STEP):
             if not left:
                 break
             self._read(left.pop())
-        return None if left else list(self._parts())
+        return None if left else list(islice(self._parts(), MOST_PARTS))
 
     def _read(self, entry: _Module) -> None:
         module = entry.module()

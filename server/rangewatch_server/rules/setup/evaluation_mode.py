@@ -40,7 +40,7 @@ def _frozen_finding(known: FrozenInTrain, rank: int, seen: int, back: int | None
         f"{known.norms} batch norm{'s go' if known.norms > 1 else ' goes'} by the batch, and running statistics move"
     )
     effects = [*([out] if known.dropouts else []), *([norms] if known.norms else [])]
-    until = f"; since step {back} it is in eval() again" if back is not None else ""
+    until = f"; since step {back} it is in eval() again, or not frozen" if back is not None else ""
     more = (
         f" and {known.parts - 1} more frozen part{'s' * (known.parts > 2)} are"
         if known.parts > 1
