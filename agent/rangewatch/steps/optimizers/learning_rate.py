@@ -13,26 +13,22 @@ from torch import Tensor
 
 from rangewatch.core import limits
 from rangewatch.recording.logged_values import LoggedValues
-from rangewatch.recording.observer import StepReader
 from rangewatch.recording.parallel.placements import Layout
 from rangewatch.recording.parallel.schedule import Schedule
 from rangewatch.steps.interface import StepRecorder
+from rangewatch.steps.optimizers.reader import OptimizerReader
 
 
-class LearningRate(StepReader):
-    """Of several groups and optimizers it is the one of the largest magnitude. Called by the training thread.
+class LearningRate(OptimizerReader):
+    """Of several groups and optimizers it is the one of the largest magnitude.
 
     A step's value is recorded when the next one ends: only then is it known that the loop has logged none for it.
     """
 
     def __init__(self, agent: StepRecorder, optimizers: Iterable[Any]) -> None:
+        super().__init__(optimizers)
         self._agent = agent
-        self._optimizers = [ref(each) for each in optimizers]
         self._held: tuple[int, float] | None = None
-
-    def add(self, optimizer: Any) -> None:
-        """It has come to train the model too."""
-        self._optimizers = [each for each in self._optimizers if each() is not None] + [ref(optimizer)]
 
     def end_step(self) -> None:
         """The open step is about to be closed: a scheduler that steps now sets the next one's."""
@@ -54,24 +50,14 @@ class LearningRate(StepReader):
         return (rate for rate in _rates_of(self._optimizers) if rate is not None)
 
 
-class GroupRates(StepReader):
+class GroupRates(OptimizerReader):
     """Series `lr_group_0`, `lr_group_1` and so on, at the steps of the schedule, where there are several parameter
     groups and other ranks to compare with: `lr` alone has the largest. In the order of the optimizers and their groups.
-    Called by the training thread.
     """
 
     def __init__(self, values: LoggedValues, optimizers: Iterable[Any], layout: Layout, schedule: Schedule) -> None:
+        super().__init__(optimizers)
         self._values, self._layout, self._schedule = values, layout, schedule
-        self._optimizers = [ref(each) for each in optimizers]
-        self._step = 0
-
-    def add(self, optimizer: Any) -> None:
-        """It has come to train the model too."""
-        self._optimizers = [each for each in self._optimizers if each() is not None] + [ref(optimizer)]
-
-    def begin_step(self, step: int) -> None:
-        """`step` is open."""
-        self._step = step
 
     def end_step(self) -> None:
         """The open step is about to be closed: a scheduler that steps now sets the next one's."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from weakref import ref
 
 from torch import Tensor
 
 from rangewatch.recording.logged_values import LoggedValues
-from rangewatch.recording.observer import Observer, StepReader, is_being_captured
+from rangewatch.recording.observer import Observer, is_being_captured
 from rangewatch.recording.parallel.schedule import Schedule
+from rangewatch.steps.optimizers.reader import OptimizerReader
 
 SERIES = "optimizer_steps"
 
@@ -18,21 +18,12 @@ MOST_SEARCHED = 64
 """Parameters whose state is looked at for a count: of frozen layers or unused experts there is none."""
 
 
-class OptimizerSteps(StepReader):
-    """The count of the first parameter that has one, of the first optimizer. Called by the training thread."""
+class OptimizerSteps(OptimizerReader):
+    """The count of the first parameter that has one, of the first optimizer."""
 
     def __init__(self, observer: Observer, values: LoggedValues, optimizers: Iterable[Any], schedule: Schedule) -> None:
+        super().__init__(optimizers)
         self._observer, self._values, self._schedule = observer, values, schedule
-        self._optimizers = [ref(each) for each in optimizers]
-        self._step = 0
-
-    def add(self, optimizer: Any) -> None:
-        """It has come to train the model too."""
-        self._optimizers = [each for each in self._optimizers if each() is not None] + [ref(optimizer)]
-
-    def begin_step(self, step: int) -> None:
-        """`step` is open."""
-        self._step = step
 
     def end_step(self) -> None:
         """The open step is about to be closed."""
