@@ -9,7 +9,7 @@ token. Learning rates are looked at at the end of each step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 from weakref import ref
@@ -122,8 +122,8 @@ class OptimizerCoverage(StepReader):
             kept_gradient_steps=self._kept.step_count if self._was_kept else 0,
             groups=_group_names(optimizers, {id(each): fqn for fqn, each in named}),
             replaced=tuple(replaced[: limits.ACCOUNT_NAMES]),
-            initial_lr=_largest(optimizers, "initial_lr"),
-            weight_decay=_largest(optimizers, "weight_decay"),
+            initial_lr=next(iter(rates)) if len(rates := set(_numbers(optimizers, "initial_lr"))) == 1 else 0.0,
+            weight_decay=max(_numbers(optimizers, "weight_decay"), default=0.0),
         )
 
 
@@ -138,8 +138,8 @@ def _group_names(optimizers: Iterable[Any], names: Mapping[int, str]) -> tuple[s
     return tuple(sendable(each)[: limits.NAME_CHARACTERS] for each in islice(chosen, limits.RATE_GROUPS))
 
 
-def _largest(optimizers: Iterable[Any], name: str) -> float:
-    """Of all parameter groups, where it is a number on the host; 0 where none has it."""
+def _numbers(optimizers: Iterable[Any], name: str) -> Iterator[float]:
+    """Of each parameter group, where it is a finite number on the host, and 0 where there is none."""
     groups = (group for each in optimizers for group in getattr(each, "param_groups", ()))
     values = (group.get(name) for group in groups)
-    return max((float(each) for each in values if isinstance(each, (int, float)) and math.isfinite(each)), default=0.0)
+    return (float(each) if isinstance(each, (int, float)) and math.isfinite(each) else 0.0 for each in values)

@@ -116,7 +116,8 @@ class Optimizers(Details, frozen=True):
     for how many updates in a row gradients had not been zeroed since the one before; 0 where they are, or not for long.
     `groups`: of several parameter groups each one's own name, or its first parameter's; "" where neither is known.
     `replaced`: those of `left_out` under whose name the model had another parameter before, which an optimizer has.
-    `initial_lr` (which torch's schedulers begin from) and `weight_decay`: the largest of any parameter group; 0: none.
+    `initial_lr`, which torch's schedulers begin from: of all parameter groups, 0 where it is not one and the same.
+    `weight_decay`: the largest of any group; 0: none.
     """
 
     KIND = "optimizers"

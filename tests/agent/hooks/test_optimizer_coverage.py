@@ -137,3 +137,15 @@ def test_what_the_groups_are_set_to(ingest: IngestDouble) -> None:
     train(ingest, model, [optimizer], 4)
     (known,) = reported(ingest)
     assert (known.initial_lr, known.weight_decay) == (0.1, 0.02)
+
+
+@pytest.mark.parametrize(("other", "initial"), [(0.1, 0.1), (0.01, 0.0)])
+def test_groups_of_one_rate_have_an_initial_rate(ingest: IngestDouble, other: float, initial: float) -> None:
+    """As those with and without weight decay have; that of a head with a rate of its own is none of all."""
+    model = nn.Linear(2, 2)
+    groups = [{"params": [model.weight], "weight_decay": 0.02}, {"params": [model.bias], "lr": other}]
+    optimizer = torch.optim.AdamW(groups, lr=0.1, weight_decay=0.0)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.01)
+    train(ingest, model, [optimizer], 4)
+    (known,) = reported(ingest)
+    assert (known.initial_lr, known.weight_decay) == (initial, 0.02)

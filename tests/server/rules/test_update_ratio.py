@@ -91,13 +91,13 @@ FLAT, AT = 2.3 * np.ones(STEPS), np.arange(STEPS)
 
 def low_rate(
     recording: Recording, rate: Any, loss: Any = FLAT, initial: float = 1e-3, fraction: float = 1e-4,
-    groups: tuple[str, ...] = (), classes: int = 1_000,
+    classes: int = 1_000,
 ) -> Any:  # fmt: skip
     """What is said of a schedule's rate, of a loss and of the size of updates."""
     at = np.arange(STEPS)
     is_read = (at > 0) & ((at % 32 == 0) | ((at < 32) & (at & (at - 1) == 0)))
     series = {"lr": rate, "loss": loss, "update_fraction": np.where(is_read, fraction, np.nan)}
-    known = [event(Optimizers(("AdamW",), groups=groups, initial_lr=initial), 1, 2)]
+    known = [event(Optimizers(("AdamW",), initial_lr=initial), 1, 2)]
     known.append(event(LossFunction("nll", classes), 1, 0))
     recording.write([tensor("a.weight", "grad", 0, "float32")], STEPS, series=series, events=known)
     return recording.diagnose(RULE).findings
@@ -140,7 +140,8 @@ def test_updates_that_are_next_to_nothing(recording: Recording) -> None:
         {"rate": STAIRS, "loss": np.linspace(2.3, 1.6, STEPS)},  # it learns
         {"rate": np.where(AT % 25 == 0, 1e-7 * (1 + AT), np.nan)},  # a warm-up over 10,000 steps, seldom logged
         {"rate": 1e-3, "initial": 0.1},  # the end of a schedule, resumed: the loss is far below chance
-        {"rate": 1e-5, "groups": ("backbone", "head"), "classes": 10},  # the head's rate is the higher one
+        {"rate": 1e-5, "initial": 0.0, "classes": 10},  # of groups that differ: the head's rate is the higher one
+        {"rate": 1e-9, "initial": 0.0, "fraction": 1e-8, "loss": np.where(AT < 100, 2.3, 2.9)},  # something else
         {"rate": STAIRS, "initial": 1e308},
         {"rate": 1e-5 * ((AT > 0) & (AT < STEPS - 1)), "initial": 1e-3},
         {"rate": 0.2e-3 * (1 + np.arange(STEPS) // 60)},  # a warm-up by epochs

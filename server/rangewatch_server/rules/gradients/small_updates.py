@@ -10,7 +10,7 @@ import numpy as np
 
 from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.loss.series import first_and_last
 from rangewatch_server.rules.loss.series import rates as rates_of
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
@@ -43,9 +43,9 @@ its schedule may be over."""
 READINGS, FEWEST = 6, 8
 """Of the size of updates, and of the learning rate."""
 
-FLAT, STILL = 0.8, 0.98
-"""Parts of the first loss: below the one it has learned; above the other nothing has happened.
-What falls a little at a low rate is the loss of first outputs that are worse than chance."""
+FLAT, STILL, RISEN = 0.8, 0.98, 1.1
+"""Parts of the first loss: below the first it has learned; above the second nothing has happened; above the third
+something else has. What falls a little at a low rate is the loss of first outputs that are worse than chance."""
 
 FEW = 32
 
@@ -64,32 +64,17 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
         return
     if not every[at].max() > 0 or every[at][-1] < every[at][0]:
         return
-    part = _part_of_first_loss(evidence, stop)
-    if part is None:
+    medians = first_and_last(evidence, FEW, stop)
+    if medians is None or not medians[0] > 0 or (part := medians[1] / medians[0]) > RISEN:
         return
     rates, steps = every[at], evidence.start + at
-    optimizers = [known for _, known in evidence.details(Optimizers)]
-    # Of several groups it is not known which one's rate is recorded.
-    has_groups = any(len(known.groups) > 1 for known in optimizers)
-    initial = 0.0 if has_groups else max((known.initial_lr for known in optimizers), default=0.0)
+    initial = max((known.initial_lr for _, known in evidence.details(Optimizers)), default=0.0)
     if part >= FLAT and rates.max() <= LOW * initial and _is_stairs(evidence, steps, rates, initial):
         yield _of_schedule(evidence, steps, rates, initial, part)
     elif part >= STILL and rates[-1] <= GROWS * rates[steps >= steps[-1] - LASTING // 2][0]:
         known = _fractions(evidence, stop)
         if len(known) >= READINGS and 0 < known.max() <= TINY:
             yield _of_size(evidence, steps, rates, float(known.max()), part)
-
-
-def _part_of_first_loss(evidence: Evidence, stop: int) -> float | None:
-    """What the last loss is of the first, medians of a few; None where it is not known, or is none that falls to 0."""
-    name = loss_name(evidence)
-    if name is None:
-        return None
-    first, last = evidence.series(name, evidence.start, evidence.start + FEW), evidence.series(name, stop - FEW, stop)
-    first, last = first[np.isfinite(first)], last[np.isfinite(last)]
-    if not len(first) or not len(last) or not np.median(first) > 0:
-        return None
-    return float(np.median(last) / np.median(first))
 
 
 def _is_stairs(evidence: Evidence, steps: Array, rates: Array, initial: float) -> bool:
@@ -106,12 +91,11 @@ def _is_stairs(evidence: Evidence, steps: Array, rates: Array, initial: float) -
 
 def _begins_at_chance(evidence: Evidence) -> bool:
     """Whether the first loss is that of outputs that know nothing."""
-    known, name = next((each for _, each in evidence.details(LossFunction)), None), loss_name(evidence)
-    if known is None or name is None or known.classes < 1:
+    known = next((each for _, each in evidence.details(LossFunction)), None)
+    medians = first_and_last(evidence, FEW)
+    if known is None or known.classes < 1 or medians is None:
         return False
-    first = evidence.series(name, evidence.start, evidence.start + FEW)
-    first = first[np.isfinite(first)]
-    return bool(len(first) and np.median(first) >= CHANCE * np.log(max(2, known.classes)))
+    return medians[0] >= CHANCE * float(np.log(max(2, known.classes)))
 
 
 def _fractions(evidence: Evidence, stop: int) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from rangewatch.wire.events import Optimizers
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
-from rangewatch_server.rules.loss.series import loss_name, rates
+from rangewatch_server.rules.loss.series import has_fallen, rates
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy
@@ -73,7 +73,7 @@ def _finding(evidence: Evidence, steps: Array, parts: Array, decay: float) -> Fi
     rank, since, part = only_rank(evidence), int(steps[0]), float(np.median(parts))
     rate = _rate(evidence, int(steps[-1]))
     return Finding(
-        severity="info" if _falls(evidence) else "",
+        severity="info" if has_fallen(evidence, FEW, FELL) else "",
         rank=rank, step=since, subject="decay",
         summary=f"{place(since, rank)}: each update takes about {part:.2g} of every weight away, in proportion to the "
         f"weight itself: {_lost(part)}.",
@@ -115,13 +115,3 @@ def _setting(part: float, decay: float, rate: float) -> str:
 
 def _rate(evidence: Evidence, step: int) -> float:
     return float(rates(evidence, step, step + 1)[0])
-
-
-def _falls(evidence: Evidence) -> bool:
-    name = loss_name(evidence)
-    if name is None:
-        return False
-    start, stop = evidence.start, evidence.whole_stop
-    first, last = evidence.series(name, start, start + FEW), evidence.series(name, max(start, stop - FEW), stop)
-    first, last = first[np.isfinite(first)], last[np.isfinite(last)]
-    return bool(len(first) and len(last) and np.median(last) < FELL * np.median(first))

@@ -40,15 +40,28 @@ def rates(evidence: Evidence, start: int, stop: int) -> Array:
     return values
 
 
-def has_converged(evidence: Evidence) -> bool:
-    """Whether the loss is next to nothing of what it was at first: gradients then are, too, and nothing is lost."""
+def first_and_last(evidence: Evidence, few: int, stop: int | None = None) -> tuple[float, float] | None:
+    """Medians of the loss over the first `few` steps and over the last `few` before `stop`, which is where all ranks
+    are unless it is given. None where either has no finite value, or no loss is known.
+    """
     name = loss_name(evidence)
     if name is None:
-        return False
-    stop = evidence.whole_stop
-    first, last = (evidence.series(name, low, low + FEW) for low in (evidence.start, max(evidence.start, stop - FEW)))
+        return None
+    start, stop = evidence.start, evidence.whole_stop if stop is None else stop
+    first, last = (evidence.series(name, low, min(low + few, stop)) for low in (start, max(start, stop - few)))
     first, last = first[np.isfinite(first)], last[np.isfinite(last)]
-    return bool(len(first) and len(last) and np.median(last) < CONVERGED * np.median(first))
+    return (float(np.median(first)), float(np.median(last))) if len(first) and len(last) else None
+
+
+def has_fallen(evidence: Evidence, few: int, part: float) -> bool:
+    """Whether the last loss is below `part` of the first, medians of `few` steps; False where it is not known."""
+    medians = first_and_last(evidence, few)
+    return medians is not None and medians[1] < part * medians[0]
+
+
+def has_converged(evidence: Evidence) -> bool:
+    """Whether the loss is next to nothing of what it was at first: gradients then are, too, and nothing is lost."""
+    return has_fallen(evidence, FEW, CONVERGED)
 
 
 def means(evidence: Evidence, name: str, level: int, groups: int) -> tuple[Array, Array]:

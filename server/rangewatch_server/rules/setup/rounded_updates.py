@@ -9,7 +9,7 @@ import numpy as np
 from rangewatch.wire.events import Optimizers
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
-from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.loss.series import RATES, has_fallen
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -82,7 +82,7 @@ def _finding(evidence: Evidence, reads: Reads, rows: Array, there: Array, shares
     with np.errstate(invalid="ignore", divide="ignore"):
         of_each = np.nan_to_num(unmoved / pushed)
     worst = int(reads.tensors[rows][int(np.argmax(of_each))])
-    entry, falls = evidence.tensors.entries[worst], _falls(evidence)
+    entry, falls = evidence.tensors.entries[worst], has_fallen(evidence, FEW, FELL)
     return Finding(
         severity="info" if falls else "",
         rank=rank, step=since, tensor=entry.fqn, kind="grad", subject="rounded",
@@ -120,16 +120,6 @@ def _evidence(evidence: Evidence, dtype: str, fqn: str, most: float, readings: i
         "Cause (shown): rounding. What would decide whether it matters: train some hundred steps with float32 weights, "
         "and compare the losses."
     )
-
-
-def _falls(evidence: Evidence) -> bool:
-    name = loss_name(evidence)
-    if name is None:
-        return False
-    start, stop = evidence.start, evidence.whole_stop
-    first, last = evidence.series(name, start, start + FEW), evidence.series(name, max(start, stop - FEW), stop)
-    first, last = first[np.isfinite(first)], last[np.isfinite(last)]
-    return bool(len(first) and len(last) and np.median(last) < FELL * np.median(first))
 
 
 RULE = Rule(
