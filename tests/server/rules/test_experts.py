@@ -10,6 +10,7 @@ import pytest
 from rangewatch.statistics import experts
 from rangewatch.wire.events import Optimizers, Router, Routers, event
 from rangewatch.wire.records import Event
+from rangewatch_server.query.reader import RunReader
 from rangewatch_server.rules.experts import dead_expert, expert_collapse, overloaded_expert
 from tests.server.rules.conftest import Recording, tensor
 
@@ -170,6 +171,25 @@ class TestWithoutCounts:
         (before,) = recording.diagnose(dead_expert.RULE, stop=110).findings
         assert (before.tensor, before.step) == (found.tensor, found.step)  # one more has none by now
         assert recording.diagnose(dead_expert.RULE, stop=103).findings == ()
+
+    def test_however_many_are_idle_a_few_reads_say_since_when(
+        self, recording: Recording, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of 58 layers of 256 experts a read for each was thousands, at each evaluation."""
+        layers, experts = 6, 8
+        model = [
+            tensor(f"layers.{layer}.experts.{at}.weight", "grad", layer * experts + at)
+            for layer in range(layers) for at in range(experts)
+        ]  # fmt: skip
+        amax = np.ones((len(model), STEPS))
+        amax[::2, 40:] = 0
+        recording.write(model, STEPS, {"amax": amax, "call_count": amax > 0})
+        reads: list[int] = []
+        own = RunReader.slice
+        monkeypatch.setattr(RunReader, "slice", lambda *given, **more: reads.append(1) or own(*given, **more))
+        (found,) = recording.diagnose(dead_expert.RULE).findings
+        assert (found.step, found.facts["experts"]) == (40, layers * experts // 2)
+        assert 0 < len(reads) < layers
 
     def test_one_that_no_backward_has_reached(self, recording: Recording) -> None:
         known = event(Optimizers(("Adam",), unreached=("moe.experts.4.0.weight",), unreached_count=1), 1, 2)

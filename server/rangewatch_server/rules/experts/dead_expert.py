@@ -18,6 +18,7 @@ from rangewatch_server.rules.experts.loads import (
 )
 from rangewatch_server.rules.experts.without_gradient import LASTING as STEPS_IDLE
 from rangewatch_server.rules.experts.without_gradient import Idle, idle_experts
+from rangewatch_server.rules.experts.without_gradient import since as idle_since
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -45,18 +46,19 @@ def _dead(of: Recent, least: float) -> Array:
 
 def _of_gradients(evidence: Evidence, idle: list[Idle]) -> Finding:
     first, rank = idle[0], only_rank(evidence)
+    step, parameter = idle_since(evidence, first)
     count = sum(len(each.experts) for each in idle)
     numbers = ", ".join(map(str, first.experts[:MOST_NAMED])) + ", ..." * (len(first.experts) > MOST_NAMED)
     what = f"expert {numbers}" if len(first.experts) == 1 else f"{len(first.experts)} experts ({numbers})"
     others = ", ".join(f"{len(each.experts)} of {each.fqn}" for each in idle[1:MOST_NAMED])
     because = "based on the gradients of each expert's parameters"
     return Finding(
-        rank=rank, step=first.step, subject="idle",
-        summary=f"{place(first.step, rank)}: {what} of the {first.count} of {first.fqn} "
+        rank=rank, step=step, subject="idle",
+        summary=f"{place(step, rank)}: {what} of the {first.count} of {first.fqn} "
         f"{'has' if len(first.experts) == 1 else 'have'} had a gradient of exactly 0 since: "
         f"no token reaches {'it, or it is' if len(first.experts) == 1 else 'them, or they are'} frozen by code.",
         evidence=(
-            f"In the last {STEPS_IDLE} steps and more no parameter of theirs, such as {first.parameter}, had a "
+            f"In the last {STEPS_IDLE} steps and more no parameter of theirs, such as {parameter}, had a "
             "gradient other than 0, while the others of the list had one in most steps.",
             "An expert without tokens gets no gradient: it does not learn, and is not chosen again by itself.",
             *([f"So are {others}."] if others else []),
@@ -70,7 +72,7 @@ def _of_gradients(evidence: Evidence, idle: list[Idle]) -> Finding:
                    "def whole(loss, balancing_loss, factor=0.01):\n    return loss + factor * balancing_loss", because),
         ),
         facts={"experts": count, "routers": len(idle), "first_expert": first.experts[0],
-               "since_step": first.step, "where": first.fqn, "cause_class": "dead_units"},
+               "since_step": step, "where": first.fqn, "cause_class": "dead_units"},
     )  # fmt: skip
 
 

@@ -29,15 +29,14 @@ _ROUTER = re.compile("gate|gating|rout|switch|dispatch", re.IGNORECASE)
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """Of the list of experts `fqn`, which are `count`, those of the numbers `experts` have no gradient any more; the
-    one that has had none for the longest has had none since `step`. `parameter`: of that one.
+    """Of the list of experts `fqn`, which are `count`, those of the numbers `experts` have no gradient any more.
+    `parameters`: of each of these.
     """
 
     fqn: str
     count: int
     experts: tuple[int, ...]
-    step: int
-    parameter: str
+    parameters: dict[int, list[str]]
 
 
 def idle_experts(evidence: Evidence) -> list[Idle]:
@@ -54,11 +53,11 @@ def idle_experts(evidence: Evidence) -> list[Idle]:
         if entries[each].shape and _ROUTER.search(fqn.rpartition(".")[0].rpartition(".")[2])
     }
     amax = evidence.window(("amax",)).columns["amax"]
-    idle = []
+    idle: list[Idle | None] = []
     for fqn, experts in lists.items():
         is_routed = (fqn.rpartition(".")[0], len(experts)) in routers
         if len(experts) >= FEWEST and (is_routed or _EXPERTS.search(fqn.rpartition(".")[2])):
-            idle.append(_idle(evidence, fqn, experts, recorded, amax))
+            idle.append(_idle(fqn, experts, recorded, amax))
     return [each for each in idle if each is not None]
 
 
@@ -73,9 +72,7 @@ def _lists(names: list[str]) -> dict[str, dict[int, list[str]]]:
     return lists
 
 
-def _idle(
-    evidence: Evidence, fqn: str, experts: Mapping[int, list[str]], recorded: Mapping[str, int], amax: Array
-) -> Idle | None:
+def _idle(fqn: str, experts: Mapping[int, list[str]], recorded: Mapping[str, int], amax: Array) -> Idle | None:
     """None where none is idle, or the others do not get gradients in most steps."""
     nothing = np.zeros(amax.shape[1], bool)
     has = {
@@ -86,10 +83,16 @@ def _idle(
     others = [float(row[-LASTING:].mean()) for number, row in has.items() if number not in dead]
     if not dead or not others or np.median(others) < USUAL:
         return None
-    known = {number: [recorded[each] for each in experts[number] if each in recorded] for number in dead}
+    return Idle(fqn, len(experts), tuple(dead), {number: experts[number] for number in dead})
+
+
+def since(evidence: Evidence, of: Idle) -> tuple[int, str]:
+    """Since which step the one of them that has had no gradient for the longest has had none, and a parameter of it."""
+    recorded = {evidence.tensors.entries[each].fqn: each for each in tensors_of(evidence, "grad").tolist()}
+    known = {number: [recorded[each] for each in names if each in recorded] for number, names in of.parameters.items()}
     first, step = _longest(evidence, {number: np.array(each, np.int64) for number, each in known.items()})
-    names = [each for each in experts[first] if each in recorded] or experts[first]
-    return Idle(fqn, len(experts), tuple(dead), step, names[0])
+    names = of.parameters[first]
+    return step, next((each for each in names if each in recorded), names[0])
 
 
 def _longest(evidence: Evidence, tensors: Mapping[int, Array]) -> tuple[int, int]:
