@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-from collections.abc import Sequence
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import pytest
 
-from tests import forked
 from tests.agent.commands.command import typed
+from tests.e2e.rank_processes import train
 from tests.server.process import Server
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
@@ -28,35 +24,11 @@ def name(layout: str, place: str = "none", step: int = 0, seed: int = 1) -> str:
     return f"{layout} {place} {step} {seed}"
 
 
-def train(url: str, count: int, runs: Sequence[str]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    usual = os.environ | {"OMP_NUM_THREADS": "1"}
-    if count > 1:
-        usual |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
-    ranks = [
-        forked.rank.start(
-            WORKER, url, *runs, stderr=PIPE, text=True,
-            env=usual | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if count > 1 else {}),
-        )
-        for rank in range(count)
-    ]  # fmt: skip
-    try:
-        for rank in ranks:
-            _, errors = rank.communicate()
-            assert rank.returncode == 0, errors
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-
-
 @pytest.fixture(scope="module")
 def trained(served: Server) -> Server:
-    train(served.url, 1, [name("one", seed=seed) for seed in SEEDS])
+    train(WORKER, 1, served.url, *(name("one", seed=seed) for seed in SEEDS))
     equal = [name(layout, seed=seed) for layout in LAYOUTS for seed in SEEDS]
-    train(served.url, 2, [*equal, *(name(layout, *each) for layout in LAYOUTS for each in PLANTED)])
+    train(WORKER, 2, served.url, *equal, *(name(layout, *each) for layout in LAYOUTS for each in PLANTED))
     return served
 
 

@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import pytest
 
-from tests import forked
 from tests.e2e.mesh_ranks import ALIKE, MESHES, RANKS, planted
+from tests.e2e.rank_processes import number_of, train
 from tests.server.process import Server
 
 pytestmark = pytest.mark.timeout(300)
 WORKER = Path(__file__).with_name("mesh_ranks.py")
-
-
-def train(url: str, *runs: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    usual = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(RANKS)}
-    usual |= {"OMP_NUM_THREADS": "1", "RANGEWATCH_COLLECT": "environment"}
-    ranks = [
-        forked.rank.start(
-            WORKER, url, *runs, env=usual | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=PIPE, text=True
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        for rank in ranks:
-            _, errors = rank.communicate()  # the test's own time limit ends it
-            assert rank.returncode == 0, errors
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-
-
-def number_of(server: Server, run: str) -> int:
-    return next(int(each["id"]) for each in server.get("/api/v1/runs")["runs"] if each["name"] == run)
 
 
 def findings(server: Server, run: str) -> list[dict[str, Any]]:
@@ -75,7 +46,7 @@ def lines_of(layout: str) -> dict[int, list[int]]:
 @pytest.mark.slow
 def test_fsdp_by_tp_in_one_run_of_each(served: Server) -> None:
     """A replica along tp of which a bit flips is named, and a healthy training is silent."""
-    train(served.url, "fsdp_tp none 1", "fsdp_tp flip 1")
+    train(WORKER, RANKS, served.url, "fsdp_tp none 1", "fsdp_tp flip 1")
     assert findings(served, "fsdp_tp none 1") == []
     assert_named(served, "fsdp_tp", "flip", 1)
     run = served.get(f"/api/v1/runs/{number_of(served, 'fsdp_tp none 1')}")
@@ -90,7 +61,8 @@ def test_fsdp_by_tp_in_one_run_of_each(served: Server) -> None:
 @pytest.mark.parametrize("layout", MESHES)
 def test_every_layout(served: Server, layout: str, seeds: range) -> None:
     troubles = ("flip", "gradient", "rate")
-    train(served.url, f"{layout} none 0", *(f"{layout} {trouble} {seed}" for trouble in troubles for seed in seeds))
+    planted_runs = (f"{layout} {trouble} {seed}" for trouble in troubles for seed in seeds)
+    train(WORKER, RANKS, served.url, f"{layout} none 0", *planted_runs)
     assert findings(served, f"{layout} none 0") == []
     for trouble in troubles:
         for seed in seeds:

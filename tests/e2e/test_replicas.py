@@ -5,47 +5,18 @@ The runs of a test are trained one after the other by the same ranks: most of th
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import pytest
 
-from tests import forked
+from tests.e2e.rank_processes import number_of, train
 from tests.e2e.replica_ranks import COMPARED, DIFFERENT, PARAMETERS, RANKS, STEPS, planted
 from tests.server.process import Server
 
 pytestmark = pytest.mark.timeout(300)
 WORKER = Path(__file__).with_name("replica_ranks.py")
 SOAK = [pytest.mark.soak, pytest.mark.timeout(1800)]
-
-
-def train(url: str, *runs: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    usual = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(RANKS)}
-    usual |= {"OMP_NUM_THREADS": "1", "RANGEWATCH_COLLECT": "environment"}
-    ranks = [
-        forked.rank.start(
-            WORKER, url, *runs, env=usual | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=PIPE, text=True
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        for rank in ranks:
-            _, errors = rank.communicate()  # the test's own time limit ends it
-            assert rank.returncode == 0, errors
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-
-
-def number_of(server: Server, run: str) -> int:
-    return next(int(each["id"]) for each in server.get("/api/v1/runs")["runs"] if each["name"] == run)
 
 
 def findings(server: Server, run: str) -> list[dict[str, Any]]:
@@ -64,7 +35,7 @@ def parameters_read(server: Server, run: str) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 20), marks=SOAK)], ids=["one", "others"])
 def test_a_flipped_bit_is_named(served: Server, seeds: range) -> None:
-    train(served.url, *(f"flip {seed}" for seed in seeds))
+    train(WORKER, RANKS, served.url, *(f"flip {seed}" for seed in seeds))
     for seed in seeds:
         truth, found = planted(str(seed)), findings(served, f"flip {seed}")
         named = [(each["rank"], each["step"], each["tensor"], each["severity"]) for each in found]
@@ -76,7 +47,7 @@ def test_a_flipped_bit_is_named(served: Server, seeds: range) -> None:
     ids=["some", "others"],
 )  # fmt: skip
 def test_healthy_replicas_are_silent(served: Server, runs: tuple[str, ...]) -> None:
-    train(served.url, *(f"{what} 1" for what in runs))
+    train(WORKER, RANKS, served.url, *(f"{what} 1" for what in runs))
     for what in runs:
         assert findings(served, f"{what} 1") == [], what
         assert parameters_read(served, f"{what} 1") == len(PARAMETERS) - (2 if what == "ignored" else 0), what
@@ -87,7 +58,7 @@ def test_healthy_replicas_are_silent(served: Server, runs: tuple[str, ...]) -> N
     ids=["some", "others"],
 )  # fmt: skip
 def test_what_need_not_be_alike_is_not_compared(served: Server, runs: tuple[str, ...]) -> None:
-    train(served.url, *(f"{what} 1" for what in runs))
+    train(WORKER, RANKS, served.url, *(f"{what} 1" for what in runs))
     for what in runs:
         assert findings(served, f"{what} 1") == [], what
         assert parameters_read(served, f"{what} 1") == 0, what
