@@ -176,8 +176,8 @@ def frames(*names: str) -> list[dict[str, Any]]:
             240,
             "forward",
         ),
-        "attention": ("/home/somebody/work/model/attention.py", 88, "scores"),
-        "train": ("/home/somebody/work/train.py", 31, "main"),
+        "attention": ("/data/somebody/work/model/attention.py", 88, "scores"),
+        "train": ("/data/somebody/work/train.py", 31, "main"),
     }
     return [dict(zip(("filename", "line", "name"), known[name], strict=True)) for name in names]
 

@@ -49,6 +49,18 @@ def test_an_output_that_is_bad_is_to_blame_and_not_the_scale(recording: Recordin
     assert "which no scale mends" in found.summary
 
 
+@pytest.mark.parametrize("first", [0, GRAD_B], ids=["outputs recorded", "gradients alone"])
+def test_a_loss_that_is_bad_itself_is_to_blame_where_outputs_were_seen_finite(recording: Recording, first: int) -> None:
+    """Without outputs nothing is known of the forward that the loss is made of."""
+    series = scaled(200, range(170, 200))
+    counts = {"inf_count": bad(series, GRAD_B, GRAD_A)[first:]}
+    series["loss"] = np.where(series["skipped_step"] > 0, np.nan, 2.0)
+    recording.write(LAYERS[first:], 200, counts, series=series, loss_scaled=True)
+    (found,) = recording.diagnose(RULE).findings
+    said = [each for each in found.evidence if "was not finite, before any gradient was computed" in each]
+    assert bool(said) == (first == 0), found.evidence
+
+
 def test_an_output_that_is_always_inf_is_a_mask(recording: Recording) -> None:
     series = scaled(200, range(170, 200))
     counts = bad(series, GRAD_B)

@@ -10,7 +10,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, inspect, text
 
 from rangewatch import wire
 from rangewatch_server.core.errors import DatabaseError
@@ -51,14 +51,17 @@ def test_a_newer_database_is_refused(database_url: str) -> None:
         open_database(database_url)
 
 
-def go_back_to(url: str, revision: str) -> None:
-    """Undo the later migrations, as a database of an older version is; what it held before stays."""
+def go_back_to(url: str, revision: str, gone: str) -> None:
+    """Undo the later migrations, as a database of an older version is, without the table `gone`; what it held before
+    stays.
+    """
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     engine = create_engine(url)
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.downgrade(config, revision)
+        assert gone not in inspect(connection).get_table_names()
     engine.dispose()
 
 
@@ -69,7 +72,7 @@ def test_a_database_of_the_first_schema_is_taken_on_with_its_data(
     old.send(opening(KNOWN))
     old.send(batch(KNOWN, 0, range(100), {"amax": 8.0}))
     old.close()
-    go_back_to(database_url, "0001")
+    go_back_to(database_url, "0001", "commands")
     store = open_store(database_url)
     with store.queries.read() as reader:
         run = reader.run(1)
@@ -89,6 +92,6 @@ def test_runs_of_an_older_version_are_not_examined_again(empty_url: str, open_st
     old.send(opening(KNOWN))
     old.send(batch(KNOWN, 0, range(10), {"amax": 8.0}))
     old.close()
-    go_back_to(empty_url, "0007")
+    go_back_to(empty_url, "0007", "examined")
     with open_store(empty_url).queries.read() as reader:
         assert alerts.unexamined(reader.connection, 0, 10) == []
