@@ -81,8 +81,8 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 def _raised(evidence: Evidence, rise: Rise) -> Raised | None:
-    """A learning rate that had been raised, as a schedule with restarts does, while the loss does not suffer: it is no
-    higher than it was at such a rate before, or before a rate that is higher than ever. None where that is not known.
+    """A learning rate that had been raised, by its schedule, while the loss does not suffer: it is no higher than it
+    was at such a rate before, or before a rate that is higher than ever. None where that is not known.
     """
     loss = loss_name(evidence)
     if loss is None:
@@ -203,7 +203,7 @@ RULE = Rule(
     severity="warning",
     explanation="For several steps in a row the gradients of a parameter have been far larger than they usually were: "
     "the updates are, too, and the loss often follows. The first such rise of a run stays open, with what it led to. "
-    "Info where the learning rate had just been raised, as by a schedule with restarts, and the loss is no higher than "
+    "Info where the learning rate had just been raised, as by a schedule, and the loss is no higher than "
     "it was at such a rate before.",
     check=check,
     thresholds=(
