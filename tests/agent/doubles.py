@@ -12,7 +12,7 @@ from rangewatch.crash.memory.shared_state import SharedState
 from rangewatch.delivery.sender import Sender
 from rangewatch.delivery.transport import Command, RunHealth
 from rangewatch.recording.events import Drops, Events
-from rangewatch.recording.step_buffer import Block, StepBuffer
+from rangewatch.recording.rows.step_buffer import Block, StepBuffer
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.wire.events import Details, details_of
 from rangewatch.wire.records import RankInfo

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Page
 
-from rangewatch_server.figures import heatmap
+from rangewatch_server.figures.heatmaps import heatmap
 from tests.browser.hand_made import STEPS, TENSORS, Runs
 
 KINDS = ("output", "grad_output", "grad")

@@ -35,13 +35,13 @@ from rangewatch.delivery.batcher import PendingBatch
 from rangewatch.delivery.sender import Sender
 from rangewatch.delivery.transport import Command, RunHealth
 from rangewatch.hooks.model_hooks import ModelHooks
-from rangewatch.recording.batch_rows import Batches
 from rangewatch.recording.events import Drops, Events, OpenStep
 from rangewatch.recording.level import Cost, Recording
 from rangewatch.recording.logged_values import LoggedValues
-from rangewatch.recording.nonfinite_context import NonfiniteContext
+from rangewatch.recording.nonfinite.batch_rows import Batches
+from rangewatch.recording.nonfinite.nonfinite_context import NonfiniteContext
 from rangewatch.recording.observer import ForwardListener, InputListener, Observer, is_capturing
-from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block, StepBuffer
+from rangewatch.recording.rows.step_buffer import EMPTY_BLOCK, Block, StepBuffer
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.recording.whatif import WhatIfReader
 from rangewatch.steps.phase_clock import PhaseClock

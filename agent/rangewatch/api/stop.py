@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from rangewatch.core.guard import TrainingStopped
 from rangewatch.core.options import Options
-from rangewatch.recording.allowed_inf import AllowedInf
+from rangewatch.recording.nonfinite.allowed_inf import AllowedInf
 from rangewatch.recording.observer import Observer
-from rangewatch.recording.step_buffer import POSITIONS, Block, StepBuffer
+from rangewatch.recording.rows.step_buffer import POSITIONS, Block, StepBuffer
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.wire.records import FloatArray, RankInfo, TensorEntry
 

@@ -14,11 +14,11 @@ from rangewatch import wire
 from rangewatch.core import limits
 from rangewatch.delivery.spool.queue import Queue
 from rangewatch.delivery.spool.record import Encoded
-from rangewatch.recording.allowed_inf import AllowedInf
-from rangewatch.recording.device_ring import PendingCopy
 from rangewatch.recording.events import Drops
-from rangewatch.recording.mirror import Mirror
-from rangewatch.recording.step_buffer import POSITIONS, Block, range_rows, series_rows
+from rangewatch.recording.nonfinite.allowed_inf import AllowedInf
+from rangewatch.recording.rows.device_ring import PendingCopy
+from rangewatch.recording.rows.mirror import Mirror
+from rangewatch.recording.rows.step_buffer import POSITIONS, Block, range_rows, series_rows
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.wire.records import Batch, Event, RankInfo, Samples, StreamHeader
 

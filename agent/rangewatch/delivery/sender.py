@@ -20,8 +20,8 @@ from rangewatch.delivery.spool.queue import Queue
 from rangewatch.delivery.spool.record import Encoded
 from rangewatch.delivery.transport import Command, OtherProcess, Outcome, Reply, RunHealth, Transport
 from rangewatch.recording.events import Drops
-from rangewatch.recording.mirror import Mirror
-from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block
+from rangewatch.recording.rows.mirror import Mirror
+from rangewatch.recording.rows.step_buffer import EMPTY_BLOCK, Block
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.wire.records import Event, RankInfo
 

@@ -18,8 +18,8 @@ from rangewatch.core import limits
 from rangewatch.core.guard import Guard
 from rangewatch.hooks.routers import RouterReads
 from rangewatch.recording.level import LOW_PRECISION, TimedHook
-from rangewatch.recording.mirror import TENSOR
 from rangewatch.recording.observer import Observer
+from rangewatch.recording.rows.mirror import TENSOR
 from rangewatch.recording.tensor_names import leaves
 
 _is_grad_enabled = torch.is_grad_enabled

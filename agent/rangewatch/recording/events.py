@@ -9,7 +9,7 @@ from typing import Any
 
 from rangewatch.core import limits
 from rangewatch.core.redaction import redacted
-from rangewatch.recording.mirror import Mirror
+from rangewatch.recording.rows.mirror import Mirror
 from rangewatch.wire.events import Details, details_of
 from rangewatch.wire.records import Event
 

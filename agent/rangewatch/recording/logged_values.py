@@ -11,7 +11,7 @@ from rangewatch.core.guard import Guard, logger
 from rangewatch.recording.events import Drops, sendable
 from rangewatch.recording.observer import Observer, is_being_captured
 from rangewatch.recording.phase_times import SERIES as PHASES
-from rangewatch.recording.step_buffer import StepBuffer
+from rangewatch.recording.rows.step_buffer import StepBuffer
 
 OWN_SERIES = frozenset(
     {"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s", "agent_time_s", "agent_device_time_s"}

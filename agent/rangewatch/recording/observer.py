@@ -19,10 +19,10 @@ from torch import Tensor
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard, logger
-from rangewatch.recording.device_ring import DeviceReader
 from rangewatch.recording.level import Cost, TimedHook
-from rangewatch.recording.mirror import TENSOR, own_cells
-from rangewatch.recording.step_buffer import StepBuffer, StepRow
+from rangewatch.recording.rows.device_ring import DeviceReader
+from rangewatch.recording.rows.mirror import TENSOR, own_cells
+from rangewatch.recording.rows.step_buffer import StepBuffer, StepRow
 from rangewatch.recording.tensor_names import CallOrder, TensorNames
 from rangewatch.statistics import checksum, reduce
 from rangewatch.statistics.dtype_limits import LIMITS

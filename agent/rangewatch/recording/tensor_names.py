@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rangewatch.core import limits
-from rangewatch.recording.mirror import Mirror
+from rangewatch.recording.rows.mirror import Mirror
 from rangewatch.statistics import sparse
 from rangewatch.wire.records import Catalogue, TensorEntry
 

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from rangewatch.core.selection import Selection
 from rangewatch.recording.level import Recording
 from rangewatch.recording.logged_values import LoggedValues
-from rangewatch.recording.nonfinite_context import NonfiniteContext
+from rangewatch.recording.nonfinite.nonfinite_context import NonfiniteContext
 from rangewatch.recording.observer import Observer, StepReader, local_part, why_unobservable
 from rangewatch.recording.tensor_names import clean_parameters
 

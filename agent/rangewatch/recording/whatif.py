@@ -18,7 +18,7 @@ from rangewatch.core import limits
 from rangewatch.core.guard import Guard
 from rangewatch.core.selection import matches
 from rangewatch.recording.observer import HostReader, StepReader
-from rangewatch.recording.step_buffer import StepRow
+from rangewatch.recording.rows.step_buffer import StepRow
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.statistics import sparse, whatif
 

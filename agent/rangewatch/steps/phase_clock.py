@@ -23,8 +23,8 @@ import torch
 
 from rangewatch.core.guard import Guard
 from rangewatch.recording.level import Cost
-from rangewatch.recording.mirror import PHASE, PHASE_NUMBERS, own_cells
 from rangewatch.recording.phase_times import BACKWARD, EXPOSED_COMM, FORWARD, OTHER, Spent
+from rangewatch.recording.rows.mirror import PHASE, PHASE_NUMBERS, own_cells
 
 SLICES = 1024
 """Slices of one step that get an event, some 3 microseconds of the host each; a step of more is timed by the host."""
@@ -188,7 +188,7 @@ class PhaseClock:
         self.step_time_s: float | None = None
         """Of the last step, by the host's clock; None for the first, whose beginning nobody saw."""
         self._cells: Any = own_cells() if cells is None else cells
-        """Say where this process is, see `recording.mirror`: the phase is kept there."""
+        """Say where this process is, see `recording.rows.mirror`: the phase is kept there."""
         self._thread = get_ident()
         self._inside: list[tuple[str, str]] = []
         """Open phases, and what each counts as."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rangewatch.recording.step_buffer import POSITIONS, Block
+from rangewatch.recording.rows.step_buffer import POSITIONS, Block
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.statistics.dtype_limits import LIMITS
 

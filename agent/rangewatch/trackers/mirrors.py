@@ -11,7 +11,7 @@ from rangewatch.core.guard import Guard, logger
 from rangewatch.core.options import Options
 from rangewatch.delivery.transport import Raised, RunHealth
 from rangewatch.recording.events import Drops
-from rangewatch.recording.step_buffer import Block
+from rangewatch.recording.rows.step_buffer import Block
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.trackers import ALL, BY_NAME
 from rangewatch.trackers.base import AlertRow, Tracker

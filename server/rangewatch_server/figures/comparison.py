@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from rangewatch_server.core import deadline
 from rangewatch_server.core.errors import ApiError
-from rangewatch_server.figures import heatmap
 from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid_of, label, typed
-from rangewatch_server.figures.heatmap import Cells
+from rangewatch_server.figures.heatmaps import heatmap
+from rangewatch_server.figures.heatmaps.heatmap import Cells
+from rangewatch_server.figures.heatmaps.rows import Unit, grouped, row, row_edges
 from rangewatch_server.figures.name_filter import chosen
-from rangewatch_server.figures.rows import Unit, grouped, row, row_edges
 from rangewatch_server.numerics import headroom
 from rangewatch_server.numerics.headroom import STATE_NAMES
 from rangewatch_server.store.names import Tensors

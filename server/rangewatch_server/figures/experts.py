@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from rangewatch.wire.events import Routers
 from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid_of, label, typed
+from rangewatch_server.figures.heatmaps.rows import row_edges
 from rangewatch_server.figures.lines import to_grid
-from rangewatch_server.figures.rows import row_edges
 from rangewatch_server.numerics.headroom import STATE_NAMES, State
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.routers import Loads, RouterRows, columns_of, is_counted, loads_of, routers_of

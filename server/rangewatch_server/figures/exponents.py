@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rangewatch.statistics.exponents import exponent_of
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid_of, label, typed
-from rangewatch_server.figures.heatmap import scale_meta
+from rangewatch_server.figures.heatmaps.heatmap import scale_meta
 from rangewatch_server.figures.lines import to_grid
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.numerics.pyramid import RANGES

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch_server.core import deadline
-from rangewatch_server.figures import heatmap
 from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid_of, label, line
-from rangewatch_server.figures.heatmap import Cells
+from rangewatch_server.figures.heatmaps import heatmap
+from rangewatch_server.figures.heatmaps.heatmap import Cells
 from rangewatch_server.numerics.headroom import State, limits_of
 from rangewatch_server.numerics.pyramid import AMAX_STEP, NO_STEP, NONFINITE_STEP, RANGES, SERIES_PART, Block
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rangewatch.statistics import Derived
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.figures.base import Grid
-from rangewatch_server.figures.heatmap import Cells, values_of
-from rangewatch_server.figures.rows import modules_of, scores
+from rangewatch_server.figures.heatmaps.heatmap import Cells, values_of
+from rangewatch_server.figures.heatmaps.rows import modules_of, scores
 from rangewatch_server.numerics.headroom import BY_SEVERITY, SEVERITY, STATE_NAMES
 
 Array = NDArray[Any]

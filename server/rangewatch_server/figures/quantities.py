@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from rangewatch.statistics import DERIVED, HEADROOM, Derived
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.errors import ApiError
-from rangewatch_server.figures import change, heatmap
 from rangewatch_server.figures.base import Grid
-from rangewatch_server.figures.change import CHANGE
-from rangewatch_server.figures.heatmap import STATISTICS, Cells
+from rangewatch_server.figures.heatmaps import change, heatmap
+from rangewatch_server.figures.heatmaps.change import CHANGE
+from rangewatch_server.figures.heatmaps.heatmap import STATISTICS, Cells
 from rangewatch_server.numerics.headroom import State
 from rangewatch_server.store.names import Tensors
 

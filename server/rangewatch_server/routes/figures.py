@@ -23,7 +23,7 @@ from rangewatch_server.core.deadline import TimeLimitReached, limited
 from rangewatch_server.core.errors import ApiError, answers
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.figures.base import MAX_COLUMNS, MAX_ROWS, Figure, Params
-from rangewatch_server.figures.rank_rows import NODE
+from rangewatch_server.figures.heatmaps.rank_rows import NODE
 from rangewatch_server.machines.mesh import mesh_of
 from rangewatch_server.query.reader import Queries, RunReader
 from rangewatch_server.routes.dependencies import (

@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 from rangewatch_server.access.audit import note
 from rangewatch_server.access.body import decoded, read_body
 from rangewatch_server.core.errors import ApiError, request_body
+from rangewatch_server.figures.heatmaps.rows import MOST_LISTED
 from rangewatch_server.figures.name_filter import chosen
-from rangewatch_server.figures.rows import MOST_LISTED
 from rangewatch_server.ingest.announce import announce
 from rangewatch_server.ingest.transaction import Changed
 from rangewatch_server.ingest.writer import Busy

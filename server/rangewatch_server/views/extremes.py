@@ -15,7 +15,7 @@ from rangewatch.statistics.sparse import is_sparse
 from rangewatch.wire.events import ACCOUNTS
 from rangewatch.wire.records import KINDS
 from rangewatch_server.figures.base import grid, label
-from rangewatch_server.figures.heatmap import Cells, cells_of
+from rangewatch_server.figures.heatmaps.heatmap import Cells, cells_of
 from rangewatch_server.numerics import first_nonfinite, pyramid
 from rangewatch_server.numerics.headroom import SEVERITY, STATE_NAMES, State, limits_of
 from rangewatch_server.numerics.pyramid import AMAX_STEP, FANOUT, NONFINITE_STEP, RANGES, SUMMARY, Block

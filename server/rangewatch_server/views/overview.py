@@ -13,8 +13,8 @@ from rangewatch.wire.records import KINDS, Statistic
 from rangewatch_server.collectives import hang_state
 from rangewatch_server.figures import quantities
 from rangewatch_server.figures.base import Params, grid, label
+from rangewatch_server.figures.heatmaps.ranks import summary_cells
 from rangewatch_server.figures.lines import series_columns
-from rangewatch_server.figures.ranks import summary_cells
 from rangewatch_server.machines import deaths, mesh
 from rangewatch_server.machines.mesh import Mesh, world_size
 from rangewatch_server.numerics.headroom import SATURATED_BITS, State

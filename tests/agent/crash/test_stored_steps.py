@@ -18,7 +18,7 @@ from rangewatch.core import limits
 from rangewatch.crash.memory import anonymous_file, layout, stored_steps
 from rangewatch.crash.memory.shared_state import SharedState
 from rangewatch.crash.watcher.recovery import CrashRecord
-from rangewatch.recording.step_buffer import POSITIONS, Block, StepBuffer
+from rangewatch.recording.rows.step_buffer import POSITIONS, Block, StepBuffer
 from rangewatch.wire.records import Event, TensorEntry
 
 pytestmark = pytest.mark.skipif(not anonymous_file.IS_SUPPORTED, reason="needs Linux")

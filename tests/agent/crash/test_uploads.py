@@ -26,7 +26,7 @@ from rangewatch.crash.watcher.uploads import Uploads, Waiting
 from rangewatch.delivery.spool.folder import Folder, Owner, write_owner
 from rangewatch.delivery.spool.process import Process, start_ticks, this_process
 from rangewatch.delivery.spool.upload import upload
-from rangewatch.recording.step_buffer import StepBuffer
+from rangewatch.recording.rows.step_buffer import StepBuffer
 from rangewatch.wire.records import Batch, Event, RankInfo, TensorEntry
 from tests.agent.ingest_double import IngestDouble
 

@@ -26,7 +26,7 @@ from rangewatch.delivery.spool.queue import MemoryQueue
 from rangewatch.delivery.spool.record import Encoded
 from rangewatch.delivery.transport import Outcome, Transport, _meaning
 from rangewatch.recording.events import Drops
-from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block
+from rangewatch.recording.rows.step_buffer import EMPTY_BLOCK, Block
 from rangewatch.wire.records import Batch, Event, RankInfo, StreamHeader
 from rangewatch_server.core.errors import STATUS_OF_CODE
 from tests.agent import doubles
@@ -336,7 +336,7 @@ class TestFaultsOfOurOwn:
     ) -> None:
         from rangewatch.delivery.batcher import Batcher
         from rangewatch.recording import observer
-        from rangewatch.recording.step_buffer import StepBuffer
+        from rangewatch.recording.rows.step_buffer import StepBuffer
 
         targets = {
             "aminmax": (observer, "_aminmax"),

@@ -15,7 +15,7 @@ import rangewatch
 from rangewatch.statistics.moments import beside_eps, bias_correction2
 from rangewatch.wire.records import MOMENTS
 from tests.agent.ingest_double import IngestDouble
-from tests.agent.recording.test_device_ring import NoSynchronisation
+from tests.agent.recording.rows.test_device_ring import NoSynchronisation
 from tests.agent.statistics.reference import Key, assert_recorded
 
 ADAM = ("exp_avg", "exp_avg_sq")

@@ -13,7 +13,7 @@ from torch import nn
 
 import rangewatch
 from rangewatch import statistics
-from rangewatch.recording.step_buffer import IDENTITIES, POSITIONS, Block, merge_steps
+from rangewatch.recording.rows.step_buffer import IDENTITIES, POSITIONS, Block, merge_steps
 from tests.agent.ingest_double import IngestDouble
 
 

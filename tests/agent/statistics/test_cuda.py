@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import rangewatch
-from rangewatch.recording.device_ring import DeviceReader
-from rangewatch.recording.step_buffer import POSITIONS
+from rangewatch.recording.rows.device_ring import DeviceReader
+from rangewatch.recording.rows.step_buffer import POSITIONS
 from rangewatch.statistics import exponents, fused, reduce
 from rangewatch.statistics.fused import FORMATS, FusedReads
 from tests.agent.doubles import own_buffer

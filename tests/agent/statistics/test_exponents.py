@@ -17,9 +17,9 @@ from rangewatch import wire
 from rangewatch.core import limits
 from rangewatch.core.options import Options
 from rangewatch.delivery.batcher import PendingBatch
-from rangewatch.recording.device_ring import DeviceReader
 from rangewatch.recording.events import Drops
-from rangewatch.recording.step_buffer import IDENTITIES, Block, merge_steps, range_rows
+from rangewatch.recording.rows.device_ring import DeviceReader
+from rangewatch.recording.rows.step_buffer import IDENTITIES, Block, merge_steps, range_rows
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.statistics import exponents, reduce, sparse
 from rangewatch.statistics.sparse import OpenSums

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rangewatch.core import limits
-from rangewatch.recording.device_ring import DeviceReader
-from rangewatch.recording.step_buffer import POSITIONS, StepBuffer
+from rangewatch.recording.rows.device_ring import DeviceReader
+from rangewatch.recording.rows.step_buffer import POSITIONS, StepBuffer
 from rangewatch.statistics import exponents, fused, reduce
 from rangewatch.statistics.fused import FORMATS, TIMED_STEPS, DeviceTime, FusedReads, Layout, layout_of, table_of
 from tests.agent.doubles import own_buffer

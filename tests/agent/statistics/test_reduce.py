@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rangewatch.recording import nonfinite_context, observer
-from rangewatch.recording.device_ring import DeviceReader
+from rangewatch.recording import observer
+from rangewatch.recording.nonfinite import nonfinite_context
 from rangewatch.recording.observer import HostReader
-from rangewatch.recording.step_buffer import IDENTITIES, POSITIONS, Block, StepRow
+from rangewatch.recording.rows.device_ring import DeviceReader
+from rangewatch.recording.rows.step_buffer import IDENTITIES, POSITIONS, Block, StepRow
 from rangewatch.recording.tensor_names import CallOrder
 from rangewatch.statistics import checksum, reduce
 from tests.agent.doubles import own_buffer

@@ -7,8 +7,8 @@ import pytest
 
 from rangewatch import statistics
 from rangewatch.wire.records import Catalogue, TensorEntry
-from rangewatch_server.figures.change import BEFORE, RENEWED, medians
-from rangewatch_server.figures.heatmap import FOLD, folded, values_of
+from rangewatch_server.figures.heatmaps.change import BEFORE, RENEWED, medians
+from rangewatch_server.figures.heatmaps.heatmap import FOLD, folded, values_of
 from rangewatch_server.figures.quantities import CHANGE
 from rangewatch_server.numerics.headroom import State
 from tests.server.plots import array

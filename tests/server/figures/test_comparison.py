@@ -11,7 +11,7 @@ import pytest
 from rangewatch import statistics
 from rangewatch.wire.records import Catalogue, TensorEntry
 from rangewatch_server.figures.comparison import compare, losses, pairs
-from rangewatch_server.figures.heatmap import Cells
+from rangewatch_server.figures.heatmaps.heatmap import Cells
 from rangewatch_server.numerics.headroom import State
 from rangewatch_server.store.names import tensors_of
 from tests.server.plots import array, valid

@@ -16,7 +16,7 @@ from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch.wire.records import StreamHeader
 from rangewatch_server import figures
 from rangewatch_server.figures.base import grid
-from rangewatch_server.figures.rows import group_label
+from rangewatch_server.figures.heatmaps.rows import group_label
 from rangewatch_server.numerics.headroom import State
 from tests.long_run import SPIKE_STEP, SPIKE_TENSOR, build
 from tests.server.plots import array, valid

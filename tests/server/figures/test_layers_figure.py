@@ -11,9 +11,9 @@ import pytest
 from rangewatch import statistics
 from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch.wire.records import Catalogue, TensorEntry
-from rangewatch_server.figures.heatmap import STATISTICS, Cells, held
+from rangewatch_server.figures.heatmaps.heatmap import STATISTICS, Cells, held
+from rangewatch_server.figures.heatmaps.rows import MOST_LEVELS, modules_of, natural, worst_first
 from rangewatch_server.figures.module_tree import Node, kept
-from rangewatch_server.figures.rows import MOST_LEVELS, modules_of, natural, worst_first
 from rangewatch_server.numerics.headroom import State
 from tests.server.plots import array, valid
 from tests.server.process import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rangewatch_server.figures.rank_rows import MANY_RANKS
+from rangewatch_server.figures.heatmaps.rank_rows import MANY_RANKS
 from rangewatch_server.numerics.headroom import State
 from tests.server.plots import array, valid
 from tests.server.process import Run

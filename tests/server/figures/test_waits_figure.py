@@ -11,8 +11,8 @@ import pytest
 
 from rangewatch.wire.records import Samples
 from rangewatch_server.collectives import reader
-from rangewatch_server.figures import waits
 from rangewatch_server.figures.base import Params
+from rangewatch_server.figures.heatmaps import waits
 from tests.server.plots import array, valid
 from tests.server.process import Run
 from tests.server.records import batch, catalogue, opening

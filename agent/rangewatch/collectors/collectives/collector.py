@@ -34,7 +34,7 @@ from rangewatch.collectors.collectives.stuck_timer import StuckTimer
 from rangewatch.core.guard import Guard
 from rangewatch.core.options import Options
 from rangewatch.recording.events import Events, OpenStep
-from rangewatch.recording.mirror import Mirror
+from rangewatch.recording.rows.mirror import Mirror
 from rangewatch.wire.events import CollectiveTiming, Hang, Stacks
 from rangewatch.wire.records import RankInfo, Samples
 

@@ -39,7 +39,7 @@ from rangewatch.collectors.collectives.process_groups import (
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard, Guarded, logger
 from rangewatch.recording.events import OpenStep
-from rangewatch.recording.mirror import Mirror
+from rangewatch.recording.rows.mirror import Mirror
 
 LONGEST_S = 1900.0
 """Seconds of that wait: gloo gives a collective up after its timeout, half an hour by default."""

@@ -21,7 +21,7 @@ MAGIC = 0x5257_4B45_5054_0001
 
 SIGNATURE, CLOSED = 0, 4
 """The layout; how the agent ended (`OPEN`, `DETACHED`, `FAILED` or `AT_EXIT`). Between them the cells of
-`recording.mirror`: `STEP`, `PHASE` and `TENSOR`."""
+`recording.rows.mirror`: `STEP`, `PHASE` and `TENSOR`."""
 
 RELEASED_BLOCK, RELEASED_EVENTS = 5, 6
 """Blocks and events that are in the spool, or that the server has, up to these."""

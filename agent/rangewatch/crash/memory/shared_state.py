@@ -13,8 +13,8 @@ import msgspec
 from rangewatch.crash.memory import layout
 from rangewatch.crash.memory.anonymous_file import IS_SUPPORTED, Log, Memory
 from rangewatch.crash.memory.stored_steps import MemoryListener, StoredSteps
-from rangewatch.recording import mirror
-from rangewatch.recording.mirror import Collective, Group, Mirror
+from rangewatch.recording.rows import mirror
+from rangewatch.recording.rows.mirror import Collective, Group, Mirror
 from rangewatch.wire.records import Event, TensorEntry
 
 STEPS_FILE = "rangewatch-steps"

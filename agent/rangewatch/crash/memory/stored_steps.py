@@ -16,7 +16,7 @@ import numpy as np
 from rangewatch.crash.memory import anonymous_file, layout
 from rangewatch.crash.memory.anonymous_file import Memory
 from rangewatch.crash.memory.layout import BLOCK, CAPACITY, META_CELLS, OFFSET, SERIES, SLOTS, STATISTICS, STEPS
-from rangewatch.recording.mirror import StepStore
+from rangewatch.recording.rows.mirror import StepStore
 from rangewatch.wire.records import FloatArray
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from rangewatch.crash.memory import anonymous_file, layout
 from rangewatch.crash.memory.layout import BLOCK, CAPACITY, OFFSET, SERIES, SLOTS, STEPS
 from rangewatch.crash.memory.stored_steps import copied, views
-from rangewatch.recording import mirror
-from rangewatch.recording.step_buffer import IDENTITIES, POSITIONS, Block
+from rangewatch.recording.rows import mirror
+from rangewatch.recording.rows.step_buffer import IDENTITIES, POSITIONS, Block
 from rangewatch.statistics import sparse
 from rangewatch.wire.records import Catalogue, Event, TensorEntry
 

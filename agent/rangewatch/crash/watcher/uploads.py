@@ -22,8 +22,8 @@ from rangewatch.delivery.spool.folder import Folder
 from rangewatch.delivery.spool.record import Encoded
 from rangewatch.delivery.spool.upload import Tally, upload
 from rangewatch.delivery.transport import Outcome, Transport
-from rangewatch.recording.allowed_inf import AllowedInf
-from rangewatch.recording.step_buffer import EMPTY_BLOCK, Block, range_rows, series_rows
+from rangewatch.recording.nonfinite.allowed_inf import AllowedInf
+from rangewatch.recording.rows.step_buffer import EMPTY_BLOCK, Block, range_rows, series_rows
 from rangewatch.wire.records import Batch, Event, RankInfo, StreamHeader
 
 

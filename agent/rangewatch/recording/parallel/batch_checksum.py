@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rangewatch.recording.batch_rows import Batches
 from rangewatch.recording.logged_values import LoggedValues
+from rangewatch.recording.nonfinite.batch_rows import Batches
 from rangewatch.recording.observer import InputListener, Observer, StepReader, is_being_captured, why_unobservable
 from rangewatch.recording.parallel.placements import Layout
 from rangewatch.recording.parallel.schedule import Schedule

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from rangewatch.recording.mirror import TENSOR
 from rangewatch.recording.observer import StepReader, is_being_captured, local_part
+from rangewatch.recording.rows.mirror import TENSOR
 from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss.loss_function import LossFunctions
 from rangewatch.steps.loss.loss_graph import LossGraphReads

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rangewatch.core import limits
 from rangewatch.recording.events import Events
-from rangewatch.recording.nonfinite_context import NonfiniteContext, TensorReader
+from rangewatch.recording.nonfinite.nonfinite_context import NonfiniteContext, TensorReader
 from rangewatch.recording.observer import Observer
 from rangewatch.wire.events import LossGraph, SavedValue, TensorDetails
 

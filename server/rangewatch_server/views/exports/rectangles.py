@@ -23,7 +23,7 @@ from rangewatch.wire.records import KINDS
 from rangewatch_server.core import deadline
 from rangewatch_server.core.errors import ApiError
 from rangewatch_server.figures.base import Grid, grid
-from rangewatch_server.figures.heatmap import Cells, cells_of
+from rangewatch_server.figures.heatmaps.heatmap import Cells, cells_of
 from rangewatch_server.figures.name_filter import chosen
 from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.headroom import limits_of

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch_server.core import deadline
-from rangewatch_server.figures import comparison, heatmap
+from rangewatch_server.figures import comparison
 from rangewatch_server.figures.base import Params, grid, label
-from rangewatch_server.figures.heatmap import Cells
+from rangewatch_server.figures.heatmaps import heatmap
+from rangewatch_server.figures.heatmaps.heatmap import Cells
 from rangewatch_server.figures.lines import series_columns
 from rangewatch_server.figures.name_filter import chosen
 from rangewatch_server.numerics.headroom import STATE_NAMES

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch_server.figures.base import Grid, Params, grid_of, typed
+from rangewatch_server.figures.heatmaps.ranks import summary_cells
 from rangewatch_server.figures.lines import to_grid
-from rangewatch_server.figures.ranks import summary_cells
 from rangewatch_server.numerics.pyramid import SERIES_PART, SUMMARY
 from rangewatch_server.query.reader import RunReader
 

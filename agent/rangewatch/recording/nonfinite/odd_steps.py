@@ -11,7 +11,7 @@ import numpy as np
 
 from rangewatch.core import limits
 from rangewatch.recording.logged_values import LOSS_NAMES
-from rangewatch.recording.step_buffer import POSITIONS, Block
+from rangewatch.recording.rows.step_buffer import POSITIONS, Block
 from rangewatch.recording.tensor_names import TensorNames
 
 NORM_NAMES = frozenset({"grad_norm", "train/grad_norm", "gradient_norm", "total_norm", "grad_norm/train"})

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from rangewatch.core import limits
 from rangewatch.core.guard import logger
-from rangewatch.recording.device_ring import CopyEvent, new_event
 from rangewatch.recording.events import Drops, Events, sendable
+from rangewatch.recording.nonfinite.odd_steps import OddSteps
 from rangewatch.recording.observer import is_being_captured, local_part, why_unobservable
-from rangewatch.recording.odd_steps import OddSteps
-from rangewatch.recording.step_buffer import Block
+from rangewatch.recording.rows.device_ring import CopyEvent, new_event
+from rangewatch.recording.rows.step_buffer import Block
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.wire.events import BatchRows, RowLoss
 

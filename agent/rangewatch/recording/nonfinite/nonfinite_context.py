@@ -23,10 +23,10 @@ from torch.nn.parameter import is_lazy
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
-from rangewatch.recording.allowed_inf import AllowedInf
 from rangewatch.recording.events import Events, OpenStep
+from rangewatch.recording.nonfinite.allowed_inf import AllowedInf
 from rangewatch.recording.observer import local_part, why_unobservable
-from rangewatch.recording.step_buffer import POSITIONS, Block
+from rangewatch.recording.rows.step_buffer import POSITIONS, Block
 from rangewatch.recording.tensor_names import TensorNames, leaves
 from rangewatch.statistics import reduce
 from rangewatch.wire.events import MaskDetails, Nonfinite, OptimizerDetails, TensorDetails

@@ -20,7 +20,7 @@ from rangewatch_server.collectives.waits import Waits, waits_of
 from rangewatch_server.core import deadline
 from rangewatch_server.core.text import duration_text
 from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid, typed
-from rangewatch_server.figures.rank_rows import MANY_RANKS, odd_and_others, rank_rows
+from rangewatch_server.figures.heatmaps.rank_rows import MANY_RANKS, odd_and_others, rank_rows
 from rangewatch_server.numerics.outliers import robust_scores
 
 if TYPE_CHECKING:

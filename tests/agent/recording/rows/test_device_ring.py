@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rangewatch
 from rangewatch.core import limits
-from rangewatch.recording.device_ring import DeviceReader
-from rangewatch.recording.step_buffer import POSITIONS
+from rangewatch.recording.rows.device_ring import DeviceReader
+from rangewatch.recording.rows.step_buffer import POSITIONS
 from rangewatch.statistics import reduce
 from tests.agent.doubles import own_buffer
 from tests.agent.ingest_double import IngestDouble
@@ -41,7 +41,7 @@ class FakeEvent:
 @pytest.fixture(autouse=True)
 def fake_events(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeEvent.complete = True
-    monkeypatch.setattr("rangewatch.recording.device_ring.new_event", lambda device: FakeEvent())
+    monkeypatch.setattr("rangewatch.recording.rows.device_ring.new_event", lambda device: FakeEvent())
 
 
 def test_nothing_is_read_before_its_event_is_complete(ingest: IngestDouble) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch_server.figures.base import Params
-from rangewatch_server.figures.rows import row_edges
+from rangewatch_server.figures.heatmaps.rows import row_edges
 from rangewatch_server.machines.mesh import Mesh, mesh_of
 from rangewatch_server.numerics.outliers import outlying
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rangewatch.wire.records import KINDS, TensorEntry
 from rangewatch_server.figures.base import Params, label
-from rangewatch_server.figures.heatmap import Cells
+from rangewatch_server.figures.heatmaps.heatmap import Cells
 from rangewatch_server.numerics.headroom import SEVERITY, State
 from rangewatch_server.store.names import Tensors
 

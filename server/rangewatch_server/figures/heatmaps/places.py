@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from rangewatch.statistics import CELL
 from rangewatch_server.figures.base import Grid
-from rangewatch_server.figures.heatmap import Cells, cells_of
-from rangewatch_server.figures.rows import scores
+from rangewatch_server.figures.heatmaps.heatmap import Cells, cells_of
+from rangewatch_server.figures.heatmaps.rows import scores
 from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.headroom import SEVERITY, State
 from rangewatch_server.numerics.pyramid import AMAX_STEP, NO_STEP, NONFINITE_STEP, RANGES, Block

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from rangewatch.statistics import HEADROOM
-from rangewatch_server.figures import heatmap, places, quantities
+from rangewatch_server.figures import quantities
 from rangewatch_server.figures.base import Figure, FigureData, Params, grid_of
-from rangewatch_server.figures.change import CHANGE
+from rangewatch_server.figures.heatmaps import heatmap, places
+from rangewatch_server.figures.heatmaps.change import CHANGE
+from rangewatch_server.figures.heatmaps.rows import arranged, bands, flat, grouped, row, row_edges
 from rangewatch_server.figures.module_tree import tree
 from rangewatch_server.figures.name_filter import chosen
-from rangewatch_server.figures.rows import arranged, bands, flat, grouped, row, row_edges
 
 if TYPE_CHECKING:
     from rangewatch_server.query.reader import RunReader

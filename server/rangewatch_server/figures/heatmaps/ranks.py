@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from rangewatch.statistics import HEADROOM, Derived
 from rangewatch.wire.records import KINDS
 from rangewatch_server.core import deadline
-from rangewatch_server.figures import heatmap, places, quantities
+from rangewatch_server.figures import quantities
 from rangewatch_server.figures.base import Figure, FigureData, Grid, Params, grid_of
-from rangewatch_server.figures.heatmap import Cells
+from rangewatch_server.figures.heatmaps import heatmap, places
+from rangewatch_server.figures.heatmaps.heatmap import Cells
+from rangewatch_server.figures.heatmaps.rank_rows import MANY_RANKS, odd_and_others, rank_rows
+from rangewatch_server.figures.heatmaps.rows import arranged, grouped, row, row_edges
 from rangewatch_server.figures.module_tree import tree
 from rangewatch_server.figures.name_filter import chosen
-from rangewatch_server.figures.rank_rows import MANY_RANKS, odd_and_others, rank_rows
-from rangewatch_server.figures.rows import arranged, grouped, row, row_edges
 from rangewatch_server.numerics.headroom import SATURATED_BITS, State
 from rangewatch_server.numerics.outliers import robust_scores
 from rangewatch_server.numerics.pyramid import Block

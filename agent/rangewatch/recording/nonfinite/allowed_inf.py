@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.recording.step_buffer import POSITIONS, Block
+from rangewatch.recording.rows.step_buffer import POSITIONS, Block
 from rangewatch.wire.records import Event, TensorEntry
 
 if TYPE_CHECKING:  # it needs torch, which the watcher has not

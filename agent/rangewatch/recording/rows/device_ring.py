@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from rangewatch.core import limits
-from rangewatch.recording.graph_rows import COUNTS, GraphRows
-from rangewatch.recording.step_buffer import Block, StepRow
+from rangewatch.recording.rows.graph_rows import COUNTS, GraphRows
+from rangewatch.recording.rows.step_buffer import Block, StepRow
 from rangewatch.statistics import ON_DEVICE, UFUNCS, checksum, exponents, sparse
 from rangewatch.statistics.fused import DeviceTime, FusedReads
 from rangewatch.statistics.reduce import count_exponents, fill_identities, measure, merge

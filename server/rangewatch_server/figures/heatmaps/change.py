@@ -15,9 +15,9 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from rangewatch.statistics import Derived
-from rangewatch_server.figures import heatmap
 from rangewatch_server.figures.base import Grid
-from rangewatch_server.figures.heatmap import STATISTICS, Cells
+from rangewatch_server.figures.heatmaps import heatmap
+from rangewatch_server.figures.heatmaps.heatmap import STATISTICS, Cells
 
 if TYPE_CHECKING:
     from rangewatch_server.query.reader import RunReader

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rangewatch import statistics
 from rangewatch.core import limits
-from rangewatch.recording.mirror import Mirror
+from rangewatch.recording.rows.mirror import Mirror
 from rangewatch.statistics import checksum, sparse
 from rangewatch.statistics.sparse import OpenSums, Sums
 from rangewatch.wire.records import FloatArray, RangeRows, SeriesRows
