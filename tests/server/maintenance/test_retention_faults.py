@@ -280,7 +280,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, open_store: Callable[[str], St
         ended(open_store(f"sqlite:///{db}"))
         lines = command.prune(str(db), {"keep_days": 1e-9}, True, False, lambda _: None)
     assert "detail before step" in lines[1]
-    go_back_to(f"sqlite:///{db}", "0001")
+    go_back_to(f"sqlite:///{db}", "0001", "commands")
     with pytest.raises(command.Failed, match="schema 0001"):
         command.prune(str(db), {"keep_days": 1.0}, True, False, lambda _: None)
 

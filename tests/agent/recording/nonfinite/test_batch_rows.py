@@ -227,7 +227,7 @@ class Never:
 
 def test_a_copy_that_is_never_complete_is_not_waited_for(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows are sent at the end, without their losses."""
-    from rangewatch.recording import batch_rows
+    from rangewatch.recording.nonfinite import batch_rows
 
     def read(part: Any, given: Any) -> None:
         part.losses, part.loss_count, part.copied = torch.zeros(4), 4, Never()
