@@ -42,7 +42,7 @@ export function createComparedTable(ctx, refetch) {
       { name: "Parameter", by: (/** @type {ReplicaParameter} */ one) => one.parameter, show: (one) => el("code", { title: one.parameter }, clip(one.parameter, 100)) },
       { name: "The same along", by: (one) => one.alike.join(", "), show: (one) => one.alike.join(", ") },
       { name: "Between ranks", by: (one) => one.step ?? null, show: (one) => comparedText(one), isNumber: false },
-      { name: "Its gradient at step", by: (one) => one.gradient_step ?? null, show: (one) => (one.gradient_step === null ? "" : count(one.gradient_step)), isNumber: true },
+      { name: "Its gradient at step", by: (one) => one.gradient_step ?? null, show: (one) => (one.gradient_step === null ? "not compared" : count(one.gradient_step)), isNumber: true },
     ],
     { caption: "When parameters were last compared", name: "compared-table", most: MOST_ROWS },
   );
