@@ -96,6 +96,8 @@ def check_cards(page: Page) -> None:
     expect(lane(page, "gpu-cards").locator(".lane-readout")).to_contain_text(
         "step 59 · rank 1, cuda:1: hw thermal slowdown, 88 °C"
     )
+    page.locator(drawn.selector("waits")).dispatch_event("pointerleave")  # it scrolled away from a pointer that rests
+    expect(lane(page, "gpu-cards").locator(".lane-readout")).to_contain_text("step 59 · rank 1")
 
 
 def check_cursors(page: Page) -> None:

@@ -21,6 +21,9 @@ const STILL = 4;
 /** A second press within this time makes a double click, which resets the range. Milliseconds. */
 const DOUBLE_MS = 300;
 
+/** The plot that arrow keys walk: a page that they scroll under a resting pointer ends nothing. @type {HTMLElement | null} */
+let walked = null;
+
 /** @param {HTMLElement} plot @param {PointerHandlers} handlers */
 export function watchPointer(plot, handlers) {
   const drag = createLaneDrag(plot);
@@ -120,6 +123,7 @@ export function watchPointer(plot, handlers) {
 
   /** @param {PointerEvent} event */
   function move(event) {
+    walked = null;
     if (pressed && isMine(event) && !(event.buttons & 1)) giveUp(); // it was released where no event reports it, such as in a menu
     dragTo(event);
     const at = spotOf(event);
@@ -140,15 +144,26 @@ export function watchPointer(plot, handlers) {
     const surface = handlers.surface();
     if (!surface || event.altKey || event.metaKey || event.ctrlKey) return;
     if (event.key === "Enter" && spot && isOn(spot, surface.frame)) handlers.pick({ ...spot, shift: event.shiftKey });
-    else if (event.key === "Escape") point(null);
-    else if (event.key.startsWith("Arrow")) point(moved(spot, event.key, surface));
+    else if (event.key === "Escape") end();
+    else if (event.key.startsWith("Arrow")) walk(moved(spot, event.key, surface));
     else return;
     event.preventDefault();
   }
 
+  /** @param {Spot} next */
+  function walk(next) {
+    walked = plot;
+    point(next);
+  }
+
+  function end() {
+    walked = null;
+    point(null);
+  }
+
   plot.addEventListener("pointermove", move);
-  plot.addEventListener("pointerleave", () => point(null));
-  plot.addEventListener("blur", () => point(null));
+  plot.addEventListener("pointerleave", () => !walked && point(null));
+  plot.addEventListener("blur", end);
   plot.addEventListener("pointerdown", press, true);
   plot.addEventListener("keydown", key);
   window.addEventListener("pointerup", release, true);
@@ -159,6 +174,7 @@ export function watchPointer(plot, handlers) {
     isDown: () => pressed !== null,
     giveUp,
     stop() {
+      if (walked === plot) walked = null;
       clearTimeout(click);
       window.removeEventListener("pointerup", release, true);
       window.removeEventListener("pointercancel", release, true);
