@@ -96,6 +96,10 @@ class Mesh(msgspec.Struct, frozen=True):
 
 def mesh_of(run: RunReader) -> Mesh:
     """Of the ranks of the newest world; those that an elastic restart has left behind say nothing of it."""
+    return run.made_of_newest(RankMesh.KIND, _mesh_of)
+
+
+def _mesh_of(run: RunReader) -> Mesh:
     size = world_size(run)
     said = {
         event.rank: details
@@ -196,8 +200,12 @@ def _listed(ranks: Ranks) -> str:
     return f"ranks {shown} and {len(ranks) - 8} more" if len(ranks) > 8 else f"ranks {shown}"
 
 
-def placements_of(run: RunReader) -> dict[int, Placements]:
+def placements_of(run: RunReader) -> Mapping[int, Placements]:
     """By rank, as its newest process says."""
+    return run.made_of_newest(Placements.KIND, _placements_of)
+
+
+def _placements_of(run: RunReader) -> dict[int, Placements]:
     read: dict[bytes, Placements | None] = {}
     by_rank = {}
     for event in run.newest_events([Placements.KIND]):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import time
 from collections import namedtuple
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -49,6 +49,7 @@ from rangewatch_server.store.rows import align, union
 from rangewatch_server.store.tiles import WIDTH
 
 Array = NDArray[Any]
+Made = TypeVar("Made")
 
 
 NO_END = 2**62  # past any step
@@ -162,6 +163,9 @@ class RunSource(Protocol):
     def last_events(self, streams: Sequence[int], kinds: Sequence[str]) -> list[StoredEvent]:
         """The last event of each of these kinds of each of these processes."""
 
+    def events_version(self, kind: str) -> tuple[int, ...]:
+        """Another one whenever an event of the kind has come or gone."""
+
     def payloads(self, stream_id: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
         """Samples of a process that begin by `last_step`, as they are stored: the newest `most`."""
 
@@ -232,9 +236,12 @@ class StoredRun:
     def last_events(self, streams: Sequence[int], kinds: Sequence[str]) -> list[StoredEvent]:
         return events.last(self.connection, streams, kinds)
 
+    def events_version(self, kind: str) -> tuple[int, ...]:
+        return events.stamp(self.connection, self.id, kind)
+
     def _all_events(self, kind: str, most: int) -> list[StoredEvent]:
         """Those of all ranks are kept for as long as there are the same: of a thousand ranks they are a thousand."""
-        key = (self.id, "events", kind, most, events.stamp(self.connection, self.id, kind))
+        key = (self.id, "events", kind, most, self.events_version(kind))
         stored: list[StoredEvent] | None = self.cache.get(key)
         if stored is None:
             stored = events.newest(self.connection, self.id, kind, most)
@@ -408,6 +415,17 @@ class RunReader:
         """The last event of each of these kinds of each rank's newest process, by rank."""
         newest = self.source.last_events([rank.streams[-1].id for rank in self.ranks.values()], kinds)
         return sorted(newest, key=lambda event: event.rank)
+
+    def made_of_newest(self, kind: str, make: Callable[[RunReader], Made]) -> Made:
+        """What `make` makes of this run's `newest_events` of a kind and of nothing that changes, kept for as long as
+        they are the same: of 1,024 ranks' places that is 35 ms each time. Nobody changes what it returns."""
+        streams = tuple(rank.streams[-1].id for rank in self.ranks.values())
+        key = (self.id, "made", make, self.source.events_version(kind), streams)
+        made: Made | None = self.reader.cache.get(key)
+        if made is None:
+            made = make(self)
+            self.reader.cache.put(key, made, 4_000 * len(streams))
+        return made
 
     def account(self, kind: str, rank: int, step: int) -> StoredEvent | None:
         """The event whose account covers a step of a rank."""

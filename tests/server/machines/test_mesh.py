@@ -100,3 +100,17 @@ def test_a_run_that_says_nothing(run: Run) -> None:
         "source": None, "axes": [], "problems": [], "ranks": [{"rank": 0, "coordinates": {}}], "placements": [],
         "stages": [],
     }  # fmt: skip
+
+
+def test_a_place_said_later_is_there_and_a_restarted_rank_has_none_until_it_says_so(placed: Run) -> None:
+    def post(rank: int, incarnation: str, sequence: int, *said: Any) -> dict[int, dict[str, int]]:
+        info = RankInfo("run", rank, RANKS, rank % 4, f"node{rank // 4}", incarnation, time.time_ns())
+        reported = tuple(events.event(each, 1, 0) for each in said)
+        steps = range(sequence * STEPS, sequence * STEPS + STEPS)
+        sent = batch(KNOWN, sequence, steps, rank=rank, incarnation=incarnation, events=reported)
+        placed.post(StreamHeader(info, KNOWN), sent)
+        return {each["rank"]: each["coordinates"] for each in placed.get("/mesh")["ranks"]}
+
+    assert post(SILENT, "a", 1, mesh(SIZES, SILENT))[SILENT] == {"pp": 1, "dp": 1, "tp": 1}
+    assert post(6, "b", 0)[6] == {}
+    assert post(6, "b", 1, mesh(SIZES, 6))[6] == {"pp": 1, "dp": 1, "tp": 0}

@@ -165,6 +165,9 @@ class MemorySource:
         newest = {(each.stream_id, each.kind): each for each in self._memory.events}
         return [each for (stream, kind), each in newest.items() if stream in streams and kind in kinds]
 
+    def events_version(self, kind: str) -> tuple[int, ...]:
+        return (len(self._memory.events),)
+
     def payloads(self, stream_id: int, source: str, last_step: int, most: int) -> Iterable[bytes]:
         return ()
 
