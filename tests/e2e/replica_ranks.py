@@ -129,6 +129,7 @@ def steps(model: Any, optimizer: torch.optim.Optimizer, what: str, start: int, f
             if what == "accumulation":
                 with model.no_sync():
                     backward(model, step, rank, what)
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # some loops do: each rank's own gradients
             with model.no_sync() if what == "local steps" else contextlib.nullcontext():
                 backward(model, step, rank, what)
                 if what == "not wrapped":

@@ -1,7 +1,8 @@
 """Reads checksums of what ranks must hold alike, for the server to compare: no collective, and no waiting.
 
-When the step's first update is about to be made, which is the same point on every rank: a value that differs has not
-yet spread to the others as NaN, which would make all alike again. Each parameter has its turn once in `every` steps, by
+When the step's first update is about to be made, or its gradients to be clipped, which is the same point on every rank:
+a value that differs has not yet spread to the others as NaN, which would make all alike again, nor by the norm that all
+gradients are clipped with, which would make all differ. Each parameter has its turn once in `every` steps, by
 the step's number alone, so that all ranks read the same ones though one of them was started anew. At a process's first
 update all are read once: what begins wrong is seen then, and not when its turn comes.
 
@@ -73,7 +74,15 @@ class ReplicaReads(StepReader):
 
     def read_now(self) -> None:
         """An optimizer is about to update the parameters, or the step to be closed: read those whose turn it is."""
-        step, self._step = self._step, None
+        self._read(is_clip=False)
+
+    def before_clip(self) -> None:
+        """Gradients are about to be clipped. Where a loop clips inside of an accumulation, ranks have not reduced them
+        yet: they are read at the update."""
+        self._read(is_clip=True)
+
+    def _read(self, *, is_clip: bool) -> None:
+        step = self._step
         if step is None or self._layout.world_size < 2:
             return
         wrapper_count = len(self._layout.wrappers)
@@ -83,9 +92,12 @@ class ReplicaReads(StepReader):
             self._emit_hook()
             self._assign_at = step + max(self._every, limits.REPLICA_ASSIGN_EVERY)
             self._wrapper_count = wrapper_count
-        due = self._turns.get(step % self._every)
+        due = self._turns.get(step % self._every, [])
         if self._is_first:
-            self._is_first, due = False, [turn for turns in self._turns.values() for turn in turns]
+            due = [turn for turns in self._turns.values() for turn in turns]
+        if is_clip and any(self._why_not(turn) in (IN_NO_SYNC, NOT_REDUCED) for turn in due):
+            return
+        self._step, self._is_first = None, False
         if due:
             for weight, pairs in self._numbered(due).items():
                 self._observer.read_checksums(pairs, weight)
