@@ -54,7 +54,7 @@ from rangewatch.recording.parallel.batch_checksum import BatchChecksums, RowsChe
 from rangewatch.recording.parallel.bypass import WrapperBypass
 from rangewatch.recording.parallel.dropouts import DropoutReads
 from rangewatch.recording.parallel.gradient_sums import GradientSums
-from rangewatch.recording.parallel.placements import Layout
+from rangewatch.recording.parallel.placements import Layout, inside_wrapper
 from rangewatch.recording.parallel.replicas import MeshReport, ReplicaReads
 from rangewatch.recording.parallel.schedule import Schedule
 from rangewatch.recording.parallel.tied_weights import TiedReads
@@ -259,7 +259,7 @@ def resolve_all(given: Mapping[str, Any]) -> Options:
 
 def detach(model: nn.Module) -> None:
     """The same as `detach` of the handle that `attach` returned for this model. Raises `ValueError` when it is not."""
-    handle = _attached.get(model)
+    handle = _attached.get(inside_wrapper(model))
     if handle is None:
         raise ValueError("rangewatch.detach: the model is not attached")
     handle.detach()
@@ -376,6 +376,7 @@ def _caller(frame: FrameType) -> int:
 
 
 def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Options) -> Handle:
+    given, model = model, inside_wrapper(model)  # a wrapper may be let go of, and what it wraps be trained on
     selection = Selection(options)
     selection.check(clean_modules(model))
     device = next(model.parameters()).device
@@ -388,7 +389,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     )
     taken = {handle.run for handle in _attached.values() if handle.is_active}
     info = distinguished(info, type(clean_modules(model)[""]).__name__, taken)
-    layout = _layout(model, options, info)
+    layout = _layout(given, options, info)
     agent = Agent(options, info, optimizers)
     with contextlib.ExitStack() as failed:
         failed.callback(agent.remove)
@@ -407,7 +408,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         agent.observer.step_readers.append(MemoryUse(agent, device))
         add_flops(agent, options, device, agent.undo)
         NewOptimizers(agent, model, optimizers, boundary, follow, agent.undo)
-        _watch_collectives(agent, model)
+        _watch_collectives(agent, given)
         agent.undo.callback(_forget, ref(model))
         agent.start()
         agent.guard.run("module sources", lambda: agent.events.add(module_sources(clean_modules(model))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import torch
@@ -226,9 +227,9 @@ def classifier_diverges_in_its_warm_up(job: Job) -> None:
     setups.warmed_up(job, peak=0.6, words=False)
 
 
-def past_the_wrapper(job: Job, at: int, *, wrapped: bool, by_hand: bool = False) -> None:
+def past_the_wrapper(job: Job, at: int, *, wrapped: bool, by_hand: bool = False, is_kept: bool = True) -> None:
     """From step `at` on the module inside is called. `wrapped`: the wrapper is attached, and not the model in it;
-    `by_hand`: gradients are reduced by the loop then."""
+    `by_hand`: gradients are reduced by the loop then; `is_kept`: the wrapper stays in memory."""
     model = nn.Sequential(nn.Linear(FEATURES, 32), nn.Tanh(), nn.Linear(32, CLASSES))
     whole = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), 1e-2)
@@ -238,6 +239,9 @@ def past_the_wrapper(job: Job, at: int, *, wrapped: bool, by_hand: bool = False)
         for step in range(180):
             if step == at:
                 called = whole.module
+                if not is_kept:
+                    del whole
+                    gc.collect()
             x, y = data(step)
             loss = F.cross_entropy(called(x), y)
             optimizer.zero_grad()
@@ -261,6 +265,11 @@ def forward_goes_past_the_wrapper(job: Job) -> None:
 @planted("replicas", "replica_mismatch", step=range(60, 170), ranks=2, against=NOT_ALONE, also=("straggler",))
 def forward_goes_past_a_wrapper_that_came_later(job: Job) -> None:
     past_the_wrapper(job, 60, wrapped=False)
+
+
+@planted("replicas", "replica_mismatch", step=range(50, 160), ranks=2, against=NOT_ALONE, also=("straggler",))
+def wrapper_is_let_go_of(job: Job) -> None:
+    past_the_wrapper(job, 50, wrapped=True, is_kept=False)
 
 
 SCRIPTS: tuple[Fault, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Fault))

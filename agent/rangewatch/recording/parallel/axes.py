@@ -125,8 +125,8 @@ def check_declared(sizes: Sizes, world_size: int) -> None:
         raise ValueError(f"rangewatch option mesh: {shown} is {count} ranks, and the world size is {world_size}")
 
 
-def find_axes(model: nn.Module, declared: Sizes, rank: int, wrappers: Iterable[Any]) -> Axes:
-    """The axes of this process as it is now. `wrappers`: DistributedDataParallel around the model."""
+def find_axes(model: nn.Module, declared: Sizes, rank: int, groups: Iterable[tuple[int, ...]]) -> Axes:
+    """The axes of this process as it is now. `groups`: the ranks of each DistributedDataParallel around the model."""
     axes = Axes(rank)
     for name, ranks in _declared(declared, rank):
         axes.axes[name] = Axis(name, ranks, ranks.index(rank), "declared")
@@ -135,8 +135,8 @@ def find_axes(model: nn.Module, declared: Sizes, rank: int, wrappers: Iterable[A
             with contextlib.suppress(Exception):  # of another release, or half initialised: what it says is not known
                 for name, ranks in source(model):
                     axes.add(name, ranks, _SOURCES[source])
-        for wrapper in wrappers:
-            axes.add("dp" if "dp" not in axes.axes else "ddp", _ranks(wrapper.process_group), "DDP")
+        for ranks in groups:
+            axes.add("dp" if "dp" not in axes.axes else "ddp", ranks, "DDP")
     return axes
 
 

@@ -7,7 +7,7 @@ own wrapper reduces over the data-parallel ranks. Of other plain tensors it is n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
@@ -47,8 +47,13 @@ class Layout:
     """Of one model, as it is now. `replicated`: True, or the axes along which the user says that all is alike."""
 
     def __init__(self, model: nn.Module, mesh: Sizes, replicated: bool | tuple[str, ...], rank: int) -> None:
-        self._model, self._mesh, self.replicated, self._rank = ref(model), mesh, replicated, rank
+        self._model, self._mesh, self.replicated, self._rank = ref(inside_wrapper(model)), mesh, replicated, rank
         self.wrappers: WeakSet[DistributedDataParallel] = WeakSet()
+        if isinstance(model, DistributedDataParallel):
+            self.wrappers.add(model)
+        self._reduced: dict[int, tuple[ref[nn.Parameter], tuple[int, ...]]] = {}
+        """`id` of a parameter that was in a wrapper -> itself, and the ranks that reduce its gradient. A wrapper may be
+        let go of by mistake, as with `model = accelerator.unwrap_model(model)`: then nobody reduces it any more."""
         self.axes = Axes(rank)
         self._names: dict[int, tuple[Any, list[str | None]]] = {}
         """`id` of a device mesh -> the mesh, and the axes that its dimensions are."""
@@ -81,7 +86,12 @@ class Layout:
         model = self._model()
         if model is None:
             return []
-        self.axes = find_axes(model, self._mesh, self._rank, self.wrappers)
+        for wrapper in self.wrappers:
+            ranks = tuple(dist.get_process_group_ranks(wrapper.process_group))
+            self._reduced |= {id(each): (ref(each), ranks) for each in _not_ignored(wrapper)}
+        self._reduced = {at: each for at, each in self._reduced.items() if each[0]() is not None}
+        groups = dict.fromkeys(ranks for _, ranks in self._reduced.values())
+        self.axes = find_axes(model, self._mesh, self._rank, groups)
         self._names.clear()
         return list(self._placed(model))
 
@@ -97,9 +107,10 @@ class Layout:
             by: Any = None
             if hasattr(parameter, "placements"):
                 axes, by = self._of_dtensor(parameter), sharding.get(id(parameter))
-            elif not is_flat and id(parameter) in wrapped:
-                by = wrapped[id(parameter)]
-                axes = self._along(by.process_group) | (_by_mark(parameter) if is_marked else {})
+            elif not is_flat and id(parameter) in self._reduced:
+                by = wrapped.get(id(parameter))
+                ranks = self._reduced[id(parameter)][1]
+                axes = self._along(ranks) | (_by_mark(parameter) if is_marked else {})
             elif not is_flat and megatron:
                 axes = _of_megatron(parameter, megatron)
             elif not is_flat and is_marked:
@@ -123,8 +134,8 @@ class Layout:
         axes = self._of_dtensor(gradient) if hasattr(gradient, "placements") else {}
         return all(axes.get(name, REPLICATE) == REPLICATE for name in placed.alike)
 
-    def _along(self, group: Any) -> dict[str, str]:
-        name = self.axes.name_of(dist.get_process_group_ranks(group))
+    def _along(self, ranks: Sequence[int]) -> dict[str, str]:
+        name = self.axes.name_of(ranks)
         return {} if name is None else {name: REPLICATE}
 
     def _said_alike(self) -> tuple[str, ...]:
@@ -182,6 +193,13 @@ def plain_part(tensor: Tensor) -> Tensor | None:
     if local is None or hasattr(local, "to_local") or hasattr(local, "_is_flat_param") or why_unobservable(local):
         return None
     return local if isinstance(local, Tensor) and local.numel() else None
+
+
+def inside_wrapper(model: nn.Module) -> nn.Module:
+    """What a DistributedDataParallel wraps, which outlives it."""
+    while isinstance(model, DistributedDataParallel):
+        model = model.module
+    return model
 
 
 def why_not(by: Any) -> str:
