@@ -77,8 +77,8 @@ class ReplicaReads(StepReader):
         self._read(is_clip=False)
 
     def before_clip(self) -> None:
-        """Gradients are about to be clipped. Where a loop clips inside of an accumulation, ranks have not reduced them
-        yet: they are read at the update."""
+        """Gradients are about to be clipped. They are read at the update where a loop clips inside of an accumulation,
+        since ranks have not reduced them yet, and where one has no row yet, since the optimizer's hook gives it one."""
         self._read(is_clip=True)
 
     def _read(self, *, is_clip: bool) -> None:
@@ -95,7 +95,7 @@ class ReplicaReads(StepReader):
         due = self._turns.get(step % self._every, [])
         if self._is_first:
             due = [turn for turns in self._turns.values() for turn in turns]
-        if is_clip and any(self._why_not(turn) in (IN_NO_SYNC, NOT_REDUCED) for turn in due):
+        if is_clip and not all(map(self._can_be_read_early, due)):
             return
         self._step, self._is_first = None, False
         if due:
@@ -124,6 +124,15 @@ class ReplicaReads(StepReader):
     def _why_not(self, placed: Placed) -> str:
         keeper = None if placed.by is None or self._is_alone(placed) else placed.by()
         return "" if keeper is None else why_not(keeper)
+
+    def _can_be_read_early(self, placed: Placed) -> bool:
+        parameter = placed.parameter()
+        local = None if parameter is None or parameter.grad is None else plain_part(parameter.grad)
+        is_numbered = local is None or self._number(placed, "reduced_grad", local) is not None
+        return is_numbered and self._why_not(placed) not in (IN_NO_SYNC, NOT_REDUCED)
+
+    def _number(self, placed: Placed, kind: str, local: Tensor) -> int | None:
+        return self._names.find(placed.fqn, kind, 0, str(local.dtype).removeprefix("torch."))
 
     def _emit_hook(self) -> None:
         """Say by which hook of the user's gradients are reduced, if that is another than before."""
@@ -177,7 +186,7 @@ class ReplicaReads(StepReader):
         local = plain_part(tensor)
         if local is None:
             return
-        number = self._names.find(turn.fqn, kind, 0, str(local.dtype).removeprefix("torch."))
+        number = self._number(turn, kind, local)
         if number is not None:
             weight: int | None = 0 if size < 2 else checksum.weight_of(size, index)
             weight = None if size == self._layout.world_size else weight

@@ -163,6 +163,14 @@ def test_they_are_read_before_a_clip_but_for_one_inside_of_an_accumulation(monke
     assert at_clip(1) == 0
     reads.reads.read_now()
     assert np.count_nonzero(reads.buffer.row.columns["checksum_max"]) == 2, "at the update"
+    monkeypatch.undo()
+    monkeypatch.setattr(Layout, "world_size", 2)
+    model(torch.ones(1, 16)).sum().backward()
+    reads.buffer.close(1)
+    assert at_clip(2) == 0, "the optimizer's hook gives each gradient its row"
+    for fqn, parameter in model.named_parameters():
+        reads.observer.number(parameter, fqn, "reduced_grad", 0, "Parameter")
+    assert at_clip(3) == 4
 
 
 def test_what_is_no_replica_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
