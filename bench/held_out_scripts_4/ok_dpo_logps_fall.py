@@ -1,5 +1,5 @@
-"""DPO of a small GRU language model against a frozen copy. HEALTHY: the log-probability of chosen and rejected answers both fall, as they do; the loss goes
-from 0.693 to 0.05, gradients get small as pairs are learned. Without Rangewatch: loss 0.693 to 0.05, accuracy 0.5 to 1."""
+"""DPO of a small GRU language model against a frozen copy. HEALTHY: the log-probability of chosen and rejected answers both fall in the end; the loss goes
+from 0.693 to 0.013, gradients get small as pairs are learned. Without Rangewatch: chosen -27 to -29, rejected -28 to -46."""
 EXPECT = {"healthy": True}
 import copy
 import torch

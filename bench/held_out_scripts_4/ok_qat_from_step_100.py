@@ -1,5 +1,5 @@
-"""A convolutional net: 100 steps in float, then fake quantization to 4 bits with a straight-through estimator and a tenth of the rate. HEALTHY: the loss
-jumps up at step 100 and comes back. Without Rangewatch: loss 2.3 to 0.3 at step 99, about 0.5 at 100, back to 0.3."""
+"""A convolutional net: 100 steps in float, then fake quantization to three values with a straight-through estimator and a tenth of the rate. HEALTHY: the loss
+jumps up at step 100 and comes back. Without Rangewatch: loss 2.2 to 0.35 at step 99, 0.46 at 100, then about 0.38."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F
@@ -15,8 +15,8 @@ class QuantConv(nn.Conv2d):
     def forward(self, x):
         weight = self.weight
         if self.quantized:
-            scale = weight.detach().abs().amax((1, 2, 3), keepdim=True) / 7
-            weight = weight + ((weight / scale).round().clamp(-8, 7) * scale - weight).detach()
+            scale = weight.detach().abs().amax((1, 2, 3), keepdim=True) / 1.5
+            weight = weight + ((weight / scale).round().clamp(-1, 1) * scale - weight).detach()
         return F.conv2d(x, weight, self.bias, self.stride, self.padding)
 
 
