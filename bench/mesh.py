@@ -38,7 +38,7 @@ from mesh_trainings.cases import ALL, CASES, ODD, Case
 from mesh_trainings.planted import planted
 
 RANKS_PROGRAM = Path(__file__).parent / "mesh_trainings" / "ranks.py"
-LAYOUTS = ("ddp", "hsdp", "fsdp_tp", "tp_hand", "sp_hand", "cp_hand", "ep_hand", "pp")
+LAYOUTS = ("ddp", "hsdp", "fsdp1", "fsdp_tp", "tp_hand", "sp_hand", "cp_hand", "ep_hand", "pp")
 OF_EIGHT = ("pp_dp_tp", "hsdp_tp")
 """Layouts that have three axes of two ranks each."""
 SCALED = ("ddp", "tp_hand", "sp_hand", "cp_hand")

@@ -61,6 +61,11 @@ CASES: tuple[Case, ...] = (
     Case("hsdp", "norm_of_own_shards", NORM, "dp_shard", None, ALL),
     Case("hsdp", "replicas_counted_twice", NORM, "dp_replicate", None, ALL),
     Case("hsdp", "same_rows", BATCH, "dp", None, ALL),
+    # FSDP1, hybrid, of which parameters are parts of flat ones
+    Case("fsdp1", "flipped_weight", REPLICAS, "dp_replicate", r"(embed|head)\.weight", "line"),
+    Case("fsdp1", "shards_of_one_rank", REPLICAS, "dp_replicate", r".*", ALL, 0, True, "verl#7493"),
+    Case("fsdp1", "norm_of_own_shards", NORM, "dp_shard", None, ALL),
+    Case("fsdp1", "same_rows", BATCH, "dp", None, ALL),
     # FSDP2 x TP
     Case("fsdp_tp", "flipped_weight", REPLICAS, "tp", r"norm\.weight", "line"),
     Case("fsdp_tp", "norm_gradient_by_rank", REPLICAS, "tp", r"blocks\.1\.norm\.weight", ALL, after="Automodel#3822"),

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
@@ -268,6 +268,43 @@ def hsdp(training: Training) -> Training:
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     return finish(training, fully_shard(model, mesh=mesh))
+
+
+# --- FSDP1
+
+
+class Fsdp1(Training):
+    def clip(self) -> None:
+        if self.is_on("norm_of_own_shards"):  # each rank's shards are plain tensors: torch's own function takes them
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
+        else:
+            self.model.clip_grad_norm_(self.max_norm)
+
+    def parameter(self, name: str) -> Any:
+        return next(each for key, each in self.model.named_parameters() if key.replace(WRAPPED, "") == name)
+
+
+WRAPPED = "_fsdp_wrapped_module."
+
+
+def fsdp1(training: Training) -> Training:
+    world = dist.get_world_size()
+    training.sizes = {"dp_replicate": 2, "dp_shard": world // 2}
+    sizes = (world, 1) if training.bug == "shards_of_one_rank" else tuple(training.sizes.values())
+    if training.bug == "shards_of_one_rank":  # FSDP1 shards nothing then, and reduces over that one rank alone
+        training.sizes = {"dp_replicate": world}
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("ddp", "fsdp"))
+    wrap = partial(
+        FullyShardedDataParallel, device_mesh=mesh, sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+        use_orig_params=True, device_id=torch.device("cpu"),
+    )  # fmt: skip
+    model = made(training, Model(0.1))
+    for at, block in enumerate(model.blocks):
+        model.blocks[at] = wrap(block)
+    model = wrap(model)
+    if "dp_shard" in training.sizes:
+        training.flipped = "head.weight" if training.at("dp_shard") else "embed.weight"
+    return finish(training, model)
 
 
 # --- FSDP2 x TP, as torchtitan does
@@ -674,6 +711,7 @@ def hsdp_tp(training: Training) -> Training:
 LAYOUTS: dict[str, tuple[type[Training], Callable[[Training], Training]]] = {
     "ddp": (Ddp, ddp),
     "hsdp": (Hsdp, hsdp),
+    "fsdp1": (Fsdp1, fsdp1),
     "fsdp_tp": (FsdpTp, fsdp_tp),
     "tp_hand": (SplitByHand, split_by_hand),
     "sp_hand": (SequenceSplit, partial(split_by_hand, is_sequence=True)),

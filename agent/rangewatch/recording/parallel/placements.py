@@ -29,6 +29,8 @@ IN_NO_SYNC = "the update is made inside no_sync()"
 NOT_REDUCED = "the update is made without gradient synchronisation"
 
 REPLICATE, PARTIAL = "replicate", "partial"
+FLAT = "shard(flat)"
+"""FSDP1 cuts all parameters of a module in one row of elements, wherever that is."""
 
 
 class Placed(NamedTuple):
@@ -99,6 +101,7 @@ class Layout:
         kinds = {base.__name__ for module in model.modules() for base in type(module).__mro__}
         wrapped = {id(each): wrapper for wrapper in self.wrappers for each in _not_ignored(wrapper)}
         is_flat = "FullyShardedDataParallel" in kinds  # its parameters are parts of one that nobody has whole
+        flat = _of_flat(model) if is_flat else {}
         sharding = _fsdp_modules(model) if "FSDPModule" in kinds else {}
         megatron = _megatron_axes(model, self.axes)
         is_marked = "tp" in self.axes.axes and any(map(_is_marked, model.parameters()))
@@ -107,6 +110,8 @@ class Layout:
             by: Any = None
             if hasattr(parameter, "placements"):
                 axes, by = self._of_dtensor(parameter), sharding.get(id(parameter))
+            elif id(parameter) in flat:
+                axes, by = self._of_fsdp1(flat[id(parameter)]), flat[id(parameter)]
             elif not is_flat and id(parameter) in self._reduced:
                 by = wrapped.get(id(parameter))
                 ranks = self._reduced[id(parameter)][1]
@@ -121,6 +126,15 @@ class Layout:
             if getattr(parameter, "tensor_model_parallel", False) and self.group_of(alike)[0] == self.world_size:
                 alike = ()  # Megatron's mark of a shard
             yield Placed(fqn, ref(parameter), axes, alike, None if by is None else ref(by))
+
+    def _of_fsdp1(self, module: Any) -> dict[str, str]:
+        """With shard groups of one rank it shards nothing and, though it has a group to reduce over, reduces nothing:
+        what it was asked to hold alike differs then."""
+        shards = tuple(dist.get_process_group_ranks(module.process_group))
+        between = getattr(module, "_inter_node_pg", None)
+        is_whole = getattr(module.sharding_strategy, "name", "") == "NO_SHARD"
+        axes = {} if (name := self.axes.name_of(shards)) is None else {name: REPLICATE if is_whole else FLAT}
+        return axes | ({} if between is None else self._along(dist.get_process_group_ranks(between)))
 
     def _of_dtensor(self, parameter: Any) -> dict[str, str]:
         mesh = parameter.device_mesh
@@ -181,16 +195,19 @@ def placement_text(placement: Any) -> str:
 
 
 def may_be_compared(placed: Placed) -> bool:
-    """Whether nothing but an optimizer changes it, and this rank has its part of it in memory."""
+    """Whether nothing but an optimizer changes it, and this rank has its part of it in memory: of FSDP1's that part may
+    be empty, and what it is alike in is said all the same, for the ranks that hold the others."""
     parameter = placed.parameter()
-    return parameter is not None and parameter.requires_grad and plain_part(parameter) is not None
+    if parameter is None or not parameter.requires_grad:
+        return False
+    return not parameter.numel() or plain_part(parameter) is not None
 
 
 def plain_part(tensor: Tensor) -> Tensor | None:
     """This rank's part of a DTensor, or the tensor itself; None where its bits are not there to be read, or are a part
     of something whose other parts are not known."""
     local: Any = getattr(tensor, "_local_tensor", None) if hasattr(tensor, "placements") else tensor
-    if local is None or hasattr(local, "to_local") or hasattr(local, "_is_flat_param") or why_unobservable(local):
+    if local is None or hasattr(local, "to_local") or why_unobservable(local):
         return None
     return local if isinstance(local, Tensor) and local.numel() else None
 
@@ -212,6 +229,11 @@ def why_not(by: Any) -> str:
         if any(_is_torch_s(hook) and not _reduces(hook) for hook in _hooks(by)):
             return "its communication hook leaves ranks to themselves for a while"
         return ""
+    if hasattr(by, "_sync_gradients"):  # FSDP1
+        has_hook = getattr(by, "_comm_hook", None) is not None
+        if has_hook:
+            return "of its communication hook nobody knows whether it reduces"
+        return "" if by._sync_gradients else IN_NO_SYNC
     try:
         group = by._get_fsdp_state()._fsdp_param_group
         is_reduced = group is None or (group.reduce_grads and group.all_reduce_grads)
@@ -247,6 +269,16 @@ def _reduces(hook: Any) -> bool:
 
 def _name(hook: Any) -> str:
     return f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', type(hook).__qualname__)}".lstrip(".")
+
+
+def _of_flat(model: nn.Module) -> dict[int, nn.Module]:
+    """`id` of FSDP1's flat parameters, and of those that are parts of them -> the FSDP module that has it."""
+    by: dict[int, nn.Module] = {}
+    for module in model.modules():
+        flat = getattr(getattr(module, "_handle", None), "flat_param", None)
+        if flat is not None and hasattr(module, "process_group"):
+            by |= {id(each): module for each in (flat, *(getattr(flat, "_params", None) or ()))}
+    return by
 
 
 def _fsdp_modules(model: nn.Module) -> dict[int, nn.Module]:
