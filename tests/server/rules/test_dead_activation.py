@@ -26,6 +26,14 @@ def test_a_relu_with_zeros_alone_is_told(recording: Recording) -> None:
     assert found.summary == "Step 50, rank 0: the output of layers.1 (ReLU) is dead: it has nothing but zeros."
 
 
+@pytest.mark.parametrize("alive", [0, 50])
+def test_what_is_dead_from_the_start_is_no_doing_of_an_update(recording: Recording, alive: int) -> None:
+    recording.write(layers("ReLU"), 100, {"amax": np.where(np.arange(100) < alive, 1.0, 0.0)})
+    (found,) = recording.diagnose(RULE).findings
+    assert ("Lower the learning rate" in found.remedy[0].text) == (alive > 0)
+    assert ("begins with" in found.remedy[0].text) == (alive == 0)
+
+
 @pytest.mark.parametrize("share", [0.9995, 0.97])
 def test_nearly_all_zeros_by_the_full_set(recording: Recording, share: float) -> None:
     measured = (np.arange(350) % 100 == 0).astype(float)

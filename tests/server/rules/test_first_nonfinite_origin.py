@@ -71,6 +71,39 @@ class TestData:
         assert "The model's own x held 3 NaN of 32 elements already" in text(finding)
         assert "model.register_forward_pre_hook(check" in finding.remedy[0].code
 
+    @pytest.mark.parametrize(
+        ("amax", "other", "bad", "known"),
+        [
+            (8.0128e4, "inp", 0.0, ("sent", "range", "0")),
+            (3.0, "inp", 0.0, ("sent", "", "0")),
+            (8.0128e4, "up", 0.0, ("data", "", "")),  # each rank has the whole model, and a batch of its own
+            (8.0128e4, "inp", 1.0, ("data", "", "")),  # it was so where it was made
+        ],
+    )
+    def test_what_another_stage_has_sent(
+        self, recording: Recording, amax: float, other: str, bad: float, known: tuple[str, str, str]
+    ) -> None:
+        sender = [tensor(f"{other}", call_index=0), tensor(f"{other}.ff", call_index=1)]
+        columns = {"amax": np.where(np.arange(STEPS) == BAD, amax, 1.0), "nan_count": bad * (np.arange(STEPS) == BAD)}
+        recording.write(sender, STEPS, columns, world_size=2)
+        given = facts("input[0]", inf=3, dtype="float32")
+        model = MODEL if other == "inp" else [tensor("up", call_index=0), tensor("up.ff", call_index=1)]
+        event = seen(model[UP], inputs=[given], model_inputs=[given])
+        counts = bad_at(STEPS, *((each, BAD) for each in range(len(model))), of=len(model))
+        recording.write(model, STEPS, {"nan_count": counts}, events=[event], rank=1, world_size=2)
+        (finding, *_) = [each for each in recording.diagnose(RULE).findings if each.rank == 1 or bad]
+        if bad:
+            assert finding.rank == 0 and origin(finding)[0] != "sent"
+            return
+        assert origin(finding) == known
+        is_sent = known[0] == "sent"
+        assert finding.facts["cause_class"] == ("communication" if is_sent else "data")
+        is_over = known[1] == "range"
+        assert ("65,504" in text(finding), "bfloat16" in finding.remedy[0].text) == (is_over, is_over)
+        assert finding.facts["sureness"] == ("likely" if is_sent else "shown")
+        if is_sent:
+            assert "came with what another rank had sent" in finding.summary
+
     def test_a_mask_is_none(self, recording: Recording) -> None:
         mask = facts("mask", inf=4, negative_inf_count=4)
         finding = found(recording, UP, seen(MODEL[UP], model_inputs=[facts("x"), mask]))

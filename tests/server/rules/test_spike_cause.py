@@ -128,6 +128,24 @@ def test_it_is_the_same_whenever_it_is_asked(recording: Recording, stop: int) ->
     assert (cause(finding), finding.tensor, finding.step) == ("weight", "mlp", AT)
 
 
+@pytest.mark.parametrize("largest", [0.003, 0.5])
+def test_one_parameter_group_s_rate_that_rose(recording: Recording, largest: float) -> None:
+    """Another group's was higher before, or still is: `lr` has the largest."""
+    at = np.arange(STEPS)
+    seen = (at == AT - 3) | (at == AT - 2)
+    second = np.where(at < AT - 2, 0.001, 0.3)
+    groups = {"lr_group_0": np.where(seen, largest, np.nan), "lr_group_1": np.where(seen, second, np.nan)}
+    named = events.event(events.Optimizers(classes=("Adam",), groups=("blocks.0.weight", "blocks.0.act_step")), 1, 0)
+    rate = np.maximum(second, largest)
+    finding = found(recording, (GRAD, AT - 1, 30.0), series={"lr": rate} | groups, events=[named])
+    text = " ".join(finding.evidence)
+    assert (
+        "The learning rate of parameter group 1 (blocks.0.act_step) rose from 0.001 to 0.3 at step 98, 2 steps before, "
+        "and that of another group did not."
+    ) in text
+    assert cause(finding) == "learning_rate" and "of parameter group 1 back to 0.001" in finding.remedy[0].text
+
+
 def test_a_learning_rate_that_turned_negative_long_before(recording: Recording) -> None:
     rate = np.linspace(1e-3, -1e-3, STEPS)
     finding = found(recording, (GRAD, AT, 30.0), series={"lr": rate})

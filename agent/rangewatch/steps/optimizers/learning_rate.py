@@ -50,24 +50,47 @@ class LearningRate(OptimizerReader):
         return (rate for rate in _rates_of(self._optimizers) if rate is not None)
 
 
+PARTED, MOST_PARTED = 1.5, 64
+"""How many times as much as another's one group's rate must have changed in a step, and how often that is recorded."""
+
+
 class GroupRates(OptimizerReader):
-    """Series `lr_group_0`, `lr_group_1` and so on, at the steps of the schedule, where there are several parameter
-    groups and other ranks to compare with: `lr` alone has the largest. In the order of the optimizers and their groups.
+    """Series `lr_group_0`, `lr_group_1` and so on, where there are several parameter groups, in the order of the
+    optimizers and their groups; `lr` has the largest alone. At the steps of the schedule, where there are other ranks
+    to compare with; and at a step before which some groups' rates changed as the others' did not, and the one before.
     """
 
     def __init__(self, values: LoggedValues, optimizers: Iterable[Any], layout: Layout, schedule: Schedule) -> None:
         super().__init__(optimizers)
         self._values, self._layout, self._schedule = values, layout, schedule
+        self._last: list[float | None] = []
+        self._parted = 0
 
     def end_step(self) -> None:
         """The open step is about to be closed: a scheduler that steps now sets the next one's."""
-        if self._layout.world_size < 2 or not self._schedule.is_due(self._step):
-            return
         rates = list(islice(_rates_of(self._optimizers), limits.RATE_GROUPS))
-        if len(rates) > 1:
-            for at, rate in enumerate(rates):
-                if rate is not None:
-                    self._values.record(f"lr_group_{at}", self._step, rate)
+        last, self._last = self._last, rates
+        if len(rates) < 2:
+            return
+        has_parted = self._parted < MOST_PARTED and _have_parted(last, rates)
+        if has_parted:
+            self._parted += 1
+            self._record(self._step - 1, last)
+        if has_parted or (self._layout.world_size > 1 and self._schedule.is_due(self._step)):
+            self._record(self._step, rates)
+
+    def _record(self, step: int, rates: Iterable[float | None]) -> None:
+        for at, rate in enumerate(rates):
+            if rate is not None:
+                self._values.record(f"lr_group_{at}", step, rate)
+
+
+def _have_parted(last: list[float | None], rates: list[float | None]) -> bool:
+    """A rate of 0, from which schedules begin, has no ratio."""
+    if len(last) != len(rates) or last == rates:
+        return False
+    times = [now / was for was, now in zip(last, rates, strict=True) if was and now is not None and now / was > 0]
+    return len(times) > 1 and max(times) >= PARTED * min(times)
 
 
 def _rates_of(optimizers: Iterable[ref[Any]]) -> Iterator[float | None]:

@@ -201,14 +201,19 @@ def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
             ),
             *([f"{len(more)} more are dead: {listed(more)}."] if more else []),
         ),
-        remedy=tuple(_unit_remedies(evidence, entry) if first.units else _remedies(evidence, entry)),
+        remedy=tuple((_unit_remedies if first.units else _remedies)(evidence, entry, first.since)),
         facts={"zero_share": first.share, "since_step": first.since, "tensors": len(dead)},
     )  # fmt: skip
 
 
-def _remedies(evidence: Evidence, entry: TensorEntry) -> Iterator[Remedy]:
-    because = "based on the share of zeros; a large negative bias or a step that was too large is the usual cause"
-    yield Remedy("Lower the learning rate, and look at the bias of the layer before it.", "", because)
+def _remedies(evidence: Evidence, entry: TensorEntry, since: int) -> Iterator[Remedy]:
+    if since <= evidence.start:  # no update of this run has made it so
+        because = f"it was so at step {since}, the first that was recorded: no update of this run has made it so"
+        yield Remedy("Look at what the layer before it begins with: a large negative bias, or a scale that makes all "
+                     "of its outputs negative.", "", because)  # fmt: skip
+    else:
+        because = "based on the share of zeros; a large negative bias or a step that was too large is the usual cause"
+        yield Remedy("Lower the learning rate, and look at the bias of the layer before it.", "", because)
     is_module = module_path(evidence.tensors.entries, entry.fqn) == entry.fqn
     if RELU_LIKE.fullmatch(entry.module) and entry.fqn and is_module:
         yield Remedy(
@@ -217,14 +222,14 @@ def _remedies(evidence: Evidence, entry: TensorEntry) -> Iterator[Remedy]:
         )  # fmt: skip
 
 
-def _unit_remedies(evidence: Evidence, entry: TensorEntry) -> Iterator[Remedy]:
+def _unit_remedies(evidence: Evidence, entry: TensorEntry, since: int) -> Iterator[Remedy]:
     because = "rows of the weight before it get a gradient of exactly 0, and so nothing brings those units back"
     yield Remedy(
         "Look at what drives them below zero: a penalty on activations (L1) whose coefficient is too large or rises "
         "too "
         "fast, or a bias that fell. Units that are dead stay so: re-initialise their rows and biases.", "", because,
     )  # fmt: skip
-    yield from (each for each in _remedies(evidence, entry) if each.code)
+    yield from (each for each in _remedies(evidence, entry, since) if each.code)
 
 
 RULE = Rule(

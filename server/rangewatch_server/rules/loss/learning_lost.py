@@ -25,8 +25,9 @@ LASTING, MOST = 24, 0.9
 LEAST_FIRST = 0.1
 """Least first loss: those of some trainings begin near 0, and grow."""
 
-RISE = 1.15
-"""How many times as high as at its lowest loss the learning rate must be by then, without having fallen between."""
+RISE, JUMP = 1.15, 3.0
+"""How many times as high as at its lowest loss the learning rate must be by then, without having fallen between; and
+by how much it rises in one step that is no warm-up, and is named with the jump of the loss that follows."""
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -54,7 +55,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         return
     rate = evidence.series(rates, lost.best, lost.step + 1)
     rate = rate[np.isfinite(rate)]
-    if len(rate) > 1 and rate[0] > 0 and not (np.diff(rate) < 0).any() and rate[-1] >= RISE * rate[0]:
+    if len(rate) < 2 or not rate[0] > 0 or (np.diff(rate) < 0).any():
+        return
+    if rate[-1] >= RISE * rate[0] and (rate[1:] / rate[:-1]).max() < JUMP:
         yield _finding(evidence, name, lost, float(rate[0]), float(rate[-1]))
 
 

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from rangewatch.wire.events import Optimizers, SampledWeights, StateLoaded
+from rangewatch.wire.events import SampledWeights, StateLoaded
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.activations.attention_logits import are_logits
 from rangewatch_server.rules.batch_rows import outliers, row_sentences, rows_of
-from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, ago_text, odd_rate
 from rangewatch_server.rules.loss.series import RATES
 from rangewatch_server.rules.nonfinite.causes import LIKELY, SHOWN, Candidate
 from rangewatch_server.rules.phrases import the
@@ -24,22 +25,13 @@ from rangewatch_server.rules.recent import MOST_RANKS, Array, tensors_of
 from rangewatch_server.rules.rule import Remedy
 from rangewatch_server.rules.trend import MAD
 
-HISTORY, FEWEST = 64, 12
-"""Steps before a jump that show what is usual, and points of them that are needed."""
+FEWEST = 12
+"""Points of the steps before a jump that show what is usual that are needed."""
 
 EARLIER = 3
 """Steps before it in which a cause may lie."""
 
-RISE, SOON = 1.5, 8
-"""How many times as high as ever before a learning rate must be that had a part in it, and for how many steps."""
-
 EMBEDDINGS = ("Embedding", "EmbeddingBag")
-
-FAR_RISE = 10.0
-"""One that rose by so much, and stayed so, may have had a part in it for 64 steps."""
-
-GROWN = 4.0
-"""How many times as high as 64 steps before a rate must be that goes on growing."""
 
 WRITTEN, SELDOM, FAR = "weights_written", 0.1, 8.0
 """Series of what code other than the optimizer changed weights by. Where that is usual, in more than this share of the
@@ -100,7 +92,7 @@ def explained(
     gradients = risers(evidence, tensors_of(evidence, "grad"), step)
     ratio = _first_ratio(evidence, step)
     logits = [each for each in outputs if are_logits(evidence.tensors.entries[each.tensor])]
-    rate, written, thawed = _rate(evidence, step), _written(evidence, step), _thawed(evidence, step)
+    rate, written, thawed = odd_rate(evidence, step), _written(evidence, step), _thawed(evidence, step)
     restored = _of_restored(evidence, step)
     every = [
         *written, *restored,
@@ -236,79 +228,6 @@ def _first_ratio(evidence: Evidence, step: int) -> Riser | None:
     return min(first, key=lambda each: (each.step, int(position[each.tensor])), default=None)
 
 
-class Rate(msgspec.Struct, frozen=True):
-    """A learning rate that went from `low` to `high` from `step` on; `text` says how, `weight` what it speaks for."""
-
-    step: int
-    low: float
-    high: float
-    text: str
-    weight: float = 0.9
-
-
-def _rate(evidence: Evidence, step: int) -> Rate | None:
-    """What was odd about the learning rate right before the step: it was negative, jumped, or went on growing.
-
-    An update is of its own step's rate, so that of `step` comes later; but of several optimizers, as of a GAN, one may
-    have stepped before the backward of the other in the same step.
-    """
-    for name in RATES:
-        if not evidence.has_series(name):
-            continue
-        low = max(evidence.start, step - WINDOW)
-        values = evidence.series(name, low, step + _has_several_optimizers(evidence))
-        there = np.flatnonzero(np.isfinite(values))
-        known = _negative(low + there, values[there]) or _jumped(low + there, values[there], step)
-        known = known or _growing(low + there, values[there], step)
-        if known is not None:
-            return known
-    return None
-
-
-def _has_several_optimizers(evidence: Evidence) -> bool:
-    return any(len(optimizers.classes) > 1 for _, optimizers in evidence.details(Optimizers))
-
-
-def _negative(steps: Array, rates: Array) -> Rate | None:
-    """It is, at the last of (n,) steps."""
-    if not len(rates) or not rates[-1] < 0:
-        return None
-    before = np.flatnonzero(rates >= 0)
-    at = int(before[-1]) + 1 if len(before) else 0
-    low = float(rates[at - 1]) if at else float(rates[0])
-    since = f"since step {steps[at]} ({rates[-1]:.3g} right before it)"
-    text = f"The learning rate has been negative {since}: each update climbs."
-    return Rate(int(steps[at]), low, float(rates[-1]), text, 0.93)
-
-
-def _jumped(steps: Array, rates: Array, step: int) -> Rate | None:
-    for at in range(len(rates))[::-1]:
-        before, ago = rates[:at], step - int(steps[at])
-        if ago > HISTORY or len(before) < 3:
-            return None
-        times = rates[at] / before.max() if before.max() > 0 else 0.0
-        if times >= RISE and (ago <= SOON or (times >= FAR_RISE and rates[at:].min() >= rates[at] / RISE)):
-            rose = f"rose from {before[-1]:.3g} to {rates[at]:.3g} at step {steps[at]}"
-            text = f"The learning rate {rose}, {_ago(int(steps[at]), step)}."
-            return Rate(int(steps[at]), float(before[-1]), float(rates[at]), text, 0.9 if ago <= SOON else SHOWN)
-    return None
-
-
-def _growing(steps: Array, rates: Array, step: int) -> Rate | None:
-    """It has not fallen for `HISTORY` steps, and is far higher than ever before them."""
-    last = rates[steps >= step - HISTORY]
-    if len(last) < HISTORY // 2 or not last[0] > 0 or (np.diff(last) < 0).any() or last[-1] < max(rates):
-        return None
-    if last[-1] < GROWN * last[0]:
-        return None
-    since = int(steps[steps >= step - HISTORY][0])
-    text = (
-        f"The learning rate went on growing, from {last[0]:.3g} at step {since} to {last[-1]:.3g} right before it, the "
-        "highest of the run so far."
-    )
-    return Rate(since, float(last[0]), float(last[-1]), text, 0.79)
-
-
 def _of_rate(rate: Rate | None) -> Iterator[Candidate]:
     if rate is not None:
         yield Candidate("learning_rate", rate.weight, (rate.text,))
@@ -321,8 +240,8 @@ def _of_loaded(evidence: Evidence, step: int) -> Iterator[Candidate]:
         return
     at, name = loaded[-1]
     text = (
-        f"The state of the optimizer ({name}) was loaded at step {at}, {_ago(at, step)}: its moments need not be those "
-        "of the gradients before, and an update goes by them."
+        f"The state of the optimizer ({name}) was loaded at step {at}, {ago_text(at, step)}: its moments need not be "
+        "those of the gradients before, and an update goes by them."
     )
     yield Candidate("optimizer", 0.84, (text,), ("its moments themselves (kinds exp_avg and exp_avg_sq record them).",))
 
@@ -349,7 +268,7 @@ def _of_restored(evidence: Evidence, step: int) -> list[Candidate]:
         return []
     when = begin + int(since.argmax())
     text = (
-        f"The state of the optimizer ({name}) was loaded at step {at}, {_ago(at, step)}; and between the update of "
+        f"The state of the optimizer ({name}) was loaded at step {at}, {ago_text(at, step)}; and between the update of "
         "step "
         f"{when - 1} and the forward of step {when} code other than it changed the weights further than ever before: "
         "what writes there, as slow weights or an average, has a state of its own that was not restored with it."
@@ -518,11 +437,6 @@ def _place(evidence: Evidence, cause: str, outputs: list[Riser], ratio: Riser | 
     return None if riser is None else evidence.tensors.entries[riser.tensor]
 
 
-def _ago(then: int, now: int) -> str:
-    steps = now - then
-    return "in the same step" if not steps else f"{steps} step{'' if steps == 1 else 's'} before"
-
-
 def _settings(evidence: Evidence, step: int) -> Iterator[str]:
     """What was logged of the learning rate and the norm of the gradients at that step."""
     texts = []
@@ -589,6 +503,13 @@ def _remedies(
             "Look at the schedule: the learning rate must not fall below 0. Clamp it, and go back to a checkpoint from "
             f"before step {rate.step}.",
             "for group in optimizer.param_groups:\n    group['lr'] = max(group['lr'], 0.0)", because,
+        )  # fmt: skip
+    elif cause == "learning_rate" and rate is not None and rate.group is not None:
+        yield Remedy(
+            f"Set the learning rate of parameter group {rate.group} back to {rate.low:.3g}, or raise it in small "
+            "steps.",
+            "groups = optimizer.param_groups  # of several optimizers those of the first come first\n"
+            f"groups[{rate.group}]['lr'] *= {rate.low / rate.high:.3g}", because,
         )  # fmt: skip
     elif cause == "learning_rate" and rate is not None:
         yield Remedy(

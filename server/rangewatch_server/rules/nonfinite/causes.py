@@ -55,7 +55,7 @@ DEFAULTS = {
     "data": ("data", 0.95), "weight": ("weight", 0.8), "optimizer": ("optimizer", 0.7),
     "forward": ("forward_arithmetic", 0.7), "between": ("forward_arithmetic", 0.7),
     "loss": ("forward_arithmetic", 0.65), "backward": ("backward_arithmetic", 0.65),
-    "reduction": ("communication", 0.6),
+    "reduction": ("communication", 0.6), "sent": ("communication", 0.75),
 }  # fmt: skip
 """What an origin says of the cause by itself, and with what weight."""
 
@@ -64,7 +64,7 @@ NAMES = {
     "weight": "a weight", "optimizer": "the optimizer",
     "clip": "what stands between backward and optimizer.step(), as clipping does",
     "forward_arithmetic": "arithmetic of the forward", "backward_arithmetic": "arithmetic of the backward",
-    "communication": "the reduction over ranks", "hardware": "the hardware",
+    "communication": "communication between ranks", "hardware": "the hardware",
 }  # fmt: skip
 
 TESTS = {
@@ -136,7 +136,7 @@ def _by_origin(case: Case, origin: Origin) -> Candidate:
     if origin.cause == "flipped":
         return Candidate(cause, 0.9, ("A single element of it had jumped, and no update moves one alone so far.",))
     if origin.cause in ("range", "zero", "negative", "eps"):
-        weight = max(weight, 0.75)
+        weight = max(weight, 0.8 if origin.kind == "sent" else 0.75)
     if origin.kind == "backward" and is_near_limit(case):
         return Candidate(cause, 0.8, ("In the step before, the gradient was just below the limit of its dtype.",))
     return Candidate(cause, weight, (_seen(case, origin),))
@@ -155,6 +155,7 @@ def _seen(case: Case, origin: Origin) -> str:
 
 _SEEN = {
     "data": "What the model was given was not finite.",
+    "sent": "What this rank was given was not finite, and what rank {where} put out was.",
     "weight": "The weight {where} was not finite before anything was computed of it.",
     "optimizer": "Between one forward and the next {where} or what the optimizer keeps of it turned NaN or Inf.",
     "between": "A module was given NaN or Inf, and no output before it held one.",
@@ -167,6 +168,10 @@ def deciding_test(best: Candidate, case: Case, origin: Origin) -> str:
     """What would decide whether it is this cause."""
     if best.cause == "forward_arithmetic" and origin.cause == "range":
         return "Run this batch alone in float64: if it is finite there, the range was too small."
+    if origin.kind == "sent" and best.cause == "communication":
+        return (
+            f"Compare what rank {origin.where} sends in this step with what this rank receives: largest value, dtype."
+        )
     if best.cause == "data" and origin.kind == "loss":
         return "Check for NaN and Inf what the loss of this batch is given besides outputs, and what that is made of."
     if best.cause == "forward_arithmetic" and origin.kind == "loss":

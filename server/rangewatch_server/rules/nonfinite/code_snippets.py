@@ -38,6 +38,11 @@ REDUCE = (
     "model = fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))"
 )
 
+SEND = (
+    "def send(hidden, rank):  # and receive into torch.empty(..., dtype=torch.float32)\n"
+    "    torch.distributed.send(hidden.float().contiguous(), dst=rank)"
+)
+
 BAD_PARAMETERS = (
     "bad = [name for name, each in model.named_parameters() if not torch.isfinite(each).all()]\n"
     'assert not bad, f"not finite: {bad}"'

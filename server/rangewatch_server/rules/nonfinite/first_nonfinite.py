@@ -191,7 +191,7 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
     clause = "" if cause is None else cause.clause
     if not is_alone and best.cause in _CLAUSES and best.cause not in clause and not clause:
         is_known = best.cause != "data" or best.sureness == "shown"  # of a batch that was not read nothing is stated
-        is_new = origin.kind not in ("data", "reduction") and origin.cause not in ("masked", "given", "outside")
+        is_new = origin.kind not in ("data", "sent", "reduction") and origin.cause not in ("masked", "given", "outside")
         clause = _CLAUSES[best.cause] if is_known and is_new else ""
     place = f"Step {bad.step}, rank {bad.rank}: {the(entry)}"
     since = f" since step {earlier[-1].clean_step}" if earlier else ""
@@ -240,6 +240,7 @@ def _clause(origin: Origin, case: Case) -> str:
         return f"; the loss was not finite: {made}"
     return {
         "data": "; it came with the batch" if case.entry.fqn or case.entry.kind != "input" else "",
+        "sent": "; it came with what another rank had sent",
         "between": f"; code in the forward of {name_of(origin.where)} made it",
         "loss": "; the loss was not finite",
     }.get(origin.kind, "")

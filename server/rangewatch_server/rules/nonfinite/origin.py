@@ -10,16 +10,17 @@ import numpy as np
 from rangewatch.wire.events import TensorDetails
 from rangewatch.wire.records import MOMENTS
 from rangewatch_server.rules.nonfinite import forward, operations
-from rangewatch_server.rules.nonfinite.case import Case
+from rangewatch_server.rules.nonfinite.case import Case, StepView
 from rangewatch_server.rules.nonfinite.optimizer import optimizer_fault, optimizer_sentences
 from rangewatch_server.rules.nonfinite.tensor_phrases import counts, name_of, range_text
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """`kind`: "data", "weight", "optimizer", "forward", "between" (code between modules), "loss", "backward" or
-    "reduction". `cause` separates forward origins, see `forward.cause_of`, and those of a loss: an "operation" that is
-    known, what it was "given" from outside, or that being bad as a whole ("outside"); "" else. `where`: the module or
-    parameter to look at, "" for the model itself or its loss. `reported`: sentences.
+    """`kind`: "data", "sent" (by another rank), "weight", "optimizer", "forward", "between" (code between modules),
+    "loss", "backward" or "reduction". `cause` separates forward origins, see `forward.cause_of`, and those of a loss:
+    an "operation" that is known, what it was "given" from outside, or that being bad as a whole ("outside"); "" else.
+    `where`: the module or parameter to look at, "" for the model itself or its loss; the rank that has sent it.
+    `reported`: sentences.
     """
 
     kind: str
@@ -49,7 +50,49 @@ def _input(case: Case) -> Origin:
     return _between(case, "input") if case.entry.fqn else _data(case, ())
 
 
+NEAREST_RANKS = 64
+"""Of those before and after it that many are looked at for what a rank was sent: stages lie near one another."""
+
+HALF_LIMIT = 65504.0
+"""The largest finite float16."""
+
+
+def _sent(case: Case, given: TensorDetails) -> Origin | None:
+    """Another rank, whose modules are others, has put out as many elements in this step, and all of it was finite."""
+    rank, step = case.bad.rank, case.bad.step
+    mine = _modules(case.view)
+    near = sorted((each for each in case.evidence.ranks if each != rank), key=lambda each: (abs(each - rank), each))
+    for other in near[:NEAREST_RANKS] if mine else ():
+        view = StepView(case.evidence, other, step)
+        outputs = view.in_order(view.is_of("output"))
+        theirs = _modules(view)
+        if not theirs or theirs & mine or view.is_bad[outputs].any():
+            continue
+        sizes = view.columns["numel"] / np.maximum(view.columns["call_count"], 1)
+        output = next((each for each in reversed(outputs) if sizes[each] == given.numel), None)
+        if output is None:
+            continue
+        amax, name = view.amax(output), view.entries[output].fqn or "its last module"
+        is_over = bool(given.inf_count) and amax > HALF_LIMIT
+        reported = [
+            f"The {given.name} of this rank's model held {counts(given)}. Rank {other}, whose modules are others, put "
+            f"out as many elements in this step ({name}), and they were finite, {amax:.4g} at most."
+        ]
+        if is_over:
+            reported.append("That is more than float16 holds, 65,504: sent as float16 it becomes Inf.")
+        return Origin("sent", str(other), tuple(reported), "range" if is_over else "")
+    return None
+
+
+def _modules(view: StepView) -> set[str]:
+    """Names of the modules that it has outputs of, but for the model's own."""
+    return {view.entries[each].fqn for each in view.in_order(view.is_of("output"))} - {""}
+
+
 def _data(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
+    sent = _sent(case, bad[0]) if bad and not case.bad_weights else None
+    if sent is not None:
+        return sent
     entered = case.context.entered if case.context is not None else None
     whose = f"What {entered} was given from outside, {{}}," if entered else "The model's own {}"
     reported = [f"{whose.format(each.name)} held {counts(each)} already: it came with the batch." for each in bad]

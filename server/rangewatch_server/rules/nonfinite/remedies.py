@@ -29,6 +29,7 @@ from rangewatch_server.rules.nonfinite.code_snippets import (
     MASKED_POOL,
     OPTIMIZER_EPS,
     REDUCE,
+    SEND,
     WARM_UP,
     ZERO_GRADIENTS,
     away,
@@ -221,6 +222,13 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
         yield Remedy(
             "Run the same steps from a checkpoint on another GPU, and test this one: dcgmi diag -r 3.", "", because
         )
+    elif best.cause == "communication" and origin.kind == "sent":
+        yield Remedy(
+            f"Send what rank {origin.where} puts out in bfloat16 or float32, and receive it in the same dtype: float16 "
+            "holds 65,504 at most." if origin.cause == "range" else
+            f"Compare what rank {origin.where} sends with what is received: dtype, shape, and whether the transfer has "
+            "ended before it is read.", SEND, because,
+        )  # fmt: skip
     elif best.cause == "communication":
         yield Remedy(
             "Check each rank's gradients, and its buckets where a communication hook changes them, right before the "

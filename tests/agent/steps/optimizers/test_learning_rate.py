@@ -57,3 +57,18 @@ def test_what_the_loop_logs_stands_alone(ingest: IngestDouble, name: str) -> Non
         train(model, optimizer, after=lambda step: handle.log(**{name: 7.0}))
     assert ingest.series(name) == dict.fromkeys(range(STEPS), 7.0)
     assert name == "lr" or not ingest.series("lr")
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_groups_are_recorded_where_the_rate_of_one_alone_changes(ingest: IngestDouble, both: bool) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.01}])
+
+    def change(step: int) -> None:
+        for group in optimizer.param_groups[not both :]:
+            group["lr"] *= 20.0 if step == 1 else 1.0
+
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        train(model, optimizer, after=change)
+    assert ingest.series("lr_group_0") == ({} if both else {1: 0.1, 2: 0.1})
+    assert ingest.series("lr_group_1") == ({} if both else pytest.approx({1: 0.01, 2: 0.2}))
