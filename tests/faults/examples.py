@@ -532,6 +532,11 @@ def at_zero(recording: Recording) -> None:
     around_updates(recording, model, [[0], [4096]], 0, [[4096], [0]])
 
 
+def ignored(recording: Recording) -> None:
+    model = [tensor(f"{name}.weight", "grad", at, "float32") for at, name in enumerate(("embed", "body", "head"))]
+    recording.write(model, 100, {"amax": 0.0}, series={"loss": np.log(2.0)})
+
+
 def learning_lost(recording: Recording) -> None:
     loss = np.r_[np.linspace(2.3, 1.0, 60), np.linspace(1.0, 2.2, 20), np.full(60, 2.2)] + wave(140, 0.05)[0]
     rate = np.linspace(4e-4, 5e-2, 140)
@@ -598,6 +603,7 @@ ALL = (
     Example("evaluation_mode", "A frozen part in train()", teacher_in_train),
     Example("rounded_updates", "", rounded),
     Example("held_at_zero", "", at_zero),
+    Example("no_gradient", "", ignored),
     Example("loss_nonfinite", "", bad_loss),
     Example("loss_spike", "", spike),
     Example("learning_lost", "", learning_lost),

@@ -55,7 +55,7 @@ from rangewatch_server.rules.mesh import (
 from rangewatch_server.rules.nonfinite import first_nonfinite, inf_by_design, loss_nonfinite
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
-from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, rounded_updates
+from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, no_gradient, rounded_updates
 
 ALL: tuple[Rule, ...] = (
     first_nonfinite.RULE,
@@ -102,6 +102,7 @@ ALL: tuple[Rule, ...] = (
     evaluation_mode.RULE,
     rounded_updates.RULE,
     held_at_zero.RULE,
+    no_gradient.RULE,
     loss_nonfinite.RULE,
     loss_spike.RULE,
     learning_lost.RULE,

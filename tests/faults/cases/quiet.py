@@ -105,6 +105,39 @@ def adaptive_clip_without_a_floor_holds_a_bias_at_zero(job: Job) -> None:
     setups.adaptive_clip(job, floor=0.0, only_biases=True)
 
 
+NOT_LABELS = (r"[LlRr](ower|aise) the learning rate", "bfloat16", "GradScaler")
+
+
+def preferred(job: Job, cut: int, *, pairs: bool = True) -> None:
+    """Scores of answers, of which labels beyond `cut` count; of `pairs`, or each by itself. A frozen copy compares."""
+    model = nn.Sequential(nn.Embedding(20, 16), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 20))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    chance = torch.Generator().manual_seed(job.seed)
+
+    def score() -> torch.Tensor:
+        tokens = torch.randint(20, (8, 12), generator=chance)
+        counts = torch.arange(12).expand(8, 12) >= cut
+        return (model(tokens).log_softmax(-1).gather(2, tokens[..., None])[..., 0] * counts).sum(1)
+
+    with job.attach(model, optimizer) as watch:
+        for _ in range(120):
+            loss = -F.logsigmoid(0.1 * (score() - score())).mean() if pairs else (1 - torch.sigmoid(score())).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            watch.log(loss=loss.item())
+
+
+@planted("mask", "no_gradient", step=0, against=NOT_LABELS)
+def no_label_of_a_pair_is_left(job: Job) -> None:
+    preferred(job, 12)
+
+
+@planted("mask", "no_gradient", step=0, against=NOT_LABELS)
+def no_label_of_an_answer_is_left(job: Job) -> None:
+    preferred(job, 12, pairs=False)
+
+
 RATES = (
     "loss_spike", "learning_lost", "exploding_gradient", "update_ratio", "headroom_trend", "first_nonfinite",
     "dead_activation",

@@ -10,7 +10,7 @@ import pytest
 from rangewatch.wire.events import EvaluationMode, FrozenInTrain, LossFunction, Optimizers, event
 from rangewatch_server.rules.gradients import gradient_underflow
 from rangewatch_server.rules.loss import learning_lost
-from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, rounded_updates
+from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, no_gradient, rounded_updates
 from tests.server.rules.conftest import Recording, tensor
 
 LAYERS = [tensor("body", module="LayerNorm"), tensor("head", call_index=1), tensor("head.weight", "grad", 2)]
@@ -196,3 +196,30 @@ def test_a_frozen_part_in_train(recording: Recording) -> None:
     assert finding.evidence[1].startswith("Cause (likely)")  # the modules' flags are read, and no call
     (finding,) = recording.diagnose(evaluation_mode.RULE).findings
     assert finding.severity == "info" and "since step 90" in finding.summary
+
+
+def all_zero(recording: Recording, *, at: tuple[int, float] = (0, 0.0), loss: float = 0.6931, **more: Any) -> None:
+    """Gradients of three parameters; that of the second has `at[1]` at the step `at[0]`."""
+    amax = np.zeros((3, STEPS))
+    amax[1, at[0]] = at[1]
+    dtype = more.pop("dtype", "float32")
+    model = [tensor(each.fqn, "grad", at, dtype) for at, each in enumerate(WEIGHTS)]
+    recording.write(model, STEPS, {"amax": amax}, series={"loss": loss}, **more)
+
+
+def test_no_gradient_at_all(recording: Recording) -> None:
+    all_zero(recording)
+    (finding,) = recording.diagnose(no_gradient.RULE).findings
+    assert (finding.step, finding.severity, finding.facts["cause_class"]) == (0, "warning", "mask")
+    assert "gradients of all 3 parameters are zero" in finding.summary and finding.facts["is_constant"]
+    assert recording.diagnose(no_gradient.RULE, stop=20).findings == ()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"at": (0, 1e-9)}, {"at": (STEPS - 2, 1e-9)}, {"loss": 0.0}, {"dtype": "float16"}, {"loss_scaled": True}],
+    ids=["not at first", "a gradient came later", "no reward yet", "float16", "a loss scaler"],
+)  # fmt: skip
+def test_gradients_that_may_be_zero(recording: Recording, more: dict[str, Any]) -> None:
+    all_zero(recording, **more)
+    assert recording.diagnose(no_gradient.RULE).findings == ()

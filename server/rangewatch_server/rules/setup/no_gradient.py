@@ -1,0 +1,94 @@
+"""Every gradient has been exactly zero since the first step, though the loss is not: nothing in it is learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from rangewatch_server.numerics.pyramid import RANGES, level_for
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.phrases import loss_called, place
+from rangewatch_server.rules.recent import Array, only_rank, tensors_of
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
+
+LASTING = 48
+"""Steps of which it must be so. A warm-up of the loss's own, as by an annealed weight, is over by then as a rule."""
+
+FEWEST = 3
+"""Parameters: of fewer one that is unused may be all."""
+
+NARROW = ("float16", "float8_e4m3fn", "float8_e5m2")
+"""Dtypes in which a gradient may be zero because it is small: `gradient_underflow` says so."""
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding, of the whole model."""
+    name, tensors = loss_name(evidence), tensors_of(evidence, "grad")
+    start, stop = evidence.start, evidence.whole_stop
+    if name is None or len(tensors) < FEWEST or evidence.is_loss_scaled or stop - start < LASTING:
+        return
+    entries = evidence.tensors.entries
+    if any(entries[int(each)].dtype in NARROW for each in tensors) or not _are_zero(evidence, tensors, start, stop):
+        return
+    values = evidence.series(name, start, min(stop, start + LASTING))
+    values = values[np.isfinite(values)]
+    if len(values) >= LASTING // 2 and np.median(np.abs(values)) > 0:
+        yield _finding(evidence, name, values, len(tensors))
+
+
+def _are_zero(evidence: Evidence, tensors: Array, start: int, stop: int) -> bool:
+    """Of all of the run; the first steps first, which say so of most runs that are as usual."""
+    for low, high in ((start, start + LASTING), (start, stop)):
+        level = level_for(high - low, SCAN_COLUMNS)
+        block = evidence.run.slice(RANGES, list(evidence.ranks), level, low, high, COLUMNS, tensors)
+        calls, *others = (np.asarray(block.columns[name], np.float64) for name in COLUMNS)
+        if any((each > 0).any() for each in others) or not (calls > 0).any(axis=1).all():
+            return False
+    return True
+
+
+COLUMNS = ("call_count", "amax", "nan_count", "inf_count")
+
+
+def _finding(evidence: Evidence, name: str, values: Array, count: int) -> Finding:
+    start, last, rank = evidence.start, evidence.whole_stop - 1, only_rank(evidence)
+    is_constant = bool(values.max() == values.min())
+    loss = f"{loss_called(name)} was {values[0]:.6g}" + (" at each of them" if is_constant else " at the first of them")
+    return Finding(
+        rank=rank, step=start, subject="no gradient",
+        summary=f"{place(start, rank)}: the gradients of all {count} parameters are zero in every element, and have "
+        "been since: nothing is learned from this loss.",
+        evidence=(
+            f"So it was at all steps from {start} to {last}; {loss}.",
+            "Cause (likely): a mask that leaves nothing, as labels that are all ignored (-100) because the answers "
+            "were cut off with the end of a sequence that is too long. Against that: a factor of 0, or a function "
+            "without a slope (a step, a rounding, a clamp), gives zeros as well.",
+            "What would decide: count the labels of one batch that are not ignored, right before the loss.",
+        ),
+        remedy=(
+            Remedy(
+                "Look at what the loss is made of: are there labels that count, or does a mask, a factor of 0, a "
+                "rounding or a clamp lie between the outputs and it?",
+                "def check_labels(labels, ignored=-100):  # right before the loss\n"
+                "    assert (labels != ignored).any(), 'no label of this batch counts'",
+                "a backward reached each parameter, and brought zeros alone" + (
+                    "; the loss did not change at all either" if is_constant else ""
+                ),
+            ),
+        ),
+        facts={"parameters": count, "loss": float(values[0]), "is_constant": is_constant, "cause_class": "mask"},
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="no_gradient",
+    title="No gradient at all",
+    severity="warning",
+    explanation="From the first step on the gradients of all parameters are zero in every element, while the loss is "
+    "not 0: what is trained does not change it. Weight decay alone may move the weights, so that they seem to be "
+    "trained. Not said with a loss scaler or of float16 gradients, which may be zero because they are small, nor "
+    "where the loss is 0, as of a policy that was never rewarded. Needs a loss.",
+    check=check,
+)
