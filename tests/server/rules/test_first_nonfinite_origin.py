@@ -76,6 +76,7 @@ class TestData:
         [
             (8.0128e4, "inp", 0.0, ("sent", "range", "0")),
             (3.0, "inp", 0.0, ("sent", "", "0")),
+            (3.0, "down", 0.0, ("sent", "", "0")),  # both stages have a module of that name
             (8.0128e4, "up", 0.0, ("data", "", "")),  # each rank has the whole model, and a batch of its own
             (8.0128e4, "inp", 1.0, ("data", "", "")),  # it was so where it was made
         ],
@@ -83,11 +84,13 @@ class TestData:
     def test_what_another_stage_has_sent(
         self, recording: Recording, amax: float, other: str, bad: float, known: tuple[str, str, str]
     ) -> None:
-        sender = [tensor(f"{other}", call_index=0), tensor(f"{other}.ff", call_index=1)]
+        sender = [tensor(other, call_index=0), tensor(f"{other}.ff", call_index=1)]
+        if other == "down":
+            sender = [tensor("inp", call_index=0), tensor("down", call_index=2)]
         columns = {"amax": np.where(np.arange(STEPS) == BAD, amax, 1.0), "nan_count": bad * (np.arange(STEPS) == BAD)}
         recording.write(sender, STEPS, columns, world_size=2)
         given = facts("input[0]", inf=3, dtype="float32")
-        model = MODEL if other == "inp" else [tensor("up", call_index=0), tensor("up.ff", call_index=1)]
+        model = MODEL if other != "up" else [tensor("up", call_index=0), tensor("up.ff", call_index=1)]
         event = seen(model[UP], inputs=[given], model_inputs=[given])
         counts = bad_at(STEPS, *((each, BAD) for each in range(len(model))), of=len(model))
         recording.write(model, STEPS, {"nan_count": counts}, events=[event], rank=1, world_size=2)

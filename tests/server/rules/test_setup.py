@@ -110,6 +110,27 @@ def test_updates_that_are_rounded_away_while_the_loss_falls(recording: Recording
     assert finding.severity == "info"
 
 
+@pytest.mark.parametrize(
+    ("unmoved", "pushed", "more", "is_named"),
+    [
+        ([0, 100, 30], 100, {}, True),
+        ([0, 99, 30], 100, {}, False),
+        ([0, 40, 10], [100, 40, 40], {}, False),  # most of it had no gradient
+        ([0, 100, 30], 100, {"events": [event(Optimizers(("SGD",)), 1, 2)]}, False),
+        ([0, 100, 30], 100, {"series": {"lr": np.minimum(np.arange(STEPS) / 2_000, 1.0)}}, False),
+        ([0, 100, 30], 100, {"series": {"lr": np.minimum(np.arange(STEPS) / 10, 1.0)}}, True),
+    ],
+    ids=["one never moves", "it does, a little", "unused", "SGD", "in a long warm-up", "after a short one"],
+)  # fmt: skip
+def test_a_parameter_of_which_each_update_is_rounded_away(
+    recording: Recording, unmoved: Any, pushed: Any, more: dict[str, Any], is_named: bool
+) -> None:
+    falls = {"loss": np.linspace(2, 1, STEPS), **more.pop("series", {})}
+    reads(recording, pushed, unmoved, 0, falls, **({"events": [event(Optimizers(("AdamW",)), 1, 2)]} | more))
+    findings = recording.diagnose(rounded_updates.RULE).findings
+    assert [(each.tensor, each.severity) for each in findings] == ([("a.weight", "warning")] if is_named else [])
+
+
 def test_a_parameter_that_is_held_at_zero(recording: Recording) -> None:
     reads(recording, [0, 100, 100], 0, [100, 0, 0])
     (finding,) = recording.diagnose(held_at_zero.RULE).findings

@@ -58,7 +58,8 @@ HALF_LIMIT = 65504.0
 
 
 def _sent(case: Case, given: TensorDetails) -> Origin | None:
-    """Another rank, whose modules are others, has put out as many elements in this step, and all of it was finite."""
+    """Another rank, whose modules are others, has put out as many elements in this step, and all of it was finite.
+    Replicas begin with the same module."""
     rank, step = case.bad.rank, case.bad.step
     mine = _modules(case.view)
     near = sorted((each for each in case.evidence.ranks if each != rank), key=lambda each: (abs(each - rank), each))
@@ -66,7 +67,7 @@ def _sent(case: Case, given: TensorDetails) -> Origin | None:
         view = StepView(case.evidence, other, step)
         outputs = view.in_order(view.is_of("output"))
         theirs = _modules(view)
-        if not theirs or theirs & mine or view.is_bad[outputs].any():
+        if not theirs or theirs[0] == mine[0] or not _are_others(theirs, mine) or view.is_bad[outputs].any():
             continue
         sizes = view.columns["numel"] / np.maximum(view.columns["call_count"], 1)
         output = next((each for each in reversed(outputs) if sizes[each] == given.numel), None)
@@ -84,9 +85,14 @@ def _sent(case: Case, given: TensorDetails) -> Origin | None:
     return None
 
 
-def _modules(view: StepView) -> set[str]:
-    """Names of the modules that it has outputs of, but for the model's own."""
-    return {view.entries[each].fqn for each in view.in_order(view.is_of("output"))} - {""}
+def _modules(view: StepView) -> list[str]:
+    """Names of the modules that it has outputs of, in call order, but for the model's own."""
+    return [fqn for each in view.in_order(view.is_of("output")) if (fqn := view.entries[each].fqn)]
+
+
+def _are_others(theirs: list[str], mine: list[str]) -> bool:
+    """Whether each has modules that the other has not: stages may name some alike."""
+    return not set(theirs) <= set(mine) and not set(mine) <= set(theirs)
 
 
 def _data(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:

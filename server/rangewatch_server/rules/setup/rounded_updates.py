@@ -10,7 +10,7 @@ from rangewatch.wire.events import Optimizers
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import RATES, has_fallen
-from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 from rangewatch_server.rules.setup.update_reads import Reads, update_reads
@@ -23,6 +23,12 @@ SPAN = 64
 GROWS, LOW = 1.05, 0.5
 """How many times as high a learning rate that is still warmed up is as 64 steps before; and the part of its highest
 below which it has been lowered: small updates are meant then."""
+
+HELD = 16
+"""Steps for which a learning rate that has not risen at all is not warmed up."""
+
+PUSHED = 0.5
+"""Share of a parameter's elements that must have had a gradient at each reading, to be said to stay for rounding."""
 
 SGD_SHARE = 0.97
 """Of optimizers that do not divide by the size of the gradient most updates are small by nature."""
@@ -48,6 +54,37 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     shares = unmoved[there] / pushed[there]
     if np.median(shares) >= _least(evidence, limits["share"]) and shares[-LASTING:].min() >= limits["share"] / 2:
         yield _finding(evidence, reads, rows, there, shares)
+    elif _least(evidence, 0.0) == 0.0 and len(still := _still(reads, rows, there)):
+        yield _of_some(evidence, reads, still, there)
+
+
+def _still(reads: Reads, rows: Array, there: Array) -> Array:
+    """Rows of those whose sampled elements all stayed as they were at each of these readings, though they had
+    gradients: an update of Adam is about the learning rate, whatever the gradient."""
+    sampled, pushed, unmoved = (
+        reads.columns[name][:, there] for name in ("sampled_count", "pushed_count", "unmoved_count")
+    )
+    is_still = (pushed >= PUSHED * sampled) & (sampled > 0) & (unmoved == pushed)
+    return np.flatnonzero(rows & is_still.all(axis=1))
+
+
+def _of_some(evidence: Evidence, reads: Reads, still: Array, there: Array) -> Finding:
+    entries = [evidence.tensors.entries[int(reads.tensors[row])] for row in still]
+    first, rank, since, last = entries[0], only_rank(evidence), int(reads.at[there[0]]), int(reads.at[there[-1]])
+    others = f" and {len(entries) - 1} more parameters" if len(entries) > 1 else ""
+    listing = (f"The others: {listed(entries[1:])}.",) if others else ()
+    return Finding(
+        rank=rank, step=since, tensor=first.fqn, kind="grad", subject="rounded",
+        summary=f"{place(since, rank)}: not one element of {first.fqn} ({first.dtype}){others} changes: each update is "
+        "rounded away, though gradients are not 0.",
+        evidence=(
+            f"So it was at {len(there)} readings from step {since} to step {last}, of all elements that were read.",
+            *listing,
+            *_rounding(evidence, first.dtype),
+        ),
+        remedy=_remedies(first.dtype),
+        facts={"parameters": len(entries), "since_step": since, "readings": len(there), "cause_class": "optimizer"},
+    )  # fmt: skip
 
 
 def _least(evidence: Evidence, share: float) -> float:
@@ -71,7 +108,9 @@ def _is_usual_rate(evidence: Evidence, steps: Array) -> Array:
     first = evidence.start // size
     now, before = steps // size - first, np.maximum(steps - SPAN, evidence.start) // size - first
     rate = values[now]
-    is_warm = (high[now] <= GROWS * high[before]) | (steps == evidence.start)
+    held = np.maximum(steps - HELD, evidence.start) // size - first
+    is_held = (high[now] <= high[held]) & (steps - HELD >= evidence.start)
+    is_warm = (high[now] <= GROWS * high[before]) | is_held | (steps == evidence.start)
     return np.asarray(~np.isfinite(rate) | (is_warm & (rate >= LOW * highest)))
 
 
@@ -89,16 +128,20 @@ def _finding(evidence: Evidence, reads: Reads, rows: Array, there: Array, shares
         summary=f"{place(since, rank)}: {share:.0%} of the updates of weights in {entry.dtype} are rounded away: the "
         "weights stay as they were, though their gradients are not 0.",
         evidence=tuple(_evidence(evidence, entry.dtype, entry.fqn, float(of_each.max()), len(there), int(rows.sum()))),
-        remedy=(
-            Remedy(
-                f"Keep the weights in float32 and compute in {entry.dtype} under autocast; or use an optimizer with "
-                "float32 master weights, Kahan summation or stochastic rounding.",
-                "model.float()  # before the optimizer is made; the forward under torch.autocast",
-                "single elements were compared before and after the optimizer's step",
-            ),
-        ),
+        remedy=_remedies(entry.dtype),
         facts={"share": share, "since_step": since, "readings": len(there), "cause_class": "optimizer"},
     )  # fmt: skip
+
+
+def _remedies(dtype: str) -> tuple[Remedy, ...]:
+    return (
+        Remedy(
+            f"Keep the weights in float32 and compute in {dtype} under autocast; or use an optimizer with float32 "
+            "master weights, Kahan summation or stochastic rounding.",
+            "model.float()  # before the optimizer is made; the forward under torch.autocast",
+            "single elements were compared before and after the optimizer's step",
+        ),
+    )
 
 
 def _evidence(evidence: Evidence, dtype: str, fqn: str, most: float, readings: int, count: int) -> Iterator[str]:
@@ -106,6 +149,10 @@ def _evidence(evidence: Evidence, dtype: str, fqn: str, most: float, readings: i
         f"In {readings} readings of up to 4,096 elements each of {count} parameters; of {fqn} {most:.0%} stay as they "
         "were."
     )
+    yield from _rounding(evidence, dtype)
+
+
+def _rounding(evidence: Evidence, dtype: str) -> Iterator[str]:
     bits = 8 if dtype == "bfloat16" else 11
     yield (
         f"{dtype} holds {bits} significant bits: an update below {2.0**-bits / 2:.2g} of a weight, or twice that just "
@@ -131,7 +178,7 @@ RULE = Rule(
     "can hold: the optimizer's step leaves them as they were, step after step, and no gradient is zero nor anything "
     "NaN. Read of single elements before and after the step, each 32nd step, of torch's own optimizers, which round to "
     "the nearest; not while the learning rate is warmed up or has been lowered. Info where the loss falls all the "
-    "same.",
+    "same, but for a parameter that never moves at all under an optimizer such as Adam, as norms at 1.0 in bfloat16.",
     check=check,
     thresholds=(Threshold("share", 0.8, "of the updates", "So many must leave their weight as it was."),),
     explains=("loss_plateau", "unchanged_weights"),
