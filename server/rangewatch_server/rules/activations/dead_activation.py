@@ -248,5 +248,5 @@ RULE = Rule(
             (("sagemaker", 1.0),),
         ),
     ),
-    explains=("vanishing_gradient",),
+    explains=("vanishing_gradient", "no_gradient"),
 )  # fmt: skip
