@@ -48,8 +48,7 @@ KINDS, STEPS, BATCH_STEPS = ("output", "grad_output", "grad"), 72, 8  # 64 in a 
 FEW = 300
 CASES = ((60, 30_000), (9, 200_000))
 LIST = "/api/v1/runs?limit=100"
-MOST_ASKED, LATER = 60, 10
-ROUNDS = 3
+MOST_ASKED, LATER, ROUNDS = 60, 10, 3
 SILENT_S = 16.0  # a rank that was silent for 15 s is not live
 REST_S, REST_SHARE = 2.0, 0.05  # the server rests when it took less of a core for so long
 MIB = 1 << 20
@@ -78,9 +77,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--profile", default="", help="py-spy's record of the server of `ranks`, as this file")
     parser.add_argument("--quick", action="store_true", help="3 runs, 8 ranks: whether it runs at all")
     options = parser.parse_args()
-    options.cases, options.ranks, options.tensors = CASES, 1_024, 600
+    options.cases, options.ranks, options.tensors, options.rounds = CASES, 1_024, 600, ROUNDS
     if options.quick:
-        options.cases, options.ranks, options.tensors = ((3, 1_000),), 8, 20
+        options.cases, options.ranks, options.tensors, options.rounds = ((3, 1_000),), 8, 20, 1
     return options
 
 
@@ -206,7 +205,7 @@ def first_page(db: str, options: argparse.Namespace) -> dict[str, Any]:
     """Processor time until the list of runs and a run's page have answered."""
     with fresh_database(db) as many, fresh_database(db) as none:
         fill(many.db, options)
-        rounds = [(answered(many.db), answered(none.db)) for _ in range(ROUNDS)]
+        rounds = [(answered(many.db), answered(none.db)) for _ in range(options.rounds)]
     more = [full["cpu_s"] - empty["cpu_s"] for full, empty in rounds]
     found = {"db": db or "sqlite", "rounds": rounds, "more_cpu_s": plain.median(more), "least_more_cpu_s": min(more)}
     print(f"{options.ranks:,} ranks on a server just started, {found['db'].partition(':')[0]}:")
