@@ -152,12 +152,19 @@ def asked(url: str, one: str, other: str, tolerance: float | None) -> tuple[int,
 
 def _is_right(url: str, case: Planted, is_full: bool) -> bool:
     status, found = asked(url, *_of_planted(case), KINDS[case.kind].tolerance)
-    first = found["tensors"][0] if found["tensors"] else {"fqn": "", "label": "nothing"}
-    is_module = first["fqn"] == case.place or first["fqn"].startswith(f"{case.place}.")
-    is_right = status == 1 and is_module and found["step"] == case.shows_at
+    first = found["tensors"][0] if found["tensors"] else {"fqn": "", "kind": "", "label": "nothing"}
+    is_right = status == 1 and found["step"] == case.shows_at and _is_of(case, first)
     print(f"{case.name:<40} {'right' if is_right else 'WRONG'}  step {found['step']}, {first['label']}", flush=True)
     _print_all(found, is_full)
     return is_right
+
+
+def _is_of(case: Planted, tensor: dict[str, Any]) -> bool:
+    """Whether a tensor is of the module, or its parameter. Other data come in by whatever holds the first one, too."""
+    fqn = tensor["fqn"]
+    if case.how == "data" and tensor["kind"] == "input":
+        return not fqn or f"{case.place}.".startswith(f"{fqn}.")
+    return fqn == case.place or fqn.startswith(f"{case.place}.")
 
 
 def _is_quiet(url: str, kind: str, seed: int, is_full: bool) -> bool:
