@@ -1,6 +1,6 @@
 """A server just started: the list of runs of many tensors, and a thousand live ranks that speak to it at once.
 
-    python bench/start.py [--only names|ranks] [--keep DIR] [--profile FILE]
+    python bench/start.py [--only names|page|ranks] [--keep DIR] [--profile FILE] [--db postgresql://...]
 
 `names`: 60 runs of 30,000 tensors, and 9 of 200,000, each beside as many runs of 300, are written through the real
 writer, a tile and some steps that are not in tiles each. On a server that has just started `GET /api/v1/runs` is asked
@@ -12,8 +12,12 @@ Asked while the runs are silent, and once more with an empty batch of each run j
 batch, as after a restart in mid-run, and then 8 steps. Processor time of the server until it rests, the slowest answer,
 and the home page meanwhile; the same once more is the baseline. The last line is JSON.
 
+`page`: the same run while no rank speaks: processor time of a server until `/healthz`, the list and the run's page have
+answered, beside a server without any run, three times each in turn; also on the PostgreSQL of `--db`.
+
 Predicted before measuring: a first page of 60 x 30,000 takes 4 s with most lines to come, 25 requests until all are
-whole and 700 MiB, since the names of each are read; of 1,024 ranks 9 s of processor at first, and 2 s after.
+whole and 700 MiB, since the names of each are read; of 1,024 ranks 9 s of processor at first, and 2 s after. `page`:
+4 s more than a server without runs.
 """
 
 from __future__ import annotations
@@ -38,13 +42,13 @@ from rangewatch import statistics, wire
 from rangewatch.wire.records import Batch, Catalogue, RangeRows, RankInfo, SeriesRows, StreamHeader, TensorEntry
 from rangewatch_server.ingest.writer import Writer
 from rangewatch_server.store.engine import open_database
-from servers.process import Server
+from servers.process import Server, fresh_database
 
 KINDS, STEPS, BATCH_STEPS = ("output", "grad_output", "grad"), 72, 8  # 64 in a tile and 8 that are not
 FEW = 300
 CASES = ((60, 30_000), (9, 200_000))
 LIST = "/api/v1/runs?limit=100"
-MOST_ASKED, LATER = 60, 10
+MOST_ASKED, LATER, ROUNDS = 60, 10, 3
 SILENT_S = 16.0  # a rank that was silent for 15 s is not live
 REST_S, REST_SHARE = 2.0, 0.05  # the server rests when it took less of a core for so long
 MIB = 1 << 20
@@ -58,6 +62,8 @@ def main() -> None:
         keep.mkdir(parents=True, exist_ok=True)
         if options.only in ("", "names"):
             result["names"] = [names(keep, runs, tensors, options) for runs, tensors in options.cases]
+        if options.only in ("", "page"):
+            result["page"] = first_page(options.db, options)
         if options.only in ("", "ranks"):
             result["ranks"] = ranks(keep, options)
     print(json.dumps({"benchmark": "start", "result": result}))
@@ -65,14 +71,15 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("names", "ranks"), default="")
+    parser.add_argument("--only", choices=("names", "page", "ranks"), default="")
     parser.add_argument("--keep", type=Path, help="folder of the databases, 1 GB; default: for this time only")
+    parser.add_argument("--db", default="", help="the PostgreSQL of `page`; default: SQLite")
     parser.add_argument("--profile", default="", help="py-spy's record of the server of `ranks`, as this file")
     parser.add_argument("--quick", action="store_true", help="3 runs, 8 ranks: whether it runs at all")
     options = parser.parse_args()
-    options.cases, options.ranks, options.tensors = CASES, 1_024, 600
+    options.cases, options.ranks, options.tensors, options.rounds = CASES, 1_024, 600, ROUNDS
     if options.quick:
-        options.cases, options.ranks, options.tensors = ((3, 1_000),), 8, 20
+        options.cases, options.ranks, options.tensors, options.rounds = ((3, 1_000),), 8, 20, 1
     return options
 
 
@@ -194,11 +201,26 @@ def hwm_mib(server: Server) -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def ranks(keep: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """A run of so many ranks goes on at a server that has just started."""
+def first_page(db: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Processor time until the list of runs and a run's page have answered."""
+    with fresh_database(db) as many, fresh_database(db) as none:
+        fill(many.db, options)
+        rounds = [(answered(many.db), answered(none.db)) for _ in range(options.rounds)]
+    more = [full["cpu_s"] - empty["cpu_s"] for full, empty in rounds]
+    found = {"db": db or "sqlite", "rounds": rounds, "more_cpu_s": plain.median(more), "least_more_cpu_s": min(more)}
+    print(f"{options.ranks:,} ranks on a server just started, {found['db'].partition(':')[0]}:")
+    for full, empty in rounds:
+        print("  {up_cpu_s:.2f} s of processor until it is up, {cpu_s:.2f} until list and page have answered "
+              "({list_ms:,.0f} and {page_ms:,.0f} ms, statuses {statuses})".format(**full))  # fmt: skip
+        print(f"  {empty['cpu_s']:.2f} without runs")
+    print(f"  {found['more_cpu_s']:.2f} s more than without runs, at least {found['least_more_cpu_s']:.2f}")
+    return found
+
+
+def fill(db: str, options: argparse.Namespace) -> LargeRun:
+    """Write 80 steps of the run of many ranks."""
     run = LargeRun(options.ranks, options.tensors)
-    path = Path(tempfile.mkdtemp(dir=keep)) / "ranks.db"
-    engines = open_database(f"sqlite:///{path}")
+    engines = open_database(db if "://" in db else f"sqlite:///{db}")
     writer = Writer(engines)
     writer.start()
     run.open(writer)
@@ -206,6 +228,26 @@ def ranks(keep: Path, options: argparse.Namespace) -> dict[str, Any]:
         run.send(writer, 8)
     writer.stop()
     engines.dispose()
+    return run
+
+
+def answered(db: str) -> dict[str, Any]:
+    """What a server just started takes until its first pages have answered."""
+    with Server(db) as server:
+        pool, up_cpu_s = urllib3.PoolManager(), server.cpu_s()
+        times, statuses = [], []
+        for path in (LIST, "/api/v1/runs/1"):
+            began_s = time.perf_counter()
+            statuses.append(pool.request("GET", f"{server.url}{path}", retries=False, timeout=60).status)
+            times.append((time.perf_counter() - began_s) * 1e3)
+        return {"up_cpu_s": up_cpu_s, "cpu_s": server.cpu_s(), "list_ms": times[0], "page_ms": times[1],
+                "statuses": statuses}  # fmt: skip
+
+
+def ranks(keep: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """A run of so many ranks goes on at a server that has just started."""
+    path = Path(tempfile.mkdtemp(dir=keep)) / "ranks.db"
+    run = fill(str(path), options)
     with Server(path) as server:
         resting_s = rest(server)
         spy = start_profile(server, options.profile)

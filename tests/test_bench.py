@@ -12,7 +12,7 @@ import pytest
 
 BENCH = Path(__file__).parent.parent / "bench"
 BENCHES = (
-    "collectives", "diagnosis", "fleet", "ingest", "kernel", "peers", "query", "rules", "server_away", "spool",
+    "collectives", "diagnosis", "diff", "fleet", "ingest", "kernel", "peers", "query", "rules", "server_away", "spool",
     "start", "stragglers", "web",
 )  # fmt: skip
 PREDICT = ("fleet", "ingest", "query", "start", "web")
@@ -76,6 +76,8 @@ def test_start_lists_every_run_and_hears_every_rank() -> None:
     found = run("start.py", "--quick", timeout_s=110)["result"]
     (names,) = found["names"]
     assert names["many"]["statuses"] == names["few"]["statuses"] == [200] and not names["many"]["live_partial"]
+    for full, empty in found["page"]["rounds"]:
+        assert full["statuses"] == [200, 200] and empty["cpu_s"] > 0
     for name in ("first", "first_steps", "later", "later_steps"):
         assert found["ranks"][name]["statuses"] == [202], name
 
@@ -88,6 +90,13 @@ def test_web_times_each_view_and_follows_a_live_run() -> None:
         assert 0 < each["p50"] <= each["p95"] <= each["max"]
     assert found["empty_ms"] > 0 < found["all_points_ms"]
     assert {name for name, each in found["memory"].items() if each["last"] > 0} == {"heap_bytes", "nodes", "rss_bytes"}
+
+
+@pytest.mark.slow
+def test_planted_differences_and_equal_pairs_are_trained_and_asked_about() -> None:
+    """All of them take ten minutes; of other layouts test_layouts has its own."""
+    found = run("diff.py", "--quick", timeout_s=170)["result"]
+    assert (found["planted"], found["right"], found["equal"], found["quiet"]) == (2, 2, 2, 2)
 
 
 @pytest.mark.slow

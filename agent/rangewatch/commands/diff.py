@@ -126,7 +126,7 @@ def parser() -> CommandParser:
     made.add_argument(
         "--tolerance", type=float, default=0.0, metavar="FRACTION",
         help="times the greater value that are no difference: 0.01 is a percent (default: %(default)g; between two "
-        "precisions 8 units in the last place of the coarser, unless the noise is that of two)",
+        "precisions or layouts 8 units in the last place of the coarsest dtype, unless the noise is that of two)",
     )  # fmt: skip
     made.add_argument("--ignore-settings", action="store_true", help="leave settings and environment out")
     made.add_argument("--json", action="store_true", help="print all of it as JSON")

@@ -83,11 +83,18 @@ def unpack(column: Column, block: bytes | memoryview) -> Array:
     return np.frombuffer(_transposed(np.frombuffer(block, np.uint8), column.count), dtype)
 
 
+FEW_BYTES = 2_048
+
+
 def _transposed(values: Array, width: int) -> bytes:
-    """The bytes of a (rows, width) byte matrix by columns. A loop over the short side: a third of numpy's own time."""
+    """The bytes of a (rows, width) byte matrix by columns. Of many a loop over the short side: half of numpy's time;
+    of few, such as a series of eight steps, numpy's, which is a tenth of the loop's.
+    """
     if not values.size:
         return b""
     rows = values.view(np.uint8).reshape(-1, width)
+    if rows.size <= FEW_BYTES:
+        return rows.T.tobytes()
     result = np.empty((width, len(rows)), np.uint8)
     if len(rows) < width:
         for index, row in enumerate(rows):

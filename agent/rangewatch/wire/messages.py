@@ -284,7 +284,21 @@ class _Blocks:
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
+        self._last: tuple[Column, memoryview, Any] | None = None
         self.values_left = MAX_DECOMPRESSED_BYTES // 2  # constants expand without bytes: bound what they stand for
+
+    def steps(self, column: Column, most: int) -> Any:
+        """Ascending steps; those of a dozen series are mostly the same, and are made once."""
+        before = self.data
+        if self._last is not None and column == self._last[0] and before[: column.nbytes] == self._last[1]:
+            self.values_left -= column.count
+            if self.values_left < 0:
+                raise WireError("too_large", "columns stand for too many values")
+            self.data = before[column.nbytes :]
+            return self._last[2]
+        values = _ascending(self.take(column, most))
+        self._last = (column, before[: column.nbytes], values)
+        return values
 
     def take(self, column: Column, most: int = MAX_DECOMPRESSED_BYTES) -> Any:
         if not 0 <= column.nbytes <= len(self.data):
@@ -330,7 +344,7 @@ def _range_rows(header: _RangesHeader, blocks: _Blocks) -> RangeRows:
 
 
 def _series_rows(header: _SeriesHeader, blocks: _Blocks) -> SeriesRows:
-    steps, values = _ascending(blocks.take(header.steps, MAX_STEPS)), blocks.take(header.values, MAX_STEPS)
+    steps, values = blocks.steps(header.steps, MAX_STEPS), blocks.take(header.values, MAX_STEPS)
     if len(steps) != len(values):
         raise WireError("shape_mismatch", f"series {header.name[:60]!r}: {len(steps)} steps, {len(values)} values")
     return SeriesRows(header.name, steps, values)

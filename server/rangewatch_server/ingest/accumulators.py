@@ -43,6 +43,12 @@ def kind_of_row(rows: Array) -> Array:
     return np.where(rows < _LATER_ROW, rows % _FIRST_KINDS, _FIRST_KINDS + (rows - _LATER_ROW) % _LATER_KINDS)
 
 
+def tiles_of(steps: Array) -> list[int]:
+    """Numbers of the tiles that have some of these ascending steps."""
+    first, last = int(steps[0]) // WIDTH, int(steps[-1]) // WIDTH
+    return [first] if first == last else np.unique(steps // WIDTH).tolist()
+
+
 class RowIndex:
     """Row numbers -> places in arrays that only ever grow at their end."""
 
@@ -170,15 +176,22 @@ class Accumulators:
             self.rules[part].update(rules[part])
 
     def feed(self, rank: int, raws: Sequence[Raw], tensors: TensorArrays) -> None:
-        """Merge rows of one rank."""
+        """Merge rows of one rank, and what its summary says of them."""
         for raw in raws:
-            for tile in np.unique(raw.steps // WIDTH).tolist():
-                low, high = np.searchsorted(raw.steps, [tile * WIDTH, (tile + 1) * WIDTH])
-                at = raw.steps[low:high] - tile * WIDTH
-                columns = {name: values[:, low:high] for name, values in raw.columns.items()}
-                self._tile(raw.part, tile).merge(raw.rows, at, columns)
+            for tile, at, columns in self.lay(raw):
                 if raw.part == RANGES:
                     self._summarise(rank, tile, at, Block(0, tile * WIDTH, raw.rows, columns), tensors)
+
+    def lay(self, raw: Raw) -> list[tuple[int, Array, dict[str, Array]]]:
+        """Merge rows, without a summary: tile, columns of the tile and values of each part of them."""
+        parts: list[tuple[int, Array, dict[str, Array]]] = []
+        for tile in tiles_of(raw.steps):
+            low, high = np.searchsorted(raw.steps, [tile * WIDTH, (tile + 1) * WIDTH])
+            at = raw.steps[low:high] - tile * WIDTH
+            columns = {name: values[:, low:high] for name, values in raw.columns.items()}
+            self._tile(raw.part, tile).merge(raw.rows, at, columns)
+            parts.append((tile, at, columns))
+        return parts
 
     def _summarise(self, rank: int, tile: int, at: Array, block: Block, tensors: TensorArrays) -> None:
         summary = summarise(block, tensors)

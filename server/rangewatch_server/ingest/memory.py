@@ -23,6 +23,7 @@ from rangewatch_server.ingest.stream import StreamState
 from rangewatch_server.store import tables
 from rangewatch_server.store.names import Names
 from rangewatch_server.store.rows import raws_of
+from rangewatch_server.store.tiles import WIDTH
 
 LOCK_CLASS = 0x7277  # "rw": apart from other programs' advisory locks in the same database
 RETRY_S = 2.0  # a run of another server is asked for again: that server may be gone
@@ -111,6 +112,9 @@ NAMES_BYTES = 512 << 20  # of all runs' names, about, but those that are spoken 
 SYNC_S = 1.0  # how often the owner of a run looks at what other servers have stored of it
 RECENT_S = 60.0  # after which it looks no more, until somebody speaks of the run
 
+EXAMINED_AT_ONCE = 16  # streams, once in `EXAMINE_EVERY_S`: of 600 tensors 1 ms each
+EXAMINE_EVERY_S = 1.0
+
 Key = tuple[int, int, str]
 """(run, rank, incarnation)"""
 
@@ -130,6 +134,8 @@ class Memory:
         self.merged: dict[int, MergedRun] = {}
         self.backlog: dict[int, Key] = {}
         """Streams with complete spans that are not in tiles yet, oldest first."""
+        self.unexamined: dict[int, Key] = {}
+        """Since the start: streams with batches that are not in tiles, most likely as their spans are not complete."""
         self.unmerged: set[int] = set()
         """Runs whose merged ranks are behind."""
         self._touched_s: dict[int, float] = {}
@@ -148,13 +154,25 @@ class Memory:
         self.merged = {}
 
     def load_backlog(self, connection: Connection) -> None:
-        """Streams with steps that may wait for tiles: nobody may ever speak of them again."""
+        """Streams that wait for tiles, of which nobody may ever speak again. Those of which the rows say so come first;
+        of the others, as all that are live have batches, only these themselves say whether they are `unexamined`.
+        """
         streams, batches = tables.streams.c, tables.batches.c
         waiting = select(batches.sequence).where(
             batches.run_id == streams.run_id, batches.stream_id == streams.id, batches.sequence <= streams.contiguous
         )
-        query = select(streams.id, streams.run_id, streams.rank, streams.incarnation).where(waiting.exists())
-        self.backlog |= {row.id: (row.run_id, row.rank, row.incarnation) for row in connection.execute(query)}
+        columns = (streams.id, streams.run_id, streams.rank, streams.incarnation)
+        rows = connection.execute(
+            select(*columns, streams.state, streams.frontier, streams.last_step).where(waiting.exists())
+        )
+        for row in rows:
+            is_whole = row.state != "open" or (row.last_step or 0) // WIDTH * WIDTH > row.frontier
+            (self.backlog if is_whole else self.unexamined)[row.id] = (row.run_id, row.rank, row.incarnation)
+
+    def examine(self) -> None:
+        """Have some of the streams that are `unexamined` looked at as those of the backlog; the others wait on."""
+        for stream_id in list(self.unexamined)[:EXAMINED_AT_ONCE]:
+            self.backlog.setdefault(stream_id, self.unexamined.pop(stream_id))
 
     def stream(self, connection: Connection, key: Key, keep: Iterable[int]) -> StreamState | None:
         """A stream's state, read back if need be; `keep`: streams of this transaction, which must stay."""
@@ -191,7 +209,8 @@ class Memory:
         )
         for sequence, body in connection.execute(query).all():
             try:
-                batch: Any = decode(body)
+                # Of what has been counted the rows are all that may still be wanted.
+                batch: Any = decode(body, rows_only=sequence <= state.contiguous)
                 known, series = self.names.meaning(connection, run_id, batch)
             except WireError as error:  # damaged where it lies: the rest of the stream goes on
                 logger.error("run %d, stream %d: stored batch %d is damaged: %s", run_id, row.id, sequence, error)

@@ -209,6 +209,7 @@ class Transaction:
 
     def _touch(self, stream: StreamState) -> None:
         self.touched[stream.id] = stream
+        self.memory.unexamined.pop(stream.id, None)
         self.memory.local.add(stream.id)
 
     def drain_backlog(self) -> None:
@@ -281,7 +282,7 @@ class Transaction:
 
     def _reread(self, run_id: int, body: bytes) -> list[Raw]:
         """Rows of a stored batch."""
-        batch = decode(body)
+        batch = decode(body, rows_only=True)
         assert isinstance(batch, Batch), "only batches wait"
         known, series = self.names.meaning(self.connection, run_id, batch)
         return raws_of(batch, known.ordinals, known.statistics, series)

@@ -34,7 +34,7 @@ from rangewatch.wire.records import Batch, StreamHeader
 from rangewatch_server.core.metrics import Metrics
 from rangewatch_server.ingest.announce import announce
 from rangewatch_server.ingest.commands import Ask, Withdraw
-from rangewatch_server.ingest.memory import SYNC_S, Memory
+from rangewatch_server.ingest.memory import EXAMINE_EVERY_S, SYNC_S, Memory
 from rangewatch_server.ingest.merged_ranks import Snapshot
 from rangewatch_server.ingest.transaction import Answer, Changed, Refused, Transaction
 from rangewatch_server.store.engine import Engines, first_line
@@ -45,6 +45,7 @@ QUEUE_MESSAGES = 1_024  # at about 30 KiB a body, 30 MiB; then agents are answer
 GROUP_BYTES = 8 << 20  # bodies in one transaction: keeps a commit, and so an answer, under about 0.3 s
 MAX_BACKLOG = 2_048  # streams that wait for tiles; with more of them messages wait too
 PAUSE_S = 0.1  # between two looks at merged ranks that are behind, when nothing else is to do
+EXAMINE_AFTER_S = 5.0  # the start: who opens a page, and ranks that waited, come first
 TIDY_UP_S = 2.0  # at the end, for tiles: within what a stop may take (drain.py)
 ATTEMPTS = 3  # of a group that ran into another server's locks
 DEADLOCK = ("40P01", "40001")  # PostgreSQL's codes for that
@@ -94,6 +95,7 @@ class Writer:
         self._are_commands_stale = False
         self.memory = Memory(engines.writer)
         self._tidy_at_s = 0.0
+        self._examine_at_s = 0.0
         self._queue: queue.Queue[_Item | None] = queue.Queue(QUEUE_MESSAGES)
         self._thread = threading.Thread(target=self._run, name="rangewatch-writer", daemon=True)
 
@@ -222,6 +224,7 @@ class Writer:
         try:
             with self.engine.begin() as connection:
                 self.memory.load_backlog(connection)
+            self._examine_at_s = time.monotonic() + EXAMINE_AFTER_S
         except Exception as error:  # whatever it is, the thread must live: nobody else takes messages
             logger.error("database did not say which steps are to be made into tiles: %s", first_line(error))
 
@@ -229,10 +232,15 @@ class Writer:
         waits = [each for each in (self.memory.commands.expires_in_s(),) if each is not None]
         if self.memory.backlog or self.memory.runs_behind():
             waits.append(max(self._tidy_at_s - time.monotonic(), 0.0))
+        if self.memory.unexamined:
+            waits.append(max(self._examine_at_s - time.monotonic(), 0.0))
         return min(waits, default=None)
 
     def _tidy(self) -> None:
         """One transaction for what had to wait; as many as it takes when too much does."""
+        if self.memory.unexamined and time.monotonic() >= self._examine_at_s:
+            self._examine_at_s = time.monotonic() + EXAMINE_EVERY_S
+            self.memory.examine()
         while (self.memory.backlog or self.memory.runs_behind()) and time.monotonic() >= self._tidy_at_s:
             folding: int | None = None
             try:

@@ -15,7 +15,9 @@ from rangewatch.wire.records import KINDS
 from rangewatch_server.ingest.accumulators import rank_row
 from rangewatch_server.ingest.merged_ranks import NO_END, Snapshot
 from rangewatch_server.numerics.pyramid import SUMMARY, Block
-from rangewatch_server.query.slices import MergedSlices, Stream, few, join, with_needed
+from rangewatch_server.query import unfinished
+from rangewatch_server.query.slices import Damage, MergedSlices, Stream, few, join, with_needed
+from rangewatch_server.query.unfinished import Shown
 
 Array = NDArray[Any]
 
@@ -52,6 +54,14 @@ class RunOfRanks(Protocol):
     @property
     def ranks(self) -> Any:
         """Rank -> its streams and its row."""
+
+    @property
+    def source(self) -> Any:
+        """Where its rows come from."""
+
+    @property
+    def damage(self) -> set[Damage]:
+        """What could not be read so far."""
 
     @property
     def stream_versions(self) -> dict[int, int]:
@@ -136,12 +146,38 @@ class MergedReader:
             snapshot = NOTHING
         slices = MergedSlices(self.run.connection, self.run.reader.cache, self.run.names(), self.stream)
         slices.is_by_kind = is_by_kind
-        slices.memory = snapshot.blocks
+        slices.memory, fed = snapshot.blocks, snapshot.fed
+        if part != SUMMARY or is_by_kind:
+            more, merged = self._unfinished(part, max(start, self.frontier), stop, needed, fed)
+            slices.memory, fed = [*slices.memory, *more], fed | merged
         slices.rows = few(rows, part, self.run.names())
         blocks = slices.pieces(part, level, start, stop, wanted)
         # Of a tile that cannot be read the ranks have their own.
         broken = (Gap(*each) for each in slices.absent)
-        return blocks, [Gap(max(start, self.frontier), stop, snapshot.fed), *broken]
+        return blocks, [Gap(max(start, self.frontier), stop, fed), *broken]
+
+    def _unfinished(
+        self, part: str, start: int, stop: int, wanted: Sequence[str], fed: frozenset[int]
+    ) -> tuple[list[Block], frozenset[int]]:
+        """Of streams that neither merged tiles nor memory have, as after a start: their worst from `start` on, and
+        which streams that is of. Those that have tiles of their own from there on are left to be read one by one.
+        """
+        run, shown, streams = self.run, list[Shown](), set[int]()
+        if start >= stop or not run.stream_versions.keys() - fed:
+            return [], frozenset()
+        names = run.names()
+        for rank in run.ranks.values():
+            newer_from = stop
+            for stream in reversed(rank.streams):
+                if stream.first_step is None or stream.last_step is None:
+                    continue
+                low, high = max(start, stream.first_step), min(newer_from, stream.last_step + 1)
+                newer_from = min(newer_from, stream.first_step)
+                if stream.id not in fed and low < high and stream.frontier <= start:
+                    shown.append(Shown(run.source.slices(names, stream, run.damage, None), low, high))
+                    streams.add(stream.id)
+        found = unfinished.merged(run.connection, shown, part, wanted) if len(shown) > 1 else None
+        return ([], frozenset()) if found is None else (found, frozenset(streams))
 
     def _has_news(self, snapshot: Snapshot) -> bool:
         """Whether another server has stored rows since memory last looked: they may hide what it holds."""

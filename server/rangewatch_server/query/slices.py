@@ -402,16 +402,22 @@ class StreamSlices:
         mine = {"run": self.names.run_id, "stream": self.stream.id, "contiguous": self.stream.contiguous}
         raws: list[Raw] = []
         for sequence in self.connection.execute(SELECT_SEQUENCES, mine).scalars().all():
-            raws += self._batch(sequence)
+            raws += self.batch(sequence)
         return [clip(raw, max(start, self.stream.frontier), 2**62) for raw in raws]
 
-    def _batch(self, sequence: int) -> list[Raw]:
+    def has_batch(self, sequence: int) -> bool:
+        """Whether that batch is decoded already."""
+        return self.cache.get((self.stream.id, "batch", sequence)) is not None
+
+    def batch(self, sequence: int, body: bytes | None = None) -> list[Raw]:
+        """Rows of a stored batch; none, and damage, where it cannot be read. `body`: as who has it gives it."""
         deadline.check()
         key = (self.stream.id, "batch", sequence)
-        raws = self.cache.get(key)
+        raws: list[Raw] | None = self.cache.get(key)
         if raws is None:
-            mine = {"run": self.names.run_id, "stream": self.stream.id, "sequence": sequence}
-            body = self.connection.execute(SELECT_BODY, mine).scalar_one()
+            if body is None:
+                mine = {"run": self.names.run_id, "stream": self.stream.id, "sequence": sequence}
+                body = self.connection.execute(SELECT_BODY, mine).scalar_one()
             try:
                 batch: Any = decode(body, rows_only=True)
             except WireError as error:

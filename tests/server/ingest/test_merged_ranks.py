@@ -10,20 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import event, select, update
 
 from rangewatch import wire
 from rangewatch.wire.records import KINDS, Batch, StreamHeader
-from rangewatch_server.ingest import merged_ranks, transaction
+from rangewatch_server.ingest import merged_ranks, transaction, writer
 from rangewatch_server.ingest import merged_ranks as merged_catch_up
 from rangewatch_server.ingest.accumulators import Accumulator, RowIndex, kind_of_row, rank_row
 from rangewatch_server.ingest.merged_ranks import ALL_RANKS
+from rangewatch_server.ingest.transaction import Transaction
 from rangewatch_server.numerics import pyramid
 from rangewatch_server.numerics.pyramid import AMAX_STEP, NONFINITE_STEP, SERIES_PART
-from rangewatch_server.query.reader import Queries, RunReader
+from rangewatch_server.query.reader import EXACT_RANKS, Queries, RunReader
 from rangewatch_server.query.slices import join
 from rangewatch_server.store import tables
 from rangewatch_server.store.rows import union
+from rangewatch_server.views import run_list
 from tests.server.opened_store import Store
 from tests.server.records import batch, catalogue, opening
 
@@ -332,6 +334,54 @@ def test_after_a_start_each_rank_is_looked_at_once_and_not_beside_every_other(
     assert len(looks) < 2 * ranks
     assert len(looks) >= ranks or again.writer.engine.dialect.name == "postgresql"
     check(again.queries)
+
+
+def test_a_thousand_ranks_that_nobody_has_merged_are_read_in_a_few_queries(
+    store: Store, open_store: Callable[[str], Store], database_url: str
+) -> None:
+    """As after a start: one by one they took two queries each for every figure."""
+    ranks, draw = EXACT_RANKS + 6, random.Random(5)  # sums of fewer are read from every rank
+    store.send_all([opening(KNOWN, rank=rank, world_size=ranks) for rank in range(ranks)])
+    for number, (start, stop, size) in enumerate(((0, 20, ranks), (13, 30, ranks // 2))):
+        amax = [{"amax": values(draw, stop - start)["amax"]} for _ in range(size)]
+        store.send_all([batch(KNOWN, number, range(start, stop), amax[rank], rank=rank) for rank in range(size)])
+    store.close()
+    again = open_store(database_url)
+    statements: list[str] = []
+    event.listen(again.engines.reader, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    with again.queries.read() as reader:
+        assert run_list.page(reader, run_list.Listing())["runs"][0]["ranks_reporting"] == ranks
+    assert len(statements) < ranks
+    check(again.queries)
+
+
+def test_a_start_reads_no_stream_whose_rows_say_that_it_has_nothing_for_tiles(
+    store: Store, open_store: Callable[[str], Store], database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of live ranks all have batches: to read a thousand was most of what a start took."""
+    store.send_all([opening(KNOWN, rank=rank, world_size=3) for rank in range(3)])
+    store.send_all([batch(KNOWN, 0, range(70), rank=rank) for rank in range(2)])
+    settle(store)
+    monkeypatch.setattr(writer, "EXAMINE_AFTER_S", 600.0)
+    monkeypatch.setattr(Transaction, "_fold", lambda *_: [])  # as where making tiles has failed
+    store.send(batch(KNOWN, 0, range(70), rank=2))  # a whole span
+    store.send(batch(KNOWN, 1, range(70, 75), {"amax": 9.0}, rank=0))
+    store.send(batch(KNOWN, 1, range(20, 30), {"amax": 9.0}, rank=1))  # late: only the batch says that it is for a tile
+    store.close()
+    monkeypatch.undo()
+    monkeypatch.setattr(writer, "EXAMINE_AFTER_S", 600.0)
+    again = open_store(database_url)
+    settle(again)
+    memory = again.writer.memory
+    assert [rank for _, rank, _ in memory.streams] == [2]
+    assert sorted(rank for _, rank, _ in memory.unexamined.values()) == [0, 1]
+    again.writer.work(lambda _: memory.examine()).result(30)
+    settle(again)
+    assert not memory.unexamined
+    check(again.queries)
+    with again.queries.read() as reader:
+        amax = reader.run(1).slice("ranges", [1], 0, 0, 70, ("amax",)).columns["amax"]
+    assert set(np.flatnonzero((amax == 9.0).all(axis=0))) == set(range(20, 30))
 
 
 def test_a_tile_has_every_column_though_one_says_nothing() -> None:

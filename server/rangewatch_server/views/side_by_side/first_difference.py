@@ -38,7 +38,7 @@ AHEAD = 8
 """Columns past a step whose noise counts at it too: at the first steps there is little to know it by."""
 
 UNITS_IN_LAST_PLACE = 8.0
-"""That two precisions may differ by: of the coarser one's, where any pair of tensors has two dtypes."""
+"""That two precisions or layouts may differ by: of the coarsest dtype, of any pair that has two or of all pairs."""
 
 WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"})
 """Parts of names that wrappers put in: DDP, torch.compile, FSDP1, activation checkpointing, DeepSpeed."""
@@ -76,9 +76,9 @@ def find(reference: RunReader, other: RunReader, noise: Sequence[RunReader], lim
     stop = min((-1 if run.last_step is None else run.last_step for run in runs), default=-1) + 1
     stop = max(start, stop)
     finest = _log2_of_columns(runs, start, stop)
-    precision = _precision(reference, other, paired, sides[2:])
+    limits = Limits(max(limits.tolerance, _rounding(reference, other, paired, sides[2:])), limits.margin)
     with np.errstate(divide="ignore"):
-        floor = -np.log2(1 - max(limits.tolerance, precision))
+        floor = -np.log2(1 - limits.tolerance)
     answer: dict[str, Any] = {
         "start": start, "stop": stop, "steps_per_column": FANOUT**finest, "matched": len(paired.here),
         "only_here": _names(reference.names().tensors, paired.only_here),
@@ -252,12 +252,16 @@ def _log2_of_columns(runs: Sequence[RunReader], start: int, stop: int) -> int:
     return level
 
 
-def _precision(reference: RunReader, other: RunReader, paired: comparison.Pairs, repeats: Sequence[_Side]) -> float:
-    """Of the greater: what two precisions may differ by; 0 where each pair of tensors has one dtype, or the noise is
-    already that of two."""
-    if any(_dtypes(reference, paired.here, each.run, each.order) for each in repeats):
-        return 0.0
-    dtypes = _dtypes(reference, paired.here, other, paired.there)
+def _rounding(reference: RunReader, other: RunReader, paired: comparison.Pairs, repeats: Sequence[_Side]) -> float:
+    """Of the greater: what two precisions may differ by, and two layouts, which add in another order; 0 where each pair
+    of tensors has one dtype and the runs one layout, or the noise is already that of two.
+    """
+    dtypes: set[str] = set()
+    if not any(_dtypes(reference, paired.here, each.run, each.order) for each in repeats):
+        dtypes |= _dtypes(reference, paired.here, other, paired.there)
+    layout = _layout(reference)
+    if _layout(other) != layout and all(_layout(each.run) == layout for each in repeats):
+        dtypes |= {reference.names().tensors.entries[each].dtype for each in paired.here}
     known = [dtype_limits.LIMITS[each] for each in dtypes if each in dtype_limits.LIMITS]
     return UNITS_IN_LAST_PLACE * max((each.smallest_subnormal / each.smallest_normal for each in known), default=0.0)
 
