@@ -36,7 +36,8 @@ from tests.faults.conftest import Runs
 
 import rangewatch
 from low_precision_trainings.cases import CASES, Case
-from low_precision_trainings.quantize import Recipe
+from low_precision_trainings.healthy import HEALTHY
+from low_precision_trainings.quantize import Recipe, formats_of
 
 BAND, LASTING = 0.1, 5
 
@@ -55,10 +56,11 @@ def main() -> None:
         os.environ["RANGEWATCH_SPOOL_DIR"] = folder
         runs = Runs(Path(folder))
         try:
-            verdicts = list(failing(runs, options))
+            verdicts = list((healthy if options.healthy else failing)(runs, options))
         finally:
             runs.server.stop()
-    print(json.dumps({"failing": len(verdicts), "warned": sum(verdicts), "declared": options.declare}))
+    kind, said = ("healthy", "quiet") if options.healthy else ("failing", "warned")
+    print(json.dumps({kind: len(verdicts), said: sum(verdicts), "declared": options.declare}))
 
 
 def failing(runs: Runs, options: argparse.Namespace) -> Iterator[bool]:
@@ -68,7 +70,8 @@ def failing(runs: Runs, options: argparse.Namespace) -> Iterator[bool]:
         if not any(fnmatch.fnmatch(case.name, each) for each in options.only):
             continue
         twin = list(case.make(case.seed, Recipe()).losses(case.steps))
-        losses = _watched(runs.url, case, declare=options.declare)
+        training = case.make(case.seed, case.recipe)
+        losses = _watched(runs.url, case.name, training, case.steps, declare=options.declare)
         moved = moves_at(twin, losses)
         until = case.steps if moved is None else moved
         findings = [each for each in runs.ask(case.name)(until)["findings"] if each["severity"] != "info"]
@@ -81,16 +84,34 @@ def failing(runs: Runs, options: argparse.Namespace) -> Iterator[bool]:
         yield verdict is not None and moved is not None
 
 
-def _watched(url: str, case: Case, *, declare: bool) -> list[float]:
-    training = case.make(case.seed, case.recipe)
-    told: dict[str, Any] = {"formats": {kind: each.partition("/")[0] for kind, each in case.uses.items()}}
+def healthy(runs: Runs, options: argparse.Namespace) -> Iterator[bool]:
+    """Whether nothing above info is said of each: at every 50th step, and at the end."""
+    for each in HEALTHY:
+        if not any(fnmatch.fnmatch(each.name, pattern) for pattern in options.only):
+            continue
+        losses = _watched(runs.url, each.name, each.make(each.seed), each.steps, declare=options.declare)
+        alarms = {}
+        for stop in (*range(50, each.steps, 50), None):
+            for finding in runs.ask(each.name)(stop)["findings"]:
+                if finding["severity"] != "info":
+                    alarms.setdefault(finding["rule"], finding)
+        said = ", ".join(map(_line, alarms.values())) or "quiet"
+        print(f"{each.name:<40} {losses[0]:.3g} to {losses[-1]:.3g}  {said}", flush=True)
+        if options.full:
+            print("\n".join(f"    {alarm['summary']}" for alarm in alarms.values()), flush=True)
+        yield not alarms
+
+
+def _watched(url: str, name: str, training: Any, steps: int, *, declare: bool) -> list[float]:
+    told: dict[str, Any] = {"formats": formats_of(training.model)}
     with warnings.catch_warnings(), rangewatch.attach(
-        training.model, training.optimizer, url=url, run=case.name, level="frames", whatif_every=10, weight_every=10,
-        budget_percent=100, quiet=True, collect=(), **(told if declare else {}),
+        training.model, training.optimizer, scaler=getattr(training, "scaler", None), url=url, run=name,
+        level="frames", whatif_every=10, weight_every=10, budget_percent=100, quiet=True, collect=(),
+        **(told if declare else {}),
     ) as handle:  # fmt: skip
         warnings.simplefilter("ignore")
         losses = []
-        for loss in training.losses(case.steps):
+        for loss in training.losses(steps):
             handle.log(loss=loss)
             losses.append(loss)
     return losses

@@ -98,6 +98,21 @@ class Recipe:
         self.weight = forward.partition("/")[0] if weight is None else weight
 
 
+def formats_of(model: nn.Module) -> dict[str, str]:
+    """What is rounded, as `attach(formats=...)` wants it said."""
+    said: dict[str, str] = {}
+    for fqn, module in model.named_modules():
+        if isinstance(module, Linear):
+            of = {"input": module.of_input, "grad_output": module.of_gradient, "weight": module.of_weight}
+        else:
+            of = {"weight": module.of_norm} if isinstance(module, LayerNorm) else {}
+        for kind, operand in of.items():
+            name = operand.name.partition("/")[0]
+            if name:
+                said[f"{kind}:{fqn}.weight" if kind == "weight" else f"{kind}:{fqn}"] = name
+    return said
+
+
 def operands_of(model: nn.Module) -> list[Operand]:
     """All of a model."""
     return [value for module in model.modules() for value in vars(module).values() if isinstance(value, Operand)]

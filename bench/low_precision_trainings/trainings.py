@@ -122,12 +122,18 @@ def norms_at(value: float, spread: float = 0.01) -> Hook:
 
 
 def channel_grows(factor: float, since: int = 10, channel: int = 3, block: int = 1) -> Hook:
-    """One channel of a GLU grows in front of a projection that takes it back: an outlier, of which nothing is seen
-    without rounding."""
+    """One channel of a GLU grows in front of a projection that takes it back, and is not trained: an outlier of which
+    nothing is seen without rounding."""
+
+    def but_channel(dim: int) -> Callable[[Tensor], Tensor]:
+        return lambda gradient: gradient.index_fill(dim, torch.tensor([channel]), 0.0)
 
     def before(step: int, model: nn.Module) -> None:
+        part = model.blocks[block]  # type: ignore[index]
+        if step == 0:
+            part.up.weight.register_hook(but_channel(0))
+            part.down.weight.register_hook(but_channel(1))
         if step >= since:
-            part = model.blocks[block]  # type: ignore[index]
             with torch.no_grad():
                 part.up.weight[channel] *= factor
                 part.down.weight[:, channel] /= factor

@@ -13,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rangewatch.statistics import formats
+from rangewatch.statistics import formats, in_use
 from rangewatch.statistics.formats import Element, Format
 
 SAMPLE_ELEMENTS = 16_384  # of a scheduled reading: some 3 ms on one core
 REQUEST_ELEMENTS = 262_144  # of one that was asked for
+IN_USE_ELEMENTS = 4_096  # of the format that a tensor really is in, which is read often
 ROW_ELEMENTS = 1_024  # of a tensor of one dimension, which is one long row: pieces of it
 LEAST_AMAX = 1e-12  # torchao's: the scale of a tensor of zeros is finite
 _EXPONENT_BITS = 0x7F800000  # of float32
@@ -84,6 +85,40 @@ def measure(rows: Tensor, amax: float, previous_amax: float) -> NDArray[np.float
         for what, value in of_format.items():
             sums[formats.POSITIONS[formats.column(each.name, what)]] = value
     return sums
+
+
+@torch.no_grad()
+def measure_in_use(rows: Tensor, each: Format, amax: float, previous_amax: float) -> NDArray[np.float64]:
+    """The sums of `in_use.ALL`, (len(ALL),), of (n, m) float32 `rows`, which are rounded to `each`; see `measure`."""
+    finite = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
+    blocked, factors = scaled(finite, each, amax, previous_amax)
+    is_nonzero = blocked != 0
+    stored, is_saturated = cast(blocked * factors, each.element)
+    error = stored / factors - blocked
+    values = {
+        "count": int(is_nonzero.sum()),
+        "sum_sq": _sum_sq(finite),
+        "spread_sq": _spread_sq(finite, each.block),
+        "flushed_count": int(((stored == 0) & is_nonzero).sum()),
+        "saturated_count": int(is_saturated.sum()),
+        "error_sq": _sum_sq(error),
+        "relative_error": float((error / blocked).abs_().nan_to_num_(nan=0.0).sum(dtype=torch.float64)),
+    }
+    finer = in_use.finer(each)
+    if finer is not None:
+        blocked, factors = scaled(finite, finer, amax, previous_amax)
+        stored, is_saturated = cast(blocked * factors, finer.element)
+        values["finer_error_sq"] = _sum_sq(stored / factors - blocked)
+        values["finer_lost_count"] = int((((stored == 0) & (blocked != 0)) | is_saturated).sum())
+    return np.array([values.get(name, 0.0) for name in in_use.NAMES])
+
+
+def _spread_sq(rows: Tensor, block: int) -> float:
+    """Around the mean of each block, or of each row where they are not whole blocks."""
+    parts = rows.double()
+    if block and not rows.shape[1] % block:
+        parts = parts.reshape(-1, block)
+    return float((parts - parts.mean(-1, keepdim=True)).square_().sum())
 
 
 def _sum_sq(values: Tensor) -> float:
