@@ -49,7 +49,6 @@ def test_what_is_well_is_quiet(recording: Recording) -> None:
     ("changed", "text"),
     [
         ({"flushed_count": 300.0}, "30% of it become zero"),
-        ({"saturated_count": 50.0}, "5% of it saturate"),
         ({"error_sq": 100.0}, "10.0 dB are left"),
         ({"relative_error": 200.0}, "off by 20% on average"),
     ],
@@ -66,6 +65,13 @@ def test_an_input_that_is_lost(changed: dict[str, float], text: str, recording: 
         "lost",
     )
     assert text in found.summary
+
+
+@pytest.mark.parametrize(("name", "count"), [("e4m3_delayed", 1), ("mxfp8_e4m3", 0)])
+def test_only_a_stale_scale_saturates_what_matters(name: str, count: int, recording: Recording) -> None:
+    write(recording, {0: {"saturated_count": 50.0}}, (FormatOf("input", "", name),))
+    found = recording.diagnose(RULE).findings
+    assert len(found) == count and all("5% of it saturate" in each.summary for each in found)
 
 
 def test_a_norm_whose_weights_become_one_number(recording: Recording) -> None:

@@ -28,6 +28,10 @@ NOT_FINER = 0.05
 USUAL_ERROR = 0.18
 """Of the last bit that a number has: the mean relative error where nothing is below the smallest normal number."""
 
+MAY_SATURATE = ("none", "delayed")
+"""Scalings of which the largest number may be far below a tensor's. Of a block under a power of two that is its own
+everybody's largest element may saturate, by an eighth at most: of few that are not zero that is a good part."""
+
 LEAST_ERROR = 1e-4
 """Of the square: rounding by less than a hundredth is not worth a word, whatever elements differ by."""
 
@@ -136,10 +140,14 @@ def usual_error(each: Format) -> float:
 def _is_lost(left: Left, limits: Thresholds) -> bool:
     return (
         left.flushed > limits["flushed"]
-        or left.saturated > limits["saturated"]
+        or _saturates(left, limits)
         or (left.sqnr_db is not None and left.sqnr_db < limits["sqnr_db"])
         or left.error > limits["error"] * usual_error(left.format)
     )
+
+
+def _saturates(left: Left, limits: Thresholds) -> bool:
+    return left.format.scaling in MAY_SATURATE and left.saturated > limits["saturated"]
 
 
 def _is_coarse(left: Left, limits: Thresholds) -> bool:
@@ -227,7 +235,7 @@ def _lost(evidence: Evidence, left: list[Left], limits: Thresholds) -> Finding:
 def _worst(left: Left, limits: Thresholds) -> str:
     if left.flushed > limits["flushed"]:
         return f"{left.flushed:.0%} of it become zero"
-    if left.saturated > limits["saturated"]:
+    if _saturates(left, limits):
         return f"{left.saturated:.0%} of it saturate"
     if left.sqnr_db is not None and left.sqnr_db < limits["sqnr_db"]:
         return f"{left.sqnr_db:.1f} dB are left"
@@ -270,7 +278,7 @@ RULE = Rule(
     check=check,
     thresholds=(
         Threshold("flushed", 0.15, "fraction", "More that becomes zero is too much."),
-        Threshold("saturated", 0.02, "fraction", "The same of what is beyond the largest number."),
+        Threshold("saturated", 0.02, "fraction", "The same beyond the largest number, under delayed scaling or none."),
         Threshold("sqnr_db", 15.0, "dB", "Less signal over error is too little."),
         Threshold("error", 4.0, "times", "Mean relative error over what is usual in the format."),
         Threshold("of_spread", 0.5, "fraction", "Squared errors over squared differences, of weights."),
