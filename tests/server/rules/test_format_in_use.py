@@ -49,7 +49,7 @@ def test_what_is_well_is_quiet(recording: Recording) -> None:
     ("changed", "text"),
     [
         ({"flushed_count": 300.0}, "30% of it become zero"),
-        ({"error_sq": 100.0}, "10.0 dB are left"),
+        ({"error_sq": 100.0}, "10.0 dB of signal"),
         ({"relative_error": 200.0}, "off by 20% on average"),
     ],
 )
@@ -72,6 +72,18 @@ def test_only_a_stale_scale_saturates_what_matters(name: str, count: int, record
     write(recording, {0: {"saturated_count": 50.0}}, (FormatOf("input", "", name),))
     found = recording.diagnose(RULE).findings
     assert len(found) == count and all("5% of it saturate" in each.summary for each in found)
+
+
+def test_what_is_small_beside_its_neighbours_may_become_zero(recording: Recording) -> None:
+    write(recording, {0: {"flushed_count": 300.0, "relative_error": 300.0}}, (FormatOf("input", "", "mxfp6_e2m3"),))
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_gradients_with_one_bit_of_mantissa_are_too_noisy(recording: Recording) -> None:
+    formats = FormatOf("input", "", "mxfp4"), FormatOf("grad_output", "", "mxfp4")
+    write(recording, {0: {"error_sq": 15.0}, 2: {"error_sq": 15.0}}, formats)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.kind, found.subject) == ("grad_output", "lost") and "18.2 dB" in found.summary
 
 
 def test_a_norm_whose_weights_become_one_number(recording: Recording) -> None:

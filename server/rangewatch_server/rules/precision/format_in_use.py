@@ -22,6 +22,10 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thres
 FEWEST = 32
 """Elements of a reading that is judged."""
 
+GRADIENTS = ("grad_output",)
+"""What must not lose as much as values of the forward: a bit of mantissa, as of FP4, is too little but for stochastic
+rounding."""
+
 NOT_FINER = 0.05
 """Of the elements so many may be lost in the finer format, which is still the better one."""
 
@@ -64,7 +68,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if alike:
         yield _alike(evidence, alike)
     named = {each.tensor for each in alike}
-    lost = [each for each in left if each.tensor not in named and _is_lost(each, limits)]
+    lost = [each for each in left if each.tensor not in named and _is_lost(evidence, each, limits)]
     if lost:
         yield _lost(evidence, lost, limits)
     named |= {each.tensor for each in lost}
@@ -137,13 +141,18 @@ def usual_error(each: Format) -> float:
     return USUAL_ERROR * 2.0**-each.element.mantissa_bits
 
 
-def _is_lost(left: Left, limits: Thresholds) -> bool:
-    return (
-        left.flushed > limits["flushed"]
-        or _saturates(left, limits)
-        or (left.sqnr_db is not None and left.sqnr_db < limits["sqnr_db"])
-        or left.error > limits["error"] * usual_error(left.format)
-    )
+def _is_lost(evidence: Evidence, left: Left, limits: Thresholds) -> bool:
+    least_db = limits["gradient_sqnr_db" if evidence.tensors.entries[left.tensor].kind in GRADIENTS else "sqnr_db"]
+    is_noisy = left.sqnr_db is not None and left.sqnr_db < least_db
+    return is_noisy or _saturates(left, limits) or _is_crowded_out(left, limits)
+
+
+def _is_crowded_out(left: Left, limits: Thresholds) -> bool:
+    """Whether small elements are lost beside large ones that have nothing to do with them: not so in a block, where
+    what becomes zero is small beside its neighbours."""
+    if left.format.scaling == "block":
+        return False
+    return left.flushed > limits["flushed"] or left.error > limits["error"] * usual_error(left.format)
 
 
 def _saturates(left: Left, limits: Thresholds) -> bool:
@@ -225,7 +234,7 @@ def _lost(evidence: Evidence, left: list[Left], limits: Thresholds) -> Finding:
                         "normalise before the product.", "", because,
                     ),
                 )
-                if first.flushed > limits["flushed"] or first.error > limits["error"] * usual_error(first.format)
+                if _is_crowded_out(first, limits)
                 else ()
             ),
         ),
@@ -233,13 +242,13 @@ def _lost(evidence: Evidence, left: list[Left], limits: Thresholds) -> Finding:
 
 
 def _worst(left: Left, limits: Thresholds) -> str:
-    if left.flushed > limits["flushed"]:
+    if _is_crowded_out(left, limits) and left.flushed > limits["flushed"]:
         return f"{left.flushed:.0%} of it become zero"
     if _saturates(left, limits):
         return f"{left.saturated:.0%} of it saturate"
-    if left.sqnr_db is not None and left.sqnr_db < limits["sqnr_db"]:
-        return f"{left.sqnr_db:.1f} dB are left"
-    return f"its elements are off by {left.error:.0%} on average"
+    if _is_crowded_out(left, limits):
+        return f"its elements are off by {left.error:.0%} on average"
+    return f"{left.sqnr_db:.1f} dB of signal over error are left"
 
 
 def _coarse(evidence: Evidence, left: list[Left]) -> Finding:
@@ -277,10 +286,11 @@ RULE = Rule(
     "scale makes up for (E5M2 in MXFP8). The loss moves later, or slowly. Judged by the newest reading of each tensor.",
     check=check,
     thresholds=(
-        Threshold("flushed", 0.15, "fraction", "More that becomes zero is too much."),
+        Threshold("flushed", 0.15, "fraction", "More that becomes zero is too much, under scales of tensors or rows."),
         Threshold("saturated", 0.02, "fraction", "The same beyond the largest number, under delayed scaling or none."),
         Threshold("sqnr_db", 15.0, "dB", "Less signal over error is too little."),
-        Threshold("error", 4.0, "times", "Mean relative error over what is usual in the format."),
+        Threshold("gradient_sqnr_db", 20.0, "dB", "The same of gradients."),
+        Threshold("error", 4.0, "times", "Mean relative error over what is usual in the format; scales as of flushed."),
         Threshold("of_spread", 0.5, "fraction", "Squared errors over squared differences, of weights."),
         Threshold("finer", 2.0, "times", "Squared errors over those in the format with one more bit of mantissa."),
     ),
