@@ -29,11 +29,15 @@ class Runs:
     def url(self) -> str:
         return self.server.url
 
-    def ask(self, run: str) -> Ask:
-        """What is asked of one run: its diagnosis before a step, or None."""
+    def number(self, run: str) -> int:
+        """By which the API knows it."""
         if run not in self._numbers:  # it has just ended, so it is among the newest
             self._numbers |= {each["name"]: each["id"] for each in self.server.get("/api/v1/runs?limit=10")["runs"]}
-        path = f"/api/v1/runs/{self._numbers[run]}/diagnosis"
+        return self._numbers[run]
+
+    def ask(self, run: str) -> Ask:
+        """What is asked of one run: its diagnosis before a step, or None."""
+        path = f"/api/v1/runs/{self.number(run)}/diagnosis"
         return lambda stop: self.server.get(path if stop is None else f"{path}?stop={stop}")
 
     def text(self, run: str, stop: int | None = None) -> str:

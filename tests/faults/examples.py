@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from rangewatch.statistics import experts
+from rangewatch.statistics import experts, in_use
 from rangewatch.wire.events import (
     BatchRows,
     Clipping,
     EvaluationMode,
+    FormatOf,
+    FormatsInUse,
     FrozenInTrain,
     LossFunction,
     NotReduced,
@@ -400,6 +402,22 @@ def overloaded_expert(recording: Recording) -> None:
     routing(recording, share)
 
 
+def rounded_too_far(recording: Recording) -> None:
+    model = [
+        tensor("blocks.0.norm.weight", "weight", 0, "float32"),
+        tensor("blocks.1.norm.weight", "weight", 1, "float32"),
+    ]
+    columns = {f"in_use_{name}": np.zeros((2, 60)) for name in in_use.NAMES}
+    of_reading = {
+        "count": 64.0, "sum_sq": 57.8, "spread_sq": 0.006, "error_sq": 0.37, "saturated_count": 64.0,
+        "relative_error": 5.1,
+    }  # fmt: skip
+    for name, value in of_reading.items():
+        columns[f"in_use_{name}"][:, 20::10] = value
+    formats = FormatsInUse((FormatOf("weight", "*.norm.*", "mxfp8_e4m3"),))
+    recording.write(model, 60, columns, events=[event(formats, 1_000, 0)])
+
+
 def expert_collapse(recording: Recording) -> None:
     share = uneven()
     share[:, 50:] = 0
@@ -589,6 +607,7 @@ ALL = (
     Example("adam_moments", "", moments),
     Example("unchanged_weights", "Of one process", unchanged),
     Example("unchanged_weights", "On every rank", same_bits),
+    Example("format_in_use", "", rounded_too_far),
     Example("dead_activation", "", dead),
     Example("saturated_activation", "", saturated),
     Example("attention_logits", "", logits),

@@ -36,6 +36,7 @@ from rangewatch.delivery.sender import Sender
 from rangewatch.delivery.transport import Command, RunHealth
 from rangewatch.hooks.model_hooks import ModelHooks
 from rangewatch.recording.events import Drops, Events, OpenStep
+from rangewatch.recording.in_use import InUseReader, formats_in_use
 from rangewatch.recording.level import Cost, Recording
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.nonfinite.batch_rows import Batches
@@ -77,11 +78,13 @@ class Agent:
             reads_graphs=options.cuda_graphs,
             nonfinite=self.nonfinite,
         )
-        self.whatif = WhatIfReader(
-            self.names, self._buffer.row, self.observer.host, self.guard, options.whatif_every
-        )  # fmt: skip
-        self.observer.host.due_reader = self.whatif
+        self.whatif = WhatIfReader(self.names, self._buffer.row, self.guard, options.whatif_every)
+        self.observer.host.due_readers.append(self.whatif)
         self.observer.step_readers.append(self.whatif)
+        self.in_use = InUseReader(self.names, self._buffer.row, self.guard, options.formats)
+        if options.formats:
+            self.observer.host.due_readers.append(self.in_use)
+            self.observer.step_readers.append(self.in_use)
         self.values = LoggedValues(self._buffer, self.observer, self.drops, self.guard)
         self.batches = Batches(self.names, self.events, self.drops)
         mirror.open_step(self.step)
@@ -135,6 +138,8 @@ class Agent:
     def start(self) -> None:
         """Start the thread, and tell the server that this rank is there."""
         self.events.add("attached", data={"options": self.options.public(), "versions": self.info.versions})
+        if self.options.formats:
+            self.events.add(formats_in_use(self.options.formats))
         self.guard.run("start", partial(self.crash_state.open, self.events))
         if self.guard.run("start", self._sender.start):  # an interpreter that is ending starts no threads
             self.ship()
@@ -162,7 +167,7 @@ class Agent:
         error = error or self.stopper.overflow(step)
         is_trace_over = self.control.end_step(step)
         times = self.phases.end_step(step)
-        is_usual = not (self.observer.host.is_full or self.whatif.has_read or is_traced)
+        is_usual = not (self.observer.host.is_full or self.whatif.has_read or self.in_use.has_read or is_traced)
         agent_time_s = self.cost.end_step(self.phases.step_time_s, is_usual=is_usual)
         if agent_time_s is not None:
             times["agent_time_s"] = agent_time_s

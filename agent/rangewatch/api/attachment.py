@@ -61,6 +61,7 @@ from rangewatch.recording.parallel.tied_weights import TiedReads
 from rangewatch.recording.tensor_names import clean_modules
 from rangewatch.recording.weight_samples import WeightSamples
 from rangewatch.recording.weights import Cadence, FiniteWeights, WeightReads
+from rangewatch.statistics.formats import BY_NAME
 from rangewatch.steps.boundary import StepBoundary, is_inner
 from rangewatch.steps.compilations import Compilations
 from rangewatch.steps.end_hooks import add_step_ends, as_list, check_optimizers, watch_step
@@ -379,6 +380,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     given, model = model, inside_wrapper(model)  # a wrapper may be let go of, and what it wraps be trained on
     selection = Selection(options)
     selection.check(clean_modules(model))
+    _check_formats(options)
     device = next(model.parameters()).device
     info = rank_info(
         options.run,
@@ -576,6 +578,13 @@ def _add_hooks(
         _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken)
 
     return follow
+
+
+def _check_formats(options: Options) -> None:
+    """Raises `ValueError` where a format that is declared is none of ours."""
+    for _, name in options.formats:
+        if name not in BY_NAME:
+            raise ValueError(f"rangewatch option formats: {name!r} is none of {', '.join(BY_NAME)}")
 
 
 def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:

@@ -249,6 +249,12 @@ ENTROPY_EVERY = 10
 WHATIF_FRACTION, WHATIF_STEP_FRACTION = 0.005, 0.25
 """Of the training's time that what-if readings on a schedule may take: on average, and of a step that has any."""
 
+DECLARED_FORMATS = 256
+"""Of `attach(formats={...})`."""
+
+FORMATS_FRACTION, FORMATS_EVERY = 0.02, 10
+"""The same of readings of formats that are said to be in use, which are in steps so far apart at least."""
+
 WHATIF_REQUEST_STEPS = 20
 """Steps that the tensors which somebody asked for have to be read in; some may not be read at all."""
 

@@ -20,6 +20,9 @@ OBSERVED_KINDS = (
     "output", "grad_output", "grad", "input", "weight", "reduced_grad", "update",
     "exp_avg", "exp_avg_sq", "momentum_buffer",
 )  # fmt: skip
+ROUNDED_KINDS = ("output", "grad_output", "input", "weight")
+"""What products take in a smaller format."""
+
 LEVELS = {"grads": OBSERVED_KINDS[2:3], "outputs": OBSERVED_KINDS[:3], "frames": OBSERVED_KINDS}
 BACKENDS = ("auto", "device")
 ON_OVERFLOW = ("record", "raise")
@@ -107,6 +110,17 @@ def _is_mesh(value: Any) -> bool:
     names = [each[0] for each in value if isinstance(each, tuple) and len(each) == 2]
     is_named = all(isinstance(name, str) and _AXIS.fullmatch(name) for name in names)
     return is_named and len(set(names)) == len(value) and all(map(_is_whole(1), (size for _, size in value)))
+
+
+def _are_formats(value: Any) -> bool:
+    pairs = [each for each in value if isinstance(each, tuple) and len(each) == 2] if isinstance(value, tuple) else []
+    return len(pairs) == len(value) <= limits.DECLARED_FORMATS and all(
+        isinstance(place, str)
+        and len(place) <= limits.NAME_CHARACTERS
+        and place.partition(":")[0] in ROUNDED_KINDS
+        and isinstance(name, str)
+        for place, name in pairs
+    )
 
 
 def _is_replicated(value: Any) -> bool:
@@ -268,6 +282,23 @@ class Mesh(Option[Mapping[str, int], "tuple[tuple[str, int], ...]"]):
         if any(len(pair) != 2 for pair in pairs):
             raise ValueError("must be axes and their sizes, such as dp=2,tp=2")
         return tuple((name.strip(), int(size)) for name, size in pairs)
+
+
+class Formats(Option[Mapping[str, str], "tuple[tuple[str, str], ...]"]):
+    """Kinds of tensors, with a pattern of names behind a colon or without one, and the format of each."""
+
+    given = "Mapping[str, str]"
+
+    def normal(self, value: Any) -> Any:
+        """Pairs."""
+        return tuple(value.items()) if isinstance(value, Mapping) else value
+
+    def parse(self, text: str) -> Any:
+        """`input=mxfp8_e4m3,weight:*.norm*=mxfp8_e4m3`."""
+        pairs = [part.split("=") for part in text.split(",") if part.strip()]
+        if any(len(pair) != 2 for pair in pairs):
+            raise ValueError("must be kinds and formats, such as input=mxfp8_e4m3,grad_output=mxfp8_e4m3")
+        return tuple((place.strip(), name.strip()) for place, name in pairs)
 
 
 class Axes(Option["bool | str | Iterable[str]", "bool | tuple[str, ...]"]):
@@ -524,6 +555,17 @@ class Options:
         "spread over many steps, and takes no more than half a percent of the training's time on average",
         check=_is_whole(0),
         must_be="a whole number of steps, or 0",
+    )
+    formats: Formats = Formats(
+        (),
+        "smaller formats that own code or kernels round tensors to, by kind, or by kind and a pattern of names: "
+        '`{"input": "mxfp8_e4m3", "grad_output": "mxfp8_e4m3", "weight:*.norm*": "mxfp8_e4m3"}`, names as in '
+        "[whatif.md](whatif.md). The tensors are then read again and again for what is left of them, in no more than "
+        "2 % of the training's time, and the rule `format_in_use` judges it. Of tensors in host memory. In the "
+        "environment `input=mxfp8_e4m3,grad_output=mxfp8_e4m3`",
+        check=_are_formats,
+        must_be=f"kinds ({', '.join(ROUNDED_KINDS)}), with a pattern behind a colon or without, and names of formats",
+        shown="not known",
     )
     cuda_graphs: Switch = Switch(
         False,

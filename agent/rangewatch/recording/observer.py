@@ -133,8 +133,11 @@ class NonfiniteListener(Protocol):
 class DueReader(Protocol):
     """Reads some tensors in another way as well."""
 
+    due: Collection[int]
+    """Their numbers."""
+
     def read(self, number: int, tensor: Tensor, amax: float) -> None:
-        """The tensor of this number, of `HostReader.due`, was read: `amax` is its largest finite magnitude."""
+        """The tensor of this number, of `due`, was read: `amax` is its largest finite magnitude."""
 
 
 class HostReader:
@@ -159,9 +162,7 @@ class HostReader:
     ) -> None:
         self.is_full = True
         self.saw_nonfinite = False
-        self.due: Collection[int] = ()
-        """Numbers of the tensors that `due_reader` gets as well."""
-        self.due_reader: DueReader | None = None
+        self.due_readers: list[DueReader] = []
         self._began_ns = time.perf_counter_ns()
         self._passed, self._others, self._nonfinite, self._reads_all = order.passed, others, nonfinite, reads_all
         self._histograms = histograms
@@ -223,8 +224,9 @@ class HostReader:
             self._count_nonfinite(number, tensor, *nonfinite)
         if full is not None:
             self._merge_full(number, numel, full)
-        if number in self.due and self.due_reader is not None:
-            self.due_reader.read(number, tensor, amax)
+        for reader in self.due_readers:
+            if number in reader.due:
+                reader.read(number, tensor, amax)
 
     def _count_nonfinite(self, number: int, tensor: Tensor, nan_count: int, inf_count: int) -> None:
         row = self._row

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Collection
 from typing import NamedTuple
 
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
 from rangewatch.core.selection import matches
-from rangewatch.recording.observer import HostReader, StepReader
+from rangewatch.recording.observer import StepReader
 from rangewatch.recording.rows.step_buffer import StepRow
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.statistics import sparse, whatif
@@ -36,10 +37,11 @@ class Reading(NamedTuple):
 
 
 class WhatIfReader(StepReader):
-    """Sets `host.due`, and measures each of these tensors when it is next read. `every` 0: on request only."""
+    """Sets `due`, and measures each of these tensors when it is next read. `every` 0: on request only."""
 
-    def __init__(self, names: TensorNames, row: StepRow, host: HostReader, guard: Guard, every: int) -> None:
-        self._names, self._row, self._host, self._guard, self._every = names, row, host, guard, every
+    def __init__(self, names: TensorNames, row: StepRow, guard: Guard, every: int) -> None:
+        self._names, self._row, self._guard, self._every = names, row, guard, every
+        self.due: Collection[int] = _NONE
         self._waiting: set[int] = set()
         self._previous_amax = array("d")
         self._request: Reading | None = None
@@ -60,7 +62,7 @@ class WhatIfReader(StepReader):
         self._step_ns, self._step_began_ns = now_ns - self._step_began_ns, now_ns
         self._step, self._step_spent_ns = step, 0
         # The first step of a round has no `amax` of the one before; a tensor that is not read in each never has.
-        self._host.due = self._waiting if self._waiting and self._previous_amax else _NONE
+        self.due = self._waiting if self._waiting and self._previous_amax else _NONE
         if self._is_round_due(step, now_ns):
             self._next_round = step + self._every
             self._waiting = set(range(len(self._names)))
@@ -99,7 +101,7 @@ class WhatIfReader(StepReader):
         return request._replace(last_step=step, read=read)
 
     def read(self, number: int, tensor: Tensor, amax: float) -> None:
-        """Measure a tensor of `host.due`, whose largest finite magnitude is `amax`, and add it to the open step."""
+        """Measure a tensor of `due`, whose largest finite magnitude is `amax`, and add it to the open step."""
         began_ns = time.perf_counter_ns()
         self._waiting.discard(number)
         self._guard.run("what if", lambda: self._measure(number, tensor, amax))
@@ -108,7 +110,7 @@ class WhatIfReader(StepReader):
         self._step_spent_ns += took_ns
         share = 1.0 if self._request is not None else limits.WHATIF_STEP_FRACTION
         if self._step_spent_ns > share * self._step_ns:
-            self._host.due = _NONE
+            self.due = _NONE
 
     def _measure(self, number: int, tensor: Tensor, amax: float) -> None:
         if not tensor.numel():

@@ -1,4 +1,4 @@
-"""Sums that few tensors have, or at few steps: bins of exponents, what-if readings, and tokens by expert. Each is a
+"""Sums that few tensors have, or at few steps: bins of exponents, readings of formats, and tokens by expert. Each is a
 statistic of its own, but the columns of those that nothing was added to do not travel and are not stored.
 """
 
@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch import statistics
-from rangewatch.statistics import experts, exponents, formats
+from rangewatch.statistics import experts, exponents, formats, in_use
 from rangewatch.wire.records import Statistic
 
 Array = NDArray[Any]
 
-ALL = exponents.ALL + formats.ALL + experts.ALL
+ALL = exponents.ALL + formats.ALL + in_use.ALL + experts.ALL
 _POSITIONS = {each.name: position for position, each in enumerate(ALL)}
 EXPONENTS = slice(0, len(exponents.ALL))
 WHATIF = slice(EXPONENTS.stop, EXPONENTS.stop + len(formats.ALL))
-EXPERTS = slice(WHATIF.stop, len(ALL))
+IN_USE = slice(WHATIF.stop, WHATIF.stop + len(in_use.ALL))
+EXPERTS = slice(IN_USE.stop, len(ALL))
 
 
 def of_catalogue(*, histograms: bool, most_experts: int = 0) -> tuple[Statistic, ...]:
@@ -28,7 +29,7 @@ def of_catalogue(*, histograms: bool, most_experts: int = 0) -> tuple[Statistic,
     where a router has so many.
     """
     of_routers = experts.ALL[: experts.OF_ROUTER + most_experts] if most_experts else ()
-    return statistics.ALL + formats.ALL + of_routers + (exponents.ALL if histograms else ())
+    return statistics.ALL + formats.ALL + in_use.ALL + of_routers + (exponents.ALL if histograms else ())
 
 
 def is_sparse(name: str) -> bool:
@@ -59,7 +60,7 @@ class OpenSums:
         return bool(self._rows)
 
     def add(self, number: int, part: slice, values: Array) -> None:
-        """Add the `values` of a `part` of `ALL`: `EXPONENTS`, `WHATIF`, or some of `EXPERTS`."""
+        """Add the `values` of a `part` of `ALL`: `EXPONENTS`, `WHATIF`, `IN_USE`, or some of `EXPERTS`."""
         row = self._rows.get(number)
         if row is None:
             row = self._rows[number] = np.zeros(len(ALL))

@@ -1,6 +1,6 @@
 """What would be left of a tensor in each of `formats.FORMATS`: flushed to zero, saturated, how far off, which scales.
 
-Of a sample of whole rows, spread evenly over the tensor, since all formats together cost some 350 passes. The tensor's
+Of a sample of whole rows, spread evenly over the tensor, since all formats together cost some 200 passes. The tensor's
 own `amax` is that of all its elements. Rounding is to nearest, ties to even, and what is too large becomes the largest
 number, as in casts of training recipes (torchao's, and torch's after a clamp): equal to both bit by bit
 (tests/agent/statistics/test_whatif.py).
@@ -8,16 +8,19 @@ number, as in casts of training recipes (torchao's, and torch's after a clamp): 
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rangewatch.statistics import formats
+from rangewatch.statistics import formats, in_use
 from rangewatch.statistics.formats import Element, Format
 
-SAMPLE_ELEMENTS = 16_384  # of a scheduled reading: some 3 ms on one core
+SAMPLE_ELEMENTS = 4_096  # of a scheduled reading: some 2 ms on one core
 REQUEST_ELEMENTS = 262_144  # of one that was asked for
+IN_USE_ELEMENTS = 4_096  # of the format that a tensor really is in, which is read often
 ROW_ELEMENTS = 1_024  # of a tensor of one dimension, which is one long row: pieces of it
 LEAST_AMAX = 1e-12  # torchao's: the scale of a tensor of zeros is finite
 _EXPONENT_BITS = 0x7F800000  # of float32
@@ -59,31 +62,83 @@ def measure(rows: Tensor, amax: float, previous_amax: float) -> NDArray[np.float
     `amax` and `previous_amax` are the whole tensor's, of this step and of the one before. NaN and Inf are left out.
     """
     finite = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
-    is_nonzero = finite != 0
-    reciprocal = torch.where(is_nonzero, finite.abs(), torch.inf).reciprocal()
     sums = np.zeros(len(formats.ALL))
-    sums[formats.POSITIONS[formats.COUNT]] = int(is_nonzero.sum())
+    sums[formats.POSITIONS[formats.COUNT]] = int(torch.count_nonzero(finite))
     sums[formats.POSITIONS[formats.SUM_SQ]] = _sum_sq(finite)
-    for each in formats.FORMATS:
-        blocked, factors = scaled(finite, each, amax, previous_amax)
-        stored, is_saturated = cast(blocked * factors, each.element)
-        is_flushed = (stored == 0) & (blocked != 0)
-        error = _joined(stored / factors - blocked, rows.shape)
-        of_format = {
-            "flushed_count": int(is_flushed.sum()),
-            "saturated_count": int(is_saturated.sum()),
-            "error_sq": _sum_sq(error),
-            "relative_error": float((error.abs() * reciprocal).sum(dtype=torch.float64)),
-        }
+    for several in _ALIKE:
+        for name, of_format in _sums_of(finite, several, amax, previous_amax).items():
+            for what, value in of_format.items():
+                sums[formats.POSITIONS[formats.column(name, what)]] = value
+    return sums
+
+
+_ALIKE = [
+    [each for each in formats.FORMATS if each.block == block] for block in {each.block for each in formats.FORMATS}
+]
+"""Formats whose blocks are as wide: they are cast at once, since of small tensors calling torch is most of the time."""
+
+
+def _sums_of(rows: Tensor, several: list[Format], amax: float, previous_amax: float) -> dict[str, dict[str, float]]:
+    """Those of each of the formats, which are alike in their blocks, by its name."""
+    blocked = _blocked(rows, several[0].block)
+    largest = blocked.abs().amax(-1, keepdim=True)
+    factors = [_factors(largest, each, amax, previous_amax) for each in several]
+    together = torch.stack([each.expand(largest.shape) for each in factors])
+    stored, is_saturated = cast_by(blocked * together, _limits_of([each.element for each in several]))
+    is_nonzero = blocked != 0
+    reciprocal = torch.where(is_nonzero, blocked.abs(), torch.inf).reciprocal_()
+    flushed = torch.count_nonzero((stored == 0) & is_nonzero, (1, 2, 3)).tolist()
+    saturated = torch.count_nonzero(is_saturated, (1, 2, 3)).tolist()
+    error = stored.div_(together).sub_(blocked)
+    relative = (error.abs() * reciprocal).sum((1, 2, 3), dtype=torch.float64).tolist()
+    square = error.double().square_().sum((1, 2, 3)).tolist()
+    found = {}
+    for at, each in enumerate(several):
+        found[each.name] = {
+            "flushed_count": flushed[at], "saturated_count": saturated[at], "error_sq": square[at],
+            "relative_error": relative[at],
+        }  # fmt: skip
         if each.scaling != "none":
-            is_used = is_nonzero.any() if len(factors) == 1 else blocked.any(-1, keepdim=True)
-            log2 = formats.SCALE_BIAS - factors[is_used.expand_as(factors)].double().log2()
-            of_format |= {
+            is_used = is_nonzero.any() if len(factors[at]) == 1 else largest != 0
+            log2 = formats.SCALE_BIAS - factors[at][is_used.expand_as(factors[at])].double().log2()
+            found[each.name] |= {
                 "scale_count": len(log2), "scale_log2": float(log2.sum()), "scale_log2_sq": float(log2.square().sum()),
             }  # fmt: skip
-        for what, value in of_format.items():
-            sums[formats.POSITIONS[formats.column(each.name, what)]] = value
-    return sums
+    return found
+
+
+@torch.no_grad()
+def measure_in_use(rows: Tensor, each: Format, amax: float, previous_amax: float) -> NDArray[np.float64]:
+    """The sums of `in_use.ALL`, (len(ALL),), of (n, m) float32 `rows`, which are rounded to `each`; see `measure`."""
+    finite = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
+    blocked, factors = scaled(finite, each, amax, previous_amax)
+    is_nonzero = blocked != 0
+    stored, is_saturated = cast(blocked * factors, each.element)
+    error = stored / factors - blocked
+    values = {
+        "count": int(is_nonzero.sum()),
+        "sum_sq": _sum_sq(finite),
+        "spread_sq": _spread_sq(finite, each.block),
+        "flushed_count": int(((stored == 0) & is_nonzero).sum()),
+        "saturated_count": int(is_saturated.sum()),
+        "error_sq": _sum_sq(error),
+        "relative_error": float((error / blocked).abs_().nan_to_num_(nan=0.0).sum(dtype=torch.float64)),
+    }
+    finer = in_use.finer(each)
+    if finer is not None:
+        blocked, factors = scaled(finite, finer, amax, previous_amax)
+        stored, is_saturated = cast(blocked * factors, finer.element)
+        values["finer_error_sq"] = _sum_sq(stored / factors - blocked)
+        values["finer_lost_count"] = int((((stored == 0) & (blocked != 0)) | is_saturated).sum())
+    return np.array([values.get(name, 0.0) for name in in_use.NAMES])
+
+
+def _spread_sq(rows: Tensor, block: int) -> float:
+    """Around the mean of each block, or of each row where they are not whole blocks."""
+    parts = rows.double()
+    if block and not rows.shape[1] % block:
+        parts = parts.reshape(-1, block)
+    return float((parts - parts.mean(-1, keepdim=True)).square_().sum())
 
 
 def _sum_sq(values: Tensor) -> float:
@@ -91,39 +146,66 @@ def _sum_sq(values: Tensor) -> float:
     return float(torch.dot(wide, wide))
 
 
-def _joined(blocked: Tensor, shape: torch.Size) -> Tensor:
-    """(n, m) again, without what filled the last block."""
-    return blocked.reshape(shape[0], -1)[:, : shape[1]]
+class Bounds(NamedTuple):
+    """Of an element, or of several as tensors that broadcast: its smallest normal number, the distance of neighbours
+    over the power of two below them, and its largest number."""
+
+    normal: Any
+    unit: Any
+    largest: Any
+
+
+def _bounds(element: Element) -> Bounds:
+    return Bounds(2.0**element.smallest_exponent, 2.0**-element.mantissa_bits, element.largest)
+
+
+def _limits_of(elements: list[Element]) -> Bounds:
+    """(elements, 1, 1, 1) each."""
+    each = zip(*map(_bounds, elements), strict=True)
+    return Bounds(*(torch.tensor(values).view(-1, 1, 1, 1) for values in each))
 
 
 def cast(values: Tensor, element: Element) -> tuple[Tensor, Tensor]:
     """float32 `values` as `element` holds them, and where they were beyond its largest number. NaN stays NaN."""
+    return cast_by(values, _bounds(element))
+
+
+def cast_by(values: Tensor, of: Bounds) -> tuple[Tensor, Tensor]:
+    """The same by an element's bounds, or by those of several."""
     bits = values.view(torch.int32) & _EXPONENT_BITS
-    power = bits.view(torch.float32).clamp_min(2.0**element.smallest_exponent)  # the power of two at or below
-    unit = power * 2.0**-element.mantissa_bits
-    rounded = (values / unit).round_() * unit
-    is_saturated = rounded.abs() > element.largest
-    return rounded.clamp_(-element.largest, element.largest), is_saturated
+    unit = bits.view(torch.float32).clamp_min_(of.normal).mul_(of.unit)  # of the power of two at or below
+    rounded = (values / unit).round_().mul_(unit)
+    is_saturated = rounded.abs() > of.largest
+    return rounded.clamp_(-of.largest, of.largest), is_saturated
 
 
 def scaled(rows: Tensor, each: Format, amax: float, previous_amax: float) -> tuple[Tensor, Tensor]:
     """(n, blocks, block) of (n, m) finite float32 `rows`, and what each is multiplied by before it is cast, which
     broadcasts to that: one over its scale. The last block of a row is filled up with zeros.
     """
+    blocked = _blocked(rows, each.block)
+    return blocked, _factors(blocked.abs().amax(-1, keepdim=True), each, amax, previous_amax)
+
+
+def _blocked(rows: Tensor, block: int) -> Tensor:
+    if not block:
+        return rows[:, None]
+    missing = -rows.shape[1] % block
+    rows = torch.nn.functional.pad(rows, (0, missing)) if missing else rows
+    return rows.reshape(len(rows), -1, block)
+
+
+def _factors(largest: Tensor, each: Format, amax: float, previous_amax: float) -> Tensor:
+    """(n, blocks, 1) or (1, 1, 1), of the `largest` magnitude of each block."""
     if each.scaling == "block":
-        missing = -rows.shape[1] % each.block
-        rows = torch.nn.functional.pad(rows, (0, missing)) if missing else rows
-        blocked = rows.reshape(len(rows), -1, each.block)
-        largest = blocked.abs().amax(-1, keepdim=True)
-        return blocked, _of_powers(largest, each) if each.scale == "e8m0" else _of_two_levels(largest, each, amax)
-    blocked = rows[:, None]
+        return _of_powers(largest, each) if each.scale == "e8m0" else _of_two_levels(largest, each, amax)
     if each.scaling == "none":
-        return blocked, torch.ones(1, 1, 1)
+        return torch.ones(1, 1, 1)
     if each.scaling == "row":
-        largest = blocked.abs().amax(-1, keepdim=True).double()
+        of = largest.double()
     else:
-        largest = torch.full((1, 1, 1), amax if each.scaling == "tensor" else previous_amax, dtype=torch.float64)
-    return blocked, (each.element.largest / largest.clamp_min(LEAST_AMAX)).float()
+        of = torch.full((1, 1, 1), amax if each.scaling == "tensor" else previous_amax, dtype=torch.float64)
+    return (each.element.largest / of.clamp_min(LEAST_AMAX)).float()
 
 
 def _of_powers(largest: Tensor, each: Format) -> Tensor:

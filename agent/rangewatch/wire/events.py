@@ -210,6 +210,23 @@ class Placements(Details, frozen=True, omit_defaults=True):
     parameter_count: int = 0
 
 
+class FormatOf(msgspec.Struct, frozen=True):
+    """Tensors of `kind` whose name matches `pattern` ("": all) are rounded to `format`, see `statistics.formats`."""
+
+    kind: str
+    pattern: str
+    format: str
+
+
+class FormatsInUse(Details, frozen=True):
+    """The smaller formats that tensors are really rounded to; of several that match a tensor the first. The newest one
+    stands.
+    """
+
+    KIND = "formats_in_use"
+    formats: Annotated[tuple[FormatOf, ...], Meta(max_length=256)] = ()
+
+
 class Dropouts(Details, frozen=True):
     """Modules whose masks are compared, one in `every` steps, in this order. The newest one stands."""
 

@@ -53,6 +53,7 @@ from rangewatch_server.rules.mesh import (
     unequal_settings,
 )
 from rangewatch_server.rules.nonfinite import first_nonfinite, inf_by_design, loss_nonfinite
+from rangewatch_server.rules.precision import format_in_use
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
 from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, no_gradient, rounded_updates
@@ -84,6 +85,7 @@ ALL: tuple[Rule, ...] = (
     outlier_batch.RULE,
     headroom_trend.RULE,
     underflow_rising.RULE,
+    format_in_use.RULE,
     exploding_gradient.RULE,
     changed_gradients.RULE,
     kept_gradients.RULE,
