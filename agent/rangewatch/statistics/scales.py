@@ -59,3 +59,9 @@ def largest_kept(element: Element) -> tuple[float, bool]:
 def largest_flushed(element: Element) -> float:
     """The largest magnitude that rounds to zero: half the least subnormal, a tie, goes to the even zero."""
     return 2.0 ** (element.smallest_exponent - element.mantissa_bits) / 2
+
+
+TOO_SMALL = 4 / 3
+"""Peaks from here on are of a scale that is too small: what MX's own rule leaves beyond the limit is always less."""
+STALE = 1 / 16
+"""Peaks up to here are of a stale scale, where it is made of an older entry of the history than the newest."""
