@@ -87,6 +87,19 @@ def of_codes(codes: Tensor, scale: Tensor, element: Element) -> Fit | None:
     return _fit(largest * of_blocks, largest.to(wide), of_blocks.to(wide).log2(), element)
 
 
+@torch.no_grad()
+def of_state(amax: Tensor, factor: Tensor, limits: Tensor) -> Tensor:
+    """(n, 3) `PEAK`, `HIGH` and `LOW` of n operands by what their module keeps of them: each one's largest magnitude,
+    what it is multiplied by for the cast, and the largest number of its format. Zeros where there was none.
+    """
+    wide = _wide(amax)
+    amax, factor = amax.to(wide), factor.to(wide)
+    is_used = (amax > 0) & amax.isfinite() & factor.isfinite() & (factor > 0)
+    log2 = -torch.where(is_used, factor, 1.0).log2()
+    parts = torch.stack((amax * factor / limits.to(wide), log2 + SCALE_BIAS, SCALE_BIAS - log2), dim=1)
+    return torch.where(is_used[:, None], parts, 0.0)
+
+
 def _largest(magnitudes: Tensor, dims: int) -> Tensor:
     """Of each block of `blocked`, or of all."""
     inner = tuple(range(1, 2 * dims, 2)) if magnitudes.dim() > dims else tuple(range(dims))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import msgspec
 import torch
 from torch import Tensor, nn
@@ -27,6 +30,16 @@ class Operand(msgspec.Struct, frozen=True):
     index: int
     module: str
     """The module's class."""
+
+
+class State(NamedTuple):
+    """What a module keeps of an operand's cast: `amax`, `factor` and `age` (None: no history), (1,) each."""
+
+    operand: Operand
+    amax: Tensor
+    factor: Tensor
+    age: Tensor | None
+    about: ScaledOperand
 
 
 class ScaleReads(StepReader):
@@ -72,14 +85,30 @@ class ScaleReads(StepReader):
         shown = torch.zeros((), device=codes.device).expand(codes.shape)  # its row is of the values, and not of bytes
         self._add(operand, shown, scale.shape, scaled.of_codes(codes, scale, element), about)
 
-    def add_state(self, operand: Operand, shown: Tensor, fit: Fit, about: ScaledOperand, age: Tensor | None) -> None:
-        """What a module has kept of its cast. `shown`: any tensor of the operand's dtype; `age`: (1,), `scales.AGE`."""
-        number = self._number(operand, shown, about)
-        if number >= 0:
-            self._observer.read_amax([number], fit.amax, 0)
-            self._observer.add_sums(number, _PEAKS, fit.peaks)
-            if age is not None:
-                self._observer.add_sums(number, _AGE, age)
+    def read_states(self, states: Sequence[State]) -> None:
+        """Of operands by what modules keep of their casts, all in few launches. They lie on one device."""
+        states = [each for each in states if self._observer.can_read(each.amax)]
+        if not states:
+            return
+        device = states[0].amax.device
+        amax = torch.cat([each.amax for each in states])
+        limits = torch.tensor([scales.ELEMENTS[each.about.format].largest for each in states], device=device)
+        peaks = scaled.of_state(amax, torch.cat([each.factor for each in states]), limits)
+        shown = torch.zeros((), device=device)
+        for at, each in enumerate(states):
+            number = self._number(each.operand, shown, each.about)
+            if number >= 0:
+                self._observer.read_amax([number], amax[at : at + 1].nan_to_num(nan=0.0, posinf=0.0), 0)
+                self._observer.add_sums(number, _PEAKS, peaks[at])
+                if each.age is not None:
+                    self._observer.add_sums(number, _AGE, each.age.to(peaks.dtype))
+
+    def note_unknown(self, operand: Operand, about: ScaledOperand, why_not: str) -> None:
+        """The module casts this operand, and nothing of its scales can be read."""
+        self._observer.note_not_observed(operand.fqn, why_not)
+        about = msgspec.structs.replace(about, fqn=operand.fqn, kind=operand.kind, index=operand.index, unknown=why_not)
+        if self._known.get(operand) != about and len(self._known) < limits.SCALED_OPERANDS:
+            self._known[operand], self._is_changed = about, True
 
     def is_known(self, fqn: str) -> bool:
         """Whether any operand of the module has been read."""
