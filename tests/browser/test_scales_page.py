@@ -23,7 +23,7 @@ def test_states_of_scales(runs: Runs, tab: Tab) -> None:
     expect(page.get_by_test_id("verdict")).to_contain_text("the scale of 1 operand was too small")
     table = page.get_by_test_id("scales-operands")
     expect(table.get_by_role("row", name="blocks.0.up input")).to_contain_text("scale too small")
-    expect(table.get_by_role("row", name="blocks.0.down input")).to_contain_text("entry 12 of 16")
+    expect(table.get_by_role("row", name="blocks.0.down input")).to_contain_text("entry 12 of 256")
     expect(table.get_by_role("row", name="head input")).to_contain_text("unknown")
     expect(page.get_by_test_id("verdict")).to_contain_text("nothing is read: no cast of it was seen")
     expect(page.get_by_test_id("figure-layers")).to_be_visible()

@@ -21,7 +21,7 @@ TENSORS = tuple(
     for at, (fqn, kind) in enumerate((fqn, kind) for fqn in LAYERS for kind in ROLES)
 )
 KNOWN = Catalogue(sparse.of_catalogue(histograms=False), TENSORS)
-HISTORY = 16
+HISTORY = 256
 UNKNOWN = "scales: no cast of it was seen: compiled, or not called"
 
 

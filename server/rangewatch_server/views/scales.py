@@ -40,12 +40,10 @@ def scales_of_run(run: RunReader, ranks: Sequence[int], start: int, stop: int, q
     if len(rows) and cut.stop > cut.start:
         block = run.stored(RANGES, ranks, cut.level, cut.start, cut.stop, columns_of(names.fill), rows)
         rules = names.rules[RANGES]
-        columns = {
-            name: np.asarray(values, np.float64).max(axis=1)
-            if rules[name] == "max"
-            else np.asarray(values, np.float64).sum(axis=1)
-            for name, values in to_grid(block, cut, rules).items()
-        }
+        parts = {name: np.asarray(values, np.float64) for name, values in to_grid(block, cut, rules).items()}
+        columns = {name: each.max(axis=1) if rules[name] == "max" else each.sum(axis=1) for name, each in parts.items()}
+        if scales.PEAK in parts:
+            columns |= _worst_part(parts)
     places = {ordinal: at for at, ordinal in enumerate(rows.tolist())}
     listed = [_operand(each, places, columns) for each in known[:MOST]]
     return {
@@ -53,6 +51,15 @@ def scales_of_run(run: RunReader, ranks: Sequence[int], start: int, stop: int, q
         "stop": min((run.last_step or 0) + 1, (cut.first + cut.width) * cut.per), "of": len(known),
         "operands": listed,
     }  # fmt: skip
+
+
+def _worst_part(parts: dict[str, Array]) -> dict[str, Array]:
+    """`PEAK` and `AGE` of the part of the steps with the gravest state: too small, or else stale, or else any."""
+    peak, age = parts[scales.PEAK], parts.get(scales.AGE, np.zeros_like(parts[scales.PEAK]))
+    is_stale = (age > 1) & (peak > 0) & (peak <= scales.STALE)
+    gravity = np.where(peak >= scales.TOO_SMALL, 2 + peak, np.where(is_stale, 2 - peak, peak / 2))
+    at = gravity.argmax(axis=1)[:, None]
+    return {name: np.take_along_axis(each, at, 1)[:, 0] for name, each in ((scales.PEAK, peak), (scales.AGE, age))}
 
 
 def _operand(row: OperandRow, places: dict[int, int], columns: dict[str, Array]) -> dict[str, Any]:

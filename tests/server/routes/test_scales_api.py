@@ -35,8 +35,9 @@ def test_each_operand_over_all_steps_and_ranks(run: Run) -> None:
     assert first["saturated_fraction"] == pytest.approx(10 / (2 * 20 * 200))
     assert first["flushed_fraction"] == pytest.approx(0.1)
     assert {each["state"] for each in others[:2]} == {"value"}
-    assert (others[2]["history"], others[2]["history_age"]) == (16, 12)
+    assert (others[2]["history"], others[2]["history_age"]) == (256, 12)
     assert (others[-1]["state"], others[-1]["unknown"], others[-1]["tensor"]) == ("unknown", UNKNOWN, None)
+    assert (others[2]["state"], others[2]["headroom_bits"]) == ("scale_stale", 6), "in a part of the steps"
     assert run.get("/scales?rank=0")["operands"][0]["state"] == "value"
     late = run.get("/scales?start=6&stop=20")["operands"]
     assert late[3]["state"] == "scale_stale" and late[3]["headroom_bits"] == 6

@@ -44,8 +44,8 @@ def _behind(evidence: Evidence, behind: list[tuple[Fit, int]]) -> Finding:
     because = f"the newest amax is {ratio:.3g} times the one that the scale was made for, {steps} readings in a row"
     return Finding(
         rank=rank, step=step, tensor=of.fqn, kind=of.kind, subject="behind",
-        summary=f"{place(step, rank)}: the scale of {named(evidence, worst)} is stale: for {steps} readings its "
-        f"largest magnitude has been above the one that the scale was made for, {ratio:.3g} times at step {last}.",
+        summary=f"{place(step, rank)}: the scale of {named(evidence, worst)} is stale for {steps} readings: "
+        f"the newest amax, of step {last}, is {ratio:.3g} times the one that it was made for.",
         evidence=(
             how(worst),
             "A delayed scale is one step late where it follows. One that is late for so long is not updated, or what "
