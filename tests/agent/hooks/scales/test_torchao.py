@@ -74,10 +74,11 @@ def log2_scale(amax: Tensor, largest: float) -> list[float]:
     return [-math.log2(float(torch.tensor(largest / float(each), dtype=torch.float32))) for each in amax.reshape(-1)]
 
 
-def test_tensorwise_scales_are_those_computed_by_hand(ingest: IngestDouble) -> None:
+@pytest.mark.parametrize("backend", ["auto", "device"])
+def test_tensorwise_scales_are_those_computed_by_hand(backend: str, ingest: IngestDouble) -> None:
     model = model_of("tensorwise")
     weights = [model.first.weight.detach().clone()]
-    train(model, {"url": ingest.url, "full_every": 1}, steps=1)
+    train(model, {"url": ingest.url, "full_every": 1, "backend": backend}, steps=1)
     [found] = rows(ingest).values()
     assert {each for each in found if each[0] == "first"} == {
         ("first", kind, 0) for kind in ("scaled_input", "scaled_weight", "scaled_grad_output")
