@@ -112,19 +112,39 @@ def how(fit: Fit) -> str:
     return f"It is cast to {', '.join(part for part in parts if part)}."
 
 
+FILTER = "    return fqn not in keep and all(size % 16 == 0 for size in module.weight.shape)\n"
+"""What the products of float8 ask of a layer besides."""
+
+
 def in_bfloat16(fit: Fit, because: str) -> Remedy:
     """What keeps one layer out of low precision, in the library that casts it."""
     of = fit.row.operand
     if of.source == "TransformerEngine":
         code = (
-            "import transformer_engine.pytorch as te\n"
-            f"# around the call of {of.fqn}\nwith te.fp8_autocast(enabled=False):\n    out = layer(x)"
+            "import transformer_engine.pytorch as te\n\n"
+            f"def in_bfloat16(layer, *inputs):  # in the place of the call of {of.fqn}\n"
+            "    with te.fp8_autocast(enabled=False):\n        return layer(*inputs)"
         )
     elif of.source.startswith("torchao"):
         code = (
-            f"keep = {{{of.fqn!r}}}\n"
-            "convert_to_float8_training(model, module_filter_fn=lambda module, fqn: fqn not in keep)"
+            "from torchao.float8 import convert_to_float8_training\n\n"
+            f"keep = {{{of.fqn!r}}}\n\ndef is_cast(module, fqn):\n{FILTER}\n"
+            "convert_to_float8_training(model, module_filter_fn=is_cast)"
         )
     else:
         code = ""
     return Remedy(f"Or keep {of.fqn} in bfloat16.", code, because)
+
+
+CURRENT = (
+    "import transformer_engine.pytorch as te\n"
+    "from transformer_engine.common.recipe import Float8CurrentScaling\n\n"
+    "def in_fp8(model, *inputs):\n"
+    "    with te.fp8_autocast(fp8_recipe=Float8CurrentScaling()):\n        return model(*inputs)"
+)
+"""A forward whose scales are made of the step itself."""
+
+
+def delayed(arguments: str) -> str:
+    """A recipe of delayed scaling with these arguments, as code."""
+    return f"from transformer_engine.common.recipe import DelayedScaling\n\nrecipe = DelayedScaling({arguments})"

@@ -10,7 +10,17 @@ from rangewatch.statistics import scales
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
-from rangewatch_server.rules.scales.fits import Fit, how, in_bfloat16, named, recent_fits, run_of, worst_rank
+from rangewatch_server.rules.scales.fits import (
+    CURRENT,
+    Fit,
+    delayed,
+    how,
+    in_bfloat16,
+    named,
+    recent_fits,
+    run_of,
+    worst_rank,
+)
 
 _ABOVE = float(np.log2(scales.TOO_SMALL))
 
@@ -83,7 +93,7 @@ def _held(evidence: Evidence, held: list[tuple[Fit, int]]) -> Finding:
         remedy=(
             Remedy(
                 "Make the history shorter, or take its newest entry.",
-                "DelayedScaling(amax_history_len=16, amax_compute_algo='most_recent')", because,
+                delayed("amax_history_len=16, amax_compute_algo='most_recent'"), because,
             ),
             *_current(because),
             in_bfloat16(worst, because),
@@ -95,8 +105,7 @@ def _held(evidence: Evidence, held: list[tuple[Fit, int]]) -> Finding:
 def _current(because: str) -> Iterable[Remedy]:
     yield Remedy(
         "Or scale by the current step: no history, nothing to be stale.",
-        "from transformer_engine.common.recipe import Float8CurrentScaling\n"
-        "with te.fp8_autocast(fp8_recipe=Float8CurrentScaling()):\n    out = model(x)",
+        CURRENT,
         because,
     )
 

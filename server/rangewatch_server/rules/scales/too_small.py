@@ -10,7 +10,25 @@ from rangewatch.statistics import scales
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
-from rangewatch_server.rules.scales.fits import Fit, how, in_bfloat16, named, recent_fits, worst_rank
+from rangewatch_server.rules.scales.fits import (
+    CURRENT,
+    FILTER,
+    Fit,
+    delayed,
+    how,
+    in_bfloat16,
+    named,
+    recent_fits,
+    worst_rank,
+)
+
+ROWWISE = (
+    "from torchao.float8 import Float8LinearConfig, convert_to_float8_training\n\n"
+    "keep = set()\n\n"
+    f"def is_cast(module, fqn):\n{FILTER}\n"
+    "config = Float8LinearConfig.from_recipe_name('rowwise')\n"
+    "convert_to_float8_training(model, config=config, module_filter_fn=is_cast)"
+)
 
 LAST = 16
 """Steps, the last in which it was read, that are judged."""
@@ -56,13 +74,12 @@ def _of_history(fit: Fit, because: str) -> Iterable[Remedy]:
     if fit.row.operand.history:
         yield Remedy(
             "Scale by the current step and not by the history of those before.",
-            "from transformer_engine.common.recipe import Float8CurrentScaling\n"
-            "with te.fp8_autocast(fp8_recipe=Float8CurrentScaling()):\n    out = model(x)",
+            CURRENT,
             because,
         )
         yield Remedy(
             f"Or leave {int(np.ceil(fit.bits[-LAST:].max()))} more bits free.",
-            f"DelayedScaling(margin={fit.row.operand.margin + int(np.ceil(fit.bits[-LAST:].max())):.0f})", because,
+            delayed(f"margin={fit.row.operand.margin + int(np.ceil(fit.bits[-LAST:].max())):.0f}"), because,
         )  # fmt: skip
 
 
@@ -76,7 +93,7 @@ def _of_granularity(fit: Fit, because: str) -> Iterable[Remedy]:
         "", because,
     )  # fmt: skip
     if of.granularity == "tensor":
-        code = "Float8LinearConfig.from_recipe_name('rowwise')" if of.source.startswith("torchao") else ""
+        code = ROWWISE if of.source.startswith("torchao") else ""
         yield Remedy("Give each row or block a scale of its own.", code, because)
 
 
