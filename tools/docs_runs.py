@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from tests.browser import hand_made_health as health
-from tests.server import expert_batches, whatif_batches
+from tests.server import expert_batches, scale_batches, whatif_batches
 from tests.server.process import Server
 from tests.server.records import batch, opening
 from tests.server.rules.test_axis_replicas import mesh
@@ -56,12 +56,12 @@ OVERFLOWS, WAITS, HANGS, THROTTLED, WELL = (
     "t5-large-hot",
     "t5-large-bs64",
 )
-ROUTED, READ, DIES_AT = "mixtral-tiny", "llama-bf16", 240
+ROUTED, READ, SCALED, DIES_AT = "mixtral-tiny", "llama-bf16", "llama-fp8", 240
 MESH = {"pp": 16, "dp": 8, "tp": 8}
 EIGHT = "pp_dp_tp bias_gradient_not_reduced 0 fp32"
 """A training of `bench/mesh.py` on eight gloo ranks, and so called there."""
 STRAGGLES, MANY, LATE_RANK, LATE_FROM, WAIT_S = "gpt-13b", 1_024, 619, 20, 0.09
-ALERTED = (OVERFLOWS, HANGS, STRAGGLES, THROTTLED, ROUTED)
+ALERTED = (OVERFLOWS, HANGS, STRAGGLES, THROTTLED, ROUTED, SCALED)
 """Those that the rules have something to say of."""
 BEAT_S = 4.0
 
@@ -86,13 +86,26 @@ def send(server: Server) -> dict[str, int]:
         (2, "nvfp4"): {"saturated_count": 9, "error_sq": 38.0},
     }  # fmt: skip
     whatif_batches.send(accept, lost, run=READ)
+    _send_scales(accept)
     for run, known, incarnation, steps in (
         (ROUTED, expert_batches.KNOWN, "a0", STEPS),
         (READ, whatif_batches.KNOWN, "a", 20),
+        (SCALED, scale_batches.KNOWN, "a0", STEPS),
     ):
         over = (Event("finished", now_ns, steps - 1),)
         _accept(server, batch(known, 1, range(0), run=run, incarnation=incarnation, events=over))
     return {run["name"]: run["id"] for run in server.get("/api/v1/runs")["runs"]}
+
+
+def _send_scales(accept: Any) -> None:
+    """An input that grows past a scale that is no longer updated, and one whose scale an old spike holds."""
+    at = np.arange(STEPS)
+    bits = np.random.default_rng(4).normal(-0.2, 0.1, (len(scale_batches.TENSORS), STEPS))
+    bits[3] = np.where(at < 250, bits[3], 0.02 * (at - 250))
+    bits[5] = np.where((at > 90) & (at < 300), -9.0, bits[5])
+    age = np.where((at > 90) & (at < 300), at - 88.0, 1.0)
+    ages = np.stack([np.ones(STEPS)] * 5 + [age])
+    scale_batches.send(accept, bits, age=ages, run=SCALED, steps=STEPS)
 
 
 def train_eight(server: Server) -> None:

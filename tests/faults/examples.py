@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rangewatch.statistics import experts, in_use
+from rangewatch.statistics.scales import AGE, HIGH, LOW, PEAK
 from rangewatch.wire.events import (
     BatchRows,
     Clipping,
@@ -24,6 +25,8 @@ from rangewatch.wire.events import (
     Router,
     Routers,
     RowLoss,
+    ScaledOperand,
+    ScaledOperands,
     event,
 )
 from rangewatch.wire.records import Event, TensorEntry
@@ -390,6 +393,34 @@ def idle_experts(recording: Recording) -> None:
     recording.write(model, 200, {"amax": amax, "call_count": amax > 0})
 
 
+def operands(recording: Recording, bits: Any, *, age: Any = 0, history: int = 0, rank: int = 0, ranks: int = 1) -> None:
+    """An input and a gradient in FP8, both read at each of the STEPS; the input's peak is 2^`bits`, (STEPS,)."""
+    cast = [tensor("blocks.2.up", "scaled_input", 0, "bfloat16"), tensor("blocks.2.up", "scaled_grad_output", 1)]
+    peaks = np.stack([2.0 ** np.broadcast_to(np.asarray(bits, float), STEPS), np.ones(STEPS)])
+    ages = np.stack([np.broadcast_to(np.asarray(age, float), STEPS), np.zeros(STEPS)])
+    columns = {PEAK: peaks, HIGH: 250.0, LOW: 262.0, AGE: ages}
+    source, recipe = ("TransformerEngine", "DelayedScaling") if history else ("torchao float8", "dynamic, tensorwise")
+    known = ScaledOperands((
+        ScaledOperand("blocks.2.up", "scaled_input", 0, "E4M3", "tensor", "float32", source, recipe, history),
+        ScaledOperand("blocks.2.up", "scaled_grad_output", 0, "E5M2", "tensor", "float32", "torchao float8"),
+    ))  # fmt: skip
+    recording.write(cast, STEPS, columns, events=[event(known, 1, 0)], rank=rank, world_size=ranks)
+
+
+def small_scale(recording: Recording) -> None:
+    """torchtitan#3109: with tensor parallelism each rank makes the scale of what it holds itself."""
+    for rank in range(2):
+        operands(recording, np.where((np.arange(STEPS) >= 50) & (rank == 1), 3.0, 0.0), rank=rank, ranks=2)
+
+
+def lagging_scale(recording: Recording) -> None:
+    operands(recording, np.maximum(0.05 * (np.arange(STEPS) - 50), 0), age=1, history=16)
+
+
+def held_scale(recording: Recording) -> None:
+    operands(recording, np.where(np.arange(STEPS) >= 50, -10.0, 0.0), age=np.arange(STEPS) - 48.0, history=1024)
+
+
 def dead_expert(recording: Recording) -> None:
     share = uneven()
     share[5, 50:] = 0
@@ -611,6 +642,9 @@ ALL = (
     Example("dead_activation", "", dead),
     Example("saturated_activation", "", saturated),
     Example("attention_logits", "", logits),
+    Example("scale_too_small", "", small_scale),
+    Example("scale_stale", "Behind growth", lagging_scale),
+    Example("scale_stale", "Held by an old amax", held_scale),
     Example("expert_collapse", "", expert_collapse),
     Example("dead_expert", "By counted tokens", dead_expert),
     Example("dead_expert", "By gradients", idle_experts),

@@ -25,8 +25,8 @@ OF_RUN = (
     *(f"figures/{name}?tensor=0&rank=0&columns=20" for name in FIGURES), "figures?figure=loss&figure=layers",
     *STATISTICS, *(f"{STATISTICS[0]}&stop=70&format={each}" for each in ("csv", "parquet", "arrow")),
     "slice?statistic=*&incarnation=0", "collectives", "collectives/step", "hang", "rank_map", "gpus", "gpus/0",
-    "environment", "diagnosis", "alerts", "thresholds", "mesh", "stderr", "whatif", "experts", "report", "loss_scale",
-    "loss_scale?order=oldest", "commands", "replicas",
+    "environment", "diagnosis", "alerts", "thresholds", "mesh", "stderr", "whatif", "scales", "experts", "report",
+    "loss_scale", "loss_scale?order=oldest", "commands", "replicas",
 )  # fmt: skip
 NOT_OF_VALUES = {"commands/{command_id}", "gpus/{rank}", "figures/{name}"}
 

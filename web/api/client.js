@@ -66,6 +66,9 @@ export const experts = (run, query, signal) => get(`${runRoute(run)}/experts`, q
 /** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").WhatIf>} */
 export const whatif = (run, query, signal) => get(`${runRoute(run)}/whatif`, query, signal);
 
+/** @param {string} run @param {Query} query @param {AbortSignal} [signal] @returns {Promise<import("../types.js").Scales>} */
+export const scales = (run, query, signal) => get(`${runRoute(run)}/scales`, query, signal);
+
 /** What was asked of the run's agents, newest first. @param {string} run @param {AbortSignal} [signal] @returns {Promise<{now_ns: number, commands: import("../types.js").Command[]}>} */
 export const commands = (run, signal) => get(`${runRoute(run)}/commands`, {}, signal);
 

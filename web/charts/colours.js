@@ -61,7 +61,7 @@ export function statisticColours(statistic, { scales }) {
 }
 
 /** @param {import("./statistics.js").Statistic} statistic that is not in bits of headroom */
-export const scaleOf = ({ scale }) => (scale === "change" || scale === "load" ? "change" : "magnitude");
+export const scaleOf = ({ scale }) => (scale === "change" || scale === "load" ? "change" : scale === "room" ? "difference" : "magnitude");
 
 /** @param {string} colour "rgb(1, 2, 3)", as the browser resolves it @returns {number[]} */
 export const channels = (colour) => (colour.match(/[\d.]+/g) ?? ["0", "0", "0"]).slice(0, 3).map(Number);

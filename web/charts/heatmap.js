@@ -3,7 +3,7 @@
 import { steps } from "../format/numbers.js";
 import { decode } from "../format/typed_array.js";
 import { axisRange } from "./frame.js";
-import { HEADROOM, STATE, STATE_LABELS, badnessOf as howBad, isNonfinite, valueText } from "./statistics.js";
+import { HEADROOM, STATE, STATE_LABELS, badnessOf as howBad, isNonfinite, isScale, valueText } from "./statistics.js";
 
 /** @typedef {import("../types.js").FigureAnswer} FigureAnswer */
 /** @typedef {import("./statistics.js").Statistic} Statistic */
@@ -70,9 +70,9 @@ export function placeText(model, { row, column }) {
 /** Greater is worse: NaN and Inf are alike, any value is worse than none, and what was observed than what was not. @param {number} state @param {number} bits @param {Statistic | null | undefined} statistic */
 function badness(state, bits, statistic) {
   if (isNonfinite(state)) return Infinity;
-  if (state !== STATE.value && state !== STATE.saturated) return -1e6 - state;
+  if (state !== STATE.value && state !== STATE.saturated && !isScale(state)) return -1e6 - state;
   if (!Number.isFinite(bits)) return -1e6;
-  return howBad(statistic, bits);
+  return howBad(statistic, bits) + (isScale(state) ? 1e3 * state : 0); // a scale that is too small before one that is stale
 }
 
 /** @param {Cell} cell */
@@ -136,7 +136,7 @@ const began = (cell) => (isNonfinite(cell.state) ? cell.column : 0);
 export function cellText({ state, bits, statistic }) {
   if (state === STATE.value) return valueText(statistic, bits);
   const { label } = STATE_LABELS[state] ?? { label: "unknown" };
-  const counts = state === STATE.saturated || (isNonfinite(state) && statistic?.scale === "count");
+  const counts = state === STATE.saturated || isScale(state) || (isNonfinite(state) && statistic?.scale === "count");
   return counts ? `${label}, ${valueText(statistic, bits)}` : label;
 }
 

@@ -68,8 +68,8 @@ export function createStatisticLegend() {
   function paint() {
     if (!shown || shown.scale === "bits") return;
     own.setAttribute("aria-label", `Legend: ${shown.title.toLowerCase()} and the states of a cell`);
-    const states = ["log2", "change", "ratio"].includes(shown.scale) ? [STATE.inf, STATE.nan, STATE.zero, STATE.notObserved, STATE.stale] : [STATE.inf, STATE.nan, STATE.notObserved, STATE.stale];
-    replace(own, statisticBar(shown), ...states.map(stateItem), shown.is_full_set && blank("not measured", "Measured only at the steps that have the full set"), shown.scale === "change" && blank("nothing before it", "The first column has no steps before it to be compared with"), mark());
+    const states = shown.scale === "room" ? [STATE.scaleTooSmall, STATE.scaleStale, STATE.zero, STATE.notObserved, STATE.stale] : ["log2", "change", "ratio"].includes(shown.scale) ? [STATE.inf, STATE.nan, STATE.zero, STATE.notObserved, STATE.stale] : [STATE.inf, STATE.nan, STATE.notObserved, STATE.stale];
+    replace(own, statisticBar(shown), ...states.map(stateItem), shown.is_full_set && blank("not measured", "Measured only at the steps that have the full set"), shown.scale === "change" && blank("nothing before it", "The first column has no steps before it to be compared with"), shown.scale !== "room" && mark());
   }
 
   const stop = onTheme(paint);

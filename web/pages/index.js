@@ -13,10 +13,11 @@ import hang from "./collectives/hang.js";
 import layers from "./layers/layers.js";
 import lossScale from "./precision/loss_scale.js";
 import overview from "./overview/overview.js";
+import scales from "./precision/scales.js";
 import runs from "./runs/runs.js";
 import step from "./step/step.js";
 import tensor from "./tensor/tensor.js";
 import whatif from "./precision/whatif.js";
 
 /** In the order of the navigation. @type {readonly import("../types.js").Page[]} */
-export const PAGES = [runs, compare, overview, layers, lossScale, whatif, experts, collectives, gpus, hang, environment, alerts, agent, tensor, step, gpuTimeline];
+export const PAGES = [runs, compare, overview, layers, lossScale, scales, whatif, experts, collectives, gpus, hang, environment, alerts, agent, tensor, step, gpuTimeline];

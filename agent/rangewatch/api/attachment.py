@@ -47,6 +47,7 @@ from rangewatch.hooks.moment_reads import MomentReads
 from rangewatch.hooks.optimizer_coverage import OptimizerCoverage
 from rangewatch.hooks.optimizer_hooks import OptimizerReads, has_closure
 from rangewatch.hooks.routers import RouterHooks
+from rangewatch.hooks.scales.model_scales import ModelScales
 from rangewatch.hooks.state_loads import StateLoads
 from rangewatch.hooks.update_samples import UpdateSamples
 from rangewatch.recording.parallel.axes import check_declared
@@ -529,8 +530,11 @@ def _add_hooks(
     routers = RouterHooks(observer, agent.events, options.routers)
     routers.find(clean_modules(model), may_grow=True)
     agent.names.count_experts(routers.most_experts)
-    hooks = agent.hooks = ModelHooks(observer, agent.guard, model, selection, recording, agent.fqns, routers)
+    scales = ModelScales(observer, agent.events, agent.guard, selection, recording, agent.fqns, options.scales)
+    agent.undo.callback(scales.remove)
+    hooks = agent.hooks = ModelHooks(observer, agent.guard, model, selection, recording, agent.fqns, routers, scales)
     agent.undo.callback(hooks.remove)
+    agent.guard.run("scales", lambda: scales.find(clean_modules(model)))
     agent.undo.callback(AttentionLogits(observer, agent.guard, selection, recording, agent.fqns).remove)
     cadence = Cadence(recording, options.start_step, options.weight_every)
     weights = WeightReads(observer, model, selection, recording, cadence)
@@ -540,7 +544,7 @@ def _add_hooks(
     )
     routers.begin_step(agent.step)
     finite = FiniteWeights(model, agent.nonfinite, agent.values)
-    observer.step_readers += [weights, updates, moments, routers, hooks, finite]
+    observer.step_readers += [weights, updates, moments, routers, scales, hooks, finite]
     weights.begin_step(agent.step)
     moments.begin_step(agent.step)
     for each in parallel or ():

@@ -243,6 +243,9 @@ BATCH_HISTORY, BATCH_HISTORY_LEAST = 64, 16
 ATTENTION_HEADS = 256
 """Heads of an attention whose largest logits are recorded, a tensor each."""
 
+SCALED_OPERANDS = 16_384
+"""Operands that are cast by scales, of which the scales are recorded: as many as one event names."""
+
 ENTROPY_EVERY = 10
 """Steps between two readings of routers' entropy: a softmax of 1,024 tokens each, where counts are one pass."""
 

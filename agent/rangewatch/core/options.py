@@ -567,6 +567,14 @@ class Options:
         must_be=f"kinds ({', '.join(ROUNDED_KINDS)}), with a pattern behind a colon or without, and names of formats",
         shown="not known",
     )
+    scales: Text = Text(
+        "auto",
+        "which scales of low precision are read ([scales.md](scales.md)): `auto` those of the layers of torchao and "
+        "TransformerEngine, and of `torch._scaled_mm` where the model holds tensors of 8 bits; `all` those of "
+        "`torch._scaled_mm` in any case; `none` none",
+        check=_one_of("auto", "all", "none"),
+        must_be="auto, all or none",
+    )
     cuda_graphs: Switch = Switch(
         False,
         "whether what a CUDA graph captures is read inside it, at each replay. Warm up before the capture, as torch "

@@ -11,12 +11,8 @@ what is recorded is `amax`, 0 where every logit is below 0.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
-import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -26,17 +22,15 @@ from torch import Tensor, nn
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
-from rangewatch.core.patched_function import PatchedFunction
 from rangewatch.core.selection import Selection
+from rangewatch.hooks.watched_function import WatchedFunction, calling_module
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer
 
 LOGITS, BOUND = "attention logits", "attention logits bound"
 
-_is_compiling = torch.compiler.is_compiling
 _graph_task_id = torch._C._current_graph_task_id
 _MODULE = "Value"  # as of other values that are watched inside a forward
-_FRAMES = 6  # from the call outwards, in which the module that attends is looked for
 _NODES = 3  # from the output, a slice of a padded one, say, to the attention itself
 _SAVED = ("_raw_saved_logsumexp", "_raw_saved_log_sumexp")
 _UNKNOWN = object()
@@ -74,7 +68,7 @@ class AttentionLogits:
         observer, query = self._observer, call.query
         if not observer.is_active or observer.is_evaluating or _graph_task_id() != -1:
             return
-        found = self._principal(frame)
+        found = calling_module(frame, self._fqns)
         if found is None or not (found[0].training or torch.is_grad_enabled()):
             return
         fqn = found[1]
@@ -92,18 +86,6 @@ class AttentionLogits:
         if numbers is None:
             numbers = self._numbers[name, len(values)] = self._new(name, values, query)
         observer.read_amax(numbers, values, query.shape[0] * query.shape[2])
-
-    def _principal(self, frame: FrameType | None) -> tuple[nn.Module, str] | None:
-        """The innermost module of ours in whose forward the call stands, and its name."""
-        for _ in range(_FRAMES):
-            if frame is None:
-                return None
-            for name in ("self", "module"):  # a function that a library's module hands itself to
-                module = frame.f_locals.get(name)
-                if isinstance(module, nn.Module) and (fqn := self._fqns.get(module)) is not None:
-                    return module, fqn
-            frame = frame.f_back
-        return None
 
     def _new(self, name: str, values: Tensor, query: Tensor) -> list[int]:
         heads = min(len(values), limits.ATTENTION_HEADS)
@@ -155,53 +137,6 @@ def bound(call: Attended) -> Tensor:
     return values
 
 
-class Attention:
-    """A function of a module of torch's, wrapped once a process while anybody listens: `listener(frame, call)`."""
-
-    def __init__(
-        self, owner: str, name: str, read: Callable[[tuple[Any, ...], Mapping[str, Any], Any], Attended]
-    ) -> None:
-        self._owner, self._name, self._read = owner, name, read
-        self._function: PatchedFunction | None = None
-        self._listeners: tuple[Callable[..., None], ...] = ()
-        """Replaced and never changed: any thread may call."""
-        self._lock = threading.Lock()
-
-    def listen(self, listener: Callable[..., None]) -> None:
-        """Call `listener` after each call from here on."""
-        owner = sys.modules.get(self._owner)
-        with self._lock:
-            self._listeners = (*self._listeners, listener)
-            if self._function is None and owner is not None:  # nobody has imported it: nobody calls it
-                self._function = PatchedFunction(owner, self._name)
-            if self._function is not None:
-                self._function.install(self._around)
-
-    def forget(self, listener: Callable[..., None]) -> None:
-        """Call it no more."""
-        with self._lock:
-            self._listeners = tuple(each for each in self._listeners if each is not listener)
-            if not self._listeners and self._function is not None:
-                self._function.remove()
-
-    def _around(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(own)
-        def attended(*args: Any, **kwargs: Any) -> Any:
-            out = own(*args, **kwargs)
-            if not _is_compiling():  # inside a graph nothing of ours is called
-                for each in self._listeners:
-                    each(sys._getframe(1), self._read(args, kwargs, out))
-            return out
-
-        attended.__module__, attended.__qualname__ = self._owner, self._name  # so that it is found where it is
-        with contextlib.suppress(Exception):  # TorchScript knows builtin functions by themselves
-            builtins: Any = torch.jit._builtins
-            known = builtins._find_builtin(own)
-            if known is not None:
-                builtins._register_builtin(attended, known)
-        return attended
-
-
 def _of_sdpa(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Attended:
     given: dict[str, Any] = {**dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)), **kwargs}
     return Attended(given.get("query"), given.get("key"), given.get("attn_mask"), given.get("scale"), out)
@@ -216,6 +151,6 @@ def _of_flex(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Atte
 
 
 FUNCTIONS = (
-    Attention("torch.nn.functional", "scaled_dot_product_attention", _of_sdpa),
-    Attention("torch.nn.attention.flex_attention", "flex_attention", _of_flex),
+    WatchedFunction("torch.nn.functional", "scaled_dot_product_attention", _of_sdpa),
+    WatchedFunction("torch.nn.attention.flex_attention", "flex_attention", _of_flex),
 )

@@ -32,6 +32,7 @@ from rangewatch.hooks.compiled import CompiledReads, run_eagerly
 from rangewatch.hooks.module_hook import OutputHook
 from rangewatch.hooks.parameter_hooks import ParameterHooks
 from rangewatch.hooks.routers import RouterHooks
+from rangewatch.hooks.scales.model_scales import ModelScales
 from rangewatch.hooks.watched_values import WatchedValues
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer, StepReader
@@ -141,10 +142,10 @@ class ModelHooks(StepReader):
 
     def __init__(
         self, observer: Observer, guard: Guard, model: nn.Module, selection: Selection, recording: Recording,
-        fqns: WeakKeyDictionary[nn.Module, str], routers: RouterHooks,
+        fqns: WeakKeyDictionary[nn.Module, str], routers: RouterHooks, scales: ModelScales,
     ) -> None:  # fmt: skip
         self._observer, self._guard, self._model, self._selection = observer, guard, ref(model), selection
-        self._routers = routers
+        self._routers, self._scales = routers, scales
         self._recording, self.fqns = recording, fqns
         self._outputs: dict[nn.Module, OutputHook] | Any = WeakKeyDictionary()
         self._inputs: dict[nn.Module, OutputHook] | Any = WeakKeyDictionary()
@@ -190,6 +191,7 @@ class ModelHooks(StepReader):
             return
         modules = clean_modules(model)
         self._routers.find(modules)
+        self._scales.find(modules)
         for fqn, module in modules.items():
             if module not in self.fqns:
                 self._add(fqn, module)
@@ -217,7 +219,7 @@ class ModelHooks(StepReader):
         kinds = self._recording.wanted(fqn) if self._selection.has(fqn) else ()
         if module not in self._outputs and not _OUTPUTS.isdisjoint(kinds) and self._can_hook(fqn, module):
             self._outputs[module] = hook = OutputHook(self._observer, self._guard, fqn, module)
-            hook.router = self._routers.of(module)
+            hook.after = self._routers.of(module) or self._scales.of(module)
             self._undo.append(add(module, self._reads(fqn, hook)))
             self._ask_whether_called(fqn, module, hook)
         if module not in self._inputs and "input" in kinds and self._can_hook(fqn, module):

@@ -7,8 +7,8 @@ their own into the graph, which breaks in-place modules.) A hook keeps no tensor
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from torch.utils.hooks import RemovableHandle
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
-from rangewatch.hooks.routers import RouterReads
 from rangewatch.recording.level import LOW_PRECISION, TimedHook
 from rangewatch.recording.observer import Observer
 from rangewatch.recording.rows.mirror import TENSOR
@@ -105,6 +104,16 @@ class _Slot:
         self.gradient, self.gradient_hook = gradient, gradient_hook
 
 
+class AfterForward(Protocol):
+    """Called when a module's outputs have been read, in eager mode, and while one is compiled."""
+
+    def read(self, leaves: Sequence[Any], numbers: Sequence[int]) -> None:
+        """`leaves` were returned, of which those that are recorded have `numbers`, -1 for the others."""
+
+    def compiled(self) -> None:
+        """It runs inside a compiled graph."""
+
+
 class OutputHook:
     """Forward hook of one module; with `kind` "input", its forward pre-hook."""
 
@@ -117,8 +126,8 @@ class OutputHook:
         """Positions of what is no tensor, and whether it was None: reported once."""
         self.leaf_handles: list[RemovableHandle] = []
         self._has_run = self._has_run_in_evaluation = False
-        self.router: RouterReads | None = None
-        """What reads the choices of a router of experts; None for all other modules."""
+        self.after: AfterForward | None = None
+        """What reads more of a router of experts, or of a module that casts by scales; None for all others."""
         self.is_compiled = False
         """Whether it has run inside a compiled graph, which takes no further hook."""
 
@@ -155,9 +164,9 @@ class OutputHook:
                         self._read(index, leaf)
                 elif (index, leaf is None) not in self._others:
                     self._note_other(index, leaf)
-        if self.router is not None and self._reads_tensor and _graph_task_id() == -1:
+        if self.after is not None and self._reads_tensor and _graph_task_id() == -1:
             with _NoTorchFunction():
-                self.router.read(leaves(value), [slot.number if slot.dtype else -1 for slot in self._slots])
+                self.after.read(leaves(value), [slot.number if slot.dtype else -1 for slot in self._slots])
 
     def read_compiled(self, index: int, tensor: Tensor) -> None:
         """The compiled module has come to the tensor at position `index`."""
@@ -166,8 +175,8 @@ class OutputHook:
             self._has_run_in_evaluation = True
         elif self._observer.is_active:
             self._has_run = self.is_compiled = True
-            if self.router is not None:
-                self.router.compiled()
+            if self.after is not None:
+                self.after.compiled()
             if tensor.dtype in LOW_PRECISION:
                 self._observer.warn_of_rounding()
             if self._reads_tensor:

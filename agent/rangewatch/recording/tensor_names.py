@@ -191,7 +191,7 @@ class CallOrder:
         while self._passed:
             number = self._passed.popleft()
             self._go_on(self._places[number], is_forward=self._is_forward[number])
-        is_forward = kind in {"weight", "input", "output"}
+        is_forward = kind in {"weight", "input", "output", "scaled_input", "scaled_weight"}
         self._enter(is_forward)
         is_weight = kind == "weight"  # there before the forward, whenever it is read
         place = self._after(self._last_weight if is_weight else self._before()), len(self._places)

@@ -159,7 +159,7 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     source: str
     """The formula, for the docs."""
-    scale: Literal["bits", "log2", "fraction", "count", "change", "ratio"]
+    scale: Literal["bits", "log2", "fraction", "count", "change", "ratio", "room"]
     """Of the heatmap, which is never stretched to the data: log2 of a magnitude or ratio, log2(1 + n) of a count."""
     worst: Literal["least", "most", "furthest"]
     """Which end of the scale; or, of a change, what is furthest from 0."""
@@ -172,6 +172,8 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True):
     is_share: bool = False
     """Of several steps or ranks read together it is that of all their elements, and no longer the worst of them."""
     formula: Callable[[Columns, Any], Any]
+    mark: Callable[[Columns], Any] | None = None
+    """States of its own: the code of each cell, 0 where it has none (the server's `State`)."""
 
     @property
     def sign(self) -> int:
@@ -181,14 +183,14 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_full_set(self) -> bool:
         """Whether it is measured only at the steps that have the full set."""
-        return bool(self.inputs)
+        return "full_numel" in self.inputs
 
     @property
     def ends(self) -> tuple[float, float]:
         """Of the scale: float16's whole range, of a magnitude."""
         return {
             "bits": (0.0, 16.0), "log2": (-24.0, 16.0), "fraction": (0.0, 1.0), "count": (0.0, 24.0),
-            "change": (-8.0, 8.0), "ratio": (-20.0, 0.0),
+            "change": (-8.0, 8.0), "ratio": (-20.0, 0.0), "room": (-8.0, 8.0),
         }[self.scale]  # fmt: skip
 
     def meta(self) -> dict[str, Any]:

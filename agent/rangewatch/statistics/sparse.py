@@ -1,5 +1,6 @@
-"""Sums that few tensors have, or at few steps: bins of exponents, readings of formats, and tokens by expert. Each is a
-statistic of its own, but the columns of those that nothing was added to do not travel and are not stored.
+"""Sums that few tensors have, or at few steps: bins of exponents, readings of formats, how scales fit, and tokens by
+expert. Each is a statistic of its own, but the columns of those that nothing was added to do not travel and are not
+stored. Some of how scales fit are maxima, whose neutral element is 0 too.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch import statistics
-from rangewatch.statistics import experts, exponents, formats, in_use
+from rangewatch.statistics import experts, exponents, formats, in_use, scales
 from rangewatch.wire.records import Statistic
 
 Array = NDArray[Any]
 
-ALL = exponents.ALL + formats.ALL + in_use.ALL + experts.ALL
+ALL = exponents.ALL + formats.ALL + in_use.ALL + scales.ALL + experts.ALL
 _POSITIONS = {each.name: position for position, each in enumerate(ALL)}
 EXPONENTS = slice(0, len(exponents.ALL))
 WHATIF = slice(EXPONENTS.stop, EXPONENTS.stop + len(formats.ALL))
 IN_USE = slice(WHATIF.stop, WHATIF.stop + len(in_use.ALL))
-EXPERTS = slice(IN_USE.stop, len(ALL))
+MAXIMA = slice(IN_USE.stop, IN_USE.stop + len(scales.MAXIMA))
+SCALED_COUNTS = slice(MAXIMA.stop, MAXIMA.stop + len(scales.COUNTS))
+EXPERTS = slice(SCALED_COUNTS.stop, len(ALL))
 
 
 def of_catalogue(*, histograms: bool, most_experts: int = 0) -> tuple[Statistic, ...]:
@@ -29,7 +32,8 @@ def of_catalogue(*, histograms: bool, most_experts: int = 0) -> tuple[Statistic,
     where a router has so many.
     """
     of_routers = experts.ALL[: experts.OF_ROUTER + most_experts] if most_experts else ()
-    return statistics.ALL + formats.ALL + in_use.ALL + of_routers + (exponents.ALL if histograms else ())
+    of_formats = formats.ALL + in_use.ALL + scales.ALL
+    return statistics.ALL + of_formats + of_routers + (exponents.ALL if histograms else ())
 
 
 def is_sparse(name: str) -> bool:
@@ -60,11 +64,16 @@ class OpenSums:
         return bool(self._rows)
 
     def add(self, number: int, part: slice, values: Array) -> None:
-        """Add the `values` of a `part` of `ALL`: `EXPONENTS`, `WHATIF`, `IN_USE`, or some of `EXPERTS`."""
+        """Add the `values` of a `part` of `ALL`: `EXPONENTS`, `WHATIF`, `IN_USE`, `SCALED_COUNTS`, or some of `MAXIMA` or
+        of `EXPERTS`.
+        """
         row = self._rows.get(number)
         if row is None:
             row = self._rows[number] = np.zeros(len(ALL))
-        row[part] += values
+        if MAXIMA.start <= part.start < MAXIMA.stop:
+            np.maximum(row[part], values, out=row[part])
+        else:
+            row[part] += values
 
     def take(self) -> Sums:
         """All of them, without the columns that are zero in all rows; none are left."""
@@ -80,8 +89,11 @@ def merge(sums: Sequence[Sums]) -> Sums:
     numbers = np.unique(np.concatenate([each.numbers for each in sums]))
     positions = np.unique(np.concatenate([each.positions for each in sums]))
     values = np.zeros((len(numbers), len(positions)))
+    is_maximum = (positions >= MAXIMA.start) & (positions < MAXIMA.stop)
     for each in sums:
-        values[_at(each, numbers, positions)] += each.values
+        at = _at(each, numbers, positions)
+        of = is_maximum[at[1]]
+        values[at] = np.where(of, np.maximum(values[at], each.values), values[at] + each.values)
     return Sums(numbers, positions, values)
 
 

@@ -158,6 +158,36 @@ class Routers(Details, frozen=True):
     routers: Annotated[tuple[Router, ...], Meta(max_length=4_096)] = ()
 
 
+class ScaledOperand(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An operand that is cast by scales: the row of this `fqn`, `kind` and `index` (0: for the forward, or for the
+    gradient of the input; 1: cast anew for another product of the backward).
+
+    `format`: a name of `scales.ELEMENTS`. `granularity`: "tensor", "row" or "block 1x32": what has a scale of its own.
+    `scale_format`: what scales are stored in. `source`: whose cast it is, `recipe`: what that library calls it.
+    `history`: entries of the amax history that a delayed scale is made of, 0 where there is none; `margin`: bits that
+    it leaves free. `unknown`: what of it cannot be read, and why; "" where all is.
+    """
+
+    fqn: str
+    kind: Annotated[str, Meta(max_length=40)]
+    index: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    format: Annotated[str, Meta(max_length=40)] = ""
+    granularity: Annotated[str, Meta(max_length=60)] = ""
+    scale_format: Annotated[str, Meta(max_length=40)] = "float32"
+    source: Annotated[str, Meta(max_length=60)] = ""
+    recipe: Annotated[str, Meta(max_length=100)] = ""
+    history: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    margin: Annotated[float, Meta(ge=-1024, le=1024)] = 0.0
+    unknown: Annotated[str, Meta(max_length=300)] = ""
+
+
+class ScaledOperands(Details, frozen=True):
+    """The operands of the model that are cast by scales, as far as any was read; the newest one stands."""
+
+    KIND = "scaled_operands"
+    operands: Annotated[tuple[ScaledOperand, ...], Meta(max_length=16_384)] = ()
+
+
 class MeshAxis(msgspec.Struct, frozen=True, omit_defaults=True):
     """An axis of the mesh: the sender is the one at `index` of the `size` ranks along it, which are `first`,
     `first + stride` and so on, or else `ranks`."""

@@ -21,8 +21,11 @@ MAX_DIMS, MAX_VERSIONS, MAX_STATISTICS, MAX_TENSORS = 64, 1_000, 4_096, 200_000
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 """What optimizers keep of a parameter's gradients, by their own names for it."""
 
+SCALED = ("scaled_input", "scaled_weight", "scaled_grad_output")
+"""Operands of a layer's matrix products that are cast to a format of 8 bits or less by scales (`statistics.scales`)."""
+
 # Stored rows are numbered by places in it: new kinds come last.
-KINDS = ("output", "input", "grad_output", "weight", "grad", "reduced_grad", "update", *MOMENTS)
+KINDS = ("output", "input", "grad_output", "weight", "grad", "reduced_grad", "update", *MOMENTS, *SCALED)
 
 
 class Statistic(msgspec.Struct, frozen=True):

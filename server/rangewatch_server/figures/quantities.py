@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.statistics import DERIVED, HEADROOM, Derived
-from rangewatch.wire.records import TensorEntry
+from rangewatch.statistics import DERIVED, HEADROOM, Derived, scales
+from rangewatch.wire.records import SCALED, TensorEntry
 from rangewatch_server.core.errors import ApiError
 from rangewatch_server.figures.base import Grid
 from rangewatch_server.figures.heatmaps import change, heatmap
@@ -40,13 +40,23 @@ UPDATE_RATIO = Derived(
     formula=lambda columns, limit: columns["sum_sq"],
 )  # fmt: skip
 
+SCALED_HEADROOM = Derived(
+    name="scaled_headroom_bits", title="Scaled headroom", aka="scale too small, stale",
+    help="Bits between the largest magnitude of an operand in low precision and what its scale has room for",
+    unit="bits", source="`log2(1 / scaled_peak)`; 0 the scale fits, below 0 the largest saturate, each bit above is "
+    "range that is not used", scale="room", worst="least", worst_title="least scaled headroom",
+    inputs=(scales.PEAK, scales.AGE), formula=lambda columns, limit: -np.log2(columns[scales.PEAK]),
+    mark=lambda columns: _scale_states(columns),
+)  # fmt: skip
+
 _NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     GRADIENT_NORM.name: (("grad", "reduced_grad"),),
     UPDATE_RATIO.name: (("update",), ("weight",)),
+    SCALED_HEADROOM.name: (SCALED,),
 }
 """Kinds of tensors, one of each group, that a quantity is made of; rows are those of the first group."""
 
-ALL = (*DERIVED, CHANGE, GRADIENT_NORM, UPDATE_RATIO)
+ALL = (*DERIVED, CHANGE, GRADIENT_NORM, UPDATE_RATIO, SCALED_HEADROOM)
 _BY_NAME = {each.name: each for each in ALL}
 
 
@@ -54,6 +64,12 @@ def _norm(columns: Any) -> Any:
     """Of one reading: steps and ranks that were merged add to both counts."""
     elements = columns["numel"] / np.maximum(columns["call_count"], 1)
     return np.sqrt(columns["sum_sq"] / columns["full_numel"] * elements)
+
+
+def _scale_states(columns: Any) -> Array:
+    peak, age = columns[scales.PEAK], columns[scales.AGE]
+    is_stale = (age > 1) & (peak > 0) & (peak <= scales.STALE)
+    return np.where(peak >= scales.TOO_SMALL, State.SCALE_TOO_SMALL, np.where(is_stale, State.SCALE_STALE, 0))
 
 
 def named(name: str, run: RunReader | None = None) -> Derived:

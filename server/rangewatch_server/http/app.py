@@ -51,6 +51,7 @@ from rangewatch_server.routes import (
     ranks,
     report,
     runs,
+    scales,
     slices,
     whatif,
 )
@@ -71,6 +72,7 @@ ROUTES = (
     figures,
     slices,
     whatif,
+    scales,
     collectives,
     ranks,
     machines,

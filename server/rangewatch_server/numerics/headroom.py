@@ -31,6 +31,8 @@ class State(IntEnum):
     ZERO = 4
     NOT_OBSERVED = 5
     STALE = 6
+    SCALE_STALE = 7
+    SCALE_TOO_SMALL = 8
 
 
 STATE_NAMES = [state.name.lower() for state in State]
@@ -38,8 +40,11 @@ STATE_NAMES = [state.name.lower() for state in State]
 # Which of two states is the worse one to know about, when several cells become one.
 SEVERITY = np.zeros(len(State), np.int8)
 for _rank, _state in enumerate(
-    (State.NOT_OBSERVED, State.STALE, State.ZERO, State.VALUE, State.SATURATED, State.INF, State.NAN)
-):
+    (
+        State.NOT_OBSERVED, State.STALE, State.ZERO, State.VALUE, State.SATURATED, State.SCALE_STALE,
+        State.SCALE_TOO_SMALL, State.INF, State.NAN,
+    )
+):  # fmt: skip
     SEVERITY[_state] = _rank
 BY_SEVERITY = np.argsort(SEVERITY).astype(np.uint8)
 

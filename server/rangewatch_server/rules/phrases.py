@@ -17,6 +17,9 @@ _KINDS = {
     "exp_avg": "the first moment (exp_avg) of {}",
     "exp_avg_sq": "the second moment (exp_avg_sq) of {}",
     "momentum_buffer": "the momentum of {}",
+    "scaled_input": "the scaled input of {}",
+    "scaled_weight": "the scaled weight of {}",
+    "scaled_grad_output": "the scaled gradient of the output of {}",
 }
 
 

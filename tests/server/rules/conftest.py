@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rangewatch import statistics, wire
-from rangewatch.statistics import experts, in_use
+from rangewatch.statistics import experts, in_use, scales
 from rangewatch.wire.records import Batch, Catalogue, Event, RangeRows, RankInfo, SeriesRows, StreamHeader, TensorEntry
 from rangewatch_server import rules as shelf
 from rangewatch_server.query.reader import RunReader
@@ -77,7 +77,7 @@ class Recording:
         `columns`: statistic -> what broadcasts to (tensors, steps); the usual ones are one call of 32 elements with
         amax 1. `series`: name -> what broadcasts to (steps,). `sequence`: of the first batch.
         """
-        sums = tuple(each for each in (*in_use.ALL, *experts.ALL) if each.name in (columns or {}))
+        sums = tuple(each for each in (*in_use.ALL, *scales.ALL, *experts.ALL) if each.name in (columns or {}))
         known = Catalogue(statistics.ALL + sums, tuple(tensors))
         info = RankInfo(
             "run",

@@ -8,8 +8,10 @@ from __future__ import annotations
 import builtins
 import dis
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType
+from contextlib import nullcontext
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -34,6 +36,28 @@ CASES += [(each.__name__, each, each in remedy_cases.STORED) for each in remedy_
 
 CLASSES: dict[str, Callable[[], nn.Module]] = {
     "LayerNorm": lambda: nn.LayerNorm(4), "Softmax": lambda: nn.Softmax(-1), "ReLU": nn.ReLU, "Tanh": nn.Tanh,
+}  # fmt: skip
+
+
+def library(name: str, **held: Any) -> ModuleType:
+    """What stands for a library that takes seconds to import, or a GPU."""
+    made = ModuleType(name)
+    vars(made).update(held)
+    return made
+
+
+_CONFIG = SimpleNamespace(from_recipe_name=lambda name: name)
+_ENGINE = library("transformer_engine.pytorch", fp8_autocast=lambda **options: nullcontext())
+LIBRARIES = {
+    "transformer_engine": library("transformer_engine", pytorch=_ENGINE), "transformer_engine.pytorch": _ENGINE,
+    "transformer_engine.common": library("transformer_engine.common"),
+    "transformer_engine.common.recipe": library(
+        "transformer_engine.common.recipe", DelayedScaling=SimpleNamespace, Float8CurrentScaling=SimpleNamespace
+    ),
+    "torchao": library("torchao"),
+    "torchao.float8": library(
+        "torchao.float8", Float8LinearConfig=_CONFIG, convert_to_float8_training=lambda model, **options: model
+    ),
 }  # fmt: skip
 
 
@@ -105,6 +129,8 @@ def run(text: str, model: nn.Module) -> dict[str, Any]:
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A job of one rank, whose Rangewatch is off; nothing that a snippet sets for the process stays."""
     monkeypatch.setenv("RANGEWATCH_ENABLED", "0")
+    for name, held in LIBRARIES.items():
+        monkeypatch.setitem(sys.modules, name, held)
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()

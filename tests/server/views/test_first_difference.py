@@ -220,7 +220,7 @@ def test_of_two_layouts_gradients_before_their_reduction_are_left_out(runs: Runs
     ranks = runs.send(halves, known, series=loss[1], world_size=2)
     found = runs.first(alone, ranks)
     assert (found["step"], found["loss"], found["matched"]) == (None, None, 2)
-    assert found["left_out"] == ["grad_output", "grad"]
+    assert found["left_out"] == ["grad_output", "grad", "scaled_grad_output"]
     found = runs.first(alone, same)
     assert (found["step"], found["count"], found["left_out"]) == (0, 3, []) and found["loss"]["step"] == 0
     halves[4, 7:] = 3.0

@@ -8,7 +8,7 @@ import { TILE, canvasOf, patternOf, penOf, pixelRatio } from "./patterns.js";
 /** @typedef {import("../theme.js").Palette} Palette */
 
 /** States that may cover their neighbours by a pixel to be seen at all. @type {Set<number>} */
-const GROWS = new Set([STATE.saturated, STATE.inf, STATE.nan]);
+const GROWS = new Set([STATE.saturated, STATE.scaleStale, STATE.scaleTooSmall, STATE.inf, STATE.nan]);
 
 /** Every state but plain values. @param {CanvasRenderingContext2D} pen @param {ArrayLike<number>} states @param {Grid} pixels @param {Palette} palette @param {number} ratio */
 function paintStates(pen, states, pixels, palette, ratio) {

@@ -18,6 +18,14 @@ const TILES = {
   [STATE.stale]: (pen, { hatch }, width) => strokes(pen, hatch, width, [[0, 2.5, 8, 2.5], [0, 6.5, 8, 6.5]]),
   [STATE.notObserved]: (pen, { hatch }, width) => strokes(pen, hatch, width, DIAGONAL),
   [STATE.zero]: (pen, { hatch }) => dots(pen, hatch, [[2, 2], [6, 6]]),
+  [STATE.scaleStale]: (pen, { scales, hatch }, width) => {
+    ground(pen, scales.difference[4][1]);
+    strokes(pen, hatch, 1.2 * width, [[2.5, 0, 2.5, 8], [6.5, 0, 6.5, 8]]);
+  },
+  [STATE.scaleTooSmall]: (pen, { scales, nonfiniteInk }, width) => {
+    ground(pen, scales.difference[0][1]);
+    strokes(pen, nonfiniteInk, 1.2 * width, [[2.5, 0, 2.5, 8], [6.5, 0, 6.5, 8]]);
+  },
   [STATE.saturated]: (pen, { scales }) => ground(pen, scales.headroom[0][1]),
   [STATE.inf]: (pen, { nonfinite, nonfiniteInk }, width) => {
     ground(pen, nonfinite);

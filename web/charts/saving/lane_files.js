@@ -73,7 +73,7 @@ async function picture(lane) {
   const caption = { title: titleOf(lane), about: aboutOf(lane, view) };
   const axis = lane.spec.axis ? "tensor, in call order" : lane.axis().label;
   const marks = lane.marks.filter((place) => place >= shown.range.start && place < shown.range.stop);
-  const swatches = model.states?.length ? stateSwatches(colours, Boolean(model.statistic)) : [];
+  const swatches = model.states?.length ? stateSwatches(colours, model.statistic?.scale ?? "") : [];
   const drawing = pictureDrawing(wholeDrawing(lane, frame, colours), model, frame, colours, caption, { axis, marks, swatches, bar: lane.spec.bar });
   return new Blob([dataBytes(await pngUrl(drawing))], { type: "image/png" });
 }
@@ -86,9 +86,9 @@ function wholeDrawing({ spec, model, options }, frame, colours) {
   return withCells(drawing, cells, frame, statesUrl(cells, frame, colours));
 }
 
-/** Only of headroom is there a limit that a cell has met. @param {import("../theme.js").Palette} colours @param {boolean} isOther */
-function stateSwatches(colours, isOther) {
-  const states = [...(isOther ? [] : [STATE.saturated]), STATE.inf, STATE.nan, STATE.zero, STATE.notObserved, STATE.stale];
+/** Only of headroom is there a limit that a cell has met. @param {import("../theme.js").Palette} colours @param {string} scale of another statistic */
+function stateSwatches(colours, scale) {
+  const states = [...(scale ? [] : [STATE.saturated]), ...(scale === "room" ? [STATE.scaleTooSmall, STATE.scaleStale] : []), STATE.inf, STATE.nan, STATE.zero, STATE.notObserved, STATE.stale];
   return states.map((state) => ({ source: paintSwatch(state, colours, SWATCH.width, SWATCH.height).toDataURL(), label: STATE_LABELS[state].label, ...SWATCH }));
 }
 

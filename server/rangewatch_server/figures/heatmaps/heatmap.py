@@ -61,7 +61,8 @@ class Cells(msgspec.Struct):
     @property
     def has_value(self) -> Array:
         """(r, n) bool: what is shown is a value, and no state in its place."""
-        return (self.state == State.VALUE) | (self.state == State.SATURATED)
+        with_value = (State.VALUE, State.SATURATED, State.SCALE_STALE, State.SCALE_TOO_SMALL)
+        return np.isin(self.state, with_value)
 
     @property
     def has_headroom(self) -> Array:
@@ -104,6 +105,9 @@ def cells_of(block: Block, tensors: Tensors, statistic: Derived = HEADROOM) -> C
     columns = {name: block.columns[name].astype(np.float64) for name in wanted}
     dtypes = [tensors.entries[row].dtype for row in block.rows] if statistic.by_dtype else ()
     smallest = np.array([limits_of(dtype).smallest_normal for dtype in dtypes])[:, None]
+    if statistic.mark is not None:
+        own = statistic.mark(columns)
+        state = np.where((own > 0) & (state == State.VALUE), own, state).astype(np.uint8)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = statistic.formula(columns, smallest)
         if statistic.scale in ("log2", "count"):

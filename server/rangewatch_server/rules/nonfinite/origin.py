@@ -289,4 +289,5 @@ def _loss(case: Case, loss: float) -> Origin:
 _BY_KIND: dict[str, Callable[[Case], Origin]] = {
     "output": _output, "input": _input, "weight": _own_weight, "grad_output": _backward, "grad": _backward,
     "reduced_grad": _reduced, "update": _update, **dict.fromkeys(MOMENTS, _moment),
+    "scaled_input": _input, "scaled_weight": _input, "scaled_grad_output": _backward,
 }  # fmt: skip

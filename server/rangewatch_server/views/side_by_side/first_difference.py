@@ -45,6 +45,7 @@ WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoin
 
 OF_ANY_LAYOUT = (
     "output", "input", "weight", "update", "reduced_grad", "exp_avg", "exp_avg_sq", "momentum_buffer",
+    "scaled_input", "scaled_weight",
 )  # fmt: skip
 """Kinds whose largest magnitude over all ranks and calls does not depend on how a batch is split over them. Gradients
 before their reduction are of the mean over a part: twice as large of half the batch."""

@@ -1,0 +1,216 @@
+"""Casts of torchao's: float8 training, MX and NVFP4, read where the values before the cast and the scale both are.
+
+A cast is called by a function of autograd's, whose `ctx` is one and the same object in forward and backward. So the
+module that it stands in is looked for once, in the forward, and `ctx` has its name from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import FrameType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from rangewatch.core.guard import Guard
+from rangewatch.core.selection import Selection
+from rangewatch.hooks.scales.reads import GRAD_OUTPUT, INPUT, WEIGHT, Operand, ScaleReads, class_of
+from rangewatch.hooks.watched_function import WatchedFunction, calling_module
+from rangewatch.recording.level import Recording, TimedHook
+from rangewatch.recording.observer import Observer
+from rangewatch.statistics import scales
+from rangewatch.wire.events import ScaledOperand
+
+_graph_task_id = torch._C._current_graph_task_id
+_TAG = "_range_operand"
+
+NEVER_READ = "scales: no cast of it was seen: compiled, or not called"
+
+_ROLES = {"INPUT": INPUT, "WEIGHT": WEIGHT, "GRAD_OUTPUT": GRAD_OUTPUT}
+"""Of torchao's `GemmInputRole`."""
+
+_LOCALS = {
+    "input_hp_r": (INPUT, 0), "_input": (INPUT, 0), "_input_2d": (INPUT, 0), "input_hp": (INPUT, 0),
+    "weight_hp": (WEIGHT, 0), "weight": (WEIGHT, 0), "weight_hp_t_c": (WEIGHT, 1),
+    "grad_output_hp_r": (GRAD_OUTPUT, 0),
+}  # fmt: skip
+"""What torchao's functions call the tensor that they cast to MX or NVFP4, and which operand that is."""
+
+
+class Cast(NamedTuple):
+    """One call: what was cast, by which factor it is multiplied, and how. `kind`: "" where it shows only by who calls.
+    `along`: the dimension that has one scale, None where all has.
+    """
+
+    values: Any
+    factor: Any
+    about: ScaledOperand
+    kind: str = ""
+    along: int | None = None
+
+
+class _Place:
+    """What a `ctx` has of ours: whose it is, and the name and class of the module. No tensor. `seen`: operands that are
+    read, or not to be; `whole`: kinds that the forward has cast by one scale.
+    """
+
+    __slots__ = ("fqn", "module", "of", "seen", "whole")
+
+    def __init__(self, of: CastReads, fqn: str, module: str, seen: set[tuple[str, int]]) -> None:
+        self.of, self.fqn, self.module, self.seen = of, fqn, module, seen
+        self.whole: set[str] = set()
+
+
+_FORWARD, _ALL = {(INPUT, 0), (WEIGHT, 0)}, {(kind, at) for kind in (INPUT, WEIGHT, GRAD_OUTPUT) for at in (0, 1)}
+
+
+class CastReads:
+    """Those of one attached model, once a module of it is known to cast."""
+
+    def __init__(
+        self, reads: ScaleReads, observer: Observer, guard: Guard, selection: Selection, recording: Recording,
+        fqns: WeakKeyDictionary[nn.Module, str],
+    ) -> None:  # fmt: skip
+        self._reads, self._observer, self._selection = reads, observer, selection
+        self._recording, self._fqns = recording, fqns
+        self._listener = TimedHook(guard, "a cast", self._cast, observer.cost)
+
+    def find(self, modules: Mapping[str, nn.Module]) -> None:
+        """Listen where a module is one of torchao's that cast."""
+        casting = [fqn for fqn, module in modules.items() if casts(module)]
+        for fqn in casting:
+            if self._selection.has(fqn):
+                self._reads.expect(fqn, NEVER_READ)
+        if casting:
+            for each in FUNCTIONS:
+                each.listen(self._listener)
+
+    def remove(self) -> None:
+        """Listen no more."""
+        for each in FUNCTIONS:
+            each.forget(self._listener)
+
+    def _cast(self, frame: FrameType, cast: Cast | None) -> None:
+        observer = self._observer
+        if cast is None or not observer.is_active or not isinstance(cast.values, Tensor):
+            return
+        place = self._place(frame)
+        role = self._role(frame, cast, place) if place is not None else None
+        if place is None or role is None or role in place.seen:
+            return
+        place.seen.add(role)
+        if ("grad_output" if role[0] == GRAD_OUTPUT else "output") not in self._recording.wanted(place.fqn):
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            self._reads.read_values(Operand(place.fqn, *role, place.module), cast.values, cast.factor, cast.about)
+            if role == (INPUT, 0):
+                self._read_cast_weight(frame, place)
+
+    def _place(self, frame: FrameType) -> _Place | None:
+        ctx = frame.f_locals.get("ctx")
+        place: _Place | None = getattr(ctx, _TAG, None)
+        if place is not None:
+            return place if place.of is self else None
+        found = calling_module(frame, self._fqns)
+        if found is None:
+            return None
+        module, fqn = found
+        seen = set()
+        is_training = module.training or torch.is_grad_enabled()
+        if not self._selection.has(fqn) or self._observer.is_evaluating or not is_training:
+            seen = set(_ALL)
+        elif _graph_task_id() != -1:  # activation checkpointing's second forward: its casts are those of the first
+            seen = set(_FORWARD)
+        place = _Place(self, fqn, class_of(module), seen)
+        if ctx is not None:
+            setattr(ctx, _TAG, place)
+        return place
+
+    def _role(self, frame: FrameType, cast: Cast, place: _Place) -> tuple[str, int] | None:
+        if not cast.kind:
+            names = frame.f_locals
+            return next((role for name, role in _LOCALS.items() if names.get(name) is cast.values), None)
+        if cast.kind == GRAD_OUTPUT:  # along rows for the gradient of the input, along columns for that of the weight
+            return cast.kind, int(cast.along == 0)
+        if frame.f_code.co_name != "backward":
+            if cast.along is None:
+                place.whole.add(cast.kind)
+            return cast.kind, 0
+        # What one scale is made for is cast anew by the same.
+        return None if cast.along is None and cast.kind in place.whole else (cast.kind, 1)
+
+    def _read_cast_weight(self, frame: FrameType, place: _Place) -> None:
+        """Of a weight that FSDP has gathered in float8 already."""
+        weight = frame.f_locals.get("weight_hp_t")
+        data, scale = getattr(weight, "_data", None), getattr(weight, "_scale", None)
+        if not isinstance(data, Tensor) or not isinstance(scale, Tensor) or (WEIGHT, 0) in place.seen:
+            return
+        place.seen.add((WEIGHT, 0))
+        about = ScaledOperand("", "", format=_format(data.dtype), source="torchao float8", recipe="cast before FSDP")
+        self._reads.read_codes(Operand(place.fqn, WEIGHT, 0, place.module), data, scale.reciprocal(), about)
+
+
+def casts(module: nn.Module) -> bool:
+    """Whether a module is one of torchao's that cast its operands."""
+    return any(
+        each.__name__ in _CLASSES and each.__module__.partition(".")[0] == "torchao" for each in type(module).__mro__
+    )
+
+
+_CLASSES = {
+    "Float8Linear", "MXLinear", "MXFP8Linear", "MXFakeQuantizedLinear", "NVFP4FakeQuantizedLinear", "MXInferenceLinear",
+}  # fmt: skip
+
+
+def _format(dtype: Any) -> str:
+    return scales.OF_DTYPE.get(str(dtype).removeprefix("torch."), "")
+
+
+def _of_float8(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Cast | None:
+    names = (
+        "hp_tensor", "float8_dtype", "linear_mm_config", "reduce_amax", "gemm_input_role", "device_mesh",
+        "scaling_granularity", "axiswise_dim", "round_scales_to_power_of_2",
+    )  # fmt: skip
+    given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+    role = _ROLES.get(getattr(given.get("gemm_input_role"), "name", "INPUT"))
+    scale = getattr(out, "_scale", None)
+    if role is None or not isinstance(scale, Tensor):
+        return None
+    granularity = getattr(given.get("scaling_granularity"), "value", "tensorwise")
+    recipe = f"dynamic, {granularity}{', powers of two' if given.get('round_scales_to_power_of_2') else ''}"
+    about = ScaledOperand("", "", format=_format(given.get("float8_dtype")), source="torchao float8", recipe=recipe)
+    return Cast(given.get("hp_tensor"), scale, about, role, given.get("axiswise_dim"))
+
+
+def _of_mx(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Cast | None:
+    names = ("data_hp", "elem_dtype", "block_size", "scaling_mode")
+    given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+    mode = getattr(given.get("scaling_mode"), "value", "floor")
+    return _of_blocks(given.get("data_hp"), out, _format(out.elem_dtype), "e8m0", f"MX, {mode}")
+
+
+def _of_nvfp4(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Cast | None:
+    values = args[0] if args else kwargs.get("data_hp")
+    per_tensor = getattr(out, "per_tensor_scale", None)
+    recipe = "NVFP4, two-level" if per_tensor is not None else "NVFP4, blocks alone"
+    return _of_blocks(values, out, "E2M1", "e4m3", recipe, per_tensor)
+
+
+def _of_blocks(
+    values: Any, out: Any, format: str, scale_format: str, recipe: str, per_tensor: Tensor | None = None
+) -> Cast | None:  # fmt: skip
+    scale = getattr(out, "scale", None)
+    if not isinstance(values, Tensor) or not isinstance(scale, Tensor) or getattr(out, "is_swizzled_scales", False):
+        return None
+    wide = scale.detach().float() if per_tensor is None else scale.detach().float() * per_tensor
+    about = ScaledOperand("", "", format=format, scale_format=scale_format, source="torchao", recipe=recipe)
+    return Cast(values, wide.reciprocal(), about)
+
+
+FUNCTIONS: Iterable[WatchedFunction] = (
+    WatchedFunction("torchao.float8.float8_linear", "hp_tensor_to_float8_dynamic", _of_float8),
+    WatchedFunction("torchao.prototype.mx_formats.mx_tensor:MXTensor", "to_mx", _of_mx),
+    WatchedFunction("torchao.prototype.mx_formats.nvfp4_tensor:NVFP4Tensor", "to_nvfp4", _of_nvfp4),
+)

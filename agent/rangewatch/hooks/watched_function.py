@@ -1,0 +1,94 @@
+"""A function of a library's, wrapped once a process while anybody listens: called after each call from Python code.
+
+Inside what is compiled nobody hears of it. `calling_module` says in which module's forward a call stands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from rangewatch.core.patched_function import PatchedFunction
+
+_is_compiling = torch.compiler.is_compiling
+_FRAMES = 6  # from the call outwards, in which the module that calls is looked for
+
+Read = Callable[[tuple[Any, ...], Mapping[str, Any], Any], Any]
+"""Makes of positional and keyword arguments, and of what was returned, what listeners get."""
+
+
+def calling_module(frame: FrameType | None, fqns: WeakKeyDictionary[nn.Module, str]) -> tuple[nn.Module, str] | None:
+    """The innermost module of `fqns` in whose forward `frame` stands, and its name."""
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        for name in ("self", "module"):  # a function that a library's module hands itself to
+            module = frame.f_locals.get(name)
+            if isinstance(module, nn.Module) and (fqn := fqns.get(module)) is not None:
+                return module, fqn
+        frame = frame.f_back
+    return None
+
+
+class WatchedFunction:
+    """`name` of a module of Python's, or of the class in it that `owner` has behind a colon. Where nobody has imported
+    it nobody calls it, and nothing is wrapped. Listeners get `(frame of the caller, what read gives)`.
+    """
+
+    def __init__(self, owner: str, name: str, read: Read) -> None:
+        self._owner, self._name, self._read = owner, name, read
+        self._function: PatchedFunction | None = None
+        self._listeners: tuple[Callable[..., None], ...] = ()
+        """Replaced and never changed: any thread may call."""
+        self._lock = threading.Lock()
+
+    def listen(self, listener: Callable[..., None]) -> None:
+        """Call `listener` after each call from here on; nothing where it is called already."""
+        owner = self._find()
+        with self._lock:
+            if listener not in self._listeners:
+                self._listeners = (*self._listeners, listener)
+            if self._function is None and owner is not None:
+                self._function = PatchedFunction(owner, self._name)
+            if self._function is not None:
+                self._function.install(self._around)
+
+    def forget(self, listener: Callable[..., None]) -> None:
+        """Call it no more."""
+        with self._lock:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+            if not self._listeners and self._function is not None:
+                self._function.remove()
+
+    def _find(self) -> Any:
+        module, _, name = self._owner.partition(":")
+        found = sys.modules.get(module)
+        return getattr(found, name, None) if name else found
+
+    def _around(self, own: Any) -> Any:
+        function = own.__func__ if isinstance(own, staticmethod) else own
+
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            out = function(*args, **kwargs)
+            if not _is_compiling():  # inside a graph nothing of ours is called
+                for each in self._listeners:
+                    each(sys._getframe(1), self._read(args, kwargs, out))
+            return out
+
+        watched.__module__, watched.__qualname__ = self._owner.replace(":", "."), self._name  # found where it is
+        with contextlib.suppress(Exception):  # TorchScript knows builtin functions by themselves
+            builtins: Any = torch.jit._builtins
+            known = builtins._find_builtin(function)
+            if known is not None:
+                builtins._register_builtin(watched, known)
+        return staticmethod(watched) if isinstance(own, staticmethod) else watched

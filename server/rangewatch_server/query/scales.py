@@ -1,0 +1,49 @@
+"""The operands of a run that are cast by scales of low precision, as its ranks said, with the rows that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from rangewatch.statistics import scales
+from rangewatch.wire.events import ScaledOperand, ScaledOperands
+from rangewatch.wire.records import SCALED
+from rangewatch_server.numerics.pyramid import RANGES
+from rangewatch_server.store.names import Tensors
+
+COLUMNS = ("call_count", "amax", *(each.name for each in scales.ALL))
+
+
+class OperandRow(msgspec.Struct, frozen=True):
+    """An operand, and the ordinal of its row; None where nothing was read of it."""
+
+    operand: ScaledOperand
+    tensor: int | None
+
+
+def operands_of(tensors: Tensors, details: Iterable[ScaledOperands]) -> list[OperandRow]:
+    """Those that any of `details` has, in call order, the unknown ones last; the later of one name stands, but what was
+    read on any rank is not unknown.
+    """
+    named: dict[tuple[str, str, int], ScaledOperand] = {}
+    for known in details:
+        for each in known.operands:
+            place = each.fqn, each.kind, each.index
+            if not each.unknown or place not in named:
+                named[place] = each
+    rows = {
+        (entry.fqn, entry.kind, entry.index): ordinal
+        for ordinal, entry in enumerate(tensors.entries)
+        if entry.kind in SCALED
+    }
+    read = {fqn for (fqn, _, _), each in named.items() if not each.unknown}
+    found = [OperandRow(each, rows.get(place)) for place, each in named.items() if place in rows]
+    found.sort(key=lambda each: (int(tensors.call_index[each.tensor or 0]), each.tensor))
+    unread = [OperandRow(each, None) for place, each in named.items() if place not in rows and each.fqn not in read]
+    return [*found, *unread]
+
+
+def columns_of(fill: dict[str, dict[str, float]]) -> list[str]:
+    """The statistics to read of them, of those that the run has."""
+    return [name for name in COLUMNS if name in fill[RANGES]]

@@ -1,0 +1,72 @@
+"""How scales of low precision fit, over HTTP: the worst of steps and ranks, and the heatmap with its states."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.server import whatif_batches
+from tests.server.process import Run
+from tests.server.scale_batches import UNKNOWN, send
+
+
+def decoded(array: Any) -> Any:
+    values = np.frombuffer(base64.b64decode(array["bdata"]), f"<{array['dtype']}")
+    return values.reshape([int(each) for each in array["shape"].split(",")]) if "shape" in array else values
+
+
+def test_each_operand_over_all_steps_and_ranks(run: Run) -> None:
+    for rank in range(2):
+        bits = np.zeros((6, 20))
+        bits[0, 7] = 2.0 * rank  # on one rank, in one step
+        bits[3, 5:] = -6.0
+        send(run.post, bits, age=np.where(np.arange(20) >= 5, 12.0, 1.0), rank=rank, ranks=2)
+    answer = run.get("/scales")
+    assert answer["of"] == 7 and (answer["start"], answer["stop"]) == (0, 20)
+    first, *others = answer["operands"]
+    assert (first["name"], first["kind"], first["format"], first["granularity"]) == (
+        "blocks.0.up", "scaled_input", "E4M3", "tensor"
+    )  # fmt: skip
+    assert first["state"] == "scale_too_small" and first["headroom_bits"] == -2
+    assert first["scale_log2"] == [-7.5, -6.0]
+    assert first["saturated_fraction"] == pytest.approx(10 / (2 * 20 * 200))
+    assert first["flushed_fraction"] == pytest.approx(0.1)
+    assert {each["state"] for each in others[:2]} == {"value"}
+    assert (others[2]["history"], others[2]["history_age"]) == (256, 12)
+    assert (others[-1]["state"], others[-1]["unknown"], others[-1]["tensor"]) == ("unknown", UNKNOWN, None)
+    assert (others[2]["state"], others[2]["headroom_bits"]) == ("scale_stale", 6), "in a part of the steps"
+    assert run.get("/scales?rank=0")["operands"][0]["state"] == "value"
+    late = run.get("/scales?start=6&stop=20")["operands"]
+    assert late[3]["state"] == "scale_stale" and late[3]["headroom_bits"] == 6
+    named = run.get("/scales?q=down")["operands"]
+    assert {each["name"] for each in named} == {"blocks.0.down"}
+
+
+def test_the_heatmap_has_bits_and_states(run: Run) -> None:
+    bits = np.zeros((6, 20))
+    bits[0, 7] = 2.0
+    bits[1] = -3.0
+    bits[3, 5:] = -6.0
+    send(run.post, bits, age=np.where(np.arange(20) >= 5, 12.0, 1.0))
+    answer = run.get("/figures/layers?statistic=scaled_headroom_bits&kind=scaled_input&kind=scaled_weight&columns=20")
+    z, states = decoded(answer["figure"]["data"][0]["z"]), decoded(answer["meta"]["states"])
+    names = answer["meta"]["state_names"]
+    labels = [each["label"] for each in answer["meta"]["rows"]]
+    assert len(labels) == 4 and answer["meta"]["statistic"]["scale"] == "room"
+    assert z[0, 7] == -2 and names[states[0, 7]] == "scale_too_small"
+    assert z[0, 6] == 0 and names[states[0, 6]] == "value"
+    assert set(z[1].tolist()) == {3.0}
+    assert z[2, 4] == 0 and z[2, 5] == 6 and names[states[2, 5]] == "scale_stale"
+    merged = run.get("/figures/layers?statistic=scaled_headroom_bits&kind=scaled_input&columns=1")
+    assert names[decoded(merged["meta"]["states"])[0, 0]] == "scale_too_small"
+    choices = [each["name"] for each in run.get("")["derived"]]
+    assert "scaled_headroom_bits" in choices
+
+
+def test_a_run_without_scales_has_none(run: Run) -> None:
+    whatif_batches.send(run.post, {})
+    assert run.get("/scales")["operands"] == []
+    assert "scaled_headroom_bits" not in [each["name"] for each in run.get("")["derived"]]
