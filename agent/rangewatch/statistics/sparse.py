@@ -64,8 +64,8 @@ class OpenSums:
         return bool(self._rows)
 
     def add(self, number: int, part: slice, values: Array) -> None:
-        """Add the `values` of a `part` of `ALL`: `EXPONENTS`, `WHATIF`, `IN_USE`, `SCALED_COUNTS`, or some of `MAXIMA` or
-        of `EXPERTS`.
+        """Add the `values` of a `part` of `ALL`: `EXPONENTS`, `WHATIF`, `IN_USE`, `SCALED_COUNTS`, or some of `MAXIMA`
+        or of `EXPERTS`.
         """
         row = self._rows.get(number)
         if row is None:
