@@ -1,7 +1,7 @@
 """Step time with headline numbers mirrored into a tracker, and with OTLP pushed by the server, in every trouble of
 theirs: the ratio to the same training watched without should be at most 1.01, and losses the same to the bit.
 
-    python bench/mirror.py [--minutes 4] [--steps 100] [--quick]
+    python bench/mirror.py [--minutes 3.5] [--quick]
 
 Of W&B (offline), MLflow (SQLite), TensorBoard and trackio those are measured that are installed. A round is a window of
 steps of each condition in random order, on one model that begins each window with the same weights and batches:
@@ -46,30 +46,49 @@ MODES = ("without", "healthy", "slow", "refusing")
 WARM_STEPS = 5
 """Of a window, not counted: attaching, and cold caches."""
 
+LEAST_STEPS = 15
+WINDOWS = 7
+"""Of each sink, at the least."""
+
+AFFORDED = 0.5
+"""Of the time in steps, with one round of all sinks; the rest goes into attaching, opening, and second rounds."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=4.0, help="after which no round is begun any more")
-    parser.add_argument("--steps", type=int, default=100, help="of a window")
+    parser.add_argument("--minutes", type=float, default=3.5, help="that all of it takes; windows are as long as fits")
     parser.add_argument("--quick", action="store_true", help="TensorBoard and OTLP, one short round: does it run?")
     options = parser.parse_args()
-    steps = 15 if options.quick else options.steps
+    began_s = time.monotonic()
     subjects = ["tensorboard"] if options.quick else [name for name, each in OPENED.items() if each.is_installed()]
-    share_s = 0.0 if options.quick else 60 * options.minutes / (len(subjects) + 1)
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name, Server(Path(name) / "bench.db") as server:
-        training = Training(steps)
-        training.window(lambda: rangewatch.attach(training.model, training.optimizer, url=server.url, run="warm"))
-        for subject in subjects:
-            rows += tracker(subject, training, server.url, Path(name) / subject, share_s)
-        rows += otlp(training, server.url, Path(name), share_s)
-    for row in rows:
+        training = Training()
+        warm = training.window(
+            lambda: rangewatch.attach(training.model, training.optimizer, url=server.url, run="warm")
+        )
+        if not options.quick:
+            whole = AFFORDED * 60 * options.minutes / (WINDOWS * (len(subjects) + 1)) / warm.wall_s
+            training.steps = min(400, max(LEAST_STEPS, round(whole)))
+        for number, subject in enumerate(subjects):
+            left_s = 0.0 if options.quick else 60 * options.minutes - (time.monotonic() - began_s)
+            share_s = left_s / (len(subjects) + 1 - number)
+            show(rows, tracker(subject, training, server.url, Path(name) / subject, share_s))
+        left_s = 0.0 if options.quick else 60 * options.minutes - (time.monotonic() - began_s)
+        show(rows, otlp(training, server.url, Path(name), left_s))
+    print(json.dumps({"benchmark": "mirror", "steps": training.steps, "rows": rows}))
+
+
+def show(rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
+    """Print what has been measured, and keep it."""
+    rows += found
+    for row in found:
         print(
             f"{row['sink']:<12} {row['mode']:<9} {row['ratio']:6.3f} ({row['low']:.3f} to {row['high']:.3f}, "
-            f"{row['rounds']} rounds)  wall {row['wall']:6.3f}  losses {'equal' if row['equal'] else 'DIFFER'}"
+            f"{row['rounds']} rounds)  wall {row['wall']:6.3f}  losses {'equal' if row['equal'] else 'DIFFER'}",
+            flush=True,
         )
-    print(json.dumps({"benchmark": "mirror", "steps": steps, "rows": rows}))
 
 
 class Window:
@@ -82,11 +101,11 @@ class Window:
 class Training:
     """24 layers of 256 with GELU and AdamW: 120 tensors, some 25 ms a step on one core."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(*[layer for _ in range(24) for layer in (nn.Linear(256, 256), nn.GELU())])
         self._begin = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.steps = steps
+        self.steps = LEAST_STEPS
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
 
     def window(self, attach: Callable[[], Any], at_third: Callable[[], None] | None = None) -> Window:

@@ -12,8 +12,8 @@ import pytest
 
 BENCH = Path(__file__).parent.parent / "bench"
 BENCHES = (
-    "collectives", "diagnosis", "fleet", "ingest", "kernel", "peers", "query", "rules", "server_away", "spool",
-    "start", "stragglers", "web",
+    "collectives", "diagnosis", "fleet", "ingest", "kernel", "mirror", "peers", "query", "rules", "server_away",
+    "spool", "start", "stragglers", "web",
 )  # fmt: skip
 PREDICT = ("fleet", "ingest", "query", "start", "web")
 
@@ -88,6 +88,14 @@ def test_web_times_each_view_and_follows_a_live_run() -> None:
         assert 0 < each["p50"] <= each["p95"] <= each["max"]
     assert found["empty_ms"] > 0 < found["all_points_ms"]
     assert {name for name, each in found["memory"].items() if each["last"] > 0} == {"heap_bytes", "nodes", "rss_bytes"}
+
+
+@pytest.mark.slow
+def test_a_mirror_in_trouble_changes_no_loss() -> None:
+    rows = run("mirror.py", "--quick", timeout_s=110)["rows"]
+    assert {row["mode"] for row in rows} == {"healthy", "slow", "refusing", "killed"}
+    assert {row["sink"] for row in rows} == {"tensorboard", "otlp"}
+    assert all(row["equal"] and row["ratio"] > 0 for row in rows)
 
 
 @pytest.mark.slow
