@@ -16,7 +16,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 IN_WORKERS := -n $(WORKERS) --dist worksteal
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
-.PHONY: install demo test test-all test-slow test-gpu bench-gpu gpu-wheels test-web coverage lint fix bench docs docs-diagnosis docs-tables docs-images soak lock vendor sbom clean
+.PHONY: install demo test test-all test-slow test-recipes test-gpu bench-gpu gpu-wheels test-web coverage lint fix bench docs docs-diagnosis docs-tables docs-images soak lock vendor sbom clean
 
 install: .venv/installed
 
@@ -47,6 +47,12 @@ test-all: install $(AXE) test-web  ## all but what takes hours or a GPU
 
 test-slow: install $(AXE)  ## what test-all has beyond test
 	$(PYTEST) $(IN_WORKERS) -m 'slow and not soak and not gpu'
+
+# What the trainers' recipes want beside what the tests have: 400 MB. torchtitan names older releases than the tests run with.
+test-recipes: install  ## the scripts of docs/recipes/, each trained for a few steps on the CPU
+	$(BIN)/pip install --quiet --constraint constraints.txt ray trl
+	$(BIN)/pip install --quiet --no-deps torchtitan==0.3.0 torchdata torch_checkpointing spmd_types==0.2.3 tyro docstring_parser typeguard
+	$(PYTEST) -m slow tests/docs/test_recipes.py tests/docs/test_torchtitan.py
 
 # By the machine's own python3, without .venv: docs/gpu.md.
 gpu-wheels:  ## in gpu-wheels/, what a GPU machine without a package index lacks

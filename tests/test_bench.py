@@ -12,8 +12,8 @@ import pytest
 
 BENCH = Path(__file__).parent.parent / "bench"
 BENCHES = (
-    "collectives", "diagnosis", "diff", "fleet", "ingest", "kernel", "peers", "query", "rules", "server_away", "spool",
-    "start", "stragglers", "web",
+    "collectives", "diagnosis", "diff", "fleet", "ingest", "kernel", "mirror", "peers", "query", "rules", "server_away",
+    "spool", "start", "stragglers", "web",
 )  # fmt: skip
 PREDICT = ("fleet", "ingest", "query", "start", "web")
 
@@ -97,6 +97,14 @@ def test_planted_differences_and_equal_pairs_are_trained_and_asked_about() -> No
     """All of them take ten minutes; of other layouts test_layouts has its own."""
     found = run("diff.py", "--quick", timeout_s=170)["result"]
     assert (found["planted"], found["right"], found["equal"], found["quiet"]) == (2, 2, 2, 2)
+
+
+@pytest.mark.slow
+def test_a_mirror_in_trouble_changes_no_loss() -> None:
+    rows = run("mirror.py", "--quick", timeout_s=110)["rows"]
+    assert {row["mode"] for row in rows} == {"healthy", "slow", "refusing", "killed"}
+    assert {row["sink"] for row in rows} == {"tensorboard", "otlp"}
+    assert all(row["equal"] and row["ratio"] > 0 for row in rows)
 
 
 @pytest.mark.slow

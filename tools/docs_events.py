@@ -32,6 +32,8 @@ EVENT_WORDS: Mapping[str, str] = {
     "state_loaded": "an optimizer was given another state, as by `load_state_dict`, while it was watched",
     "mesh": "where the rank stands: the axes of its mesh, and the ranks along each ([mesh.md](mesh.md))",
     "placements": "how each of its parameters lies on the mesh, and along which axes ranks hold the same",
+    "formats_in_use": "which smaller formats tensors are rounded to, as `attach(formats=...)` was given it "
+    "([whatif.md](whatif.md))",
     "scaled_operands": "at the end of a step in which it changed, which operands of layers are cast by scales of low "
     "precision, and how ([scales.md](scales.md))",
     "routers": "routers of a mixture of experts that have been called ([experts.md](experts.md))",

@@ -18,7 +18,7 @@ OUTSIDE = re.compile(r"\]\((?:\.\./)+([^)#\s]+)(#[^)\s]*)?\)")
 FROM_ROOT = re.compile(r"\]\(docs/")
 BEGINS = re.compile(r"[-*] |\d+\. |\|")
 STAYS = re.compile(r"[-*] |\d+\. |\||\s|#")  # what is in a list or table already, or a heading
-FENCE = re.compile(r"^(```\w+[^\n]*?)[^\S\n]+no-run=\"[^\"\n]*\"", re.MULTILINE)
+FENCE = re.compile(r"^(```\w+[^\n]*?)[^\S\n]+(?:no-run|needs)=\"[^\"\n]*\"", re.MULTILINE)
 
 
 def on_files(files: Files, *, config: Any) -> Files:

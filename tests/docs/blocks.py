@@ -2,7 +2,7 @@
 what is done with them.
 
 A block that cannot run here says why, after its language: `no-run="needs two GPUs"`. One with `title="train.py"` is a
-file.
+file; it may want a package that is not among those for development: `needs="ray"`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Block(NamedTuple):
     language: str
     title: str
     no_run: str
+    needs: str
     text: str
 
     @property
@@ -57,7 +58,8 @@ def _blocks(path: Path) -> Iterator[Block]:
             lines.append(line)
         elif fence:
             said = dict(SAID.findall(fence[2]))
-            opened = Block(page, number, section, fence[1], said.get("title", ""), said.get("no-run", ""), "")
+            attributes = [said.get(name, "") for name in ("title", "no-run", "needs")]
+            opened = Block(page, number, section, fence[1], *attributes, "")
         elif line.startswith("#"):
             section = line.lstrip("# ")
     assert opened is None, f"{page}:{opened and opened.line}: a block without an end"

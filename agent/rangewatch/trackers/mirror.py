@@ -35,6 +35,7 @@ class Mirror:
         self._sink: Sink | None = None
         self._has_linked = self._has_warned = False
         self._pause_s = limits.MIRROR_EVERY_S
+        self._rest_s = 0.0
         self._next_find_s = 0.0
         self._ended = threading.Event()
         self._stop_at_s: float | None = None
@@ -79,8 +80,12 @@ class Mirror:
             self._thread.join(max(0.0, self._stop_at_s - time.monotonic()))
 
     def _run(self) -> None:
-        while not self._ended.wait(self._pause_s):
+        while not self._ended.wait(self._pause_s + self._rest_s):
+            began_s = time.thread_time()
             self._attempt()
+            took_s = time.thread_time() - began_s
+            # Python's threads take turns: what a tracker works, the training may have to wait.
+            self._rest_s = min(took_s / limits.MIRROR_SHARE, 10 * limits.MIRROR_EVERY_S)
         self._attempt()
         sink = self._sink
         if sink is not None:

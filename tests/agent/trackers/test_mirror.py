@@ -389,3 +389,31 @@ def test_trackio_counts_the_users_steps_alone(ingest: IngestDouble, has: Callabl
     assert run._next_step == 0 and {step for step, _ in run.logged} == {-1}
     assert any(row.get("rangewatch/least_headroom_bits", 0) > 0 for _, row in run.logged)
     assert any(row.get("rangewatch/alert_rule") == "headroom_trend" for _, row in run.logged)
+
+
+def test_a_tracker_that_takes_processor_time_is_written_to_less_often(
+    ingest: IngestDouble, plant: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Busy(List):
+        def write(self, step: int, values: Mapping[str, float]) -> None:
+            super().write(step, values)
+            ends_s = time.thread_time() + 0.005
+            while time.thread_time() < ends_s:
+                pass
+
+    sink, waits = Busy(), list[float]()
+    plant(sink)
+    wait = threading.Event.wait
+
+    def watched(self: threading.Event, timeout: float | None = None) -> bool:
+        if timeout is not None and threading.current_thread().name == "rangewatch-mirror-double":
+            waits.append(timeout)
+        return wait(self, timeout)
+
+    monkeypatch.setattr(threading.Event, "wait", watched)
+    with Loop(ingest, mirror="double", full_every=1) as loop:
+        until = time.monotonic() + 20
+        while not (sink.rows and len(waits) > 3) and time.monotonic() < until:
+            loop.steps(1)
+    assert sink.rows and waits[0] == 0.01
+    assert max(waits) == pytest.approx(0.01 + 0.1), "ten times what it is else"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
@@ -73,7 +73,7 @@ class NewOptimizers:
         self._guard: Guard = agent.guard
         self._known: list[_Known] = []
         self._passed_over: dict[int, tuple[ref[Any], int]] = {}
-        """Of other models, by id, with how many parameter groups each had."""
+        """Of other models, and containers of watched ones, by id, with how many parameter groups each had."""
         self._inside: dict[int, ref[Any]] = {}
         """Watched ones that have begun a step: one that steps inside (`ZeroRedundancyOptimizer` has such) is theirs.
 
@@ -111,7 +111,7 @@ class NewOptimizers:
             return
         model = self._model()
         own = frozenset[int]() if model is None else _of_model(optimizer, _ids(model))
-        if own:
+        if own and not self._only_passes_on(optimizer):
             self._begin_to_follow(optimizer, own)
         else:
             self._passed_over = {key: each for key, each in self._passed_over.items() if each[0]() is not None}
@@ -124,6 +124,11 @@ class NewOptimizers:
             return True
         begun = [each() for each in self._inside.values()]
         return any(each is not None and _is_running(each) for each in begun)
+
+    def _only_passes_on(self, optimizer: Any) -> bool:
+        """Whether it keeps watched ones, as torchtitan's container does: their steps are its step."""
+        known = [each.optimizer() for each in self._known]
+        return any(kept is each for kept in _kept_by(optimizer) if kept is not None for each in known)
 
     def _begin_to_follow(self, optimizer: Any, own: frozenset[int]) -> None:
         if self._followed >= MOST_FOLLOWED:
@@ -200,6 +205,14 @@ def _is_running(optimizer: Any) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _kept_by(optimizer: Any) -> Iterator[Any]:
+    """What it has as attributes, alone or several in one; torch's own tables of tensors are left out."""
+    for name, value in vars(optimizer).items():
+        if name in ("state", "param_groups"):
+            continue
+        yield from value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else (value,)
 
 
 def _ids(model: nn.Module) -> frozenset[int]:

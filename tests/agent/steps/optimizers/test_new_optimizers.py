@@ -102,6 +102,33 @@ class TestNewOptimizers:
                 train(model, generator)
             assert handle.stats()["step"] == 6
 
+    @pytest.mark.parametrize("is_given", [False, True])
+    @pytest.mark.parametrize("kept_as", [list, tuple, lambda each: dict(enumerate(each))])
+    def test_a_container_of_known_ones_ends_no_step_of_its_own(
+        self, ingest: IngestDouble, caplog: pytest.LogCaptureFixture, is_given: bool, kept_as: Any
+    ) -> None:
+        """torchtitan's `OptimizersContainer` is an optimizer itself, with all parameters and no settings."""
+
+        class Container(torch.optim.Optimizer):
+            def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+                self.inner = kept_as(optimizers)
+                every = [each for one in optimizers for group in one.param_groups for each in group["params"]]
+                super().__init__(every, {})
+
+            def step(self, closure: Any = None) -> None:
+                for each in self.inner.values() if isinstance(self.inner, dict) else self.inner:
+                    each.step()
+
+        model = two_layers()
+        inner = [sgd(model[0]), sgd(model[1])]
+        container = Container(inner)
+        given = [*inner, container] if is_given else inner
+        with rangewatch.attach(model, given, url=ingest.url) as handle:
+            for _ in range(4):
+                train(model, container)
+            assert handle.stats()["step"] == 4
+        assert "which attach was not given" not in caplog.text
+
     def test_of_another_model_or_inside_one_that_is_known(self, ingest: IngestDouble) -> None:
         class Outer(torch.optim.SGD):
             def __init__(self, parameters: Any) -> None:
