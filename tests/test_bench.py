@@ -93,6 +93,7 @@ def test_web_times_each_view_and_follows_a_live_run() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
 def test_planted_differences_and_equal_pairs_are_trained_and_asked_about() -> None:
     """All of them take ten minutes; of other layouts test_layouts has its own."""
     found = run("diff.py", "--quick", timeout_s=170)["result"]
@@ -100,6 +101,7 @@ def test_planted_differences_and_equal_pairs_are_trained_and_asked_about() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
 def test_a_mirror_in_trouble_changes_no_loss() -> None:
     rows = run("mirror.py", "--quick", timeout_s=110)["rows"]
     assert {row["mode"] for row in rows} == {"healthy", "slow", "refusing", "killed"}
