@@ -55,7 +55,14 @@ from rangewatch_server.rules.mesh import (
 from rangewatch_server.rules.nonfinite import first_nonfinite, inf_by_design, loss_nonfinite
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
-from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, rounded_updates
+from rangewatch_server.rules.setup import (
+    evaluation_mode,
+    held_at_zero,
+    initial_loss,
+    rounded_updates,
+    summed_microbatches,
+    target_broadcast,
+)
 
 ALL: tuple[Rule, ...] = (
     first_nonfinite.RULE,
@@ -99,9 +106,11 @@ ALL: tuple[Rule, ...] = (
     dead_expert.RULE,
     overloaded_expert.RULE,
     initial_loss.RULE,
+    target_broadcast.RULE,
     evaluation_mode.RULE,
     rounded_updates.RULE,
     held_at_zero.RULE,
+    summed_microbatches.RULE,
     loss_nonfinite.RULE,
     loss_spike.RULE,
     learning_lost.RULE,
