@@ -41,7 +41,7 @@ def test_gradients_rise_with_their_number(recording: Recording, factor: Any, los
     assert "8 backwards in place of 1" in finding.summary
     (earlier,) = recording.diagnose(summed_microbatches.RULE, stop=AT + 10).findings
     assert earlier == finding
-    assert recording.diagnose(summed_microbatches.RULE, stop=AT + 5).findings == ()
+    assert recording.diagnose(summed_microbatches.RULE, stop=AT + 4).findings == ()
 
 
 def test_long_ago_in_a_long_run(recording: Recording) -> None:

@@ -31,7 +31,7 @@ def test_shapes_are_named(
     assert (finding.step, finding.rank, finding.severity) == (3, 0, "warning")
     assert words in finding.summary and finding.facts["cause_class"] == "forward_arithmetic"
     wrong = "pred" if len(prediction) == 2 else "target"
-    assert finding.remedy[0].code.startswith(f"{wrong} = {wrong}.squeeze(1)")
+    assert f"\n    {wrong} = {wrong}.squeeze(1)" in finding.remedy[0].code
 
 
 @pytest.mark.parametrize("known", [(), (LossBroadcast(),), (LossBroadcast("Sub", (9, 9), (9,), (9, 9)),)])

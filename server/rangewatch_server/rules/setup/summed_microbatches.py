@@ -21,7 +21,7 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thres
 PROBES = 8
 """Gradients by which backwards are counted."""
 
-BEFORE, FEWEST, AFTER = 16, 8, 8
+BEFORE, FEWEST, AFTER = 16, 8, 5
 """Steps of one number of backwards before, at least so many, and after: fixed, so that a finding stays as it was."""
 
 MOST_PLACES = 16
@@ -187,7 +187,8 @@ def _finding(evidence: Evidence, growth: Growth, limits: Thresholds) -> Finding:
             Remedy(
                 "Divide the loss of each microbatch by the number of microbatches in the step, right before its "
                 "backward; or divide the learning rate by it.",
-                "(loss / microbatches).backward()  # microbatches: how many before the next optimizer.step()",
+                f"microbatches = {growth.many}  # how many before the next optimizer.step()\n"
+                "(loss / microbatches).backward()",
                 "gradients rose with the number of backwards in a step",
             ),
         ),

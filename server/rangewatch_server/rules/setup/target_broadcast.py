@@ -45,7 +45,7 @@ def _finding(known: LossBroadcast, rank: int, step: int) -> Finding:
             Remedy(
                 "Give prediction and target the same shape before the loss, by squeeze or by a dimension more, and "
                 "assert it.",
-                _code(is_column=is_column),
+                _code(known, is_column=is_column),
                 "the shapes in the graph of the loss",
             ),
         ),
@@ -56,13 +56,21 @@ def _finding(known: LossBroadcast, rank: int, step: int) -> Finding:
     )  # fmt: skip
 
 
-def _code(*, is_column: bool) -> str:
-    first = (
+def _code(known: LossBroadcast, *, is_column: bool) -> str:
+    line = (
         "pred = pred.squeeze(1)  # or: target = target[:, None]"
         if is_column
         else "target = target.squeeze(1)  # or: pred = pred[:, None]"
     )
-    return f"{first}\nassert pred.shape == target.shape, (pred.shape, target.shape)"
+    function = FUNCTIONS.get(known.op)
+    use = f"torch.nn.functional.{function}(*alike(pred, target))" if function else "pred, target = alike(pred, target)"
+    return (
+        "def alike(pred, target):\n"
+        f"    {line}\n"
+        "    assert pred.shape == target.shape, (pred.shape, target.shape)\n"
+        "    return pred, target\n\n"
+        f"# {use}"
+    )
 
 
 def _shape(sizes: tuple[int, ...]) -> str:
