@@ -34,7 +34,11 @@ def test_shapes_are_named(
     assert f"\n    {wrong} = {wrong}.squeeze(1)" in finding.remedy[0].code
 
 
-@pytest.mark.parametrize("known", [(), (LossBroadcast(),), (LossBroadcast("Sub", (9, 9), (9,), (9, 9)),)])
+@pytest.mark.parametrize(
+    "known",
+    [(), (LossBroadcast(),), *((LossBroadcast("Sub", shape, (9,), (9, 9)),) for shape in ((9, 9), (9, 0)))],
+    ids=["no event", "an empty one", "of one shape", "of no element"],
+)
 def test_without_it_nothing_is_said(recording: Recording, known: tuple[LossBroadcast, ...]) -> None:
     told(recording, *known)
     assert recording.diagnose(target_broadcast.RULE).findings == ()

@@ -17,7 +17,7 @@ SIGNS = {"Sub": "a difference", "Mul": "a product", "Div": "a quotient", "Add": 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding, of the first rank that reported it."""
     for event, known in evidence.details(LossBroadcast):
-        if len(known.result) > 1 and math.prod(known.prediction) < math.prod(known.result):
+        if len(known.result) > 1 and 0 < math.prod(known.prediction) < math.prod(known.result):
             yield _finding(known, event.rank, event.step)
             return
 
