@@ -23,6 +23,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "evaluation_mode": "the whole model was trained in `eval()` for 8 steps in a row, and when that is over",
     "wrapper_bypassed": "the module inside DistributedDataParallel was called itself for 8 steps, and when that ends",
     "loss_function": "the first loss is a cross entropy, and over how many classes",
+    "loss_broadcast": "one of the first losses compares every prediction with every target, by its shapes",
     "communication_hook": "gradients are reduced by a communication hook of your own",
     "clipping": "gradients are clipped while they are multiplied by the loss scale",
     "compiled": "a step compiled code anew, or its graph broke: where, and the guard that failed",

@@ -19,6 +19,7 @@ from rangewatch.wire.events import (
     FormatOf,
     FormatsInUse,
     FrozenInTrain,
+    LossBroadcast,
     LossFunction,
     NotReduced,
     Optimizers,
@@ -560,6 +561,11 @@ def large_logits(recording: Recording) -> None:
     recording.write(model, STEPS, {"amax": amax}, series={"loss": np.linspace(89.0, 60.0, STEPS)}, events=events)
 
 
+def broadcast(recording: Recording) -> None:
+    events = [event(LossBroadcast("MseLoss", (256, 1), (256,), (256, 256)), 1, 0)]
+    recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
+
+
 def around_updates(recording: Recording, model: Any, pushed: Any, unmoved: Any, zero: Any) -> None:
     """At the steps 1, 2, 4, 8, 16 and each 32nd, of 4,096 elements each."""
     steps, given = 200, {"sampled_count": 4096, "pushed_count": pushed, "unmoved_count": unmoved}
@@ -584,6 +590,14 @@ def at_zero(recording: Recording) -> None:
 def ignored(recording: Recording) -> None:
     model = [tensor(f"{name}.weight", "grad", at, "float32") for at, name in enumerate(("embed", "body", "head"))]
     recording.write(model, 100, {"amax": 0.0}, series={"loss": np.log(2.0)})
+
+
+def summed(recording: Recording) -> None:
+    calls = np.where(np.arange(STEPS) < BAD - 20, 1, 8)
+    amax = (0.2 + wave(STEPS, 0.03, len(WEIGHTS))) * np.where(calls > 1, 4.1, 1.0)
+    events = [event(Optimizers(("SGD",)), 1, 2)]
+    series = {"loss": 2.1 + wave(STEPS, 0.05)[0], "lr": 0.04}
+    recording.write(WEIGHTS, STEPS, {"call_count": calls, "amax": amax}, series=series, events=events)
 
 
 def learning_lost(recording: Recording) -> None:
@@ -652,11 +666,13 @@ ALL = (
     Example("outlier_batch", "", outlier),
     Example("initial_gain", "", gain),
     Example("initial_loss", "", large_logits),
+    Example("target_broadcast", "", broadcast),
     Example("evaluation_mode", "The whole model in eval()", in_eval),
     Example("evaluation_mode", "A frozen part in train()", teacher_in_train),
     Example("rounded_updates", "", rounded),
     Example("held_at_zero", "", at_zero),
     Example("no_gradient", "", ignored),
+    Example("summed_microbatches", "", summed),
     Example("loss_nonfinite", "", bad_loss),
     Example("loss_spike", "", spike),
     Example("learning_lost", "", learning_lost),

@@ -23,6 +23,8 @@ Whole = Annotated[int, Meta(gt=-_MOST_WHOLE, lt=_MOST_WHOLE)]
 Factor = Annotated[float, Meta(gt=-_MOST_WHOLE, lt=_MOST_WHOLE)]
 Seconds = Annotated[float, Meta(ge=0, le=_MOST_S)]
 
+Shape = Annotated[tuple[Annotated[int, Meta(ge=0, lt=_MOST_WHOLE)], ...], Meta(max_length=64)]
+
 Step = Annotated[int, Meta(ge=-1, le=10**12)]
 
 
@@ -351,6 +353,18 @@ class LossFunction(Details, frozen=True):
     KIND = "loss_function"
     op: str = ""
     classes: Whole = 0
+
+
+class LossBroadcast(Details, frozen=True):
+    """One of the first losses compares each prediction with each target: in its operation `op` what has a gradient, of
+    shape `prediction`, and what has none, of `other` (empty where that is not known), were broadcast to `result`.
+    """
+
+    KIND = "loss_broadcast"
+    op: str = ""
+    prediction: Shape = ()
+    other: Shape = ()
+    result: Shape = ()
 
 
 class CommunicationHook(Details, frozen=True):

@@ -57,7 +57,15 @@ from rangewatch_server.rules.precision import format_in_use
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
 from rangewatch_server.rules.scales import stale, too_small
-from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, no_gradient, rounded_updates
+from rangewatch_server.rules.setup import (
+    evaluation_mode,
+    held_at_zero,
+    initial_loss,
+    no_gradient,
+    rounded_updates,
+    summed_microbatches,
+    target_broadcast,
+)
 
 ALL: tuple[Rule, ...] = (
     first_nonfinite.RULE,
@@ -104,10 +112,12 @@ ALL: tuple[Rule, ...] = (
     dead_expert.RULE,
     overloaded_expert.RULE,
     initial_loss.RULE,
+    target_broadcast.RULE,
     evaluation_mode.RULE,
     rounded_updates.RULE,
     held_at_zero.RULE,
     no_gradient.RULE,
+    summed_microbatches.RULE,
     loss_nonfinite.RULE,
     loss_spike.RULE,
     learning_lost.RULE,

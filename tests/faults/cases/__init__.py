@@ -11,11 +11,13 @@ from tests.faults.cases import (
     loss_scales,
     losses,
     masks,
+    microbatches,
     overflow,
     quiet,
     ranks,
     rates,
     schedules,
+    shapes,
     spikes,
     weights,
 )
@@ -28,7 +30,7 @@ ALL: tuple[Fault, ...] = (
 SCRIPTS: tuple[Fault, ...] = (
     *masks.SCRIPTS, *rates.SCRIPTS, *arithmetic.SCRIPTS, *batches.SCRIPTS, *weights.SCRIPTS, *loss_scales.SCRIPTS,
     *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS, *quiet.SCRIPTS,
-    *schedules.SCRIPTS, *exchanges.SCRIPTS,
+    *schedules.SCRIPTS, *exchanges.SCRIPTS, *shapes.SCRIPTS, *microbatches.SCRIPTS,
 )  # fmt: skip
 """What is planted in `families`, and said before any rule was written for it."""
 

@@ -14,6 +14,7 @@ from tests.faults.families import (
     fsdp,
     gan,
     lora,
+    microbatches,
     moe,
     nanogpt,
     ppo,
@@ -21,6 +22,7 @@ from tests.faults.families import (
     schedules,
     setups,
     sft,
+    shapes,
     trainer,
     unusual,
 )
@@ -44,6 +46,8 @@ HEALTHY: dict[str, tuple[Train, Mapping[str, Mapping[str, Any]]]] = {
     "setups": (setups.train, setups.HEALTHY),
     "schedules": (schedules.train, schedules.HEALTHY),
     "exchanges": (exchanges.train, exchanges.HEALTHY),
+    "shapes": (shapes.train, shapes.HEALTHY),
+    "microbatches": (microbatches.train, microbatches.HEALTHY),
 }
 """Family -> its script, and the variants in which nothing is wrong: name -> arguments."""
 

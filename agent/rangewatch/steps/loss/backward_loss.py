@@ -12,6 +12,7 @@ from torch import Tensor
 from rangewatch.recording.observer import StepReader, is_being_captured, local_part
 from rangewatch.recording.rows.mirror import TENSOR
 from rangewatch.steps.interface import StepRecorder
+from rangewatch.steps.loss.loss_broadcast import LossBroadcasts
 from rangewatch.steps.loss.loss_function import LossFunctions
 from rangewatch.steps.loss.loss_graph import LossGraphReads
 from rangewatch.steps.loss_scale import LossScaling
@@ -25,7 +26,7 @@ class BackwardLoss(StepReader):
 
     def __init__(self, agent: StepRecorder, scaling: LossScaling, graph: LossGraphReads) -> None:
         self._agent, self._scaling, self._graph = agent, scaling, graph
-        self._functions = LossFunctions(agent.events)
+        self._functions, self._broadcasts = LossFunctions(agent.events), LossBroadcasts(agent.events)
         self._last_read, self._began = -1, -1
         self._sum: Tensor | float | None = None
         self._held: tuple[int, Tensor | float] | None = None
@@ -36,7 +37,9 @@ class BackwardLoss(StepReader):
         self._last_read, self._began = self._agent.observer.host.cells[TENSOR], self._agent.step
         self._graph.before(args, kwargs)
         if self._agent.observer.is_active:
-            self._functions.began(kwargs.get("tensors", args[0] if args else None))
+            began_at = kwargs.get("tensors", args[0] if args else None)
+            self._functions.began(began_at)
+            self._broadcasts.began(began_at)
 
     def after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """It has returned. The value is read where it is, and no device is waited for."""
