@@ -53,10 +53,9 @@ from rangewatch_server.rules.mesh import (
     unequal_settings,
 )
 from rangewatch_server.rules.nonfinite import first_nonfinite, inf_by_design, loss_nonfinite
-from rangewatch_server.rules.precision import format_in_use
+from rangewatch_server.rules.precision import format_in_use, scale_stale, scale_too_small
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
-from rangewatch_server.rules.scales import stale, too_small
 from rangewatch_server.rules.setup import (
     evaluation_mode,
     held_at_zero,
@@ -106,8 +105,8 @@ ALL: tuple[Rule, ...] = (
     saturated_activation.RULE,
     attention_logits.RULE,
     initial_gain.RULE,
-    stale.RULE,
-    too_small.RULE,
+    scale_stale.RULE,
+    scale_too_small.RULE,
     expert_collapse.RULE,
     dead_expert.RULE,
     overloaded_expert.RULE,

@@ -9,8 +9,8 @@ import pytest
 
 from rangewatch.statistics import scales
 from rangewatch.wire.events import ScaledOperand, ScaledOperands, event
-from rangewatch_server.rules.scales.stale import RULE as STALE
-from rangewatch_server.rules.scales.too_small import RULE as TOO_SMALL
+from rangewatch_server.rules.precision.scale_stale import RULE as STALE
+from rangewatch_server.rules.precision.scale_too_small import RULE as TOO_SMALL
 from tests.server.rules.conftest import Recording, tensor
 
 STEPS = 120

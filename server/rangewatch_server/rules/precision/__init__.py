@@ -1,1 +1,1 @@
-"""Rules on smaller formats: what is left of tensors in those that they are really rounded to."""
+"""Rules on low precision: what is left of tensors in the formats they are rounded to, and scales that do not fit."""

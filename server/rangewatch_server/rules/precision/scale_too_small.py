@@ -9,8 +9,7 @@ import numpy as np
 from rangewatch.statistics import scales
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import place
-from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
-from rangewatch_server.rules.scales.fits import (
+from rangewatch_server.rules.precision.scale_fits import (
     CURRENT,
     FILTER,
     Fit,
@@ -21,6 +20,7 @@ from rangewatch_server.rules.scales.fits import (
     recent_fits,
     worst_rank,
 )
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
 ROWWISE = (
     "from torchao.float8 import Float8LinearConfig, convert_to_float8_training\n\n"

@@ -9,8 +9,7 @@ import numpy as np
 from rangewatch.statistics import scales
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import place
-from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
-from rangewatch_server.rules.scales.fits import (
+from rangewatch_server.rules.precision.scale_fits import (
     CURRENT,
     Fit,
     delayed,
@@ -21,6 +20,7 @@ from rangewatch_server.rules.scales.fits import (
     run_of,
     worst_rank,
 )
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
 _ABOVE = float(np.log2(scales.TOO_SMALL))
 
