@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, select, tuple_
 
 from rangewatch.wire.records import KINDS
 from rangewatch_server.ingest.accumulators import PRESENT, Accumulators, blocks, rank_row, tiles_of
@@ -33,8 +33,8 @@ BODIES_AT_ONCE = 128  # fetched together: of 600 tensors and 8 steps some 3 MB
 _batch = tables.batches.c
 _of_run = _batch.run_id == bindparam("run")
 SELECT_SEQUENCES = select(_batch.stream_id, _batch.sequence).where(_of_run).order_by(_batch.stream_id, _batch.sequence)
-_theirs = _batch.stream_id.in_(bindparam("streams", expanding=True))
-SELECT_BODIES = select(_batch.stream_id, _batch.sequence, _batch.body).where(_of_run, _theirs)
+_wanted = tuple_(_batch.stream_id, _batch.sequence).in_(bindparam("wanted", expanding=True))
+SELECT_BODIES = select(_batch.stream_id, _batch.sequence, _batch.body).where(_of_run, _wanted)
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -140,8 +140,8 @@ def _bodies(
     connection: Connection, run_id: int, waiting: Sequence[tuple[Shown, int]]
 ) -> dict[tuple[int, int], bytes]:  # fmt: skip
     """Of those that have not been decoded yet."""
-    missing = {shown.slices.stream.id for shown, sequence in waiting if not shown.slices.has_batch(sequence)}
-    if not missing:
+    wanted = [(shown.slices.stream.id, sequence) for shown, sequence in waiting if not shown.slices.has_batch(sequence)]
+    if not wanted:
         return {}
-    rows = connection.execute(SELECT_BODIES, {"run": run_id, "streams": sorted(missing)})
+    rows = connection.execute(SELECT_BODIES, {"run": run_id, "wanted": wanted})
     return {(stream_id, sequence): body for stream_id, sequence, body in rows}

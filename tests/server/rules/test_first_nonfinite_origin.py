@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rangewatch.wire import events as wire_events
 from rangewatch.wire.records import Event, TensorEntry
 from rangewatch_server.rules import Finding
 from rangewatch_server.rules.nonfinite.first_nonfinite import RULE
 from tests.server.rules.conftest import Recording, tensor
+from tests.server.rules.test_axis_replicas import mesh
 from tests.server.rules.test_first_nonfinite import bad_at
 
 MODEL = [
@@ -72,28 +74,30 @@ class TestData:
         assert "model.register_forward_pre_hook(check" in finding.remedy[0].code
 
     @pytest.mark.parametrize(
-        ("amax", "other", "bad", "known"),
+        ("amax", "other", "bad", "axis", "known"),
         [
-            (8.0128e4, "inp", 0.0, ("sent", "range", "0")),
-            (3.0, "inp", 0.0, ("sent", "", "0")),
-            (3.0, "down", 0.0, ("sent", "", "0")),  # both stages have a module of that name
-            (8.0128e4, "up", 0.0, ("data", "", "")),  # each rank has the whole model, and a batch of its own
-            (8.0128e4, "inp", 1.0, ("data", "", "")),  # it was so where it was made
+            (8.0128e4, "inp", 0.0, "", ("sent", "range", "0")),
+            (3.0, "inp", 0.0, "pp", ("sent", "", "0")),
+            (3.0, "inp", 0.0, "dp", ("data", "", "")),  # ranks may train models of their own
+            (3.0, "down", 0.0, "pp", ("sent", "", "0")),  # both stages have a module of that name
+            (8.0128e4, "up", 0.0, "pp", ("data", "", "")),  # each rank has the whole model, and a batch of its own
+            (8.0128e4, "inp", 1.0, "pp", ("data", "", "")),  # it was so where it was made
         ],
     )
     def test_what_another_stage_has_sent(
-        self, recording: Recording, amax: float, other: str, bad: float, known: tuple[str, str, str]
+        self, recording: Recording, amax: float, other: str, bad: float, axis: str, known: tuple[str, str, str]
     ) -> None:
         sender = [tensor(other, call_index=0), tensor(f"{other}.ff", call_index=1)]
         if other == "down":
             sender = [tensor("inp", call_index=0), tensor("down", call_index=2)]
         columns = {"amax": np.where(np.arange(STEPS) == BAD, amax, 1.0), "nan_count": bad * (np.arange(STEPS) == BAD)}
-        recording.write(sender, STEPS, columns, world_size=2)
+        places = [[wire_events.event(mesh({axis: 2}, rank), 1, 0)] if axis else [] for rank in range(2)]
+        recording.write(sender, STEPS, columns, world_size=2, events=places[0])
         given = facts("input[0]", inf=3, dtype="float32")
         model = MODEL if other != "up" else [tensor("up", call_index=0), tensor("up.ff", call_index=1)]
         event = seen(model[UP], inputs=[given], model_inputs=[given])
         counts = bad_at(STEPS, *((each, BAD) for each in range(len(model))), of=len(model))
-        recording.write(model, STEPS, {"nan_count": counts}, events=[event], rank=1, world_size=2)
+        recording.write(model, STEPS, {"nan_count": counts}, events=[*places[1], event], rank=1, world_size=2)
         (finding, *_) = [each for each in recording.diagnose(RULE).findings if each.rank == 1 or bad]
         if bad:
             assert finding.rank == 0 and origin(finding)[0] != "sent"

@@ -225,6 +225,8 @@ def all_zero(recording: Recording, *, at: tuple[int, float] = (0, 0.0), loss: fl
     amax[1, at[0]] = at[1]
     dtype = more.pop("dtype", "float32")
     model = [tensor(each.fqn, "grad", at, dtype) for at, each in enumerate(WEIGHTS)]
+    if more.pop("under_autocast", False):
+        model, amax = [*model, tensor("body", call_index=9)], np.concatenate([amax, np.ones((1, STEPS))])
     recording.write(model, STEPS, {"amax": amax}, series={"loss": loss}, **more)
 
 
@@ -238,8 +240,9 @@ def test_no_gradient_at_all(recording: Recording) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"at": (0, 1e-9)}, {"at": (STEPS - 2, 1e-9)}, {"loss": 0.0}, {"dtype": "float16"}, {"loss_scaled": True}],
-    ids=["not at first", "a gradient came later", "no reward yet", "float16", "a loss scaler"],
+    [{"at": (0, 1e-9)}, {"at": (STEPS - 2, 1e-9)}, {"loss": 0.0}, {"dtype": "float16"}, {"loss_scaled": True},
+     {"under_autocast": True}],
+    ids=["not at first", "a gradient came later", "no reward yet", "float16", "a loss scaler", "outputs in float16"],
 )  # fmt: skip
 def test_gradients_that_may_be_zero(recording: Recording, more: dict[str, Any]) -> None:
     all_zero(recording, **more)

@@ -146,6 +146,25 @@ def test_one_parameter_group_s_rate_that_rose(recording: Recording, largest: flo
     assert cause(finding) == "learning_rate" and "of parameter group 1 back to 0.001" in finding.remedy[0].text
 
 
+def test_a_group_s_rate_that_fell_back_is_no_cause(recording: Recording) -> None:
+    at, rose = np.arange(STEPS), (50, 51)
+    second = np.where((at >= 50) & (at < 51), 0.02, 0.001)
+    near = np.isin(at, (49, *rose))
+    groups = {"lr_group_0": np.where(near, 0.001, np.nan), "lr_group_1": np.where(near, second, np.nan)}
+    assert cause(found(recording, (GRAD, AT, 30.0), series={"lr": np.maximum(second, 0.001)} | groups)) == "data"
+
+
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_a_small_rise_of_a_group_hides_no_larger_one_before_it(recording: Recording, is_hidden: bool) -> None:
+    at = np.arange(STEPS)
+    near = np.isin(at, (49, 50, 79, 80))
+    first = np.where((at >= 80) & is_hidden, 1.6e-3, 1e-3)
+    second = np.where(at >= 50, 0.3, 1e-3)
+    groups = {"lr_group_0": np.where(near, first, np.nan), "lr_group_1": np.where(near, second, np.nan)}
+    finding = found(recording, series={"lr": second} | groups)
+    assert "parameter group 1 rose from 0.001 to 0.3 at step 50" in " ".join(finding.evidence)
+
+
 def test_a_learning_rate_that_turned_negative_long_before(recording: Recording) -> None:
     rate = np.linspace(1e-3, -1e-3, STEPS)
     finding = found(recording, (GRAD, AT, 30.0), series={"lr": rate})

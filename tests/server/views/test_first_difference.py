@@ -125,6 +125,14 @@ def test_two_layouts_may_differ_by_their_precision(runs: Runs, dtype: str) -> No
     assert runs.first(*pair, repeat)["step"] == 0, "the noise takes its place"
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_of_formats_of_eight_bits_what_is_far_apart_differs_all_the_same(runs: Runs, dtype: str) -> None:
+    known, other = catalogue(6, dtype, kinds=("output", "weight")), values()
+    other[4, 21:] *= 100
+    found = runs.first(runs.send(values(), known), runs.send(other, known, world_size=2))
+    assert (found["step"], found["tensors"][0]["tensor"], found["floor_bits"]) == (21, 4, 1.0)
+
+
 def test_nan_on_one_side_alone_parts_them(runs: Runs) -> None:
     bad = np.zeros((6, STEPS))
     bad[3, 20:] = 2

@@ -268,5 +268,5 @@ RULE = Rule(
         Threshold("subnormal_share", 0.5, "of the non-zero elements", "From here on a gradient underflows."),
         Threshold("tensor_share", 0.1, "of the gradients", "So many of a run's gradients must."),
     ),
-    explains=("underflow_rising", "vanishing_gradient", "loss_plateau"),
+    explains=("underflow_rising", "vanishing_gradient", "no_gradient", "loss_plateau"),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
@@ -45,25 +47,24 @@ def odd_rate(evidence: Evidence, step: int) -> Rate | None:
     An update is of its own step's rate, so that of `step` comes later; but of several optimizers, as of a GAN, one may
     have stepped before the backward of the other in the same step.
     """
-    own = _of_group(evidence, step)
-    if own is not None:
-        return own
+    low, stop = max(evidence.start, step - WINDOW), step + _has_several_optimizers(evidence)
+    logged = []
     for name in RATES:
-        if not evidence.has_series(name):
-            continue
-        low = max(evidence.start, step - WINDOW)
-        values = evidence.series(name, low, step + _has_several_optimizers(evidence))
-        there = np.flatnonzero(np.isfinite(values))
-        known = _negative(low + there, values[there]) or _jumped(low + there, values[there], step)
-        known = known or _growing(low + there, values[there], step)
-        if known is not None:
-            return known
-    return None
+        if evidence.has_series(name):
+            values = evidence.series(name, low, stop)
+            there = np.flatnonzero(np.isfinite(values))
+            logged.append((low + there, values[there]))
+    negative = next((known for each in logged if (known := _negative(*each)) is not None), None)
+    known = negative or _of_group(evidence, step, logged)
+    for steps, values in logged:
+        known = known or _jumped(steps, values, step) or _growing(steps, values, step)
+    return known
 
 
-def _of_group(evidence: Evidence, step: int) -> Rate | None:
-    """The parameter group whose rate rose within a step, most of all and by far more than another's: the agent records
-    all of them then, in that step and the one before."""
+def _of_group(evidence: Evidence, step: int, logged: Sequence[tuple[Array, Array]]) -> Rate | None:
+    """The parameter group whose rate rose within a step, most of all and by far more than another's, and stayed so: the
+    agent records all of them then, in that step and the one before. `logged`: steps and values of what holds one rate,
+    which is the largest where the agent has read it."""
     low, rows = max(evidence.start, step - HISTORY), []
     for at in range(MOST_GROUPS):
         if not evidence.has_series(name := f"lr_group_{at}"):
@@ -81,14 +82,24 @@ def _of_group(evidence: Evidence, step: int) -> Rate | None:
             continue
         at, since = int(known[np.argmax(column[known])]), low + place + 1
         ago, before, after = step - since, float(values[at, place]), float(values[at, place + 1])
-        if ago > SOON and column[at] < FAR_RISE:
-            return None
+        later = values[at, place + 1 :]
+        has_fallen = later[np.isfinite(later)].min() < after / RISE or any(
+            _was_largest(steps, rates, since, after) and rates[steps >= since].min() < after / RISE
+            for steps, rates in logged
+        )
+        if has_fallen or (ago > SOON and column[at] < FAR_RISE):
+            continue
         text = (
             f"The learning rate of parameter group {at}{_first_name(evidence, at)} rose from {before:.3g} to "
             f"{after:.3g} at step {since}, {ago_text(since, step)}, and that of another group did not."
         )
         return Rate(since, before, after, text, 0.9 if ago <= SOON else SHOWN, at)
     return None
+
+
+def _was_largest(steps: Array, rates: Array, since: int, rate: float) -> bool:
+    """Whether what was logged at that step is this group's rate, or a higher one."""
+    return bool((rates[steps == since] >= rate * (1 - 1e-6)).any())
 
 
 def _first_name(evidence: Evidence, group: int) -> str:

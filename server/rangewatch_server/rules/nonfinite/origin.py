@@ -9,10 +9,12 @@ import numpy as np
 
 from rangewatch.wire.events import TensorDetails
 from rangewatch.wire.records import MOMENTS
+from rangewatch_server.rules.mesh import values
 from rangewatch_server.rules.nonfinite import forward, operations
 from rangewatch_server.rules.nonfinite.case import Case, StepView
 from rangewatch_server.rules.nonfinite.optimizer import optimizer_fault, optimizer_sentences
 from rangewatch_server.rules.nonfinite.tensor_phrases import counts, name_of, range_text
+from rangewatch_server.rules.replicas.along_axes import mesh_of
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ def _input(case: Case) -> Origin:
 
 
 NEAREST_RANKS = 64
-"""Of those before and after it that many are looked at for what a rank was sent: stages lie near one another."""
+"""So many are looked at for what a rank was sent: stages lie near one another."""
 
 HALF_LIMIT = 65504.0
 """The largest finite float16."""
@@ -61,7 +63,7 @@ def _sent(case: Case, given: TensorDetails) -> Origin | None:
     """Another rank, whose modules are others, has put out as many elements in this step, and all of it was finite.
     Replicas begin with the same module."""
     rank, step = case.bad.rank, case.bad.step
-    mine = _modules(case.view)
+    mine, is_pipeline = _modules(case.view), bool(values.axes_of(mesh_of(case.evidence), values.STAGES))
     near = sorted((each for each in case.evidence.ranks if each != rank), key=lambda each: (abs(each - rank), each))
     for other in near[:NEAREST_RANKS] if mine else ():
         view = StepView(case.evidence, other, step)
@@ -75,12 +77,14 @@ def _sent(case: Case, given: TensorDetails) -> Origin | None:
             continue
         amax, name = view.amax(output), view.entries[output].fqn or "its last module"
         is_over = bool(given.inf_count) and amax > HALF_LIMIT
+        if not is_over and not is_pipeline:  # ranks may train models of their own
+            continue
         reported = [
             f"The {given.name} of this rank's model held {counts(given)}. Rank {other}, whose modules are others, put "
             f"out as many elements in this step ({name}), and they were finite, {amax:.4g} at most."
         ]
         if is_over:
-            reported.append("That is more than float16 holds, 65,504: sent as float16 it becomes Inf.")
+            reported.append("That is more than float16 holds, 65,504: if it is sent as float16 it becomes Inf.")
         return Origin("sent", str(other), tuple(reported), "range" if is_over else "")
     return None
 
@@ -289,5 +293,5 @@ def _loss(case: Case, loss: float) -> Origin:
 _BY_KIND: dict[str, Callable[[Case], Origin]] = {
     "output": _output, "input": _input, "weight": _own_weight, "grad_output": _backward, "grad": _backward,
     "reduced_grad": _reduced, "update": _update, **dict.fromkeys(MOMENTS, _moment),
-    "scaled_input": _input, "scaled_weight": _input, "scaled_grad_output": _backward,
+    "scaled_input": _input, "scaled_weight": _own_weight, "scaled_grad_output": _backward,
 }  # fmt: skip

@@ -20,7 +20,7 @@ FEWEST = 3
 """Parameters: of fewer one that is unused may be all."""
 
 NARROW = ("float16", "float8_e4m3fn", "float8_e5m2")
-"""Dtypes in which a gradient may be zero because it is small: `gradient_underflow` says so."""
+"""Dtypes in which a gradient may be zero because it is small, or because one behind it was: `gradient_underflow`."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -30,7 +30,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if name is None or len(tensors) < FEWEST or evidence.is_loss_scaled or stop - start < LASTING:
         return
     entries = evidence.tensors.entries
-    if any(entries[int(each)].dtype in NARROW for each in tensors) or not _are_zero(evidence, tensors, start, stop):
+    if any(each.dtype in NARROW and each.kind in BACKWARD for each in entries):
+        return
+    if not _are_zero(evidence, tensors, start, stop):
         return
     values = evidence.series(name, start, min(stop, start + LASTING))
     values = values[np.isfinite(values)]
@@ -48,6 +50,8 @@ def _are_zero(evidence: Evidence, tensors: Array, start: int, stop: int) -> bool
             return False
     return True
 
+
+BACKWARD = ("output", "grad_output", "grad")
 
 COLUMNS = ("call_count", "amax", "nan_count", "inf_count")
 

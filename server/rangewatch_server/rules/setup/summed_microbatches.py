@@ -83,6 +83,8 @@ def _growths(evidence: Evidence, rank: int, gradients: Array) -> Iterator[tuple[
     last = -1
     for column in np.flatnonzero(mean[1:] > 1.05 * mean[:-1])[:MOST_PLACES].tolist():
         deadline.check()
+        if edges[column + 2] - edges[column] > SCAN_COLUMNS * FANOUT:
+            return  # steps that go on far away: too many to be read one by one
         low = max(start, int(edges[column]) - BEFORE)
         high = min(stop, int(edges[column + 2]) + AFTER)
         for step, few, many in _steps(*_calls(evidence, rank, probes, 0, low, high)):

@@ -253,6 +253,10 @@ def _log2_of_columns(runs: Sequence[RunReader], start: int, stop: int) -> int:
     return level
 
 
+MOST_ROUNDING = 0.5
+"""Eight units in the last place of float8 are as much as the value itself: nothing would differ by more."""
+
+
 def _rounding(reference: RunReader, other: RunReader, paired: comparison.Pairs, repeats: Sequence[_Side]) -> float:
     """Of the greater: what two precisions may differ by, and two layouts, which add in another order; 0 where each pair
     of tensors has one dtype and the runs one layout, or the noise is already that of two.
@@ -264,7 +268,8 @@ def _rounding(reference: RunReader, other: RunReader, paired: comparison.Pairs, 
     if _layout(other) != layout and all(_layout(each.run) == layout for each in repeats):
         dtypes |= {reference.names().tensors.entries[each].dtype for each in paired.here}
     known = [dtype_limits.LIMITS[each] for each in dtypes if each in dtype_limits.LIMITS]
-    return UNITS_IN_LAST_PLACE * max((each.smallest_subnormal / each.smallest_normal for each in known), default=0.0)
+    units = max((each.smallest_subnormal / each.smallest_normal for each in known), default=0.0)
+    return min(MOST_ROUNDING, UNITS_IN_LAST_PLACE * units)
 
 
 def _dtypes(one: RunReader, order: Array, two: RunReader, other_order: Array) -> set[str]:
