@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -400,6 +400,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         forward = add_phases(agent, model, optimizers, scaler, agent.undo)
         reads = _parallel_reads(agent, model, optimizers, layout)
         follow = _add_hooks(agent, model, optimizers, selection, layout, reads)
+        sums = None if reads is None else reads.sums
         forward.begin_step(agent.step)
         boundary, scaling = add_step_ends(agent, optimizers, scaler, agent.undo, options.step_ends)
         loss = BackwardLoss(agent, scaling, LossGraphReads(agent.observer, agent.events, agent.nonfinite))
@@ -407,7 +408,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         agent.observer.step_readers.append(loss)
         agent.at_end.append(loss.flush)
         agent.in_forward.append(boundary)
-        agent.observer.step_readers += [Clips(agent, model, scaling, reads, agent.undo), Compilations(agent)]
+        agent.observer.step_readers += [Clips(agent, model, scaling, sums, agent.undo), Compilations(agent)]
         agent.observer.step_readers.append(MemoryUse(agent, device))
         add_flops(agent, options, device, agent.undo)
         NewOptimizers(agent, model, optimizers, boundary, follow, agent.undo)
@@ -482,11 +483,6 @@ class ParallelReads(NamedTuple):
     batch: BatchChecksums
     rows: RowsChecksum
     dropouts: DropoutReads
-
-    def before_clip(self, parameters: Sequence[Any], *, is_of_squares: bool) -> None:
-        """Gradients of these are about to be clipped; `is_of_squares`: by a norm of order 2."""
-        self.replicas.before_clip()
-        self.sums.before_clip(parameters, is_of_squares=is_of_squares)
 
     def before_update(self) -> None:
         """An optimizer is about to update the parameters."""

@@ -48,10 +48,10 @@ class GradientSums(StepReader):
         self._step, self._found, self._is_clipped = step, [], False
         self._is_due = self._layout.world_size > 1 and self._schedule.is_due(step)
 
-    def before_clip(self, parameters: Sequence[Any], *, is_of_squares: bool) -> None:
-        """Gradients of these are about to be clipped; `is_of_squares`: by a norm of order 2."""
+    def clipped(self, parameters: Sequence[Any], *, is_known: bool) -> None:
+        """Gradients of these are about to be clipped by their norm; `is_known`: one of squares."""
         self._is_clipped = True
-        if self._is_due and is_of_squares:
+        if self._is_due and is_known:
             self._read(parameters)
 
     def before_update(self) -> None:

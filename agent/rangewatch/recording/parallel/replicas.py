@@ -1,8 +1,7 @@
 """Reads checksums of what ranks must hold alike, for the server to compare: no collective, and no waiting.
 
-When the step's first update is about to be made, or its gradients to be clipped, which is the same point on every rank:
-a value that differs has not yet spread to the others as NaN, which would make all alike again, nor by the norm that all
-gradients are clipped with, which would make all differ. Each parameter has its turn once in `every` steps, by
+When the step's first update is about to be made, which is the same point on every rank: a value that differs has not
+yet spread to the others as NaN, which would make all alike again. Each parameter has its turn once in `every` steps, by
 the step's number alone, so that all ranks read the same ones though one of them was started anew. At a process's first
 update all are read once: what begins wrong is seen then, and not when its turn comes.
 
@@ -74,15 +73,7 @@ class ReplicaReads(StepReader):
 
     def read_now(self) -> None:
         """An optimizer is about to update the parameters, or the step to be closed: read those whose turn it is."""
-        self._read(is_clip=False)
-
-    def before_clip(self) -> None:
-        """Gradients are about to be clipped. They are read at the update where a loop clips inside of an accumulation,
-        since ranks have not reduced them yet, and where one has no row yet, since the optimizer's hook gives it one."""
-        self._read(is_clip=True)
-
-    def _read(self, *, is_clip: bool) -> None:
-        step = self._step
+        step, self._step = self._step, None
         if step is None or self._layout.world_size < 2:
             return
         wrapper_count = len(self._layout.wrappers)
@@ -92,12 +83,9 @@ class ReplicaReads(StepReader):
             self._emit_hook()
             self._assign_at = step + max(self._every, limits.REPLICA_ASSIGN_EVERY)
             self._wrapper_count = wrapper_count
-        due = self._turns.get(step % self._every, [])
+        due = self._turns.get(step % self._every)
         if self._is_first:
-            due = [turn for turns in self._turns.values() for turn in turns]
-        if is_clip and not all(map(self._can_be_read_early, due)):
-            return
-        self._step, self._is_first = None, False
+            self._is_first, due = False, [turn for turns in self._turns.values() for turn in turns]
         if due:
             for weight, pairs in self._numbered(due).items():
                 self._observer.read_checksums(pairs, weight)
@@ -124,15 +112,6 @@ class ReplicaReads(StepReader):
     def _why_not(self, placed: Placed) -> str:
         keeper = None if placed.by is None or self._is_alone(placed) else placed.by()
         return "" if keeper is None else why_not(keeper)
-
-    def _can_be_read_early(self, placed: Placed) -> bool:
-        parameter = placed.parameter()
-        local = None if parameter is None or parameter.grad is None else plain_part(parameter.grad)
-        is_numbered = local is None or self._number(placed, "reduced_grad", local) is not None
-        return is_numbered and self._why_not(placed) not in (IN_NO_SYNC, NOT_REDUCED)
-
-    def _number(self, placed: Placed, kind: str, local: Tensor) -> int | None:
-        return self._names.find(placed.fqn, kind, 0, str(local.dtype).removeprefix("torch."))
 
     def _emit_hook(self) -> None:
         """Say by which hook of the user's gradients are reduced, if that is another than before."""
@@ -186,7 +165,7 @@ class ReplicaReads(StepReader):
         local = plain_part(tensor)
         if local is None:
             return
-        number = self._number(turn, kind, local)
+        number = self._names.find(turn.fqn, kind, 0, str(local.dtype).removeprefix("torch."))
         if number is not None:
             weight: int | None = 0 if size < 2 else checksum.weight_of(size, index)
             weight = None if size == self._layout.world_size else weight

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 from weakref import ref
 
 import torch
@@ -21,6 +21,7 @@ from torch.nn.utils import clip_grad
 from rangewatch.core.guard import Guarded
 from rangewatch.core.patched_function import PatchedFunction
 from rangewatch.recording.observer import StepReader
+from rangewatch.recording.parallel.gradient_sums import GradientSums
 from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss_scale import LossScaling
 from rangewatch.wire.events import Clipping
@@ -40,21 +41,14 @@ torch before 2.6 has none."""
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 
-class GradientReads(Protocol):
-    """Reads gradients as they are before they are clipped."""
-
-    def before_clip(self, parameters: Sequence[Any], *, is_of_squares: bool) -> None:
-        """Those of these are about to be clipped; `is_of_squares`: by a norm of order 2."""
-
-
 class Clips(StepReader):
     """Those of one model's gradients. Called by the training thread."""
 
     def __init__(
-        self, agent: StepRecorder, model: nn.Module, scaling: LossScaling, reads: GradientReads | None,
+        self, agent: StepRecorder, model: nn.Module, scaling: LossScaling, sums: GradientSums | None,
         undo: contextlib.ExitStack,
     ) -> None:  # fmt: skip
-        self._agent, self._scaling, self._reads = agent, scaling, reads
+        self._agent, self._scaling, self._sums = agent, scaling, sums
         self._known = frozenset(id(each) for each in model.parameters())
         self._model = ref(model)
         self._norm: float | None = None
@@ -79,9 +73,8 @@ class Clips(StepReader):
     def _clipped(self, parameters: Any, max_norm: Any, total_norm: Any, is_of_squares: bool) -> None:
         if not self._agent.observer.is_active or not self._is_mine(parameters):
             return
-        if self._reads is not None:
-            given = [parameters] if isinstance(parameters, Tensor) else parameters
-            self._reads.before_clip(given, is_of_squares=is_of_squares)
+        if self._sums is not None:
+            self._sums.clipped([parameters] if isinstance(parameters, Tensor) else parameters, is_known=is_of_squares)
         if not isinstance(total_norm, Tensor) or hasattr(total_norm, "to_local") or isinstance(max_norm, Tensor):
             return  # of a DTensor this rank has a part alone
         self._max_norm, self._is_scaled, self._has_clipped = float(max_norm), self._scaling.is_scaled_now(), True

@@ -9,7 +9,6 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from rangewatch.core.guard import Guard
 from rangewatch.recording.events import Drops, Events, OpenStep
 from rangewatch.recording.level import Cost
 from rangewatch.recording.observer import Observer
-from rangewatch.recording.parallel.placements import IN_NO_SYNC, Layout, own_hook, plain_part, why_not
+from rangewatch.recording.parallel.placements import Layout, own_hook, plain_part, why_not
 from rangewatch.recording.parallel.replicas import ReplicaReads
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.statistics import AXIS_MODULUS, checksum
@@ -146,31 +145,6 @@ def test_each_has_its_turn_by_the_number_of_the_step(every: int, monkeypatch: py
     most = max(sum(parameters[name].nbytes for name in step) for step in first)
     total = sum(each.nbytes for each in parameters.values())
     assert most <= total / every + max(each.nbytes for each in parameters.values())
-
-
-def test_they_are_read_before_a_clip_but_for_one_inside_of_an_accumulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of(1)
-    reads = Reads(model, 1, monkeypatch)
-
-    def at_clip(step: int) -> int:
-        reads.reads.begin_step(step)
-        reads.reads.before_clip()
-        return int(np.count_nonzero(reads.buffer.row.columns["checksum_max"]))
-
-    assert at_clip(0) == 2
-    monkeypatch.setattr(ReplicaReads, "_why_not", lambda *_: IN_NO_SYNC)
-    reads.buffer.close(0)
-    assert at_clip(1) == 0
-    reads.reads.read_now()
-    assert np.count_nonzero(reads.buffer.row.columns["checksum_max"]) == 2, "at the update"
-    monkeypatch.undo()
-    monkeypatch.setattr(Layout, "world_size", 2)
-    model(torch.ones(1, 16)).sum().backward()
-    reads.buffer.close(1)
-    assert at_clip(2) == 0, "the optimizer's hook gives each gradient its row"
-    for fqn, parameter in model.named_parameters():
-        reads.observer.number(parameter, fqn, "reduced_grad", 0, "Parameter")
-    assert at_clip(3) == 4
 
 
 def test_what_is_no_replica_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
