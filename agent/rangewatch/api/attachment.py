@@ -394,6 +394,7 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
     info = distinguished(info, type(clean_modules(model)[""]).__name__, taken)
     layout = _layout(given, options, info)
     agent = Agent(options, info, optimizers)
+    _warn_of_formats(agent, device)
     with contextlib.ExitStack() as failed:
         failed.callback(agent.remove)
         failed.callback(agent.runner.stop)
@@ -585,6 +586,22 @@ def _check_formats(options: Options) -> None:
     for _, name in options.formats:
         if name not in BY_NAME:
             raise ValueError(f"rangewatch option formats: {name!r} is none of {', '.join(BY_NAME)}")
+
+
+def _warn_of_formats(agent: Agent, device: torch.device) -> None:
+    """Say of which declared formats nothing will be read."""
+    kinds = {place.partition(":")[0] for place, _ in agent.options.formats}
+    missing = sorted(kind for kind in kinds if not agent.recording.has(kind))
+    if kinds and device.type != "cpu":
+        logger.warning(
+            "rangewatch: formats are read of tensors in host memory alone: nothing of them is read on %s", device
+        )
+    elif missing:
+        logger.warning(
+            "rangewatch: formats are declared of kinds that are not recorded, of which nothing is read: %s. "
+            "attach(level='frames') records them, or kinds=[...]",
+            ", ".join(missing),
+        )
 
 
 def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:

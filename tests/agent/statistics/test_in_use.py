@@ -99,3 +99,13 @@ def test_it_is_sent_with_what_was_declared(ingest: IngestDouble) -> None:
         ("input", "1"), ("grad_output", "0"), ("grad_output", "1"),
     }  # fmt: skip
     assert not ingest.events("fault")
+
+
+def test_formats_of_kinds_that_are_not_recorded_are_named(
+    ingest: IngestDouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Linear(2, 2)
+    for level, is_warned in (("outputs", True), ("frames", False)):
+        caplog.clear()
+        rangewatch.attach(model, url=ingest.url, level=level, quiet=True, formats={"input": "e4m3_tensor"}).detach()
+        assert ("not recorded, of which nothing is read: input" in caplog.text) == is_warned

@@ -86,7 +86,7 @@ class GroupRates(OptimizerReader):
 
 
 def _have_parted(last: list[float | None], rates: list[float | None]) -> bool:
-    """A rate of 0, from which schedules begin, has no ratio."""
+    """Groups whose rate is 0, from which schedules begin, or becomes 0 are left out: they have no ratio."""
     if len(last) != len(rates) or last == rates:
         return False
     times = [now / was for was, now in zip(last, rates, strict=True) if was and now is not None and now / was > 0]
