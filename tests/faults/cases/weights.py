@@ -190,7 +190,12 @@ def loss_so_small_that_eps_decides_the_updates(job: Job) -> None:
     )  # fmt: skip
 
 
-@fault("adam_moments", kind="exp_avg_sq", words=("underflowed to zero in float16",), also=("unchanged_weights",))
+@fault(
+    "adam_moments",
+    kind="exp_avg_sq",
+    words=("underflowed to zero in float16",),
+    also=("unchanged_weights", "rounded_updates"),
+)  # of norms at 1.0, which updates of 1e-4 do not move
 def second_moments_of_a_float16_model_underflow(job: Job) -> None:
     """Its eps is large enough for float16, and its moments are not."""
     model, data = MLP().half(), rows(job.seed)

@@ -24,7 +24,9 @@ SECOND = 10**9
 ODD = "grad norm/é?&"
 GROUP = {"name": "0", "hash": "abc", "ranks": list(range(RANKS)), "desc": "default_pg"}
 
-NO_MESH: Any = SimpleNamespace(ranks={}, newest_events=lambda kinds: [])
+NO_MESH: Any = SimpleNamespace(
+    ranks={}, newest_events=lambda kinds: [], made_of_newest=lambda kind, make: make(NO_MESH)
+)
 """A run whose ranks say nothing of where they stand."""
 
 
