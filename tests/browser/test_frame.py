@@ -14,8 +14,8 @@ from tests.browser.hand_made import INF_AT, STEPS, Runs, accept, number
 from tests.server.records import batch, catalogue, opening
 
 NAVIGATION = [
-    "Runs", "Overview", "Layers", "Loss scale", "Scales", "What if", "Experts", "Collectives", "GPUs", "Hang", "Environment",
-    "Alerts", "Agent",
+    "Runs", "Overview", "Layers", "Loss scale", "Scales", "What if", "Experts", "Collectives", "GPUs", "Hang",
+    "Environment", "Alerts", "Agent",
 ]  # fmt: skip
 SHORTCUTS = """async () => {
   const { shortcutsOf } = await import("/static/shell/keyboard.js");
