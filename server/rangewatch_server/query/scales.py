@@ -23,8 +23,8 @@ class OperandRow(msgspec.Struct, frozen=True):
 
 
 def operands_of(tensors: Tensors, details: Iterable[ScaledOperands]) -> list[OperandRow]:
-    """Those that any of `details` has, in call order, the unknown ones last; the later of one name stands, but what was
-    read on any rank is not unknown.
+    """Those that any of `details` has, in call order, those without a row last; the later of one name stands, but what
+    was read on any rank is not unknown. A place of a kind of which nothing is read goes where another of it is.
     """
     named: dict[tuple[str, str, int], ScaledOperand] = {}
     for known in details:
@@ -37,10 +37,11 @@ def operands_of(tensors: Tensors, details: Iterable[ScaledOperands]) -> list[Ope
         for ordinal, entry in enumerate(tensors.entries)
         if entry.kind in SCALED
     }
-    read = {fqn for (fqn, _, _), each in named.items() if not each.unknown}
+    read = {(each.fqn, each.kind) for each in named.values() if not each.unknown}
     found = [OperandRow(each, rows.get(place)) for place, each in named.items() if place in rows]
     found.sort(key=lambda each: (int(tensors.call_index[each.tensor or 0]), each.tensor))
-    unread = [OperandRow(each, None) for place, each in named.items() if place not in rows and each.fqn not in read]
+    without = (each for place, each in named.items() if place not in rows)
+    unread = [OperandRow(each, None) for each in without if not each.unknown or (each.fqn, each.kind) not in read]
     return [*found, *unread]
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rangewatch.wire.events import ScaledOperand, ScaledOperands
 from tests.server import whatif_batches
 from tests.server.process import Run
-from tests.server.scale_batches import UNKNOWN, send
+from tests.server.scale_batches import LAYERS, UNKNOWN, operands, send
 
 
 def decoded(array: Any) -> Any:
@@ -64,6 +65,25 @@ def test_the_heatmap_has_bits_and_states(run: Run) -> None:
     assert names[decoded(merged["meta"]["states"])[0, 0]] == "scale_too_small"
     choices = [each["name"] for each in run.get("")["derived"]]
     assert "scaled_headroom_bits" in choices
+
+
+def test_an_operand_that_is_not_read_stays_unknown_beside_one_of_its_module_that_is(run: Run) -> None:
+    """MXFP8 of TransformerEngine: stored weights are read, and no input or gradient."""
+    weight = ScaledOperand("head", "scaled_weight", 0, "E4M3")
+    kinds = ("scaled_input", "scaled_grad_output")
+    unread = [ScaledOperand("head", kind, 0, "E4M3", unknown="not kept") for kind in kinds]
+    send(run.post, 0.0, said=ScaledOperands((*operands().operands[:2], weight, *unread)))
+    answer = run.get("/scales")["operands"]
+    states = {(each["name"], each["kind"]): each["state"] for each in answer}
+    assert states["head", "scaled_input"] == states["head", "scaled_grad_output"] == "unknown"
+    assert states[LAYERS[0], "scaled_input"] == "value"
+
+
+def test_a_placeholder_goes_when_its_own_operand_is_read_in_another_call(run: Run) -> None:
+    backward = operands().operands[0]
+    placeholder = ScaledOperand(backward.fqn, backward.kind, 1, unknown="not seen yet")
+    send(run.post, 0.0, said=ScaledOperands((backward, placeholder)))
+    assert [each["unknown"] for each in run.get("/scales")["operands"]] == [""]
 
 
 def test_a_run_without_scales_has_none(run: Run) -> None:
