@@ -8,7 +8,7 @@ import msgspec
 
 from rangewatch.statistics import scales
 from rangewatch.wire.events import ScaledOperand, ScaledOperands
-from rangewatch.wire.records import SCALED
+from rangewatch.wire.records import SCALED, TensorEntry
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.store.names import Tensors
 
@@ -20,6 +20,13 @@ class OperandRow(msgspec.Struct, frozen=True):
 
     operand: ScaledOperand
     tensor: int | None
+
+    def as_entry(self, tensors: Tensors) -> TensorEntry:
+        """Its tensor; where it has no row one of its name and kind, of no known dtype or module."""
+        if self.tensor is not None:
+            return tensors.entries[self.tensor]
+        of = self.operand
+        return TensorEntry(of.fqn, of.kind, of.index, "", (), 0, "")
 
 
 def operands_of(tensors: Tensors, details: Iterable[ScaledOperands]) -> list[OperandRow]:

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from rangewatch.statistics import scales
 from rangewatch.statistics.formats import SCALE_BIAS
 from rangewatch.wire.events import ScaledOperands
-from rangewatch.wire.records import SCALED
 from rangewatch_server.figures.base import grid
 from rangewatch_server.figures.lines import to_grid
-from rangewatch_server.figures.name_filter import chosen
+from rangewatch_server.figures.name_filter import name_filter
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.reader import RunReader
 from rangewatch_server.query.scales import OperandRow, columns_of, operands_of
@@ -32,8 +31,8 @@ def scales_of_run(run: RunReader, ranks: Sequence[int], start: int, stop: int, q
     details = (event.read(ScaledOperands) for event in run.newest_events([ScaledOperands.KIND]))
     known = operands_of(names.tensors, [each for each in details if each is not None])
     if q:
-        wanted = set(chosen(names.tensors, SCALED, q).tolist())
-        known = [each for each in known if each.tensor in wanted]
+        is_wanted = name_filter(q)
+        known = [each for each in known if is_wanted(each.as_entry(names.tensors))]
     cut = grid(start, stop, COLUMNS)
     rows = np.array(sorted(each.tensor for each in known[:MOST] if each.tensor is not None), np.int64)
     columns: dict[str, Array] = {}

@@ -86,6 +86,14 @@ def test_a_placeholder_goes_when_its_own_operand_is_read_in_another_call(run: Ru
     assert [each["unknown"] for each in run.get("/scales")["operands"]] == [""]
 
 
+def test_a_name_also_means_operands_that_are_not_read(run: Run) -> None:
+    send(run.post, 0.0)
+    assert [each["name"] for each in run.get("/scales?q=head")["operands"]] == ["head"]
+    assert [each["name"] for each in run.get("/scales?q=kind:scaled_input !up")["operands"]] == [LAYERS[1], "head"]
+    assert run.get("/scales?q=lm_head")["operands"] == []
+    assert run.ask("/scales?q=kind:").status_code == 422
+
+
 def test_a_run_without_scales_has_none(run: Run) -> None:
     whatif_batches.send(run.post, {})
     assert run.get("/scales")["operands"] == []
