@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,7 +13,13 @@ from rangewatch.wire.records import SCALED, TensorEntry
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.store.names import Tensors
 
+if TYPE_CHECKING:
+    from rangewatch_server.query.reader import RunReader
+
 COLUMNS = ("call_count", "amax", *(each.name for each in scales.ALL))
+
+AT_ONCE = 4_096
+"""Processes whose events are asked for in one query: a database takes so many values, and not many more."""
 
 
 class OperandRow(msgspec.Struct, frozen=True):
@@ -27,6 +34,30 @@ class OperandRow(msgspec.Struct, frozen=True):
             return tensors.entries[self.tensor]
         of = self.operand
         return TensorEntry(of.fqn, of.kind, of.index, "", (), 0, "")
+
+
+def said_of(run: RunReader, ranks: Sequence[int], start: int, stop: int) -> list[ScaledOperands]:
+    """What the processes that recorded steps of [start, stop) on these ranks have said, the newest last; where there is
+    none, what each rank's newest process has."""
+    streams = [
+        row.id
+        for rank in ranks
+        for row, newer_from in run.ranks[rank].visible()
+        if row.first_step < stop and start < min(newer_from, row.last_step + 1)
+    ]
+    return _last_said(run, streams or [run.ranks[rank].streams[-1].id for rank in ranks])
+
+
+def _last_said(run: RunReader, streams: Sequence[int]) -> list[ScaledOperands]:
+    """By these processes, the newest last; what many ranks say alike once."""
+    last = [
+        event
+        for at in range(0, len(streams), AT_ONCE)
+        for event in run.source.last_events(streams[at : at + AT_ONCE], [ScaledOperands.KIND])
+    ]
+    alike = {event.data: event for event in sorted(last, key=lambda event: event.id)}
+    details = [event.read(ScaledOperands) for event in sorted(alike.values(), key=lambda event: event.id)]
+    return [each for each in details if each is not None]
 
 
 def operands_of(tensors: Tensors, details: Iterable[ScaledOperands]) -> list[OperandRow]:

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from rangewatch.statistics import scales
 from rangewatch.statistics.formats import SCALE_BIAS
-from rangewatch.wire.events import ScaledOperands
 from rangewatch_server.figures.base import grid
 from rangewatch_server.figures.lines import to_grid
 from rangewatch_server.figures.name_filter import name_filter
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.query.scales import OperandRow, columns_of, operands_of
+from rangewatch_server.query.scales import OperandRow, columns_of, operands_of, said_of
 
 Array = NDArray[Any]
 
@@ -28,12 +27,11 @@ MOST = 2_000  # operands of one answer
 def scales_of_run(run: RunReader, ranks: Sequence[int], start: int, stop: int, q: str = "") -> dict[str, Any]:
     """The answer of docs/api.md: operands in call order, those that match `q`. Raises `ApiError` for a bad `q`."""
     names = run.names()
-    details = (event.read(ScaledOperands) for event in run.newest_events([ScaledOperands.KIND]))
-    known = operands_of(names.tensors, [each for each in details if each is not None])
+    cut = grid(start, stop, COLUMNS)
+    known = operands_of(names.tensors, said_of(run, ranks, cut.start, cut.stop))
     if q:
         is_wanted = name_filter(q)
         known = [each for each in known if is_wanted(each.as_entry(names.tensors))]
-    cut = grid(start, stop, COLUMNS)
     rows = np.array(sorted(each.tensor for each in known[:MOST] if each.tensor is not None), np.int64)
     columns: dict[str, Array] = {}
     if len(rows) and cut.stop > cut.start:

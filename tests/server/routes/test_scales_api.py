@@ -94,6 +94,21 @@ def test_a_name_also_means_operands_that_are_not_read(run: Run) -> None:
     assert run.ask("/scales?q=kind:").status_code == 422
 
 
+def test_steps_before_a_restart_have_the_operands_of_the_process_that_recorded_them(run: Run) -> None:
+    """The second process casts nothing: what the first has read is still there."""
+    send(run.post, 0.0)
+    send(run.post, 0.0, said=ScaledOperands(()), first=20, process="b")
+    assert len(run.get("/scales?start=0&stop=20")["operands"]) == 7
+    assert run.get("/scales?start=20&stop=40")["operands"] == []
+    assert len(run.get("/scales")["operands"]) == 7
+
+
+def test_a_process_all_of_whose_steps_are_done_again_says_nothing(run: Run) -> None:
+    send(run.post, 0.0)
+    send(run.post, 0.0, said=ScaledOperands(operands().operands[:1]), process="b")
+    assert len(run.get("/scales")["operands"]) == 1
+
+
 def test_a_run_without_scales_has_none(run: Run) -> None:
     whatif_batches.send(run.post, {})
     assert run.get("/scales")["operands"] == []
