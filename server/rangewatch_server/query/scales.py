@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from rangewatch.statistics import scales
 from rangewatch.wire.events import ScaledOperand, ScaledOperands
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from rangewatch_server.query.reader import RunReader
 
 COLUMNS = ("call_count", "amax", *(each.name for each in scales.ALL))
+
+Array = NDArray[Any]
+Place = tuple[str, str, int]
 
 AT_ONCE = 4_096
 """Processes whose events are asked for in one query: a database takes so many values, and not many more."""
@@ -60,11 +65,32 @@ def _last_said(run: RunReader, streams: Sequence[int]) -> list[ScaledOperands]:
     return [each for each in details if each is not None]
 
 
+def margins_of(run: RunReader) -> dict[Place, float]:
+    """Bits that a delayed scale leaves free, by name, kind and index: the most that any process of the run has said, so
+    that no other margin is taken for staleness.
+    """
+    margins: dict[Place, float] = {}
+    for said in _last_said(run, [row.id for rank in run.ranks.values() for row in rank.rows]):
+        for each in said.operands:
+            if not each.unknown:
+                place = each.fqn, each.kind, each.index
+                margins[place] = max(each.margin, margins.get(place, each.margin))
+    return margins
+
+
+def is_stale(peak: Array, age: Array, margin: Array) -> Array:
+    """Where a scale is made of an old entry of the history and too large by `scales.STALE` besides its margin, in bits:
+    NaN where it is not known, and then nothing is. All of one shape, or as they broadcast.
+    """
+    with np.errstate(divide="ignore"):
+        return np.asarray((age > 1) & (peak > 0) & (np.log2(peak) + margin <= np.log2(scales.STALE)))
+
+
 def operands_of(tensors: Tensors, details: Iterable[ScaledOperands]) -> list[OperandRow]:
     """Those that any of `details` has, in call order, those without a row last; the later of one name stands, but what
     was read on any rank is not unknown. A place of a kind of which nothing is read goes where another of it is.
     """
-    named: dict[tuple[str, str, int], ScaledOperand] = {}
+    named: dict[Place, ScaledOperand] = {}
     for known in details:
         for each in known.operands:
             place = each.fqn, each.kind, each.index

@@ -109,6 +109,28 @@ def test_a_process_all_of_whose_steps_are_done_again_says_nothing(run: Run) -> N
     assert len(run.get("/scales")["operands"]) == 1
 
 
+def test_margin_is_no_staleness(run: Run) -> None:
+    """A margin of four bits leaves four bits free at least, whatever the age; the rule says nothing of it."""
+    send(run.post, -4.5, age=3.0, said=operands(margin=4.0))
+    assert {each["state"] for each in run.get("/scales")["operands"][:6]} == {"value"}
+    answer = run.get("/figures/layers?statistic=scaled_headroom_bits&kind=scaled_input&columns=20")
+    names, states = answer["meta"]["state_names"], decoded(answer["meta"]["states"])
+    assert {names[each] for each in states.ravel().tolist()} == {"value"}
+    send(run.post, -8.5, age=3.0, said=operands(margin=4.0), first=20, process="b")
+    late = run.get("/scales?start=20&stop=40")["operands"]
+    assert [each["state"] for each in late[:6]] == ["value"] * 3 + ["scale_stale"] * 3
+    answer = run.get("/figures/layers?statistic=scaled_headroom_bits&kind=scaled_input&start=20&stop=40&columns=20")
+    assert {names[each] for each in decoded(answer["meta"]["states"])[1].tolist()} == {"scale_stale"}
+
+
+def test_where_no_margin_is_known_nothing_is_stale(run: Run) -> None:
+    """The heatmap has rows of an operand of which no process has said how it is cast."""
+    send(run.post, -6.0, age=12.0, said=ScaledOperands(operands().operands[:3]))
+    answer = run.get("/figures/layers?statistic=scaled_headroom_bits&kind=scaled_input&columns=20")
+    names, states = answer["meta"]["state_names"], decoded(answer["meta"]["states"])
+    assert {names[each] for each in states.ravel().tolist()} == {"value"}
+
+
 def test_a_run_without_scales_has_none(run: Run) -> None:
     whatif_batches.send(run.post, {})
     assert run.get("/scales")["operands"] == []
