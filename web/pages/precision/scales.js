@@ -25,8 +25,6 @@ const ROLES = { scaled_input: "input", scaled_weight: "weight", scaled_grad_outp
 const STATISTIC = "scaled_headroom_bits";
 /** Rows of the table. */
 const MOST = 200;
-/** Left margin: names of operands stand there. Pixels. */
-const LABELS = 190;
 const HINTS = [
   "Scaled headroom: bits between the largest magnitude of an operand and what its scale has room for. 0 is a scale that fits; below 0 the largest values saturate.",
   "Of several steps and ranks the worst is shown. A click on a name opens that operand over time.",
@@ -38,7 +36,7 @@ function build(ctx, refetch) {
   const verdict = createVerdict();
   const nothing = createNothing("No scale of low precision was read in these steps");
   const [rank, name] = [createRankPicker(ctx, { all: true }), createNameFilter(ctx)];
-  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))), () => LABELS);
+  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
   const query = (/** @type {import("../../charts/lanes/lane.js").View} */ { state }) => ({ rank: state.rank ?? "all", q: state.q, kind: KINDS, statistic: STATISTIC });
   const spec = { ...LANES.layers, title: "Scaled headroom by operand" };
   /** @param {import("../../charts/lanes/lane.js").Lane} lane @param {number | null} row */
@@ -46,7 +44,7 @@ function build(ctx, refetch) {
     const tensor = row === null ? null : lane.rows()[row]?.tensor ?? null;
     if (tensor !== null) ctx.navigate(runPath(ctx.params.id, "tensor", { ...onward(ctx.state), tensor }));
   };
-  const lanes = createPlainLanes(ctx, [{ spec, options: { query, left: LABELS } }], { pick: (lane, { row }) => open(lane, row), pickLabel: open }, refetch);
+  const lanes = createPlainLanes(ctx, [{ spec, options: { query } }], { pick: (lane, { row }) => open(lane, row), pickLabel: open }, refetch);
   const legend = createStatisticLegend();
   const table = createOperandTable(ctx);
   const body = el("div", {}, el("div", { class: "filters" }, rank.element, name.element, name.problem), name.help, range.element, lanes.element, legend.element, table.element);
