@@ -93,7 +93,9 @@ export function createStatisticLegend() {
 
 /** @param {Statistic} statistic */
 function statisticBar(statistic) {
-  return el("div", {}, el("span", { class: "legend-name" }, statistic.title), colourBar(SCALES[scaleOf(statistic)], ticksOf(statistic)));
+  const bar = colourBar(SCALES[scaleOf(statistic)], ticksOf(statistic));
+  bar.classList.toggle("is-worded", statistic.scale === "room"); // words stand under both ends
+  return el("div", {}, el("span", { class: "legend-name" }, statistic.title), bar);
 }
 
 /** @param {string} text @param {string} title */

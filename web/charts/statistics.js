@@ -94,7 +94,7 @@ export const STATE_LABELS = Object.freeze([
   { name: "zero", label: "all zero", help: "every element was zero" },
   { name: "not_observed", label: "not observed", help: "the hooks did not fire, or nothing arrived" },
   { name: "stale", label: "stale", help: "this rank went silent while others went on" },
-  { name: "scale_stale", label: "scale stale", help: "made of an old entry of the amax history, 4 bits or more above the newest" },
+  { name: "scale_stale", label: "scale stale", help: "made of an old entry of the amax history, 4 bits or more above the newest beside its margin" },
   { name: "scale_too_small", label: "scale too small", help: "the largest values are a third or more beyond the limit of the format, and saturate" },
 ]);
 

@@ -172,8 +172,9 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True):
     is_share: bool = False
     """Of several steps or ranks read together it is that of all their elements, and no longer the worst of them."""
     formula: Callable[[Columns, Any], Any]
-    mark: Callable[[Columns], Any] | None = None
-    """States of its own: the code of each cell, 0 where it has none (the server's `State`)."""
+    mark: Callable[[Columns, Any], Any] | None = None
+    """States of its own, of columns and the tensors of their rows: the code of each cell, 0 where it has none (the
+    server's `State`)."""
 
     @property
     def sign(self) -> int:

@@ -64,4 +64,5 @@ def largest_flushed(element: Element) -> float:
 TOO_SMALL = 4 / 3
 """Peaks from here on are of a scale that is too small: what MX's own rule leaves beyond the limit is always less."""
 STALE = 1 / 16
-"""Peaks up to here are of a stale scale, where it is made of an older entry of the history than the newest."""
+"""Peaks up to here are of a stale scale, the margin of its recipe taken off, where it is made of an older entry of the
+history than the newest."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch.statistics import DERIVED, HEADROOM, Derived, scales
+from rangewatch.wire.events import ScaledOperands
 from rangewatch.wire.records import SCALED, TensorEntry
 from rangewatch_server.core.errors import ApiError
 from rangewatch_server.figures.base import Grid
@@ -16,6 +18,7 @@ from rangewatch_server.figures.heatmaps import change, heatmap
 from rangewatch_server.figures.heatmaps.change import CHANGE
 from rangewatch_server.figures.heatmaps.heatmap import STATISTICS, Cells
 from rangewatch_server.numerics.headroom import State
+from rangewatch_server.query.scales import is_stale, margins_of
 from rangewatch_server.store.names import Tensors
 
 if TYPE_CHECKING:
@@ -46,7 +49,6 @@ SCALED_HEADROOM = Derived(
     unit="bits", source="`log2(1 / scaled_peak)`; 0 the scale fits, below 0 the largest saturate, each bit above is "
     "range that is not used", scale="room", worst="least", worst_title="least scaled headroom",
     inputs=(scales.PEAK, scales.AGE), formula=lambda columns, limit: -np.log2(columns[scales.PEAK]),
-    mark=lambda columns: _scale_states(columns),
 )  # fmt: skip
 
 _NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -66,10 +68,19 @@ def _norm(columns: Any) -> Any:
     return np.sqrt(columns["sum_sq"] / columns["full_numel"] * elements)
 
 
-def _scale_states(columns: Any) -> Array:
-    peak, age = columns[scales.PEAK], columns[scales.AGE]
-    is_stale = (age > 1) & (peak > 0) & (peak <= scales.STALE)
-    return np.where(peak >= scales.TOO_SMALL, State.SCALE_TOO_SMALL, np.where(is_stale, State.SCALE_STALE, 0))
+def _with_scale_states(run: RunReader) -> Derived:
+    """`SCALED_HEADROOM` with its states, which follow from the margins of the run's recipes."""
+    margins = run.made_of_newest(ScaledOperands.KIND, margins_of)
+    entries = run.names().tensors.entries
+
+    def mark(columns: Any, rows: Array) -> Array:
+        peak, age = columns[scales.PEAK], columns[scales.AGE]
+        places = ((each.fqn, each.kind, each.index) for each in (entries[row] for row in rows.tolist()))
+        margin = np.array([margins.get(place, np.nan) for place in places])[:, None]
+        stale = np.where(is_stale(peak, age, margin), State.SCALE_STALE, 0)
+        return np.where(peak >= scales.TOO_SMALL, State.SCALE_TOO_SMALL, stale)
+
+    return msgspec.structs.replace(SCALED_HEADROOM, mark=mark)
 
 
 def named(name: str, run: RunReader | None = None) -> Derived:
@@ -110,6 +121,8 @@ def read(run: RunReader, ranks: Sequence[int], cut: Grid, order: Array, quantity
         return change.read(run, ranks, cut, order)
     if quantity is UPDATE_RATIO:
         return _ratio(run, ranks, cut, order)
+    if quantity is SCALED_HEADROOM:
+        quantity = _with_scale_states(run)
     return heatmap.read(run, ranks, cut, order, quantity)
 
 

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from rangewatch.statistics import scales
 from rangewatch.statistics.formats import SCALE_BIAS
-from rangewatch.wire.events import ScaledOperands
-from rangewatch.wire.records import SCALED
+from rangewatch.wire.events import ScaledOperand
 from rangewatch_server.figures.base import grid
 from rangewatch_server.figures.lines import to_grid
-from rangewatch_server.figures.name_filter import chosen
+from rangewatch_server.figures.name_filter import name_filter
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.reader import RunReader
-from rangewatch_server.query.scales import OperandRow, columns_of, operands_of
+from rangewatch_server.query.scales import OperandRow, columns_of, is_stale, operands_of, said_of
 
 Array = NDArray[Any]
 
@@ -29,12 +28,11 @@ MOST = 2_000  # operands of one answer
 def scales_of_run(run: RunReader, ranks: Sequence[int], start: int, stop: int, q: str = "") -> dict[str, Any]:
     """The answer of docs/api.md: operands in call order, those that match `q`. Raises `ApiError` for a bad `q`."""
     names = run.names()
-    details = (event.read(ScaledOperands) for event in run.newest_events([ScaledOperands.KIND]))
-    known = operands_of(names.tensors, [each for each in details if each is not None])
-    if q:
-        wanted = set(chosen(names.tensors, SCALED, q).tolist())
-        known = [each for each in known if each.tensor in wanted]
     cut = grid(start, stop, COLUMNS)
+    known = operands_of(names.tensors, said_of(run, ranks, cut.start, cut.stop))
+    if q:
+        is_wanted = name_filter(q)
+        known = [each for each in known if is_wanted(each.as_entry(names.tensors))]
     rows = np.array(sorted(each.tensor for each in known[:MOST] if each.tensor is not None), np.int64)
     columns: dict[str, Array] = {}
     if len(rows) and cut.stop > cut.start:
@@ -43,7 +41,8 @@ def scales_of_run(run: RunReader, ranks: Sequence[int], start: int, stop: int, q
         parts = {name: np.asarray(values, np.float64) for name, values in to_grid(block, cut, rules).items()}
         columns = {name: each.max(axis=1) if rules[name] == "max" else each.sum(axis=1) for name, each in parts.items()}
         if scales.PEAK in parts:
-            columns |= _worst_part(parts)
+            margins = {each.tensor: each.operand.margin for each in known}
+            columns |= _worst_part(parts, np.array([margins[ordinal] for ordinal in rows.tolist()]))
     places = {ordinal: at for at, ordinal in enumerate(rows.tolist())}
     listed = [_operand(each, places, columns) for each in known[:MOST]]
     return {
@@ -53,11 +52,12 @@ def scales_of_run(run: RunReader, ranks: Sequence[int], start: int, stop: int, q
     }  # fmt: skip
 
 
-def _worst_part(parts: dict[str, Array]) -> dict[str, Array]:
-    """`PEAK` and `AGE` of the part of the steps with the gravest state: too small, or else stale, or else any."""
+def _worst_part(parts: dict[str, Array], margin: Array) -> dict[str, Array]:
+    """`PEAK` and `AGE` of the part of the steps with the gravest state: too small, or else stale, or else any.
+    `margin`: (rows,) bits."""
     peak, age = parts[scales.PEAK], parts.get(scales.AGE, np.zeros_like(parts[scales.PEAK]))
-    is_stale = (age > 1) & (peak > 0) & (peak <= scales.STALE)
-    gravity = np.where(peak >= scales.TOO_SMALL, 2 + peak, np.where(is_stale, 2 - peak, peak / 2))
+    stale = is_stale(peak, age, margin[:, None])
+    gravity = np.where(peak >= scales.TOO_SMALL, 2 + peak, np.where(stale, 2 - peak, peak / 2))
     at = gravity.argmax(axis=1)[:, None]
     return {name: np.take_along_axis(each, at, 1)[:, 0] for name, each in ((scales.PEAK, peak), (scales.AGE, age))}
 
@@ -70,7 +70,7 @@ def _operand(row: OperandRow, places: dict[int, int], columns: dict[str, Array])
     return {
         "tensor": row.tensor, "name": of.fqn, "kind": of.kind, "index": of.index, "format": of.format,
         "granularity": of.granularity, "scale_format": of.scale_format, "source": of.source, "recipe": of.recipe,
-        "history": of.history, "margin": of.margin, "unknown": of.unknown, "state": _state(of.unknown, peak, age),
+        "history": of.history, "margin": of.margin, "unknown": of.unknown, "state": _state(of, peak, age),
         "headroom_bits": -math.log2(peak) if peak else None,
         "scale_log2": [SCALE_BIAS - low, high - SCALE_BIAS] if high and low else None,
         "history_age": int(age) or None, "amax": values.get("amax"),
@@ -79,12 +79,12 @@ def _operand(row: OperandRow, places: dict[int, int], columns: dict[str, Array])
     }  # fmt: skip
 
 
-def _state(unknown: str, peak: float, age: float) -> str:
+def _state(of: ScaledOperand, peak: float, age: float) -> str:
     """Of the worst of the steps: as in the heatmap."""
-    if unknown:
+    if of.unknown:
         return "unknown"
     if not peak:
         return "not_observed"
     if peak >= scales.TOO_SMALL:
         return "scale_too_small"
-    return "scale_stale" if age > 1 and peak <= scales.STALE else "value"
+    return "scale_stale" if is_stale(np.float64(peak), np.float64(age), np.float64(of.margin)) else "value"

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rangewatch.wire.events import ScaledOperand, ScaledOperands
 from tests.server import whatif_batches
 from tests.server.process import Run
-from tests.server.scale_batches import UNKNOWN, send
+from tests.server.scale_batches import LAYERS, UNKNOWN, operands, send
 
 
 def decoded(array: Any) -> Any:
@@ -64,6 +65,70 @@ def test_the_heatmap_has_bits_and_states(run: Run) -> None:
     assert names[decoded(merged["meta"]["states"])[0, 0]] == "scale_too_small"
     choices = [each["name"] for each in run.get("")["derived"]]
     assert "scaled_headroom_bits" in choices
+
+
+def test_an_operand_that_is_not_read_stays_unknown_beside_one_of_its_module_that_is(run: Run) -> None:
+    """MXFP8 of TransformerEngine: stored weights are read, and no input or gradient."""
+    weight = ScaledOperand("head", "scaled_weight", 0, "E4M3")
+    kinds = ("scaled_input", "scaled_grad_output")
+    unread = [ScaledOperand("head", kind, 0, "E4M3", unknown="not kept") for kind in kinds]
+    send(run.post, 0.0, said=ScaledOperands((*operands().operands[:2], weight, *unread)))
+    answer = run.get("/scales")["operands"]
+    states = {(each["name"], each["kind"]): each["state"] for each in answer}
+    assert states["head", "scaled_input"] == states["head", "scaled_grad_output"] == "unknown"
+    assert states[LAYERS[0], "scaled_input"] == "value"
+
+
+def test_a_placeholder_goes_when_its_own_operand_is_read_in_another_call(run: Run) -> None:
+    backward = operands().operands[0]
+    placeholder = ScaledOperand(backward.fqn, backward.kind, 1, unknown="not seen yet")
+    send(run.post, 0.0, said=ScaledOperands((backward, placeholder)))
+    assert [each["unknown"] for each in run.get("/scales")["operands"]] == [""]
+
+
+def test_a_name_also_means_operands_that_are_not_read(run: Run) -> None:
+    send(run.post, 0.0)
+    assert [each["name"] for each in run.get("/scales?q=head")["operands"]] == ["head"]
+    assert [each["name"] for each in run.get("/scales?q=kind:scaled_input !up")["operands"]] == [LAYERS[1], "head"]
+    assert run.get("/scales?q=lm_head")["operands"] == []
+    assert run.ask("/scales?q=kind:").status_code == 422
+
+
+def test_steps_before_a_restart_have_the_operands_of_the_process_that_recorded_them(run: Run) -> None:
+    """The second process casts nothing: what the first has read is still there."""
+    send(run.post, 0.0)
+    send(run.post, 0.0, said=ScaledOperands(()), first=20, process="b")
+    assert len(run.get("/scales?start=0&stop=20")["operands"]) == 7
+    assert run.get("/scales?start=20&stop=40")["operands"] == []
+    assert len(run.get("/scales")["operands"]) == 7
+
+
+def test_a_process_all_of_whose_steps_are_done_again_says_nothing(run: Run) -> None:
+    send(run.post, 0.0)
+    send(run.post, 0.0, said=ScaledOperands(operands().operands[:1]), process="b")
+    assert len(run.get("/scales")["operands"]) == 1
+
+
+def test_margin_is_no_staleness(run: Run) -> None:
+    """A margin of four bits leaves four bits free at least, whatever the age; the rule says nothing of it."""
+    send(run.post, -4.5, age=3.0, said=operands(margin=4.0))
+    assert {each["state"] for each in run.get("/scales")["operands"][:6]} == {"value"}
+    answer = run.get("/figures/layers?statistic=scaled_headroom_bits&kind=scaled_input&columns=20")
+    names, states = answer["meta"]["state_names"], decoded(answer["meta"]["states"])
+    assert {names[each] for each in states.ravel().tolist()} == {"value"}
+    send(run.post, -8.5, age=3.0, said=operands(margin=4.0), first=20, process="b")
+    late = run.get("/scales?start=20&stop=40")["operands"]
+    assert [each["state"] for each in late[:6]] == ["value"] * 3 + ["scale_stale"] * 3
+    answer = run.get("/figures/layers?statistic=scaled_headroom_bits&kind=scaled_input&start=20&stop=40&columns=20")
+    assert {names[each] for each in decoded(answer["meta"]["states"])[1].tolist()} == {"scale_stale"}
+
+
+def test_where_no_margin_is_known_nothing_is_stale(run: Run) -> None:
+    """The heatmap has rows of an operand of which no process has said how it is cast."""
+    send(run.post, -6.0, age=12.0, said=ScaledOperands(operands().operands[:3]))
+    answer = run.get("/figures/layers?statistic=scaled_headroom_bits&kind=scaled_input&columns=20")
+    names, states = answer["meta"]["state_names"], decoded(answer["meta"]["states"])
+    assert {names[each] for each in states.ravel().tolist()} == {"value"}
 
 
 def test_a_run_without_scales_has_none(run: Run) -> None:

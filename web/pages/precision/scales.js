@@ -25,8 +25,6 @@ const ROLES = { scaled_input: "input", scaled_weight: "weight", scaled_grad_outp
 const STATISTIC = "scaled_headroom_bits";
 /** Rows of the table. */
 const MOST = 200;
-/** Left margin: names of operands stand there. Pixels. */
-const LABELS = 190;
 const HINTS = [
   "Scaled headroom: bits between the largest magnitude of an operand and what its scale has room for. 0 is a scale that fits; below 0 the largest values saturate.",
   "Of several steps and ranks the worst is shown. A click on a name opens that operand over time.",
@@ -36,9 +34,9 @@ const RULES = ["scale_stale", "scale_too_small"];
 /** @param {PageContext} ctx @param {() => void} refetch @returns {import("../../widgets/run_page.js").RunView} */
 function build(ctx, refetch) {
   const verdict = createVerdict();
-  const nothing = createNothing("No scale of low precision was read");
+  const nothing = createNothing("No scale of low precision was read in these steps");
   const [rank, name] = [createRankPicker(ctx, { all: true }), createNameFilter(ctx)];
-  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))), () => LABELS);
+  const range = createRangeBar(ctx, el("ul", {}, ...HINTS.map((hint) => el("li", {}, hint))));
   const query = (/** @type {import("../../charts/lanes/lane.js").View} */ { state }) => ({ rank: state.rank ?? "all", q: state.q, kind: KINDS, statistic: STATISTIC });
   const spec = { ...LANES.layers, title: "Scaled headroom by operand" };
   /** @param {import("../../charts/lanes/lane.js").Lane} lane @param {number | null} row */
@@ -46,7 +44,7 @@ function build(ctx, refetch) {
     const tensor = row === null ? null : lane.rows()[row]?.tensor ?? null;
     if (tensor !== null) ctx.navigate(runPath(ctx.params.id, "tensor", { ...onward(ctx.state), tensor }));
   };
-  const lanes = createPlainLanes(ctx, [{ spec, options: { query, left: LABELS } }], { pick: (lane, { row }) => open(lane, row), pickLabel: open }, refetch);
+  const lanes = createPlainLanes(ctx, [{ spec, options: { query } }], { pick: (lane, { row }) => open(lane, row), pickLabel: open }, refetch);
   const legend = createStatisticLegend();
   const table = createOperandTable(ctx);
   const body = el("div", {}, el("div", { class: "filters" }, rank.element, name.element, name.problem), name.help, range.element, lanes.element, legend.element, table.element);
@@ -87,21 +85,32 @@ function whyNothing() {
   ];
 }
 
+/** Nothing is known of how its scale fits. @param {Operand} operand */
+const isUnread = ({ state }) => state === "unknown" || state === "not_observed";
+
+/** @param {number} fitting @param {string} formats @param {boolean} isAll there are no others */
+function fitText(fitting, formats, isAll) {
+  if (fitting === 1) return `The scale of 1 operand in ${formats} fits.`;
+  const these = !isAll ? plural(fitting, "operand") : fitting === 2 ? "both operands" : `all ${plural(fitting, "operand")}`;
+  return `The scales of ${these} in ${formats} fit.`;
+}
+
 /** What is open of scales, whichever steps are shown; else of these steps. @param {readonly Operand[]} operands @param {number} of @param {import("../../types.js").Verdict["findings"]} [findings] of the run @returns {import("../../types.js").Verdict} */
 export function scalesVerdict(operands, of, findings = []) {
   const open = findings.find(({ rule }) => RULES.includes(rule));
-  const known = operands.filter(({ state }) => state !== "unknown");
+  const known = operands.filter((one) => !isUnread(one));
   const unknown = operands.length - known.length;
   const [small, stale] = ["scale_too_small", "scale_stale"].map((state) => known.filter((one) => one.state === state));
-  const reasons = [...new Set(operands.flatMap((one) => (one.state === "unknown" ? one.unknown.replace(/^scales: /, "") : [])))].join("; ");
-  const rest = unknown ? ` Of ${plural(unknown, "module")} nothing is read: ${clip(reasons)}.` : "";
+  const reasons = [...new Set(operands.filter(isUnread).map((one) => one.unknown.replace(/^scales: /, "") || "no reading in these steps"))].join("; ");
+  const rest = unknown ? ` Of ${plural(unknown, "operand")} nothing is read: ${clip(reasons)}.` : "";
   const more = of > operands.length ? ` The first ${count(operands.length)} of ${count(of)} are listed.` : "";
   if (open) return { level: open.severity === "critical" ? "critical" : "warning", parts: [["strong", open.summary ?? ""], ["text", rest + more]], links: [] };
-  if (!known.length) return { level: "empty", parts: [["strong", "No scale was read."], ["text", rest]], links: [] };
+  if (!operands.length) return { level: "empty", parts: [["strong", "No operand that is so named was cast by scales in these steps."]], links: [] };
+  if (!known.length) return { level: "empty", parts: [["strong", "No scale was read in these steps."], ["text", rest + more]], links: [] };
   const formats = [...new Set(known.map(({ format }) => format))].join(", ");
   const bad = [small.length && `the scale of ${plural(small.length, "operand")} was too small`, stale.length && `that of ${plural(stale.length, "operand")} stale`].filter(Boolean).join(", ");
-  const lead = bad ? `In these steps ${bad}.` : `The scales of all ${plural(known.length, "operand")} in ${formats} fit.`;
-  return { level: bad || unknown ? "empty" : "ok", parts: [["strong", lead], ["text", rest + more]], links: [] };
+  const lead = bad ? `In these steps ${bad}.` : fitText(known.length, formats, unknown === 0 && !more);
+  return { level: bad || unknown || more ? "empty" : "ok", parts: [["strong", lead], ["text", rest + more]], links: [] };
 }
 
 /** @param {Operand} operand */

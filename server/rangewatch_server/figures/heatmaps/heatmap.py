@@ -106,7 +106,7 @@ def cells_of(block: Block, tensors: Tensors, statistic: Derived = HEADROOM) -> C
     dtypes = [tensors.entries[row].dtype for row in block.rows] if statistic.by_dtype else ()
     smallest = np.array([limits_of(dtype).smallest_normal for dtype in dtypes])[:, None]
     if statistic.mark is not None:
-        own = statistic.mark(columns)
+        own = statistic.mark(columns, block.rows)
         state = np.where((own > 0) & (state == State.VALUE), own, state).astype(np.uint8)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = statistic.formula(columns, smallest)
