@@ -361,6 +361,7 @@ class LossBroadcast(Details, frozen=True):
     """
 
     KIND = "loss_broadcast"
+    IS_WHOLE = True  # a shape without one of its sizes is another shape
     op: str = ""
     prediction: Shape = ()
     other: Shape = ()
