@@ -134,7 +134,7 @@ SERIES: tuple[Statistic, ...] = (
 
 def is_count(statistic: Statistic) -> bool:
     """Whether values of `statistic` are whole numbers of things."""
-    return statistic.unit in {"calls", "elements", "values"}
+    return statistic.unit in {"calls", "elements", "entries", "values"}
 
 
 Columns = Mapping[str, Any]

@@ -245,9 +245,9 @@ class Placements(Details, frozen=True, omit_defaults=True):
 class FormatOf(msgspec.Struct, frozen=True):
     """Tensors of `kind` whose name matches `pattern` ("": all) are rounded to `format`, see `statistics.formats`."""
 
-    kind: str
-    pattern: str
-    format: str
+    kind: Annotated[str, Meta(max_length=40)]
+    pattern: Annotated[str, Meta(max_length=1_000)]
+    format: Annotated[str, Meta(max_length=40)]
 
 
 class FormatsInUse(Details, frozen=True):
@@ -256,6 +256,7 @@ class FormatsInUse(Details, frozen=True):
     """
 
     KIND = "formats_in_use"
+    IS_WHOLE = True  # without one of them another would be the first
     formats: Annotated[tuple[FormatOf, ...], Meta(max_length=256)] = ()
 
 
@@ -361,6 +362,7 @@ class LossBroadcast(Details, frozen=True):
     """
 
     KIND = "loss_broadcast"
+    IS_WHOLE = True  # a shape without one of its sizes is another shape
     op: str = ""
     prediction: Shape = ()
     other: Shape = ()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rangewatch.wire.events import FormatOf, FormatsInUse, event
-from rangewatch.wire.records import Event
+from rangewatch_server.core import deadline
 from rangewatch_server.rules.precision.format_in_use import RULE
 from tests.server.rules.conftest import Recording, tensor
 
@@ -20,24 +20,28 @@ WELL = {
 MODEL = [tensor("up", "input", 0), tensor("norm.weight", "weight", 1), tensor("up", "grad_output", 2)]
 
 
-def said(*formats: FormatOf) -> Event:
-    return event(FormatsInUse(formats), 1_000, 0)
-
-
 ALL = (
     FormatOf("input", "", "e4m3_tensor"), FormatOf("weight", "*norm*", "mxfp8_e4m3"),
     FormatOf("grad_output", "", "mxfp8_e5m2"),
 )  # fmt: skip
 
 
-def write(recording: Recording, lost: dict[int, dict[str, float]], formats: Any = ALL, since: int = 20) -> None:
+COARSE = {"error_sq": 4.0, "finer_error_sq": 1.0}
+E5M2, E4M3 = (FormatOf("grad_output", "", f"mxfp8_{each}") for each in ("e5m2", "e4m3"))
+
+
+def write(
+    recording: Recording, lost: dict[int, dict[str, float]], formats: Any = ALL, since: int = 20, **place: Any
+) -> None:
     """Each tensor is read at every tenth step; what of it is `lost` since that step."""
     columns = {f"in_use_{name}": np.zeros((len(MODEL), STEPS)) for name in WELL}
     for name, value in WELL.items():
         columns[f"in_use_{name}"][:, ::10] = value
         for at, changed in lost.items():
             columns[f"in_use_{name}"][at, since::10] = changed.get(name, value)
-    recording.write(MODEL, STEPS, columns, events=[said(*formats)] if formats else [])
+    events = [event(FormatsInUse(tuple(formats)), 1_000, place.get("first", 0))] if formats else []
+    events += place.pop("later", [])
+    recording.write(MODEL, STEPS, columns, events=events, **place)
 
 
 def test_what_is_well_is_quiet(recording: Recording) -> None:
@@ -115,3 +119,102 @@ def test_nothing_is_said_of_formats_that_are_not_known(recording: Recording) -> 
 def test_few_elements_say_nothing(recording: Recording) -> None:
     write(recording, {0: {"count": 20.0, "flushed_count": 20.0}})
     assert recording.diagnose(RULE, stop=22).findings == ()
+
+
+@pytest.mark.parametrize("formats", [(E4M3,), ()], ids=["another format", "none"])
+def test_a_reading_is_of_the_format_that_its_own_process_said(formats: Any, recording: Recording) -> None:
+    write(recording, {2: COARSE}, (E5M2,))
+    assert [each.subject for each in recording.diagnose(RULE).findings] == ["coarse"]
+    write(recording, {2: {"count": 0.0}}, formats, since=0, first=STEPS, incarnation="b")
+    assert recording.diagnose(RULE).findings == ()
+    (found,) = recording.diagnose(RULE, stop=STEPS).findings
+    assert found.step == 30, "as it was before the restart"
+
+
+def test_readings_since_a_restart_count(recording: Recording) -> None:
+    write(recording, {}, (E4M3,))
+    write(recording, {2: COARSE}, (E5M2,), first=STEPS, incarnation="b")
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.subject, found.step) == ("coarse", STEPS + 30)
+    assert recording.diagnose(RULE, stop=STEPS).findings == ()
+
+
+def test_a_process_that_has_no_step_yet_says_nothing_of_those_before(recording: Recording) -> None:
+    write(recording, {2: COARSE}, (E4M3,))
+    recording.write(MODEL, 0, incarnation="b", events=[event(FormatsInUse((E5M2,)), 1_000, 0)])
+    assert recording.diagnose(RULE).findings == ()
+
+
+@pytest.mark.parametrize("other", ["mxfp8_e4m3", "one that is not known"])
+def test_of_what_ranks_disagree_on_nothing_is_said(other: str, recording: Recording) -> None:
+    lost = {0: {"flushed_count": 300.0}, 2: COARSE}
+    write(recording, lost, ALL, world_size=2)
+    write(recording, lost, (*ALL[:2], FormatOf("grad_output", "", other)), rank=1, world_size=2)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.kind, found.subject) == ("input", "lost")
+
+
+def test_a_rank_that_was_left_behind_disagrees_with_nobody(recording: Recording) -> None:
+    for rank in range(2):
+        write(recording, {}, (E4M3,), rank=rank, world_size=2)
+    for part in range(3):
+        write(recording, {2: COARSE}, (E5M2,), first=STEPS * (part + 1), incarnation=f"b{part}", world_size=2)
+    (found,) = recording.diagnose(RULE).findings
+    assert found.subject == "coarse"
+
+
+def test_a_rank_that_joins_takes_nothing_from_what_was_read(recording: Recording) -> None:
+    write(recording, {2: COARSE}, (E5M2,))
+    write(recording, {2: {"count": 0.0}}, (E5M2,), rank=1, first=STEPS - 5, since=0)
+    recording.write(MODEL, 5, rank=2, first=STEPS - 5)
+    (found,) = recording.diagnose(RULE, stop=STEPS).findings
+    assert (found.subject, found.step) == ("coarse", 30)
+
+
+def test_formats_that_a_process_says_anew_are_not_of_what_it_read_before(recording: Recording) -> None:
+    write(recording, {2: COARSE}, (E4M3,), later=[event(FormatsInUse((E5M2,)), 1_000, 35)])
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_without_a_finer_format_none_is_advised(recording: Recording) -> None:
+    write(recording, {2: COARSE}, (E4M3,))
+    assert recording.diagnose(RULE).findings == ()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sum_sq": 1e-300, "error_sq": 1e300, "finer_error_sq": 1.0},
+        {"sum_sq": np.inf, "error_sq": np.inf, "spread_sq": np.inf, "finer_error_sq": 1.0},
+        {"sum_sq": 1e308, "error_sq": 1e-320},
+        {"error_sq": 1e300, "finer_error_sq": 1e-300, "sum_sq": np.inf},
+        {"relative_error": np.inf},
+    ],
+)
+def test_sums_that_have_no_quotient_say_nothing(changed: dict[str, float], recording: Recording) -> None:
+    write(recording, dict.fromkeys(range(3), changed))
+    assert recording.diagnose(RULE).findings == ()
+
+
+@pytest.mark.parametrize(("first", "count"), [("e4m3_tensor", 1), ("mxfp8_e4m3", 0)])
+def test_the_first_pattern_that_matches_stands(first: str, count: int, recording: Recording) -> None:
+    formats = [FormatOf("weight", "", "mxfp4"), FormatOf("input", "d*", "mxfp4"), FormatOf("input", "[t-v]?", first)]
+    write(recording, {0: {"flushed_count": 300.0}}, (*formats, FormatOf("input", "*", "e4m3_tensor")))
+    assert len(recording.diagnose(RULE).findings) == count
+
+
+def test_matching_names_ends_with_the_time_of_a_request(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = [tensor("a" * 100 + str(at), "grad_output", at) for at in range(300)]
+    formats = tuple(FormatOf("grad_output", "*a" * 30 + f"b{at}", "mxfp8_e5m2") for at in range(20))
+    recording.write(model, 2, {"in_use_count": 50.0}, events=[event(FormatsInUse(formats), 1, 0)])
+    looks: list[None] = []
+    monkeypatch.setattr(deadline, "check", lambda: looks.append(None))
+    assert recording.diagnose(RULE).findings == ()
+    assert len(looks) > len(model)
+
+
+@pytest.mark.parametrize("part", ["kind", "pattern", "format"])
+def test_formats_of_more_than_a_name_s_length_are_not_read(part: str, recording: Recording) -> None:
+    long = FormatOf(**{"kind": "input", "pattern": "", "format": "mxfp4"} | {part: "u" * 2_000})
+    write(recording, {0: {"flushed_count": 300.0}}, (long, FormatOf("input", "", "e4m3_tensor")))
+    assert recording.diagnose(RULE).findings == (), "what comes behind it is not the first"

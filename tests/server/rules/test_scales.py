@@ -103,6 +103,37 @@ def test_healthy_look_alikes_are_quiet(name: str, recording: Recording) -> None:
     assert recording.diagnose().findings == ()
 
 
+@pytest.mark.parametrize(
+    ("bits", "age", "margin", "text"),
+    [
+        (1023.9, 1, 1000.0, "2^2024 times"),
+        (-1000, 5, -500.0, "2^1500 times"),
+        (-1000, 5, 0.0, "1.07e+301 times"),
+    ],
+)
+def test_no_margin_is_too_much(bits: float, age: float, margin: float, text: str, recording: Recording) -> None:
+    write(recording, np.full(STEPS, bits), age=age, history=16, margin=margin)
+    found = recording.diagnose(*BOTH).findings
+    assert any(text in each.summary for each in found), [each.summary for each in found]
+    assert all(np.isfinite(value) for each in found for value in each.facts.values() if isinstance(value, float))
+
+
+def test_no_peak_is_too_much(recording: Recording) -> None:
+    write(recording, 0.0, age=1, history=16, **{scales.PEAK: np.finfo(float).max})
+    found = recording.diagnose(TOO_SMALL).findings + recording.diagnose(STALE).findings
+    assert [each.rule for each in found] == ["scale_too_small", "scale_stale"]
+    assert all("2^1024 times" in each.summary for each in found)
+
+
+@pytest.mark.parametrize("third", [0.0, 2.0], ids=["the others fit", "one that is read is worse than most"])
+def test_a_rank_beyond_those_that_are_named(third: float, recording: Recording) -> None:
+    """What one of many ranks has is a finding, and no other one is named for it."""
+    for rank in range(66):
+        write(recording, {3: third, 65: 2.5}.get(rank, 0.0), rank=rank, ranks=66)
+    (found,) = recording.diagnose(*BOTH).findings
+    assert (found.rule, found.rank, found.facts["bits"]) == ("scale_too_small", None, pytest.approx(2.5, abs=1e-6))
+
+
 def test_a_run_without_scales_is_quiet(recording: Recording) -> None:
     recording.write([tensor("blocks.0.up")], STEPS)
     assert recording.diagnose(*BOTH).findings == ()

@@ -42,3 +42,10 @@ def test_shapes_are_named(
 def test_without_it_nothing_is_said(recording: Recording, known: tuple[LossBroadcast, ...]) -> None:
     told(recording, *known)
     assert recording.diagnose(target_broadcast.RULE).findings == ()
+
+
+@pytest.mark.parametrize("shape", [(-1, 1), (1, 2**60)])
+def test_a_shape_that_cannot_be_is_not_read_as_another(shape: tuple[int, ...], recording: Recording) -> None:
+    told(recording, LossBroadcast("Sub", shape, (5,), (5, 5)), LossBroadcast("Sub", (5, 1), (5,), (5, 5)))
+    (finding,) = recording.diagnose(target_broadcast.RULE).findings
+    assert "(5, 1) against (5,)" in finding.summary

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
-
-import msgspec
-import numpy as np
+from collections.abc import Iterable
 
 from rangewatch.statistics import in_use
-from rangewatch.statistics.formats import BY_NAME, Format
-from rangewatch.wire.events import FormatsInUse
-from rangewatch.wire.records import TensorEntry
-from rangewatch_server.numerics.pyramid import RANGES
-from rangewatch_server.rules.evidence import WINDOW, Array, Evidence
+from rangewatch.statistics.formats import Format
+from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import listed, place, the
+from rangewatch_server.rules.precision.format_readings import Left, newest_readings
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
-
-FEWEST = 32
-"""Elements of a reading that is judged."""
 
 GRADIENTS = ("grad_output",)
 """What must not lose as much as values of the forward: a bit of mantissa, as of FP4, is too little but for stochastic
@@ -40,30 +31,9 @@ LEAST_ERROR = 1e-4
 """Of the square: rounding by less than a hundredth is not worth a word, whatever elements differ by."""
 
 
-class Left(msgspec.Struct, frozen=True):
-    """What is left of one tensor in its format by its newest reading, at `step`. `sqnr_db`: None where nothing is
-    lost; `error`: mean relative error; `of_spread`: error over what elements differ by, both squared."""
-
-    tensor: int
-    format: Format
-    step: int
-    flushed: float
-    saturated: float
-    sqnr_db: float | None
-    error: float
-    of_spread: float
-    of_square: float
-    finer_gain: float
-    finer_lost: float
-
-
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """A finding for each way in which tensors are lost; of each the first tensor in call order."""
-    formats = _formats(evidence)
-    if not formats:
-        return
-    position = evidence.tensors.position
-    left = sorted(_left(evidence, formats), key=lambda each: int(position[each.tensor]))
+    left = newest_readings(evidence)
     alike = [each for each in left if _is_weight(evidence, each) and _is_alike(each, limits)]
     if alike:
         yield _alike(evidence, alike)
@@ -73,59 +43,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         yield _lost(evidence, lost, limits)
     named |= {each.tensor for each in lost}
     coarse = [each for each in left if each.tensor not in named and _is_coarse(each, limits)]
-    if coarse:
-        yield _coarse(evidence, coarse)
-
-
-def _formats(evidence: Evidence) -> dict[int, Format]:
-    """By tensor, of what the ranks said last."""
-    known = evidence.details(FormatsInUse)
-    if not known:
-        return {}
-    found: dict[int, Format] = {}
-    for ordinal, entry in enumerate(evidence.tensors.entries):
-        each = _format_of(known[-1][1], entry)
-        if each is not None:
-            found[ordinal] = each
-    return found
-
-
-def _format_of(said: FormatsInUse, entry: TensorEntry) -> Format | None:
-    for each in said.formats:
-        if each.kind == entry.kind and (not each.pattern or fnmatchcase(entry.fqn, each.pattern)):
-            return BY_NAME.get(each.format)
-    return None
-
-
-def _left(evidence: Evidence, formats: dict[int, Format]) -> Iterator[Left]:
-    """By the newest reading of each tensor in the last `WINDOW` steps, of all ranks together."""
-    rows = np.array(sorted(formats))
-    start = max(evidence.start, evidence.whole_stop - WINDOW)
-    known = evidence.run.names().fill[RANGES]
-    names = [each.name for each in in_use.ALL if each.name in known]
-    if start >= evidence.whole_stop or in_use.ALL[0].name not in names:
-        return
-    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, evidence.whole_stop, tuple(names), rows)
-    columns = {name.removeprefix(in_use.PREFIX): np.asarray(block.columns[name], np.float64) for name in names}
-    for at, tensor in enumerate(rows.tolist()):
-        read = np.flatnonzero(columns["count"][at] >= FEWEST)
-        if len(read):
-            yield _newest(tensor, formats[tensor], start, int(read[-1]), at, columns)
-
-
-def _newest(tensor: int, each: Format, start: int, column: int, at: int, columns: dict[str, Array]) -> Left:
-    sums = {name: float(columns[name][at, column]) if name in columns else 0.0 for name in in_use.NAMES}
-    count, square, error = sums["count"], sums["sum_sq"], sums["error_sq"]
-    return Left(
-        tensor, each, start + column,
-        flushed=sums["flushed_count"] / count, saturated=sums["saturated_count"] / count,
-        sqnr_db=10 * math.log10(square / error) if error > 0 and square > 0 else None,
-        error=sums["relative_error"] / count,
-        of_spread=error / sums["spread_sq"] if sums["spread_sq"] > 0 else 0.0,
-        of_square=error / square if square > 0 else 0.0,
-        finer_gain=error / sums["finer_error_sq"] if sums["finer_error_sq"] > 0 else 0.0,
-        finer_lost=sums["finer_lost_count"] / count,
-    )  # fmt: skip
+    finer = in_use.finer(coarse[0].format) if coarse else None
+    if finer is not None:
+        yield _coarse(evidence, coarse, finer)
 
 
 def _is_weight(evidence: Evidence, left: Left) -> bool:
@@ -160,7 +80,8 @@ def _saturates(left: Left, limits: Thresholds) -> bool:
 
 
 def _is_coarse(left: Left, limits: Thresholds) -> bool:
-    return left.finer_gain >= limits["finer"] and left.finer_lost <= NOT_FINER
+    has_finer = in_use.finer(left.format) is not None
+    return has_finer and left.finer_gain >= limits["finer"] and left.finer_lost <= NOT_FINER
 
 
 def _title(evidence: Evidence, left: Left) -> str:
@@ -251,10 +172,8 @@ def _worst(left: Left, limits: Thresholds) -> str:
     return f"{left.sqnr_db:.1f} dB of signal over error are left"
 
 
-def _coarse(evidence: Evidence, left: list[Left]) -> Finding:
+def _coarse(evidence: Evidence, left: list[Left], finer: Format) -> Finding:
     first = left[0]
-    finer = in_use.finer(first.format)
-    assert finer is not None
     return _finding(
         evidence, left, "coarse",
         f"is rounded to {first.format.title}, which wastes a bit: {finer.title} would hold it "

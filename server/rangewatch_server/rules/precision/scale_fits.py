@@ -18,7 +18,7 @@ WINDOW = 256
 """Steps up to the last that are read: to say since when it is so."""
 
 MOST_RANKS = 64
-"""Ranks that are read where they are not stored merged, and of which one is named; of more, the lowest."""
+"""Ranks that are read one by one to name one of them; of more, the lowest."""
 
 ALIKE = 0.25
 """Bits by which the worst rank must differ from the median of the others to be named."""
@@ -58,9 +58,7 @@ def _recent_fits(evidence: Evidence) -> list[Fit]:
     if not known or start >= stop:
         return []
     rows = np.unique([each.tensor for each in known if each.tensor is not None])
-    block = evidence.run.slice(
-        RANGES, list(evidence.ranks[:MOST_RANKS]), 0, start, stop, columns_of(names.fill), rows
-    )  # fmt: skip
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, stop, columns_of(names.fill), rows)
     return [_fit(each, block.columns, int(np.searchsorted(rows, each.tensor or 0)), start) for each in known]
 
 
@@ -78,7 +76,8 @@ def _fit(row: OperandRow, columns: dict[str, Array], at: int, start: int) -> Fit
 
 
 def worst_rank(evidence: Evidence, fit: Fit, step: int) -> int | None:
-    """The rank on which the operand is furthest beyond its scale at the step; None where the others are like it."""
+    """The rank on which the operand is furthest beyond its scale at the step; None where the others are like it, or
+    where that rank is beyond those that are read."""
     ranks = evidence.ranks[:MOST_RANKS]
     if len(ranks) == 1:
         return ranks[0]
@@ -87,15 +86,25 @@ def worst_rank(evidence: Evidence, fit: Fit, step: int) -> int | None:
     there = np.flatnonzero(peaks > 0)
     if len(there) < 2:
         return None
-    worst = int(there[np.argmax(peaks[there])])
-    others = np.median(np.delete(peaks[there], np.argmax(peaks[there])))
-    return ranks[worst] if np.log2(peaks[worst] / others) >= ALIKE else None
+    bits = np.log2(peaks[there])
+    worst = int(np.argmax(bits))
+    is_worst_of_all = bits[worst] >= fit.bits[np.searchsorted(fit.steps, step)] - ALIKE
+    return ranks[there[worst]] if is_worst_of_all and bits[worst] - np.median(np.delete(bits, worst)) >= ALIKE else None
 
 
 def run_of(is_so: Array) -> int:
     """How many of the last, without a break, are so."""
     broken = np.flatnonzero(~is_so)
     return int(len(is_so) - 1 - broken[-1]) if len(broken) else len(is_so)
+
+
+LARGEST_POWER = 1023
+"""Of two, as a float64: peaks reach 2^1024, and a margin as much again."""
+
+
+def times(bits: float) -> str:
+    """2^`bits` in words, such as "5.66"; of any bits."""
+    return f"{2.0**bits:.3g}" if bits <= LARGEST_POWER else f"2^{bits:.0f}"
 
 
 def named(evidence: Evidence, fit: Fit) -> str:

@@ -11,6 +11,7 @@ from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.precision.scale_fits import (
     CURRENT,
+    LARGEST_POWER,
     Fit,
     delayed,
     how,
@@ -18,6 +19,7 @@ from rangewatch_server.rules.precision.scale_fits import (
     named,
     recent_fits,
     run_of,
+    times,
     worst_rank,
 )
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -50,12 +52,12 @@ def _is_held(fit: Fit, unused: float) -> np.ndarray:
 def _behind(evidence: Evidence, behind: list[tuple[Fit, int]]) -> Finding:
     worst, steps = max(behind, key=lambda each: float(each[0].growth[-1]))
     of, step, last = worst.row.operand, int(worst.steps[-steps]), int(worst.steps[-1])
-    rank, ratio = worst_rank(evidence, worst, last), 2.0 ** float(worst.growth[-1])
-    because = f"the newest amax is {ratio:.3g} times the one that the scale was made for, {steps} readings in a row"
+    rank, bits = worst_rank(evidence, worst, last), float(worst.growth[-1])
+    because = f"the newest amax is {times(bits)} times the one that the scale was made for, {steps} readings in a row"
     return Finding(
         rank=rank, step=step, tensor=of.fqn, kind=of.kind, subject="behind",
         summary=f"{place(step, rank)}: the scale of {named(evidence, worst)} is stale for {steps} readings: "
-        f"the newest amax, of step {last}, is {ratio:.3g} times the one that it was made for.",
+        f"the newest amax, of step {last}, is {times(bits)} times the one that it was made for.",
         evidence=(
             how(worst),
             "A delayed scale is one step late where it follows. One that is late for so long is not updated, or what "
@@ -70,7 +72,7 @@ def _behind(evidence: Evidence, behind: list[tuple[Fit, int]]) -> Finding:
             *_current(because),
             in_bfloat16(worst, because),
         ),
-        facts={"ratio": ratio, "steps": steps, "operands": len(behind)},
+        facts={"ratio": 2.0 ** min(bits, LARGEST_POWER), "steps": steps, "operands": len(behind)},
     )  # fmt: skip
 
 
@@ -83,7 +85,7 @@ def _held(evidence: Evidence, held: list[tuple[Fit, int]]) -> Finding:
         rank=worst_rank(evidence, worst, last) if len(evidence.ranks) == 1 else None,
         step=step, tensor=of.fqn, kind=of.kind, subject="held",
         summary=f"Step {step}: the scale of {named(evidence, worst)} is stale: it is still made for a magnitude of "
-        f"{age - 1} steps before, {2.0**bits:.3g} times the largest at step {last}.",
+        f"{age - 1} steps before, {times(bits)} times the largest at step {last}.",
         evidence=(
             how(worst),
             f"{bits:.1f} bits of the range of {of.format} have been unused for {steps} readings: what is small becomes "

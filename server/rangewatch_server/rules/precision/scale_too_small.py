@@ -18,6 +18,7 @@ from rangewatch_server.rules.precision.scale_fits import (
     in_bfloat16,
     named,
     recent_fits,
+    times,
     worst_rank,
 )
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -51,11 +52,11 @@ def _finding(evidence: Evidence, found: list[Fit], least: float) -> Finding:
     counted = worst.saturated[np.isfinite(worst.saturated)]
     share = float(counted.max()) if len(counted) else None
     bits = float(worst.bits[at])
-    because = f"the largest magnitude was {2**bits:.3g} times what the scale has room for"
+    because = f"the largest magnitude was {times(bits)} times what the scale has room for"
     return Finding(
         rank=rank, step=step, tensor=of.fqn, kind=of.kind, subject="too_small",
         summary=f"{place(step, rank)}: the scale of {named(evidence, worst)} is too small: its largest values are up "
-        f"to {2**bits:.3g} times the largest that {of.format} has with it, and saturate.",
+        f"to {times(bits)} times the largest that {of.format} has with it, and saturate.",
         evidence=(
             how(worst),
             f"It was so in {int(is_so[-LAST:].sum())} of its last {min(LAST, len(is_so))} readings; most at step "
