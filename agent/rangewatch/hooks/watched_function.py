@@ -79,6 +79,8 @@ class WatchedFunction:
         self._listeners: tuple[Callable[..., None], ...] = ()
         """Replaced and never changed: any thread may call."""
         self._lock = threading.Lock()
+        self._registered: tuple[Any, Any] | None = None
+        """The function and our wrapper, once TorchScript knows that one by its `id`: it must never be another's."""
 
     def listen(self, listener: Callable[..., None]) -> None:
         """Call `listener` after each call from here on; nothing where it is called already."""
@@ -104,6 +106,8 @@ class WatchedFunction:
         return getattr(found, name, None) if name else found
 
     def _around(self, own: Any) -> Any:
+        if self._registered is not None and self._registered[0] is own:
+            return self._registered[1]
         function = own.__func__ if isinstance(own, staticmethod) else own
 
         @functools.wraps(function)
@@ -120,5 +124,6 @@ class WatchedFunction:
             builtins: Any = torch.jit._builtins
             known = builtins._find_builtin(function)
             if known is not None:
+                self._registered = own, wrapper
                 builtins._register_builtin(watched, known)
         return wrapper

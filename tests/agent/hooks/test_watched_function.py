@@ -72,3 +72,17 @@ def test_what_cannot_be_read_is_a_fault_and_no_exception(ingest: IngestDouble, m
         model.train()
         assert losses(model, handle) == expected
         assert handle.stats()["faults"]
+
+
+def test_torchscript_knows_no_function_that_is_gone() -> None:
+    table = torch.jit._builtins._get_builtin_table()
+    counts = []
+    for _ in range(10):
+        with rangewatch.attach(nn.Linear(2, 2), url="http://127.0.0.1:9", quiet=True):
+            wrapper = F.scaled_dot_product_attention
+            assert table[id(wrapper)] == "aten::scaled_dot_product_attention"
+        counts.append(len(table))
+    assert set(counts) == {counts[0]}
+    gone = weakref.ref(wrapper)
+    del wrapper
+    assert gone() is not None, "its id is in torch's table"
