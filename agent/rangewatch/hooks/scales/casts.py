@@ -6,10 +6,10 @@ module that it stands in is looked for once, in the forward, and is known by `ct
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from rangewatch.wire.events import ScaledOperand
 
 _graph_task_id = torch._C._current_graph_task_id
 
-NEVER_READ = "scales: no cast of it was seen: compiled, or not called"
+NEVER_READ = "scales: no cast of it was seen: compiled, or cast by other means"
 
 _ROLES = {"INPUT": INPUT, "WEIGHT": WEIGHT, "GRAD_OUTPUT": GRAD_OUTPUT}
 """Of torchao's `GemmInputRole`."""
@@ -66,6 +66,23 @@ class _Place:
 _FORWARD, _ALL = {(INPUT, 0), (WEIGHT, 0)}, {(kind, at) for kind in (INPUT, WEIGHT, GRAD_OUTPUT) for at in (0, 1)}
 
 
+class CastingModule:
+    """A module that casts. Called after each of its forwards, and where it is compiled."""
+
+    def __init__(self, reads: CastReads, module: nn.Module) -> None:
+        self._reads, self._module = reads, ref(module)
+
+    def read(self, leaves: Sequence[Any], numbers: Sequence[int]) -> None:
+        """A forward is over."""
+        self.compiled()
+
+    def compiled(self) -> None:
+        """It runs inside a compiled graph."""
+        module = self._module()
+        if module is not None:
+            self._reads.called(module)
+
+
 class CastReads:
     """Those of one attached model, once a module of it is known to cast."""
 
@@ -80,13 +97,19 @@ class CastReads:
 
     def find(self, modules: Mapping[str, nn.Module]) -> None:
         """Listen where a module is one of torchao's that cast."""
-        casting = [fqn for fqn, module in modules.items() if casts(module)]
-        for fqn in casting:
-            if self._selection.has(fqn):
-                self._reads.expect(fqn, NEVER_READ)
-        if casting:
+        if any(casts(module) for module in modules.values()):
             for each in FUNCTIONS:
                 each.listen(self._listener)
+
+    def of(self, module: nn.Module) -> CastingModule | None:
+        """What is called after the module's forwards, where it is one that casts."""
+        return CastingModule(self, module) if casts(module) else None
+
+    def called(self, module: nn.Module) -> None:
+        """A forward that is no evaluation is over: where its outputs are recorded and no cast is seen, that is said."""
+        fqn = self._fqns.get(module)
+        if fqn is not None and self._selection.has(fqn) and "output" in self._recording.wanted(fqn):
+            self._reads.expect(fqn, NEVER_READ)
 
     def remove(self) -> None:
         """Listen no more."""
