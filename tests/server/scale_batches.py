@@ -22,7 +22,7 @@ TENSORS = tuple(
 )
 KNOWN = Catalogue(sparse.of_catalogue(histograms=False), TENSORS)
 HISTORY = 256
-UNKNOWN = "scales: no cast of it was seen: compiled, or not called"
+UNKNOWN = "scales: no cast of it was seen: compiled, or cast by other means"
 
 
 def operands(margin: float = 0.0) -> ScaledOperands:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
 from rangewatch.core.selection import Selection
-from rangewatch.hooks.watched_function import WatchedFunction, calling_module
+from rangewatch.hooks.watched_function import Read, WatchedFunction, calling_module
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer
 
@@ -64,8 +64,8 @@ class AttentionLogits:
         for each in FUNCTIONS:
             each.forget(self.listener)
 
-    def _attended(self, frame: FrameType, call: Attended) -> None:
-        observer, query = self._observer, call.query
+    def _attended(self, frame: FrameType, read: Read, args: Any, kwargs: Any, out: Any) -> None:
+        observer = self._observer
         if not observer.is_active or observer.is_evaluating or _graph_task_id() != -1:
             return
         found = calling_module(frame, self._fqns)
@@ -74,6 +74,8 @@ class AttentionLogits:
         fqn = found[1]
         if not self._selection.has(fqn) or "output" not in self._recording.wanted(fqn):
             return
+        call: Attended = read(args, kwargs, out)
+        query = call.query
         if not (isinstance(query, Tensor) and isinstance(call.key, Tensor) and query.dim() == call.key.dim() == 4):
             return
         if not query.numel() or not call.key.numel() or not (observer.can_read(query) and observer.can_read(call.key)):

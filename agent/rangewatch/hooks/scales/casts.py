@@ -1,32 +1,32 @@
 """Casts of torchao's: float8 training, MX and NVFP4, read where the values before the cast and the scale both are.
 
 A cast is called by a function of autograd's, whose `ctx` is one and the same object in forward and backward. So the
-module that it stands in is looked for once, in the forward, and `ctx` has its name from there on.
+module that it stands in is looked for once, in the forward, and is known by `ctx` from there on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 
 from rangewatch.core.guard import Guard
 from rangewatch.core.selection import Selection
 from rangewatch.hooks.scales.reads import GRAD_OUTPUT, INPUT, WEIGHT, Operand, ScaleReads, class_of
-from rangewatch.hooks.watched_function import WatchedFunction, calling_module
+from rangewatch.hooks.watched_function import Read, WatchedFunction, calling_module, function_context, is_backward_of
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer
 from rangewatch.statistics import scales
 from rangewatch.wire.events import ScaledOperand
 
 _graph_task_id = torch._C._current_graph_task_id
-_TAG = "_range_operand"
 
-NEVER_READ = "scales: no cast of it was seen: compiled, or not called"
+NEVER_READ = "scales: no cast of it was seen: compiled, or cast by other means"
 
 _ROLES = {"INPUT": INPUT, "WEIGHT": WEIGHT, "GRAD_OUTPUT": GRAD_OUTPUT}
 """Of torchao's `GemmInputRole`."""
@@ -52,18 +52,35 @@ class Cast(NamedTuple):
 
 
 class _Place:
-    """What a `ctx` has of ours: whose it is, and the name and class of the module. No tensor. `seen`: operands that are
-    read, or not to be; `whole`: kinds that the forward has cast by one scale.
+    """What is known of a `ctx`: the name and class of the module. No tensor. `seen`: operands that are read, or not to
+    be; `whole`: kinds that the forward has cast by one scale.
     """
 
-    __slots__ = ("fqn", "module", "of", "seen", "whole")
+    __slots__ = ("fqn", "module", "seen", "whole")
 
-    def __init__(self, of: CastReads, fqn: str, module: str, seen: set[tuple[str, int]]) -> None:
-        self.of, self.fqn, self.module, self.seen = of, fqn, module, seen
+    def __init__(self, fqn: str, module: str, seen: set[tuple[str, int]]) -> None:
+        self.fqn, self.module, self.seen = fqn, module, seen
         self.whole: set[str] = set()
 
 
 _FORWARD, _ALL = {(INPUT, 0), (WEIGHT, 0)}, {(kind, at) for kind in (INPUT, WEIGHT, GRAD_OUTPUT) for at in (0, 1)}
+
+
+class CastingModule:
+    """A module that casts. Called after each of its forwards, and where it is compiled."""
+
+    def __init__(self, reads: CastReads, module: nn.Module) -> None:
+        self._reads, self._module = reads, ref(module)
+
+    def read(self, leaves: Sequence[Any], numbers: Sequence[int]) -> None:
+        """A forward is over."""
+        self.compiled()
+
+    def compiled(self) -> None:
+        """It runs inside a compiled graph."""
+        module = self._module()
+        if module is not None:
+            self._reads.called(module)
 
 
 class CastReads:
@@ -75,26 +92,36 @@ class CastReads:
     ) -> None:  # fmt: skip
         self._reads, self._observer, self._selection = reads, observer, selection
         self._recording, self._fqns = recording, fqns
+        self._places: WeakKeyDictionary[FunctionCtx, _Place] = WeakKeyDictionary()
         self._listener = TimedHook(guard, "a cast", self._cast, observer.cost)
 
     def find(self, modules: Mapping[str, nn.Module]) -> None:
         """Listen where a module is one of torchao's that cast."""
-        casting = [fqn for fqn, module in modules.items() if casts(module)]
-        for fqn in casting:
-            if self._selection.has(fqn):
-                self._reads.expect(fqn, NEVER_READ)
-        if casting:
+        if any(casts(module) for module in modules.values()):
             for each in FUNCTIONS:
                 each.listen(self._listener)
+
+    def of(self, module: nn.Module) -> CastingModule | None:
+        """What is called after the module's forwards, where it is one that casts."""
+        return CastingModule(self, module) if casts(module) else None
+
+    def called(self, module: nn.Module) -> None:
+        """A forward that is no evaluation is over: where its outputs are recorded and no cast is seen, that is said."""
+        fqn = self._fqns.get(module)
+        if fqn is not None and self._selection.has(fqn) and "output" in self._recording.wanted(fqn):
+            self._reads.expect(fqn, NEVER_READ)
 
     def remove(self) -> None:
         """Listen no more."""
         for each in FUNCTIONS:
             each.forget(self._listener)
 
-    def _cast(self, frame: FrameType, cast: Cast | None) -> None:
-        observer = self._observer
-        if cast is None or not observer.is_active or not isinstance(cast.values, Tensor):
+    def _cast(self, frame: FrameType, read: Read, args: Any, kwargs: Any, out: Any) -> None:
+        if not self._observer.is_active or self._observer.is_evaluating:
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            cast: Cast | None = read(args, kwargs, out)
+        if cast is None or not isinstance(cast.values, Tensor):
             return
         place = self._place(frame)
         role = self._role(frame, cast, place) if place is not None else None
@@ -109,28 +136,29 @@ class CastReads:
                 self._read_cast_weight(frame, place)
 
     def _place(self, frame: FrameType) -> _Place | None:
-        ctx = frame.f_locals.get("ctx")
-        place: _Place | None = getattr(ctx, _TAG, None)
-        if place is not None:
-            return place if place.of is self else None
+        ctx = function_context(frame)
+        if ctx is not None:
+            place = self._places.get(ctx)
+            if place is not None or is_backward_of(ctx):  # of a forward that was not read
+                return place
         found = calling_module(frame, self._fqns)
         if found is None:
             return None
         module, fqn = found
         seen = set()
         is_training = module.training or torch.is_grad_enabled()
-        if not self._selection.has(fqn) or self._observer.is_evaluating or not is_training:
+        if not self._selection.has(fqn) or not is_training:
             seen = set(_ALL)
         elif _graph_task_id() != -1:  # activation checkpointing's second forward: its casts are those of the first
             seen = set(_FORWARD)
-        place = _Place(self, fqn, class_of(module), seen)
+        place = _Place(fqn, class_of(module), seen)
         if ctx is not None:
-            setattr(ctx, _TAG, place)
+            self._places[ctx] = place
         return place
 
     def _role(self, frame: FrameType, cast: Cast, place: _Place) -> tuple[str, int] | None:
         if not cast.kind:
-            names = frame.f_locals
+            names = frame.f_locals if _is_torchaos(frame) else {}
             return next((role for name, role in _LOCALS.items() if names.get(name) is cast.values), None)
         if cast.kind == GRAD_OUTPUT:  # along rows for the gradient of the input, along columns for that of the weight
             return cast.kind, int(cast.along == 0)
@@ -143,7 +171,7 @@ class CastReads:
 
     def _read_cast_weight(self, frame: FrameType, place: _Place) -> None:
         """Of a weight that FSDP has gathered in float8 already."""
-        weight = frame.f_locals.get("weight_hp_t")
+        weight = frame.f_locals.get("weight_hp_t") if _is_torchaos(frame) else None
         data, scale = getattr(weight, "_data", None), getattr(weight, "_scale", None)
         if not isinstance(data, Tensor) or not isinstance(scale, Tensor) or (WEIGHT, 0) in place.seen:
             return
@@ -162,6 +190,11 @@ def casts(module: nn.Module) -> bool:
 _CLASSES = {
     "Float8Linear", "MXLinear", "MXFP8Linear", "MXFakeQuantizedLinear", "NVFP4FakeQuantizedLinear", "MXInferenceLinear",
 }  # fmt: skip
+
+
+def _is_torchaos(frame: FrameType) -> bool:
+    """Up to Python 3.12 to look at locals keeps them until the frame returns: the user's are never looked at."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "torchao"
 
 
 def _format(dtype: Any) -> str:
@@ -188,7 +221,7 @@ def _of_mx(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Cast |
     names = ("data_hp", "elem_dtype", "block_size", "scaling_mode")
     given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
     mode = getattr(given.get("scaling_mode"), "value", "floor")
-    return _of_blocks(given.get("data_hp"), out, _format(out.elem_dtype), "e8m0", f"MX, {mode}")
+    return _of_blocks(given.get("data_hp"), out, _format(getattr(out, "elem_dtype", None)), "e8m0", f"MX, {mode}")
 
 
 def _of_nvfp4(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Cast | None:

@@ -44,7 +44,9 @@ class ModelScales(StepReader):
 
     def of(self, module: nn.Module) -> AfterForward | None:
         """What reads the state of a module after each forward; None for most."""
-        return (self._engine.of(module) or self._weights.of(module)) if self._is_on else None
+        if not self._is_on:
+            return None
+        return self._engine.of(module) or self._casts.of(module) or self._weights.of(module)
 
     def end_step(self) -> None:
         """Between steps."""

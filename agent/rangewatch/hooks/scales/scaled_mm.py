@@ -1,6 +1,7 @@
 """Calls of `torch._scaled_mm` and `torch.nn.functional.scaled_mm` by the user: numbers of one byte and their scales.
 
-In a forward the first operand is the input and the second, as in `linear`, the weight. Which is which in a backward is
+In a forward the first operand is the input and the second, as in `linear`, the weight; further products of a function
+of autograd's have the next indexes. Which is which in a backward is
 the caller's own affair: there the rows are named by the function, of kind `scaled_grad_output`, with an index by place.
 """
 
@@ -13,19 +14,20 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 
 from rangewatch.core.guard import Guard
 from rangewatch.core.selection import Selection
 from rangewatch.hooks.scales.reads import GRAD_OUTPUT, INPUT, WEIGHT, Operand, ScaleReads, class_of
-from rangewatch.hooks.watched_function import WatchedFunction, calling_module
+from rangewatch.hooks.watched_function import Read, WatchedFunction, calling_module, function_context, is_backward_of
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer
 from rangewatch.statistics import scales
 from rangewatch.wire.events import ScaledOperand
 
 _graph_task_id = torch._C._current_graph_task_id
-_TAG = "_range_caller"
 _FRAMES = 4  # from the call outwards, in which the `ctx` of a function of autograd's is looked for
+_PRODUCTS = 8  # of one forward or backward that have rows of their own; further ones share the last
 _LIBRARIES = {"torchao", "transformer_engine"}
 
 BLOCKED = "scales: in the layout that its kernel wants, which is not read"
@@ -36,6 +38,23 @@ class Product(NamedTuple):
 
     codes: tuple[Any, Any]
     scales: tuple[Any, Any]
+
+
+class _Caller:
+    """Which module a `ctx` is of, and the products that its forward, or a backward, has had so far."""
+
+    __slots__ = ("_count", "_task", "fqn", "module")
+
+    def __init__(self, fqn: str, module: str) -> None:
+        self.fqn, self.module = fqn, module
+        self._task, self._count = -1, 0
+
+    def next(self, task: int) -> int:
+        """The number of a product, from 0 in each backward pass (`task`; -1: in the forward)."""
+        if task != self._task:
+            self._task, self._count = task, 0
+        self._count += 1
+        return min(self._count, _PRODUCTS) - 1
 
 
 class ScaledProducts:
@@ -49,6 +68,7 @@ class ScaledProducts:
     ) -> None:  # fmt: skip
         self._reads, self._observer, self._selection = reads, observer, selection
         self._recording, self._fqns, self._reads_all = recording, fqns, reads_all
+        self._callers: WeakKeyDictionary[FunctionCtx, _Caller] = WeakKeyDictionary()
         self._listener = TimedHook(guard, "a scaled product", self._multiplied, observer.cost)
 
     def find(self, modules: Mapping[str, nn.Module]) -> None:
@@ -62,29 +82,32 @@ class ScaledProducts:
         for each in FUNCTIONS:
             each.forget(self._listener)
 
-    def _multiplied(self, frame: FrameType, product: Product) -> None:
+    def _multiplied(self, frame: FrameType, read: Read, args: Any, kwargs: Any, out: Any) -> None:
         if not self._observer.is_active or self._observer.is_evaluating or _of_library(frame):
             return
-        ctx = _ctx(frame)
-        caller: tuple[Any, str, str] | None = getattr(ctx, _TAG, None)
+        ctx = function_context(frame, _FRAMES)
+        caller = self._callers.get(ctx) if ctx is not None else None
+        is_backward = ctx is not None and is_backward_of(ctx)
         if caller is None:
-            found = calling_module(frame, self._fqns)
+            found = None if is_backward else calling_module(frame, self._fqns)
             if found is None or not (found[0].training or torch.is_grad_enabled()):
                 return
-            caller = (self, found[1], class_of(found[0]))
+            caller = _Caller(found[1], class_of(found[0]))
             if ctx is not None:
-                setattr(ctx, _TAG, caller)
-            if _graph_task_id() != -1:  # activation checkpointing's second forward
-                return
-            kinds, name = ((INPUT, 0), (WEIGHT, 0)), caller[1]
-        elif caller[0] is not self:
+                self._callers[ctx] = caller
+        if is_backward:
+            at = 2 * caller.next(_graph_task_id())
+            kinds, name = ((GRAD_OUTPUT, at), (GRAD_OUTPUT, at + 1)), f"{caller.fqn} {frame.f_code.co_name}".strip()
+        elif _graph_task_id() != -1:  # activation checkpointing's second forward
             return
         else:
-            kinds, name = ((GRAD_OUTPUT, 0), (GRAD_OUTPUT, 1)), f"{caller[1]} {frame.f_code.co_name}".strip()
-        wanted = "output" if kinds[0][0] == INPUT else "grad_output"
-        if self._selection.has(caller[1]) and wanted in self._recording.wanted(caller[1]):
+            at = caller.next(-1)
+            kinds, name = ((INPUT, at), (WEIGHT, at)), caller.fqn
+        wanted = "grad_output" if is_backward else "output"
+        if self._selection.has(caller.fqn) and wanted in self._recording.wanted(caller.fqn):
+            product: Product = read(args, kwargs, out)
             for role, codes, scale in zip(kinds, product.codes, product.scales, strict=True):
-                self._read(Operand(name, *role, caller[2]), codes, scale)
+                self._read(Operand(name, *role, caller.module), codes, scale)
 
     def _read(self, operand: Operand, codes: Any, scale: Any) -> None:
         scale = scale[0] if isinstance(scale, (list, tuple)) and len(scale) == 1 else scale
@@ -106,16 +129,6 @@ def _fits(codes: Tensor, scale: Tensor) -> bool:
     return scale.dim() == 2 and all(n and size % n == 0 for size, n in zip(codes.shape, scale.shape, strict=True))
 
 
-def _ctx(frame: FrameType | None) -> Any:
-    for _ in range(_FRAMES):
-        if frame is None:
-            return None
-        if (ctx := frame.f_locals.get("ctx")) is not None:
-            return ctx
-        frame = frame.f_back
-    return None
-
-
 def _of_library(frame: FrameType) -> bool:
     """A call of torchao's is of operands that `casts` has read, before they were cast."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES
@@ -123,7 +136,8 @@ def _of_library(frame: FrameType) -> bool:
 
 def _has_small(module: nn.Module) -> bool:
     held = (*module._parameters.values(), *module._buffers.values())
-    return any(each is not None and str(each.dtype).removeprefix("torch.") in scales.OF_DTYPE for each in held)
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass may make anything of what it is asked
+        return any(each is not None and str(each.dtype).removeprefix("torch.") in scales.OF_DTYPE for each in held)
 
 
 def _of_v1(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Product:

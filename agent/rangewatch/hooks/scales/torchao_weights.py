@@ -65,9 +65,9 @@ class TorchaoWeights:
 
 
 def _held(module: nn.Module) -> Any:
+    # By its type alone: a tensor subclass of somebody else's may raise at anything that it is asked.
     weight = module._parameters.get("weight")
-    data: Any = weight if weight is None or type(weight).__name__ in _CLASSES else weight.data
-    return data if type(data).__name__ in _CLASSES and type(data).__module__.startswith("torchao.") else None
+    return weight if type(weight).__name__ in _CLASSES and type(weight).__module__.startswith("torchao.") else None
 
 
 def _codes(weight: Any, name: str) -> tuple[Tensor, Tensor, str] | None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import rangewatch
 from rangewatch.hooks.scales.scaled_mm import BLOCKED
@@ -114,6 +115,11 @@ def test_not_wrapped_for_a_model_without_8_bits(ingest: IngestDouble) -> None:
 def test_the_function_of_torch_nn_functional_is_read(ingest: IngestDouble) -> None:
     if not hasattr(F, "scaled_mm"):
         pytest.skip("this torch has no torch.nn.functional.scaled_mm")
+    codes, one = torch.zeros(16, 16).to(E4M3), torch.ones(())
+    try:
+        F.scaled_mm(codes, codes.t(), one, F.ScalingType.TensorWise, one, F.ScalingType.TensorWise)
+    except NotImplementedError as error:
+        pytest.skip(f"not on a CPU: {error}")
 
     class Public(Layer):
         def forward(self, x: Tensor) -> Tensor:
@@ -128,12 +134,70 @@ def test_the_function_of_torch_nn_functional_is_read(ingest: IngestDouble) -> No
     model = Model()
     model.layer = Public()
     with rangewatch.attach(model, url=ingest.url, scales="all", quiet=True) as handle:
-        try:
-            step(model, torch.randn(16, 16))
-        except (RuntimeError, NotImplementedError) as error:
-            pytest.skip(f"not on a CPU: {error}")
+        step(model, torch.randn(16, 16))
         handle.step()
     assert set(rows(ingest)[0]) == {("layer", "scaled_input", 0), ("layer", "scaled_weight", 0)}
+
+
+def test_products_of_one_forward_have_rows_of_their_own(ingest: IngestDouble) -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Any:
+            ctx.save_for_backward(x, weight)
+            one = torch.ones(())
+            halves = [
+                torch._scaled_mm(x.to(E4M3), half.to(E4M3).t(), one, one, out_dtype=torch.bfloat16)
+                for half in weight.chunk(2)
+            ]
+            return torch.cat(halves, 1).float()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            x, weight = ctx.saved_tensors
+            return grad @ weight, grad.t() @ x
+
+    class Gated(Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            return Twice.apply(x, self.weight)  # type: ignore[no-any-return]
+
+    model = Model()
+    model.layer = Gated()
+    with rangewatch.attach(model, url=ingest.url, scales="all", quiet=True) as handle:
+        for _ in range(2):
+            checkpoint(model, torch.randn(16, 16), use_reentrant=False).square().mean().backward()
+            handle.step()
+    for found in rows(ingest).values():
+        assert set(found) == {("layer", kind, at) for kind in ("scaled_input", "scaled_weight") for at in (0, 1)}
+        assert {row["call_count"] for row in found.values()} == {1}
+
+
+def test_nothing_of_ours_is_on_what_the_user_calls_ctx(ingest: IngestDouble) -> None:
+    seen: list[Any] = []
+
+    class Watched(Product):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Any:
+            seen.append(ctx)
+            return Product.forward(ctx, x, weight)
+
+    class Own(Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.buffer = nn.Buffer(torch.zeros(4)) if hasattr(nn, "Buffer") else torch.zeros(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            ctx, one = self.buffer, torch.ones(())
+            torch._scaled_mm(torch.ones(16, 16).to(E4M3), torch.ones(16, 16).to(E4M3).t(), one, one)
+            return Watched.apply(x, self.weight) + ctx.sum()  # type: ignore[no-any-return]
+
+    model = Model()
+    model.layer = Own()
+    with rangewatch.attach(model, url=ingest.url, scales="all", quiet=True) as handle:
+        step(model, torch.randn(16, 16))
+        handle.step()
+    assert ("layer", "scaled_input", 0) in operands(ingest)
+    for each in (model.layer.buffer, *seen):
+        assert not [name for name in vars(each) if "range" in name]
 
 
 def test_losses_are_bit_equal(ingest: IngestDouble) -> None:

@@ -160,6 +160,19 @@ def test_what_is_compiled_is_said_to_be_unknown(ingest: IngestDouble) -> None:
     assert {each.unknown for each in operands(ingest).values()} == {NEVER_READ}
 
 
+def test_what_is_not_asked_for_is_not_said_to_be_unseen(ingest: IngestDouble) -> None:
+    train(model_of("tensorwise"), {"url": ingest.url, "level": "grads"}, steps=2)
+    model = model_of("tensorwise")
+    handle = rangewatch.attach(model, quiet=True, url=ingest.url)
+    model.eval()
+    with torch.no_grad():
+        model(batch_of(0))
+    handle.step()
+    assert not any("scales" in each for each in handle.stats()["not_observed"].values())
+    handle.detach()
+    assert not operands(ingest)
+
+
 def test_modules_that_become_float8_after_attach_are_read(ingest: IngestDouble) -> None:
     torch.manual_seed(3)
     model = Model()

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import rangewatch
-from rangewatch.hooks.scales.torchao_weights import NOT_BY_ROWS
+from rangewatch.hooks.scales.scaled_mm import _has_small
+from rangewatch.hooks.scales.torchao_weights import NOT_BY_ROWS, TorchaoWeights
 from rangewatch.statistics import scales
 from tests.agent.hooks.scales.recorded import operands, rows
 from tests.agent.ingest_double import IngestDouble
@@ -98,3 +99,18 @@ def test_nvfp4_of_two_levels_unless_a_kernel_has_its_scales_elsewhere(is_swizzle
     assert row["high"] == pytest.approx(float(expected.max()), abs=1e-5)
     assert row["low"] == pytest.approx(float(expected.min()), abs=1e-5)
     assert row["amax"] == pytest.approx(float(weight.dequantize().abs().amax()), rel=1e-6)
+
+
+def test_a_subclass_that_raises_at_what_it_is_asked_is_left_alone(ingest: IngestDouble) -> None:
+    class Shy(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__self__", None) in (torch.Tensor.data, torch.Tensor.dtype):
+                raise RuntimeError("not this one")
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    held = Shy(torch.zeros(2, 2))
+    layer = nn.Linear(2, 2)
+    layer._parameters["weight"] = held  # type: ignore[assignment]
+    assert TorchaoWeights.of(None, layer) is None  # type: ignore[arg-type]
+    assert not _has_small(layer)
