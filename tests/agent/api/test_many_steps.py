@@ -30,6 +30,7 @@ def looped(run: Run, loop: str, count: int, warm_count: int) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("steps", "warm_steps"), [(300, 100), pytest.param(10_000, 1_000, marks=pytest.mark.slow)])
 def test_a_loop_of_many_steps(run: Run, steps: int, warm_steps: int) -> None:
     found = looped(run, "long", steps, warm_steps)
