@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e import test_mesh
 from tests.e2e.expert_ranks import EXPERTS, STEPS
+from tests.e2e.rank_processes import train
 from tests.server.process import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -17,9 +18,8 @@ WORKER = Path(__file__).with_name("expert_ranks.py")
 MODELS = ("Mixtral", "Qwen3-MoE", "OLMoE")
 
 
-def test_loads_of_four_ranks_are_added_up(served: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_mesh, "WORKER", WORKER)
-    test_mesh.train(served.url, str(tmp_path), *MODELS)
+def test_loads_of_four_ranks_are_added_up(served: Server, tmp_path: Path) -> None:
+    train(WORKER, test_mesh.RANKS, served.url, str(tmp_path), *MODELS)
     for run in MODELS:
         counts = [json.loads((tmp_path / f"{run}.{rank}.json").read_text()) for rank in range(test_mesh.RANKS)]
         number = test_mesh.number_of(served, run)
