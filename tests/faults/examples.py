@@ -419,7 +419,9 @@ def lagging_scale(recording: Recording) -> None:
 
 
 def held_scale(recording: Recording) -> None:
-    operands(recording, np.where(np.arange(STEPS) >= 50, -10.0, 0.0), age=np.arange(STEPS) - 48.0, history=1024)
+    operands(
+        recording, np.where(np.arange(STEPS) >= 50, -10.0, 0.0), age=np.maximum(np.arange(STEPS) - 48, 0), history=1024
+    )
 
 
 def dead_expert(recording: Recording) -> None:

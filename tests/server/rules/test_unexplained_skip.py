@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from rangewatch.wire.records import KINDS
+from rangewatch_server.rules.loss_scale import skip_cause
 from rangewatch_server.rules.loss_scale.unexplained_skip import RULE
 from tests.faults.cases.loss_scales import with_gradient
 from tests.faults.fault import Job
@@ -82,3 +84,8 @@ def test_nobody_denies_it(run: Run) -> None:
     assert "wo" in [text for _, text in detail["verdict"]["parts"]]
     told = report(run).stdout
     assert "in a step that was taken" in told and "the first at step 31, rank 0: wo grad_output held Inf" in told
+
+
+def test_each_kind_has_a_class() -> None:
+    """A kind that was new had none, and a report of a run that held it stopped half way."""
+    assert sorted(kind for kinds in skip_cause.CLASSES.values() for kind in kinds) == sorted(KINDS)

@@ -21,8 +21,8 @@ from rangewatch_server.rules.loss_scale.history import History
 Array = NDArray[Any]
 
 CLASSES = {
-    "forward": ("output", "input", "weight"),
-    "gradient": ("grad_output", "grad"),
+    "forward": ("output", "input", "weight", "scaled_input", "scaled_weight"),
+    "gradient": ("grad_output", "grad", "scaled_grad_output"),
     "reduction": ("reduced_grad", "update", *MOMENTS),
 }
 """What was not finite first: then the scale is to blame for a gradient alone."""
