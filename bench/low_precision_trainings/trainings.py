@@ -4,6 +4,7 @@ attach to and to compare with an unquantized twin of the same seed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 import torch
@@ -15,7 +16,7 @@ from low_precision_trainings.quantize import Recipe, operands_of
 Hook = Callable[[int, nn.Module], None]
 
 
-class Training:
+class Training(ABC):
     """A model, its optimizer, and `step`, which gives the loss. `before` changes something before a step."""
 
     model: nn.Module
@@ -29,8 +30,9 @@ class Training:
         else:
             self.optimizer = torch.optim.SGD(trained, lr, momentum=0.9)
 
+    @abstractmethod
     def loss(self) -> Tensor:
-        raise NotImplementedError
+        """Of this step's batch."""
 
     def losses(self, steps: int) -> Iterator[float]:
         """That of each step, after its update."""

@@ -453,7 +453,7 @@ _CONTAINER = "_range_container"
 
 def _keep_container(model: nn.Module, undo: contextlib.ExitStack) -> None:
     """`attach(nn.ModuleDict({"g": g, "d": d}))`: nobody else has the dictionary."""
-    if type(model).forward is nn.Module.forward:
+    if getattr(type(model), "forward", None) is nn.Module.forward:  # a ScriptModule's class raises
         container = Container(model)
         for child in model.children():
             child.__dict__[_CONTAINER] = container

@@ -219,7 +219,8 @@ class ModelHooks(StepReader):
         kinds = self._recording.wanted(fqn) if self._selection.has(fqn) else ()
         if module not in self._outputs and not _OUTPUTS.isdisjoint(kinds) and self._can_hook(fqn, module):
             self._outputs[module] = hook = OutputHook(self._observer, self._guard, fqn, module)
-            hook.after = self._routers.of(module) or self._scales.of(module)
+            after = (self._routers.of(module), self._scales.of(module))
+            hook.after = tuple(each for each in after if each is not None)
             self._undo.append(add(module, self._reads(fqn, hook)))
             self._ask_whether_called(fqn, module, hook)
         if module not in self._inputs and "input" in kinds and self._can_hook(fqn, module):

@@ -126,8 +126,8 @@ class OutputHook:
         """Positions of what is no tensor, and whether it was None: reported once."""
         self.leaf_handles: list[RemovableHandle] = []
         self._has_run = self._has_run_in_evaluation = False
-        self.after: AfterForward | None = None
-        """What reads more of a router of experts, or of a module that casts by scales; None for all others."""
+        self.after: tuple[AfterForward, ...] = ()
+        """What reads more of a router of experts, or of a module that casts by scales; of all others nothing."""
         self.is_compiled = False
         """Whether it has run inside a compiled graph, which takes no further hook."""
 
@@ -164,9 +164,11 @@ class OutputHook:
                         self._read(index, leaf)
                 elif (index, leaf is None) not in self._others:
                     self._note_other(index, leaf)
-        if self.after is not None and self._reads_tensor and _graph_task_id() == -1:
+        if self.after and self._reads_tensor and _graph_task_id() == -1:
             with _NoTorchFunction():
-                self.after.read(leaves(value), [slot.number if slot.dtype else -1 for slot in self._slots])
+                numbers = [slot.number if slot.dtype else -1 for slot in self._slots]
+                for each in self.after:
+                    each.read(leaves(value), numbers)
 
     def read_compiled(self, index: int, tensor: Tensor) -> None:
         """The compiled module has come to the tensor at position `index`."""
@@ -175,8 +177,8 @@ class OutputHook:
             self._has_run_in_evaluation = True
         elif self._observer.is_active:
             self._has_run = self.is_compiled = True
-            if self.after is not None:
-                self.after.compiled()
+            for each in self.after:
+                each.compiled()
             if tensor.dtype in LOW_PRECISION:
                 self._observer.warn_of_rounding()
             if self._reads_tensor:

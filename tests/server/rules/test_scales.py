@@ -134,6 +134,18 @@ def test_a_rank_beyond_those_that_are_named(third: float, recording: Recording) 
     assert (found.rule, found.rank, found.facts["bits"]) == ("scale_too_small", None, pytest.approx(2.5, abs=1e-6))
 
 
+@pytest.mark.parametrize("casts", [True, False])
+def test_a_restart_that_casts_nothing_any_more(casts: bool, recording: Recording) -> None:
+    """What the process before it has read says nothing of it."""
+    write(recording, np.where(AT >= 70, 2.5, 0))
+    layers = [tensor("blocks.0.up", "scaled_input", 0, "bfloat16")]
+    known = ScaledOperands((ScaledOperand("blocks.0.up", "scaled_input", 0, "E4M3"),))
+    said = [event(known, 1, STEPS)] if casts else []
+    recording.write(layers, 20, {scales.PEAK: 6.0 * casts}, first=STEPS, incarnation="b", events=said)
+    assert len(recording.diagnose(*BOTH, stop=STEPS).findings) == 1
+    assert len(recording.diagnose(*BOTH).findings) == casts
+
+
 def test_a_run_without_scales_is_quiet(recording: Recording) -> None:
     recording.write([tensor("blocks.0.up")], STEPS)
     assert recording.diagnose(*BOTH).findings == ()

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from rangewatch.wire.events import ScaledOperand
 
-_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of E2M1, by the lowest three bits
 _DTYPES = {"E4M3": torch.float8_e4m3fn, "E5M2": torch.float8_e5m2}
 
 Codes = tuple[Tensor, Tensor, ScaledOperand]
@@ -42,9 +41,10 @@ def read(module: nn.Module, gemm: int, kind: str) -> Codes | None:
 def unpacked(codes: Tensor) -> Tensor:
     """(rows, columns) float32 magnitudes of E2M1 that lie two in a byte, the first in the lower bits."""
     codes = codes.view(torch.uint8)
-    table = torch.tensor(_MAGNITUDES, device=codes.device)
-    pairs = torch.stack((table[(codes & 7).long()], table[(codes >> 4 & 7).long()]), dim=-1)
-    return pairs.reshape(len(codes), -1)
+    numbers = torch.stack((codes & 7, codes >> 4 & 7), dim=-1).reshape(len(codes), -1)
+    # Computed, and not looked up: a table of the host's would be copied, which waits for the device.
+    exponent, half = (numbers >> 1).float(), (numbers & 1).float() / 2
+    return torch.where(exponent > 0, (1 + half) * torch.exp2(exponent - 1), half)
 
 
 def _held(module: nn.Module, gemm: int) -> Any:

@@ -92,8 +92,11 @@ class ScaleReads(StepReader):
             return
         device = states[0].amax.device
         amax = torch.cat([each.amax for each in states])
-        limits = torch.tensor([scales.ELEMENTS[each.about.format].largest for each in states], device=device)
-        peaks = scaled.of_state(amax, torch.cat([each.factor for each in states]), limits)
+        # Filled there: a tensor of numbers of the host would be copied, which waits for the device.
+        largest = {each.about.format: scales.ELEMENTS[each.about.format].largest for each in states}
+        filled = {name: torch.full((1,), value, device=device) for name, value in largest.items()}
+        limits_of = torch.cat([filled[each.about.format] for each in states])
+        peaks = scaled.of_state(amax, torch.cat([each.factor for each in states]), limits_of)
         shown = torch.zeros((), device=device)
         for at, each in enumerate(states):
             number = self._number(each.operand, shown, each.about)

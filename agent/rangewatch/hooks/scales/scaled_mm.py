@@ -1,8 +1,8 @@
 """Calls of `torch._scaled_mm` and `torch.nn.functional.scaled_mm` by the user: numbers of one byte and their scales.
 
 In a forward the first operand is the input and the second, as in `linear`, the weight; further products of a function
-of autograd's have the next indexes. Which is which in a backward is
-the caller's own affair: there the rows are named by the function, of kind `scaled_grad_output`, with an index by place.
+of autograd's have the next indexes. Which is which in a backward is the caller's own affair: there the rows are named
+by the function, of kind `scaled_grad_output`, with an index by place.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Slot(NamedTuple):
     at: int
 
 
-class Kept(NamedTuple):
+class StateCopy(NamedTuple):
     """Copies of a direction's state, of the moment when they were taken."""
 
     scale: Tensor
@@ -101,7 +101,7 @@ class EngineReads:
         recipe = meta.get("recipe")
         kind = _kind_of(recipe)
         if kind == "delayed":
-            forward, backward = _kept(meta.get("scaling_fwd")), meta.get("scaling_bwd")
+            forward, backward = _copied(meta.get("scaling_fwd")), meta.get("scaling_bwd")
             if forward is None:
                 self._unknown(fqn, module, recipe, NOT_KEPT)
                 return
@@ -135,10 +135,10 @@ class EngineReads:
             if _kind_of(meta.get("recipe")) == "current":
                 self._take_current(fqn, module, forward=False)
                 continue
-            kept = _kept(meta.get("scaling_bwd"))
-            if kept is not None and kept.scale.shape == scale.shape:
+            copied = _copied(meta.get("scaling_bwd"))
+            if copied is not None and copied.scale.shape == scale.shape:
                 slots = _slots(module, meta, forward=False)
-                self._take(fqn, module, kept._replace(scale=scale), slots, is_rolled=True)
+                self._take(fqn, module, copied._replace(scale=scale), slots, is_rolled=True)
         by_device: dict[torch.device, list[State]] = {}
         for state in self._states:
             by_device.setdefault(state.amax.device, []).append(state)
@@ -146,21 +146,21 @@ class EngineReads:
         for states in by_device.values():
             self._reads.read_states(states)
 
-    def _take(self, fqn: str, module: nn.Module, kept: Kept, slots: Iterator[Slot], *, is_rolled: bool) -> None:
+    def _take(self, fqn: str, module: nn.Module, copied: StateCopy, slots: Iterator[Slot], *, is_rolled: bool) -> None:
         meta: Any = module.fp8_meta
         recipe = meta.get("recipe")
-        history = kept.history
+        history = copied.history
         if is_rolled and len(history) > 1:  # with the update the newest went to the end, and the first became 0
             history = torch.where(history[:1] == 0, history.roll(1, 0), history)
         ages = _ages(history, getattr(recipe, "amax_compute_algo", "max"))
         for slot in slots:
-            if slot.at < kept.scale.numel() and len(self._states) < limits.SCALED_OPERANDS:
+            if slot.at < copied.scale.numel() and len(self._states) < limits.SCALED_OPERANDS:
                 part = slice(slot.at, slot.at + 1)
                 about = _about(recipe, module, forward=slot.kind != GRAD_OUTPUT, history=len(history))
                 if not about.format:
                     continue
                 self._states.append(
-                    State(self._operand(fqn, module, slot), history[0, part], kept.scale[part], ages[part], about)
+                    State(self._operand(fqn, module, slot), history[0, part], copied.scale[part], ages[part], about)
                 )
 
     def _take_current(self, fqn: str, module: nn.Module, *, forward: bool) -> None:
@@ -190,12 +190,12 @@ def _kind_of(recipe: Any) -> str:
     return next((_RECIPES[each.__name__] for each in type(recipe).__mro__ if each.__name__ in _RECIPES), "")
 
 
-def _kept(state: Any) -> Kept | None:
+def _copied(state: Any) -> StateCopy | None:
     """Copies of a direction's scale and amax history; None where it has none."""
     scale, history = getattr(state, "scale", None), getattr(state, "amax_history", None)
     if not isinstance(scale, Tensor) or not isinstance(history, Tensor) or history.dim() != 2 or not len(history):
         return None
-    return Kept(scale.detach().clone(), history.detach().clone())
+    return StateCopy(scale.detach().clone(), history.detach().clone())
 
 
 def _ages(history: Tensor, algorithm: Any) -> Tensor:

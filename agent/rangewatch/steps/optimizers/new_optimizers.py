@@ -128,7 +128,7 @@ class NewOptimizers:
     def _only_passes_on(self, optimizer: Any) -> bool:
         """Whether it keeps watched ones, as torchtitan's container does: their steps are its step."""
         known = [each.optimizer() for each in self._known]
-        return any(kept is each for kept in _kept_by(optimizer) if kept is not None for each in known)
+        return any(held is each for held in _held_by(optimizer) if held is not None for each in known)
 
     def _begin_to_follow(self, optimizer: Any, own: frozenset[int]) -> None:
         if self._followed >= MOST_FOLLOWED:
@@ -207,7 +207,7 @@ def _is_running(optimizer: Any) -> bool:
     return False
 
 
-def _kept_by(optimizer: Any) -> Iterator[Any]:
+def _held_by(optimizer: Any) -> Iterator[Any]:
     """What it has as attributes, alone or several in one; torch's own tables of tensors are left out."""
     for name, value in vars(optimizer).items():
         if name in ("state", "param_groups"):

@@ -54,7 +54,7 @@ def newest_readings(evidence: Evidence) -> list[Left]:
     if not newest:
         return []
     ranks = evidence.run.ranks.values()
-    processes = [_process(evidence, rank) for rank in ranks]
+    processes = newest_processes(evidence)
     said = {process.id: newest[process.id] for process in processes if process.id in newest}
     since = [_since(*each, newest) for each in zip(ranks, processes, strict=True)]
     start = max(evidence.start, evidence.whole_stop - WINDOW, *since)
@@ -65,8 +65,12 @@ def newest_readings(evidence: Evidence) -> list[Left]:
     return sorted(_left(evidence, formats, start), key=lambda each: int(position[each.tensor]))
 
 
+def newest_processes(evidence: Evidence) -> list[Any]:
+    """Each rank's newest process that had begun by then: rows of `streams`, in the order of the ranks."""
+    return [_process(evidence, rank) for rank in evidence.run.ranks.values()]
+
+
 def _process(evidence: Evidence, rank: Rank) -> Any:
-    """A rank's newest process that had begun by then: its row of `streams`."""
     begun = (row for row in reversed(rank.rows) if row.first_step is not None and row.first_step < evidence.stop)
     return rank.row if evidence.is_newest else next(begun, rank.rows[0])
 

@@ -11,6 +11,7 @@ from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.scales import OperandRow, columns_of, operands_of
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.precision.format_readings import newest_processes
 from rangewatch_server.rules.recent import Array
 from rangewatch_server.rules.rule import Remedy
 
@@ -52,7 +53,9 @@ def _recent_fits(evidence: Evidence) -> list[Fit]:
     names = evidence.run.names()
     if scales.PEAK not in names.fill[RANGES]:
         return []
-    known = operands_of(evidence.tensors, [each for _, each in evidence.details(ScaledOperands)])
+    newest = {process.id for process in newest_processes(evidence)}  # a restart may cast nothing any more
+    said = [each for event, each in evidence.details(ScaledOperands) if event.stream_id in newest]
+    known = operands_of(evidence.tensors, said)
     known = [each for each in known if each.tensor is not None]
     start, stop = max(evidence.start, evidence.whole_stop - WINDOW), evidence.whole_stop
     if not known or start >= stop:

@@ -63,11 +63,8 @@ class Model(nn.Module):
 
 
 def step(model: Model, x: Tensor) -> float:
-    try:
-        loss = model(x).square().mean()
-        loss.backward()
-    except (NotImplementedError, RuntimeError, AssertionError) as error:
-        pytest.skip(f"this torchao does not run it on a CPU: {error}")
+    loss = model(x).square().mean()
+    loss.backward()
     return loss.item()
 
 
