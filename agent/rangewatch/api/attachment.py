@@ -59,7 +59,7 @@ from rangewatch.recording.parallel.placements import Layout, inside_wrapper
 from rangewatch.recording.parallel.replicas import MeshReport, ReplicaReads
 from rangewatch.recording.parallel.schedule import Schedule
 from rangewatch.recording.parallel.tied_weights import TiedReads
-from rangewatch.recording.tensor_names import clean_modules
+from rangewatch.recording.tensor_names import clean_modules, is_container
 from rangewatch.recording.weight_samples import WeightSamples
 from rangewatch.recording.weights import Cadence, FiniteWeights, WeightReads
 from rangewatch.statistics.formats import BY_NAME
@@ -453,7 +453,7 @@ _CONTAINER = "_range_container"
 
 def _keep_container(model: nn.Module, undo: contextlib.ExitStack) -> None:
     """`attach(nn.ModuleDict({"g": g, "d": d}))`: nobody else has the dictionary."""
-    if getattr(type(model), "forward", None) is nn.Module.forward:  # a ScriptModule's class raises
+    if is_container(model):
         container = Container(model)
         for child in model.children():
             child.__dict__[_CONTAINER] = container

@@ -36,7 +36,7 @@ from rangewatch.hooks.scales.model_scales import ModelScales
 from rangewatch.hooks.watched_values import WatchedValues
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer, StepReader
-from rangewatch.recording.tensor_names import clean_modules
+from rangewatch.recording.tensor_names import clean_modules, is_container
 
 KEY = -8642
 """Our key among a module's hooks. Torch counts its own up from 0."""
@@ -245,7 +245,7 @@ class ModelHooks(StepReader):
 
     def _ask_whether_called(self, fqn: str, module: nn.Module, hook: OutputHook) -> None:
         # ModuleList and its like are never called; a dropout often is there for its probability alone.
-        if type(module).forward is not nn.Module.forward and not isinstance(module, _IDLE):
+        if not is_container(module) and not isinstance(module, _IDLE):
             self._observer.uncalled[fqn] = hook
 
     def _reads(self, fqn: str, hook: OutputHook) -> ModuleReads:

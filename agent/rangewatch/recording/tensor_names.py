@@ -26,6 +26,11 @@ _WRAPPED = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 _MODULE_WRAPPERS = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "DistributedDataParallelCPU"}
 
 
+def is_container(module: nn.Module) -> bool:
+    """Whether it has no forward of its own, as a `ModuleList`. The class of a ScriptModule raises where it is asked."""
+    return getattr(type(module), "forward", None) is nn.Module.forward
+
+
 def clean_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Each module once by its clean name, the root's being "". Wrappers are left out: what they wrap has the name."""
     return dict(_named(model))  # what is wrapped comes after its wrapper, and takes its place

@@ -31,7 +31,7 @@ from rangewatch.hooks.compiled import IS_SUPPORTED, CompiledCall, run_eagerly
 from rangewatch.hooks.model_hooks import KEY as READS_KEY
 from rangewatch.recording.observer import ForwardListener, StepReader
 from rangewatch.recording.phase_times import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER
-from rangewatch.recording.tensor_names import leaves
+from rangewatch.recording.tensor_names import is_container, leaves
 from rangewatch.steps import phase_clock
 from rangewatch.steps.end_hooks import watch_step
 from rangewatch.steps.interface import StepRecorder
@@ -288,7 +288,7 @@ class ForwardPhases(StepReader):
 
 def _called_children(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
-        if type(child).forward is nn.Module.forward:  # ModuleList and its like
+        if is_container(child):  # ModuleList and its like
             yield from _called_children(child)
         else:
             yield child

@@ -323,3 +323,12 @@ def test_a_copy_of_a_model_that_has_trained_carries_no_agent(
         with rangewatch.attach(other, url=ingest.url, run="copy") as second:
             trained(other, second)
             assert second.stats()["faults"] == {} and second.stats()["step"] == 3
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
+def test_a_model_of_torchscript_is_trained_on_and_its_modules_are_said_not_to_be_observed(ingest: IngestDouble) -> None:
+    model = torch.jit.script(net())
+    with rangewatch.attach(model, url=ingest.url, quiet=True) as handle:
+        seen = trained(model, handle)
+        assert handle.stats()["faults"] == {} and handle.stats()["not_observed"]["0"] == "a ScriptModule"
+    assert_same(seen, trained(torch.jit.script(net())))
