@@ -1,6 +1,6 @@
-# The dashboard server: no torch, no root, nothing written outside /data. The base is by tag: to build on the very one
-# that you looked at, give its digest (docs/recipes/docker.md).
-FROM python:3.12-slim AS build
+# The dashboard server: no torch, no root, nothing written outside /data. The base is by digest, for all platforms: how
+# to raise it is in docs/recipes/docker.md.
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea AS build
 WORKDIR /src
 COPY pyproject.toml requirements-build.txt requirements-server.txt README.md LICENSE NOTICE ./
 COPY agent agent
@@ -11,7 +11,7 @@ RUN pip install --no-cache-dir --require-hashes -r requirements-build.txt \
     && pip wheel --no-cache-dir --require-hashes --wheel-dir /wheels -r requirements-server.txt \
     && pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
-FROM python:3.12-slim
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 COPY --from=build /wheels /wheels
 RUN pip install --no-cache-dir --no-index --find-links /wheels 'rangewatch[server,otlp]' \
     && rm -rf /wheels \

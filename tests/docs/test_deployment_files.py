@@ -73,6 +73,15 @@ def test_a_dockerfile_has_known_instructions(block: Block) -> None:
     assert lines[0].startswith("FROM ") and {line.split()[0] for line in lines} <= INSTRUCTIONS
 
 
+def test_images_of_the_repository_are_pinned_by_digest() -> None:
+    """By tag as well, so that a person can read which one it is."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
+    images = [service["image"] for service in services if "image" in service]
+    images += re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(images) == 3
+    assert [image for image in images if not re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", image)] == []
+
+
 def test_every_variable_of_ours_is_read() -> None:
     """Options of `attach`, and what the sources name in full or, in the texts of options, without its beginning."""
     files = [path for folder in ("agent", "server", "tests") for path in (ROOT / folder).rglob("*.py")]
