@@ -30,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rangewatch.collectors.collectives import collector as collectives
 from rangewatch.collectors.collectives.flight_recorder import FlightRecorder
+from rangewatch.recording.events import Events
 from rangewatch.wire.records import RankInfo
 
 SOURCES = ("plain", "hooks", "wrapped")
@@ -85,6 +86,8 @@ class Pair:
         self._ranks = [spawn.Process(target=run_rank, args=each) for each in arguments]
         for rank in self._ranks:
             rank.start()
+        for _, theirs in pipes:
+            theirs.close()  # a rank that dies is an EOFError here, and not a wait for ever
         self.source, _ = [pipe.recv() for pipe in self._pipes]
 
     def ask(self, what: str, count: int) -> float:
@@ -129,7 +132,7 @@ def start_collector(rank: int, source: str, training: Training, stop: threading.
         vars(collectives)["are_supported"] = lambda: False  # as on a torch before 2.14
     collector = collectives.Collectives(None, RankInfo("bench", rank, 2, rank, "host", "0", 0), hang_s=1000)  # type: ignore[arg-type]
     collector.open_step = lambda: training.step
-    collector.start(lambda *event: None)
+    collector.start(Unsent())
 
     def look() -> None:
         while not stop.wait(1.0):
@@ -138,6 +141,16 @@ def start_collector(rank: int, source: str, training: Training, stop: threading.
 
     threading.Thread(target=look, daemon=True).start()
     return collector.timing_source
+
+
+class Unsent(Events):
+    """Events that go nowhere."""
+
+    def __init__(self) -> None:
+        pass
+
+    def add(self, *event: Any, **more: Any) -> None:
+        """Nobody asks for it."""
 
 
 class Training:

@@ -110,6 +110,13 @@ def test_a_mirror_in_trouble_changes_no_loss() -> None:
 
 
 @pytest.mark.slow
+def test_collectives_are_timed_on_two_ranks_by_each_source() -> None:
+    sources = run("collectives.py", "--rounds", "1", "--steps", "2", timeout_s=110)["sources"]
+    assert {"plain, 1 MB", "wrapped, 1 MB", "plain, 25 MB", "wrapped, 25 MB"} <= set(sources)
+    assert all(each["step_ms"] > 0 for each in sources.values())
+
+
+@pytest.mark.slow
 def test_an_unseen_script_is_run_and_judged() -> None:
     found = run("unseen.py", "--only", "rmsprop_eps0", timeout_s=110)
     assert (found["planted"], found["healthy"]) == (1, 0)
