@@ -40,7 +40,7 @@ function leadOf(first) {
 }
 
 /** @param {[string, string]} piece */
-const part = ([kind, text]) => (kind === "code" || kind === "strong" ? el(kind, {}, clip(text)) : text);
+const part = ([kind, text]) => (kind === "code" ? el(kind, {}, clip(text)) : kind === "strong" ? el(kind, {}, clip(text, MOST_LETTERS)) : text);
 
 /** @param {import("../types.js").Verdict} verdict */
 const chain = ({ chain: lines = [] }) => (lines.length ? [el("ul", { class: "verdict-chain", "aria-label": "How it goes on" }, ...lines.map((line) => el("li", {}, clip(line, MOST_LETTERS))))] : []);

@@ -92,7 +92,9 @@ function speed({ run, logged }) {
   const [, model] = [...logged].find(([name]) => TOKENS.test(name)) ?? [];
   const tokens = pointsOf(model);
   const rate = tokens.at(-1)?.y;
-  return { title: "Speed", value: `${reading(Number((1 / run.step_time_s).toPrecision(run.step_time_s > 1 ? 2 : 3)))} steps/s`, under: rate === undefined ? " " : `${count(Math.round(rate))} tokens/s`, chart: sparkline(tokens) };
+  const value = reading(Number((1 / run.step_time_s).toPrecision(run.step_time_s > 1 ? 2 : 3)));
+  const of = rate === undefined ? "steps/s" : `steps/s, ${count(Math.round(rate))} tokens/s`;
+  return { title: "Speed", value, under: el("span", { title: `${value} ${of}` }, of), chart: sparkline(tokens) };
 }
 
 /** Series, and names of options, that hold the number of steps that the run is to take. */
