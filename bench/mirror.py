@@ -1,7 +1,7 @@
 """Step time with headline numbers mirrored into a tracker, and with OTLP pushed by the server, in every trouble of
 theirs: the ratio to the same training watched without should be at most 1.01, and losses the same to the bit.
 
-    python bench/mirror.py [--minutes 3.5] [--quick]
+    python bench/mirror.py [--minutes 3.5] [--only NAME] [--quick]
 
 Of W&B (offline), MLflow (SQLite), TensorBoard and trackio those are measured that are installed. A round is a window of
 steps of each condition in random order, on one model that begins each window with the same weights and batches:
@@ -17,6 +17,8 @@ answers 503, or is gone after a third of the window; the ratio is to a server wi
 Counted is processor time, since others use the machine. `ratio`: what all threads but the training's took more than
 without, over what the process took without, and 1; a mirror works on threads of its own, and the training's own time
 is blurred by what else the machine does (`whole` has it too, `wall` is the ratio of the median step's time).
+`threads` is the same of the mirrors' and the trackers' own Python threads alone, each by its own clock: it leaves out
+the agent's other threads, whose noise is more than a mirror takes, and what is native in a tracker.
 
 Predicted: 1.00 to 1.01 everywhere: a row a second of at most twenty numbers is a few milliseconds. The first healthy
 window has the import of the writer, half a second for TensorBoard, and is therefore left out.
@@ -41,7 +43,7 @@ from torch import nn
 import rangewatch
 from servers.collector import Collector
 from servers.process import Server
-from trackers_open import OPENED, Opened
+from trackers_open import OPENED, Opened, threads_cpu_s
 
 MODES = ("without", "healthy", "slow", "refusing")
 WARM_STEPS = 5
@@ -58,10 +60,12 @@ AFFORDED = 0.35
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=3.5, help="that all of it takes; windows are as long as fits")
+    parser.add_argument("--only", default="", choices=("", *OPENED), help="this tracker alone, without OTLP")
     parser.add_argument("--quick", action="store_true", help="TensorBoard and OTLP, one short round: does it run?")
     options = parser.parse_args()
     began_s = time.monotonic()
     subjects = ["tensorboard"] if options.quick else [name for name, each in OPENED.items() if each.is_installed()]
+    subjects = [options.only] if options.only else subjects
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name, Server(Path(name) / "bench.db") as server:
@@ -77,7 +81,8 @@ def main() -> None:
             share_s = left_s / (len(subjects) + 1 - number)
             show(rows, tracker(subject, training, server.url, Path(name) / subject, share_s))
         left_s = 0.0 if options.quick else 60 * options.minutes - (time.monotonic() - began_s)
-        show(rows, otlp(training, server.url, Path(name), left_s))
+        if not options.only:
+            show(rows, otlp(training, server.url, Path(name), left_s))
     print(json.dumps({"benchmark": "mirror", "steps": training.steps, "rows": rows}))
 
 
@@ -87,19 +92,21 @@ def show(rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
     for row in found:
         print(
             f"{row['sink']:<12} {row['mode']:<9} {row['ratio']:6.3f} ({row['low']:.3f} to {row['high']:.3f}, "
-            f"{row['rounds']} rounds)  whole {row['whole']:6.3f}  wall {row['wall']:6.3f}  "
-            f"losses {'equal' if row['equal'] else 'DIFFER'}",
+            f"{row['rounds']} rounds)  "
+            f"threads {row['threads']:6.4f} (to {row['threads_high']:.4f})  whole {row['whole']:6.3f}  "
+            f"wall {row['wall']:6.3f}  losses {'equal' if row['equal'] else 'DIFFER'}",
             flush=True,
         )
 
 
 class Window:
     """What one window of steps took: seconds of processor a step, of them those of other threads than the training's,
-    seconds of the median step, and the losses.
+    and those of the mirrors and trackers; seconds of the median step, and the losses.
     """
 
-    def __init__(self, cpu_s: float, others_s: float, wall_s: float, losses: list[float]) -> None:
-        self.cpu_s, self.others_s, self.wall_s, self.losses = cpu_s, others_s, wall_s, losses
+    def __init__(self, cpu_s: float, others_s: float, threads_s: float, wall_s: float, losses: list[float]) -> None:
+        self.cpu_s, self.others_s, self.threads_s = cpu_s, others_s, threads_s
+        self.wall_s, self.losses = wall_s, losses
 
 
 class Training:
@@ -121,7 +128,7 @@ class Training:
         with attach() as handle:
             for number in range(WARM_STEPS + self.steps):
                 if number == WARM_STEPS:
-                    began_s, own_s = time.process_time(), time.thread_time()
+                    began_s, own_s, threads_s = time.process_time(), time.thread_time(), threads_cpu_s()
                 if at_third is not None and number == WARM_STEPS + self.steps // 3:
                     paused_s, own_paused_s = time.process_time(), time.thread_time()
                     at_third()
@@ -137,7 +144,8 @@ class Training:
                 walls.append(time.perf_counter() - step_s)
             cpu_s = (time.process_time() - began_s) / self.steps
             others_s = cpu_s - (time.thread_time() - own_s) / self.steps
-        return Window(cpu_s, others_s, statistics.median(walls[WARM_STEPS:]), losses)
+            threads_s = (threads_cpu_s() - threads_s) / self.steps
+        return Window(cpu_s, others_s, threads_s, statistics.median(walls[WARM_STEPS:]), losses)
 
 
 def tracker(name: str, training: Training, url: str, folder: Path, share_s: float) -> list[dict[str, Any]]:
@@ -204,10 +212,12 @@ def row(sink: str, mode: str, rounds: list[dict[str, Window]]) -> dict[str, Any]
     """Medians of the rounds' ratios."""
     pairs = [(each[mode], each["without"]) for each in rounds]
     ratios = sorted(1 + (one.others_s - without.others_s) / without.cpu_s for one, without in pairs)
+    threads = sorted(1 + (one.threads_s - without.threads_s) / without.cpu_s for one, without in pairs)
     whole = [one.cpu_s / without.cpu_s for one, without in pairs]
     walls = [each[mode].wall_s / each["without"].wall_s for each in rounds]
     return {
         "sink": sink, "mode": mode, "ratio": statistics.median(ratios), "low": ratios[0], "high": ratios[-1],
+        "threads": statistics.median(threads), "threads_high": threads[-1],
         "whole": statistics.median(whole), "wall": statistics.median(walls), "rounds": len(rounds),
         "equal": all(each[mode].losses == each["without"].losses for each in rounds),
     }  # fmt: skip

@@ -30,7 +30,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,7 @@ def main() -> None:
         if options.only in ("", "names"):
             result["names"] = [names(keep, runs, tensors, options) for runs, tensors in options.cases]
         if options.only in ("", "page"):
-            result["page"] = first_page(options.db, options)
+            result["page"] = first_page(keep, options)
         if options.only in ("", "ranks"):
             result["ranks"] = ranks(keep, options)
     print(json.dumps({"benchmark": "start", "result": result}))
@@ -73,8 +75,8 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("names", "page", "ranks"), default="")
     parser.add_argument("--keep", type=Path, help="folder of the databases, 1 GB; default: for this time only")
-    parser.add_argument("--db", default="", help="the PostgreSQL of `page`; default: SQLite")
-    parser.add_argument("--profile", default="", help="py-spy's record of the server of `ranks`, as this file")
+    parser.add_argument("--db", default="", help="the PostgreSQL of `page`, where nothing is kept; default: SQLite")
+    parser.add_argument("--profile", default="", help="py-spy's record of the server of `ranks` or `page`, a file")
     parser.add_argument("--quick", action="store_true", help="3 runs, 8 ranks: whether it runs at all")
     options = parser.parse_args()
     options.cases, options.ranks, options.tensors, options.rounds = CASES, 1_024, 600, ROUNDS
@@ -201,11 +203,11 @@ def hwm_mib(server: Server) -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def first_page(db: str, options: argparse.Namespace) -> dict[str, Any]:
+def first_page(keep: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Processor time until the list of runs and a run's page have answered."""
-    with fresh_database(db) as many, fresh_database(db) as none:
-        fill(many.db, options)
-        rounds = [(answered(many.db), answered(none.db)) for _ in range(options.rounds)]
+    db = options.db
+    with filled(keep, options) as many, fresh_database(db) as none:
+        rounds = [(answered(many, options.profile), answered(none.db)) for _ in range(options.rounds)]
     more = [full["cpu_s"] - empty["cpu_s"] for full, empty in rounds]
     found = {"db": db or "sqlite", "rounds": rounds, "more_cpu_s": plain.median(more), "least_more_cpu_s": min(more)}
     print(f"{options.ranks:,} ranks on a server just started, {found['db'].partition(':')[0]}:")
@@ -215,6 +217,24 @@ def first_page(db: str, options: argparse.Namespace) -> dict[str, Any]:
         print(f"  {empty['cpu_s']:.2f} without runs")
     print(f"  {found['more_cpu_s']:.2f} s more than without runs, at least {found['least_more_cpu_s']:.2f}")
     return found
+
+
+@contextmanager
+def filled(keep: Path, options: argparse.Namespace) -> Iterator[str]:
+    """The database of the run of many ranks: a SQLite file that is made once, or on PostgreSQL one for this time."""
+    if options.db:
+        with fresh_database(options.db) as many:
+            fill(many.db, options)
+            yield many.db
+        return
+    path = keep / f"page-{options.ranks}x{options.tensors}.db"
+    if not path.exists():
+        unfinished = path.with_suffix(".unfinished")
+        for left in keep.glob(f"{unfinished.name}*"):
+            left.unlink()
+        fill(str(unfinished), options)
+        unfinished.rename(path)
+    yield str(path)
 
 
 def fill(db: str, options: argparse.Namespace) -> LargeRun:
@@ -231,9 +251,10 @@ def fill(db: str, options: argparse.Namespace) -> LargeRun:
     return run
 
 
-def answered(db: str) -> dict[str, Any]:
+def answered(db: str, profile: str = "") -> dict[str, Any]:
     """What a server just started takes until its first pages have answered."""
     with Server(db) as server:
+        start_profile(server, profile)
         pool, up_cpu_s = urllib3.PoolManager(), server.cpu_s()
         times, statuses = [], []
         for path in (LIST, "/api/v1/runs/1"):

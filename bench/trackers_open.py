@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 import psutil
 
 from rangewatch import trackers
+from rangewatch.trackers.mirror import THREAD
 
 SLOW_S = 2.0
 
@@ -60,6 +62,18 @@ class Opened:
             yield
         finally:
             trackers.BY_NAME[name] = real  # type: ignore[index]
+
+
+def threads_cpu_s() -> float:
+    """Processor seconds so far of the mirrors' threads and of those that run a tracker's code; Python's own threads."""
+    total_s = 0.0
+    for thread in threading.enumerate():
+        ran = (getattr(thread, "_target", None), type(thread))
+        packages = {(getattr(each, "__module__", None) or "").partition(".")[0] for each in ran}
+        if thread.name.startswith(THREAD) or packages & OPENED.keys():
+            with contextlib.suppress(OSError):  # it has just ended
+                total_s += time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
+    return total_s
 
 
 class _Trouble:
@@ -113,7 +127,8 @@ class _Mlflow(Opened):
     def __enter__(self) -> Opened:
         self._mlflow: Any = importlib.import_module("mlflow")
         self._mlflow.set_tracking_uri(f"sqlite:///{self.folder}/mlflow.db")
-        self._mlflow.start_run()
+        place = (self.folder / "artifacts").absolute().as_uri()  # else of the working directory
+        self._mlflow.start_run(experiment_id=self._mlflow.create_experiment("bench-mirror", artifact_location=place))
         return self
 
     def __exit__(self, *_: object) -> None:

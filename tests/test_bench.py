@@ -12,8 +12,8 @@ import pytest
 
 BENCH = Path(__file__).parent.parent / "bench"
 BENCHES = (
-    "collectives", "diagnosis", "diff", "fleet", "ingest", "kernel", "mirror", "peers", "query", "rules", "server_away",
-    "spool", "start", "stragglers", "web",
+    "collectives", "diagnosis", "diff", "fleet", "ingest", "kernel", "mirror", "mirror_threads", "peers", "query",
+    "rules", "server_away", "spool", "start", "stragglers", "web",
 )  # fmt: skip
 PREDICT = ("fleet", "ingest", "query", "start", "web")
 
@@ -98,6 +98,12 @@ def test_planted_differences_and_equal_pairs_are_trained_and_asked_about() -> No
     """All of them take ten minutes; of other layouts test_layouts has its own."""
     found = run("diff.py", "--quick", timeout_s=170)["result"]
     assert (found["planted"], found["right"], found["equal"], found["quiet"]) == (2, 2, 2, 2)
+
+
+@pytest.mark.slow
+def test_a_mirror_takes_next_to_nothing_of_a_core() -> None:
+    (row,) = run("mirror_threads.py", "--only", "tensorboard", "--seconds", "3")["rows"]
+    assert row["all"] < 5 and row["rows"] and row["alert_ms"] is not None
 
 
 @pytest.mark.slow

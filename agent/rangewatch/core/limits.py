@@ -282,9 +282,12 @@ STDERR_READ_S = 2.0
 MIRROR_EVERY_S, MIRROR_PAUSE_S = 1.0, 60.0
 """Seconds between two rows that an experiment tracker is given; and at most, after it has refused some."""
 
-MIRROR_SHARE = 0.005
-"""Of one core's time that writing rows may take: the next row waits for longer where one took more, but for at most
-ten times `MIRROR_EVERY_S`."""
+MIRROR_SHARE, MIRROR_REST_S = 0.005, 60.0
+"""Of one core's time that writing to a tracker may take: the next row waits for longer where one took more. And seconds
+that it waits at most, which a row of 0.3 s of processor time reaches."""
+
+MIRROR_FIRST_REST_S = 10.0
+"""The same after the first row: the link to the run, what is imported and the database that is opened come once."""
 
 MIRROR_ALERTS = 200
 """Alerts of one process that it is given: W&B and MLflow get all of them anew with each."""

@@ -47,7 +47,8 @@ class Sink(Protocol):
 class Tracker(NamedTuple):
     """A shelf entry. `find(where, info)`: the run that is open in this process, or None; called on the training thread
     between two steps, since some keep it by thread, and so must neither wait nor import. `where` is what follows the
-    name in the option, as in `tensorboard:runs`.
+    name in the option, as in `tensorboard:runs`. `behind`: seconds of processor time that a row takes on the tracker's
+    own threads for each second on the mirror's, which alone is measured (by `bench/mirror_threads.py`, rounded up).
     """
 
     name: str
@@ -55,6 +56,7 @@ class Tracker(NamedTuple):
     find: Callable[[str, RankInfo], Sink | None]
     takes_where: bool = False
     help: str = ""
+    behind: float = 0.0
 
     def is_installed(self) -> bool:
         """Whether its package can be imported here; nothing is imported."""

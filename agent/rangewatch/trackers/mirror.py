@@ -1,5 +1,8 @@
 """One tracker's thread: takes what is merged into the row that waits, and writes it at most once a second.
 
+It takes at most half a percent of one core, with the tracker's own threads: after a row it rests for two hundred times
+the processor time that the row took, but for a minute at most. Alerts do not wait for that.
+
 However slow a tracker is, what waits is one row and a bounded list of alerts: rows of steps that it had no time for are
 merged by their own rules, so that no spike is lost. What it refuses is counted as dropped.
 """
@@ -35,9 +38,10 @@ class Mirror:
         self._sink: Sink | None = None
         self._has_linked = self._has_warned = False
         self._pause_s = limits.MIRROR_EVERY_S
-        self._rest_s = 0.0
         self._next_find_s = 0.0
         self._ended = threading.Event()
+        self._woken = threading.Event()
+        """An alert has come, or the end."""
         self._stop_at_s: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"{THREAD}-{tracker.name}", daemon=True)
 
@@ -68,11 +72,13 @@ class Mirror:
                 self._drops.add("mirror_alerts")
                 return
             self._waiting.append(alert)
+        self._woken.set()
 
     def stop(self, timeout_s: float) -> None:
         """Write what waits, once, for at most so long, and end the thread. `wait` waits for it."""
         self._stop_at_s = time.monotonic() + timeout_s
         self._ended.set()
+        self._woken.set()
 
     def wait(self) -> None:
         """Until a stop is done, or its time is up: a tracker that hangs is left to itself, its thread is a daemon."""
@@ -80,13 +86,23 @@ class Mirror:
             self._thread.join(max(0.0, self._stop_at_s - time.monotonic()))
 
     def _run(self) -> None:
-        while not self._ended.wait(self._pause_s + self._rest_s):
-            began_s = time.thread_time()
-            self._attempt()
-            took_s = time.thread_time() - began_s
-            # Python's threads take turns: what a tracker works, the training may have to wait.
-            self._rest_s = min(took_s / limits.MIRROR_SHARE, 10 * limits.MIRROR_EVERY_S)
-        self._attempt()
+        alerts_at_s, row_s = 0.0, time.monotonic()
+        row_at_s = row_s + self._pause_s
+        while not self._ended.is_set():
+            now_s = time.monotonic()
+            due_s = min(row_at_s, alerts_at_s) if self._waiting else row_at_s
+            if now_s < due_s:
+                self._woken.wait(due_s - now_s)
+                self._woken.clear()
+                continue
+            has_row = now_s >= row_at_s
+            rest_s = self._attempt(has_row=has_row)
+            now_s = time.monotonic()
+            # Alerts that come together are given together: some trackers get all of them anew with each.
+            alerts_at_s = now_s + self._pause_s
+            row_s = now_s if has_row else row_s
+            row_at_s = min(max(alerts_at_s, row_at_s) + rest_s, row_s + self._pause_s + limits.MIRROR_REST_S)
+        self._attempt(has_row=True)
         sink = self._sink
         if sink is not None:
             try:
@@ -94,13 +110,17 @@ class Mirror:
             except Exception as error:  # noqa: BLE001 - whatever a tracker raises
                 self._failed(error)
 
-    def _attempt(self) -> None:
+    def _attempt(self, *, has_row: bool) -> float:
+        """Write what waits; seconds that the next row is to rest for it."""
         sink = self._sink
         if sink is None:
-            return
-        row, alerts = self._take()
+            return 0.0
+        # Python's threads take turns: what a tracker works, the training may have to wait.
+        began_s, most_s = time.thread_time(), limits.MIRROR_REST_S
+        row, alerts = self._take(has_row=has_row)
         try:
             if not self._has_linked:
+                most_s = limits.MIRROR_FIRST_REST_S
                 sink.link(self._info.run, self._address)
                 self._has_linked = True
             if row.values:
@@ -111,11 +131,15 @@ class Mirror:
             self._failed(error)
         else:
             self._pause_s = limits.MIRROR_EVERY_S
+        took_s = (time.thread_time() - began_s) * (1.0 + self.tracker.behind)
+        return min(took_s / limits.MIRROR_SHARE, most_s)
 
-    def _take(self) -> tuple[Row, list[AlertRow]]:
-        """What waits, and all alerts where any is new."""
+    def _take(self, *, has_row: bool) -> tuple[Row, list[AlertRow]]:
+        """What waits, the row where it is its turn, and all alerts where any is new."""
         with self._lock:
-            row, self._row = self._row, Row()
+            row = Row()
+            if has_row:
+                row, self._row = self._row, row
             is_new = bool(self._waiting)
             self._alerts += self._waiting
             self._waiting.clear()

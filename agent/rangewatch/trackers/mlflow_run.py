@@ -26,8 +26,9 @@ class _Run:
         return self._client
 
     def link(self, run: str, address: str) -> None:
-        for name, value in (("rangewatch.run", run), ("rangewatch.url", address)):
-            self._opened().set_tag(self._run_id, name, value)
+        tag = self._mlflow.entities.RunTag  # both in one call: each is a transaction
+        tags = [tag("rangewatch.run", run), tag("rangewatch.url", address)]
+        self._opened().log_batch(self._run_id, tags=tags)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         metric, now_ms = self._mlflow.entities.Metric, time.time_ns() // 1_000_000

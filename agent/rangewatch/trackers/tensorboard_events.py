@@ -64,4 +64,5 @@ def _find(where: str, info: RankInfo) -> _Events | None:
 TRACKER = Tracker(
     "tensorboard", "tensorboard", _find, takes_where=True,
     help=f"event files of rank 0 in `DIR/{FOLDER}`, as `tensorboard:DIR` says; else in `{DEFAULT}/{FOLDER}`",
+    behind=1.0,
 )  # fmt: skip

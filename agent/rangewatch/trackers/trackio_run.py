@@ -39,4 +39,4 @@ def _find(where: str, info: RankInfo) -> _Run | None:
     return None if run is None else _Run(trackio, run)
 
 
-TRACKER = Tracker("trackio", "trackio", _find, help="the run of `trackio.init`, at its newest step")
+TRACKER = Tracker("trackio", "trackio", _find, help="the run of `trackio.init`, at its newest step", behind=20.0)

@@ -47,4 +47,6 @@ def _find(where: str, info: RankInfo) -> _Run | None:
     return None if run is None else _Run(wandb, run)
 
 
-TRACKER = Tracker("wandb", "wandb", _find, help="the run of `wandb.init`, in the rows that `wandb.log` commits")
+TRACKER = Tracker(
+    "wandb", "wandb", _find, help="the run of `wandb.init`, in the rows that `wandb.log` commits", behind=1.0
+)

@@ -4,6 +4,7 @@ In: records, or bytes from anybody. Out: bytes, or records within bounds; what i
 torch, I/O, pickle.
 """
 
+from rangewatch.wire.alike import Alike, decode_alike
 from rangewatch.wire.columns import Column, pack, unpack
 from rangewatch.wire.errors import WireError
 from rangewatch.wire.messages import (
@@ -23,10 +24,12 @@ __all__ = [
     "PROCESS_ENDED",
     "PROCESS_HEADER",
     "VERSION",
+    "Alike",
     "Column",
     "WireError",
     "catalogue_digest",
     "decode",
+    "decode_alike",
     "encode",
     "pack",
     "unpack",

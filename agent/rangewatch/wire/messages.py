@@ -125,13 +125,17 @@ def _at_most(length: int) -> msgspec.Meta:
     return msgspec.Meta(max_length=length)
 
 
-class _RangesHeader(msgspec.Struct, frozen=True):
+class RangesHeader(msgspec.Struct, frozen=True):
+    """How the blocks of a batch's ranges read, in their order."""
+
     steps: Column
     tensors: Column
     columns: Annotated[dict[str, Column], _at_most(MAX_COLUMNS)]
 
 
-class _SeriesHeader(msgspec.Struct, frozen=True):
+class SeriesHeader(msgspec.Struct, frozen=True):
+    """The same of one series."""
+
     name: str
     steps: Column
     values: Column
@@ -159,8 +163,23 @@ class _BatchHeader(msgspec.Struct, frozen=True, tag_field="message", tag="batch"
     incarnation: str
     sequence: int
     catalogue: str
-    ranges: _RangesHeader | None
-    series: Annotated[tuple[_SeriesHeader, ...], _at_most(MAX_SERIES)]
+    ranges: RangesHeader | None
+    series: Annotated[tuple[SeriesHeader, ...], _at_most(MAX_SERIES)]
+    events: Annotated[tuple[_EventHeader, ...], _at_most(MAX_EVENTS)]
+    settled: int = 0
+    samples: Annotated[tuple[_SamplesHeader, ...], _at_most(MAX_SAMPLES)] = ()
+
+
+class BatchSections(msgspec.Struct, frozen=True, tag_field="message", tag="batch"):
+    """The header of a batch where what says how its rows read is bytes yet: equal bytes are an equal layout."""
+
+    run: str
+    rank: int
+    incarnation: str
+    sequence: int
+    catalogue: str
+    ranges: msgspec.Raw
+    series: msgspec.Raw
     events: Annotated[tuple[_EventHeader, ...], _at_most(MAX_EVENTS)]
     settled: int = 0
     samples: Annotated[tuple[_SamplesHeader, ...], _at_most(MAX_SAMPLES)] = ()
@@ -191,13 +210,13 @@ def encode(message: StreamHeader | Batch) -> bytes:
     else:
         ranges, version = None, VERSION if message.samples else 1
         if message.ranges is not None:
-            ranges = _RangesHeader(
+            ranges = RangesHeader(
                 pack_into(message.ranges.steps, blocks),
                 pack_into(message.ranges.tensors, blocks),
                 {name: pack_into(values, blocks) for name, values in message.ranges.columns.items()},
             )
         series = tuple(
-            _SeriesHeader(rows.name, pack_into(rows.steps, blocks), pack_into(rows.values, blocks))
+            SeriesHeader(rows.name, pack_into(rows.steps, blocks), pack_into(rows.values, blocks))
             for rows in message.series
         )
         samples = tuple(
@@ -226,6 +245,21 @@ def decode(body: bytes, *, rows_only: bool = False) -> StreamHeader | Batch:
     Raises `WireError`, whose `code` is one of: `not_zstd`, `truncated`, `too_large`, `unsupported_version`,
     `bad_header`, `shape_mismatch`.
     """
+    encoded, data = opened(body)
+    header = _decode_header(encoded)
+    blocks = _Blocks(data)
+    if isinstance(header, _BatchHeader):
+        message: StreamHeader | Batch = _rows(header, blocks) if rows_only else _batch(header, blocks)
+        if rows_only:
+            return message
+    else:
+        message = unpack_opening(header.opening, len(encoded))
+    blocks.finish()
+    return message
+
+
+def opened(body: bytes) -> tuple[memoryview, memoryview]:
+    """A message's header and blocks, as bytes. Raises `WireError`, as `decode` does."""
     raw = memoryview(_decompress(body))
     if len(raw) < PREFIX.size:
         raise WireError("truncated", "message is shorter than its prefix")
@@ -236,16 +270,7 @@ def decode(body: bytes, *, rows_only: bool = False) -> StreamHeader | Batch:
         raise WireError("unsupported_version", f"wire version {version}; this server reads versions 1 to {VERSION}")
     if header_bytes > min(MAX_HEADER_BYTES, len(raw) - PREFIX.size):
         raise WireError("truncated", "message ends inside its header")
-    header = _decode_header(raw[PREFIX.size : PREFIX.size + header_bytes])
-    blocks = _Blocks(raw[PREFIX.size + header_bytes :])
-    if isinstance(header, _BatchHeader):
-        message: StreamHeader | Batch = _rows(header, blocks) if rows_only else _batch(header, blocks)
-        if rows_only:
-            return message
-    else:
-        message = unpack_opening(header.opening, header_bytes)
-    blocks.finish()
-    return message
+    return raw[PREFIX.size : PREFIX.size + header_bytes], raw[PREFIX.size + header_bytes :]
 
 
 def _decompress(body: bytes) -> bytes:
@@ -331,7 +356,7 @@ def _batch(header: _BatchHeader, blocks: _Blocks) -> Batch:
     return msgspec.structs.replace(rows, events=events, samples=samples)
 
 
-def _range_rows(header: _RangesHeader, blocks: _Blocks) -> RangeRows:
+def _range_rows(header: RangesHeader, blocks: _Blocks) -> RangeRows:
     steps = _ascending(blocks.take(header.steps, MAX_STEPS))
     tensors = _ascending(blocks.take(header.tensors, MAX_ROWS))
     shape = (len(tensors), len(steps))
@@ -343,7 +368,7 @@ def _range_rows(header: _RangesHeader, blocks: _Blocks) -> RangeRows:
     return RangeRows(steps, tensors, columns)
 
 
-def _series_rows(header: _SeriesHeader, blocks: _Blocks) -> SeriesRows:
+def _series_rows(header: SeriesHeader, blocks: _Blocks) -> SeriesRows:
     steps, values = blocks.steps(header.steps, MAX_STEPS), blocks.take(header.values, MAX_STEPS)
     if len(steps) != len(values):
         raise WireError("shape_mismatch", f"series {header.name[:60]!r}: {len(steps)} steps, {len(values)} values")

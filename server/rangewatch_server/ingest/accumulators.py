@@ -156,6 +156,30 @@ class Accumulator:
         return padded
 
 
+def laid_over(raws: Sequence[Raw], rules: Mapping[str, str]) -> Raw:
+    """The worst of rows of the same tensors and steps, in as few operations as one of them takes; of the columns that
+    are merged.
+    """
+    first, columns = raws[0], dict[str, Array]()
+    for name in dict.fromkeys(name for raw in raws for name in raw.columns):
+        rule = rules.get(name, "")
+        if rule in UFUNCS and name not in UNMERGED:
+            values = [raw.columns[name] for raw in raws if name in raw.columns]
+            columns[name] = values[0] if len(values) == 1 else _worst(values, rule)
+    return Raw(first.part, first.steps, first.rows, columns)
+
+
+def _worst(values: Sequence[Array], rule: str) -> Array:
+    dtype = np.float64 if rule == "sum" else None  # exact whatever narrow dtype it was sent in
+    if any(any(each.strides) for each in values):
+        return np.asarray(UFUNCS[rule].reduce(values, axis=0, dtype=dtype))
+    first = values[0]
+    if rule != "sum" and all(each is first for each in values):
+        return first
+    constants = [each.flat[0] for each in values] if first.size else [0.0]
+    return np.broadcast_to(UFUNCS[rule].reduce(constants, dtype=dtype), first.shape)
+
+
 class Accumulators:
     """All tiles of one run that wait; `fill` and `rules` are the columns' identities and merge rules by part."""
 

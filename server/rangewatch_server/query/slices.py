@@ -311,7 +311,7 @@ class StreamSlices:
         block: Block | None = self.cache.get(key)
         if block is None:
             block = pyramid.coarser(beside(group, wanted, fill, rules), rules, fill)
-            self.cache.put(key, block, _size(block.columns))
+            self.cache.put(key, block, nbytes_of_columns(block.columns))
         return block
 
     def _key(self, part: str, level: int, wanted: tuple[str, ...]) -> tuple[Any, ...]:
@@ -342,7 +342,7 @@ class StreamSlices:
                     self.cache.put((*key, tile), stored[tile], 256)
                     continue
                 stored[tile] = block = self._by_kind(block) if self.is_by_kind else block
-                self.cache.put((*key, tile), block, _size(block.columns))
+                self.cache.put((*key, tile), block, nbytes_of_columns(block.columns))
         low, high = start // FANOUT**level, stop // FANOUT**level
         pieces: list[Block] = []
         for each in (stored[number] for number in numbers if number in stored):
@@ -422,10 +422,14 @@ class StreamSlices:
                 batch: Any = decode(body, rows_only=True)
             except WireError as error:
                 return self._damaged_batch(sequence, error)
-            known = self._catalogue(batch.catalogue)
+            known = self.catalogue(batch.catalogue)
             raws = raws_of(batch, known.ordinals, known.statistics, self.names.series)
-            self.cache.put(key, raws, sum(_size(raw.columns) for raw in raws))
+            self.keep_batch(sequence, raws, nbytes_of(raws))
         return raws
+
+    def keep_batch(self, sequence: int, raws: list[Raw], nbytes: int) -> None:
+        """Keep the rows of that batch for whoever reads it next."""
+        self.cache.put((self.stream.id, "batch", sequence), raws, nbytes)
 
     def _damaged_batch(self, sequence: int, error: WireError) -> list[Raw]:
         """Its steps are absent; which they were nobody can say, but that they are not in tiles."""
@@ -434,7 +438,8 @@ class StreamSlices:
         logger.warning("run %d, stream %d: batch %d: %s", self.names.run_id, self.stream.id, sequence, error)
         return []
 
-    def _catalogue(self, digest: str) -> KnownCatalogue:
+    def catalogue(self, digest: str) -> KnownCatalogue:
+        """What rows of batches mean that name this catalogue."""
         key = (self.names.run_id, "catalogue", digest)
         known = self.cache.get(key)
         if known is None:
@@ -500,5 +505,11 @@ def _cut(block: Block, low: int, high: int) -> Block:
     return Block(block.level, block.first + left, block.rows, columns)
 
 
-def _size(columns: dict[str, Array]) -> int:
+def nbytes_of(raws: Sequence[Raw]) -> int:
+    """Bytes held by rows of a batch."""
+    return sum(nbytes_of_columns(raw.columns) for raw in raws)
+
+
+def nbytes_of_columns(columns: dict[str, Array]) -> int:
+    """Bytes held by columns of a block; of a constant next to nothing."""
     return 256 + sum(values.nbytes if any(values.strides) else 8 for values in columns.values())

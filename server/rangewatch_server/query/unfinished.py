@@ -1,8 +1,8 @@
 """Batches that are in no tile yet, of all ranks of a run at once: after a start of the server nobody has merged them.
 
-One query says which there are and a few fetch them, where a thousand ranks read one by one took two each; their rows
-are laid over one another before anything is made of them. They are decoded once, into the cache that single ranks are
-read through.
+One query says which there are and a few fetch them, where a thousand ranks read one by one took two each; those of one
+layout are decoded together, into the cache that single ranks are read through, and rows of the same steps are laid over
+one another before anything is made of them. The answer is kept until one of the processes has said more.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, bindparam, select, tuple_
 
+from rangewatch.wire import decode_alike
 from rangewatch.wire.records import KINDS
-from rangewatch_server.ingest.accumulators import PRESENT, Accumulators, blocks, rank_row, tiles_of
+from rangewatch_server.core import deadline
+from rangewatch_server.ingest.accumulators import PRESENT, Accumulators, blocks, laid_over, rank_row, tiles_of
 from rangewatch_server.ingest.fold import summarise
 from rangewatch_server.numerics.pyramid import RANGES, SUMMARY, Block
-from rangewatch_server.query.slices import StreamSlices
+from rangewatch_server.query.slices import StreamSlices, nbytes_of, nbytes_of_columns
 from rangewatch_server.store import tables
 from rangewatch_server.store.batch_checks import NEEDED
 from rangewatch_server.store.names import TensorArrays
-from rangewatch_server.store.rows import Raw, clip
+from rangewatch_server.store.rows import Raw, clip, raws_of_alike
 from rangewatch_server.store.tiles import WIDTH
 
 Array = NDArray[Any]
@@ -50,22 +52,37 @@ def merged(connection: Connection, streams: Sequence[Shown], part: str, wanted: 
 
     None where only reading them one by one gives the same.
     """
-    names = streams[0].slices.names
+    names, cache = streams[0].slices.names, streams[0].slices.cache
     source = RANGES if part == SUMMARY else part
-    columns = {*(NEEDED if part == SUMMARY else wanted), *PRESENT[source]}
+    # All of a series, which are few: whoever shows a run asks for some again and again.
+    columns = {*(NEEDED if part == SUMMARY else wanted if part == RANGES else names.fill[part]), *PRESENT[source]}
+    of = tuple((each.slices.stream.id, each.slices.stream.contiguous, each.start, each.stop) for each in streams)
+    key = ("unfinished", names.run_id, names.version, part, frozenset(columns), of)
+    stored: list[Block] | None = cache.get(key)
+    if stored is not None:
+        return stored
     accumulators = Accumulators(names.fill, names.rules)
     observed = _Observed(names.arrays) if part == SUMMARY else None
-    for stream_id, raw in _rows(connection, names.run_id, streams, source):
-        laid = Raw(source, raw.steps, raw.rows, {name: raw.columns[name] for name in raw.columns if name in columns})
-        accumulators.lay(laid)
-        if observed is not None:
-            observed.add(stream_id, laid)
+    for some in _rows(connection, names.run_id, streams, source):
+        alike: dict[tuple[bytes, bytes], list[Raw]] = {}
+        for stream_id, raw in some:
+            alike.setdefault((raw.steps.tobytes(), raw.rows.tobytes()), []).append(_only(raw, columns))
+            if observed is not None:
+                observed.add(stream_id, raw)
+        for raws in alike.values():
+            accumulators.lay(laid_over(raws, names.rules[source]))
     found = [each for each in blocks(accumulators.tiles, source, 0, 2**62) if len(each.rows)]
-    if observed is None:
-        return found
-    if any(np.isnan(each.columns["amax"]).any() for each in found):
-        return None  # that of one rank would stand for what the others have
-    return [observed.said_of(summarise(each, names.arrays)) for each in found]
+    if observed is not None:
+        if any(np.isnan(each.columns["amax"]).any() for each in found):
+            return None  # that of one rank would stand for what the others have
+        found = [observed.said_of(summarise(each, names.arrays)) for each in found]
+    if not any(each.part == "batch" for each in streams[0].slices.damage):  # else whoever asks is told of it
+        cache.put(key, found, 100 * len(of) + sum(nbytes_of_columns(each.columns) for each in found))
+    return found
+
+
+def _only(raw: Raw, columns: Collection[str]) -> Raw:
+    return Raw(raw.part, raw.steps, raw.rows, {name: raw.columns[name] for name in raw.columns if name in columns})
 
 
 class _Observed:
@@ -118,8 +135,10 @@ class _Observed:
         return Block(0, summary.first, rank_row(0, summary.rows), columns)
 
 
-def _rows(connection: Connection, run_id: int, streams: Sequence[Shown], part: str) -> Iterator[tuple[int, Raw]]:
-    """What is shown of each, without a gap before it, stream by stream and in sequence."""
+def _rows(
+    connection: Connection, run_id: int, streams: Sequence[Shown], part: str
+) -> Iterator[list[tuple[int, Raw]]]:  # fmt: skip
+    """What is shown of each, without a gap before it, stream by stream and in sequence: some at a time."""
     by_stream = {each.slices.stream.id: each for each in streams}
     waiting: list[tuple[Shown, int]] = []
     for stream_id, sequence in connection.execute(SELECT_SEQUENCES, {"run": run_id}):
@@ -129,19 +148,44 @@ def _rows(connection: Connection, run_id: int, streams: Sequence[Shown], part: s
     for first in range(0, len(waiting), BODIES_AT_ONCE):
         some = waiting[first : first + BODIES_AT_ONCE]
         bodies = _bodies(connection, run_id, some)
+        decoded = _decoded(some, bodies)
+        rows: list[tuple[int, Raw]] = []
         for shown, sequence in some:
-            body = bodies.get((shown.slices.stream.id, sequence))
-            for raw in shown.slices.batch(sequence, body):
-                if raw.part == part and len((cut := clip(raw, shown.start, shown.stop)).steps):
-                    yield shown.slices.stream.id, cut
+            id_ = shown.slices.stream.id
+            place = id_, sequence
+            raws = decoded[place] if place in decoded else shown.slices.batch(sequence, bodies.get(place))
+            rows += [
+                (id_, cut) for raw in raws
+                if raw.part == part and len((cut := clip(raw, shown.start, shown.stop)).steps)
+            ]  # fmt: skip
+        yield rows
 
 
-def _bodies(
-    connection: Connection, run_id: int, waiting: Sequence[tuple[Shown, int]]
-) -> dict[tuple[int, int], bytes]:  # fmt: skip
+_Place = tuple[int, int]
+"""Stream and sequence."""
+
+
+def _bodies(connection: Connection, run_id: int, waiting: Sequence[tuple[Shown, int]]) -> dict[_Place, bytes]:
     """Of those that have not been decoded yet."""
     wanted = [(shown.slices.stream.id, sequence) for shown, sequence in waiting if not shown.slices.has_batch(sequence)]
     if not wanted:
         return {}
     rows = connection.execute(SELECT_BODIES, {"run": run_id, "wanted": wanted})
     return {(stream_id, sequence): body for stream_id, sequence, body in rows}
+
+
+def _decoded(waiting: Sequence[tuple[Shown, int]], bodies: dict[_Place, bytes]) -> dict[_Place, list[Raw]]:
+    """Those that can be decoded beside others, which are kept for who reads one rank."""
+    mine = [each for each in waiting if (each[0].slices.stream.id, each[1]) in bodies]
+    found: dict[_Place, list[Raw]] = {}
+    for alike in decode_alike([bodies[shown.slices.stream.id, sequence] for shown, sequence in mine]):
+        deadline.check()
+        slices = mine[0][0].slices
+        known = slices.catalogue(alike.first.catalogue)
+        all_raws = raws_of_alike(alike, known.ordinals, known.statistics, slices.names.series)
+        nbytes = nbytes_of(all_raws[0])  # as of all others
+        for at, raws in zip(alike.places, all_raws, strict=True):
+            shown, sequence = mine[at]
+            shown.slices.keep_batch(sequence, raws, nbytes)
+            found[shown.slices.stream.id, sequence] = raws
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from rangewatch.statistics import UFUNCS
 from rangewatch.statistics.sparse import is_sparse
+from rangewatch.wire import Alike
 from rangewatch.wire.records import Batch, SeriesRows, Statistic
 from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART, Block
 
@@ -57,15 +59,64 @@ def raws_of(
     return [Raw(RANGES, ranges.steps, rows, columns), *of_series]
 
 
-def _constant(value: float, shape: tuple[int, int]) -> Array:
+def raws_of_alike(
+    alike: Alike, ordinals: Array, statistics: Sequence[Statistic], series_ordinals: Mapping[str, int]
+) -> list[list[Raw]]:
+    """What `raws_of` gives of each of these batches, in their order: of a thousand in the time of a hundred."""
+    batch, count = alike.first, len(alike.places)
+    result: list[list[Raw]] = [[] for _ in range(count)]
+    for raw in raws_of(batch, ordinals, statistics, series_ordinals):  # the same rows and steps in all
+        columns = _of_ranges(alike, raw, ordinals) if raw.part == RANGES else _of_series(alike, raw, series_ordinals)
+        for raws, values in zip(result, zip(*columns, strict=True), strict=True):
+            raws.append(Raw(raw.part, raw.steps, raw.rows, dict(zip(raw.columns, values, strict=True))))
+    return result
+
+
+def _of_ranges(alike: Alike, raw: Raw, ordinals: Array) -> list[Sequence[Array]]:
+    """Of each of the raw's columns, that of each batch."""
+    assert alike.first.ranges is not None
+    rows = ordinals[alike.first.ranges.tensors]
+    order = None if np.array_equal(rows, raw.rows) else np.argsort(rows)
+    shape, count = (len(raw.rows), len(raw.steps)), len(alike.places)
+    columns: list[Sequence[Array]] = []
+    for name, of_first in raw.columns.items():
+        sent = alike.columns.get(name)
+        if sent is None:
+            columns.append([of_first] * count)
+        elif sent.shape[1:] == (1, 1):
+            is_same = sent.tobytes() == sent[0].tobytes() * count
+            columns.append(
+                [of_first] * count if is_same else [_constant(each, shape, sent.dtype) for each in sent.flat]
+            )
+        else:
+            columns.append(list(sent if order is None else sent[:, order]))
+    return columns
+
+
+def _of_series(alike: Alike, raw: Raw, ordinals: Mapping[str, int]) -> list[Sequence[Array]]:
+    steps = raw.steps.tobytes()
+    sent = zip(alike.first.series, alike.series, strict=True)
+    mine = [(ordinals[rows.name], values) for rows, values in sent if np.asarray(rows.steps).tobytes() == steps]
+    shape = len(alike.places), len(raw.steps)
+    values = np.stack([np.broadcast_to(each, shape) for _, each in sorted(mine, key=itemgetter(0))], axis=1)
+    columns = _series_columns(values.astype(np.float64, copy=False))
+    return [list(columns[name]) for name in raw.columns]
+
+
+def _constant(value: float, shape: tuple[int, int], dtype: Any = np.float64) -> Array:
     """As `np.broadcast_to`, in a tenth of its time: five a batch, of a thousand ranks."""
-    return np.ndarray(shape, np.float64, np.float64(value).tobytes(), 0, (0, 0))
+    return np.ndarray(shape, dtype, np.array(value, dtype).tobytes(), 0, (0, 0))
 
 
 def _series(group: list[SeriesRows], ordinals: Mapping[str, int]) -> Raw:
     values = np.stack([np.asarray(rows.values, np.float64) for rows in group])
+    rows = np.array([ordinals[rows.name] for rows in group])
+    return Raw(SERIES_PART, group[0].steps, rows, _series_columns(values))
+
+
+def _series_columns(values: Array) -> dict[str, Array]:
     finite = np.isfinite(values)
-    columns = {
+    return {
         "count": np.ones(values.shape),
         "nonfinite_count": (~finite).astype(np.float64),
         "min": np.where(finite, values, np.inf),
@@ -73,7 +124,6 @@ def _series(group: list[SeriesRows], ordinals: Mapping[str, int]) -> Raw:
         "sum": np.where(finite, values, 0.0),
         "last": values,
     }
-    return Raw(SERIES_PART, group[0].steps, np.array([ordinals[rows.name] for rows in group]), columns)
 
 
 def dense(raws: Sequence[Raw], fill: Mapping[str, float], rules: Mapping[str, str], start: int, stop: int) -> Block:

@@ -98,8 +98,10 @@ def died(ingest: IngestDouble) -> Event:
 
 
 def test_steps_events_and_the_end_arrive_and_the_folder_goes(played: Played, ingest: IngestDouble) -> None:
+    began_s = time.monotonic()
     played.die()
-    sent(played)
+    uploaded = sent(played)
+    assert uploaded.taken_s > began_s
     assert sorted(ingest.tensors()["layer", "output", 0]) == [0, 1, 2]
     assert [event.message for event in ingest.events("xid")] == ["the card fell off the bus"]
     assert (died(ingest).step, died(ingest).data["signal"]) == (3, 9)
@@ -309,6 +311,49 @@ def test_patience_ends_sooner_where_the_job_was_stopped(tmp_path: Path, monkeypa
         assert watcher._is_out_of_patience()
         watcher._ranks[0] = None  # type: ignore[assignment]
         assert not watcher._is_out_of_patience(), "while a rank lives nobody is in a hurry"
+
+
+@pytest.fixture
+def waiting_in_vain(played: Played, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[node.Node]:
+    """A watcher whose ranks are gone, and whose server takes connections and says nothing."""
+    monkeypatch.setattr(node.signal, "signal", lambda *handler: None)
+    monkeypatch.setattr(node, "LINGER_S", 0.0)
+    answers = threading.Event()
+    monkeypatch.setattr(uploads, "upload", lambda *_: answers.wait(60))
+    with socket.socket() as listener:
+        watcher = node.Node(listener, tmp_path / "job")
+        played.die()
+        found = played.rank.ended()
+        assert found is not None
+        watcher._uploads.add(found[0], None, found[1])
+        wait_for(lambda: watcher._uploads._busy)
+        yield watcher
+        answers.set()
+        wait_for(lambda: watcher._uploads.are_done)
+
+
+def test_it_ends_at_the_second_sigterm_whatever_its_server_does(waiting_in_vain: node.Node) -> None:
+    """Seen: deaf to SIGTERM for as long as a try took to fail, and for one of each folder that waited."""
+    assert not waiting_in_vain._is_done()
+    waiting_in_vain._stopped(signal.SIGTERM, None)
+    assert not waiting_in_vain._is_done(), "the first is the job's, which it gives fifteen seconds"
+    waiting_in_vain._stopped(signal.SIGTERM, None)
+    assert waiting_in_vain._is_done()
+    waiting_in_vain._ranks[0] = None  # type: ignore[assignment]
+    assert not waiting_in_vain._is_done(), "while a rank lives it is watched"
+
+
+def test_past_its_patience_it_waits_for_no_try_but_while_batches_are_taken(
+    waiting_in_vain: node.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "PATIENCE_STOPPED_S", 0.0)
+    assert not waiting_in_vain._is_done()
+    monkeypatch.setattr(node, "PATIENCE_S", 0.0)
+    assert waiting_in_vain._is_done()
+    waiting_in_vain._uploads.taken_s = time.monotonic()
+    assert not waiting_in_vain._is_done()
+    waiting_in_vain._stopped(signal.SIGTERM, None)  # late: the ranks are gone for longer than a stop is given
+    assert waiting_in_vain._is_done()
 
 
 def connected(listener: socket.socket) -> socket.socket:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -19,13 +20,17 @@ import rangewatch
 from rangewatch import trackers
 from rangewatch.core import limits
 from rangewatch.core.options import Options
+from rangewatch.recording.events import Drops
 from rangewatch.trackers.base import AlertRow, Tracker
 from rangewatch.trackers.headlines import ALL
+from rangewatch.trackers.mirror import Mirror
 from rangewatch.trackers.mirrors import chosen
+from rangewatch.wire.records import RankInfo
 from tests.agent.api.test_control import Loop
 from tests.agent.api.test_on_alert import RAISED
 from tests.agent.ingest_double import IngestDouble
 
+ALERT = AlertRow(7, "warning", "headroom_trend", 0, "blocks.2", "Overflow in about 9 steps.")
 HEALTH = {"open_alerts": 3, "critical_alerts": 1, "gpus_in_trouble": 2, "straggler_cost_s": 0.25}
 
 
@@ -346,18 +351,18 @@ def test_mlflow_gets_metrics_of_the_run_of_the_training_thread(
         def __init__(self, tracking_uri: str | None = None) -> None:
             assert tracking_uri == "sqlite:///here"
 
-        def set_tag(self, run_id: str, key: str, value: Any) -> None:
-            other[key] = value
-
         def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
             assert run_id == "r1"
             given.extend(metrics)
+            other.update(tags)
 
         def log_text(self, run_id: str, text: str, artifact_file: str) -> None:
             other[artifact_file] = text
 
     given = metrics
-    entities = SimpleNamespace(Metric=lambda key, value, timestamp, step: (key, value, step))
+    entities = SimpleNamespace(
+        Metric=lambda key, value, timestamp, step: (key, value, step), RunTag=lambda key, value: (key, value)
+    )  # fmt: skip
     has(Module("mlflow", active_run=lambda: getattr(active, "run", None), MlflowClient=Client, entities=entities,
                get_tracking_uri=lambda: "sqlite:///here"))  # fmt: skip
     with Loop(ingest, mirror="mlflow", run="one") as loop:
@@ -391,29 +396,92 @@ def test_trackio_counts_the_users_steps_alone(ingest: IngestDouble, has: Callabl
     assert any(row.get("rangewatch/alert_rule") == "headroom_trend" for _, row in run.logged)
 
 
+class Busy(List):
+    """Takes 5 ms of processor time for each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began_s: list[float] = []
+        self.took_s: list[float] = []
+        self.alert_calls = 0
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        super().write(step, values)
+        self.began_s.append(time.monotonic())
+        began_s = time.thread_time()
+        while time.thread_time() < began_s + 0.005:
+            pass
+        self.took_s.append(time.thread_time() - began_s)
+
+    def alerts(self, rows: list[AlertRow]) -> None:
+        self.shown = rows
+        self.alert_calls += 1
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[[List], Mirror]]:
+    """Runs the mirror of a sink by itself."""
+    started: list[Mirror] = []
+
+    def start(sink: List) -> Mirror:
+        tracker = Tracker("double", "json", lambda where, info: sink)
+        started.append(Mirror(tracker, "", RankInfo("run", 0, 1, 0, "host", "a", 0), "http://here/", Drops()))
+        started[-1].find()
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop(5.0)
+        each.wait()
+
+
+def feed(mirror: Mirror, is_done: Callable[[], bool]) -> None:
+    until_s, step = time.monotonic() + 20, 0
+    while not is_done() and time.monotonic() < until_s:
+        mirror.add(step, {"loss_scale": float(step)})
+        step += 1
+        time.sleep(0.001)
+    assert is_done()
+
+
 def test_a_tracker_that_takes_processor_time_is_written_to_less_often(
-    ingest: IngestDouble, plant: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, running: Callable[[List], Mirror]
 ) -> None:
-    class Busy(List):
-        def write(self, step: int, values: Mapping[str, float]) -> None:
-            super().write(step, values)
-            ends_s = time.thread_time() + 0.005
-            while time.thread_time() < ends_s:
-                pass
+    monkeypatch.setattr(limits, "MIRROR_SHARE", 0.1)
+    sink = Busy()
+    feed(running(sink), lambda: len(sink.began_s) > 5)
+    rests = [later - sooner for sooner, later in pairwise(sink.began_s)]
+    assert all(rest >= took / 0.1 for rest, took in zip(rests, sink.took_s, strict=False))
+    assert [step for step, _ in sink.rows] == sorted({step for step, _ in sink.rows})
 
-    sink, waits = Busy(), list[float]()
-    plant(sink)
-    wait = threading.Event.wait
 
-    def watched(self: threading.Event, timeout: float | None = None) -> bool:
-        if timeout is not None and threading.current_thread().name == "rangewatch-mirror-double":
-            waits.append(timeout)
-        return wait(self, timeout)
+def test_a_row_is_never_older_than_a_minute_whatever_it_takes(
+    monkeypatch: pytest.MonkeyPatch, running: Callable[[List], Mirror]
+) -> None:
+    monkeypatch.setattr(limits, "MIRROR_SHARE", 1e-6)
+    monkeypatch.setattr(limits, "MIRROR_REST_S", 0.05)
+    monkeypatch.setattr(limits, "MIRROR_FIRST_REST_S", 0.05)
+    sink = Busy()
+    mirror = running(sink)
+    for rank in range(20):  # alerts cost as well, and do not put it off further
+        mirror.alert(ALERT._replace(rank=rank))
+    feed(mirror, lambda: len(sink.began_s) > 3)
+    assert all(later - sooner >= 0.05 for sooner, later in pairwise(sink.began_s))
 
-    monkeypatch.setattr(threading.Event, "wait", watched)
-    with Loop(ingest, mirror="double", full_every=1) as loop:
-        until = time.monotonic() + 20
-        while not (sink.rows and len(waits) > 3) and time.monotonic() < until:
-            loop.steps(1)
-    assert sink.rows and waits[0] == 0.01
-    assert max(waits) == pytest.approx(0.01 + 0.1), "ten times what it is else"
+
+def test_alerts_do_not_wait_for_a_tracker_that_rests_and_come_together(
+    monkeypatch: pytest.MonkeyPatch, running: Callable[[List], Mirror]
+) -> None:
+    monkeypatch.setattr(limits, "MIRROR_SHARE", 1e-6)  # the next row comes in a minute
+    monkeypatch.setattr(limits, "MIRROR_FIRST_REST_S", 60.0)
+    sink = Busy()
+    mirror = running(sink)
+    feed(mirror, lambda: bool(sink.rows))
+    monkeypatch.setattr(limits, "MIRROR_EVERY_S", 0.5)
+    for rank in range(20):
+        mirror.alert(ALERT._replace(rank=rank))
+        time.sleep(0.005)
+    feed(mirror, lambda: len(sink.shown) == 20)
+    assert [each.rank for each in sink.shown] == list(range(20))
+    assert sink.alert_calls <= 3 and len(sink.rows) == 1

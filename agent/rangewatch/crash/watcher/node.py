@@ -1,4 +1,6 @@
-"""The watcher's loop: takes ranks that come, waits for them to end, and ends itself when all have and all is sent."""
+"""The watcher's loop: takes ranks that come, waits for them to end, and ends itself when all have and all is sent, or
+its patience with a server is over.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ PATIENCE_S = 120.0
 """Seconds after the last rank's end in which it tries to send what they left."""
 
 PATIENCE_STOPPED_S = 15.0
-"""The same when the job was stopped (SIGTERM): whoever stopped it waits for all of its processes, some 30 s."""
+"""The same when the job was stopped (SIGTERM): whoever stopped it waits for all of its processes, some 30 s. A second
+SIGTERM when no rank is left, or one that comes later than so, ends it at once.
+"""
+
+PROGRESS_S = 5.0
+"""Past its patience it stays for as long as batches are taken, with no longer than so between two of them."""
 
 ORPHAN_AFTER_S = 60.0
 """Seconds in which nobody has changed a spool of a dead process, after which no watcher of its own has it."""
@@ -55,7 +62,7 @@ class Node:
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
         self._alone_since_s = time.monotonic()
-        self._is_stopped = False
+        self._stops = 0
         self._uploads = Uploads(self._is_out_of_patience)
         # On a thread of their own: what died now must not wait for twenty servers of last week that do not answer.
         self._orphans = Uploads(self._is_out_of_patience)
@@ -63,7 +70,7 @@ class Node:
             signal.signal(number, self._stopped)
 
     def run(self) -> None:
-        """Until all is done."""
+        """Until all is done, or its patience is over."""
         has_taken_orphans = False
         while not self._is_done():
             ready = self._poll.poll(1000 * POLL_S)
@@ -167,15 +174,20 @@ class Node:
     def _is_done(self) -> bool:
         if self._ranks or time.monotonic() - self._alone_since_s < LINGER_S:
             return False
-        return self._uploads.are_done and self._orphans.are_done
+        both = (self._uploads, self._orphans)
+        if all(each.are_done for each in both):
+            return True
+        # A try that is under way may take long to fail, and twenty may wait for theirs: it does not wait for them.
+        is_taken = not self._stops and any(time.monotonic() - each.taken_s < PROGRESS_S for each in both)
+        return self._is_out_of_patience() and not is_taken
 
     def _is_out_of_patience(self) -> bool:
-        patience_s = PATIENCE_STOPPED_S if self._is_stopped else PATIENCE_S
+        patience_s = (PATIENCE_S, PATIENCE_STOPPED_S, 0.0)[min(self._stops, 2)]
         return not self._ranks and time.monotonic() - self._alone_since_s > patience_s
 
     def _stopped(self, number: int, frame: FrameType | None) -> None:
         """Not yet: what stops the job stops the ranks too, and those are to be seen."""
-        self._is_stopped = True
+        self._stops += 1
 
 
 def _is_ours(connection: socket.socket) -> bool:

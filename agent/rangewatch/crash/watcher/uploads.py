@@ -83,12 +83,16 @@ class Waiting(msgspec.Struct):
 
 
 class Uploads:
-    """What could not be sent when the time is up stays where it is, for `rangewatch replay` or the next watcher."""
+    """What could not be sent when the time is up, or was not before the process ends, stays where it is, for
+    `rangewatch replay` or the next watcher.
+    """
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         self._is_over = is_over
         self._waiting: deque[Waiting] = deque()
         self._busy = 0
+        self.taken_s = 0.0
+        """When a server last took a batch (`time.monotonic`)."""
         self._wake = threading.Event()
         threading.Thread(target=self._run, name="watcher-uploads", daemon=True).start()
 
@@ -119,10 +123,16 @@ class Uploads:
         if time.monotonic() < waiting.due_s and not self._is_over():
             self._waiting.append(waiting)
             return False
-        tally, is_done = Tally(), False
+        tally, is_done, sent = Tally(), False, 0
+
+        def reported(tally: Tally) -> None:
+            nonlocal sent
+            if tally.sent > sent:
+                sent, self.taken_s = tally.sent, time.monotonic()
+
         with contextlib.suppress(Exception):  # one folder's damage is not the others'
             transport = Transport(waiting.folder.url, waiting.token, has_ended=True)
-            is_done = upload(waiting.folder, transport, TURN_S, tally) and _sent(transport, waiting.unsaved)
+            is_done = upload(waiting.folder, transport, TURN_S, tally, reported) and _sent(transport, waiting.unsaved)
             transport.close()
         if is_done and not tally.leaves:
             waiting.folder.remove()
