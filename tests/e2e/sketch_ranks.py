@@ -2,10 +2,10 @@
 
     sketch_ranks.py URL RUN...
 
-RUN is "LAYOUT PLANTED STEP": LAYOUT is one, ddp, fsdp2, tp2, or tp2-said,
-which says that plain tensors are replicated; PLANTED at STEP is "none", "units" (two hidden units of
-blocks.1 change places, with their weights: the function stays what it is), or "element" (one element of blocks.2.up's
-weight changes places with its neighbour, on the first rank).
+RUN is "LAYOUT PLANTED STEP". LAYOUT is one, ddp, fsdp2, tp2, or tp2-said, which says that plain tensors are replicated;
+or of four ranks hsdp or fsdp2tp2-said. PLANTED at STEP is "none", "units" (two hidden units of blocks.1 change places,
+with their weights: the function stays what it is), or "element" (one element of blocks.2.up's weight changes places
+with its neighbour, on the first rank).
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -52,14 +55,27 @@ def plant(model: Any, planted: str) -> None:
             swap(local(down.weight), 1)
 
 
+def over_four(model: Any, layout: str) -> nn.Module:
+    """On a mesh of two dimensions."""
+    names = ("dp_replicate", "dp_shard") if layout == "hsdp" else ("dp", "tp")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+    shards = mesh if layout == "hsdp" else mesh["dp"]
+    for block in model.blocks.values():
+        if layout != "hsdp":
+            parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        fully_shard(block, mesh=shards)
+    return fully_shard(model, mesh=shards)
+
+
 def train(url: str, run: str) -> None:
     layout, planted, first = run.split()
     layout, _, said = layout.partition("-")
     torch.manual_seed(1)
-    model: nn.Module = laid_out(Net(), layout)
+    is_over_four = layout in ("hsdp", "fsdp2tp2")
+    model: nn.Module = over_four(Net(), layout) if is_over_four else laid_out(Net(), layout)
     called = nn.parallel.DistributedDataParallel(model) if layout == "ddp" else model
     optimizer = torch.optim.SGD(model.parameters(), RATE)
-    updated = take_step(called, "fsdp2" if layout == "ddp" else layout)
+    updated = take_step(called, "one" if is_over_four else "fsdp2" if layout == "ddp" else layout)
     more = {"replicated": "tp"} if said else {}
     handle = rangewatch.attach(called, optimizer, url=url, run=run, sketch_every=1, full_every=1, collect=(), **more)
     with handle:

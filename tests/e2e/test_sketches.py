@@ -19,16 +19,11 @@ LAYOUTS = ("ddp", "fsdp2", "tp2")
 
 @pytest.fixture(scope="module")
 def trained(served: Server) -> Server:
-    planted = ("units 3", "element 4")
-    train(WORKER, 1, served.url, *(f"one {each}" for each in ("none 0", *planted)))
-    train(WORKER, 1, served.url, "one none 9")
-    train(
-        WORKER,
-        2,
-        served.url,
-        "tp2-said none 0",
-        *(f"{layout} {each}" for layout in LAYOUTS for each in ("none 0", *planted)),
-    )
+    planted = ("none 0", "units 3", "element 4")
+    train(WORKER, 1, served.url, "one none 9", *(f"one {each}" for each in planted))
+    ranks = [f"{layout} {each}" for layout in LAYOUTS for each in planted]
+    train(WORKER, 2, served.url, "tp2-said none 0", *ranks)
+    train(WORKER, 4, served.url, "hsdp none 0", "fsdp2tp2-said none 0")
     return served
 
 
@@ -38,13 +33,19 @@ def diff(server: Server, one: str, other: str, *more: str) -> tuple[int, dict[st
     return status, json.loads(out)
 
 
-@pytest.mark.parametrize(("layout", "parameters"), [("ddp", 26), ("fsdp2", 26), ("tp2", 16), ("tp2-said", 26)])
+@pytest.mark.parametrize(
+    ("layout", "parameters"),
+    [("ddp", 26), ("fsdp2", 26), ("tp2", 16), ("tp2-said", 26), ("hsdp", 26), ("fsdp2tp2-said", 26)],
+)
 def test_of_equal_weights_they_are_equal_in_all_bits(trained: Server, layout: str, parameters: int) -> None:
     """Under tensor parallelism of plain tensors nobody knows how they lie, unless `replicated` says so."""
     status, found = diff(trained, "one none 0", f"{layout} none 0", "--tolerance", "1e-4")
     assert (status, found["step"]) == (0, None), found["tensors"][:6]
     sketched = found["sketched"]
     assert sketched["tensors"] == 2 * parameters, "all weights, and all gradients that the optimizer gets"
+    if layout == "hsdp":  # all ranks have the whole batch: nothing is rounded otherwise
+        assert sketched["equal"] == 2 * parameters
+        return
     first = sketched["first_unequal"]  # by rounding; weights come before all else in a step
     assert first["step"] == 0 and first["label"].endswith("reduced_grad")
     assert 0 < sketched["furthest"]["distance"] < 1e-4

@@ -138,9 +138,10 @@ def parser() -> CommandParser:
     made = command_parser(
         "diff",
         "Names the first step and tensor at which two runs part, in call order, and settings, versions and environment "
-        "that are not equal. Tensors are compared by their largest magnitude, bit for bit, and by their mean square "
-        "where both have it; names match without what DDP, FSDP and torch.compile put in. With --noise what runs that "
-        "repeat the first one differ from it by is no difference. Wants a running server that has the runs.",
+        "that are not equal. Tensors are compared by their largest magnitude, bit for bit, by their mean square where "
+        "both have it, and by their sketches where both took them (attach(sketch_every=...)); names match without what "
+        "DDP, FSDP and torch.compile put in. With --noise what runs that repeat the first one differ from it by is no "
+        "difference. Wants a running server that has the runs.",
         examples={
             "rangewatch diff eager compiled --noise eager-again": "beyond what two eager runs differ by",
             "rangewatch diff main branch --tolerance 1e-5 --json": "for CI, which looks at the exit status",
