@@ -128,6 +128,13 @@ def test_a_part_that_is_missing_is_unknown_and_no_difference(runs: Runs) -> None
     assert (found["step"], found["sketched"]["tensors"]) == (None, 0)
 
 
+def test_two_that_lack_the_same_part_are_not_taken_for_whole() -> None:
+    one, other = values(), values()
+    other[2] = other[2, :, ::-1]
+    cut = slice(0, 50)
+    assert np.isnan(sketch_distance.distance(columns(one, cut), columns(other, cut))).all()
+
+
 def test_without_sketches_on_one_side_nothing_is_said_of_them(runs: Runs) -> None:
     plain = Catalogue(ALL, KNOWN.tensors)
     found = runs.first(runs.send(values()), runs.send(values(), known=plain))

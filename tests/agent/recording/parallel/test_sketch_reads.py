@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import rangewatch
 from rangewatch.core.guard import logger
+from rangewatch.core.options import OBSERVED_KINDS
 from rangewatch.recording.parallel.placements import Layout
 from rangewatch.statistics import sketch, sketches, sparse
 from rangewatch.statistics.sketches import ALL, NUMEL, WHOLE
@@ -52,14 +53,17 @@ def attached(ingest: IngestDouble, model: nn.Module, optimizer: Any, **options: 
 
 
 @pytest.mark.parametrize("backend", ["auto", "device"])
-def test_weights_gradients_and_activations_at_their_steps(ingest: IngestDouble, backend: str) -> None:
+@pytest.mark.parametrize("kinds", [("output", "grad_output", "grad"), OBSERVED_KINDS])
+def test_weights_gradients_and_activations_at_their_steps(
+    ingest: IngestDouble, backend: str, kinds: tuple[str, ...]
+) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     wanted: Cells = {}
     outputs: list[Tensor] = []
     model[0].register_forward_hook(lambda _, __, output: outputs.append(output.detach().clone()))
-    with attached(ingest, model, optimizer, start_step=1, backend=backend) as handle:
+    with attached(ingest, model, optimizer, start_step=1, backend=backend, kinds=kinds) as handle:
         for step in range(1, 6):
             outputs.clear()
             for _ in range(2):  # microbatches: readings of one step are one after the other
@@ -75,11 +79,14 @@ def test_weights_gradients_and_activations_at_their_steps(ingest: IngestDouble, 
         assert not handle.stats()["faults"]
     found = sketched(ingest)
     assert {step for steps in found.values() for step in steps} == {2, 4}
-    assert {kind for _, kind in found} == {"weight", "reduced_grad", "output", "grad_output", "grad"}
+    usual = {"weight", "reduced_grad", "output", "grad_output", "grad"}
+    assert {kind for _, kind in found} == usual | ({"input"} & set(kinds))
     for place, steps in wanted.items():
         for step, cell in steps.items():
             assert found[place][step] == pytest.approx(cell, rel=1e-9, abs=1e-12), (place, step)
-    assert all(cell["call_count"] == 1 for cell in ingest.tensors()["0.weight", "weight", 0].values()), "read once"
+    for kind in ("weight", "reduced_grad"):
+        cells = ingest.tensors()["0.weight", kind, 0]
+        assert {2, 4} <= set(cells) and all(cell["call_count"] == 1 for cell in cells.values()), "read once"
 
 
 def test_without_the_option_nothing_is_different(ingest: IngestDouble) -> None:
