@@ -18,6 +18,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -646,7 +647,8 @@ def _add_optimizer_reads(
             if parallel is not None:
                 parallel.before_update()
             if sketches is not None:
-                sketches.before_update(reference(), has_gradients=not has_closure(args))
+                has_gradients = not has_closure(args)
+                agent.guard.run("sketch", partial(sketches.before_update, reference(), has_gradients=has_gradients))
             if args:  # inside a compiled step weights are written when it is over
                 taken.before(reference())
             agent.cost.add(began_ns)

@@ -33,7 +33,7 @@ def measure(part: Tensor, places: Places, whole: Sequence[int], step: int, readi
 
     NaN and Inf count in the hash and in the number of elements, and as 0 in the rest.
     """
-    data = part.detach()
+    data = part.detach().resolve_neg()  # whose bits are its own
     data = data if data.is_contiguous() else data.contiguous()
     first = reading * math.prod(whole)
     # In Python's whole numbers, cut to 64 bits as torch has them.
@@ -48,7 +48,7 @@ def measure(part: Tensor, places: Places, whole: Sequence[int], step: int, readi
         sum_sq += numbers.square().sum()
         projected += _project(numbers, keys)
     halves = torch.stack([(hash_sum >> 32) & (HALF - 1), hash_sum & (HALF - 1)]).double()
-    largest = torch.finfo(torch.float64).max  # sums that no float64 holds: the wire takes neither NaN nor Inf for them
+    largest = torch.finfo(torch.float64).max  # of sums that no float64 holds; a NaN would cost the whole batch
     projected = projected.nan_to_num_(0.0, largest, -largest)
     numel = torch.full((1,), float(data.numel()), dtype=torch.float64, device=data.device)
     rest = [sum_sq.reshape(1), projected.clamp(min=0.0), (-projected).clamp(min=0.0)]
@@ -58,13 +58,17 @@ def measure(part: Tensor, places: Places, whole: Sequence[int], step: int, readi
 def _project(numbers: Tensor, keys: Tensor) -> Tensor:
     """(PROJECTIONS,) sums of the numbers, each with the sign that a bit of its key gives it."""
     if numbers.is_cpu:  # all at once: sums by the keys' lowest byte, and those with the signs of its bits
-        return torch.bincount(keys & (_BYTES - 1), numbers, _BYTES) @ _SIGNS
+        return (torch.bincount(keys & (_BYTES - 1), numbers, _BYTES)[:, None] * _SIGNS).sum(0)
     signs = [((keys >> bit) & 1).double() for bit in range(PROJECTIONS)]
     total = numbers.sum()
     return torch.stack([2.0 * (each * numbers).sum() - total for each in signs])
 
 
-_SIGNS = (((torch.arange(_BYTES)[:, None] >> torch.arange(PROJECTIONS)) & 1) * 2 - 1).double()
+_SIGNS = torch.tensor(
+    [[2.0 * (byte >> bit & 1) - 1.0 for bit in range(PROJECTIONS)] for byte in range(_BYTES)],
+    dtype=torch.float64,
+    device="cpu",  # whatever the training has made the default by now
+)
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -30,10 +30,8 @@ from rangewatch.statistics.sketch import Places
 
 _NONE: Collection[int] = ()
 _ALL: Collection[int] = range(1 << 31)
-_OF_PARAMETERS = frozenset({"weight", "reduced_grad"})
-"""Kinds that are read right before the update, and not whenever somebody else reads them."""
-
-_SKETCHED = _OF_PARAMETERS | {"output", "input", "grad_output", "grad"}
+_AS_READ = frozenset({"output", "input", "grad_output", "grad"})
+"""Kinds that are sketched whenever they are read; `weight` and `reduced_grad` are right before the update."""
 
 
 class SketchReads(StepReader):
@@ -50,7 +48,7 @@ class SketchReads(StepReader):
         self._observer, self._names, self._guard, self._model = observer, names, guard, ref(model)
         self._selection, self._layout, self._every = selection, layout, every
         self._step = 0
-        self.due, self.is_due, self.has_read = _NONE, False, False
+        self.due, self.is_due = _NONE, False
         self._is_alone = True
         self._are_weights_read = False
         self._gradients_read: set[str] = set()
@@ -63,7 +61,7 @@ class SketchReads(StepReader):
         """`step` is open."""
         self._step = step
         self.is_due = bool(self._every) and step % self._every == 0
-        self.has_read = self._are_weights_read = False
+        self._are_weights_read = False
         self._is_alone = self._layout.world_size == 1
         self.due = _ALL if self.is_due and self._is_alone else _NONE
         self._readings.clear()
@@ -101,12 +99,12 @@ class SketchReads(StepReader):
 
     def read(self, number: int, tensor: Tensor, amax: float) -> None:
         """A plain tensor in host memory was read, in a process that is alone."""
-        if self._names.entries[number].kind in _SKETCHED - _OF_PARAMETERS:
+        if self._names.entries[number].kind in _AS_READ:
             self._guard.run("sketch", lambda: self._sketch(number, tensor, [None] * tensor.dim(), tensor.shape))
 
     def read_as_given(self, number: int, tensor: Tensor, local: Tensor) -> None:
         """Of this number a DTensor or a tensor on an accelerator was read, whose part here is `local`."""
-        if self._names.entries[number].kind in _SKETCHED - _OF_PARAMETERS:
+        if self._names.entries[number].kind in _AS_READ:
             self._guard.run("sketch", lambda: self._sketch_as_given(number, tensor, local))
 
     def _sketch_as_given(self, number: int, tensor: Any, local: Tensor) -> None:
@@ -162,7 +160,6 @@ class SketchReads(StepReader):
         if not self._observer.can_read(local) or not local.numel() or local.device.type == "mps":
             return
         reading = self._readings[number] = self._readings.get(number, -1) + 1
-        self.has_read = True
         sums = sketch.measure(local, places, tuple(whole), self._step, reading)
         size = torch.full((1,), float(math.prod(whole)), dtype=torch.float64, device=sums.device)
         self._observer.add_sums(number, sparse.SKETCH, sums)
