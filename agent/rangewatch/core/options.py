@@ -561,7 +561,7 @@ class Options:
         "steps between two sketches of what `rangewatch diff` compares bit by bit: of all weights, the gradients that "
         "the optimizer gets, and what is recorded of activations where this process is alone or they are `DTensor`s "
         "([diff.md](diff.md#sketches)). At the steps whose number is a multiple; `0` takes none, `1` one at each step. "
-        "It reads every element once more, on a CPU in some 12 ns, however long that takes",
+        "It reads every element once more, on a CPU in 12 to 20 ns, however long that takes",
         check=_is_whole(0),
         must_be="a whole number of steps, or 0",
     )

@@ -16,8 +16,9 @@ from torch import Tensor
 from rangewatch.statistics.checksum import mixed, signed
 from rangewatch.statistics.sketches import HALF, PROJECTIONS
 
-HOST_ELEMENTS, DEVICE_ELEMENTS = 1 << 16, 1 << 22
-"""Of a piece: in a processor's second cache, and some 200 MB of an accelerator."""
+HOST_ELEMENTS, DEVICE_ELEMENTS = 1 << 15, 1 << 22
+"""Of a piece: in a processor's second cache, and as many as torch leaves to one thread, since threads would wait for
+each other after each operation; some 200 MB of an accelerator."""
 
 _STEP, _ODD, _SALT = signed(0x9E3779B97F4A7C15), signed(0xD1342543DE82EF95), signed(0xA0761D6478BD642F)
 _BYTES = 1 << PROJECTIONS
@@ -80,25 +81,27 @@ def _bits(values: Tensor) -> Tensor:
 
 def _pieces(data: Tensor, places: Places, whole: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
     """Elements that lie together, and the places of each in the whole: (n,) each."""
-    flat, most = data.view(-1), HOST_ELEMENTS if data.is_cpu else DEVICE_ELEMENTS
+    flat, most, device = data.view(-1), HOST_ELEMENTS if data.is_cpu else DEVICE_ELEMENTS, data.device
     strides = [math.prod(whole[dim + 1 :]) for dim in range(len(whole))]
-    inner = len(whole)  # dimensions from here on are whole, and so one row of places
-    while inner and places[inner - 1] is None:
+    inner, cut = len(whole), places[-1] if places else None
+    if cut is not None:  # a row is the last dimension, of which some is here
         inner -= 1
+    else:  # or all dimensions that are whole, whose places follow one another
+        while inner and places[inner - 1] is None:
+            inner -= 1
     width = math.prod(data.shape[inner:])
     if not inner or width >= most:
         for row in range(data.numel() // width):
-            begin = _row_places(torch.full((1,), row, device=data.device), data.shape, places, strides, inner)
+            begin = _row_places(torch.full((1,), row, device=device), data.shape, places, strides, inner)
             for first in range(0, width, most):
                 last = min(width, first + most)
-                yield (
-                    flat[row * width + first : row * width + last],
-                    torch.arange(first, last, device=data.device) + begin,
-                )
+                along = torch.arange(first, last, device=device) if cut is None else cut[first:last]
+                yield flat[row * width + first : row * width + last], along + begin
         return
-    step, along = most // width, torch.arange(width, device=data.device)
-    for first in range(0, data.numel() // width, step):
-        rows = torch.arange(first, min(data.numel() // width, first + step), device=data.device)
+    along = torch.arange(width, device=device) if cut is None else cut
+    count, step = data.numel() // width, most // width
+    for first in range(0, count, step):
+        rows = torch.arange(first, min(count, first + step), device=device)
         index = _row_places(rows, data.shape, places, strides, inner)[:, None] + along
         yield flat[first * width : (first + len(rows)) * width], index.view(-1)
 
