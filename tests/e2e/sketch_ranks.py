@@ -2,10 +2,10 @@
 
     sketch_ranks.py URL RUN...
 
-RUN is "LAYOUT PLANTED STEP". LAYOUT is one, ddp, fsdp2, tp2, or tp2-said, which says that plain tensors are replicated;
-or of four ranks hsdp or fsdp2tp2-said. PLANTED at STEP is "none", "units" (two hidden units of blocks.1 change places,
-with their weights: the function stays what it is), or "element" (one element of blocks.2.up's weight changes places
-with its neighbour, on the first rank).
+RUN is "LAYOUT PLANTED STEP". LAYOUT is one, ddp, fsdp2, tp2, tp2-said, which says that plain tensors are replicated, or
+tp2-dtensor, whose activations are such; or of four ranks hsdp or fsdp2tp2-said. PLANTED at STEP is "none", "units" (two
+hidden units of blocks.1 change places, with their weights: the function stays what it is), or "element" (one element of
+blocks.2.up's weight changes places with its neighbour, on the first rank).
 """
 
 from __future__ import annotations
@@ -55,6 +55,15 @@ def plant(model: Any, planted: str) -> None:
             swap(local(down.weight), 1)
 
 
+def with_dtensors(model: Any) -> nn.Module:
+    """Tensor parallelism whose activations say how they lie."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    for block in model.blocks.values():
+        plan = {"up": ColwiseParallel(use_local_output=False), "down": RowwiseParallel()}
+        parallelize_module(block, mesh, plan)  # type: ignore[arg-type]
+    return model
+
+
 def over_four(model: Any, layout: str) -> nn.Module:
     """On a mesh of two dimensions."""
     names = ("dp_replicate", "dp_shard") if layout == "hsdp" else ("dp", "tp")
@@ -72,11 +81,14 @@ def train(url: str, run: str) -> None:
     layout, _, said = layout.partition("-")
     torch.manual_seed(1)
     is_over_four = layout in ("hsdp", "fsdp2tp2")
-    model: nn.Module = over_four(Net(), layout) if is_over_four else laid_out(Net(), layout)
+    if said == "dtensor":
+        model: nn.Module = with_dtensors(Net())
+    else:
+        model = over_four(Net(), layout) if is_over_four else laid_out(Net(), layout)
     called = nn.parallel.DistributedDataParallel(model) if layout == "ddp" else model
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     updated = take_step(called, "one" if is_over_four else "fsdp2" if layout == "ddp" else layout)
-    more = {"replicated": "tp"} if said else {}
+    more = {"replicated": "tp"} if said == "said" else {}
     handle = rangewatch.attach(called, optimizer, url=url, run=run, sketch_every=1, full_every=1, collect=(), **more)
     with handle:
         for step in range(STEPS):

@@ -22,7 +22,7 @@ def trained(served: Server) -> Server:
     planted = ("none 0", "units 3", "element 4")
     train(WORKER, 1, served.url, "one none 9", *(f"one {each}" for each in planted))
     ranks = [f"{layout} {each}" for layout in LAYOUTS for each in planted]
-    train(WORKER, 2, served.url, "tp2-said none 0", *ranks)
+    train(WORKER, 2, served.url, "tp2-said none 0", "tp2-dtensor none 0", *ranks)
     train(WORKER, 4, served.url, "hsdp none 0", "fsdp2tp2-said none 0")
     return served
 
@@ -49,6 +49,12 @@ def test_of_equal_weights_they_are_equal_in_all_bits(trained: Server, layout: st
     first = sketched["first_unequal"]  # by rounding; weights come before all else in a step
     assert first["step"] == 0 and first["label"].endswith("reduced_grad")
     assert 0 < sketched["furthest"]["distance"] < 1e-4
+
+
+def test_activations_that_are_dtensors_are_sketched_too(trained: Server) -> None:
+    status, found = diff(trained, "one none 0", "tp2-dtensor none 0", "--tolerance", "1e-4")
+    assert (status, found["sketched"]["tensors"]) == (0, 2 * 16 + 4), "what the first matrix of each block gives"
+    assert found["sketched"]["furthest"]["distance"] < 1e-4
 
 
 def test_one_process_again_is_the_same_to_the_bit(trained: Server) -> None:

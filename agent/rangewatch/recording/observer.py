@@ -326,7 +326,8 @@ class Observer:
             if self.is_on_device(local) and not is_freed(local) and not is_being_captured(local):
                 self._order.passed(number)
                 there.append((number, local))
-                self._sketch(number, tensor, local)
+                if self.sketches is not None and self.sketches.is_due:
+                    self.sketches.read_as_given(number, tensor, local)
             else:
                 self.host.read(number, tensor)
         if there:
@@ -406,9 +407,6 @@ class Observer:
                 self.note_not_observed(self._names.entries[number].fqn, NO_ROW if self._reads_graphs else CAPTURED)
         else:
             self.device.read(number, local)
-        self._sketch(number, tensor, local)
-
-    def _sketch(self, number: int, tensor: Tensor, local: Tensor) -> None:
         if self.sketches is not None and self.sketches.is_due:
             self.sketches.read_as_given(number, tensor, local)
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from rangewatch.recording.parallel.shards import is_first_copy, part_of
@@ -94,6 +94,8 @@ def test_fsdp_over_tensor_parallelism() -> None:
 
 def test_a_part_that_is_not_as_it_should_be_has_no_places() -> None:
     assert part_of((10, 4), torch.ones(5, 4), [Shard(0)], [2], [1]) == [pytest.approx(range(5, 10)), None]
+    assert part_of((4, 10), torch.ones(4, 5), [Shard(-1)], [2], [1]) == [None, pytest.approx(range(5, 10))]
+    assert part_of((10, 4), torch.ones(10, 4), [Partial()], [2], [1]) is None, "one of a sum"
     assert part_of((10, 4), torch.ones(6, 4), [Shard(0)], [2], [1]) is None, "a cut of one's own"
 
 

@@ -32,8 +32,9 @@ def part_of(
         if size == 1 or placement.is_replicate():
             continue
         dim = getattr(placement, "dim", None)
-        if placement.is_partial() or not isinstance(dim, int):
+        if placement.is_partial() or not isinstance(dim, int) or not whole:
             return None
+        dim %= len(whole)
         now = places[dim]
         now = torch.arange(whole[dim], device=local.device) if now is None else now
         factor = getattr(placement, "split_factor", 1)

@@ -99,6 +99,23 @@ def test_without_the_option_nothing_is_different(ingest: IngestDouble) -> None:
     assert all(each.catalogue.statistics == sparse.of_catalogue(histograms=False) for each in ingest.openings)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_no_bit_of_the_training_changes(ingest: IngestDouble, dtype: torch.dtype) -> None:
+    after = []
+    for every in (0, 1):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).to(dtype)
+        optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+        with attached(ingest, model, optimizer, sketch_every=every, run=f"{every}", kinds=OBSERVED_KINDS):
+            for step in range(4):
+                model(torch.full((5, 3), float(step) if step else float("nan"), dtype=dtype)).sum().backward()
+                if step:
+                    optimizer.step()
+                optimizer.zero_grad()
+        after.append([each.detach().view(torch.uint8).clone() for each in model.parameters()])
+    assert all(map(torch.equal, *after))
+
+
 def test_a_step_without_an_update_is_sketched_at_its_end(ingest: IngestDouble) -> None:
     model = nn.Linear(2, 2)
     with attached(ingest, model, None, kinds=("output",), sketch_every=1) as handle:
