@@ -1,12 +1,14 @@
 """Planted differences and equal pairs of runs, and what `rangewatch diff` says of them.
 
-    python bench/diff.py [--only PATTERN ...] [--planted | --equal] [--quick] [--full]
+    python bench/diff.py [--only PATTERN ...] [--planted | --equal | --permuted] [--sketches] [--quick] [--full]
 
 Forty pairs of small trainings of which one has something planted, and fifty that are equal but for how they were
 computed: one process again, compiled, in bfloat16, or over two gloo ranks by FSDP2, tensor or pipeline parallelism
 (`diff_trainings/cases.py`). They are trained with the real agent and one real server; then the command is asked, with
 the tolerance that its documentation names for such a pair. Right is the first module and the first step of a planted
-one, and an exit status of 0 for an equal one. `--only 'tp2-*'`: pairs of these names.
+one, and an exit status of 0 for an equal one. `--only 'tp2-*'`: pairs of these names. `--sketches`: all trainings have
+sketches at each step. `--permuted`: 16 other planted pairs, in which elements of a weight change places, so that its
+statistics stay what they are.
 
 What the figures are worth: the cases were written before the command was tried on them, by somebody who knows how it
 works. One model, eight steps, on a CPU.
@@ -29,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from diff_trainings.cases import EQUAL, KINDS, PLANTED, Planted
+from diff_trainings.cases import EQUAL, KINDS, PERMUTED, PLANTED, Planted
 from rangewatch.commands import diff as command
 from servers.process import Server
 
@@ -44,8 +46,12 @@ NOTHING = "none 1 none 0"
 def main() -> None:
     """Print a line a pair, and as its last line the totals as JSON."""
     options = _options()
-    planted = [each for each in PLANTED if _is_wanted(each.name, options.only) and not options.equal]
-    equal = [each for each in EQUAL if _is_wanted(_name(*each), options.only) and not options.planted]
+    cases = PERMUTED if options.permuted else () if options.equal else PLANTED
+    planted = [each for each in cases if _is_wanted(each.name, options.only)]
+    equal = [each for each in EQUAL if _is_wanted(_name(*each), options.only)]
+    equal = [] if options.planted or options.permuted else equal
+    if options.sketches:
+        os.environ["RANGEWATCH_SKETCH_EVERY"] = "1"
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rangewatch-bench-") as folder:
         os.environ |= {"RANGEWATCH_SPOOL_DIR": folder, "RANGEWATCH_WATCHER": "0"}
@@ -61,6 +67,8 @@ def _options() -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--planted", action="store_true", help="these alone")
     which.add_argument("--equal", action="store_true", help="these alone")
+    which.add_argument("--permuted", action="store_true", help="what changes places, alone")
+    parser.add_argument("--sketches", action="store_true", help="attach(sketch_every=1)")
     parser.add_argument("--full", action="store_true", help="all that the command prints")
     parser.add_argument("--quick", action="store_true", help="four pairs: whether it runs at all")
     options = parser.parse_args()

@@ -14,7 +14,7 @@ from tools.docs_text import table
 from rangewatch import statistics
 from rangewatch.collectors import ALL as COLLECTORS
 from rangewatch.core.options import OBSERVED_KINDS, OPTIONS, SECTIONS
-from rangewatch.statistics import exponents
+from rangewatch.statistics import exponents, sketches
 from rangewatch.statistics.dtype_limits import LIMITS
 from rangewatch.wire.records import KINDS, Statistic
 from rangewatch_server.figures import ALL as FIGURES
@@ -30,6 +30,10 @@ neutral element. `call_count` 0 is "not observed", `full_numel` 0 "not measured"
 taken for a value. Where a statistic has its cadence, see `full_every` in [options.md](options.md).
 
 This page is made from `rangewatch.statistics` by `python -m tools.docs_tables`.
+"""
+SKETCHES = """\
+With `sketch_every` a tensor has these at the steps asked for, for `rangewatch diff` ([diff.md](diff.md#sketches)). They
+are keyed by the element's place in the whole tensor, so that those of shards add up to that of the whole.
 """
 DERIVED = """\
 ## Derived
@@ -94,7 +98,8 @@ def statistics_page() -> str:
         f"`{exponents.ALL[-1].name}`, one a power of two, all merged by sum: on a CPU and on CUDA.\n"
     )
     parts = [
-        STATISTICS, "## Of a tensor", _statistics(statistics.ALL), "## Exponents", histogram, DERIVED, _derived(),
+        STATISTICS, "## Of a tensor", _statistics(statistics.ALL), "## Exponents", histogram,
+        "## Sketches", SKETCHES, _statistics(sketches.ALL), DERIVED, _derived(),
         "## Of a series", "A series (loss, loss scale, step time, what you log) keeps these of each step or column.\n",
         _statistics(statistics.SERIES), "## Limits of the dtypes", _limits(),
     ]  # fmt: skip

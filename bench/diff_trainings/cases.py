@@ -103,3 +103,24 @@ PLANTED = (
 
 EQUAL_SEEDS = (1, 2, 3, 4, 5)
 EQUAL = tuple((kind, seed) for kind in KINDS for seed in EQUAL_SEEDS)
+
+PERMUTED = (
+    Planted("same", "swap", 0, "blocks.1.up", 4),
+    Planted("same", "units", 0, "blocks.2.up", 0),
+    Planted("same", "transpose", 0, "blocks.3.down", 6),
+    Planted("compiled", "swap", 0, "blocks.0.up", 3),
+    Planted("compiled", "units", 0, "blocks.1.up", 5),
+    Planted("compiled-bf16", "units", 0, "blocks.2.up", 2),
+    Planted("precision", "swap", 0, "blocks.1.down", 3),
+    Planted("precision", "units", 0, "blocks.2.up", 2),
+    Planted("fsdp2-fp32", "swap", 0, "blocks.0.down", 2),
+    Planted("fsdp2-fp32", "units", 0, "blocks.3.up", 5),
+    Planted("fsdp2-bf16", "units", 0, "blocks.1.up", 3),
+    Planted("tp2-fp32", "swap", 0, "blocks.2.up", 4),
+    Planted("tp2-fp32", "units", 0, "blocks.1.up", 0),
+    Planted("tp2-fp32", "transpose", 0, "blocks.0.up", 6),
+    Planted("tp2-bf16", "swap", 0, "blocks.3.up", 1),
+    Planted("pp2-fp32", "units", 0, "blocks.2.up", 2),
+)
+"""What leaves a weight's largest magnitude and mean square as they are, with "units" the function too: for sketches.
+Written before they were tried: 15 of 16 were right then, since nobody had said how a pipeline's plain tensors lie."""

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+PERMUTED = ("swap", "transpose", "units")
+"""Rows of a weight, a square block of it, and two hidden units with all their weights."""
+
 
 class Plant:
     """`how` "none" plants nothing; the same modules are there either way, so that nothing else differs."""
@@ -16,6 +19,8 @@ class Plant:
         self.how, self.factor, self.place, self.first = how, factor, place, first
         self._now = torch.ones(())
         """What outputs or gradients are multiplied by at this step: a tensor, which compiled code reads anew."""
+        self._module: Any = None
+        self._after: Any = None
 
     def before_layout(self, model: nn.Module) -> None:
         """In the whole model: weights and constants."""
@@ -31,6 +36,8 @@ class Plant:
     def hook(self, model: nn.Module) -> None:
         """In a rank's part, which may lack the module."""
         module = dict(model.named_modules()).get(self.place)
+        self._module, block = module, self.place.rpartition(".")[0]
+        self._after = dict(model.named_modules()).get(f"{block}.down")
         if module is None or self.how not in ("output", "grad", "rounded"):
             return
         if self.how == "rounded":
@@ -52,9 +59,33 @@ class Plant:
         """A step begins."""
         if step < self.first:
             return
+        if step == self.first and self.how in PERMUTED:
+            self._permute()
         self._now.fill_(2.0 if self.how == "rounded" else self.factor)
         if self.how == "rate" and len(optimizer.param_groups) > 1:
             optimizer.param_groups[-1]["lr"] = rate * self.factor
+
+    @torch.no_grad()
+    def _permute(self) -> None:
+        """Elements of the weight change places within the first rank's part of it, on all that hold that part."""
+        weight: Any = None if self._module is None else self._module.weight
+        if weight is None:
+            return
+        if self.how == "transpose":
+            if _is_first(weight):
+                block = _part(weight)[:8, :8]
+                block.copy_(block.T.clone())
+            return
+        if _is_first(weight):
+            _swap(_part(weight), 0)
+        if self.how == "units":  # of what takes them, too: nothing that the model computes is another number
+            assert self._module is not None and self._after is not None
+            bias, after = self._module.bias, self._after.weight
+            if _is_first(bias):
+                _swap(_part(bias), 0)
+            is_cut_along = isinstance(after, DTensor) and after.placements[0].is_shard(1)
+            if _is_first(after) or not is_cut_along:
+                _swap(_part(after), 1)
 
     def data(self, step: int, values: Tensor) -> Tensor:
         """The batch: from the first step on its first row is three times as large."""
@@ -63,6 +94,18 @@ class Plant:
         values = values.clone()
         values[0] *= torch.linspace(-3, 3, values.shape[-1])
         return values
+
+
+def _is_first(parameter: Any) -> bool:
+    return not isinstance(parameter, DTensor) or not any(parameter.device_mesh.get_coordinate() or ())
+
+
+def _part(parameter: Any) -> Any:
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+def _swap(values: Any, dim: int) -> None:
+    values.copy_(values.index_select(dim, torch.tensor([1, 0, *range(2, values.shape[dim])])))
 
 
 class _Scaled(torch.autograd.Function):

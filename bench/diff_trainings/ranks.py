@@ -42,8 +42,9 @@ def train(url: str, run: str) -> None:
     model = laid_out(whole.to(dtype), layout)
     plant.hook(model)
     optimizer = torch.optim.SGD(plant.groups(model, RATE), RATE)
+    mesh = {"pp": 2} if layout == "pp2" else None  # else it is not known whether ranks hold copies of plain tensors
     handle = rangewatch.attach(
-        model, optimizer, url=url, run=run, kinds=KINDS, weight_every=1, full_every=1, collect=()
+        model, optimizer, url=url, run=run, kinds=KINDS, weight_every=1, full_every=1, collect=(), mesh=mesh
     )
     updated = take_step(torch.compile(model) if mode == "compiled" else model, layout)
     with handle:

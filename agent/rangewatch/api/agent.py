@@ -60,7 +60,7 @@ class Agent:
         self.crash_state = CrashState(options, info, self.guard)
         mirror = self.mirror = self.crash_state.shared_state
         self.events = Events(self.open_step, mirror, self.drops)
-        self.names = TensorNames(mirror, histograms=options.histograms)
+        self.names = TensorNames(mirror, histograms=options.histograms, sketched=options.sketch_every > 0)
         self._buffer = StepBuffer(mirror)
         self.cost = Cost(options.budget_percent)
         self.fqns: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -167,7 +167,9 @@ class Agent:
         error = error or self.stopper.overflow(step)
         is_trace_over = self.control.end_step(step)
         times = self.phases.end_step(step)
-        is_usual = not (self.observer.host.is_full or self.whatif.has_read or self.in_use.has_read or is_traced)
+        sketches = self.observer.sketches
+        is_more = self.observer.host.is_full or self.whatif.has_read or self.in_use.has_read
+        is_usual = not (is_more or is_traced or (sketches is not None and sketches.is_due))
         agent_time_s = self.cost.end_step(self.phases.step_time_s, is_usual=is_usual)
         if agent_time_s is not None:
             times["agent_time_s"] = agent_time_s

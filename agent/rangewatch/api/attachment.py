@@ -18,6 +18,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -58,6 +59,7 @@ from rangewatch.recording.parallel.gradient_sums import GradientSums
 from rangewatch.recording.parallel.placements import Layout, inside_wrapper
 from rangewatch.recording.parallel.replicas import MeshReport, ReplicaReads
 from rangewatch.recording.parallel.schedule import Schedule
+from rangewatch.recording.parallel.sketch_reads import SketchReads
 from rangewatch.recording.parallel.tied_weights import TiedReads
 from rangewatch.recording.tensor_names import clean_modules, is_container
 from rangewatch.recording.weight_samples import WeightSamples
@@ -547,6 +549,13 @@ def _add_hooks(
     for each in parallel or ():
         observer.step_readers.append(each)
         each.begin_step(agent.step)
+    sketches = None
+    if options.sketch_every:
+        sketches = SketchReads(observer, agent.names, agent.guard, model, selection, layout, options.sketch_every)
+        observer.sketches = sketches
+        observer.host.due_readers.append(sketches)
+        observer.step_readers.append(sketches)
+        sketches.begin_step(agent.step)
     mesh = MeshReport(layout, agent.events)
     observer.step_readers.append(mesh)
     agent.guard.run("mesh", mesh.report)
@@ -566,7 +575,7 @@ def _add_hooks(
     observer.step_readers += [coverage, rate]
     agent.at_end.append(rate.flush)
     for optimizer in optimizers:
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken, sketches)
 
     def follow(optimizer: Any) -> None:
         add_optimizer_phase(agent, optimizer, agent.undo)
@@ -576,7 +585,7 @@ def _add_hooks(
         if parallel is not None:
             parallel.steps.add(optimizer)
             parallel.rates.add(optimizer)
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken)
+        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken, sketches)
 
     return follow
 
@@ -622,6 +631,7 @@ def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:
 def _add_optimizer_reads(
     agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, moments: MomentReads,
     parallel: ParallelReads | None, kept: KeptGradients, samples: WeightSamples, taken: UpdateSamples,
+    sketches: SketchReads | None,
 ) -> None:  # fmt: skip
     reference = ref(optimizer)  # DeepSpeed's optimizers hold their model
     updated = kept.of(optimizer)
@@ -636,6 +646,9 @@ def _add_optimizer_reads(
                 reads.before(agent.step, reference())
             if parallel is not None:
                 parallel.before_update()
+            if sketches is not None:
+                has_gradients = not has_closure(args)
+                agent.guard.run("sketch", partial(sketches.before_update, reference(), has_gradients=has_gradients))
             if args:  # inside a compiled step weights are written when it is over
                 taken.before(reference())
             agent.cost.add(began_ns)

@@ -31,7 +31,47 @@ class Names(TypedDict):
     labels: list[str]
 
 
-class Tensor(TypedDict):
+class Sketch(TypedDict):
+    """How far it is from the other one's, over the greater norm: an estimate, and what 95 of 100 are between."""
+
+    is_equal: bool
+    distance: float
+    low: float
+    high: float
+    allowed: float | None
+
+
+class OfTensor(TypedDict, total=False):
+    """What servers before sketches do not answer."""
+
+    sketch: Sketch | None
+
+
+class Place(TypedDict):
+    """A tensor at a step, and how far it is from the other one's."""
+
+    step: int
+    label: str
+    distance: float
+
+
+class Sketched(TypedDict):
+    """Tensors of which both runs have sketches, those of them that are equal in all bits wherever there is one, the
+    first that is not, and the furthest."""
+
+    tensors: int
+    equal: int
+    first_unequal: Place | None
+    furthest: Place | None
+
+
+class OfRuns(TypedDict, total=False):
+    """What servers before sketches do not answer."""
+
+    sketched: Sketched | None
+
+
+class Tensor(OfTensor):
     """One that differs. `difference_bits`: log2 of the ratio of largest magnitudes or of root mean squares, whichever
     is more; None: one of the two is 0, NaN or Inf alone."""
 
@@ -60,7 +100,7 @@ class Setting(TypedDict):
     values: list[str | None]
 
 
-class Difference(TypedDict):
+class Difference(OfRuns):
     """What GET /api/v1/compare/first answers (docs/api.md has the rest)."""
 
     runs: list[Side]
@@ -98,9 +138,10 @@ def parser() -> CommandParser:
     made = command_parser(
         "diff",
         "Names the first step and tensor at which two runs part, in call order, and settings, versions and environment "
-        "that are not equal. Tensors are compared by their largest magnitude, bit for bit, and by their mean square "
-        "where both have it; names match without what DDP, FSDP and torch.compile put in. With --noise what runs that "
-        "repeat the first one differ from it by is no difference. Wants a running server that has the runs.",
+        "that are not equal. Tensors are compared by their largest magnitude, bit for bit, by their mean square where "
+        "both have it, and by their sketches where both took them (attach(sketch_every=...)); names match without what "
+        "DDP, FSDP and torch.compile put in. With --noise what runs that repeat the first one differ from it by is no "
+        "difference. Wants a running server that has the runs.",
         examples={
             "rangewatch diff eager compiled --noise eager-again": "beyond what two eager runs differ by",
             "rangewatch diff main branch --tolerance 1e-5 --json": "for CI, which looks at the exit status",
@@ -190,6 +231,8 @@ def _conditions(found: Difference) -> Iterator[str]:
     if found["left_out"]:
         kinds = ", ".join(found["left_out"])
         yield f"two layouts: {kinds} and the loss are left out, which depend on how a batch is split"
+    if sketched := found.get("sketched"):
+        yield from _sketched(sketched, found["matched"])
     if found["floor_bits"]:
         yield f"no difference: up to {100 * (1 - 2 ** -found['floor_bits']):.3g} %"
     if found["steps_per_column"] > 1:
@@ -202,6 +245,16 @@ def _conditions(found: Difference) -> Iterator[str]:
             yield f"{names['count']} tensors of {found['runs'][which]['name']} alone: {listed}"
 
 
+def _sketched(sketched: Sketched, matched: int) -> Iterator[str]:
+    yield f"sketches: of {sketched['tensors']} of {matched} tensors, {sketched['equal']} of them equal in all bits"
+    first, far = sketched["first_unequal"], sketched["furthest"]
+    if first is not None and far is not None:
+        yield (
+            f"sketches: other bits first at step {first['step']}, in {first['label']}; "
+            f"furthest at step {far['step']}, {far['label']}, {far['distance']:.2g} of its norm"
+        )
+
+
 def _tensor(each: Tensor) -> str:
     if bool(each["nonfinite_count"]) != bool(each["other_nonfinite_count"]):
         counts = (each["nonfinite_count"], each["other_nonfinite_count"])
@@ -209,7 +262,17 @@ def _tensor(each: Tensor) -> str:
     dtypes = each["dtype"] if each["dtype"] == each["other_dtype"] else f"{each['dtype']} and {each['other_dtype']}"
     bits = "one is all zero" if each["difference_bits"] is None else f"{each['difference_bits']:.3g} bits apart"
     allowed = f", {each['allowed_bits']:.2g} allowed" if each["allowed_bits"] else ""
-    return f"amax {_number(each['amax'])} and {_number(each['other_amax'])}, {bits}{allowed} ({dtypes})"
+    sketch = each.get("sketch")
+    far = _far(sketch) if sketch else ""
+    return f"amax {_number(each['amax'])} and {_number(each['other_amax'])}, {bits}{allowed} ({dtypes}){far}"
+
+
+def _far(sketch: Sketch) -> str:
+    if sketch["is_equal"]:
+        return "; equal in all bits"
+    allowed = f", {sketch['allowed']:.2g} allowed" if sketch["allowed"] else ""
+    how = f"{sketch['distance']:.2g} of its norm apart ({sketch['low']:.2g} to {sketch['high']:.2g})"
+    return f"; {how if sketch['distance'] > 1e-300 else 'other bits'}{allowed}"
 
 
 def _number(value: Any) -> str:

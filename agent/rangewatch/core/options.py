@@ -556,6 +556,15 @@ class Options:
         check=_is_whole(0),
         must_be="a whole number of steps, or 0",
     )
+    sketch_every: Whole = Whole(
+        0,
+        "steps between two sketches of what `rangewatch diff` compares bit by bit: of all weights, the gradients that "
+        "the optimizer gets, and what is recorded of activations where this process is alone or they are `DTensor`s "
+        "([diff.md](diff.md#sketches)). At the steps whose number is a multiple; `0` takes none, `1` one at each step. "
+        "It reads every element once more, on a CPU in 12 to 20 ns, however long that takes",
+        check=_is_whole(0),
+        must_be="a whole number of steps, or 0",
+    )
     formats: Formats = Formats(
         (),
         "smaller formats that own code or kernels round tensors to, by kind, or by kind and a pattern of names: "

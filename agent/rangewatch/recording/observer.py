@@ -140,6 +140,16 @@ class DueReader(Protocol):
         """The tensor of this number, of `due`, was read: `amax` is its largest finite magnitude."""
 
 
+class SketchListener(Protocol):
+    """Reads some tensors as they are given: DTensors, and those on accelerators."""
+
+    is_due: bool
+    """Whether it does so in the open step."""
+
+    def read_as_given(self, number: int, tensor: Tensor, local: Tensor) -> None:
+        """The tensor of this number was read, whose part on this rank is `local`."""
+
+
 class HostReader:
     """Measures each tensor once a step, however many modules show it, and merges it into `row`.
 
@@ -292,6 +302,7 @@ class Observer:
         """Modules whose hook had not run when last looked at."""
         self.unreached: dict[str, Hook] = {}
         """The same for parameters and their gradients."""
+        self.sketches: SketchListener | None = None
         self.step_readers: list[StepReader] = [self.gradients]
         """Called where each step begins and ends, in this order."""
         self.other_values: dict[str, dict[str, str]] = {}
@@ -315,6 +326,8 @@ class Observer:
             if self.is_on_device(local) and not is_freed(local) and not is_being_captured(local):
                 self._order.passed(number)
                 there.append((number, local))
+                if self.sketches is not None and self.sketches.is_due:
+                    self.sketches.read_as_given(number, tensor, local)
             else:
                 self.host.read(number, tensor)
         if there:
@@ -394,6 +407,12 @@ class Observer:
                 self.note_not_observed(self._names.entries[number].fqn, NO_ROW if self._reads_graphs else CAPTURED)
         else:
             self.device.read(number, local)
+        if self.sketches is not None and self.sketches.is_due:
+            self.sketches.read_as_given(number, tensor, local)
+
+    def is_read(self, number: int) -> bool:
+        """Whether the tensor of this number was read in the open step."""
+        return self._buffer.row.call_count[number] > 0
 
     def number(self, tensor: Tensor, fqn: str, kind: str, index: int, module: str) -> int:
         """The number of the tensor with this name in `tensor`'s dtype, or -1 when it cannot be observed."""

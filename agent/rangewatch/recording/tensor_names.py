@@ -129,12 +129,12 @@ def _children(value: Any) -> Iterator[Any]:
 class TensorNames:
     """The catalogue of one rank while it grows: (fqn, kind, index, dtype) -> number. Entries are never changed.
 
-    `mirror` hears of each that joins. `histograms`: its statistics have the bins of exponents.
+    `mirror` hears of each that joins. `histograms`: its statistics have the bins of exponents; `sketched`: sketches.
     """
 
-    def __init__(self, mirror: Mirror | None = None, *, histograms: bool = False) -> None:
-        self._mirror, self._histograms = mirror, histograms
-        self._statistics = sparse.of_catalogue(histograms=histograms)
+    def __init__(self, mirror: Mirror | None = None, *, histograms: bool = False, sketched: bool = False) -> None:
+        self._mirror, self._histograms, self._sketched = mirror, histograms, sketched
+        self._statistics = sparse.of_catalogue(histograms=histograms, sketched=sketched)
         self.entries: list[TensorEntry] = []
         self._numbers: dict[tuple[str, str, int, str], int] = {}
 
@@ -143,7 +143,7 @@ class TensorNames:
 
     def count_experts(self, most: int) -> None:
         """Its statistics have the tokens of so many experts too. Before anything is shipped."""
-        self._statistics = sparse.of_catalogue(histograms=self._histograms, most_experts=most)
+        self._statistics = sparse.of_catalogue(histograms=self._histograms, sketched=self._sketched, most_experts=most)
 
     def find(self, fqn: str, kind: str, index: int, dtype: str) -> int | None:
         """The number of this tensor; None when it is new."""

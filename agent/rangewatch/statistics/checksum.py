@@ -83,23 +83,23 @@ def _sums(data: Tensor) -> Tensor:
 
 def _scrambled(sums: Words, row: Words) -> Words:
     """Each column's sum in a way that is its own, by `row`, and that keeps different sums different."""
-    return _mixed(sums + row)
+    return mixed(sums + row)
 
 
-def _mixed(words: Words) -> Words:
+def mixed(words: Words) -> Words:
     """Every bit of a word depends on all; different words stay different (the last step of SplitMix64)."""
-    words = (words ^ _above(words, 30)) * _signed(_ODD)
-    words = (words ^ _above(words, 27)) * _signed(_OTHER_ODD)
+    words = (words ^ _above(words, 30)) * signed(_ODD)
+    words = (words ^ _above(words, 27)) * signed(_OTHER_ODD)
     return words ^ _above(words, 31)
 
 
 def _row(places: Words) -> Words:
-    return _mixed((places + 1) * _signed(_STEP))
+    return mixed((places + 1) * signed(_STEP))
 
 
 def _folded(words: Words) -> Words:
     """The upper 53 bits, from 1 on: what float64 holds exactly, and 0 is "not taken"."""
-    return _above(_mixed(words), 11) + 1
+    return _above(mixed(words), 11) + 1
 
 
 def _above(words: Words, bits: int) -> Words:
@@ -108,7 +108,7 @@ def _above(words: Words, bits: int) -> Words:
     return result
 
 
-def _signed(constant: int) -> int:
+def signed(constant: int) -> int:
     """The same 64 bits as torch and numpy have them."""
     return constant - (1 << 64) if constant >> 63 else constant
 

@@ -1,6 +1,6 @@
-"""Sums that few tensors have, or at few steps: bins of exponents, readings of formats, how scales fit, and tokens by
-expert. Each is a statistic of its own, but the columns of those that nothing was added to do not travel and are not
-stored. Some of how scales fit are maxima, whose neutral element is 0 too.
+"""Sums that few tensors have, or at few steps: bins of exponents, readings of formats, how scales fit, tokens by
+expert, and sketches. Each is a statistic of its own, but the columns of those that nothing was added to do not travel
+and are not stored. Some of how scales fit, and one of a sketch, are maxima, whose neutral element is 0 too.
 """
 
 from __future__ import annotations
@@ -12,28 +12,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch import statistics
-from rangewatch.statistics import experts, exponents, formats, in_use, scales
+from rangewatch.statistics import experts, exponents, formats, in_use, scales, sketches
 from rangewatch.wire.records import Statistic
 
 Array = NDArray[Any]
 
-ALL = exponents.ALL + formats.ALL + in_use.ALL + scales.ALL + experts.ALL
+ALL = (
+    *exponents.ALL, *formats.ALL, *in_use.ALL, *scales.MAXIMA, *sketches.MAXIMA, *scales.COUNTS, *sketches.SUMS,
+    *experts.ALL,
+)  # fmt: skip
 _POSITIONS = {each.name: position for position, each in enumerate(ALL)}
 EXPONENTS = slice(0, len(exponents.ALL))
 WHATIF = slice(EXPONENTS.stop, EXPONENTS.stop + len(formats.ALL))
 IN_USE = slice(WHATIF.stop, WHATIF.stop + len(in_use.ALL))
 MAXIMA = slice(IN_USE.stop, IN_USE.stop + len(scales.MAXIMA))
-SCALED_COUNTS = slice(MAXIMA.stop, MAXIMA.stop + len(scales.COUNTS))
-EXPERTS = slice(SCALED_COUNTS.stop, len(ALL))
+SKETCHED_WHOLE = slice(MAXIMA.stop, MAXIMA.stop + len(sketches.MAXIMA))
+_BY_MAXIMUM = range(MAXIMA.start, SKETCHED_WHOLE.stop)
+SCALED_COUNTS = slice(SKETCHED_WHOLE.stop, SKETCHED_WHOLE.stop + len(scales.COUNTS))
+SKETCH = slice(SCALED_COUNTS.stop, SCALED_COUNTS.stop + len(sketches.SUMS))
+EXPERTS = slice(SKETCH.stop, len(ALL))
 
 
-def of_catalogue(*, histograms: bool, most_experts: int = 0) -> tuple[Statistic, ...]:
-    """Every statistic that a rank may send; the bins of exponents where these were asked for, and tokens by expert
-    where a router has so many.
+def of_catalogue(*, histograms: bool, sketched: bool = False, most_experts: int = 0) -> tuple[Statistic, ...]:
+    """Every statistic that a rank may send; the bins of exponents and the sketches where these were asked for, and
+    tokens by expert where a router has so many.
     """
     of_routers = experts.ALL[: experts.OF_ROUTER + most_experts] if most_experts else ()
     of_formats = formats.ALL + in_use.ALL + scales.ALL
-    return statistics.ALL + of_formats + of_routers + (exponents.ALL if histograms else ())
+    of_sketches = sketches.ALL if sketched else ()
+    return statistics.ALL + of_formats + of_routers + of_sketches + (exponents.ALL if histograms else ())
 
 
 def is_sparse(name: str) -> bool:
@@ -64,13 +71,13 @@ class OpenSums:
         return bool(self._rows)
 
     def add(self, number: int, part: slice, values: Array) -> None:
-        """Add the `values` of a `part` of `ALL`: `EXPONENTS`, `WHATIF`, `IN_USE`, `SCALED_COUNTS`, or some of `MAXIMA`
-        or of `EXPERTS`.
+        """Add the `values` of a `part` of `ALL`: `EXPONENTS`, `WHATIF`, `IN_USE`, `SCALED_COUNTS`, `SKETCHED_WHOLE`,
+        `SKETCH`, or some of `MAXIMA` or of `EXPERTS`.
         """
         row = self._rows.get(number)
         if row is None:
             row = self._rows[number] = np.zeros(len(ALL))
-        if MAXIMA.start <= part.start < MAXIMA.stop:
+        if part.start in _BY_MAXIMUM:
             np.maximum(row[part], values, out=row[part])
         else:
             row[part] += values
@@ -89,7 +96,7 @@ def merge(sums: Sequence[Sums]) -> Sums:
     numbers = np.unique(np.concatenate([each.numbers for each in sums]))
     positions = np.unique(np.concatenate([each.positions for each in sums]))
     values = np.zeros((len(numbers), len(positions)))
-    is_maximum = (positions >= MAXIMA.start) & (positions < MAXIMA.stop)
+    is_maximum = (positions >= _BY_MAXIMUM.start) & (positions < _BY_MAXIMUM.stop)
     for each in sums:
         at = _at(each, numbers, positions)
         of = is_maximum[at[1]]

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.statistics import ALL, experts, exponents, formats, in_use, is_count, scales
+from rangewatch.statistics import ALL, experts, exponents, formats, in_use, is_count, scales, sketches
 from rangewatch.wire import WireError
 from rangewatch.wire.records import (
     KINDS,
@@ -59,7 +59,10 @@ SERIES_BOUNDS = (
     | dict.fromkeys((f"{each}_s" for each in PHASES), MAX_SERIES_S)
 )
 NEEDED = ("call_count", "amax", "nan_count", "inf_count")
-KNOWN = {each.name: each for each in (*ALL, *exponents.ALL, *formats.ALL, *in_use.ALL, *scales.ALL, *experts.ALL)}
+KNOWN = {
+    each.name: each
+    for each in (*ALL, *exponents.ALL, *formats.ALL, *in_use.ALL, *scales.ALL, *sketches.ALL, *experts.ALL)
+}
 
 
 def check_opening(opening: StreamHeader) -> None:

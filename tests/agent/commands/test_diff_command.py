@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import rangewatch
-from rangewatch.wire.records import Event
+from rangewatch.statistics import sketches
+from rangewatch.wire.records import Catalogue, Event
 from tests.agent.commands.command import typed
 from tests.server.process import Run, Server
 from tests.server.records import batch, catalogue, opening
@@ -51,6 +52,32 @@ def test_what_it_says_of_two_runs(run: Run, other: Run) -> None:
     assert diff(run.server, run.name, other.name, "--tolerance", "0.6")[0] == 0
     found = json.loads(diff(run.server, run.name, other.name, "--json")[1])
     assert (found["step"], found["count"], found["tensors"][0]["fqn"]) == (7, 2, "blocks.1.ff")
+
+
+def test_what_it_says_of_sketches(run: Run, other: Run) -> None:
+    known = Catalogue((*KNOWN.statistics, *sketches.ALL), KNOWN.tensors)
+    for each in (run, other):
+        is_other = np.arange(STEPS) >= (5 if each is other else STEPS)
+        sent: dict[str, Any] = {sketches.WHOLE: 64.0, sketches.NUMEL: 64.0, sketches.SUM_SQ: 4.0}
+        moved = is_other * np.array([[0.0], [0.5], [0.0]])
+        sent |= {sketches.LOW: 7.0 + (moved > 0)} | dict.fromkeys(sketches.PLUS, 1.0 + moved)
+        each.post(opening(known), batch(known, 0, range(STEPS), sent))
+    status, out, _ = diff(run.server, run.name, other.name)
+    assert status == 1
+    assert out.splitlines()[:4] == [
+        f"{run.name} and {other.name} part at step 5, first in blocks.1.ff grad_output",
+        "  sketches: of 3 of 3 tensors, 2 of them equal in all bits",
+        "  sketches: other bits first at step 5, in blocks.1.ff grad_output; furthest at step 5, blocks.1.ff "
+        "grad_output, 0.25 of its norm",
+        f"  {'blocks.1.ff grad_output':<40} amax 1 and 1, 0 bits apart (float32); 0.25 of its norm apart "
+        "(0.17 to 0.48)",
+    ]
+    status, out, _ = diff(run.server, run.name, other.name, "--tolerance", "0.3")
+    assert (status, "do not part" in out, "2 of them equal in all bits" in out) == (0, True, True)
+    found = json.loads(diff(run.server, run.name, other.name, "--json")[1])
+    assert found["tensors"][0]["sketch"] == {
+        "is_equal": False, "distance": 0.25, "low": 0.169, "high": 0.479, "allowed": 0.0,
+    }  # fmt: skip
 
 
 def test_two_equal_runs_have_nothing_to_say(run: Run, other: Run) -> None:

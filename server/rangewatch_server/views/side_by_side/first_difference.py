@@ -1,7 +1,8 @@
 """The first step and tensor at which two runs part beyond their own noise, for programs: `rangewatch diff`.
 
-Compared are the largest magnitude of each tensor, bit for bit, and its mean square where both runs have it. What runs
-that repeat the first one differ from it by, up to a step, is noise there: the second parts where it is further away.
+Compared are the largest magnitude of each tensor, bit for bit, and its mean square where both runs have it; and where
+both have a sketch, whether all its bits are equal, or else how far the two tensors are from each other. What runs that
+repeat the first one differ from it by, up to a step, is noise there: the second parts where it is further away.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rangewatch.statistics import dtype_limits
+from rangewatch.statistics import dtype_limits, sketches
 from rangewatch.wire.records import KINDS
 from rangewatch_server.core import deadline
 from rangewatch_server.figures import comparison
@@ -23,10 +24,11 @@ from rangewatch_server.machines.mesh import mesh_of, world_size
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES
 from rangewatch_server.query.reader import RunReader
 from rangewatch_server.store.names import Tensors
-from rangewatch_server.views.side_by_side import parting
+from rangewatch_server.views.side_by_side import parting, sketch_distance
 
 Array = NDArray[Any]
 
+SKETCHED_COLUMNS = 5  # times as many statistics are read where there are sketches
 CHUNK_CELLS = 1 << 18  # tensors times columns compared at once
 MOST_CELLS = 1 << 26  # compared at all: of a longer pair it is said how far
 MOST_TENSORS = 50
@@ -85,26 +87,32 @@ def find(reference: RunReader, other: RunReader, noise: Sequence[RunReader], lim
         "only_here": _names(reference.names().tensors, paired.only_here),
         "only_there": _names(other.names().tensors, paired.only_there), "is_whole": True, "compared_stop": start,
         "floor_bits": float(floor), "step": None, "count": 0, "tensors": [],
-        "left_out": left_out,
+        "left_out": left_out, "sketched": None,
         # That of a pipeline is of its last microbatch.
         "loss": _loss(reference, other, noise, limits, start, stop) if is_one_layout else None,
     }  # fmt: skip
     if not len(paired.here):
         return answer
     per = FANOUT**finest
-    width = max(1, CHUNK_CELLS // len(paired.here)) * per
+    is_sketched = all(sketches.NUMEL in run.names().fill[RANGES] for run in (reference, other))
+    sketched = _Sketched(reference, paired) if is_sketched else None
+    width = max(1, CHUNK_CELLS // len(paired.here) // (SKETCHED_COLUMNS if is_sketched else 1)) * per
     end = min(stop, start + max(width, MOST_CELLS // len(paired.here) * per))
-    threshold = _Threshold(len(paired.here), limits.margin, float(floor))
+    threshold = _Threshold(len(paired.here), limits, float(floor))
     for low in range(start - start % per, end, width):
         deadline.check()
         high = min(end, low + width)
         until = min(stop, high + AHEAD * per) if noise else high
-        here, there, *repeats = (_read(side, finest, max(low, start), until) for side in sides)
+        here, there, *repeats = (_read(side, finest, max(low, start), until, is_sketched) for side in sides)
         columns_now = -(-high // per) - max(low, start) // per
-        allowed = threshold.over([_apart(here, each) for each in repeats], (len(paired.here), columns_now))
-        found = _apart(here, there).first(columns_now)
+        shape = (len(paired.here), columns_now)
+        allowed = threshold.over([_apart(here, each, per) for each in repeats], shape)
+        found = _apart(here, there, per).first(columns_now)
         beyond = (found.bits > allowed.bits) | (found.broke & ~allowed.broke)
+        beyond |= sketch_distance.is_beyond(found.distance, allowed.distance)
         answer["compared_stop"] = high
+        if sketched is not None:
+            answer["sketched"] = sketched.add(found.distance, low, per)
         columns = np.flatnonzero(beyond.any(axis=0))
         if len(columns):
             at = int(columns[0])
@@ -122,38 +130,95 @@ def find(reference: RunReader, other: RunReader, noise: Sequence[RunReader], lim
 
 class _Apart(msgspec.Struct, frozen=True):
     """(tensors, columns) each: `bits` between the two sides, NaN where one was not observed; `broke`: NaN or Inf on
-    one side alone."""
+    one side alone; `distance` by the sketches, see there."""
 
     bits: Array
     broke: Array
+    distance: Array
 
     def first(self, columns: int) -> _Apart:
         """So many columns of it."""
-        return _Apart(self.bits[:, :columns], self.broke[:, :columns])
+        return _Apart(self.bits[:, :columns], self.broke[:, :columns], self.distance[:, :columns])
+
+
+class _Sketched:
+    """Of how many tensors there are sketches of both runs, of how many all were equal in all bits, at which step the
+    first was not, and which was furthest."""
+
+    def __init__(self, reference: RunReader, paired: comparison.Pairs) -> None:
+        tensors = len(paired.here)
+        self._entries, self._here = reference.names().tensors.entries, paired.here
+        self._some, self._unequal = np.zeros(tensors, bool), np.zeros(tensors, bool)
+        self._first: dict[str, Any] | None = None
+        self._furthest: dict[str, Any] | None = None
+
+    def add(self, distance: Array, start: int, per: int) -> dict[str, Any]:
+        """With so many more columns, the first of which begins with the step `start`."""
+        known = np.nan_to_num(distance)
+        self._some |= ~np.isnan(distance).all(axis=1)
+        self._unequal |= (known > 0).any(axis=1)
+        columns = np.flatnonzero((known > 0).any(axis=0))
+        if len(columns):
+            at = int(columns[0])
+            self._first = self._first or self._place(int((known[:, at] > 0).argmax()), at, known, start, per)
+            row, at = (int(each) for each in np.unravel_index(known.argmax(), known.shape))
+            if self._furthest is None or known[row, at] > self._furthest["distance"]:
+                self._furthest = self._place(row, at, known, start, per)
+        equal = int((self._some & ~self._unequal).sum())
+        count = int(self._some.sum())
+        return {"tensors": count, "equal": equal, "first_unequal": self._first, "furthest": self._furthest}
+
+    def _place(self, row: int, at: int, distance: Array, start: int, per: int) -> dict[str, Any]:
+        entry = self._entries[int(self._here[row])]
+        return {"step": start + at * per, "label": label(entry), "distance": float(distance[row, at])}
 
 
 class _Threshold:
     """What is noise so far: a tensor's own greatest, and that of most tensors."""
 
-    def __init__(self, tensors: int, margin: float, floor: float) -> None:
-        self._own, self._typical = np.zeros(tensors), 0.0
-        self._broke = np.zeros(tensors, bool)
-        self._margin, self._floor = margin, floor
+    def __init__(self, tensors: int, limits: Limits, floor: float) -> None:
+        self._bits = _Greatest(tensors, limits.margin, floor)
+        self._distance = _Greatest(tensors, limits.margin, limits.tolerance)
+        self._broke, self._has_distance = np.zeros(tensors, bool), np.zeros(tensors, bool)
 
     def over(self, repeats: list[_Apart], shape: tuple[int, ...]) -> _Apart:
-        """What is allowed in so many columns; `repeats` have some more, and later ones go on from these."""
-        if not repeats or not shape[1]:
-            return _Apart(np.full(shape, self._floor), np.zeros(shape, bool))
-        own = np.nanmax([np.where(np.isnan(each.bits), 0.0, each.bits) for each in repeats], axis=0)
-        typical = np.max([_typical(each.bits) for each in repeats], axis=0)
-        broke = np.any([each.broke for each in repeats], axis=0)
+        """What is allowed in so many columns; `repeats` have some more, and later ones go on from these. Of sketches
+        that no repeat has, any distance is.
+        """
+        if not shape[1]:
+            return _Apart(np.zeros(shape), np.zeros(shape, bool), np.zeros(shape))
+        bits = self._bits.over([each.bits for each in repeats], shape)
+        distance = self._distance.over([each.distance for each in repeats], shape)
+        if not repeats:
+            return _Apart(bits, np.zeros(shape, bool), distance)
+        broke = np.logical_or.accumulate(np.any([each.broke for each in repeats], axis=0), axis=1)
+        has = np.any([~np.isnan(each.distance) for each in repeats], axis=0)
+        has = np.logical_or.accumulate(has, axis=1)
+        ahead = np.minimum(np.arange(shape[1]) + AHEAD, broke.shape[1] - 1)
+        broke, has = broke[:, ahead] | self._broke[:, None], has[:, ahead] | self._has_distance[:, None]
+        self._broke, self._has_distance = broke[:, -1], has[:, -1]
+        return _Apart(bits, broke, np.where(has, distance, np.inf))
+
+
+class _Greatest:
+    """What repeats are apart by up to a step, in one measure, of each tensor and of most; `floor` is allowed on top."""
+
+    def __init__(self, tensors: int, margin: float, floor: float) -> None:
+        self._own, self._typical = np.zeros(tensors), 0.0
+        self._margin, self._floor = margin, floor
+
+    def over(self, repeats: list[Array], shape: tuple[int, ...]) -> Array:
+        """What is allowed in so many columns, one or more."""
+        if not repeats:
+            return np.full(shape, self._floor)
+        own = np.nanmax([np.where(np.isnan(each), 0.0, each) for each in repeats], axis=0)
+        typical = np.max([_typical(each) for each in repeats], axis=0)
         own = np.maximum(np.maximum.accumulate(own, axis=1), self._own[:, None])
         typical = np.maximum(np.maximum.accumulate(typical), self._typical)
-        broke = np.logical_or.accumulate(broke, axis=1) | self._broke[:, None]
         ahead = np.minimum(np.arange(shape[1]) + AHEAD, own.shape[1] - 1)
-        own, typical, broke = own[:, ahead], typical[ahead], broke[:, ahead]
-        self._own, self._typical, self._broke = own[:, -1], float(typical[-1]), broke[:, -1]
-        return _Apart(self._margin * np.maximum(own, typical) + self._floor, broke)
+        own, typical = own[:, ahead], typical[ahead]
+        self._own, self._typical = own[:, -1], float(typical[-1])
+        return self._margin * np.maximum(own, typical) + self._floor
 
 
 def _typical(bits: Array) -> Array:
@@ -162,15 +227,17 @@ def _typical(bits: Array) -> Array:
     return np.nanquantile(some, TYPICAL, axis=0)
 
 
-def _read(side: _Side, level: int, start: int, stop: int) -> dict[str, Array]:
+def _read(side: _Side, level: int, start: int, stop: int, is_sketched: bool) -> dict[str, Array]:
     rows = np.sort(side.order)
-    wanted = [name for name in _COLUMNS if name in side.run.names().fill[RANGES]]
+    names = _COLUMNS + (sketch_distance.COLUMNS if is_sketched else ())
+    wanted = [name for name in names if name in side.run.names().fill[RANGES]]
     block = side.run.slice(RANGES, tuple(sorted(side.run.ranks)), level, start, stop, wanted, rows)
     places = np.searchsorted(rows, side.order)
     return {name: np.asarray(values, np.float64)[places] for name, values in block.columns.items()}
 
 
-def _apart(here: dict[str, Array], there: dict[str, Array]) -> _Apart:
+def _apart(here: dict[str, Array], there: dict[str, Array], per: int) -> _Apart:
+    """`per`: steps of a column."""
     both = (here["call_count"] > 0) & (there["call_count"] > 0)
     bad, other_bad = ((each["nan_count"] + each["inf_count"]) > 0 for each in (here, there))
     bits = _log2_ratio(here["amax"], there["amax"])
@@ -178,7 +245,14 @@ def _apart(here: dict[str, Array], there: dict[str, Array]) -> _Apart:
         is_full = (here["full_numel"] > 0) & (here["full_numel"] == there["full_numel"])
         bits = np.maximum(bits, np.where(is_full, _log2_ratio(here["sum_sq"], there["sum_sq"]) / 2, 0.0))
     # With NaN or Inf on both sides what is left of the finite values says little.
-    return _Apart(np.where(both & ~(bad & other_bad), bits, np.nan), both & (bad != other_bad))
+    bits, broke = np.where(both & ~(bad & other_bad), bits, np.nan), both & (bad != other_bad)
+    distance = np.full(bits.shape, np.nan)
+    if all(name in columns for columns in (here, there) for name in sketch_distance.COLUMNS):
+        distance = np.where(both, sketch_distance.distance(here, there), np.nan)
+        if per == 1:  # else there may be steps of the column without a sketch
+            bits = np.where(distance == 0, 0.0, bits)
+        distance = np.where(bad & other_bad & (distance > 0), np.nan, distance)
+    return _Apart(bits, broke, distance)
 
 
 def _log2_ratio(one: Array, two: Array) -> Array:
@@ -201,6 +275,7 @@ def _entry(
         "nonfinite_count": float(here["nan_count"][row, at] + here["inf_count"][row, at]),
         "other_nonfinite_count": float(there["nan_count"][row, at] + there["inf_count"][row, at]),
         "difference_bits": bits if np.isfinite(bits) else None, "allowed_bits": float(allowed.bits[row, at]),
+        "sketch": sketch_distance.shown(float(found.distance[row, at]), float(allowed.distance[row, at])),
     }  # fmt: skip
 
 
