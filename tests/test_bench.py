@@ -110,6 +110,13 @@ def test_a_mirror_in_trouble_changes_no_loss() -> None:
 
 
 @pytest.mark.slow
+def test_scales_are_read_in_few_steps() -> None:
+    pytest.importorskip("torchao.float8", reason="torchao is not installed")
+    found = run("scales.py", "--quick", timeout_s=110)
+    assert found["steps"] == 60 and found["with_readings"] < 30 and found["ratio"] > 0
+
+
+@pytest.mark.slow
 def test_an_unseen_script_is_run_and_judged() -> None:
     found = run("unseen.py", "--only", "rmsprop_eps0", timeout_s=110)
     assert (found["planted"], found["healthy"]) == (1, 0)
