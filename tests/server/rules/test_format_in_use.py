@@ -275,3 +275,12 @@ def test_a_tensor_that_is_read_itself_is_named_once(recording: Recording) -> Non
     write(recording, lost, declared, model=both, later=[cast()])
     (found,) = recording.diagnose(RULE).findings
     assert (found.kind, found.facts["tensors"]) == ("input", 1)
+
+
+def test_an_operand_that_is_read_seldom_is_not_forgotten(recording: Recording) -> None:
+    """Formats that are seen are read in few steps: the newest reading stands for a thousand, where operands are few."""
+    write(recording, {0: {"flushed_count": 300.0}}, (), model=CAST, later=[cast()])
+    nothing = {f"in_use_{name}": np.zeros((len(CAST), 900)) for name in WELL}
+    recording.write(CAST, 900, nothing, first=STEPS)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.step) == ("up", 30)

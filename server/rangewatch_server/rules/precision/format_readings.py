@@ -24,6 +24,9 @@ from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.reader import Rank
 from rangewatch_server.rules.evidence import WINDOW, Array, Evidence
 
+WIDEST, CELLS = 2_048, 1 << 18
+"""Of what is read at one step in many: more steps than `WINDOW` where rows are few, `CELLS` of both at most."""
+
 FEWEST = 32
 """Elements of a reading that is judged."""
 
@@ -48,8 +51,8 @@ class Left(msgspec.Struct, frozen=True):
 
 
 def newest_readings(evidence: Evidence) -> list[Left]:
-    """Of each tensor that was read in the last `WINDOW` steps, in the format that it has now: all ranks together, in
-    call order.
+    """Of each tensor that was read in the last `WINDOW` steps (an operand: `rare_window`), in the format that it has
+    now: all ranks together, in call order.
     """
     newest = {event.stream_id: (event.step, known) for event, known in evidence.details(FormatsInUse)}
     casts = {event.stream_id: known for event, known in evidence.details(ScaledOperands)}
@@ -66,12 +69,25 @@ def newest_readings(evidence: Evidence) -> list[Left]:
     seen = [casts[process.id] for process in processes if process.id in casts and process.id not in gone]
     formats = _formats(evidence, declared, seen)
     position, entries = evidence.tensors.position, evidence.tensors.entries
-    left = sorted(_left(evidence, formats, start), key=lambda each: int(position[each.tensor]))
+    is_cast = {each: entries[each].kind in in_use.OF_SCALED for each in formats}
+    casts_start = max(evidence.start, evidence.whole_stop - rare_window(sum(is_cast.values())), *since)
+    parts = ((start, False), (casts_start, True))
+    left = [
+        each
+        for first, of_casts in parts
+        for each in _left(evidence, {at: of for at, of in formats.items() if is_cast[at] == of_casts}, first)
+    ]
+    left.sort(key=lambda each: int(position[each.tensor]))
     # A tensor that was read as what it is needs no reading of the same as an operand.
     read = {(entries[each.tensor].kind, entries[each.tensor].fqn) for each in left}
     operands = {each.tensor: entries[each.tensor] for each in left if entries[each.tensor].kind in in_use.OF_SCALED}
     twice = {number for number, of in operands.items() if (in_use.OF_SCALED[of.kind], of.fqn) in read}
     return [each for each in left if each.tensor not in twice]
+
+
+def rare_window(rows: int) -> int:
+    """Steps up to the last in which so many rows are looked for that are read at one step in many."""
+    return min(max(WINDOW, CELLS // max(rows, 1)), WIDEST)
 
 
 def newest_processes(evidence: Evidence) -> list[Any]:

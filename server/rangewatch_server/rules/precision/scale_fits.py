@@ -11,13 +11,9 @@ from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.scales import OperandRow, columns_of, operands_of
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import the
-from rangewatch_server.rules.precision.format_readings import newest_processes
+from rangewatch_server.rules.precision.format_readings import newest_processes, rare_window
 from rangewatch_server.rules.recent import Array
 from rangewatch_server.rules.rule import Remedy
-
-WINDOW, WIDEST, CELLS = 256, 2_048, 1 << 18
-"""Steps up to the last that are read, to say since when it is so: more where operands are few, `CELLS` in all, as
-scales are read at one step in many."""
 
 MOST_RANKS = 64
 """Ranks that are read one by one to name one of them; of more, the lowest."""
@@ -58,7 +54,7 @@ def _recent_fits(evidence: Evidence) -> list[Fit]:
     said = [each for event, each in evidence.details(ScaledOperands) if event.stream_id in newest]
     known = operands_of(evidence.tensors, said)
     known = [each for each in known if each.tensor is not None]
-    window = min(max(WINDOW, CELLS // max(len(known), 1)), WIDEST)
+    window = rare_window(len(known))  # to say since when it is so
     start, stop = max(evidence.start, evidence.whole_stop - window), evidence.whole_stop
     if not known or start >= stop:
         return []
