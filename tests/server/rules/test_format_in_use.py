@@ -37,17 +37,18 @@ def write(
     since: int = 20,
     *,
     model: Any = MODEL,
+    steps: int = STEPS,
     **place: Any,
 ) -> None:
     """Each tensor is read at every tenth step; what of it is `lost` since that step."""
-    columns = {f"in_use_{name}": np.zeros((len(model), STEPS)) for name in WELL}
+    columns = {f"in_use_{name}": np.zeros((len(model), steps)) for name in WELL}
     for name, value in WELL.items():
-        columns[f"in_use_{name}"][:, ::10] = value
+        columns[f"in_use_{name}"][:, :STEPS:10] = value
         for at, changed in lost.items():
-            columns[f"in_use_{name}"][at, since::10] = changed.get(name, value)
+            columns[f"in_use_{name}"][at, since:STEPS:10] = changed.get(name, value)
     events = [event(FormatsInUse(tuple(formats)), 1_000, place.get("first", 0))] if formats else []
     events += place.pop("later", [])
-    recording.write(model, STEPS, columns, events=events, **place)
+    recording.write(model, steps, columns, events=events, **place)
 
 
 def test_what_is_well_is_quiet(recording: Recording) -> None:
@@ -279,8 +280,6 @@ def test_a_tensor_that_is_read_itself_is_named_once(recording: Recording) -> Non
 
 def test_an_operand_that_is_read_seldom_is_not_forgotten(recording: Recording) -> None:
     """Formats that are seen are read in few steps: the newest reading stands for a thousand, where operands are few."""
-    write(recording, {0: {"flushed_count": 300.0}}, (), model=CAST, later=[cast()])
-    nothing = {f"in_use_{name}": np.zeros((len(CAST), 900)) for name in WELL}
-    recording.write(CAST, 900, nothing, first=STEPS)
+    write(recording, {0: {"flushed_count": 300.0}}, (), model=CAST, steps=900, later=[cast()])
     (found,) = recording.diagnose(RULE).findings
     assert (found.tensor, found.step) == ("up", 30)
