@@ -7,6 +7,7 @@ module that it stands in is looked for once, in the forward, and is known by `ct
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
@@ -124,6 +125,13 @@ class CastReads:
         # As in most steps: it must cost next to nothing there.
         if not self._schedule.is_due and (_is_usual(out) or not self._schedule.note_unusual()):
             return
+        began_ns = time.thread_time_ns()
+        try:
+            self._read_cast(frame, read, args, kwargs, out)
+        finally:
+            self._schedule.add(began_ns)
+
+    def _read_cast(self, frame: FrameType, read: Read, args: Any, kwargs: Any, out: Any) -> None:
         if not self._observer.is_active or self._observer.is_evaluating:
             return
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():

@@ -73,10 +73,8 @@ class ScaleReads(StepReader):
         element = scales.ELEMENTS.get(about.format)
         if element is None or not self._can_read(values, factor):
             return
-        began_ns = time.thread_time_ns()
         fit = scaled.of_values(values, factor, element, counts=self.schedule.is_full)
         number = self._add(operand, values, factor.shape, fit, about)
-        self.schedule.add(began_ns)
         if fit is not None and number >= 0 and not self._observer.is_on_device(values):
             self._formats.read(number, operand, values, factor.shape, fit, self._known[operand])
 
