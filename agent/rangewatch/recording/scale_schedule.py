@@ -39,7 +39,7 @@ class ScaleSchedule(StepReader):
         self._readings: deque[int] = deque(maxlen=_READINGS)
         self._steps: deque[int] = deque(maxlen=_STEPS)
         self._debt_ns = 0.0
-        self._spent_ns = 0
+        self._spent_ns = self._apart_ns = 0
         self._is_unusual = self._is_full_owed = False
         self._began = _now()
         self._is_first = True
@@ -52,6 +52,10 @@ class ScaleSchedule(StepReader):
     def add(self, began_ns: int) -> None:
         """A reading has taken since `began_ns` (`time.thread_time_ns`)."""
         self._spent_ns += time.thread_time_ns() - began_ns
+
+    def set_apart(self, took_ns: int) -> None:
+        """So much of what `add` is given is no part of every reading."""
+        self._apart_ns += took_ns
 
     def note_unusual(self) -> bool:
         """Something was seen of which the next step should say more; whether this one may say it too."""
@@ -75,13 +79,14 @@ class ScaleSchedule(StepReader):
 
     def _settle(self, step_ns: int) -> None:
         """Of the step that has ended, which took `step_ns`."""
-        spent_ns, self._spent_ns = self._spent_ns, 0
+        spent_ns, apart_ns = self._spent_ns, self._apart_ns
+        self._spent_ns = self._apart_ns = 0
         if self._is_first:  # it meets cold caches, as all else that is done for the first time
             self._is_first = not spent_ns
             return
         self._steps.append(step_ns - spent_ns)
-        if spent_ns and not self.is_full:
-            self._readings.append(spent_ns)
+        if spent_ns and self.is_due and not self.is_full:
+            self._readings.append(spent_ns - apart_ns)
         reading_ns = self._reading_ns()
         debt_ns = self._debt_ns + spent_ns - limits.SCALES_FRACTION * step_ns
         self._debt_ns = max(debt_ns, -reading_ns)  # a pause is not saved up for

@@ -48,14 +48,14 @@ class CastFormats:
 
     def read(
         self, number: int, operand: Operand, values: Tensor, shape: torch.Size, fit: Fit, about: ScaledOperand
-    ) -> None:  # fmt: skip
+    ) -> int:  # fmt: skip
         """Measure the `values` of the operand of this number, where it has not been in this round. `shape`: of its
-        scales, each of a row or block; `about`: how it is cast.
+        scales, each of a row or block; `about`: how it is cast. Returns nanoseconds that it took.
         """
         is_over = self._step_spent_ns > limits.WHATIF_STEP_FRACTION * self._step_ns
         if operand in self._read or is_over or not self._step:  # the first step has not been timed yet
-            return
-        began_ns = time.perf_counter_ns()
+            return 0
+        began_ns = time.thread_time_ns()
         self._read.add(operand)
         each = self.format_of(operand, about)
         if each is not None and values.dim() > 1 and each.scaling != "none":
@@ -64,9 +64,10 @@ class CastFormats:
             amax = float(fit.amax)
             left = whatif.measure_in_use(whatif.sample(values, whatif.IN_USE_ELEMENTS), each, amax, amax)
             self._observer.add_sums(number, sparse.IN_USE, torch.from_numpy(left))
-        took_ns = time.perf_counter_ns() - began_ns
+        took_ns = time.thread_time_ns() - began_ns
         self._spent_ns += took_ns
         self._step_spent_ns += took_ns
+        return took_ns
 
     def format_of(self, operand: Operand, about: ScaledOperand) -> Format | None:
         """What it is rounded to; None where that is none of `formats.FORMATS`."""

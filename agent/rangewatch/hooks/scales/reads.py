@@ -76,7 +76,9 @@ class ScaleReads(StepReader):
         fit = scaled.of_values(values, factor, element, counts=self.schedule.is_full)
         number = self._add(operand, values, factor.shape, fit, about)
         if fit is not None and number >= 0 and not self._observer.is_on_device(values):
-            self._formats.read(number, operand, values, factor.shape, fit, self._known[operand])
+            self.schedule.set_apart(
+                self._formats.read(number, operand, values, factor.shape, fit, self._known[operand])
+            )
 
     def read_codes(self, operand: Operand, codes: Tensor, scale: Tensor, about: ScaledOperand) -> None:
         """Of an operand of which only the stored numbers are there, one byte each, and the `scale` they come with."""
