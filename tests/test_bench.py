@@ -123,6 +123,13 @@ def test_collectives_are_timed_on_two_ranks_by_each_source() -> None:
 
 
 @pytest.mark.slow
+def test_scales_are_read_in_few_steps() -> None:
+    pytest.importorskip("torchao.float8", reason="torchao is not installed")
+    found = run("scales.py", "--quick", timeout_s=110)
+    assert found["steps"] == 60 and found["with_readings"] < 30 and found["ratio"] > 0
+
+
+@pytest.mark.slow
 def test_an_unseen_script_is_run_and_judged() -> None:
     found = run("unseen.py", "--only", "rmsprop_eps0", timeout_s=110)
     assert (found["planted"], found["healthy"]) == (1, 0)

@@ -36,7 +36,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "formats_in_use": "which smaller formats tensors are rounded to, as `attach(formats=...)` was given it "
     "([whatif.md](whatif.md))",
     "scaled_operands": "at the end of a step in which it changed, which operands of layers are cast by scales of low "
-    "precision, and how ([scales.md](scales.md))",
+    "precision, and how, and at one step in how many they are read ([scales.md](scales.md))",
     "routers": "routers of a mixture of experts that have been called ([experts.md](experts.md))",
     "dropouts": "which modules' dropout masks are compared between ranks, in which order",
     "tied_weight": "which parameter of a stage is compared with another stage's, and whether it is marked as shared",

@@ -395,7 +395,7 @@
 /** @typedef {{name: string, tensor: number, logits: number | null, experts: number, top_k: number, routed: number, tokens: number[], largest: number | null, largest_expert: number | null, unused: number, dropped_fraction: number | null, entropy_bits: number | null, logit_amax: number | null}} Router of a mixture of experts; `unused`: experts without a token */
 /** @typedef {{start: number, stop: number, routers: Router[]}} Experts */
 /** @typedef {{tensor: number | null, name: string, kind: string, index: number, format: string, granularity: string, scale_format: string, source: string, recipe: string, history: number, margin: number, unknown: string, state: string, headroom_bits: number | null, scale_log2: [number, number] | null, history_age: number | null, amax: number | null, saturated_fraction: number | null, flushed_fraction: number | null}} ScaledOperand that is cast to low precision by a scale */
-/** @typedef {{start: number, stop: number, of: number, operands: ScaledOperand[]}} Scales */
+/** @typedef {{start: number, stop: number, of: number, every: number | null, operands: ScaledOperand[]}} Scales */
 /** @typedef {{start: number, stop: number, scalers: Scaler[], skipped_steps: number, drops: ScaleDrop[], next: number | null, layers: OverflowLayer[], layers_of_drops: number}} LossScale */
 /** @typedef {{rank: number, state: string, first_step: number | null, last_step: number | null, reason: string, live: boolean}} CommandRank */
 /**

@@ -37,7 +37,7 @@ def train(url: str, folder: Path, run: str) -> None:
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(wrapped.parameters(), 1e-2)
     largest = []
-    with rangewatch.attach(wrapped, optimizer, url=url, run=run, quiet=True, watcher=False, collect=()):
+    with rangewatch.attach(wrapped, optimizer, url=url, run=run, quiet=True, watcher=False, collect=(), scales_every=1):
         for step in range(STEPS):
             is_bad = run == "partial" and step >= FROM and dist.get_rank() == BAD_RANK
             float8_scaling_utils.tensor_to_scale = partial if is_bad else _own

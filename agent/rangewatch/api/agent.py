@@ -43,6 +43,7 @@ from rangewatch.recording.nonfinite.batch_rows import Batches
 from rangewatch.recording.nonfinite.nonfinite_context import NonfiniteContext
 from rangewatch.recording.observer import ForwardListener, InputListener, Observer, is_capturing
 from rangewatch.recording.rows.step_buffer import EMPTY_BLOCK, Block, StepBuffer
+from rangewatch.recording.scale_schedule import ScaleSchedule
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.recording.whatif import WhatIfReader
 from rangewatch.steps.phase_clock import PhaseClock
@@ -90,6 +91,8 @@ class Agent:
         mirror.open_step(self.step)
         self.recording = Recording(options)
         self.recording.begin_step(self.step)
+        self.scale_schedule = ScaleSchedule(self.observer.host, self.recording, options.scales_every)
+        self.observer.step_readers.append(self.scale_schedule)
         self.stopper = Stopper(options, info, self.names, self._buffer, self.observer)
         address = run_address(options.url, info.run)
         self.mirrors = Mirrors(options, info, address, self.names, self.drops, self.guard)
@@ -168,8 +171,9 @@ class Agent:
         is_trace_over = self.control.end_step(step)
         times = self.phases.end_step(step)
         sketches = self.observer.sketches
-        is_more = self.observer.host.is_full or self.whatif.has_read or self.in_use.has_read
-        is_usual = not (is_more or is_traced or (sketches is not None and sketches.is_due))
+        has_read = self.whatif.has_read or self.in_use.has_read or self.scale_schedule.has_read
+        is_more = self.observer.host.is_full or has_read or (sketches is not None and sketches.is_due)
+        is_usual = not (is_more or is_traced)
         agent_time_s = self.cost.end_step(self.phases.step_time_s, is_usual=is_usual)
         if agent_time_s is not None:
             times["agent_time_s"] = agent_time_s

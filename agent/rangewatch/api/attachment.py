@@ -529,7 +529,9 @@ def _add_hooks(
     routers = RouterHooks(observer, agent.events, options.routers)
     routers.find(clean_modules(model), may_grow=True)
     agent.names.count_experts(routers.most_experts)
-    scales = ModelScales(observer, agent.events, agent.guard, selection, recording, agent.fqns, options.scales)
+    scales = ModelScales(
+        observer, agent.events, agent.guard, selection, recording, agent.fqns, agent.scale_schedule, options
+    )
     agent.undo.callback(scales.remove)
     hooks = agent.hooks = ModelHooks(observer, agent.guard, model, selection, recording, agent.fqns, routers, scales)
     agent.undo.callback(hooks.remove)

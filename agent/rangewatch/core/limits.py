@@ -246,6 +246,13 @@ ATTENTION_HEADS = 256
 SCALED_OPERANDS = 16_384
 """Operands that are cast by scales, of which the scales are recorded: as many as one event names."""
 
+SCALES_FRACTION, SCALES_BURST = 0.005, 4
+"""Of the training's time that reading scales may take on average, by `scales_every=0`; and how many readings may be
+ahead of that where something is not as usual."""
+
+CAST_FORMATS_FRACTION, CAST_FORMATS_EVERY = 0.002, 64
+"""The same of readings of what is left of an operand in the format that it is cast to; steps between two of them."""
+
 ENTROPY_EVERY = 10
 """Steps between two readings of routers' entropy: a softmax of 1,024 tokens each, where counts are one pass."""
 

@@ -570,8 +570,9 @@ class Options:
         "smaller formats that own code or kernels round tensors to, by kind, or by kind and a pattern of names: "
         '`{"input": "mxfp8_e4m3", "grad_output": "mxfp8_e4m3", "weight:*.norm*": "mxfp8_e4m3"}`, names as in '
         "[whatif.md](whatif.md). The tensors are then read again and again for what is left of them, in no more than "
-        "2 % of the training's time, and the rule `format_in_use` judges it. Of tensors in host memory. In the "
-        "environment `input=mxfp8_e4m3,grad_output=mxfp8_e4m3`",
+        "2 % of the training's time, and the rule `format_in_use` judges it. Of tensors in host memory. Casts of "
+        "torchao's are seen and need not be declared ([scales.md](scales.md#what-is-left-in-the-format)); what is "
+        "declared wins. In the environment `input=mxfp8_e4m3,grad_output=mxfp8_e4m3`",
         check=_are_formats,
         must_be=f"kinds ({', '.join(ROUNDED_KINDS)}), with a pattern behind a colon or without, and names of formats",
         shown="not known",
@@ -583,6 +584,14 @@ class Options:
         "`torch._scaled_mm` in any case; `none` none",
         check=_one_of("auto", "all", "none"),
         must_be="auto, all or none",
+    )
+    scales_every: Whole = Whole(
+        0,
+        "steps between two readings of scales. `0`: as many as keep them at half a percent of the training's time on "
+        "average, a power of two; the Scales page says how many ([scales.md](scales.md#how-often)). `1` reads at each "
+        "step, whatever it costs",
+        check=_is_whole(0),
+        must_be="a whole number of steps, or 0",
     )
     cuda_graphs: Switch = Switch(
         False,

@@ -4,7 +4,8 @@ come with its readings only (`whatif.measure_in_use`). Nothing here imports torc
 
 from __future__ import annotations
 
-from rangewatch.statistics.formats import BY_NAME, Format
+from rangewatch.statistics.formats import BY_NAME, FORMATS, Format
+from rangewatch.statistics.scales import ELEMENTS
 from rangewatch.wire.records import Statistic
 
 PREFIX = "in_use_"
@@ -28,6 +29,27 @@ ALL: tuple[Statistic, ...] = tuple(
     Statistic(PREFIX + name, unit, "sum", 0.0, help) for name, (unit, help) in _SUMS.items()
 )
 NAMES = tuple(_SUMS)
+
+OF_SCALED = {"scaled_input": "input", "scaled_weight": "weight", "scaled_grad_output": "grad_output"}
+"""Kinds of operands that a library casts, and the kinds that a format is declared for."""
+
+
+def of_operand(element: str, granularity: str, scale_format: str, history: int) -> Format | None:
+    """The format of an operand that is cast to the `element` of this name (`scales.ELEMENTS`), where it is one of
+    `formats.FORMATS`. How scales are rounded is not looked at: some recipes make powers of two of them.
+    """
+    scaling, _, shape = granularity.partition(" ")
+    block = int(shape.removeprefix("1x")) if shape.startswith("1x") and shape[2:].isdigit() else 0
+    if scaling not in ("tensor", "row") and not block:
+        return None
+    kind = "delayed" if history and scaling == "tensor" else scaling
+    known = (each for each in FORMATS if (each.scaling, each.block) == (kind, block))
+    is_alike = [each for each in known if each.element == ELEMENTS.get(element) and _has(each, scale_format)]
+    return is_alike[0] if is_alike else None
+
+
+def _has(each: Format, scale_format: str) -> bool:
+    return each.scaling != "block" or each.scale == scale_format
 
 
 def finer(each: Format) -> Format | None:

@@ -6,12 +6,13 @@ before the cast (`of_values`), which shows what is beyond the limit, or with the
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rangewatch.statistics import scales
+from rangewatch.statistics import reduce, scales
 from rangewatch.statistics.formats import SCALE_BIAS, Element
 
 
@@ -62,6 +63,10 @@ def of_values(values: Tensor, factor: Tensor, element: Element, *, counts: bool)
 
     `factor`: one number, or as many as there are rows, columns or blocks, see `blocked`. None where they do not fit.
     """
+    if not counts and factor.numel() == 1 and values.is_cpu and factor.is_cpu and values.is_contiguous():
+        fit = _of_host(values, factor.item(), element)
+        if fit is not None:
+            return fit
     cells = blocked(values, factor.shape)
     if cells is None:
         return None
@@ -70,6 +75,18 @@ def of_values(values: Tensor, factor: Tensor, element: Element, *, counts: bool)
     amax = _largest(magnitudes, values.dim()).float()
     fit = _fit(amax, amax.to(_wide(amax)) * factors, -factors.to(_wide(amax)).log2(), element)
     return fit._replace(counts=_counts(magnitudes.float(), factors, element)) if counts else fit
+
+
+def _of_host(values: Tensor, factor: float, element: Element) -> Fit | None:
+    """The same of `values` in host memory with one `factor`: one pass, and no further tensors. None where any value is
+    not finite, or the factor is no number above 0.
+    """
+    amax = reduce.amax(values)
+    if not (0 < amax < math.inf and 0 < factor < math.inf):
+        return None
+    log2 = -math.log2(factor)
+    peaks = [amax * factor / element.largest, log2 + SCALE_BIAS, SCALE_BIAS - log2]
+    return Fit(torch.tensor([amax]), torch.tensor(peaks, dtype=torch.float64), None)
 
 
 @torch.no_grad()

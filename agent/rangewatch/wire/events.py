@@ -184,10 +184,14 @@ class ScaledOperand(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ScaledOperands(Details, frozen=True):
-    """The operands of the model that are cast by scales, as far as any was read; the newest one stands."""
+    """The operands of the model that are cast by scales, as far as any was read; the newest one stands.
+
+    `every`: steps from one reading to the next from here on; 0: not said, by agents that have read each step.
+    """
 
     KIND = "scaled_operands"
     operands: Annotated[tuple[ScaledOperand, ...], Meta(max_length=16_384)] = ()
+    every: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
 
 
 class MeshAxis(msgspec.Struct, frozen=True, omit_defaults=True):

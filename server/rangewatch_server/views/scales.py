@@ -29,7 +29,8 @@ def scales_of_run(run: RunReader, ranks: Sequence[int], start: int, stop: int, q
     """The answer of docs/api.md: operands in call order, those that match `q`. Raises `ApiError` for a bad `q`."""
     names = run.names()
     cut = grid(start, stop, COLUMNS)
-    known = operands_of(names.tensors, said_of(run, ranks, cut.start, cut.stop))
+    said = said_of(run, ranks, cut.start, cut.stop)
+    known = operands_of(names.tensors, said)
     if q:
         is_wanted = name_filter(q)
         known = [each for each in known if is_wanted(each.as_entry(names.tensors))]
@@ -48,7 +49,7 @@ def scales_of_run(run: RunReader, ranks: Sequence[int], start: int, stop: int, q
     return {
         "run": run.name, "start": max(run.first_step or 0, cut.first * cut.per),
         "stop": min((run.last_step or 0) + 1, (cut.first + cut.width) * cut.per), "of": len(known),
-        "operands": listed,
+        "every": max((each.every for each in said), default=0) or None, "operands": listed,
     }  # fmt: skip
 
 

@@ -135,3 +135,13 @@ def test_a_run_without_scales_has_none(run: Run) -> None:
     whatif_batches.send(run.post, {})
     assert run.get("/scales")["operands"] == []
     assert "scaled_headroom_bits" not in [each["name"] for each in run.get("")["derived"]]
+
+
+def test_it_is_said_how_often_scales_are_read(run: Run) -> None:
+    """As each process said last; of those that read at different steps, the rarest."""
+    send(run.post, 0.0)
+    assert run.get("/scales")["every"] is None, "an agent that does not say"
+    for rank, every in enumerate((8, 32)):
+        send(run.post, 0.0, said=ScaledOperands(operands().operands, every), rank=rank, ranks=2, first=20, process="b")
+    assert run.get("/scales?start=20&stop=40")["every"] == 32
+    assert run.get("/scales?start=20&stop=40&rank=0")["every"] == 8

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch.wire.events import FormatOf, FormatsInUse, event
+from rangewatch.wire.events import FormatOf, FormatsInUse, ScaledOperand, ScaledOperands, event
 from rangewatch_server.core import deadline
 from rangewatch_server.rules.precision.format_in_use import RULE
 from tests.server.rules.conftest import Recording, tensor
@@ -31,17 +31,24 @@ E5M2, E4M3 = (FormatOf("grad_output", "", f"mxfp8_{each}") for each in ("e5m2", 
 
 
 def write(
-    recording: Recording, lost: dict[int, dict[str, float]], formats: Any = ALL, since: int = 20, **place: Any
+    recording: Recording,
+    lost: dict[int, dict[str, float]],
+    formats: Any = ALL,
+    since: int = 20,
+    *,
+    model: Any = MODEL,
+    steps: int = STEPS,
+    **place: Any,
 ) -> None:
     """Each tensor is read at every tenth step; what of it is `lost` since that step."""
-    columns = {f"in_use_{name}": np.zeros((len(MODEL), STEPS)) for name in WELL}
+    columns = {f"in_use_{name}": np.zeros((len(model), steps)) for name in WELL}
     for name, value in WELL.items():
-        columns[f"in_use_{name}"][:, ::10] = value
+        columns[f"in_use_{name}"][:, :STEPS:10] = value
         for at, changed in lost.items():
-            columns[f"in_use_{name}"][at, since::10] = changed.get(name, value)
+            columns[f"in_use_{name}"][at, since:STEPS:10] = changed.get(name, value)
     events = [event(FormatsInUse(tuple(formats)), 1_000, place.get("first", 0))] if formats else []
     events += place.pop("later", [])
-    recording.write(MODEL, STEPS, columns, events=events, **place)
+    recording.write(model, steps, columns, events=events, **place)
 
 
 def test_what_is_well_is_quiet(recording: Recording) -> None:
@@ -218,3 +225,61 @@ def test_formats_of_more_than_a_name_s_length_are_not_read(part: str, recording:
     long = FormatOf(**{"kind": "input", "pattern": "", "format": "mxfp4"} | {part: "u" * 2_000})
     write(recording, {0: {"flushed_count": 300.0}}, (long, FormatOf("input", "", "e4m3_tensor")))
     assert recording.diagnose(RULE).findings == (), "what comes behind it is not the first"
+
+
+CAST = [
+    tensor("up", "scaled_input", 0),
+    tensor("norm.weight", "scaled_weight", 1),
+    tensor("up", "scaled_grad_output", 2),
+]
+
+
+def cast(format: str = "E4M3", **more: Any) -> Any:
+    """The event of a process that casts all of `CAST` so."""
+    given = {"granularity": "tensor"} | more
+    operands = tuple(ScaledOperand(each.fqn, each.kind, 0, format, **given) for each in CAST)
+    return event(ScaledOperands(operands), 1_000, 0)
+
+
+def test_a_format_that_was_seen_needs_no_declaration(recording: Recording) -> None:
+    lost = {0: {"flushed_count": 300.0}, 2: {"flushed_count": 300.0, "relative_error": 60.0}}
+    write(recording, lost, (), model=CAST, later=[cast()])
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.kind, found.facts["format"]) == ("up", "scaled_input", "e4m3_tensor")
+    assert found.facts["tensors"] == 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"granularity": "block 1x32", "scale_format": "e8m0"},  # by blocks, small ones may become zero
+        {"granularity": "block 128x128"},  # none of the formats that are read
+        {"unknown": "scales: not read"},
+    ],
+)
+def test_a_cast_by_blocks_or_of_no_known_format_is_quiet(more: dict[str, Any], recording: Recording) -> None:
+    write(recording, {0: {"flushed_count": 300.0}}, (), model=CAST, later=[cast(**more)])
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_what_is_declared_of_it_wins_over_what_was_seen(recording: Recording) -> None:
+    declared = FormatOf("input", "", "mxfp8_e4m3"), FormatOf("grad_output", "", "e5m2_tensor")
+    write(recording, {0: {"flushed_count": 300.0}, 2: {"flushed_count": 300.0}}, declared, model=CAST, later=[cast()])
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.kind, found.facts["format"]) == ("scaled_grad_output", "e5m2_tensor")
+
+
+def test_a_tensor_that_is_read_itself_is_named_once(recording: Recording) -> None:
+    both = [MODEL[0], CAST[0]]
+    declared = (FormatOf("input", "", "e4m3_tensor"),)
+    lost = {0: {"flushed_count": 300.0}, 1: {"flushed_count": 300.0}}
+    write(recording, lost, declared, model=both, later=[cast()])
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.kind, found.facts["tensors"]) == ("input", 1)
+
+
+def test_an_operand_that_is_read_seldom_is_not_forgotten(recording: Recording) -> None:
+    """Formats that are seen are read in few steps: the newest reading stands for a thousand, where operands are few."""
+    write(recording, {0: {"flushed_count": 300.0}}, (), model=CAST, steps=900, later=[cast()])
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.step) == ("up", 30)

@@ -52,6 +52,16 @@ def test_a_scale_that_is_too_small_since_a_step_on_one_rank(recording: Recording
     assert any("keep" in each.code for each in found.remedy)
 
 
+def test_the_rank_is_named_by_a_step_that_others_have_read_too(recording: Recording) -> None:
+    """Each reads at steps of its own, the one whose scale is too small more often, and worst where no other has."""
+    for rank in range(3):
+        is_bad = (AT >= 70) & (rank == 1)
+        bits = np.where(is_bad, 2.5 + (AT == 117), np.where((rank == 1) & (AT > 1) | (AT % 16 == 0), 0.0, -np.inf))
+        write(recording, bits, rank=rank, ranks=3)
+    (found,) = recording.diagnose(*BOTH).findings
+    assert (found.rank, found.step, found.facts["bits"]) == (1, 70, 3.5)
+
+
 def test_a_delayed_scale_that_lags_behind_growth(recording: Recording) -> None:
     """The scale is no longer updated and the operand grows: NeMo Megatron-Bridge#638 diverged behind E5M2 gradients."""
     write(recording, np.maximum(0.1 * (AT - 60), 0), age=1, history=16)

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { STATE, stateLabel, ticksOf, valueText } from "../../../web/charts/statistics.js";
-import { scalesVerdict } from "../../../web/pages/precision/scales.js";
+import { howOften, scalesVerdict } from "../../../web/pages/precision/scales.js";
 
 const operand = (/** @type {object} */ given) => /** @type {any} */ ({ name: "blocks.0.up", kind: "scaled_input", format: "E4M3", state: "value", unknown: "", ...given });
 const text = (/** @type {import("../../../web/types.js").Verdict} */ verdict) => verdict.parts.map(([, part]) => part).join("");
@@ -46,4 +46,10 @@ test("scaled headroom is told as room, or as what is beyond the limit", () => {
   assert.deepEqual(ticksOf(room).map(({ text: label }) => label), ["8 beyond", "4 beyond", "the limit", "4", "8 bits free"]);
   assert.deepEqual([stateLabel("scale_stale"), stateLabel("scale_too_small")], ["scale stale", "scale too small"]);
   assert.deepEqual([STATE.scaleStale, STATE.scaleTooSmall], [7, 8]);
+});
+
+test("the page says at which steps scales are read", () => {
+  assert.match(howOften(16), /read at one step in 16, .*shown is of steps that were read/);
+  assert.equal(howOften(1), "Scales are read at each step.");
+  assert.equal(howOften(null), "", "of agents that do not say");
 });

@@ -47,7 +47,8 @@ function build(ctx, refetch) {
   const lanes = createPlainLanes(ctx, [{ spec, options: { query } }], { pick: (lane, { row }) => open(lane, row), pickLabel: open }, refetch);
   const legend = createStatisticLegend();
   const table = createOperandTable(ctx);
-  const body = el("div", {}, el("div", { class: "filters" }, rank.element, name.element, name.problem), name.help, range.element, lanes.element, legend.element, table.element);
+  const often = el("p", { class: "muted" });
+  const body = el("div", {}, often, el("div", { class: "filters" }, rank.element, name.element, name.problem), name.help, range.element, lanes.element, legend.element, table.element);
   const element = el("div", {}, verdict.element, nothing.element);
   legend.update({ name: STATISTIC, title: "Scaled headroom", scale: "room", worst: "least", worst_title: "least scaled headroom", is_full_set: false, low: -8, high: 8 });
 
@@ -58,12 +59,13 @@ function build(ctx, refetch) {
       rank.update(run.ranks.map((one) => one.rank), ctx.state.rank);
       name.update();
       const steps = shownRange(ctx.state, run);
-      const { operands, of } = await api.scales(ctx.params.id, { ...steps, rank: ctx.state.rank ?? "all", q: ctx.state.q }, signal);
+      const { operands, of, every } = await api.scales(ctx.params.id, { ...steps, rank: ctx.state.rank ?? "all", q: ctx.state.q }, signal);
       const isEmpty = operands.length === 0 && ctx.state.q === "";
       nothing.update(isEmpty ? whyNothing() : null);
       verdict.element.hidden = isEmpty;
       if (isEmpty) return body.remove();
       if (!body.isConnected) element.append(body);
+      often.textContent = howOften(every);
       verdict.update(scalesVerdict(operands, of, run.verdict.findings));
       table.update(operands.map((operand) => ({ ...operand, view: onward(ctx.state) })));
       lanes.element.hidden = operands.every((one) => one.tensor === null);
@@ -83,6 +85,12 @@ function whyNothing() {
     "Scales are read of torchao's float8, MX and NVFP4 layers and of TransformerEngine's modules, where these cast in eager mode. Calls of torch._scaled_mm of your own are read when you ask for it:",
     pasteBlock('rangewatch.attach(model, optimizer, scales="all")', "The line that attaches"),
   ];
+}
+
+/** @param {number | null} every steps from one reading to the next */
+export function howOften(every) {
+  if (every === null) return "";
+  return every === 1 ? "Scales are read at each step." : `Scales are read at one step in ${count(every)}, the others have no cell: what is shown is of steps that were read.`;
 }
 
 /** Nothing is known of how its scale fits. @param {Operand} operand */

@@ -6,6 +6,8 @@ module that it stands in is looked for once, in the forward, and is known by `ct
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
@@ -17,7 +19,8 @@ from torch.autograd.function import FunctionCtx
 
 from rangewatch.core.guard import Guard
 from rangewatch.core.selection import Selection
-from rangewatch.hooks.scales.reads import GRAD_OUTPUT, INPUT, WEIGHT, Operand, ScaleReads, class_of
+from rangewatch.hooks.scales.operand import GRAD_OUTPUT, INPUT, WEIGHT, Operand, class_of
+from rangewatch.hooks.scales.reads import ScaleReads
 from rangewatch.hooks.watched_function import Read, WatchedFunction, calling_module, function_context, is_backward_of
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer
@@ -25,6 +28,7 @@ from rangewatch.statistics import scales
 from rangewatch.wire.events import ScaledOperand
 
 _graph_task_id = torch._C._current_graph_task_id
+_INFINITY = math.inf
 
 NEVER_READ = "scales: no cast of it was seen: compiled, or cast by other means"
 
@@ -91,13 +95,14 @@ class CastReads:
         fqns: WeakKeyDictionary[nn.Module, str],
     ) -> None:  # fmt: skip
         self._reads, self._observer, self._selection = reads, observer, selection
-        self._recording, self._fqns = recording, fqns
+        self._recording, self._fqns, self._schedule = recording, fqns, reads.schedule
         self._places: WeakKeyDictionary[FunctionCtx, _Place] = WeakKeyDictionary()
         self._listener = TimedHook(guard, "a cast", self._cast, observer.cost)
 
     def find(self, modules: Mapping[str, nn.Module]) -> None:
         """Listen where a module is one of torchao's that cast."""
         if any(casts(module) for module in modules.values()):
+            self._reads.schedule.note_unusual()  # whatever of them is new is read in the next step
             for each in FUNCTIONS:
                 each.listen(self._listener)
 
@@ -107,7 +112,7 @@ class CastReads:
 
     def called(self, module: nn.Module) -> None:
         """A forward that is no evaluation is over: where its outputs are recorded and no cast is seen, that is said."""
-        fqn = self._fqns.get(module)
+        fqn = self._fqns.get(module) if self._reads.schedule.is_due else None
         if fqn is not None and self._selection.has(fqn) and "output" in self._recording.wanted(fqn):
             self._reads.expect(fqn, NEVER_READ)
 
@@ -117,6 +122,16 @@ class CastReads:
             each.forget(self._listener)
 
     def _cast(self, frame: FrameType, read: Read, args: Any, kwargs: Any, out: Any) -> None:
+        # As in most steps: it must cost next to nothing there.
+        if not self._schedule.is_due and (_is_usual(out) or not self._schedule.note_unusual()):
+            return
+        began_ns = time.thread_time_ns()
+        try:
+            self._read_cast(frame, read, args, kwargs, out)
+        finally:
+            self._schedule.add(began_ns)
+
+    def _read_cast(self, frame: FrameType, read: Read, args: Any, kwargs: Any, out: Any) -> None:
         if not self._observer.is_active or self._observer.is_evaluating:
             return
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -190,6 +205,14 @@ def casts(module: nn.Module) -> bool:
 _CLASSES = {
     "Float8Linear", "MXLinear", "MXFP8Linear", "MXFakeQuantizedLinear", "NVFP4FakeQuantizedLinear", "MXInferenceLinear",
 }  # fmt: skip
+
+
+def _is_usual(out: Any) -> bool:
+    """Whether one scale of the whole tensor, in host memory, is a number above 0. Of others nothing is asked."""
+    scale = getattr(out, "_scale", None)
+    if type(scale) is not Tensor or not scale.is_cpu or scale.numel() != 1:
+        return True
+    return 0.0 < scale.item() < _INFINITY
 
 
 def _is_torchaos(frame: FrameType) -> bool:

@@ -8,8 +8,10 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from rangewatch.core.guard import Guard
+from rangewatch.core.options import Options
 from rangewatch.core.selection import Selection
 from rangewatch.hooks.module_hook import AfterForward
+from rangewatch.hooks.scales.cast_formats import CastFormats
 from rangewatch.hooks.scales.casts import CastReads
 from rangewatch.hooks.scales.reads import ScaleReads
 from rangewatch.hooks.scales.scaled_mm import ScaledProducts
@@ -18,22 +20,23 @@ from rangewatch.hooks.scales.transformer_engine import EngineReads
 from rangewatch.recording.events import Events
 from rangewatch.recording.level import Recording
 from rangewatch.recording.observer import Observer, StepReader
+from rangewatch.recording.scale_schedule import ScaleSchedule
 
 
 class ModelScales(StepReader):
-    """`mode`: the option `scales`. Of a model that casts nothing it does nothing after `find`."""
+    """`schedule` says which steps are read. Of a model that casts nothing it does nothing after `find`."""
 
     def __init__(
         self, observer: Observer, events: Events, guard: Guard, selection: Selection, recording: Recording,
-        fqns: WeakKeyDictionary[nn.Module, str], mode: str,
+        fqns: WeakKeyDictionary[nn.Module, str], schedule: ScaleSchedule, options: Options,
     ) -> None:  # fmt: skip
-        self._is_on = mode != "none"
-        self._reads = ScaleReads(observer, events)
+        self._is_on = options.scales != "none"
+        self._reads = ScaleReads(observer, events, schedule, CastFormats(observer, options.formats))
         self._casts = CastReads(self._reads, observer, guard, selection, recording, fqns)
         self._engine = EngineReads(self._reads, selection, recording, fqns)
         self._weights = TorchaoWeights(self._reads, observer, fqns)
         self._products = ScaledProducts(
-            self._reads, observer, guard, selection, recording, fqns, reads_all=mode == "all"
+            self._reads, observer, guard, selection, recording, fqns, reads_all=options.scales == "all"
         )
 
     def find(self, modules: Mapping[str, nn.Module]) -> None:

@@ -18,7 +18,8 @@ from torch.autograd.function import FunctionCtx
 
 from rangewatch.core.guard import Guard
 from rangewatch.core.selection import Selection
-from rangewatch.hooks.scales.reads import GRAD_OUTPUT, INPUT, WEIGHT, Operand, ScaleReads, class_of
+from rangewatch.hooks.scales.operand import GRAD_OUTPUT, INPUT, WEIGHT, Operand, class_of
+from rangewatch.hooks.scales.reads import ScaleReads
 from rangewatch.hooks.watched_function import Read, WatchedFunction, calling_module, function_context, is_backward_of
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer
@@ -74,6 +75,7 @@ class ScaledProducts:
     def find(self, modules: Mapping[str, nn.Module]) -> None:
         """Listen where it was asked for, or a module holds numbers of 8 bits or less."""
         if self._reads_all or any(_has_small(module) for module in modules.values()):
+            self._reads.schedule.note_unusual()
             for each in FUNCTIONS:
                 each.listen(self._listener)
 
@@ -83,6 +85,8 @@ class ScaledProducts:
             each.forget(self._listener)
 
     def _multiplied(self, frame: FrameType, read: Read, args: Any, kwargs: Any, out: Any) -> None:
+        if not self._reads.schedule.is_due:
+            return
         if not self._observer.is_active or self._observer.is_evaluating or _of_library(frame):
             return
         ctx = function_context(frame, _FRAMES)

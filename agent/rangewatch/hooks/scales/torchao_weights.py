@@ -1,5 +1,5 @@
 """Weights that torchao holds as `Float8Tensor`, `MXTensor` or `NVFP4Tensor`: stored numbers and scales, which are read
-with each full set, since such weights are as a rule frozen.
+when counts are, since such weights are as a rule frozen.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from weakref import WeakKeyDictionary, ref
 from torch import Tensor, nn
 
 from rangewatch.hooks.scales.engine_weights import unpacked
-from rangewatch.hooks.scales.reads import WEIGHT, Operand, ScaleReads, class_of
+from rangewatch.hooks.scales.operand import WEIGHT, Operand, class_of
+from rangewatch.hooks.scales.reads import ScaleReads
 from rangewatch.recording.observer import Observer
 from rangewatch.statistics import scales
 from rangewatch.wire.events import ScaledOperand
@@ -47,9 +48,11 @@ class TorchaoWeights:
         return WeightModule(self, module) if _held(module) is not None else None
 
     def read(self, module: nn.Module) -> None:
-        """Read its weight, where the step has the full set."""
+        """Read its weight, where the step has counts."""
+        if not self._reads.schedule.is_full:
+            return
         weight, fqn = _held(module), self._fqns.get(module)
-        if weight is None or fqn is None or not self._observer.host.is_full:
+        if weight is None or fqn is None:
             return
         operand = Operand(fqn, WEIGHT, 0, class_of(module))
         name = type(weight).__name__

@@ -11,6 +11,7 @@ Written from its sources and tried with doubles of its modules: it does not run 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 from rangewatch.core import limits
 from rangewatch.core.selection import Selection
 from rangewatch.hooks.scales import engine_weights
-from rangewatch.hooks.scales.reads import GRAD_OUTPUT, INPUT, WEIGHT, Operand, ScaleReads, State, class_of
+from rangewatch.hooks.scales.operand import GRAD_OUTPUT, INPUT, WEIGHT, Operand, class_of
+from rangewatch.hooks.scales.reads import ScaleReads, State
 from rangewatch.recording.level import Recording
 from rangewatch.wire.events import ScaledOperand
 
@@ -92,9 +94,12 @@ class EngineReads:
 
     def after_forward(self, reader: EngineModule, module: nn.Module) -> None:
         """Take what the module keeps of its forward's casts; copies on its device, a few bytes each."""
+        if not self._reads.schedule.is_due:
+            return
         meta: Any = getattr(module, "fp8_meta", None)
         if not getattr(module, "fp8", False) or not isinstance(meta, dict):
             return
+        began_ns = time.thread_time_ns()
         fqn = self._fqns.get(module)
         if fqn is None or not self._selection.has(fqn):
             return
@@ -108,9 +113,11 @@ class EngineReads:
             self._take(fqn, module, forward, _slots(module, meta, forward=True), is_rolled=False)
             scale = getattr(backward, "scale", None)
             reader.backward = scale.detach().clone() if isinstance(scale, Tensor) and torch.is_grad_enabled() else None
+            self._reads.schedule.add(began_ns)
         elif kind == "current":
             self._take_current(fqn, module, forward=True)
             reader.backward = torch.zeros(0) if torch.is_grad_enabled() else None
+            self._reads.schedule.add(began_ns)
         elif kind:
             weights = list(_slots(module, meta, forward=True))
             for slot in weights:
@@ -126,6 +133,9 @@ class EngineReads:
 
     def end_step(self) -> None:
         """Take what the backwards have left, and read all of it."""
+        if not self._reads.schedule.is_due:
+            return
+        began_ns = time.thread_time_ns()
         for module, reader in list(self._modules.items()):
             scale, reader.backward = reader.backward, None
             fqn = self._fqns.get(module)
@@ -143,6 +153,8 @@ class EngineReads:
         for state in self._states:
             by_device.setdefault(state.amax.device, []).append(state)
         self._states.clear()
+        if by_device:
+            self._reads.schedule.add(began_ns)
         for states in by_device.values():
             self._reads.read_states(states)
 

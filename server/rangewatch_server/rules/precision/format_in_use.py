@@ -13,7 +13,7 @@ from rangewatch_server.rules.precision.format_readings import Left, newest_readi
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
-GRADIENTS = ("grad_output",)
+GRADIENTS = ("grad_output", "scaled_grad_output")
 """What must not lose as much as values of the forward: a bit of mantissa, as of FP4, is too little but for stochastic
 rounding."""
 
@@ -49,7 +49,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
 
 
 def _is_weight(evidence: Evidence, left: Left) -> bool:
-    return evidence.tensors.entries[left.tensor].kind == "weight"
+    return evidence.tensors.entries[left.tensor].kind in ("weight", "scaled_weight")
 
 
 def _is_alike(left: Left, limits: Thresholds) -> bool:
@@ -199,10 +199,11 @@ RULE = Rule(
     name="format_in_use",
     title="Too little is left in the format in use",
     severity="warning",
-    explanation="Tensors are rounded to a smaller format, as `attach(formats={...})` says, and too little is left: "
-    "many elements become zero or saturate, an outlier takes the range from all others, elements of a block that lie "
-    "close together become one number (affine weights of norms), or a format spends bits on range that a block's own "
-    "scale makes up for (E5M2 in MXFP8). The loss moves later, or slowly. Judged by the newest reading of each tensor.",
+    explanation="Tensors are rounded to a smaller format, as `attach(formats={...})` says or as the cast of their "
+    "library shows, and too little is left: many elements become zero or saturate, an outlier takes the range from all "
+    "others, elements of a block that lie close together become one number (affine weights of norms), or a format "
+    "spends bits on range that a block's own scale makes up for (E5M2 in MXFP8). The loss moves later, or slowly. "
+    "Judged by the newest reading of each tensor.",
     check=check,
     thresholds=(
         Threshold("flushed", 0.15, "fraction", "More that becomes zero is too much, under scales of tensors or rows."),

@@ -1,4 +1,5 @@
 """What the rule on formats in use looks at: the format that each tensor is rounded to, and its newest reading there.
+It was declared, or its library's cast was seen; what is declared of a module's input, weight or gradient wins.
 
 A reading says nothing of the format that it was made in. Only those are taken that were made since every rank's newest
 process said its formats: a restart may have others, or none.
@@ -17,11 +18,14 @@ import numpy as np
 
 from rangewatch.statistics import in_use
 from rangewatch.statistics.formats import BY_NAME, Format
-from rangewatch.wire.events import FormatsInUse
+from rangewatch.wire.events import FormatsInUse, ScaledOperands
 from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.reader import Rank
 from rangewatch_server.rules.evidence import WINDOW, Array, Evidence
+
+WIDEST, CELLS = 2_048, 1 << 18
+"""Of what is read at one step in many: more steps than `WINDOW` where rows are few, `CELLS` of both at most."""
 
 FEWEST = 32
 """Elements of a reading that is judged."""
@@ -47,11 +51,12 @@ class Left(msgspec.Struct, frozen=True):
 
 
 def newest_readings(evidence: Evidence) -> list[Left]:
-    """Of each tensor that was read in the last `WINDOW` steps, in the format that it has now: all ranks together, in
-    call order.
+    """Of each tensor that was read in the last `WINDOW` steps (an operand: `rare_window`), in the format that it has
+    now: all ranks together, in call order.
     """
     newest = {event.stream_id: (event.step, known) for event, known in evidence.details(FormatsInUse)}
-    if not newest:
+    casts = {event.stream_id: known for event, known in evidence.details(ScaledOperands)}
+    if not newest and not casts:
         return []
     ranks = evidence.run.ranks.values()
     processes = newest_processes(evidence)
@@ -60,9 +65,29 @@ def newest_readings(evidence: Evidence) -> list[Left]:
     start = max(evidence.start, evidence.whole_stop - WINDOW, *since)
     # A rank that was left behind before says nothing of those that are read.
     gone = {row.id for row in processes if row.last_step is not None and row.last_step < start}
-    formats = _formats(evidence, {known for stream, (_, known) in said.items() if stream not in gone})
-    position = evidence.tensors.position
-    return sorted(_left(evidence, formats, start), key=lambda each: int(position[each.tensor]))
+    declared = {known for stream, (_, known) in said.items() if stream not in gone}
+    seen = [casts[process.id] for process in processes if process.id in casts and process.id not in gone]
+    formats = _formats(evidence, declared, seen)
+    position, entries = evidence.tensors.position, evidence.tensors.entries
+    is_cast = {each: entries[each].kind in in_use.OF_SCALED for each in formats}
+    casts_start = max(evidence.start, evidence.whole_stop - rare_window(sum(is_cast.values())), *since)
+    parts = ((start, False), (casts_start, True))
+    left = [
+        each
+        for first, of_casts in parts
+        for each in _left(evidence, {at: of for at, of in formats.items() if is_cast[at] == of_casts}, first)
+    ]
+    left.sort(key=lambda each: int(position[each.tensor]))
+    # A tensor that was read as what it is needs no reading of the same as an operand.
+    read = {(entries[each.tensor].kind, entries[each.tensor].fqn) for each in left}
+    operands = {each.tensor: entries[each.tensor] for each in left if entries[each.tensor].kind in in_use.OF_SCALED}
+    twice = {number for number, of in operands.items() if (in_use.OF_SCALED[of.kind], of.fqn) in read}
+    return [each for each in left if each.tensor not in twice]
+
+
+def rare_window(rows: int) -> int:
+    """Steps up to the last in which so many rows are looked for that are read at one step in many."""
+    return min(max(WINDOW, CELLS // max(rows, 1)), WIDEST)
 
 
 def newest_processes(evidence: Evidence) -> list[Any]:
@@ -85,22 +110,40 @@ def _since(rank: Rank, process: Any, newest: dict[int, tuple[int, FormatsInUse]]
     return 0 if process.ordinal == 1 and said <= begun else max(begun, said)
 
 
-def _formats(evidence: Evidence, said: set[FormatsInUse]) -> dict[int, Format]:
-    """By tensor; without those of which two ranks say different ones, as their readings are added up."""
-    names: dict[tuple[str, str], set[str]] = {(each.kind, each.fqn): set() for each in evidence.tensors.entries}
+def _formats(evidence: Evidence, said: set[FormatsInUse], seen: list[ScaledOperands]) -> dict[int, Format]:
+    """By tensor, as `said` or else as the casts were `seen`; without those of which two ranks have different ones, as
+    their readings are added up.
+    """
+    names: dict[tuple[str, str], set[str]] = {}
+    for entry in evidence.tensors.entries:
+        names[in_use.OF_SCALED.get(entry.kind, entry.kind), entry.fqn] = set()
     for known in said:
         patterns = {kind: _Patterns(known, kind) for kind in {each.kind for each in known.formats}}
         for (kind, fqn), found in names.items():
             deadline.check()
             if kind in patterns and (name := patterns[kind].format_of(fqn)) is not None:
                 found.add(name)
+    casts = _casts(seen)
     formats: dict[int, Format] = {}
     for ordinal, entry in enumerate(evidence.tensors.entries):
-        found = names[entry.kind, entry.fqn]
+        found = names[in_use.OF_SCALED.get(entry.kind, entry.kind), entry.fqn]
+        found = found or casts.get((entry.fqn, entry.kind, entry.index), set())
         each = BY_NAME.get(next(iter(found))) if len(found) == 1 else None
         if each is not None:
             formats[ordinal] = each
     return formats
+
+
+def _casts(seen: list[ScaledOperands]) -> dict[tuple[str, str, int], set[str]]:
+    """Names of formats by operand."""
+    casts: dict[tuple[str, str, int], set[str]] = {}
+    for known in {id(each): each for each in seen}.values():
+        deadline.check()
+        for of in known.operands:
+            each = in_use.of_operand(of.format, of.granularity, of.scale_format, of.history)
+            if each is not None and not of.unknown:
+                casts.setdefault((of.fqn, of.kind, of.index), set()).add(each.name)
+    return casts
 
 
 class _Patterns:

@@ -11,12 +11,9 @@ from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.query.scales import OperandRow, columns_of, operands_of
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import the
-from rangewatch_server.rules.precision.format_readings import newest_processes
+from rangewatch_server.rules.precision.format_readings import newest_processes, rare_window
 from rangewatch_server.rules.recent import Array
 from rangewatch_server.rules.rule import Remedy
-
-WINDOW = 256
-"""Steps up to the last that are read: to say since when it is so."""
 
 MOST_RANKS = 64
 """Ranks that are read one by one to name one of them; of more, the lowest."""
@@ -57,7 +54,8 @@ def _recent_fits(evidence: Evidence) -> list[Fit]:
     said = [each for event, each in evidence.details(ScaledOperands) if event.stream_id in newest]
     known = operands_of(evidence.tensors, said)
     known = [each for each in known if each.tensor is not None]
-    start, stop = max(evidence.start, evidence.whole_stop - WINDOW), evidence.whole_stop
+    window = rare_window(len(known))  # to say since when it is so
+    start, stop = max(evidence.start, evidence.whole_stop - window), evidence.whole_stop
     if not known or start >= stop:
         return []
     rows = np.unique([each.tensor for each in known if each.tensor is not None])
@@ -79,13 +77,21 @@ def _fit(row: OperandRow, columns: dict[str, Array], at: int, start: int) -> Fit
 
 
 def worst_rank(evidence: Evidence, fit: Fit, step: int) -> int | None:
-    """The rank on which the operand is furthest beyond its scale at the step; None where the others are like it, or
-    where that rank is beyond those that are read."""
+    """The rank on which the operand is furthest beyond its scale at the step, or where only one rank has read it then
+    at the last other step with more; None where the others are like it, or where that rank is beyond those that are
+    read.
+    """
     ranks = evidence.ranks[:MOST_RANKS]
     if len(ranks) == 1:
         return ranks[0]
     tensor = fit.row.tensor or 0
-    peaks = np.array([evidence.row(tensor, rank, step, step + 1, (scales.PEAK,))[scales.PEAK][-1] for rank in ranks])
+    first, last = int(fit.steps[0]), int(fit.steps[-1]) + 1
+    rows = np.array([evidence.row(tensor, rank, first, last, (scales.PEAK,))[scales.PEAK] for rank in ranks])
+    shared = np.flatnonzero((rows > 0).sum(axis=0) > 1)
+    if not len(shared):
+        return None
+    at = step - first if step - first in shared else int(shared[-1])
+    step, peaks = first + at, rows[:, at]
     there = np.flatnonzero(peaks > 0)
     if len(there) < 2:
         return None

@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 import rangewatch
 from rangewatch.hooks.scales.casts import NEVER_READ
 from rangewatch.statistics import scales
+from rangewatch.wire.events import ScaledOperands
+from rangewatch.wire.events import read as read_event
 from tests.agent.hooks.scales.recorded import operands, rows
 from tests.agent.ingest_double import IngestDouble
 
@@ -55,7 +57,8 @@ def train(
 ) -> list[float]:
     """The losses. `options` None: nobody is attached."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    handle = rangewatch.attach(model, optimizer, quiet=True, **options) if options is not None else None
+    every = {"scales_every": 1} | (options or {})
+    handle = rangewatch.attach(model, optimizer, quiet=True, **every) if options is not None else None
     call = call or model
     losses = []
     for step in range(steps):
@@ -211,3 +214,33 @@ def test_emulated_products_are_read_too(ingest: IngestDouble) -> None:
     model = float8.convert_to_float8_training(Model(), config=config)
     train(model, {"url": ingest.url}, steps=1)
     assert ("last", "scaled_weight", 0) in rows(ingest)[0]
+
+
+def test_by_default_few_steps_are_read_and_losses_are_equal(ingest: IngestDouble) -> None:
+    model = model_of("tensorwise")
+    expected = train(copy.deepcopy(model), None, steps=40)
+    assert train(copy.deepcopy(model), {"url": ingest.url, "scales_every": 0}, steps=40) == expected
+    read = sorted(rows(ingest))
+    assert read[0] == 0 and len(read) < 10
+    events = [each for batch in ingest.batches for each in batch.events if each.kind == ScaledOperands.KIND]
+    details: Any = read_event(ScaledOperands, events[-1].data)
+    assert details.every > 4, "how often is said"
+
+
+def test_a_scale_that_is_no_number_is_not_missed_between_readings(
+    ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of("tensorwise")
+    handle = rangewatch.attach(model, quiet=True, url=ingest.url, scales_every=0)
+    agent = handle._agent
+    assert agent is not None
+    for step in range(6):
+        agent.scale_schedule.is_due &= step in (0, 5)
+        monkeypatch.setattr(agent.scale_schedule, "_may_go_ahead", lambda: True)
+        x = batch_of(step)
+        x[0, 0] = math.inf if step == 3 else 0.0
+        model(x).square().mean().backward()
+        handle.step()
+    handle.detach()
+    assert ("first", "scaled_input", 0) in rows(ingest)[3], "its scale was 0"
+    assert set(rows(ingest)) == {0, 3, 5}

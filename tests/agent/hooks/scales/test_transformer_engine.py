@@ -143,7 +143,7 @@ def fp8_autocast(model: Model) -> Iterator[None]:
 def train(model: Model, ingest: IngestDouble, sizes: list[float]) -> list[dict[str, float]]:
     """Steps whose inputs have these largest magnitudes; the amax of input, weight and gradient of each."""
     truth: list[dict[str, float]] = []
-    with rangewatch.attach(model, url=ingest.url, quiet=True) as handle:
+    with rangewatch.attach(model, url=ingest.url, scales_every=1, quiet=True) as handle:
         for size in sizes:
             x = torch.rand(8, 128) * size
             x[0, 0] = size
