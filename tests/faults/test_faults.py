@@ -18,6 +18,7 @@ from tests import forked
 from tests.faults import cases
 from tests.faults.conftest import Runs, asked
 from tests.faults.fault import Cause, Fault, Job, planted
+from tests.faults.healthy import SCRIPTS
 from tests.faults.ranks import launch, run_name
 from tests.faults.verdict import EVERY, LEAD, SAID, Ask, Finding, judged, verdict, warned_ahead
 from tests.server.process import Run, Server
@@ -119,6 +120,26 @@ def test_the_same_evidence_gives_the_same_verdict(names: Sequence[str], runs: Ru
     assert {each: runs.text(*each) for each in reversed(at)} == first
     runs.again()
     assert {each: runs.text(*each) for each in at} == first
+
+
+APART = ("sharded_over_the_axis_of_one_rank", "wrapped_over_a_group_of_its_own", "flattened_over_a_group_of_its_own")
+ALIKE = ("gradients are averaged by hand", "experts of each rank", "stages of a pipeline", "an ensemble")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ranks_that_are_wrapped_each_for_itself(served: Server) -> None:
+    """Beside others that are so, too, and have reason to, or are kept alike by hand."""
+    every = [cases.BY_NAME[name] for name in APART]
+    quiet = [next(each for each in SCRIPTS if each.name == f"healthy apart, {name}") for name in ALIKE]
+    launch(served.url, 0, [*every, *quiet], lambda command, **more: forked.rank.start(*command, **more))
+    for each in every:
+        found = judged(each, asked(Run(served, run_name(each, 0))))
+        assert found.cause and found.place and found.same, found
+        assert found.against == found.early == (), found
+    for script in quiet:
+        answer = asked(Run(served, run_name(script, 0)))(None)
+        assert [each for each in answer["findings"] if each["severity"] != "info"] == [] == list(answer["failed"])
 
 
 QUICK_SCRIPTS = (

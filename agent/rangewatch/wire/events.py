@@ -281,6 +281,9 @@ class TiedWeight(Details, frozen=True):
 class NotReduced(Details, frozen=True):
     """Updates are made though gradients have not been reduced over the ranks that hold the same parameters, as
     `parameter` is: since step `first`, in `steps` readings in a row; 0 readings: no longer. The newest one stands.
+
+    `is_alone`: all parameters are wrapped by what reduces over this rank alone. Whether others hold the same is not
+    known then; `axes` are those of other ranks along which no parameter lies.
     """
 
     KIND = "not_reduced"
@@ -289,6 +292,7 @@ class NotReduced(Details, frozen=True):
     first: Step = -1
     steps: int = 0
     axes: tuple[str, ...] = ()
+    is_alone: bool = False
 
 
 class StateLoaded(Details, frozen=True):

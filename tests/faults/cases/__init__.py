@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.faults.cases import (
+    apart,
     arithmetic,
     batches,
     exchanges,
@@ -30,7 +31,7 @@ ALL: tuple[Fault, ...] = (
 SCRIPTS: tuple[Fault, ...] = (
     *masks.SCRIPTS, *rates.SCRIPTS, *arithmetic.SCRIPTS, *batches.SCRIPTS, *weights.SCRIPTS, *loss_scales.SCRIPTS,
     *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS, *quiet.SCRIPTS,
-    *schedules.SCRIPTS, *exchanges.SCRIPTS, *shapes.SCRIPTS, *microbatches.SCRIPTS,
+    *schedules.SCRIPTS, *exchanges.SCRIPTS, *shapes.SCRIPTS, *microbatches.SCRIPTS, *apart.SCRIPTS,
 )  # fmt: skip
 """What is planted in `families`, and said before any rule was written for it."""
 
