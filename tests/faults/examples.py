@@ -23,6 +23,7 @@ from rangewatch.wire.events import (
     LossFunction,
     NotReduced,
     Optimizers,
+    RepeatedOrder,
     Router,
     Routers,
     RowLoss,
@@ -232,6 +233,11 @@ def repeated(recording: Recording) -> None:
 def not_reduced(recording: Recording) -> None:
     spell = NotReduced("the update is made inside no_sync()", "a.weight", 12, 4, ("dp",))
     along.write(recording, along.SQUARE, lambda rank: [spell])
+
+
+def same_order(recording: Recording) -> None:
+    events = [event(RepeatedOrder("DistributedSampler", 1, 20), 1, 23)]
+    recording.write(WEIGHTS, STEPS, series={"loss": 1.0}, events=events)
 
 
 def step_counts(recording: Recording) -> None:
@@ -629,6 +635,7 @@ ALL = (
     Example("unequal_settings", "The optimizer's step count", step_counts),
     Example("mesh_contradiction", "", contradiction),
     Example("gradients_not_reduced", "", not_reduced),
+    Example("repeated_order", "", same_order),
     Example("batch_along_mesh", "The same rows on several ranks", same_rows),
     Example("batch_along_mesh", "Ranks of one model with other rows", other_rows),
     Example("dropout_mismatch", "", dropouts),

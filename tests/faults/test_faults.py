@@ -144,6 +144,7 @@ def test_ranks_that_are_wrapped_each_for_itself(served: Server) -> None:
 
 QUICK_SCRIPTS = (
     "gpt_with_lr_1e12_at_step_50", "adapter_is_loaded_with_nan", "nobody_sets_train_back_after_the_fourth_evaluation",
+    "sampler_is_not_told_the_epoch",
 )  # fmt: skip
 SLOW_SCRIPTS = (
     "clip_spreads_one_inf_gradient", "advantages_of_a_group_that_was_paid_alike", "policy_with_lr_5",
@@ -189,6 +190,8 @@ SLOW_SCRIPTS = (
     "maps_of_one_channel_against_maps_of_none", "gathered_values_against_a_row_of_targets",
     "eight_microbatches_are_summed", "microbatches_of_words_are_summed_and_no_loss_is_logged",
     "batch_of_pictures_is_cut_in_four_and_summed",
+    "sampler_of_noisy_microbatches_is_not_told_the_epoch", "sampler_is_told_the_same_epoch_each_time",
+    "seed_is_set_at_the_top_of_each_epoch", "sampler_of_its_own_passes_over_the_epoch",
 )  # fmt: skip
 """The scripts' faults of which all is said as it should be; `bench/diagnosis.py` has the others too."""
 

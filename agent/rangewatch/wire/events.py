@@ -373,6 +373,20 @@ class LossBroadcast(Details, frozen=True):
     result: Shape = ()
 
 
+class RepeatedOrder(Details, frozen=True):
+    """A loader whose `sampler`, a class, is there to shuffle gave the pass that began in step `first` the order of the
+    one before; `repeats` passes in a row, 0: no longer. Known by the sampler's `epoch`, or where `batches` is more than
+    0 by so many first batches that were the same. The newest one stands.
+    """
+
+    KIND = "repeated_order"
+    sampler: str = ""
+    repeats: int = 0
+    first: Step = -1
+    batches: int = 0
+    epoch: int = 0
+
+
 class CommunicationHook(Details, frozen=True):
     """DistributedDataParallel reduces gradients by a hook that is not one of torch's, `name`, as the rank trains."""
 

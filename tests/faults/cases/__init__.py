@@ -6,6 +6,7 @@ from tests.faults.cases import (
     apart,
     arithmetic,
     batches,
+    epochs,
     exchanges,
     functions,
     gradients,
@@ -32,6 +33,7 @@ SCRIPTS: tuple[Fault, ...] = (
     *masks.SCRIPTS, *rates.SCRIPTS, *arithmetic.SCRIPTS, *batches.SCRIPTS, *weights.SCRIPTS, *loss_scales.SCRIPTS,
     *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS, *quiet.SCRIPTS,
     *schedules.SCRIPTS, *exchanges.SCRIPTS, *shapes.SCRIPTS, *microbatches.SCRIPTS, *apart.SCRIPTS,
+    *epochs.SCRIPTS,
 )  # fmt: skip
 """What is planted in `families`, and said before any rule was written for it."""
 

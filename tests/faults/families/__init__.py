@@ -11,6 +11,7 @@ from tests.faults.families import (
     apart,
     compiled,
     diffusion,
+    epochs,
     exchanges,
     fsdp,
     gan,
@@ -50,6 +51,7 @@ HEALTHY: dict[str, tuple[Train, Mapping[str, Mapping[str, Any]]]] = {
     "shapes": (shapes.train, shapes.HEALTHY),
     "microbatches": (microbatches.train, microbatches.HEALTHY),
     "apart": (apart.any_of_them, apart.HEALTHY),
+    "epochs": (epochs.train, epochs.HEALTHY),
 }
 """Family -> its script, and the variants in which nothing is wrong: name -> arguments."""
 
