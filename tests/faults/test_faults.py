@@ -191,6 +191,8 @@ SLOW_SCRIPTS = (
     "eight_microbatches_are_summed", "microbatches_of_words_are_summed_and_no_loss_is_logged",
     "batch_of_pictures_is_cut_in_four_and_summed",
     "sampler_of_noisy_microbatches_is_not_told_the_epoch", "sampler_is_told_the_same_epoch_each_time",
+    "resumed_schedule_starts_over", "resumed_cosine_counts_epochs", "resumed_decay_starts_over_at_its_peak",
+    "schedule_is_made_anew_from_the_number_of_the_epoch", "schedule_is_made_anew_in_the_midst_of_a_training",
     "seed_is_set_at_the_top_of_each_epoch", "sampler_of_its_own_passes_over_the_epoch",
 )  # fmt: skip
 """The scripts' faults of which all is said as it should be; `bench/diagnosis.py` has the others too."""

@@ -18,6 +18,7 @@ from tests.faults.cases import (
     quiet,
     ranks,
     rates,
+    resumes,
     schedules,
     shapes,
     spikes,
@@ -33,7 +34,7 @@ SCRIPTS: tuple[Fault, ...] = (
     *masks.SCRIPTS, *rates.SCRIPTS, *arithmetic.SCRIPTS, *batches.SCRIPTS, *weights.SCRIPTS, *loss_scales.SCRIPTS,
     *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS, *quiet.SCRIPTS,
     *schedules.SCRIPTS, *exchanges.SCRIPTS, *shapes.SCRIPTS, *microbatches.SCRIPTS, *apart.SCRIPTS,
-    *epochs.SCRIPTS,
+    *epochs.SCRIPTS, *resumes.SCRIPTS,
 )  # fmt: skip
 """What is planted in `families`, and said before any rule was written for it."""
 

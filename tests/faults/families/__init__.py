@@ -21,6 +21,7 @@ from tests.faults.families import (
     nanogpt,
     ppo,
     preference,
+    resumes,
     schedules,
     setups,
     sft,
@@ -52,6 +53,7 @@ HEALTHY: dict[str, tuple[Train, Mapping[str, Mapping[str, Any]]]] = {
     "microbatches": (microbatches.train, microbatches.HEALTHY),
     "apart": (apart.any_of_them, apart.HEALTHY),
     "epochs": (epochs.train, epochs.HEALTHY),
+    "resumes": (resumes.train, resumes.HEALTHY),
 }
 """Family -> its script, and the variants in which nothing is wrong: name -> arguments."""
 
