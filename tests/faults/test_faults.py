@@ -193,6 +193,10 @@ SLOW_SCRIPTS = (
     "sampler_of_noisy_microbatches_is_not_told_the_epoch", "sampler_is_told_the_same_epoch_each_time",
     "resumed_schedule_starts_over", "resumed_cosine_counts_epochs", "resumed_decay_starts_over_at_its_peak",
     "schedule_is_made_anew_from_the_number_of_the_epoch", "schedule_is_made_anew_in_the_midst_of_a_training",
+    "row_of_a_loader_is_divided_by_a_deviation_of_0", "row_that_was_loaded_ahead_is_divided_by_a_deviation_of_0",
+    "weights_beside_a_loader_are_0_by_0", "weights_of_a_loop_without_a_loader_are_0_by_0", "loader_gives_nan_in_a_row",
+    "loader_gives_nan_in_a_row_that_is_standardised", "loader_gives_nan_in_a_weight_of_a_row",
+    "loader_gives_nan_in_a_target",
     "seed_is_set_at_the_top_of_each_epoch", "sampler_of_its_own_passes_over_the_epoch",
 )  # fmt: skip
 """The scripts' faults of which all is said as it should be; `bench/diagnosis.py` has the others too."""

@@ -135,17 +135,18 @@ _is_grad_enabled = torch.is_grad_enabled
 
 
 class _Loads:
-    """Calls of a loader or its iterator: `heard` gets which it was, and what it has returned."""
+    """Calls of a loader or its iterator: who hears of them gets which it was, and what it has returned."""
 
-    def __init__(self, heard: Callable[[Any, Any], None]) -> None:
-        self._heard = heard
+    def __init__(self, *listeners: Callable[[Any, Any], None]) -> None:
+        self._listeners = listeners
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """It is called."""
 
     def after(self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> None:
         """It has returned this."""
-        self._heard(args[0], returned)
+        for each in self._listeners:
+            each(args[0], returned)
 
 
 def add_phases(
@@ -158,8 +159,9 @@ def add_phases(
     clock, guard = agent.phases, agent.guard
     clock.device = phase_clock.of_device(next(model.parameters()).device)
     orders = EpochOrders(agent)
-    for call, heard in zip(CALLS, (orders.began, orders.given), strict=False):  # an older torch has the first alone
-        undo.callback(call.add(clock, guard, _Loads(heard)))
+    every = (orders.began,), (orders.given, agent.nonfinite.loaded.given)
+    for call, listeners in zip(CALLS, every, strict=False):  # another torch may have the first alone
+        undo.callback(call.add(clock, guard, _Loads(*listeners)))
     is_traced = not _IN_GRAPH.isdisjoint(agent.recording.kinds)
     forward = ForwardPhases(agent, model, agent.in_forward, is_traced=is_traced)
     undo.callback(forward.remove)

@@ -481,6 +481,16 @@ class MaskDetails(msgspec.Struct, frozen=True):
     one_rows: Whole
 
 
+class LoadedBatch(msgspec.Struct, frozen=True):
+    """The batch that a DataLoader gave last, as it lies there unchanged: `count` floating tensors, of which `bad_count`
+    hold NaN or Inf; `is_given`: what the model or the loss was given that was not finite lies in one of them.
+    """
+
+    count: int = 0
+    bad_count: int = 0
+    is_given: bool = False
+
+
 class SavedValue(msgspec.Struct, frozen=True):
     """What an operation of the loss kept for its backward: its operand `name`, or its result where that is "result".
 
@@ -499,7 +509,8 @@ class LossGraph(Details, frozen=True, omit_defaults=True):
     Of a loss that was not finite `bad`: the first that kept NaN or Inf, with no such operation before them; `risky`:
     those that were given what their function has no finite value for, such as a divisor of 0. Of a finite one whose
     gradient became NaN or Inf: `gradient_of`, the output at which it was first seen, and `ops`, the operations from
-    there towards the loss, nearest first, as far as the next that has parameters.
+    there towards the loss, nearest first, as far as the next that has parameters. `loaded`: of a loss that was given
+    what was not finite; None where nothing is known of a loader's batch.
     """
 
     KIND = "loss_graph"
@@ -507,6 +518,7 @@ class LossGraph(Details, frozen=True, omit_defaults=True):
     risky: tuple[SavedValue, ...] = ()
     gradient_of: str | None = None
     ops: tuple[str, ...] = ()
+    loaded: LoadedBatch | None = None
 
 
 class OptimizerDetails(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -550,6 +562,8 @@ class Nonfinite(Details, frozen=True, omit_defaults=True):
     inf_count: int | None = None
     negative_inf_count: int | None = None
     """Of the Inf of this call those that are -Inf; both None where nobody counted, as agents before did not."""
+    loaded: LoadedBatch | None = None
+    """Where any of `model_inputs` is not finite, and a loader's batch is known."""
 
     @property
     def has_positive_inf(self) -> bool | None:

@@ -10,6 +10,7 @@ from tests.faults.cases import (
     exchanges,
     functions,
     gradients,
+    loaded,
     loss_scales,
     losses,
     masks,
@@ -34,7 +35,7 @@ SCRIPTS: tuple[Fault, ...] = (
     *masks.SCRIPTS, *rates.SCRIPTS, *arithmetic.SCRIPTS, *batches.SCRIPTS, *weights.SCRIPTS, *loss_scales.SCRIPTS,
     *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS, *quiet.SCRIPTS,
     *schedules.SCRIPTS, *exchanges.SCRIPTS, *shapes.SCRIPTS, *microbatches.SCRIPTS, *apart.SCRIPTS,
-    *epochs.SCRIPTS, *resumes.SCRIPTS,
+    *epochs.SCRIPTS, *resumes.SCRIPTS, *loaded.SCRIPTS,
 )  # fmt: skip
 """What is planted in `families`, and said before any rule was written for it."""
 

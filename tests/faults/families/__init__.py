@@ -15,6 +15,7 @@ from tests.faults.families import (
     exchanges,
     fsdp,
     gan,
+    loaded,
     lora,
     microbatches,
     moe,
@@ -54,6 +55,7 @@ HEALTHY: dict[str, tuple[Train, Mapping[str, Mapping[str, Any]]]] = {
     "apart": (apart.any_of_them, apart.HEALTHY),
     "epochs": (epochs.train, epochs.HEALTHY),
     "resumes": (resumes.train, resumes.HEALTHY),
+    "loaded": (loaded.train, loaded.HEALTHY),
 }
 """Family -> its script, and the variants in which nothing is wrong: name -> arguments."""
 
