@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 from rangewatch.core import limits
-from rangewatch.recording.tensor_names import leaves
+from rangewatch.recording.nonfinite.loaded_batches import batch_tensors
 from rangewatch.steps.interface import StepRecorder
 from rangewatch.wire.events import RepeatedOrder
 
@@ -131,18 +131,12 @@ def _are_same(before: list[int], now: list[int]) -> bool:
 def _print(batch: Any) -> int:
     """A number of a few elements of a batch, 0 where it has none in host memory."""
     number = 0
-    for each in [each for each in leaves(batch) if _is_plain(each)][:TENSORS]:
+    for each in [each for each in batch_tensors(batch) or () if _is_readable(each)][:TENSORS]:
         flat = each.detach().reshape(-1)[:ELEMENTS]
         number = zlib.crc32(flat.double().numpy().tobytes(), number)
     return number
 
 
-def _is_plain(value: Any) -> bool:
-    is_tensor = type(value) is Tensor and value.is_cpu and value.layout is torch.strided
-    return (
-        is_tensor
-        and value.is_contiguous()
-        and not value.is_complex()
-        and not value.is_quantized
-        and bool(value.numel())
-    )
+def _is_readable(value: Tensor) -> bool:
+    is_plain = value.is_cpu and value.layout is torch.strided and value.is_contiguous() and bool(value.numel())
+    return is_plain and not value.is_complex() and not value.is_quantized

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 
 from rangewatch.recording.events import OpenStep
-from rangewatch.recording.tensor_names import leaves
 from rangewatch.wire.events import LoadedBatch, TensorDetails
 
 KEPT = 16
 """Batches of which is known where they lie; where the oldest lies there still they are loaded far ahead."""
 
-TENSORS = 8
-"""Of a batch. Of one with more nothing is known."""
+TENSORS, OBJECTS = 8, 64
+"""Of a batch. Of one with more nothing is known, nor of one that holds what is neither tensor nor plain."""
+
+_PLAIN = (int, str, bytes, type(None))
 
 
 class Reader(Protocol):
@@ -60,9 +61,10 @@ class LoadedBatches:
         """A loader's iterator has given a batch."""
         if threading.get_ident() != self._thread:
             return
-        tensors = [each for each in leaves(batch) if isinstance(each, Tensor) and _is_float(each)]
-        usable = len(tensors) <= TENSORS and not any(each.is_inference() for each in tensors)
-        known = tuple((ref(each), each._version) for each in tensors) if usable else None
+        every = batch_tensors(batch)
+        tensors = [each for each in every or () if each.is_floating_point() or each.is_complex()]
+        is_usable = every is not None and not any(each.is_inference() for each in tensors)
+        known = tuple((ref(each), each._version) for each in tensors) if is_usable else None
         self._batches.append(_Batch(self._open_step.number, known))
 
     def known(self, bad: Iterable[Tensor], reader: Reader) -> LoadedBatch | None:
@@ -79,6 +81,8 @@ class LoadedBatches:
                 tensor = reference()
                 if tensor is None:
                     continue
+                if not tensor.numel():
+                    continue
                 details = reader.brief("", tensor)
                 if details is None or tensor._version != version:
                     return None
@@ -87,11 +91,27 @@ class LoadedBatches:
         return LoadedBatch(count, bad_count, any(_lies_in(each, storages, reader) for each in bad))
 
 
-def _is_float(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.layout is torch.strided and bool(tensor.numel())
+def batch_tensors(batch: Any) -> list[Tensor] | None:
+    """Its tensors; None where there are none, too many, or it holds other things than tensors and plain values, as an
+    array or an object of a class of its own: whether these are finite is not known."""
+    tensors: list[Tensor] = []
+    waiting, count = [batch], 0
+    while waiting:
+        each = waiting.pop()
+        count += 1
+        if type(each) is Tensor:
+            tensors.append(each)
+        elif isinstance(each, (tuple, list, Mapping)) and len(each) <= OBJECTS:
+            waiting += reversed([*each.values()] if isinstance(each, Mapping) else each)
+        elif not isinstance(each, _PLAIN):
+            return None
+        if count > OBJECTS or len(tensors) > TENSORS:
+            return None
+    return tensors or None
 
 
 def _lies_in(tensor: Tensor, storages: set[int], reader: Reader) -> bool:
-    is_there = type(tensor) is Tensor and _is_float(tensor) and tensor.untyped_storage().data_ptr() in storages
+    is_there = type(tensor) is Tensor and tensor.layout is torch.strided and bool(tensor.numel())
+    is_there = is_there and tensor.untyped_storage().data_ptr() in storages
     details = reader.brief("", tensor) if is_there else None
     return details is not None and details.is_bad

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -30,6 +31,10 @@ class Loop:
         self.loaded.given(None, list(tensors))
         self.held.append(tensors)
         return tensors
+
+    def batch(self, batch: Any) -> None:
+        self.held.append(batch)
+        self.loaded.given(None, batch)
 
     def known(self, *bad: Tensor) -> LoadedBatch | None:
         return self.loaded.known(bad, TensorReader())
@@ -84,13 +89,31 @@ def with_many_tensors(loop: Loop) -> None:
     loop.given(*(torch.ones(2) for _ in range(9)))
 
 
+def with_an_array(loop: Loop) -> None:
+    loop.batch({"x": torch.ones(2), "y": np.array([NAN])})
+
+
+def with_an_object(loop: Loop) -> None:
+    loop.batch([torch.ones(2), object()])
+
+
+def with_many_texts(loop: Loop) -> None:
+    loop.batch((torch.ones(2), ["a"] * 5_000))
+
+
+def of_texts(loop: Loop) -> None:
+    loop.batch(["a", "b"])
+
+
 def in_inference_mode(loop: Loop) -> None:
     with torch.inference_mode():
         loop.given(torch.ones(2))
 
 
 @pytest.mark.parametrize(
-    "how", [gone, in_place, long_ago, all_ahead, by_a_thread, with_many_tensors, in_inference_mode]
+    "how",
+    [gone, in_place, long_ago, all_ahead, by_a_thread, with_many_tensors, with_an_array, with_an_object,
+     with_many_texts, of_texts, in_inference_mode],
 )  # fmt: skip
 def test_when_nothing_is_known(how: Callable[[Loop], None]) -> None:
     loop = Loop()
