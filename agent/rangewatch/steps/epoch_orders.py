@@ -89,7 +89,7 @@ class EpochOrders:
             now.first_step = step
         now.count += 1
         now.is_trained = now.is_trained or step > now.first_step
-        if len(now.prints) < MOST:
+        if now.epoch is None and len(now.prints) < MOST:
             now.prints.append(_print(batch))
         before = known.before
         is_due = now.count == FEWEST if now.epoch is not None else len(now.prints) == now.count == MOST
