@@ -1,9 +1,10 @@
 """Checksums of weights that two stages of a pipeline may share: the first one's embedding, the last one's head.
 
 Series `tied_checksum`, right before the update, of one parameter a rank: one that is marked as shared, as Megatron
-marks its word embeddings (`shared_embedding`), or that Transformers' configuration ties; else an embedding, and where
-there is none the last matrix. Whether an unmarked one is tied is not known here: the server compares those alone that
-were the same bits once.
+marks its word embeddings (`shared_embedding`), or that Transformers' configuration ties; else the first stage's
+embedding, and of the last stage an embedding or the last matrix. Whether an unmarked one is tied is not known here: the
+server compares those alone that were the same bits once. Two matrices of one shape are so where every rank has set the
+same seed before it built its stage, so that without an embedding nothing is taken to be tied.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class TiedReads(StepReader):
         stages = self._layout.axes.axes.get(STAGES)
         if step is None or model is None or stages is None or stages.size < 2:
             return
-        found = chosen(model)
+        found = chosen(model, is_first=stages.index == 0, is_last=stages.index == stages.size - 1)
         local = None if found is None else plain_part(found[1])
         if found is None or local is None or is_being_captured(local):
             return
@@ -64,8 +65,8 @@ class TiedReads(StepReader):
         self._values.record(SERIES, step, value)
 
 
-def chosen(model: nn.Module) -> tuple[str, nn.Parameter, bool] | None:
-    """Name, parameter, and whether something says that it is tied."""
+def chosen(model: nn.Module, *, is_first: bool, is_last: bool) -> tuple[str, nn.Parameter, bool] | None:
+    """Name, parameter, and whether something says that it is tied, of the first, the last or another stage."""
     named = list(clean_parameters(model))
     marked = next(((fqn, each) for fqn, each in named if getattr(each, "shared_embedding", False)), None)
     if marked is not None:
@@ -76,5 +77,6 @@ def chosen(model: nn.Module) -> tuple[str, nn.Parameter, bool] | None:
     names = {id(each): fqn for fqn, each in named}
     weights = [each.weight for each in modules.values() if isinstance(each, nn.Embedding)]
     linear = [each.weight for each in modules.values() if isinstance(each, nn.Linear)]
-    found: Any = next(iter([*weights[:1], *linear[-1:]]), None)
+    ends = [*(weights[:1] if is_first or is_last else []), *(linear[-1:] if is_last or is_said else [])]
+    found: Any = next(iter(ends), None)
     return None if found is None or id(found) not in names else (names[id(found)], found, is_said)
