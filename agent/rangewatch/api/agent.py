@@ -413,6 +413,11 @@ class Agent:
         self._last_full_step = self.step
         return True
 
+    def before_backward(self) -> None:
+        """Read the gradients of parameters that were thawed since the step before, in their first backward too."""
+        if self.hooks is not None and self.observer.is_active:
+            self.hooks.before_backward()
+
     def _emit_changes(self) -> None:
         """An event for each kind of total that changed since the last shipment."""
         if self.hooks is not None:

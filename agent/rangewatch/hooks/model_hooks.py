@@ -171,10 +171,14 @@ class ModelHooks(StepReader):
         """Hook the parameters that have become trainable."""
         self.parameters.hook_trainable()
 
-    def end_step(self) -> None:
-        """Between steps: modules may have been added, moved or taken away since the last."""
+    def before_backward(self) -> None:
+        """A backward is about to begin, which parameters that were frozen until now may have a part in."""
         if self.parameters.has_few_frozen():
             self.parameters.hook_trainable()
+
+    def end_step(self) -> None:
+        """Between steps: modules may have been added, moved or taken away since the last."""
+        self.before_backward()  # of a loop that does not call torch's backward
         if self._is_stale or time.monotonic() >= self._refresh_next_s:
             self.refresh()
 

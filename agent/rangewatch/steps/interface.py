@@ -33,6 +33,9 @@ class StepRecorder(Protocol):
     def step(self) -> int:
         """Number of the open step."""
 
+    def before_backward(self) -> None:
+        """Torch's backward is about to begin."""
+
     def close_step(self) -> None:
         """The open step is over."""
 

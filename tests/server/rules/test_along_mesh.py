@@ -292,6 +292,7 @@ def test_step_counts_that_differ(recording: Recording) -> None:
     write(recording, SQUARE, every=20, optimizer_steps=counts)
     finding = one(recording, unequal_settings.RULE)
     assert (finding.step, finding.rank, finding.subject) == (41, 3, "optimizer_steps")
+    assert finding.facts["cause_class"] == "replicas"
     assert finding.facts["axes"] == ["dp", "tp"]
 
 

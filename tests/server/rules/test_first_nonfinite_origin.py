@@ -162,6 +162,15 @@ class TestWeight:
         assert (finding.facts["origin"], finding.facts["cause"]) == expected
         assert f"The optimizer is Adam with lr 0.001, eps {eps:g}." in text(finding)
 
+    @pytest.mark.parametrize(("zeros", "expected"), [(12, ("optimizer", "zero")), (11, ("weight", ""))])
+    def test_whose_gradients_were_all_zero(self, recording: Recording, zeros: int, expected: tuple[str, str]) -> None:
+        """As behind a zero-initialised layer in the step after it was thawed: of its gradient nothing is recorded."""
+        weights = [facts("up.weight", 0.0, nan=12, numel=12)]
+        momentum = facts("momentum_buffer", 0.0, dtype="float32", numel=12, zero_count=zeros)
+        muon = {"class": "Muon", "parameter": "up.weight", "lr": 1e-2, "state": [momentum]}
+        finding = found(recording, UP, seen(MODEL[UP], weights=weights, optimizer=muon), model=MODEL[:3])
+        assert (finding.facts["origin"], finding.facts["cause"]) == expected
+
     def test_of_an_optimizer_under_which_everything_grew(self, recording: Recording) -> None:
         sgd = {"class": "SGD", "parameter": "up.weight", "lr": 9.0, "state": []}
         amax = 2.0 ** np.arange(STEPS)

@@ -74,6 +74,7 @@ def test_a_gradient_that_stays_nan_is_no_overflow(recording: Recording) -> None:
     write(recording, scaled(200, range(170, 200)), GRAD_B, count="nan_count")
     (found,) = recording.diagnose(RULE).findings
     assert "holds NaN first, which a smaller scale does not mend" in found.summary
+    assert found.facts["cause_class"] == "backward_arithmetic"
     assert "epsilon" in found.remedy[0].text
 
 

@@ -45,6 +45,15 @@ def test_but_nearness_does_not_explain_nan(recording: Recording) -> None:
     assert any("0.75 bits above the limit of float16" in each for each in found.evidence)
 
 
+@pytest.mark.parametrize(("skipped", "is_batch"), [(range(31, 32), True), (range(31, 43), False)])
+def test_one_batch_does_not_explain_many_steps(recording: Recording, skipped: range, is_batch: bool) -> None:
+    series = scaled(60, skipped, first=65536.0)
+    recording.write(LAYERS, 60, {"nan_count": bad(series, GRAD_B), "amax": FAR}, series=series, loss_scaled=True)
+    (found,) = recording.diagnose(RULE).findings
+    assert ("Look at the batch" in found.remedy[0].text) is is_batch
+    assert any("for a moment" in each for each in found.evidence) is is_batch
+
+
 def test_the_rank_that_it_was(recording: Recording) -> None:
     series = scaled(60, [31], first=4096.0)
     for rank in range(2):

@@ -35,6 +35,7 @@ class BackwardLoss(StepReader):
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`torch.autograd.backward` is called with these."""
         self._last_read, self._began = self._agent.observer.host.cells[TENSOR], self._agent.step
+        self._agent.before_backward()
         self._graph.before(args, kwargs)
         if self._agent.observer.is_active:
             began_at = kwargs.get("tensors", args[0] if args else None)

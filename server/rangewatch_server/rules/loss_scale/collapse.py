@@ -183,9 +183,15 @@ def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Fin
         facts={
             "scaler": scaler, "scale_before": burst.before, "scale_after": burst.after, "cause": blamed.what,
             "skipped_steps": burst.count, "last_skipped_step": burst.last,
-            **({} if loss is None else {"cause_class": "forward_arithmetic"}),
+            **_cause_class(blamed, burst, loss),
         },
     )  # fmt: skip
+
+
+def _cause_class(blamed: Blame, burst: Burst, loss: BadLoss | None) -> dict[str, str]:
+    if loss is not None:
+        return {"cause_class": "forward_arithmetic"}
+    return {"cause_class": "backward_arithmetic"} if _stays_nan(blamed, burst) else {}
 
 
 def _why(blamed: Blame, burst: Burst, loss: BadLoss | None) -> str:
@@ -266,5 +272,11 @@ RULE = Rule(
         Threshold("skipped_in_a_row", 8, "steps", "So many skipped steps in a row are no search any more."),
         Threshold("least_scale", LEAST_SCALE, "", "Below this scale small gradients are lost in float16."),
     ),
-    explains=("gradient_underflow", "underflow_rising", "unchanged_weights"),
+    explains=(
+        "gradient_underflow",
+        "loss_scale_unexplained_skip",
+        "underflow_rising",
+        "unchanged_weights",
+        "vanishing_gradient",
+    ),
 )

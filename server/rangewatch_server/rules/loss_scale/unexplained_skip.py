@@ -18,6 +18,9 @@ SEARCH_STEPS = 64
 EXAMINED = 4
 """First skips after a growth, and as many of the last, whose headroom before is looked at."""
 
+MANY = 8
+"""Skipped steps one after the other, from which on it is no moment, and not one batch."""
+
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding a scaler: the first of them, with how many came after it."""
@@ -93,10 +96,15 @@ def _evidence(evidence: Evidence, scaler: str, history: History, odd: list[tuple
     yield from sentences(evidence, blamed)
     if len(odd) > 1:
         yield f"It happened {len(odd)} times in what was looked at, the last time at step {odd[-1][0].last}."
-    yield "Such steps change no weight; what made the gradient large for a moment is still there."
+    if burst.count < MANY:
+        yield "Such steps change no weight; what made the gradient large for a moment is still there."
 
 
 def _remedies(burst: Burst, blamed: Blame) -> Iterator[Remedy]:
+    if burst.count >= MANY:
+        because = f"it was not finite in {burst.count} steps one after the other, which one batch does not explain"
+        yield Remedy("Have torch name the operation.", FIND_BACKWARD, because)
+        return
     where = "" if blamed.rank is None else f" on rank {blamed.rank}"
     yield Remedy(
         f"Look at the batch of step {burst.first}{where}: a single step comes from its data more often than from the "

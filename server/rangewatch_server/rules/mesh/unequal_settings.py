@@ -220,7 +220,8 @@ def _finding(
     return Finding(
         rank=ranks[0] if len(ranks) == 1 and is_clear else None, step=step, subject=setting.series, summary=summary,
         evidence=tuple(evidences), remedy=(setting.remedy,),
-        facts={"series": setting.series, "ranks": ranks if is_clear else everyone, "axes": _along(known, values)},
+        facts={"series": setting.series, "ranks": ranks if is_clear else everyone, "axes": _along(known, values),
+               "cause_class": "learning_rate" if setting.series.startswith("lr") else "replicas"},
     )  # fmt: skip
 
 

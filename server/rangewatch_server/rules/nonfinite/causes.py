@@ -18,7 +18,7 @@ from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.nonfinite import operations
 from rangewatch_server.rules.nonfinite.case import HISTORY, Case, StepView
 from rangewatch_server.rules.nonfinite.forward import LARGE_BITS, NEAR_LIMIT_BITS
-from rangewatch_server.rules.nonfinite.optimizer import optimizer_of
+from rangewatch_server.rules.nonfinite.optimizer import OF_GRADIENTS, optimizer_of
 from rangewatch_server.rules.nonfinite.origin import Origin
 from rangewatch_server.rules.nonfinite.search import bad_ranks
 from rangewatch_server.rules.nonfinite.tensor_phrases import headroom
@@ -48,9 +48,6 @@ LARGE_INPUT = 1e4
 
 GROWN_BITS = 2.0
 """Bits by which outputs must have grown before a loss that is not finite, to explain it: less is usual."""
-
-_OF_GRADIENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "sum", "grad_avg")
-"""State of torch's optimizers that is made of gradients alone."""
 
 _ATTENTION = re.compile("attn|attention|softmax|scores", re.IGNORECASE)
 
@@ -529,7 +526,7 @@ def _clip(case: Case, origin: Origin) -> Iterator[Candidate]:
     optimizer = optimizer_of(case, origin.where)
     if optimizer is None:
         return
-    state = [each for each in optimizer.state if each.name in _OF_GRADIENTS]
+    state = [each for each in optimizer.state if each.name in OF_GRADIENTS]
     amax = _last_gradient(case, origin.where)
     if not state or amax is None or not all(each.is_bad for each in state):
         return

@@ -37,6 +37,17 @@ def optimizer_fault(case: Case, parameter: str) -> str:
     return "written" if optimizer is not None and _is_innocent(optimizer) else ""
 
 
+OF_GRADIENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "sum", "grad_avg")
+"""State of torch's optimizers, and of those after them, that is made of gradients alone."""
+
+
+def was_given_zeros(case: Case, parameter: str) -> bool:
+    """Whether all that the optimizer keeps of the gradients of a parameter is 0: each of them was."""
+    optimizer = optimizer_of(case, parameter)
+    state = [] if optimizer is None else [each for each in optimizer.state if each.name in OF_GRADIENTS]
+    return bool(state) and all(each.numel > 0 and each.zero_count == each.numel for each in state)
+
+
 def optimizer_sentences(case: Case, parameter: str) -> Iterator[str]:
     """The evidence for that."""
     optimizer = optimizer_of(case, parameter)

@@ -12,7 +12,7 @@ from rangewatch.wire.records import MOMENTS
 from rangewatch_server.rules.mesh import values
 from rangewatch_server.rules.nonfinite import forward, operations
 from rangewatch_server.rules.nonfinite.case import Case, StepView
-from rangewatch_server.rules.nonfinite.optimizer import optimizer_fault, optimizer_sentences
+from rangewatch_server.rules.nonfinite.optimizer import optimizer_fault, optimizer_sentences, was_given_zeros
 from rangewatch_server.rules.nonfinite.tensor_phrases import counts, name_of, range_text
 from rangewatch_server.rules.replicas.along_axes import mesh_of
 
@@ -197,7 +197,8 @@ def _is_of_zero_gradient(case: Case, weight: TensorDetails) -> bool:
     """Whether all of a weight is NaN, and what its last update was given was 0 in all elements."""
     rows = [each for kind in ("reduced_grad", "grad") for each in _of(case, weight.name, kind)]
     last = case.last_before(rows[0]) if rows else None
-    return weight.nan_count == weight.numel and last == (case.bad.step - 1, 0.0)
+    is_zero = last == (case.bad.step - 1, 0.0) or was_given_zeros(case, weight.name)
+    return weight.nan_count == weight.numel and is_zero
 
 
 def _of(case: Case, fqn: str, kind: str) -> list[int]:

@@ -70,7 +70,7 @@ def forward_remedies(case: Case, origin: Origin) -> Iterator[Remedy]:
             f"its input held {'zeros' if origin.cause == 'zero' else 'negative elements'}",
         )  # fmt: skip
     else:
-        yield _inside(module, "what in it made NaN or Inf is not recorded")
+        yield _inside(case, module, "what in it made NaN or Inf is not recorded")
         narrow = _narrow(case)
         if narrow and module == case.entry.fqn and module:
             yield Remedy(
@@ -158,11 +158,18 @@ def between_remedies(case: Case, origin: Origin) -> Iterator[Remedy]:
     if origin.cause == "masked":
         yield _masked(masked_softmax(origin.where))
     where = module_path(case.view.entries, origin.where)
-    yield _inside(where, "code between the modules made it, which only its values can show")
+    yield _inside(case, where, "code between the modules made it, which only its values can show")
 
 
-def _inside(fqn: str, because: str) -> Remedy:
-    return Remedy(f"Have the values inside the forward of {name_of(fqn)} recorded.", watch_inside(fqn), because)
+def _inside(case: Case, fqn: str, because: str) -> Remedy:
+    """`fqn`: of a module that was given what is finite."""
+    made = (
+        "a division by 0, a log of 0, or a power of what is large"
+        if case.bad.inf_count
+        else "0 divided by 0 (a norm, a sum or a size that is 0), or a root or log of what is below 0"
+    )
+    text = f"Look in the forward of {name_of(fqn)} for {made}, and add an eps or clamp there; its values show which."
+    return Remedy(text, watch_inside(fqn), because)
 
 
 def _weight_name(case: Case) -> str:
@@ -176,7 +183,7 @@ def remedies(case: Case, origin: Origin, best: Candidate, *, is_named: bool = Fa
     yield from given
     if not given and not is_named:
         where = module_path(case.view.entries, origin.where)
-        yield _inside(where, "neither growth nor the batch explains it, and its values inside are not recorded")
+        yield _inside(case, where, "neither growth nor the batch explains it, and its values inside are not recorded")
 
 
 def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) -> Iterator[Remedy]:
@@ -211,7 +218,7 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
     elif best.cause == "mask" and origin.cause != "masked":
         yield _masked(masked_softmax(origin.where), because)
         if best.against:
-            yield _inside(module_path(case.view.entries, origin.where), "the mask itself was not recorded")
+            yield _inside(case, module_path(case.view.entries, origin.where), "the mask itself was not recorded")
     elif best.cause == "clip":
         yield Remedy(
             "Look at what stands between the backward and optimizer.step(): "
