@@ -91,15 +91,16 @@ FLAT, AT = 2.3 * np.ones(STEPS), np.arange(STEPS)
 
 def low_rate(
     recording: Recording, rate: Any, loss: Any = FLAT, initial: float = 1e-3, fraction: float = 1e-4,
-    classes: int = 1_000,
+    classes: int = 1_000, optimizer: str = "AdamW", gradient: float = 1.0,
 ) -> Any:  # fmt: skip
-    """What is said of a schedule's rate, of a loss and of the size of updates."""
+    """What is said of a schedule's rate, of a loss and of the size of updates and gradients."""
     at = np.arange(STEPS)
     is_read = (at > 0) & ((at % 32 == 0) | ((at < 32) & (at & (at - 1) == 0)))
     series = {"lr": rate, "loss": loss, "update_fraction": np.where(is_read, fraction, np.nan)}
-    known = [event(Optimizers(("AdamW",), initial_lr=initial), 1, 2)]
+    known = [event(Optimizers((optimizer,), initial_lr=initial), 1, 2)]
     known.append(event(LossFunction("nll", classes), 1, 0))
-    recording.write([tensor("a.weight", "grad", 0, "float32")], STEPS, series=series, events=known)
+    layer = [tensor("a.weight", "grad", 0, "float32")]
+    recording.write(layer, STEPS, {"amax": gradient}, series=series, events=known)
     return recording.diagnose(RULE).findings
 
 
@@ -131,6 +132,24 @@ def test_a_trainer_that_logs_the_rate_each_tenth_step(recording: Recording) -> N
 def test_updates_that_are_next_to_nothing(recording: Recording) -> None:
     (finding,) = low_rate(recording, 1e-9, initial=0.0, fraction=1e-8)
     assert "learning rate of 1e-09" in finding.summary and finding.facts["lr"] == 1e-9
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "gradient", "cause"),
+    [("Adam", 3e-11, "optimizer"), ("Adam", 3e-8, "learning_rate"), ("SGD", 3e-11, "learning_rate")],
+)
+def test_gradients_far_below_the_eps_of_adam(
+    recording: Recording, optimizer: str, gradient: float, cause: str
+) -> None:  # fmt: skip
+    """As of a quantity in a unit in which it is next to nothing: ten times the rate would be the wrong advice."""
+    known = {"optimizer": optimizer, "gradient": gradient}
+    (finding,) = low_rate(recording, 2e-3, initial=0.0, fraction=2.8e-6, **known)  # type: ignore[arg-type]
+    assert finding.facts["cause_class"] == cause
+    advice = finding.remedy[0].text
+    assert ("smaller eps" in advice, "Raise" in advice) == (cause == "optimizer", cause != "optimizer")
+        cause == "optimizer",
+        cause != "optimizer",
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import first_and_last
 from rangewatch_server.rules.loss.series import rates as rates_of
 from rangewatch_server.rules.phrases import place
-from rangewatch_server.rules.recent import Array, only_rank
+from rangewatch_server.rules.recent import Array, only_rank, recent, tensors_of, unscaled
 from rangewatch_server.rules.rule import Finding, Remedy
 
 UPDATE_FRACTION = "update_fraction"
@@ -51,6 +51,14 @@ FEW = 32
 
 GROWS = 1.05
 
+ADAM = ("Adam", "AdamW", "NAdam", "RAdam")
+EPS = 1e-8
+"""That of these optimizers, unless another was given."""
+
+UNDER_EPS = 0.1
+"""Part of `EPS` below which all gradients are for that to be the cause: updates are then a tenth of what the rate says
+at most."""
+
 
 def too_small(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding."""
@@ -74,7 +82,12 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
     elif part >= STILL and rates[-1] <= GROWS * rates[steps >= steps[-1] - LASTING // 2][0]:
         known = _fractions(evidence, stop)
         if len(known) >= READINGS and 0 < known.max() <= TINY:
-            yield _of_size(evidence, steps, rates, float(known.max()), part)
+            least = _under_eps(evidence)
+            largest = float(known.max())
+            if least is None:
+                yield _of_size(evidence, steps, rates, largest, part)
+            else:
+                yield _of_eps(evidence, steps, rates, largest, part, least)
 
 
 def _is_stairs(evidence: Evidence, steps: Array, rates: Array, initial: float) -> bool:
@@ -146,6 +159,46 @@ def _of_size(evidence: Evidence, steps: Array, rates: Array, largest: float, par
             "for group in optimizer.param_groups:\n    group['lr'] *= 10",
             f"updates are {largest:.2g} of their weights at most, and the loss stays where it was",
         ),
+    )  # fmt: skip
+
+
+def _under_eps(evidence: Evidence) -> float | None:
+    """The largest gradient of any parameter in the last steps, where an Adam's eps is far above it."""
+    names = {name for _, known in evidence.details(Optimizers) for name in known.classes}
+    if not names or not names <= set(ADAM):
+        return None
+    points = recent(evidence)
+    bits = unscaled(evidence, points)[tensors_of(evidence, "grad")]
+    known = bits[np.isfinite(bits)]
+    largest = 2.0 ** float(known.max()) if len(known) else np.inf
+    return largest if 0 < largest <= UNDER_EPS * EPS else None
+
+
+def _of_eps(
+    evidence: Evidence, steps: Array, rates: Array, largest: float, part: float, gradient: float
+) -> Finding:  # fmt: skip
+    rank, since = only_rank(evidence), int(steps[0])
+    return Finding(
+        rank=rank, step=since, subject="low rate", kind=None,
+        summary=f"{place(since, rank)}: gradients are far below Adam's eps: the largest of any parameter is "
+        f"{gradient:.2g}, so that no update has been larger than {largest:.2g} of its weight at a learning rate of "
+        f"{rates[-1]:.3g}: nothing is learned.",
+        evidence=(
+            f"The loss is {part:.0%} of what it was at first, at step {int(steps[-1])} (medians of {FEW} values).",
+            f"Cause (likely): the optimizer's eps, {EPS:g} where no other was given. Adam divides a gradient by its own "
+            "size and eps: what is far below eps gives an update that is as far below the learning rate.",
+            "What would decide: train a hundred steps from the same weights with an eps of 1e-15.",
+        ),
+        remedy=(
+            Remedy(
+                "Bring inputs, targets and loss to a scale of about 1, as by their own mean and deviation; or give the "
+                "optimizer a smaller eps.",
+                "for group in optimizer.param_groups:\n    group['eps'] = 1e-15",
+                f"the largest gradient is {gradient:.2g}",
+            ),
+        ),
+        facts={"since_step": since, "seen_step": int(steps[-1]), "lr": float(rates[-1]), "gradient": gradient,
+               "cause_class": "optimizer"},
     )  # fmt: skip
 
 
