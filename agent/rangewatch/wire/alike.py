@@ -22,7 +22,10 @@ from rangewatch.wire.records import Batch
 Array = NDArray[Any]
 
 TOGETHER_BYTES = 16 << 20
-"""Unpacked, of the batches that wait to be read together: of 600 tensors and 8 steps some 700."""
+"""Of what is made of the batches that are read together: of 600 tensors and 8 steps some 700."""
+
+SERIES_BYTES = 48
+"""Of one value of a series, of which six columns are made: a constant stands for many of them in 8 bytes."""
 
 
 class Alike(NamedTuple):
@@ -39,7 +42,18 @@ class Alike(NamedTuple):
     series: list[Array]
 
 
-_SECTIONS = msgspec.msgpack.Decoder(BatchSections)
+class Portion(NamedTuple):
+    """Of the bodies up to the place `stop`, from where the portion before ended, those that could be read."""
+
+    stop: int
+    alikes: list[Alike]
+
+
+class _Opening(msgspec.Struct, frozen=True, tag_field="message", tag="opening"):
+    """No batch. With one kind of message alone a header that does not say which it is would be taken for that one."""
+
+
+_SECTIONS = msgspec.msgpack.Decoder(BatchSections | _Opening)
 _RANGES = msgspec.msgpack.Decoder(RangesHeader | None)
 _SERIES = msgspec.msgpack.Decoder(tuple[SeriesHeader, ...])
 _Key = tuple[str, bytes, bytes]
@@ -51,6 +65,8 @@ class _Layout:
     def __init__(self, key: _Key) -> None:
         ranges, series = _RANGES.decode(key[1]), _SERIES.decode(key[2])
         self.nbytes = 0
+        self.made_bytes = 0
+        """Of what is made of a batch."""
         self.shared: list[tuple[int, int]] = []
         """Bytes [start, stop) that say which rows these are."""
         self.columns: dict[str, tuple[Column, int]] = {}
@@ -62,6 +78,7 @@ class _Layout:
         for each in series:
             self._share(each.steps)
             self.series.append(self._place(each.values))
+        self.made_bytes = self.nbytes + SERIES_BYTES * sum(column.count for column, _ in self.series)
 
     def _share(self, column: Column) -> None:
         self.shared.append((self.nbytes, self.nbytes + column.nbytes))
@@ -112,8 +129,9 @@ def _values(whole: Array, column: Column, at: int, of_first: Array) -> Array:
     return result.reshape(len(whole), -1).view(dtype)
 
 
-def decode_alike(bodies: Sequence[bytes]) -> Iterator[Alike]:
-    """The ranges and series of stored batches. A body that `decode` refuses, or that is no batch, is in none of what
+def decode_alike(bodies: Sequence[bytes]) -> Iterator[Portion]:
+    """The ranges and series of stored batches, some at a time, so that the memory they take is bounded: all bodies are
+    in one portion or another, in their order. A body that `decode` refuses, or that is no batch, is in none of what
     comes: who asks `decode` for it is told why.
     """
     layouts: dict[_Key, _Layout] = {}
@@ -123,6 +141,8 @@ def decode_alike(bodies: Sequence[bytes]) -> Iterator[Alike]:
         try:
             encoded, data = opened(body)
             sections = _SECTIONS.decode(encoded)
+            if isinstance(sections, _Opening):
+                continue
             key = sections.catalogue, bytes(sections.ranges), bytes(sections.series)
             layout, first = layouts.get(key), None
             if layout is None:
@@ -140,8 +160,8 @@ def decode_alike(bodies: Sequence[bytes]) -> Iterator[Alike]:
             continue
         group.places.append(place)
         group.blocks.append(data[: layout.nbytes])
-        waiting += layout.nbytes
+        waiting += layout.made_bytes
         if waiting > TOGETHER_BYTES:
-            yield from (each.read() for each in groups.values())
+            yield Portion(place + 1, [each.read() for each in groups.values()])
             groups, waiting = {}, 0
-    yield from (each.read() for each in groups.values())
+    yield Portion(len(bodies), [each.read() for each in groups.values()])

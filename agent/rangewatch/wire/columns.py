@@ -74,6 +74,8 @@ def unpack(column: Column, block: bytes | memoryview) -> Array:
     items = {"const": 1, "range": 2}.get(column.encoding, column.count)
     if len(block) != items * dtype.itemsize:
         raise WireError("bad_header", f"column of {column.count} values has {len(block)} bytes")
+    if column.encoding == "range" and dtype.itemsize != 8:
+        raise WireError("bad_header", f"a range is of 64-bit whole numbers, and not of {column.dtype!r}")
     if column.encoding == "const":
         return np.ndarray((column.count,), dtype, bytes(block), 0, (0,))  # a tenth of what broadcast_to takes
     if column.encoding == "range":

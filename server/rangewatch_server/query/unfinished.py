@@ -148,24 +148,25 @@ def _rows(
     for first in range(0, len(waiting), BODIES_AT_ONCE):
         some = waiting[first : first + BODIES_AT_ONCE]
         bodies = _bodies(connection, run_id, some)
-        decoded = _decoded(some, bodies)
-        rows: list[tuple[int, Raw]] = []
-        for shown, sequence in some:
-            id_ = shown.slices.stream.id
-            place = id_, sequence
-            raws = decoded[place] if place in decoded else shown.slices.batch(sequence, bodies.get(place))
-            rows += [
-                (id_, cut) for raw in raws
-                if raw.part == part and len((cut := clip(raw, shown.start, shown.stop)).steps)
-            ]  # fmt: skip
-        yield rows
+        for portion, decoded in _decoded(some, bodies):
+            rows: list[tuple[int, Raw]] = []
+            for shown, sequence in portion:
+                id_ = shown.slices.stream.id
+                place = id_, sequence
+                raws = decoded[place] if place in decoded else shown.slices.batch(sequence, bodies.get(place))
+                rows += [
+                    (id_, cut) for raw in raws
+                    if raw.part == part and len((cut := clip(raw, shown.start, shown.stop)).steps)
+                ]  # fmt: skip
+            yield rows
 
 
+_Waiting = Sequence[tuple[Shown, int]]
 _Place = tuple[int, int]
 """Stream and sequence."""
 
 
-def _bodies(connection: Connection, run_id: int, waiting: Sequence[tuple[Shown, int]]) -> dict[_Place, bytes]:
+def _bodies(connection: Connection, run_id: int, waiting: _Waiting) -> dict[_Place, bytes]:
     """Of those that have not been decoded yet."""
     wanted = [(shown.slices.stream.id, sequence) for shown, sequence in waiting if not shown.slices.has_batch(sequence)]
     if not wanted:
@@ -174,18 +175,25 @@ def _bodies(connection: Connection, run_id: int, waiting: Sequence[tuple[Shown, 
     return {(stream_id, sequence): body for stream_id, sequence, body in rows}
 
 
-def _decoded(waiting: Sequence[tuple[Shown, int]], bodies: dict[_Place, bytes]) -> dict[_Place, list[Raw]]:
-    """Those that can be decoded beside others, which are kept for who reads one rank."""
-    mine = [each for each in waiting if (each[0].slices.stream.id, each[1]) in bodies]
-    found: dict[_Place, list[Raw]] = {}
-    for alike in decode_alike([bodies[shown.slices.stream.id, sequence] for shown, sequence in mine]):
-        deadline.check()
-        slices = mine[0][0].slices
-        known = slices.catalogue(alike.first.catalogue)
-        all_raws = raws_of_alike(alike, known.ordinals, known.statistics, slices.names.series)
-        nbytes = nbytes_of(all_raws[0])  # as of all others
-        for at, raws in zip(alike.places, all_raws, strict=True):
-            shown, sequence = mine[at]
-            shown.slices.keep_batch(sequence, raws, nbytes)
-            found[shown.slices.stream.id, sequence] = raws
-    return found
+def _decoded(waiting: _Waiting, bodies: dict[_Place, bytes]) -> Iterator[tuple[_Waiting, dict[_Place, list[Raw]]]]:
+    """As many of them as are decoded at once, in their order, and the rows of those that can be decoded beside others,
+    which are kept for who reads one rank.
+    """
+    mine = [at for at, (shown, sequence) in enumerate(waiting) if (shown.slices.stream.id, sequence) in bodies]
+    places = [(waiting[at][0].slices.stream.id, waiting[at][1]) for at in mine]
+    start = 0
+    for portion in decode_alike([bodies[place] for place in places]):
+        found: dict[_Place, list[Raw]] = {}
+        for alike in portion.alikes:
+            deadline.check()
+            slices = waiting[0][0].slices
+            known = slices.catalogue(alike.first.catalogue)
+            all_raws = raws_of_alike(alike, known.ordinals, known.statistics, slices.names.series)
+            nbytes = nbytes_of(all_raws[0])  # as of all others
+            for at, raws in zip(alike.places, all_raws, strict=True):
+                shown, sequence = waiting[mine[at]]
+                shown.slices.keep_batch(sequence, raws, nbytes)
+                found[places[at]] = raws
+        stop = mine[portion.stop] if portion.stop < len(mine) else len(waiting)
+        yield waiting[start:stop], found
+        start = stop

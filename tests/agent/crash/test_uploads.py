@@ -343,6 +343,18 @@ def test_it_ends_at_the_second_sigterm_whatever_its_server_does(waiting_in_vain:
     assert not waiting_in_vain._is_done(), "while a rank lives it is watched"
 
 
+def test_two_sigterms_while_ranks_live_are_one(waiting_in_vain: node.Node) -> None:
+    """What the last rank leaves has its fifteen seconds, however often the job was told to stop."""
+    waiting_in_vain._ranks[0] = None  # type: ignore[assignment]
+    for _ in range(3):
+        waiting_in_vain._stopped(signal.SIGTERM, None)
+    del waiting_in_vain._ranks[0]
+    assert not waiting_in_vain._is_out_of_patience()
+    assert not waiting_in_vain._is_done()
+    waiting_in_vain._stopped(signal.SIGTERM, None)
+    assert waiting_in_vain._is_done()
+
+
 def test_past_its_patience_it_waits_for_no_try_but_while_batches_are_taken(
     waiting_in_vain: node.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from rangewatch.recording.parallel.shards import is_first_copy, part_of
+from rangewatch.recording.parallel.shards import is_first_copy, part_of, places_of
 from rangewatch.statistics import sketch, sketches
 from rangewatch.statistics.sketches import LEAST_999, PROJECTIONS, RANGE_95
 
@@ -90,6 +91,28 @@ def test_fsdp_over_tensor_parallelism() -> None:
     uneven = torch.randn(9, 5)
     local = cut(uneven, [_StridedShard(0, split_factor=2), Shard(0)], [2, 2], [0, 0])
     assert part_of((9, 5), local, [_StridedShard(0, split_factor=2), Shard(0)], [2, 2], [0, 0]) is None
+
+
+def test_where_nobody_says_in_which_order_a_dimension_was_cut_it_has_no_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FSDP2 of torch 2.4 over tensor parallelism: one `Shard` and another, as of what is cut from left to right."""
+    local, cuts = torch.ones(2, 4), [Shard(0), Shard(0)]
+    assert part_of((8, 4), local, cuts, [2, 2], [0, 1]) == [pytest.approx([2, 3]), None]
+    monkeypatch.setattr("rangewatch.recording.parallel.shards.SAYS_ORDER", False)
+    assert part_of((8, 4), local, cuts, [2, 2], [0, 1]) is None
+    assert part_of((8, 4), torch.ones(4, 2), [Shard(0), Shard(1)], [2, 2], [0, 1]) is not None
+
+
+@pytest.mark.parametrize(("order", "places"), [((0, 1), [2, 3]), ((1, 0), None)])
+def test_a_dimension_that_is_cut_from_right_to_left_has_no_places(
+    order: tuple[int, int], places: list[int] | None
+) -> None:
+    mesh = SimpleNamespace(shape=(2, 2), get_coordinate=lambda: [0, 1])
+    spec = SimpleNamespace(shard_order=(SimpleNamespace(tensor_dim=0, mesh_dims=order),))
+    tensor = SimpleNamespace(shape=(8,), placements=(Shard(0), Shard(0)), device_mesh=mesh, _spec=spec)
+    found = places_of(tensor, torch.ones(2))
+    assert found == (None if places is None else [pytest.approx(places)])
 
 
 def test_a_part_that_is_not_as_it_should_be_has_no_places() -> None:

@@ -133,6 +133,14 @@ def test_any_batch_comes_back(batch: Batch) -> None:
     assert same(wire.decode(wire.encode(batch)), batch)
 
 
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "f4"])
+def test_a_range_of_a_narrow_dtype_is_refused(dtype: str) -> None:
+    """Its start and stride are 16 bytes, which two such values have not."""
+    nbytes = 2 * columns.DTYPES[dtype].itemsize
+    with pytest.raises(wire.WireError, match="a range is of 64-bit whole numbers"):
+        columns.unpack(columns.Column(dtype, "range", 3, nbytes), b"\1" * nbytes)
+
+
 def test_a_constant_column_costs_nothing() -> None:
     size = 1000
     ranges = RangeRows(np.arange(size), np.arange(size), {"numel": np.full((size, size), 12345.0)})

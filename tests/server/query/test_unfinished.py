@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, text
@@ -67,6 +68,11 @@ def same(found: Raw, wanted: Raw) -> None:
         assert found.columns[name].tobytes() == values.tobytes(), name
 
 
+def alikes(bodies: list[bytes]) -> Iterator[wire.Alike]:
+    for portion in wire.decode_alike(bodies):
+        yield from portion.alikes
+
+
 @QUICK
 @given(st.lists(batches(), max_size=12), st.data())
 def test_rows_of_batches_decoded_together_are_those_of_each(sent: list[Batch], data: st.DataObject) -> None:
@@ -76,7 +82,7 @@ def test_rows_of_batches_decoded_together_are_those_of_each(sent: list[Batch], d
     for each in bad:
         bodies.insert(data.draw(st.integers(0, len(bodies))), each)
     found: dict[int, list[Raw]] = {}
-    for alike in wire.decode_alike(bodies):
+    for alike in alikes(bodies):
         assert alike.places == sorted(alike.places)
         raws = raws_of_alike(alike, ORDINALS, statistics.ALL, SERIES)
         assert [nbytes_of(each) for each in raws] == [nbytes_of(raws[0])] * len(raws)
@@ -99,10 +105,31 @@ def test_columns_of_whole_numbers_that_count_up_are_each_batchs_own() -> None:
     sent = [wire.encode(Batch("run", rank, "a", 0, "c", each)) for rank, each in enumerate(rows)]
     found = {
         place: values
-        for alike in wire.decode_alike(sent)
+        for alike in alikes(sent)
         for place, values in zip(alike.places, alike.columns["numel"].tolist(), strict=True)
     }
     assert found == {place: each.tolist() for place, each in enumerate(numel)}
+
+
+def test_what_is_made_of_small_bodies_that_stand_for_much_is_bounded() -> None:
+    """4,096 steps of 256 series that do not change are 48 MB of columns, and a message of a few kilobytes."""
+    steps, values = np.arange(4096), np.ones(4096)
+    series = tuple(SeriesRows(f"s{number}", steps, values) for number in range(256))
+    body = wire.encode(Batch("run", 0, "a", 0, "c", None, series))
+    assert len(body) < 10_000
+    portions = [
+        (portion.stop, [alike.places for alike in portion.alikes])
+        for portion in wire.decode_alike([body, b"RW?", body])
+    ]
+    assert portions == [(1, [[0]]), (3, [[2]]), (3, [])]
+
+
+def test_a_header_that_does_not_say_that_it_is_a_batchs_is_left_to_decode() -> None:
+    body = wire.encode(Batch("run", 0, "a", 0, "c", None, (SeriesRows("loss", np.arange(2), np.ones(2)),)))
+    damaged = zstandard.compress(zstandard.decompress(body).replace(b"message", b"massage"))
+    with pytest.raises(wire.WireError, match="missing required field `message`"):
+        wire.decode(damaged, rows_only=True)
+    assert [alike.places for alike in alikes([body, damaged])] == [[0]]
 
 
 @QUICK
@@ -179,3 +206,23 @@ def test_a_damaged_batch_is_said_each_time(just_started: Store) -> None:
     just_started.writer.work(damage, forgets=True).result(30)
     for _ in range(2):
         assert most(just_started, 19) == [6.0] * 10 + [0.0] * 9
+
+
+def test_batches_read_in_portions_give_the_same(just_started: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one here, with one between them that cannot be read."""
+    monkeypatch.setattr("rangewatch.wire.alike.TOGETHER_BYTES", 0)
+    at_once: list[int] = []
+
+    def counted(alike: wire.Alike, *given: Any) -> list[list[Raw]]:
+        at_once.append(len(alike.places))
+        return raws_of_alike(alike, *given)
+
+    monkeypatch.setattr("rangewatch_server.query.unfinished.raws_of_alike", counted)
+
+    def damage(connection: Any) -> None:
+        said = "UPDATE batches SET body = :body WHERE sequence = 1 AND stream_id = 2"
+        connection.execute(text(said), {"body": b"RW?"})
+
+    just_started.writer.work(damage, forgets=True).result(30)
+    assert most(just_started, 19) == [6.0] * 19
+    assert at_once == [1] * (2 * RANKS - 1)

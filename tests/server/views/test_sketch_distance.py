@@ -201,3 +201,13 @@ def test_numbers_out_of_all_bounds() -> None:
         assert found > 0 and np.isfinite(found)
         shown = sketch_distance.shown(found.item(), float("inf"))
         assert shown is not None and shown["allowed"] is None and all(np.isfinite([shown["low"], shown["high"]]))
+
+
+@pytest.mark.parametrize("sent", [2.0**53 + 2, 1e300, float("inf")])
+@pytest.mark.parametrize("half", [HIGH, LOW])
+def test_a_hash_that_float64_no_longer_holds_says_nothing(half: str, sent: float) -> None:
+    """It depends on the order in which parts were added, and an agent may send anything."""
+    base = {name: np.full((1, 1), 1.0) for name in sketch_distance.COLUMNS}
+    other = base | {half: np.full((1, 1), sent)}
+    for pair in ((base, other), (other, base), (other, other)):
+        assert np.isnan(sketch_distance.distance(*pair))

@@ -186,8 +186,9 @@ class Node:
         return not self._ranks and time.monotonic() - self._alone_since_s > patience_s
 
     def _stopped(self, number: int, frame: FrameType | None) -> None:
-        """Not yet: what stops the job stops the ranks too, and those are to be seen."""
-        self._stops += 1
+        """Not yet: what stops the job stops the ranks too, and those are to be seen. While they live all such signals
+        are one: some launchers and schedulers send two."""
+        self._stops = 1 if self._ranks else self._stops + 1
 
 
 def _is_ours(connection: socket.socket) -> bool:

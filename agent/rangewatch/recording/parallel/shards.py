@@ -10,11 +10,15 @@ from torch import Tensor
 
 from rangewatch.statistics.sketch import Places
 
+SAYS_ORDER = torch.torch_version.TorchVersion(torch.__version__) >= "2.5"
+"""Whether FSDP2 says by a `split_factor` that it has cut a dimension after tensor parallelism, not before."""
+
 
 def places_of(tensor: Any, local: Tensor) -> Places | None:
     """Of a DTensor and its local part; None where that is not known, or the part is one of a sum."""
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
-    if coordinate is None:
+    orders = getattr(getattr(tensor, "_spec", None), "shard_order", None) or ()
+    if coordinate is None or any(list(each.mesh_dims) != sorted(each.mesh_dims) for each in orders):
         return None
     return part_of(tuple(tensor.shape), local, tensor.placements, tuple(mesh.shape), tuple(coordinate))
 
@@ -36,6 +40,8 @@ def part_of(
             return None
         dim %= len(whole)
         now = places[dim]
+        if now is not None and not SAYS_ORDER:
+            return None
         now = torch.arange(whole[dim], device=local.device) if now is None else now
         factor = getattr(placement, "split_factor", 1)
         if factor > 1 and len(now) % (factor * size):

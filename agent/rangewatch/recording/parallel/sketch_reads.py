@@ -54,6 +54,8 @@ class SketchReads(StepReader):
         self._gradients_read: set[str] = set()
         self._readings: dict[int, int] = {}
         """How often a tensor was read in the open step, by number."""
+        self._named: dict[int, tuple[str, nn.Parameter]] = {}
+        """Of the open step, from its first update on: the name of each parameter, by `id`."""
         self._placed: dict[int, Placed] = {}
         self._has_warned = False
 
@@ -74,28 +76,39 @@ class SketchReads(StepReader):
         model = self._model()
         if not self.is_due or model is None:
             return
-        named = [(fqn, each) for fqn, each in clean_parameters(model) if not is_lazy(each) and self._selection.has(fqn)]
+        mine = None if optimizer is None else [id(each) for at in optimizer.param_groups for each in at["params"]]
+        if mine is None or not self._named.keys() >= set(mine):  # once a step, though there may be one a parameter
+            self._look_up(model)
+        if not self._are_weights_read:
+            self._are_weights_read = True
+            self._read_parameters("weight", [(fqn, each, each.detach()) for fqn, each in self._named.values()])
+        if has_gradients:
+            named = [self._named[each] for each in (self._named if mine is None else mine) if each in self._named]
+            gradients = [
+                (fqn, each, each.grad.detach())
+                for fqn, each in named
+                if each.grad is not None and fqn not in self._gradients_read
+            ]
+            self._gradients_read.update(fqn for fqn, _, _ in gradients)
+            self._read_parameters("reduced_grad", gradients)
+
+    def _look_up(self, model: nn.Module) -> None:
+        """What the model's parameters are right now: some wrappers exchange them."""
+        self._named = {
+            id(each): (fqn, each)
+            for fqn, each in clean_parameters(model)
+            if not is_lazy(each) and self._selection.has(fqn)
+        }
         self._placed = {
             id(parameter): each
             for each in ([] if self._is_alone else self._layout.parameters())
             if (parameter := each.parameter()) is not None
         }
-        if not self._are_weights_read:
-            self._are_weights_read = True
-            self._read_parameters("weight", [(fqn, each, each.detach()) for fqn, each in named])
-        if has_gradients:
-            own = None if optimizer is None else {id(each) for at in optimizer.param_groups for each in at["params"]}
-            gradients = [
-                (fqn, each, each.grad.detach())
-                for fqn, each in named
-                if each.grad is not None and fqn not in self._gradients_read and (own is None or id(each) in own)
-            ]
-            self._gradients_read.update(fqn for fqn, _, _ in gradients)
-            self._read_parameters("reduced_grad", gradients)
 
     def end_step(self) -> None:
         """Read what no optimizer has taken."""
         self.before_update(None, has_gradients=True)
+        self._named, self._placed = {}, {}
 
     def read(self, number: int, tensor: Tensor, amax: float) -> None:
         """A plain tensor in host memory was read, in a process that is alone."""

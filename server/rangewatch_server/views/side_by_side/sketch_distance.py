@@ -28,14 +28,20 @@ Columns = Mapping[str, Array]
 
 COLUMNS = tuple(each.name for each in ALL)
 MOST = 1e300
+EXACT = 2.0**53
+"""A half of a hash that has added up to more, as of two million parts of ranks and steps in a row, has lost bits."""
+
 LEAST = 5e-324
 """Of what differs in its bits, though the projections say nothing: -0 and 0."""
 
 
 def is_whole(columns: Columns) -> Array:
-    """Where the parts of all ranks are there: as many elements as the whole has, once or several times."""
+    """Where the parts of all ranks are there, as many elements as the whole has, once or several times; and the hash
+    is exact.
+    """
     whole, numel = columns[WHOLE], columns[NUMEL]
-    return (whole > 0) & (numel > 0) & (numel % np.maximum(whole, 1) == 0)
+    is_exact = np.maximum(columns[HIGH], columns[LOW]) < EXACT
+    return is_exact & (whole > 0) & (numel > 0) & (numel % np.maximum(whole, 1) == 0)
 
 
 def distance(here: Columns, there: Columns) -> Array:
@@ -81,4 +87,5 @@ def shown(distance: float, allowed: float) -> dict[str, Any] | None:
 
 
 def _hash(columns: Columns) -> Array:
-    return columns[HIGH].astype(np.uint64) * np.uint64(HALF) + columns[LOW].astype(np.uint64)
+    high, low = (np.minimum(columns[name], EXACT).astype(np.uint64) for name in (HIGH, LOW))
+    return high * np.uint64(HALF) + low

@@ -12,6 +12,7 @@ import rangewatch
 from rangewatch.core.guard import logger
 from rangewatch.core.options import OBSERVED_KINDS
 from rangewatch.recording.parallel.placements import Layout
+from rangewatch.recording.tensor_names import clean_parameters
 from rangewatch.statistics import sketch, sketches, sparse
 from rangewatch.statistics.sketches import ALL, NUMEL, WHOLE
 from tests.agent.ingest_double import IngestDouble
@@ -138,6 +139,29 @@ def test_optimizers_that_step_one_after_the_other(ingest: IngestDouble) -> None:
     for name, each in before.items():
         assert found[name, "weight"][0] == pytest.approx(expected(each, step=0))
         assert found[name, "reduced_grad"][0] == pytest.approx(expected(torch.ones(2, 2), step=0))
+
+
+def test_a_model_is_gone_through_twice_a_step_however_many_optimizers_it_has(
+    ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with one a parameter, which steps in the backward pass."""
+    looks: list[nn.Module] = []
+
+    def counted(model: nn.Module) -> Any:
+        looks.append(model)
+        return clean_parameters(model)
+
+    monkeypatch.setattr("rangewatch.recording.parallel.sketch_reads.clean_parameters", counted)
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+    optimizers = [torch.optim.SGD([each], 0.1) for each in model.parameters()]
+    with attached(ingest, model, optimizers, sketch_every=1):
+        model(torch.ones(1, 2)).sum().backward()
+        for each in optimizers:
+            each.step()
+    found = sketched(ingest)
+    assert len([kind for _, kind in found if kind == "weight"]) == len(optimizers)
+    assert len([kind for _, kind in found if kind == "reduced_grad"]) == len(optimizers)
+    assert len(looks) == 2
 
 
 @pytest.mark.parametrize(("rank", "said"), [(0, True), (1, True), (0, False)])
