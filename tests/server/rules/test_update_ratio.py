@@ -147,9 +147,6 @@ def test_gradients_far_below_the_eps_of_adam(
     assert finding.facts["cause_class"] == cause
     advice = finding.remedy[0].text
     assert ("smaller eps" in advice, "Raise" in advice) == (cause == "optimizer", cause != "optimizer")
-        cause == "optimizer",
-        cause != "optimizer",
-    )
 
 
 @pytest.mark.parametrize(

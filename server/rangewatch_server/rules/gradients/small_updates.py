@@ -185,8 +185,8 @@ def _of_eps(
         f"{rates[-1]:.3g}: nothing is learned.",
         evidence=(
             f"The loss is {part:.0%} of what it was at first, at step {int(steps[-1])} (medians of {FEW} values).",
-            f"Cause (likely): the optimizer's eps, {EPS:g} where no other was given. Adam divides a gradient by its own "
-            "size and eps: what is far below eps gives an update that is as far below the learning rate.",
+            f"Cause (likely): the optimizer's eps, {EPS:g} where no other was given. Adam divides a gradient by its "
+            "own size and eps: what is far below eps gives an update that is as far below the learning rate.",
             "What would decide: train a hundred steps from the same weights with an eps of 1e-15.",
         ),
         remedy=(
