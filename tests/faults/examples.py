@@ -614,6 +614,11 @@ def starts_over(recording: Recording) -> None:
     recording.write(WEIGHTS, STEPS, series={"loss": 1.0, "lr": 2e-3 * np.array([plan(at) for at in range(STEPS)])})
 
 
+def turns(recording: Recording) -> None:
+    plan = np.cos(np.pi * np.arange(STEPS) / (STEPS // 2))
+    recording.write(WEIGHTS, STEPS, series={"loss": 1.0, "lr": 1e-3 * (1 + plan)})
+
+
 def learning_lost(recording: Recording) -> None:
     loss = np.r_[np.linspace(2.3, 1.0, 60), np.linspace(1.0, 2.2, 20), np.full(60, 2.2)] + wave(140, 0.05)[0]
     rate = np.linspace(4e-4, 5e-2, 140)
@@ -643,6 +648,7 @@ ALL = (
     Example("gradients_not_reduced", "", not_reduced),
     Example("repeated_order", "", same_order),
     Example("schedule_restarted", "", starts_over),
+    Example("schedule_turned", "", turns),
     Example("batch_along_mesh", "The same rows on several ranks", same_rows),
     Example("batch_along_mesh", "Ranks of one model with other rows", other_rows),
     Example("dropout_mismatch", "", dropouts),

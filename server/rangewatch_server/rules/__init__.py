@@ -37,6 +37,7 @@ from rangewatch_server.rules.loss import (
     loss_spike,
     loss_stuck,
     schedule_restarted,
+    schedule_turned,
     short_spike,
 )
 from rangewatch_server.rules.loss_scale import clipped_scaled, collapse, growing_past_use, never_grows, unexplained_skip
@@ -130,6 +131,7 @@ ALL: tuple[Rule, ...] = (
     loss_spike.RULE,
     learning_lost.RULE,
     schedule_restarted.RULE,
+    schedule_turned.RULE,
     loss_stuck.RULE,
     short_spike.RULE,
     loss_plateau.RULE,

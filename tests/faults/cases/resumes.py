@@ -36,4 +36,14 @@ def schedule_is_made_anew_in_the_midst_of_a_training(job: Job) -> None:
     resumes.train(job, plan=replayed(linear(40, 300), 100, 0))
 
 
+@planted("learning_rate", "schedule_turned", step=100, against=NOT_SCHEDULE)
+def cosine_is_moved_past_its_end(job: Job) -> None:
+    resumes.train(job, plan=resumes.periodic(100))
+
+
+@planted("learning_rate", "schedule_turned", step=120, against=NOT_SCHEDULE)
+def cosine_with_a_warm_up_has_a_whole_cycle(job: Job) -> None:
+    resumes.train(job, plan=resumes.periodic(100, warmup=20), lr=0.1, optimizer=torch.optim.SGD)
+
+
 SCRIPTS: tuple[Fault, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Fault))

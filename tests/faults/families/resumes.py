@@ -56,6 +56,21 @@ def stages(at: int, warmup: int, part: float) -> Plan:
     return lambda n: first(n) if n < at else part * min(1.0, (n - at + 1) / warmup)
 
 
+def periodic(half: int, warmup: int = 0, floor: float = 0.0) -> Plan:
+    """A cosine that climbs again after so many steps."""
+
+    def at(n: int) -> float:
+        part = 0.5 + 0.5 * math.cos(math.pi * (n - warmup) / half)
+        return (n + 1) / warmup if n < warmup else floor + (1 - floor) * part
+
+    return at
+
+
+def triangles(half: int, floor: float) -> Plan:
+    """As torch's CyclicLR."""
+    return lambda n: floor + (1 - floor) * abs((n + half) % (2 * half) - half) / half
+
+
 def falls(at: int, times: float = 0.1) -> Plan:
     return lambda n: min(1.0, (n + 1) / 20) * (1.0 if n < at else times)
 
@@ -105,5 +120,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
     },
     "the rate falls to a tenth": {"plan": falls(110)},
     "resumed at a tenth of the rate": {"plan": falls(110), "resumed_at": 110},
+    "cycles of straight lines, down to nothing": {"plan": triangles(40, 0.001)},
+    "cosines up and down that end at a tenth": {"plan": periodic(50, floor=0.1)},
     "resumed with a cycle that begins there": {"plan": cycles(60, 10), "resumed_at": 120},
 }  # fmt: skip
