@@ -24,6 +24,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "wrapper_bypassed": "the module inside DistributedDataParallel was called itself for 8 steps, and when that ends",
     "loss_function": "the first loss is a cross entropy, and over how many classes",
     "loss_broadcast": "one of the first losses compares every prediction with every target, by its shapes",
+    "repeated_order": "a loader that is there to shuffle gave a second pass over its data the order of the first",
     "communication_hook": "gradients are reduced by a communication hook of your own",
     "clipping": "gradients are clipped while they are multiplied by the loss scale",
     "compiled": "a step compiled code anew, or its graph broke: where, and the guard that failed",

@@ -23,6 +23,7 @@ from rangewatch.wire.events import (
     LossFunction,
     NotReduced,
     Optimizers,
+    RepeatedOrder,
     Router,
     Routers,
     RowLoss,
@@ -31,6 +32,7 @@ from rangewatch.wire.events import (
     event,
 )
 from rangewatch.wire.records import Event, TensorEntry
+from tests.faults.families.resumes import cosine, replayed
 from tests.server.routes import test_collectives_api as ranks
 from tests.server.rules import test_along_mesh as along
 from tests.server.rules import test_axis_replicas as on_mesh
@@ -232,6 +234,11 @@ def repeated(recording: Recording) -> None:
 def not_reduced(recording: Recording) -> None:
     spell = NotReduced("the update is made inside no_sync()", "a.weight", 12, 4, ("dp",))
     along.write(recording, along.SQUARE, lambda rank: [spell])
+
+
+def same_order(recording: Recording) -> None:
+    events = [event(RepeatedOrder("DistributedSampler", 1, 20), 1, 23)]
+    recording.write(WEIGHTS, STEPS, series={"loss": 1.0}, events=events)
 
 
 def step_counts(recording: Recording) -> None:
@@ -602,6 +609,11 @@ def summed(recording: Recording) -> None:
     recording.write(WEIGHTS, STEPS, {"call_count": calls, "amax": amax}, series=series, events=events)
 
 
+def starts_over(recording: Recording) -> None:
+    plan = replayed(cosine(20, 160), 60, 5)
+    recording.write(WEIGHTS, STEPS, series={"loss": 1.0, "lr": 2e-3 * np.array([plan(at) for at in range(STEPS)])})
+
+
 def learning_lost(recording: Recording) -> None:
     loss = np.r_[np.linspace(2.3, 1.0, 60), np.linspace(1.0, 2.2, 20), np.full(60, 2.2)] + wave(140, 0.05)[0]
     rate = np.linspace(4e-4, 5e-2, 140)
@@ -629,6 +641,8 @@ ALL = (
     Example("unequal_settings", "The optimizer's step count", step_counts),
     Example("mesh_contradiction", "", contradiction),
     Example("gradients_not_reduced", "", not_reduced),
+    Example("repeated_order", "", same_order),
+    Example("schedule_restarted", "", starts_over),
     Example("batch_along_mesh", "The same rows on several ranks", same_rows),
     Example("batch_along_mesh", "Ranks of one model with other rows", other_rows),
     Example("dropout_mismatch", "", dropouts),

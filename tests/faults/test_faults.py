@@ -18,6 +18,7 @@ from tests import forked
 from tests.faults import cases
 from tests.faults.conftest import Runs, asked
 from tests.faults.fault import Cause, Fault, Job, planted
+from tests.faults.healthy import SCRIPTS
 from tests.faults.ranks import launch, run_name
 from tests.faults.verdict import EVERY, LEAD, SAID, Ask, Finding, judged, verdict, warned_ahead
 from tests.server.process import Run, Server
@@ -121,8 +122,29 @@ def test_the_same_evidence_gives_the_same_verdict(names: Sequence[str], runs: Ru
     assert {each: runs.text(*each) for each in at} == first
 
 
+APART = ("sharded_over_the_axis_of_one_rank", "wrapped_over_a_group_of_its_own", "flattened_over_a_group_of_its_own")
+ALIKE = ("gradients are averaged by hand", "experts of each rank", "stages of a pipeline", "an ensemble")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ranks_that_are_wrapped_each_for_itself(served: Server) -> None:
+    """Beside others that are so, too, and have reason to, or are kept alike by hand."""
+    every = [cases.BY_NAME[name] for name in APART]
+    quiet = [next(each for each in SCRIPTS if each.name == f"healthy apart, {name}") for name in ALIKE]
+    launch(served.url, 0, [*every, *quiet], lambda command, **more: forked.rank.start(*command, **more))
+    for each in every:
+        found = judged(each, asked(Run(served, run_name(each, 0))))
+        assert found.cause and found.place and found.same, found
+        assert found.against == found.early == (), found
+    for script in quiet:
+        answer = asked(Run(served, run_name(script, 0)))(None)
+        assert [each for each in answer["findings"] if each["severity"] != "info"] == [] == list(answer["failed"])
+
+
 QUICK_SCRIPTS = (
     "gpt_with_lr_1e12_at_step_50", "adapter_is_loaded_with_nan", "nobody_sets_train_back_after_the_fourth_evaluation",
+    "sampler_is_not_told_the_epoch",
 )  # fmt: skip
 SLOW_SCRIPTS = (
     "clip_spreads_one_inf_gradient", "advantages_of_a_group_that_was_paid_alike", "policy_with_lr_5",
@@ -168,6 +190,14 @@ SLOW_SCRIPTS = (
     "maps_of_one_channel_against_maps_of_none", "gathered_values_against_a_row_of_targets",
     "eight_microbatches_are_summed", "microbatches_of_words_are_summed_and_no_loss_is_logged",
     "batch_of_pictures_is_cut_in_four_and_summed",
+    "sampler_of_noisy_microbatches_is_not_told_the_epoch", "sampler_is_told_the_same_epoch_each_time",
+    "resumed_schedule_starts_over", "resumed_cosine_counts_epochs", "resumed_decay_starts_over_at_its_peak",
+    "schedule_is_made_anew_from_the_number_of_the_epoch", "schedule_is_made_anew_in_the_midst_of_a_training",
+    "row_of_a_loader_is_divided_by_a_deviation_of_0", "row_that_was_loaded_ahead_is_divided_by_a_deviation_of_0",
+    "weights_beside_a_loader_are_0_by_0", "weights_of_a_loop_without_a_loader_are_0_by_0", "loader_gives_nan_in_a_row",
+    "loader_gives_nan_in_a_row_that_is_standardised", "loader_gives_nan_in_a_weight_of_a_row",
+    "loader_gives_nan_in_a_target",
+    "seed_is_set_at_the_top_of_each_epoch", "sampler_of_its_own_passes_over_the_epoch",
 )  # fmt: skip
 """The scripts' faults of which all is said as it should be; `bench/diagnosis.py` has the others too."""
 

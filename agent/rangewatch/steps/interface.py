@@ -9,6 +9,7 @@ from rangewatch.core.guard import Guard
 from rangewatch.recording.events import Events
 from rangewatch.recording.level import Recording
 from rangewatch.recording.logged_values import LoggedValues
+from rangewatch.recording.nonfinite.nonfinite_context import NonfiniteContext
 from rangewatch.recording.observer import ForwardListener, InputListener, Observer
 from rangewatch.steps.phase_clock import PhaseClock
 
@@ -26,6 +27,7 @@ class StepRecorder(Protocol):
     """The same for what it is given."""
     events: Events
     values: LoggedValues
+    nonfinite: NonfiniteContext
 
     @property
     def step(self) -> int:

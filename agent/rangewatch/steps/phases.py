@@ -34,6 +34,7 @@ from rangewatch.recording.phase_times import BACKWARD, DATA_WAIT, FORWARD, OPTIM
 from rangewatch.recording.tensor_names import is_container, leaves
 from rangewatch.steps import phase_clock
 from rangewatch.steps.end_hooks import watch_step
+from rangewatch.steps.epoch_orders import EpochOrders
 from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss_scale import scalers_of
 from rangewatch.steps.passes import Passes
@@ -49,8 +50,8 @@ class CallListener(Protocol):
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """It is called."""
 
-    def after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """It has returned."""
+    def after(self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> None:
+        """It has returned this."""
 
 
 class _Listener(NamedTuple):
@@ -103,7 +104,7 @@ class PhaseCall:
                 result = own(*args, **kwargs)
                 for each in listeners:
                     if each.after is not None:
-                        each.after(args, kwargs)
+                        each.after(args, kwargs, result)
                 return result
             finally:
                 for each in listeners:
@@ -133,6 +134,21 @@ _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 _is_grad_enabled = torch.is_grad_enabled
 
 
+class _Loads:
+    """Calls of a loader or its iterator: who hears of them gets which it was, and what it has returned."""
+
+    def __init__(self, *listeners: Callable[[Any, Any], None]) -> None:
+        self._listeners = listeners
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """It is called."""
+
+    def after(self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any) -> None:
+        """It has returned this."""
+        for each in self._listeners:
+            each(args[0], returned)
+
+
 def add_phases(
     agent: StepRecorder, model: nn.Module, optimizers: list[Any], scaler: Any, undo: contextlib.ExitStack
 ) -> ForwardPhases:
@@ -142,8 +158,10 @@ def add_phases(
     """
     clock, guard = agent.phases, agent.guard
     clock.device = phase_clock.of_device(next(model.parameters()).device)
-    for call in CALLS:
-        undo.callback(call.add(clock, guard))
+    orders = EpochOrders(agent)
+    every = (orders.began,), (orders.given, agent.nonfinite.loaded.given)
+    for call, listeners in zip(CALLS, every, strict=False):  # another torch may have the first alone
+        undo.callback(call.add(clock, guard, _Loads(*listeners)))
     is_traced = not _IN_GRAPH.isdisjoint(agent.recording.kinds)
     forward = ForwardPhases(agent, model, agent.in_forward, is_traced=is_traced)
     undo.callback(forward.remove)

@@ -285,6 +285,9 @@ class TiedWeight(Details, frozen=True):
 class NotReduced(Details, frozen=True):
     """Updates are made though gradients have not been reduced over the ranks that hold the same parameters, as
     `parameter` is: since step `first`, in `steps` readings in a row; 0 readings: no longer. The newest one stands.
+
+    `is_alone`: all parameters are wrapped by what reduces over this rank alone. Whether others hold the same is not
+    known then; `axes` are those of other ranks along which no parameter lies.
     """
 
     KIND = "not_reduced"
@@ -293,6 +296,7 @@ class NotReduced(Details, frozen=True):
     first: Step = -1
     steps: int = 0
     axes: tuple[str, ...] = ()
+    is_alone: bool = False
 
 
 class StateLoaded(Details, frozen=True):
@@ -371,6 +375,20 @@ class LossBroadcast(Details, frozen=True):
     prediction: Shape = ()
     other: Shape = ()
     result: Shape = ()
+
+
+class RepeatedOrder(Details, frozen=True):
+    """A loader whose `sampler`, a class, is there to shuffle gave the pass that began in step `first` the order of the
+    one before; `repeats` passes in a row, 0: no longer. Known by the sampler's `epoch`, or where `batches` is more than
+    0 by so many first batches that were the same. The newest one stands.
+    """
+
+    KIND = "repeated_order"
+    sampler: str = ""
+    repeats: int = 0
+    first: Step = -1
+    batches: int = 0
+    epoch: int = 0
 
 
 class CommunicationHook(Details, frozen=True):
@@ -467,6 +485,16 @@ class MaskDetails(msgspec.Struct, frozen=True):
     one_rows: Whole
 
 
+class LoadedBatch(msgspec.Struct, frozen=True):
+    """The batch that a DataLoader gave last, as it lies there unchanged: `count` floating tensors, of which `bad_count`
+    hold NaN or Inf; `is_given`: what the model or the loss was given that was not finite lies in one of them.
+    """
+
+    count: int = 0
+    bad_count: int = 0
+    is_given: bool = False
+
+
 class SavedValue(msgspec.Struct, frozen=True):
     """What an operation of the loss kept for its backward: its operand `name`, or its result where that is "result".
 
@@ -485,7 +513,8 @@ class LossGraph(Details, frozen=True, omit_defaults=True):
     Of a loss that was not finite `bad`: the first that kept NaN or Inf, with no such operation before them; `risky`:
     those that were given what their function has no finite value for, such as a divisor of 0. Of a finite one whose
     gradient became NaN or Inf: `gradient_of`, the output at which it was first seen, and `ops`, the operations from
-    there towards the loss, nearest first, as far as the next that has parameters.
+    there towards the loss, nearest first, as far as the next that has parameters. `loaded`: of a loss that was given
+    what was not finite; None where nothing is known of a loader's batch.
     """
 
     KIND = "loss_graph"
@@ -493,6 +522,7 @@ class LossGraph(Details, frozen=True, omit_defaults=True):
     risky: tuple[SavedValue, ...] = ()
     gradient_of: str | None = None
     ops: tuple[str, ...] = ()
+    loaded: LoadedBatch | None = None
 
 
 class OptimizerDetails(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -536,6 +566,8 @@ class Nonfinite(Details, frozen=True, omit_defaults=True):
     inf_count: int | None = None
     negative_inf_count: int | None = None
     """Of the Inf of this call those that are -Inf; both None where nobody counted, as agents before did not."""
+    loaded: LoadedBatch | None = None
+    """Where any of `model_inputs` is not finite, and a loader's batch is known."""
 
     @property
     def has_positive_inf(self) -> bool | None:

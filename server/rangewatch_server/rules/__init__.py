@@ -31,7 +31,14 @@ from rangewatch_server.rules.gradients import (
     vanishing_gradient,
 )
 from rangewatch_server.rules.importance import label_of
-from rangewatch_server.rules.loss import learning_lost, loss_plateau, loss_spike, loss_stuck, short_spike
+from rangewatch_server.rules.loss import (
+    learning_lost,
+    loss_plateau,
+    loss_spike,
+    loss_stuck,
+    schedule_restarted,
+    short_spike,
+)
 from rangewatch_server.rules.loss_scale import clipped_scaled, collapse, growing_past_use, never_grows, unexplained_skip
 from rangewatch_server.rules.machine import (
     data_bound,
@@ -61,6 +68,7 @@ from rangewatch_server.rules.setup import (
     held_at_zero,
     initial_loss,
     no_gradient,
+    repeated_order,
     rounded_updates,
     summed_microbatches,
     target_broadcast,
@@ -117,9 +125,11 @@ ALL: tuple[Rule, ...] = (
     held_at_zero.RULE,
     no_gradient.RULE,
     summed_microbatches.RULE,
+    repeated_order.RULE,
     loss_nonfinite.RULE,
     loss_spike.RULE,
     learning_lost.RULE,
+    schedule_restarted.RULE,
     loss_stuck.RULE,
     short_spike.RULE,
     loss_plateau.RULE,

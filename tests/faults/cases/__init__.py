@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from tests.faults.cases import (
+    apart,
     arithmetic,
     batches,
+    epochs,
     exchanges,
     functions,
     gradients,
+    loaded,
     loss_scales,
     losses,
     masks,
@@ -16,6 +19,7 @@ from tests.faults.cases import (
     quiet,
     ranks,
     rates,
+    resumes,
     schedules,
     shapes,
     spikes,
@@ -30,7 +34,8 @@ ALL: tuple[Fault, ...] = (
 SCRIPTS: tuple[Fault, ...] = (
     *masks.SCRIPTS, *rates.SCRIPTS, *arithmetic.SCRIPTS, *batches.SCRIPTS, *weights.SCRIPTS, *loss_scales.SCRIPTS,
     *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS, *quiet.SCRIPTS,
-    *schedules.SCRIPTS, *exchanges.SCRIPTS, *shapes.SCRIPTS, *microbatches.SCRIPTS,
+    *schedules.SCRIPTS, *exchanges.SCRIPTS, *shapes.SCRIPTS, *microbatches.SCRIPTS, *apart.SCRIPTS,
+    *epochs.SCRIPTS, *resumes.SCRIPTS, *loaded.SCRIPTS,
 )  # fmt: skip
 """What is planted in `families`, and said before any rule was written for it."""
 

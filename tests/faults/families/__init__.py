@@ -8,17 +8,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.faults.families import (
+    apart,
     compiled,
     diffusion,
+    epochs,
     exchanges,
     fsdp,
     gan,
+    loaded,
     lora,
     microbatches,
     moe,
     nanogpt,
     ppo,
     preference,
+    resumes,
     schedules,
     setups,
     sft,
@@ -48,8 +52,12 @@ HEALTHY: dict[str, tuple[Train, Mapping[str, Mapping[str, Any]]]] = {
     "exchanges": (exchanges.train, exchanges.HEALTHY),
     "shapes": (shapes.train, shapes.HEALTHY),
     "microbatches": (microbatches.train, microbatches.HEALTHY),
+    "apart": (apart.any_of_them, apart.HEALTHY),
+    "epochs": (epochs.train, epochs.HEALTHY),
+    "resumes": (resumes.train, resumes.HEALTHY),
+    "loaded": (loaded.train, loaded.HEALTHY),
 }
 """Family -> its script, and the variants in which nothing is wrong: name -> arguments."""
 
-OF_RANKS = {"fsdp": 2}
+OF_RANKS = {"fsdp": 2, "apart": 2}
 """Families whose script wants several."""

@@ -343,6 +343,36 @@ def test_a_switch_that_is_on_again(recording: Recording) -> None:
     assert found(recording, not_reduced.RULE) == ()
 
 
+def apart(recording: Recording, alike: np.ndarray, axes: tuple[str, ...], **more: Any) -> tuple[Finding, ...]:
+    """Ranks that are wrapped each for itself; `alike`: (STEPS,) whether the ranks along dp hold the same."""
+    spell = NotReduced("fully_shard", "a.weight", 0, 4, axes, is_alone=True)
+
+    def columns(rank: int) -> dict[str, np.ndarray]:
+        held = np.where(alike, number(place_of(SQUARE, rank)["tp"]), number(rank, 5))
+        return {"axis_checksum": np.stack([held, held]), "axis_balance": np.zeros((2, STEPS))}
+
+    write(recording, SQUARE, lambda rank: [spell], columns=columns, **more)
+    return found(recording, not_reduced.RULE)
+
+
+@pytest.mark.parametrize(
+    ("alike", "axes", "severity"),
+    [(AT < 9, ("dp",), "warning"), (AT < 0, ("dp",), "info"), (AT < STEPS, ("dp",), ""), (AT % 20 < 9, ("dp",), ""),
+     (AT < 9, ("pp",), ""), (AT < 9, ("trial",), "")],
+)  # fmt: skip
+def test_wrappers_over_one_rank(recording: Recording, alike: np.ndarray, axes: tuple[str, ...], severity: str) -> None:
+    """They part, began unlike, are kept alike by other code, are made alike again, or need not be alike."""
+    said = apart(recording, alike, axes)
+    assert [each.severity for each in said] == [severity] * bool(severity)
+    if severity == "warning":
+        assert said[0].facts["ranks"] == [0, 2] and said[0].facts["apart_step"] == 9 and said[0].step == 0
+
+
+def test_ranks_whose_weights_are_averaged_now_and_then(recording: Recording) -> None:
+    (finding,) = apart(recording, AT < 9, ("dp",), weights_written=lambda rank, place: 1.0 * (AT % 20 == 19))
+    assert finding.severity == "info" and any("local SGD" in each for each in finding.evidence)
+
+
 @pytest.mark.parametrize(
     ("axis", "role"),
     [("dp_replicate", "data"), ("dp_shard", "data"), ("TP", "tensor"), ("cp", "sequence"), ("pp", "stages"),

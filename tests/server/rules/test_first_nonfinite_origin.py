@@ -107,7 +107,7 @@ class TestData:
         assert finding.facts["cause_class"] == ("communication" if is_sent else "data")
         is_over = known[1] == "range"
         assert ("65,504" in text(finding), "bfloat16" in finding.remedy[0].text) == (is_over, is_over)
-        assert finding.facts["sureness"] == ("likely" if is_sent else "shown")
+        assert finding.facts["sureness"] == "likely", "what the loader gave is not known"
         if is_sent:
             assert "came with what another rank had sent" in finding.summary
 
@@ -362,3 +362,21 @@ class TestInfThatGoesNowhere:
         only = self.finding(recording, 2.0)
         assert only.facts["cause_class"] == "mask"
         assert any("sign is not known" in each for each in only.evidence)
+
+
+@pytest.mark.parametrize(
+    ("loaded", "cause", "words"),
+    [
+        (None, "data", "before anything is computed of it"),
+        ({"count": 2, "bad_count": 0, "is_given": False}, "forward_arithmetic", "what the loader gave was finite"),
+        ({"count": 2, "bad_count": 1, "is_given": True}, "data", "as the loader gave it"),
+    ],
+)
+def test_what_the_loader_gave_says_where_an_input_turned_bad(
+    recording: Recording, loaded: dict[str, Any] | None, cause: str, words: str
+) -> None:
+    given = [facts("input[0]", nan=3)]
+    more = {} if loaded is None else {"loaded": loaded}
+    finding = found(recording, UP, seen(MODEL[UP], inputs=given, model_inputs=given, **more))
+    assert finding.facts["cause_class"] == cause and words in text(finding)
+    assert ("leave out" in finding.remedy[0].text) == (cause == "data")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rangewatch.wire import events
-from rangewatch.wire.events import LossGraph, SavedValue, TensorDetails
+from rangewatch.wire.events import LoadedBatch, LossGraph, SavedValue, TensorDetails
 from rangewatch_server.rules import Finding
 from tests.server.rules.conftest import Recording
 from tests.server.rules.test_first_nonfinite_origin import BAD, DOWN_GRADIENT, STEPS, found, origin, text
@@ -49,6 +49,34 @@ def test_what_the_loss_is_given_beside_outputs(recording: Recording, bad: int, c
     assert (finding.facts["cause_class"], finding.facts["sureness"]) == (cause, "likely")
     assert "The target of mse_loss in the loss" in text(finding)
     assert not any("learning rate" in each.text for each in finding.remedy)
+
+
+@pytest.mark.parametrize(
+    ("loaded", "cause", "sureness", "words"),
+    [
+        (None, "forward_arithmetic", "possible", "As likely: the batch."),
+        (LoadedBatch(3), "forward_arithmetic", "likely", "What the loader gave was finite"),
+        (LoadedBatch(3, 1), "data", "likely", "in 1 of its 3 floating tensors"),
+        (LoadedBatch(3, 1, is_given=True), "data", "shown", "what was not finite lies in it"),
+    ],
+)
+def test_weights_of_rows(
+    recording: Recording, loaded: LoadedBatch | None, cause: str, sureness: str, words: str
+) -> None:
+    """What outputs are multiplied by comes with the data, or is computed of them: the loader's batch says which."""
+    given = SavedValue("Mul", "other", is_given=True, value=value(nan_count=3))
+    finding = of_loss(recording, LossGraph(bad=(given,), loaded=loaded))
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == (cause, sureness)
+    assert words in text(finding)
+    advice = finding.remedy[0].text
+    assert ("leave" in advice) == (cause == "data" or loaded is None)
+    assert ("division by 0" in advice) == (cause != "data")
+
+
+def test_a_target_of_a_loader_that_only_the_difference_shows(recording: Recording) -> None:
+    made = SavedValue("Pow", "self", is_given=False, value=value(nan_count=3))
+    finding = of_loss(recording, LossGraph(bad=(made,), loaded=LoadedBatch(2, 1)))
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("data", "likely")
 
 
 def test_a_division_by_zero(recording: Recording) -> None:

@@ -25,6 +25,7 @@ from rangewatch.core import limits
 from rangewatch.core.guard import Guard
 from rangewatch.recording.events import Events, OpenStep
 from rangewatch.recording.nonfinite.allowed_inf import AllowedInf
+from rangewatch.recording.nonfinite.loaded_batches import LoadedBatches
 from rangewatch.recording.observer import local_part, why_unobservable
 from rangewatch.recording.rows.step_buffer import POSITIONS, Block
 from rangewatch.recording.tensor_names import TensorNames, leaves
@@ -184,6 +185,7 @@ class NonfiniteContext:
         self._names, self._guard, self._fqns = names, guard, fqns
         self._open_step, self._events = open_step, events
         self._allowed = AllowedInf(allow_inf, names)
+        self.loaded = LoadedBatches(open_step)
         self._optimizers = [ref(each) for each in optimizers]  # DeepSpeed's hold their model
         self._spell_step = self._reported_step = self._last_device_step = -2
         self._known: set[int] = set()
@@ -267,11 +269,14 @@ class NonfiniteContext:
 
     def _of_output(self, details: Nonfinite, reader: TensorReader) -> Nonfinite:
         """With what went into the module and the model, and its weights."""
-        if (call := _call_of(self._module(""))) is not None:
+        call = _call_of(self._module(""))
+        if call is not None:
             details = msgspec.structs.replace(details, model_inputs=_inputs(*call, reader))
         elif (entered := self._outermost()) is not None:
-            given = _inputs(*entered[1], reader, is_given=True)
-            details = msgspec.structs.replace(details, model_inputs=given, entered=entered[0])
+            name, call = entered
+            details = msgspec.structs.replace(details, model_inputs=_inputs(*call, reader, is_given=True), entered=name)
+        if any(each.is_bad for each in details.model_inputs or ()):
+            details = msgspec.structs.replace(details, loaded=self.loaded.known(_tensors(call), reader))
         details = msgspec.structs.replace(details, large_weights=self._large_weights(reader))
         module = self._module(details.fqn)
         if module is None:  # a watched value of a name of its own
@@ -345,6 +350,10 @@ def _call_of(module: nn.Module | None) -> tuple[tuple[Any, ...], dict[str, Any]]
             return frame.f_locals["args"], frame.f_locals["kwargs"]
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def _tensors(call: tuple[tuple[Any, ...], dict[str, Any]] | None) -> list[Tensor]:
+    return [each for each in leaves(call) if isinstance(each, Tensor)]
 
 
 def _is_of(called: Any, module: nn.Module) -> bool:

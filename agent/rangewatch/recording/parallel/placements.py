@@ -157,6 +157,23 @@ class Layout:
             return (WORLD,)
         return tuple(name for name in self.replicated or () if name in self.axes.axes)
 
+    def alone(self, placed: Iterable[Placed]) -> tuple[str, tuple[str, ...]] | None:
+        """What wraps the parameters of this rank, if all that are trained are wrapped so that gradients are reduced
+        over this rank alone, though there are others; and the axes of other ranks along which no parameter lies, none
+        where no axis is known. None where other ranks are met along some axis that all parameters have, as stages of
+        a pipeline do not."""
+        trained = [(each, p) for each in placed if (p := each.parameter()) is not None and p.requires_grad]
+        keepers = [None if each.by is None else each.by() for each, _ in trained]
+        if self.world_size < 2 or not keepers or any(each is None or reducing_ranks(each) != 1 for each in keepers):
+            return None
+        if any(WORLD in each.axes for each, _ in trained):
+            return None
+        used = {name for each, _ in trained for name in each.axes}
+        free = tuple(axis.name for axis in self.axes if axis.size > 1 and axis.name not in used)
+        if not free and used:
+            return None
+        return _wrapper_name(keepers[0]), free
+
     def group_of(self, alike: Iterable[str]) -> tuple[int, int]:
         """How many ranks hold the same along these axes, and which of them this one is."""
         if WORLD in alike:
@@ -240,6 +257,24 @@ def why_not(by: Any) -> str:
     except AttributeError:
         return "another release of FSDP2 does not say whether it reduces"
     return "" if is_reduced else NOT_REDUCED
+
+
+def reducing_ranks(by: Any) -> int:
+    """Over how many ranks `by` reduces gradients, or gathers shards; 0 where that is not known."""
+    try:
+        if hasattr(by, "_get_fsdp_state"):
+            info = by._get_fsdp_state()._fsdp_param_group.mesh_info
+            return int(getattr(info, "shard_mesh_size", 1)) * int(getattr(info, "replicate_mesh_size", 1))
+        between = getattr(by, "_inter_node_pg", None)  # of FSDP1
+        return dist.get_world_size(by.process_group) * (1 if between is None else dist.get_world_size(between))
+    except (AttributeError, ValueError):
+        return 0
+
+
+def _wrapper_name(by: Any) -> str:
+    if isinstance(by, DistributedDataParallel):
+        return "DistributedDataParallel"
+    return "fully_shard" if hasattr(by, "_get_fsdp_state") else "FullyShardedDataParallel"
 
 
 def _not_ignored(wrapper: DistributedDataParallel) -> Iterable[nn.Parameter]:

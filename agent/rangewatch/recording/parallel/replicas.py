@@ -59,6 +59,8 @@ class ReplicaReads(StepReader):
         self._wrapper_count = self._search_count = 0
         self._unreduced = NotReduced()
         """The present spell of updates without a reduction: how long it has lasted, whether it was reported or not."""
+        self._alone: tuple[str, tuple[str, ...]] | None = None
+        """By what this rank's parameters are wrapped that reduces over no other rank, and the axes of others."""
         self._frozen: list[ref[nn.Parameter]] = []
         self._in_forward = in_forward
         self._is_first = True
@@ -99,14 +101,18 @@ class ReplicaReads(StepReader):
         """Say where updates are made for a while though nobody reduces the gradients: such replicas are not compared,
         since some mean that, and most who forget a switch do not."""
         found = next(((turn, why) for turn in turns if (why := self._why_not(turn)) in (IN_NO_SYNC, NOT_REDUCED)), None)
-        was = self._unreduced
-        if found is None:
-            self._unreduced = NotReduced()
+        was, alone = self._unreduced, self._alone
+        first = was.first if was.steps else step
+        if found is not None:
+            name, axes = was.parameter or sendable(found[0].fqn), was.axes or found[0].alike
+            self._unreduced = NotReduced(found[1], name[: limits.NAME_CHARACTERS], first, was.steps + 1, axes)
+        elif alone is not None:
+            name = was.parameter or sendable(next(iter(turns)).fqn)[: limits.NAME_CHARACTERS]
+            self._unreduced = NotReduced(alone[0], name, first, was.steps + 1, alone[1], is_alone=True)
         else:
-            name = was.parameter or sendable(found[0].fqn)[: limits.NAME_CHARACTERS]
-            first, axes = was.first if was.steps else step, was.axes or found[0].alike
-            self._unreduced = NotReduced(found[1], name, first, was.steps + 1, axes)
-        if self._unreduced.steps == UNREDUCED or (found is None and was.steps >= UNREDUCED):
+            self._unreduced = NotReduced()
+        is_over = not self._unreduced.steps and was.steps >= UNREDUCED
+        if self._unreduced.steps == UNREDUCED or is_over:
             self._events.add(self._unreduced)
 
     def _why_not(self, placed: Placed) -> str:
@@ -124,6 +130,7 @@ class ReplicaReads(StepReader):
         """Give each parameter its turn: every step has about as many bytes to read. A shard counts as the whole: ranks
         that hold others of its parts come to the same turns."""
         placed = self._layout.parameters()
+        self._alone = self._layout.alone(placed)
         compared = [each for each in placed if may_be_compared(each)]
         named = (each.parameter() for each in placed)
         self._frozen = [ref(each) for each in named if each is not None and not each.requires_grad]

@@ -41,7 +41,7 @@ class BackwardLoss(StepReader):
             self._functions.began(began_at)
             self._broadcasts.began(began_at)
 
-    def after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any = None) -> None:
         """It has returned. The value is read where it is, and no device is waited for."""
         self._graph.after(args, kwargs)
         loss = _scalar(args, kwargs)

@@ -57,8 +57,9 @@ class LossGraphReads:
         if self._was_bad and not was_bad and self._count < limits.NONFINITE_EVENTS:
             self._count += 1
             bad, risky = _of_values(loss.grad_fn)
+            loaded = self._nonfinite.loaded.known((each for _, each in bad), TensorReader()) if bad else None
             if bad or risky:
-                self._events.add(LossGraph(bad=bad, risky=risky))
+                self._events.add(LossGraph(bad=tuple(each for each, _ in bad), risky=risky, loaded=loaded))
 
     def after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """It has returned."""
@@ -107,25 +108,29 @@ def _nodes(root: Any) -> list[Any]:
     return order
 
 
-def _of_values(root: Any) -> tuple[tuple[SavedValue, ...], tuple[SavedValue, ...]]:
+def _of_values(root: Any) -> tuple[list[tuple[SavedValue, Tensor]], tuple[SavedValue, ...]]:
     """What was not finite first, and what was given to operations that are not finite there."""
     reader, tainted = TensorReader(), set()
-    bad: list[SavedValue] = []
+    bad: list[tuple[SavedValue, Tensor]] = []
     risky: list[SavedValue] = []
     for node in _nodes(root) if root is not None else ():
         values = list(_saved(node, reader))
-        is_bad = [each for each in values if each.value.is_bad and not each.value.is_mask]
+        is_bad = [each for each in values if each[0].value.is_bad and not each[0].value.is_mask]
         if any(child in tainted for child in _children(node)):
             tainted.add(node)
         elif is_bad:
             tainted.add(node)
             bad += is_bad
-        risky += [each for each in values if _is_risky(each)]
-    bad.sort(key=lambda each: (each.name != "result", not each.is_given, each.value.nan_count + each.value.inf_count))
-    return tuple(bad[:MOST_VALUES]), tuple(risky[:MOST_VALUES])
+        risky += [each for each, _ in values if _is_risky(each)]
+    bad.sort(key=lambda each: _order(each[0]))
+    return bad[:MOST_VALUES], tuple(risky[:MOST_VALUES])
 
 
-def _saved(node: Any, reader: TensorReader) -> Iterator[SavedValue]:
+def _order(saved: SavedValue) -> tuple[bool, bool, int]:
+    return saved.name != "result", not saved.is_given, saved.value.nan_count + saved.value.inf_count
+
+
+def _saved(node: Any, reader: TensorReader) -> Iterator[tuple[SavedValue, Tensor]]:
     op, following = _op(node), node.next_functions
     for attribute in _attributes(node):
         try:
@@ -139,7 +144,7 @@ def _saved(node: Any, reader: TensorReader) -> Iterator[SavedValue]:
         if details is not None:
             place = _PLACES.get(name)
             is_given = name != "result" and (place is None or place >= len(following) or following[place][0] is None)
-            yield SavedValue(op, name, is_given, details)
+            yield SavedValue(op, name, is_given, details), tensor
 
 
 _known: dict[str, tuple[str, ...]] = {}

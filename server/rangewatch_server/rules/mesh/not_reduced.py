@@ -1,25 +1,38 @@
-"""Updates that are made for a while though nobody reduces the gradients over ranks that hold the same parameters."""
+"""Updates that are made for a while though nobody reduces the gradients over ranks that hold the same parameters: the
+reduction is switched off, or the wrapper reduces over a single rank.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rangewatch.wire.events import NotReduced
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.mesh.wrapped_alone import Apart, apart
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding."""
+    """At most one finding of each of two."""
     newest = {event.rank: details for event, details in evidence.details(NotReduced)}
-    going_on = {rank: details for rank, details in newest.items() if details.steps}
-    if not going_on:
-        return
+    every = {rank: details for rank, details in newest.items() if details.steps}
+    alone = {rank: details for rank, details in every.items() if details.is_alone}
+    going_on = {rank: details for rank, details in every.items() if not details.is_alone}
+    if going_on:
+        yield _of_switch(going_on)
+    if len(alone) > 1:
+        known = alone[min(alone)]
+        found = apart(evidence, known)
+        if found is not None and set(found.ranks) <= set(alone):
+            yield _of_wrapper(evidence, known, found)
+
+
+def _of_switch(going_on: Mapping[int, NotReduced]) -> Finding:
     first = min(going_on, key=lambda rank: (going_on[rank].first, rank))
     found, ranks = going_on[first], tuple(sorted(going_on))
     along = f" along {' and '.join(found.axes)}" if found.axes else ""
-    yield Finding(
+    return Finding(
         rank=None if len(ranks) > 1 else first, step=found.first, tensor=found.parameter, kind="grad", subject="switch",
         summary=f"Step {found.first}: {ranks_text(ranks)} update parameters that they hold alike{along}, such as "
         f"{found.parameter}, and do not reduce their gradients: {found.reason}.",
@@ -37,7 +50,59 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
                 "the wrapper's own switch was read right before the updates",
             ),
         ),
-        facts={"axes": found.axes, "ranks": list(ranks), "since_step": found.first},
+        facts={"axes": found.axes, "ranks": list(ranks), "since_step": found.first, "cause_class": "replicas"},
+    )  # fmt: skip
+
+
+OVER_ALL = {
+    "fully_shard": "mesh = torch.distributed.device_mesh.init_device_mesh(  # on GPUs 'cuda'\n"
+    "    'cpu', (torch.distributed.get_world_size(),), mesh_dim_names=('dp',))\n"
+    "# torch.distributed.fsdp.fully_shard(layer, mesh=mesh) of each layer, then of the model; of a mesh of two\n"
+    "# dimensions give it both, (replicate, shard), and not a dimension of one rank",
+    "": "group = torch.distributed.group.WORLD  # what the wrapper is to get as process_group, or leave that out",
+}
+
+
+def _of_wrapper(evidence: Evidence, known: NotReduced, found: Apart) -> Finding:
+    along = f" along {' and '.join(found.axes)}" if found.axes else ""
+    who, is_sure = ranks_text(found.ranks), bool(found.axes) and found.began_alike and not found.is_written
+    began = (
+        f"At the first update {who} held the same bits of every parameter that was compared; at step {found.step} "
+        f"{found.tensor} differed, and no parameter that differed was alike again."
+        if found.began_alike
+        else f"They did not begin with the same bits, and at step {found.step} {found.tensor} differed: models of "
+        "their own, as those of an ensemble, look the same."
+    )
+    axes = (
+        f"The mesh has {'the axis' if len(found.axes) == 1 else 'the axes'} {' and '.join(found.axes)}, along which no "
+        "parameter lies and nothing is reduced."
+        if found.axes
+        else "No axis of a mesh is known along which they should be alike: runs of their own, as of a sweep that is "
+        "started as one job, look the same."
+    )
+    written = "Code other than the optimizer writes to the weights now and then: where it averages them over the "
+    written += "ranks, as local SGD does, this is meant."
+    return Finding(
+        severity="warning" if is_sure else "info", rank=None, step=known.first, tensor=None, kind="grad",
+        subject="wrapper",
+        summary=f"Step {known.first}: {who} train apart{along}: {known.reason} reduces gradients over one rank on each "
+        f"of them, and what they hold differs, such as {found.tensor}.",
+        evidence=(
+            began, axes, *([written] if found.is_written else []),
+            f"Cause ({'likely' if is_sure else 'possible'}): the mesh or process group that {known.reason} was given "
+            "has this one rank. Against that: it may be meant, where each rank trains a model of its own.",
+        ),
+        remedy=(
+            Remedy(
+                f"If the ranks are to train one model, give {known.reason} a mesh or process group that has all "
+                "data-parallel ranks, so that it averages gradients over them; and make the ranks alike again, from "
+                "one checkpoint.",
+                OVER_ALL.get(known.reason, OVER_ALL[""]),
+                f"the size of the group that {known.reason} reduces over, and the checksums of what the ranks hold",
+            ),
+        ),
+        facts={"axes": found.axes, "ranks": list(found.ranks), "since_step": known.first, "apart_step": found.step,
+               "began_alike": found.began_alike, "cause_class": "replicas"},
     )  # fmt: skip
 
 
@@ -47,7 +112,9 @@ RULE = Rule(
     severity="warning",
     explanation="Ranks that hold the same parameters must update them by the same gradients. DistributedDataParallel "
     "and FSDP2 have a switch that leaves out the reduction, for gradient accumulation; where it stays off when the "
-    "optimizer steps, each rank trains a model of its own, and nothing fails.",
+    "optimizer steps, each rank trains a model of its own, and nothing fails. The same happens where the wrapper is "
+    "given a mesh or a process group of one rank: that is reported once ranks that began with the same bits hold "
+    "others, a warning where the mesh has a data-parallel axis beside it, and info else.",
     check=check,
     explains=("replica_mismatch",),
 )

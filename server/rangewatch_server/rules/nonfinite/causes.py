@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from rangewatch.wire.events import GpuEvent, Nonfinite
+from rangewatch.wire.events import GpuEvent, LoadedBatch, Nonfinite, SavedValue
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.nonfinite import operations
@@ -27,6 +27,9 @@ from rangewatch_server.rules.trend import Growth
 
 SHOWN, LIKELY = 0.85, 0.6
 """Weights from which a cause is shown by what was recorded, or likely; below it is possible."""
+
+UNKNOWN, NEAR = 0.58, 0.01
+"""The weight of each of two causes of which nothing says which it is, and by how much they may differ."""
 
 BLOWN = 8.0
 """How many times its usual value a loss must be that had blown up before."""
@@ -82,7 +85,7 @@ TESTS = {
 }  # fmt: skip
 
 
-NOT_OF_UPDATES = ("masked", "eps", "zero", "state", "written", "flipped", "given", "outside")
+NOT_OF_UPDATES = ("masked", "eps", "zero", "state", "written", "flipped", "given", "outside", "made", "loaded")
 """Causes of an origin that no size of updates leads to."""
 
 
@@ -132,7 +135,11 @@ def candidates(case: Case, origin: Origin, *, rate_rose: bool) -> list[Candidate
 def _by_origin(case: Case, origin: Origin) -> Candidate:
     if origin.cause == "masked":
         return Candidate("mask", 0.85, ("Rows that are masked whole have no softmax.",))
+    if origin.kind == "data":
+        return _of_data(origin)
     cause, weight = DEFAULTS[origin.kind]
+    if origin.cause == "given":
+        weight = UNKNOWN - 0.1  # `_operation` says what speaks for which
     if origin.cause == "flipped":
         return Candidate(cause, 0.9, ("A single element of it had jumped, and no update moves one alone so far.",))
     if origin.cause in ("range", "zero", "negative", "eps"):
@@ -140,6 +147,21 @@ def _by_origin(case: Case, origin: Origin) -> Candidate:
     if origin.kind == "backward" and is_near_limit(case):
         return Candidate(cause, 0.8, ("In the step before, the gradient was just below the limit of its dtype.",))
     return Candidate(cause, weight, (_seen(case, origin),))
+
+
+NOT_RECORDED = "Whether it came with the data, or code without gradient made it of them, is not recorded."
+
+
+def _of_data(origin: Origin) -> Candidate:
+    if origin.cause == "made":
+        text = "What the loader gave was finite, and what the model was given was not: code between the two made it."
+        return Candidate("forward_arithmetic", 0.86, (text,), (ELSEWHERE,))
+    if origin.cause == "loaded":
+        return Candidate("data", 0.95, ("What the loader gave was not finite.",))
+    return Candidate("data", 0.84, (_SEEN["data"],), (NOT_RECORDED,))
+
+
+ELSEWHERE = "Of what came from elsewhere than the loader, as from a file or an environment, nothing is known."
 
 
 def _seen(case: Case, origin: Origin) -> str:
@@ -172,7 +194,14 @@ def deciding_test(best: Candidate, case: Case, origin: Origin) -> str:
         return (
             f"Compare what rank {origin.where} sends in this step with what this rank receives: largest value, dtype."
         )
-    if best.cause == "data" and origin.kind == "loss":
+    if origin.kind == "data" and origin.cause == "":
+        return (
+            "Check the batch for NaN and Inf as the loader or the file gives it, before anything is computed of it: if "
+            "it is finite there, code between that and the model makes it."
+        )
+    if origin.cause == "made":
+        return "Check for NaN and Inf after each operation between the loader and the model, of this step's batch."
+    if origin.kind == "loss" and (best.cause == "data" or origin.cause in ("given", "outside")):
         return "Check for NaN and Inf what the loss of this batch is given besides outputs, and what that is made of."
     if best.cause == "forward_arithmetic" and origin.kind == "loss":
         return "Evaluate the loss of this batch term by term, each per row: the first that is NaN or Inf is it."
@@ -253,17 +282,36 @@ def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
         name = operations.word(made.op)
         yield Candidate("forward_arithmetic", weight, (f"In the loss {name} was the first that was not finite.",))
     elif origin.cause in ("given", "outside") and came is not None:
-        unknown = "Whether it came with the data, or code without gradient made it of them, is not recorded."
-        text = f"What the loss was given for {operations.word(came.op)} was not finite, and outputs were."
-        is_whole = origin.cause == "outside"
-        yield Candidate("forward_arithmetic" if is_whole else "data", 0.84, (text,), (unknown,))
-        yield Candidate("data" if is_whole else "forward_arithmetic", LIKELY, (text,))
+        yield from _given(graph.loaded, came, is_whole=origin.cause == "outside")
+    elif origin.cause == "loaded":
+        against = "A loop may pass over NaN that is in many batches, as that of missing targets."
+        yield Candidate("data", 0.75, ("What the loader gave was not finite.",), (against,))
     elif hidden:
         text = (
             f"{operations.word(hidden[0]).capitalize()} is the only operation near it whose gradient can be so, and "
             "where that is so its forward is not finite either; what comes after it dropped that."
         )
         yield Candidate("forward_arithmetic", 0.7, (text,), ("The values of that forward were not recorded.",))
+
+
+def _given(loaded: LoadedBatch | None, came: SavedValue, *, is_whole: bool) -> Iterator[Candidate]:
+    """Of a loss whose operand from outside of the graph was not finite. A target is as a rule of the data; what outputs
+    are multiplied by, as advantages and weights of rows, is as a rule computed."""
+    text = f"What the loss was given for {operations.word(came.op)} was not finite, and outputs were."
+    if loaded is not None and loaded.bad_count:
+        yield Candidate("data", 0.92 if loaded.is_given else 0.8, (text, "Nor was what the loader gave."))
+    elif loaded is not None:
+        made = "What the loader gave was finite: code without gradient made it."
+        yield Candidate("forward_arithmetic", 0.84, (text, made), (ELSEWHERE,))
+    elif is_whole:
+        yield Candidate("forward_arithmetic", 0.84, (text,), (NOT_RECORDED,))
+        yield Candidate("data", LIKELY, (text,))
+    elif came.name == "target":
+        yield Candidate("data", 0.75, (text,), (NOT_RECORDED,))
+        yield Candidate("forward_arithmetic", LIKELY, (text,))
+    else:
+        yield Candidate("forward_arithmetic", UNKNOWN, (text,), (NOT_RECORDED,))
+        yield Candidate("data", UNKNOWN - NEAR, (text,), (NOT_RECORDED,))
 
 
 def _masked_outputs(case: Case) -> Iterator[Candidate]:
@@ -545,7 +593,9 @@ def sentences(best: Candidate, others: list[Candidate], test: str) -> Iterator[s
     for text in best.against:
         yield f"Against that: {text}"
     for each in others[:1]:
-        if each.weight >= LIKELY:
+        if each.weight >= best.weight - NEAR - 1e-9 and best.weight < LIKELY:
+            yield f"As likely: {NAMES[each.cause]}."
+        elif each.weight >= LIKELY:
             yield f"Less likely: {NAMES[each.cause]}."
     yield f"What would decide: {test}"
     for each in others:

@@ -218,6 +218,11 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
     )  # fmt: skip
 
 
+_OF_DATA = {
+    "": "; what the model was given held it already", "loaded": "; it came with the batch",
+    "made": "; what the loader gave was finite, and what the model was given was not",
+}  # fmt: skip
+
 _CLAUSES = {
     "data": "; the batch of this step is far larger than any before",
     "learning_rate": "; the weights had moved too far, as with too high a learning rate",
@@ -239,7 +244,7 @@ def _clause(origin: Origin, case: Case) -> str:
     if origin.kind == "loss" and (made := _operation(case)):
         return f"; the loss was not finite: {made}"
     return {
-        "data": "; it came with the batch" if case.entry.fqn or case.entry.kind != "input" else "",
+        "data": _OF_DATA.get(origin.cause, "") if case.entry.fqn or case.entry.kind != "input" else "",
         "sent": "; it came with what another rank had sent",
         "between": f"; code in the forward of {name_of(origin.where)} made it",
         "loss": "; the loss was not finite",

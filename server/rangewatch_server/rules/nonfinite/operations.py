@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from rangewatch.wire.events import LossGraph, SavedValue
+from rangewatch.wire.events import LoadedBatch, LossGraph, SavedValue
 from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.tensor_phrases import counts, several
 from rangewatch_server.rules.rule import Remedy
@@ -100,6 +100,18 @@ def sentences(case: Case) -> Iterator[str]:
             f"{_operand(came)}, held {counts(came.value)}, and no gradient goes on from it: it came from outside of "
             f"what is differentiated, {_outside(came)}"
         )
+    if graph.loaded is not None and made is None:
+        yield loaded_text(graph.loaded)
+
+
+def loaded_text(loaded: LoadedBatch) -> str:
+    """What is known of the loader's batch."""
+    if loaded.bad_count:
+        where = "; what was not finite lies in it, as it was given" if loaded.is_given else ""
+        return (
+            f"The loader's batch held NaN or Inf in {loaded.bad_count} of its {loaded.count} floating tensors{where}."
+        )
+    return "The loader's batch, which lies there unchanged, is finite."
 
 
 def _outside(came: SavedValue) -> str:

@@ -103,12 +103,18 @@ def _data(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
     sent = _sent(case, bad[0]) if bad and not case.bad_weights else None
     if sent is not None:
         return sent
-    entered = case.context.entered if case.context is not None else None
+    context, cause = case.context, ""
+    entered, loaded = (None, None) if context is None else (context.entered, context.loaded)
     whose = f"What {entered} was given from outside, {{}}," if entered else "The model's own {}"
-    reported = [f"{whose.format(each.name)} held {counts(each)} already: it came with the batch." for each in bad]
+    how = "it came with the batch, or was made of it before the model was called"
+    if loaded is not None and (loaded.bad_count or loaded.is_given):
+        cause, how = "loaded", "it came with the batch, as the loader gave it"
+    elif loaded is not None:
+        cause, how = "made", "what the loader gave was finite, so it was made of that before the model was called"
+    reported = [f"{whose.format(each.name)} held {counts(each)} already: {how}." for each in bad]
     if case.bad_weights:
         reported.append(f"The weight {case.bad_weights[0].name} was not finite either.")
-    return Origin("data", "", tuple(reported or ["It is the model's own input: it came with the batch."]))
+    return Origin("data", "", tuple(reported or [f"It is the model's own input: {how}."]), cause)
 
 
 def _between(case: Case, name: str) -> Origin:
@@ -287,6 +293,8 @@ def _loss(case: Case, loss: float) -> Origin:
     cause = "" if came is None else "outside" if operations.is_whole(came) else "given"
     if operations.made_by(graph) is not None:
         cause = "operation"
+    elif not cause and graph.loaded is not None and graph.loaded.bad_count:
+        cause = "loaded"
     return Origin("loss", "", (*reported, *operations.sentences(case)), cause)
 
 

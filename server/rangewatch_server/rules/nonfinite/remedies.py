@@ -184,10 +184,11 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
     if best.cause == "forward_arithmetic" and (named := list(operations.remedies(case, because))):
         yield from named
     elif origin.cause in ("given", "outside"):
+        yield _of_given(case, best, because)
+    elif origin.cause == "loaded" and best.cause == "data" and origin.kind == "loss":
         yield Remedy(
-            "Look at what the loss of this step was given besides outputs: targets, rewards, advantages and weights "
-            "of rows, and at what they are made of: a division by a deviation of 0, or a log of 0.",
-            check_targets(case.bad.step), because,
+            "Look at the batch of this step as the loader gives it, targets and weights of rows too, and leave out "
+            "rows that are not finite, or fill them in.", check_targets(case.bad.step), because,
         )  # fmt: skip
     elif best.cause == "data" and origin.kind != "data":
         yield Remedy(
@@ -239,11 +240,48 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
         yield from _BY_ORIGIN[origin.kind](case, origin)
 
 
+def _of_given(case: Case, best: Candidate, because: str) -> Remedy:
+    """Of what the loss is given beside outputs."""
+    graph = operations.graph_of(case)
+    loaded = None if graph is None else graph.loaded
+    if loaded is not None and loaded.bad_count:
+        text = (
+            "Look at the batch of this step as the loader gives it: targets, rewards and weights of rows; leave out "
+            "rows that are not finite, or fill them in."
+        )
+    elif loaded is not None:
+        text = (
+            "Look at the code between the loader and the loss that runs without gradient, which makes targets, "
+            "rewards, advantages or weights of rows: a division by 0 or by a deviation of 0, or a log of 0."
+        )
+    else:
+        text = (
+            "Look at what the loss of this step was given besides outputs: targets, rewards, advantages and weights of "
+            "rows. If the data held it already, leave those rows out; else look at what they are made by: a division "
+            "by 0 or by a deviation of 0, or a log of 0."
+        )
+    return Remedy(text, check_targets(case.bad.step), because)
+
+
 def _data(case: Case, origin: Origin) -> Iterator[Remedy]:
-    yield Remedy(
-        "Look at the batch of this step, and leave out samples that are not finite.", check_batch(case.bad.step),
-        "the model's own input was not finite",
-    )  # fmt: skip
+    code = check_batch(case.bad.step)
+    if origin.cause == "made":
+        yield Remedy(
+            "Look at what is computed between the loader and the model, without gradient: a division by 0 or by a "
+            "deviation of 0, or a log of 0; add an eps, or clamp what it is given.", code,
+            "the loader's batch was finite, and the model's own input was not",
+        )  # fmt: skip
+    elif origin.cause == "loaded":
+        yield Remedy(
+            "Look at the batch of this step, and leave out samples that are not finite.", code,
+            "the loader's batch and the model's own input were not finite",
+        )  # fmt: skip
+    else:
+        yield Remedy(
+            "Look at the batch of this step as the data gives it: if it is not finite there, leave out such samples; "
+            "if it is, look at what is computed of it before the model is called: a division by 0, or a log of 0.",
+            code, "the model's own input was not finite",
+        )  # fmt: skip
 
 
 def _weight(case: Case, origin: Origin) -> Iterator[Remedy]:

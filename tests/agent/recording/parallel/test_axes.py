@@ -190,3 +190,20 @@ def test_a_declared_mesh_is_sent_once(ingest: IngestDouble, monkeypatch: pytest.
     places = [(axis["name"], axis["index"]) for axis in sent[0].data["axes"]]
     assert places == [("dp", rank // 2), ("tp", rank % 2)]
     assert rank or sent[1].data == {"groups": [{}], "parameters": {"weight": 0, "bias": 0}, "parameter_count": 2}
+
+
+@pytest.mark.parametrize("is_all", [True, False])
+def test_what_is_wrapped_for_one_rank_alone(one_rank: None, monkeypatch: pytest.MonkeyPatch, *, is_all: bool) -> None:
+    """Beside parameters that nobody wraps nothing is known: they may be reduced by hand."""
+    inner = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    model = inner if is_all else nn.Sequential(inner, nn.Linear(2, 2))
+    layout = Layout(model, (), False, 0)
+    layout.find_wrappers()
+    assert layout.alone(layout.parameters()) is None, "there is no other rank"
+    monkeypatch.setattr(Layout, "world_size", 2)
+    assert layout.alone(layout.parameters()) == (("DistributedDataParallel", ()) if is_all else None)
+    declared = Layout(model, (("pp", 1), ("dp", 2)), False, 0)
+    declared.find_wrappers()
+    assert declared.alone(declared.parameters()) == (("DistributedDataParallel", ("dp",)) if is_all else None)
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 2)
+    assert layout.alone(layout.parameters()) is None, "it reduces over both"

@@ -1,0 +1,142 @@
+"""Event `repeated_order`: a loader that is there to shuffle gives a pass the batches of the one before, in its order.
+
+Of torch's DistributedSampler it is known by its epoch, which only `set_epoch` changes: of the same epoch the order is
+the same. Of other samplers by a few elements of the first batches of two passes, which are all the same. Counted are
+passes in which steps were made: an evaluation may have any order. A loader that is made anew for each pass is not seen.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+
+from rangewatch.core import limits
+from rangewatch.recording.nonfinite.loaded_batches import batch_tensors
+from rangewatch.steps.interface import StepRecorder
+from rangewatch.wire.events import RepeatedOrder
+
+FEWEST, MOST = 4, 8
+"""Batches of a pass that must have been there, and that are compared."""
+
+ELEMENTS, TENSORS = 16, 4
+"""Of a batch that are compared: the first of each of its first tensors."""
+
+FAR = 256
+"""Batches of a pass in which a step must be made: microbatches come before it."""
+
+MOST_EVENTS = 16
+
+
+class _Pass:
+    """One over a loader. `epoch`: that of its sampler, None where it does not decide on the order."""
+
+    def __init__(self, epoch: int | None) -> None:
+        self.epoch, self.count, self.is_trained = epoch, 0, False
+        self.first_step = -1
+        self.prints: list[int] = []
+
+
+class _Loader:
+    """The pass before the one that goes on, of those that were trained on."""
+
+    def __init__(self) -> None:
+        self.now: _Pass | None = None
+        self.before: _Pass | None = None
+        self.repeats = 0
+        """Passes in a row in the order of the one before."""
+
+
+class EpochOrders:
+    """Hears of the loaders' calls; of a thread that loads ahead of the training nothing is known."""
+
+    def __init__(self, agent: StepRecorder) -> None:
+        self._agent, self._thread = agent, threading.get_ident()
+        self._loaders: WeakKeyDictionary[DataLoader[Any], _Loader] = WeakKeyDictionary()
+        self._iterators: WeakKeyDictionary[Any, ref[DataLoader[Any]]] = WeakKeyDictionary()
+        self._sent = 0
+
+    @property
+    def _is_on(self) -> bool:
+        return self._agent.observer.is_active and threading.get_ident() == self._thread
+
+    def began(self, loader: Any, iterator: Any) -> None:
+        """A pass over `loader` begins, by `iterator`."""
+        sampler = _shuffling(loader)
+        if sampler is None or not self._is_on:
+            return
+        known = self._loaders.setdefault(loader, _Loader())
+        if known.now is not None and known.now.is_trained and known.now.count >= FEWEST:
+            known.before = known.now
+        known.now = _Pass(_epoch(sampler))
+        self._iterators[iterator] = ref(loader)
+
+    def given(self, iterator: Any, batch: Any) -> None:
+        """`iterator` has given a batch."""
+        reference = self._iterators.get(iterator)
+        loader = None if reference is None else reference()
+        known = None if loader is None else self._loaders.get(loader)
+        now = None if known is None else known.now
+        if known is None or now is None or now.count >= FAR or not self._is_on:
+            return
+        step = self._agent.step
+        if not now.count:
+            now.first_step = step
+        now.count += 1
+        now.is_trained = now.is_trained or step > now.first_step
+        if now.epoch is None and len(now.prints) < MOST:
+            now.prints.append(_print(batch))
+        before = known.before
+        is_due = now.count == FEWEST if now.epoch is not None else len(now.prints) == now.count == MOST
+        if before is not None and is_due:
+            self._judge(loader, known, before, now)
+
+    def _judge(self, loader: Any, known: _Loader, before: _Pass, now: _Pass) -> None:
+        is_epoch = now.epoch is not None
+        is_same = now.epoch == before.epoch if is_epoch else _are_same(before.prints, now.prints)
+        had, known.repeats = known.repeats, known.repeats + 1 if is_same else 0
+        if self._sent < MOST_EVENTS and (known.repeats == 1 or (had and not is_same)):
+            self._sent += 1
+            name = type(_shuffling(loader)).__name__[: limits.NAME_CHARACTERS]
+            self._agent.events.add(
+                RepeatedOrder(name, known.repeats, now.first_step, MOST if not is_epoch else 0, now.epoch or 0)
+            )
+
+
+def _shuffling(loader: Any) -> Any:
+    """The sampler of a loader, if it is there to shuffle."""
+    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)
+    if isinstance(sampler, RandomSampler):
+        return sampler
+    is_told = callable(getattr(sampler, "set_epoch", None)) and hasattr(sampler, "epoch")
+    return sampler if is_told and getattr(sampler, "shuffle", None) is True else None
+
+
+def _epoch(sampler: Any) -> int | None:
+    """Where nothing but `set_epoch` decides on the order."""
+    is_torch_s = isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
+    return sampler.epoch if is_torch_s and isinstance(sampler.epoch, int) else None
+
+
+def _are_same(before: list[int], now: list[int]) -> bool:
+    """The batches of a pass differ from one another, and are those of the other one."""
+    return len(now) == MOST and before == now and len(set(now)) == MOST and 0 not in now
+
+
+def _print(batch: Any) -> int:
+    """A number of a few elements of a batch, 0 where it has none in host memory."""
+    number = 0
+    for each in [each for each in batch_tensors(batch) or () if _is_readable(each)][:TENSORS]:
+        flat = each.detach().reshape(-1)[:ELEMENTS]
+        number = zlib.crc32(flat.double().numpy().tobytes(), number)
+    return number
+
+
+def _is_readable(value: Tensor) -> bool:
+    is_plain = value.is_cpu and value.layout is torch.strided and value.is_contiguous() and bool(value.numel())
+    return is_plain and not value.is_complex() and not value.is_quantized

@@ -1,0 +1,170 @@
+"""The learning-rate schedule starts over, or goes on from a wrong place, as where a training is resumed without the
+scheduler's state: from a step on the rate is once more what it was from an earlier step on.
+
+A schedule may repeat itself on purpose: cycles begin where the one before has ended, each at its own beginning, and a
+snapshot that is restored brings its rate along. So a jump counts for more where another process of the run takes over,
+or where the earlier place lies in the midst of a rise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import rates
+from rangewatch_server.rules.loss.spike_cause import WRITTEN
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import Array, only_rank
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
+
+STEPS = 4_096
+"""First steps of a run that are searched, and those before a restart that are read."""
+
+JUMP = 1.5
+"""How many times as high or as low the rate must be as one step before."""
+
+SAME = 16
+"""Steps in a row in which the rate must be what it was from an earlier step on."""
+
+WARM_UP = 64
+"""First steps in which the rate may rise by any factor."""
+
+TOLERANCE = 1e-5
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """From `step` on the rate is as it was from `earlier` on: `after`, and `before` in the step before."""
+
+    step: int
+    earlier: int
+    before: float
+    after: float
+    is_of_process: bool
+    """Whether another process of the run begins with this step."""
+    is_single: bool
+    """Whether no jump came before it, and none with which it starts over comes after it: cycles come again."""
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding: the first time."""
+    starts = process_starts(evidence)
+    windows = [(evidence.start, min(evidence.start + STEPS, evidence.whole_stop))]
+    windows += [(max(evidence.start, at - STEPS), min(at + 2 * SAME, evidence.whole_stop)) for at in starts[-4:]]
+    for start, stop in windows:
+        found = find(start, rates(evidence, start, stop), starts)
+        if found is not None and (severity := _severity(evidence, found)):
+            yield _finding(evidence, found, severity)
+            return
+
+
+def process_starts(evidence: Evidence) -> list[int]:
+    """First steps of the processes that took over from another one, of the first rank."""
+    rows = evidence.run.ranks[evidence.ranks[0]].visible() if evidence.ranks else []
+    return sorted(row.first_step for row, _ in rows if row.first_step > evidence.start)
+
+
+def find(start: int, values: Array, starts: Iterable[int] = ()) -> Restart | None:
+    """The first of (n,) rates at the steps from `start` on, NaN where none is known."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = values[1:] / values[:-1]
+    jumps = 1 + np.flatnonzero((values[1:] > 0) & (values[:-1] > 0) & ((ratio >= JUMP) | (ratio <= 1 / JUMP)))
+    # The first steps of a warm-up are far apart.
+    jumps = np.array([at for at in jumps.tolist() if not _is_warming_up(values, at)], np.int64)
+    for number, at in enumerate(jumps.tolist()):
+        earlier = _earlier(values, at, jumps[:number])
+        if earlier is not None:
+            step, before, after = start + at, float(values[at - 1]), float(values[at])
+            later = (_earlier(values, each, jumps[:number]) for each in jumps[jumps >= at + SAME].tolist())
+            is_single = number == 0 and all(each is None for each in later)
+            return Restart(step, start + earlier, before, after, step in set(starts), is_single)
+    return None
+
+
+def _is_warming_up(values: Array, at: int) -> bool:
+    return bool(at < WARM_UP and (np.diff(values[: at + 1]) >= 0).all())
+
+
+def _earlier(values: Array, at: int, jumps: Array) -> int | None:
+    """A place before with the same rates as the `SAME` from `at` on, which must change; the earliest. One that follows
+    a jump itself is the beginning of a cycle."""
+    row = values[at : at + SAME]
+    changes = np.abs(np.diff(row)) > TOLERANCE * np.abs(row[1:]) if len(row) == SAME else np.zeros(0, bool)
+    if len(row) < SAME or not np.isfinite(row).all() or changes.sum() < SAME // 2:
+        return None
+    places = np.flatnonzero(np.abs(values[: at - SAME] - row[0]) <= TOLERANCE * row[0])
+    for each in places.tolist():
+        other = values[each : each + SAME]
+        if each not in jumps and (np.abs(other - row) <= TOLERANCE * np.abs(row)).all():
+            return each
+    return None
+
+
+def _severity(evidence: Evidence, found: Restart) -> str:
+    """ "" where it is nothing worth saying."""
+    is_begin, is_rise = found.earlier <= evidence.start + 1, found.after > found.before
+    if found.is_of_process and found.is_single:
+        return "warning"
+    if is_rise or not found.is_single or _is_restored(evidence, found.step):
+        return ""  # warm restarts begin at their peak; cycles come again; a snapshot brings its rate along
+    return "info" if is_begin else "warning"
+
+
+def _is_restored(evidence: Evidence, step: int) -> bool:
+    """Whether code other than the optimizer has written to the weights right before."""
+    if not evidence.has_series(WRITTEN):
+        return False
+    written = evidence.largest(WRITTEN, step, step + 2)
+    return bool((np.nan_to_num(written, nan=np.inf, neginf=0.0) > 0).any())
+
+
+def _finding(evidence: Evidence, found: Restart, severity: str) -> Finding:
+    rank, is_begin = only_rank(evidence), found.earlier <= evidence.start + 1
+    where = "starts over" if is_begin else f"goes on as it did from step {found.earlier} on"
+    who = " Another process of the run begins with this step: the training was resumed." if found.is_of_process else ""
+    against = (
+        "a schedule that is to begin anew here."
+        if not is_begin
+        else "a cycle that is to begin anew here, as a warm-up after adapters were merged, looks the same."
+    )
+    return Finding(
+        severity=severity, rank=rank, step=found.step, subject="schedule",
+        summary=f"{place(found.step, rank)}: the learning-rate schedule {where}: {found.before:.3g} in the step "
+        f"before, {found.after:.3g} here.",
+        evidence=(
+            f"In {SAME} steps and more from here on the rate is what it was from step {found.earlier} on.{who}",
+            f"Cause ({'likely' if severity == 'warning' else 'possible'}): the scheduler was made anew and its place "
+            f"was not restored, or was counted in epochs where steps are wanted. Against that: {against}",
+        ),
+        remedy=(
+            Remedy(
+                f"Restore the scheduler where the training is resumed, with scheduler.load_state_dict(), after it was "
+                f"made; or give it last_epoch as the number of its own moves so far, in steps where it moves each "
+                f"step ({found.step - 1} here), and not the number of epochs.",
+                "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 100))\n"
+                "state = scheduler.state_dict()  # into the checkpoint, beside model and optimizer\n"
+                "scheduler.load_state_dict(state)  # when the training is resumed",
+                "the rates before and from this step on",
+            ),
+        ),
+        facts={"earlier_step": found.earlier, "before": found.before, "after": found.after,
+               "is_of_process": found.is_of_process, "cause_class": "learning_rate"},
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="schedule_restarted",
+    title="The schedule starts over",
+    severity="warning",
+    explanation="From a step on the learning rate is once more what it was from an earlier step on, after a jump by "
+    "half or more: where a training is resumed the scheduler was made anew, and its state was not loaded or its place "
+    "was given in epochs. The training warms up a second time, or decays from its peak again, and nothing fails. A "
+    "warning where another process of the run takes over at that step, or where the rate goes on from the midst of an "
+    "earlier rise; info where a schedule within one process begins anew from its start, which may be meant. Cycles, "
+    "warm restarts, and a snapshot that brings weights and rate along are not reported. Rates that are logged now and "
+    "then, and such that hardly change within 16 steps, say nothing.",
+    check=check,
+    explains=("update_ratio",),
+)

@@ -1,0 +1,93 @@
+"""Passes of a loader in the order of the one before: what counts as one, and what a batch may be made of."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+
+from rangewatch.steps.epoch_orders import EpochOrders
+from rangewatch.wire.events import RepeatedOrder
+
+ODD: dict[str, Any] = {
+    "texts": lambda at: ["a", "b"],
+    "none in host memory": lambda at: torch.zeros(2, device="meta"),
+    "sparse": lambda at: torch.eye(2).to_sparse() * at,
+    "complex": lambda at: torch.ones(2, dtype=torch.complex64) * at,
+    "a mapping with a string": lambda at: {"x": torch.full((2, 3), float(at)), "name": "row"},
+    "whole numbers": lambda at: (torch.tensor([at]), [torch.tensor(at)]),
+    "booleans and transposed": lambda at: (torch.tensor([True]), torch.full((2, 3), float(at)).t(), torch.tensor(at)),
+    "an empty one": lambda at: torch.zeros(0),
+}
+
+
+class Loop:
+    """A loop over a loader, with a step after each batch, or none."""
+
+    def __init__(self) -> None:
+        self.said: list[RepeatedOrder] = []
+        observer = SimpleNamespace(is_active=True)
+        self.agent: Any = SimpleNamespace(observer=observer, step=0, events=SimpleNamespace(add=self.said.append))
+        self.orders = EpochOrders(self.agent)
+
+    def go(self, loader: Any, *, batch: Any = None, is_trained: bool = True, most: int = 99) -> None:
+        iterator = iter(loader)
+        self.orders.began(loader, iterator)
+        for at, each in enumerate(iterator):
+            if at == most:
+                break
+            self.orders.given(iterator, each if batch is None else batch(at))
+            self.agent.step += is_trained
+
+
+def loader_of(sampler: Any, count: int = 24) -> DataLoader[Any]:
+    return DataLoader(torch.arange(count), batch_size=2, sampler=sampler)
+
+
+def distributed(count: int = 24) -> DistributedSampler[Any]:
+    return DistributedSampler(torch.arange(count), num_replicas=1, rank=0)
+
+
+def test_each_spell_is_said_once_and_its_end() -> None:
+    loop, sampler = Loop(), distributed()
+    loader = loader_of(sampler)
+    for epoch in (0, 0, 0, 1, 2, 2):
+        sampler.set_epoch(epoch)
+        loop.go(loader)
+    assert [(each.repeats, each.epoch, each.first) for each in loop.said] == [(1, 0, 12), (0, 1, 36), (1, 2, 60)]
+
+
+@pytest.mark.parametrize("what", ["no steps", "few batches", "broken off"])
+def test_passes_that_do_not_count(what: str) -> None:
+    loop, loader = (
+        Loop(),
+        loader_of(distributed(6 if what == "few batches" else 24), 6 if what == "few batches" else 24),
+    )
+    for _ in range(4):
+        loop.go(loader, is_trained=what != "no steps", most=3 if what == "broken off" else 99)
+    assert loop.said == []
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_batch_may_be_anything(name: str) -> None:
+    loop, loader = Loop(), loader_of(RandomSampler(range(24)))
+    for _ in range(3):
+        loop.go(loader, batch=ODD[name])
+    is_known = name in ("a mapping with a string", "whole numbers", "booleans and transposed")
+    assert [(each.sampler, each.batches) for each in loop.said] == [("RandomSampler", 8)] * is_known
+
+
+def test_batches_that_are_all_the_same_say_nothing() -> None:
+    loop, loader = Loop(), loader_of(RandomSampler(range(24)))
+    for _ in range(3):
+        loop.go(loader, batch=lambda at: torch.ones(3))
+    assert loop.said == []
+
+
+def test_loaders_are_not_kept() -> None:
+    loop = Loop()
+    loop.go(loader_of(distributed()))
+    assert len(loop.orders._loaders) == len(loop.orders._iterators) == 0

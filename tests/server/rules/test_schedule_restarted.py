@@ -1,0 +1,60 @@
+"""Learning rates that are once more what they were, on purpose or not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rangewatch_server.rules.loss import schedule_restarted
+from rangewatch_server.rules.loss.schedule_restarted import find
+from tests.faults.families import resumes
+from tests.faults.families.resumes import Plan, cosine, linear, replayed
+from tests.server.rules.conftest import Recording, tensor
+
+LAYERS = [tensor("head.weight", "grad", 0)]
+STEPS = 200
+
+
+def course(plan: Plan) -> np.ndarray:
+    return 1e-3 * np.array([plan(step) for step in range(STEPS)])
+
+
+def severities(recording: Recording, rates: np.ndarray, **series: np.ndarray) -> list[str]:
+    recording.write(LAYERS, STEPS, series={"loss": np.ones(STEPS), "lr": rates} | series)
+    return [each.severity for each in recording.diagnose(schedule_restarted.RULE).findings]
+
+
+@pytest.mark.parametrize(
+    ("plan", "severity"),
+    [
+        (replayed(cosine(60, 400), 120, 10), "warning"),
+        (replayed(linear(40, 300), 100, 0), "info"),
+        (replayed(cosine(60, 400), 60, 58), ""),  # hardly a jump
+        (lambda n: 1.0 if n < 100 else 0.1, ""),  # no schedule at all
+        (resumes.saw(50), ""), (resumes.saw(50, phase=20), ""), (resumes.cycles(50, 10), ""),
+        (resumes.rewarmed(60, 20), ""), (resumes.stages(100, 25, 0.5), ""), (cosine(40, 300), ""),
+    ],
+)  # fmt: skip
+def test_within_one_process(recording: Recording, plan: Plan, severity: str) -> None:
+    assert severities(recording, course(plan)) == [severity] * bool(severity)
+
+
+def test_a_snapshot_brings_its_rate_along(recording: Recording) -> None:
+    written = np.where(np.arange(STEPS) == 80, 0.5, 0.0)
+    assert severities(recording, course(replayed(linear(100, 500), 80, 20)), weights_written=written) == []
+
+
+@pytest.mark.parametrize("since", [1, 2, 30])
+def test_where_another_process_takes_over(recording: Recording, since: int) -> None:
+    rates = course(replayed(cosine(2, 260), 150, since))
+    recording.write(LAYERS, 150, series={"lr": rates[:150]})
+    recording.write(LAYERS, 50, series={"lr": rates[150:]}, first=150, incarnation="second")
+    (finding,) = recording.diagnose(schedule_restarted.RULE).findings
+    assert (finding.severity, finding.step, finding.rank) == ("warning", 150, 0)
+    assert finding.facts["earlier_step"] == since and "load_state_dict" in finding.remedy[0].code
+
+
+def test_rates_that_are_logged_now_and_then_say_nothing() -> None:
+    rates = course(replayed(cosine(60, 400), 120, 10))
+    assert find(0, np.where(np.arange(STEPS) % 10, np.nan, rates)) is None
+    assert find(0, np.zeros(0)) is find(0, np.zeros(STEPS)) is find(0, np.full(STEPS, -1.0)) is None
