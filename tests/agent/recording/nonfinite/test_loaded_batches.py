@@ -60,6 +60,16 @@ def test_the_batch_before_the_one_that_was_loaded_ahead() -> None:
     assert loop.known(*first) == LoadedBatch(2, 1, is_given=True)
 
 
+def test_of_several_loaders_the_newest_of_each_must_be_there() -> None:
+    loop, bad = Loop(), torch.tensor([NAN, 1.0])
+    one, other = object(), object()
+    loop.loaded.given(one, [bad.double()])  # gone, as where the loop makes another dtype of it
+    loop.loaded.given(other, loop.given(torch.ones(2)))
+    assert loop.known(bad) is None
+    loop.loaded.given(one, [bad])  # a later one of the same is what is trained on
+    assert loop.known(bad) == LoadedBatch(3, 1, is_given=True)
+
+
 def gone(loop: Loop) -> None:
     loop.given(torch.ones(2))
     loop.held.clear()
