@@ -92,6 +92,8 @@ class LoadedBatches:
                     return None
                 storages.add(tensor.untyped_storage().data_ptr())
                 count, bad_count = count + 1, bad_count + details.is_bad
+        if not count:  # the numbers of rows or words: what is not finite lies elsewhere
+            return None
         return LoadedBatch(count, bad_count, any(_lies_in(each, storages, reader) for each in bad))
 
 
