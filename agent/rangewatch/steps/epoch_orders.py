@@ -127,7 +127,9 @@ class EpochOrders:
 
 def _shuffling(loader: Any) -> Any:
     """The sampler of a loader, if it is there to shuffle."""
-    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)
+    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    if sampler is None:  # and not whether it is empty: some have no length, and raise
+        sampler = getattr(loader, "sampler", None)
     if isinstance(sampler, RandomSampler):
         return sampler
     is_told = callable(getattr(sampler, "set_epoch", None)) and hasattr(sampler, "epoch")

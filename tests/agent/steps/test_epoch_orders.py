@@ -148,3 +148,17 @@ def test_an_epoch_that_is_set_before_the_first_batch_counts() -> None:
             loop.agent.step += 1
         sampler.set_epoch(0)  # what the next iterator is made with
     assert loop.said == []
+
+
+class Endless(RandomSampler):
+    """Has no length, and says so."""
+
+    def __len__(self) -> int:
+        raise TypeError("endless")
+
+
+def test_a_sampler_is_not_asked_for_its_length() -> None:
+    loop, loader = Loop(), loader_of(Endless(range(24)))
+    for _ in range(2):
+        loop.go(loader)
+    assert loop.said == []
