@@ -17,7 +17,7 @@ from rangewatch.core import limits
 from rangewatch.recording.level import Recording
 from rangewatch.recording.observer import HostReader, StepReader
 
-_READINGS, _STEPS = 4, 32  # the last so many, of which the least is what one takes where nothing is in the way
+_READINGS, _STEPS = 4, 32  # the last so many, of which about the least is what one takes where nothing is in the way
 _TOLERANCE = 0.25  # of a reading, by which a debt may be open when the next is due
 _LARGEST_POWER = 10
 
@@ -92,7 +92,9 @@ class ScaleSchedule(StepReader):
         self._debt_ns = max(debt_ns, -reading_ns)  # a pause is not saved up for
         if self._fixed or not reading_ns:
             return
-        share = reading_ns / (limits.SCALES_FRACTION * max(min(self._steps), 1))
+        # Of the shortest but few, which may be no such steps as the others: of an empty batch, or skipped.
+        usual_ns = sorted(self._steps)[len(self._steps) // 16]
+        share = reading_ns / (limits.SCALES_FRACTION * max(usual_ns, 1))
         every: int = 2 ** min(max(math.ceil(math.log2(share)), 0), _LARGEST_POWER)
         if every > self.every or 4 * every <= self.every:  # it does not go up and down with every step
             self.every = every

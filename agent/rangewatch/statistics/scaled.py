@@ -86,7 +86,9 @@ def _of_host(values: Tensor, factor: float, element: Element) -> Fit | None:
         return None
     log2 = -math.log2(factor)
     peaks = [amax * factor / element.largest, log2 + SCALE_BIAS, SCALE_BIAS - log2]
-    return Fit(torch.tensor([amax]), torch.tensor(peaks, dtype=torch.float64), None)
+    # Whatever the training has made torch's defaults.
+    amaxes = torch.tensor([amax], dtype=torch.float32, device="cpu")
+    return Fit(amaxes, torch.tensor(peaks, dtype=torch.float64, device="cpu"), None)
 
 
 @torch.no_grad()

@@ -2,7 +2,8 @@
 
 Of torch's DistributedSampler it is known by its epoch, which only `set_epoch` changes: of the same epoch the order is
 the same. Of other samplers by a few elements of the first batches of two passes, which are all the same. Counted are
-passes in which steps were made: an evaluation may have any order. A loader that is made anew for each pass is not seen.
+passes of whose batches steps were made: an evaluation may have any order, over the training's own loader too. A step is
+of the loader that gave the last batch before it. A loader that is made anew for each pass is not seen.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class _Pass:
     """One over a loader. `epoch`: that of its sampler, None where it does not decide on the order."""
 
     def __init__(self, epoch: int | None) -> None:
-        self.epoch, self.count, self.is_trained = epoch, 0, False
+        self.epoch, self.count, self.is_trained, self.is_judged = epoch, 0, False, False
         self.first_step = -1
         self.prints: list[int] = []
 
@@ -59,6 +60,9 @@ class EpochOrders:
         self._agent, self._thread = agent, threading.get_ident()
         self._loaders: WeakKeyDictionary[DataLoader[Any], _Loader] = WeakKeyDictionary()
         self._iterators: WeakKeyDictionary[Any, ref[DataLoader[Any]]] = WeakKeyDictionary()
+        self._last: _Pass | None = None
+        """Of what any loader gave last; None where that loader is none that shuffles."""
+        self._last_step = 0
         self._sent = 0
 
     @property
@@ -67,8 +71,11 @@ class EpochOrders:
 
     def began(self, loader: Any, iterator: Any) -> None:
         """A pass over `loader` begins, by `iterator`."""
+        if not self._is_on:
+            return
+        self._note_step(self._last)
         sampler = _shuffling(loader)
-        if sampler is None or not self._is_on:
+        if sampler is None:
             return
         known = self._loaders.setdefault(loader, _Loader())
         if known.now is not None and known.now.is_trained and known.now.count >= FEWEST:
@@ -78,23 +85,33 @@ class EpochOrders:
 
     def given(self, iterator: Any, batch: Any) -> None:
         """`iterator` has given a batch."""
+        if not self._is_on:
+            return
         reference = self._iterators.get(iterator)
         loader = None if reference is None else reference()
         known = None if loader is None else self._loaders.get(loader)
         now = None if known is None else known.now
-        if known is None or now is None or now.count >= FAR or not self._is_on:
+        self._note_step(now)
+        if loader is None or known is None or now is None or now.count >= FAR:
             return
-        step = self._agent.step
         if not now.count:
-            now.first_step = step
+            now.first_step = self._agent.step
+            if now.epoch is not None and now.epoch != _epoch(_shuffling(loader)):
+                now.epoch = None  # set since the iterator was made: whether in time depends on its workers
         now.count += 1
-        now.is_trained = now.is_trained or step > now.first_step
         if now.epoch is None and len(now.prints) < MOST:
             now.prints.append(_print(batch))
-        before = known.before
-        is_due = now.count == FEWEST if now.epoch is not None else len(now.prints) == now.count == MOST
-        if before is not None and is_due:
-            self._judge(loader, known, before, now)
+        is_due = now.count >= FEWEST if now.epoch is not None else len(now.prints) == MOST
+        if known.before is not None and is_due and now.is_trained and not now.is_judged:
+            now.is_judged = True
+            self._judge(loader, known, known.before, now)
+
+    def _note_step(self, now: _Pass | None) -> None:
+        """Of `now` is the batch from here on."""
+        step = self._agent.step
+        if self._last is not None and step > self._last_step:
+            self._last.is_trained = True
+        self._last, self._last_step = now, step
 
     def _judge(self, loader: Any, known: _Loader, before: _Pass, now: _Pass) -> None:
         is_epoch = now.epoch is not None
@@ -110,7 +127,9 @@ class EpochOrders:
 
 def _shuffling(loader: Any) -> Any:
     """The sampler of a loader, if it is there to shuffle."""
-    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)
+    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    if sampler is None:  # and not whether it is empty: some have no length, and raise
+        sampler = getattr(loader, "sampler", None)
     if isinstance(sampler, RandomSampler):
         return sampler
     is_told = callable(getattr(sampler, "set_epoch", None)) and hasattr(sampler, "epoch")

@@ -86,3 +86,15 @@ def test_a_number_of_steps_is_kept_to(monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(monkeypatch, 0.5, every=7)
     training.run(70)
     assert training.read == list(range(0, 70, 7)) and training.schedule.every == 7
+
+
+def test_one_short_step_in_many_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an empty batch: each change of the interval sends all operands again."""
+    training, every = Training(monkeypatch, 0.1), []
+
+    def shorten(step: int) -> None:
+        every.append(training.schedule.every)
+        training.now_ns -= (step % 50 == 49 and not training.schedule.is_due) * (STEP_NS - 1_000)
+
+    training.run(1_000, shorten)
+    assert set(every[200:]) == {32}

@@ -134,3 +134,19 @@ def test_any_grouping_of_merges_gives_the_same() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(whole, other, strict=True))
     largest = max(each.values[:, : len(scales.MAXIMA)].max() for each in steps)
     assert whole.values[:, : len(scales.MAXIMA)].max() == largest
+
+
+@pytest.mark.parametrize("setting", ["bfloat16", "float16", "meta"])
+def test_torchs_defaults_change_nothing(setting: str) -> None:
+    """As a script sets them while it makes its model, or for good."""
+    values, factor = torch.tensor([[70000.125, 1.0]]), torch.tensor(0.0064)
+    if setting == "meta":
+        with torch.device("meta"):
+            fit = scaled.of_values(values, factor, E4M3, counts=False)
+    else:
+        torch.set_default_dtype(getattr(torch, setting))
+        try:
+            fit = scaled.of_values(values, factor, E4M3, counts=False)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert fit is not None and fit.amax.tolist() == [70000.125] and fit.peaks.is_cpu

@@ -91,3 +91,74 @@ def test_loaders_are_not_kept() -> None:
     loop = Loop()
     loop.go(loader_of(distributed()))
     assert len(loop.orders._loaders) == len(loop.orders._iterators) == 0
+
+
+def test_a_pass_over_the_training_data_without_steps_is_no_epoch() -> None:
+    loop, sampler = Loop(), distributed()
+    loader = loader_of(sampler)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        loop.go(loader)
+        loop.go(loader, is_trained=False)  # its accuracy, or statistics of norms, in the same order
+    assert loop.said == []
+
+
+def test_steps_between_batches_of_another_loader_do_not_count() -> None:
+    """As where each step, or each 10th, is followed by a batch of an evaluation that goes round and round."""
+    loop, sampler = Loop(), distributed(200)
+    trained, evaluated = loader_of(sampler, 200), loader_of(distributed(), 24)
+    rounds = iter(())
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        iterator = iter(trained)
+        loop.orders.began(trained, iterator)
+        for batch in iterator:
+            loop.orders.given(iterator, batch)
+            loop.agent.step += 1
+            other = next(rounds, None)
+            if other is None:
+                rounds = iter(evaluated)
+                loop.orders.began(evaluated, rounds)
+                other = next(rounds)
+            loop.orders.given(rounds, other)
+    assert loop.said == []
+
+
+def test_a_step_of_many_batches_is_one_of_that_loader() -> None:
+    loop, loader = Loop(), loader_of(distributed())
+    for _ in range(2):
+        iterator = iter(loader)
+        loop.orders.began(loader, iterator)
+        for number, batch in enumerate(iterator, 1):
+            loop.orders.given(iterator, batch)
+            loop.agent.step += number % 6 == 0
+    assert [(each.repeats, each.first) for each in loop.said] == [(1, 2)]
+
+
+def test_an_epoch_that_is_set_before_the_first_batch_counts() -> None:
+    """Without workers a sampler begins with the first batch, and not where the iterator is made."""
+    loop, sampler = Loop(), distributed()
+    loader = loader_of(sampler)
+    for epoch in range(4):
+        iterator = iter(loader)
+        loop.orders.began(loader, iterator)
+        sampler.set_epoch(epoch // 2 + 1 if epoch % 2 else 5 + epoch)
+        for batch in iterator:
+            loop.orders.given(iterator, batch)
+            loop.agent.step += 1
+        sampler.set_epoch(0)  # what the next iterator is made with
+    assert loop.said == []
+
+
+class Endless(RandomSampler):
+    """Has no length, and says so."""
+
+    def __len__(self) -> int:
+        raise TypeError("endless")
+
+
+def test_a_sampler_is_not_asked_for_its_length() -> None:
+    loop, loader = Loop(), loader_of(Endless(range(24)))
+    for _ in range(2):
+        loop.go(loader)
+    assert loop.said == []

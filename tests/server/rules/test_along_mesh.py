@@ -374,6 +374,13 @@ def test_ranks_whose_weights_are_averaged_now_and_then(recording: Recording) -> 
     assert finding.severity == "info" and any("local SGD" in each for each in finding.evidence)
 
 
+@pytest.mark.parametrize(("at", "severity"), [(0, "warning"), (30, "info")], ids=["loaded at the start", "averaged"])
+def test_ranks_whose_weights_are_averaged_seldom(recording: Recording, at: int, severity: str) -> None:
+    """Once so far, as by DiLoCo every 500 steps, and no checksum was taken in the very next step."""
+    (finding,) = apart(recording, AT < 9, ("dp",), weights_written=lambda rank, place: 1.0 * (at == AT))
+    assert finding.severity == severity and "local SGD" in " ".join(finding.evidence)
+
+
 @pytest.mark.parametrize(
     ("axis", "role"),
     [("dp_replicate", "data"), ("dp_shard", "data"), ("TP", "tensor"), ("cp", "sequence"), ("pp", "stages"),

@@ -24,6 +24,14 @@ def test_what_is_over_is_worth_knowing(recording: Recording) -> None:
     assert (finding.severity, finding.step) == ("info", 20) and "another order" in finding.summary
 
 
+def test_another_loader_that_is_told_the_epoch_again_ends_nothing(recording: Recording) -> None:
+    other = RepeatedOrder("DistributedSampler", 1, 30)
+    events = [event(SAME, 1, 23), event(other, 2, 33), event(OTHER, 3, 43)]
+    recording.write(LAYERS, 60, events=events)
+    (finding,) = recording.diagnose(repeated_order.RULE).findings
+    assert (finding.severity, finding.step) == ("warning", 20) and "another order" not in finding.summary
+
+
 def test_what_batches_show_is_likely(recording: Recording) -> None:
     recording.write(LAYERS, 60, events=[event(RepeatedOrder("RandomSampler", 1, 20, 8), 1, 28)])
     (finding,) = recording.diagnose(repeated_order.RULE).findings

@@ -88,6 +88,19 @@ def test_a_scale_held_by_an_old_amax(recording: Recording) -> None:
     assert any("most_recent" in each.code for each in found.remedy)
 
 
+def test_readings_of_the_process_before_say_nothing_of_a_restart(recording: Recording) -> None:
+    """It was resumed with other scales, and few steps have been read since."""
+    write(recording, np.where(AT % 8 == 0, 3.0, -np.inf))
+    assert [each.rule for each in recording.diagnose(*BOTH).findings] == ["scale_too_small"]
+    layer = tensor("blocks.0.up", "scaled_input", 0, "bfloat16")
+    known = ScaledOperands((ScaledOperand(layer.fqn, layer.kind, 0, "E4M3", "row", "float32", "torchao"),), 8)
+    peaks = np.where(np.arange(24) % 8 == 0, 1.0, 0.0)[None]
+    recording.write(
+        [layer], 24, {scales.PEAK: peaks}, first=STEPS, incarnation="second", events=[event(known, 1, STEPS)]
+    )
+    assert recording.diagnose(*BOTH).findings == ()
+
+
 HEALTHY: dict[str, dict[str, Any]] = {
     "dynamic": {"bits": np.zeros(STEPS)},
     "rounded to powers of two": {"bits": -np.abs(NOISE.uniform(0, 1, STEPS)), "granularity": "row"},

@@ -54,6 +54,19 @@ def test_where_another_process_takes_over(recording: Recording, since: int) -> N
     assert finding.facts["earlier_step"] == since and "load_state_dict" in finding.remedy[0].code
 
 
+@pytest.mark.parametrize(("lowest", "severity"), [(0.1, "info"), (0.4, "warning")])
+def test_a_cycle_that_has_ended_where_another_process_takes_over(
+    recording: Recording, lowest: float, severity: str
+) -> None:
+    """As SGDR's snapshots are saved at the ends of cycles, and trained on from there."""
+    rates = course(lambda step: 1 - (1 - lowest) * (step % 120) / 119)
+    recording.write(LAYERS, 120, series={"lr": rates[:120]})
+    recording.write(LAYERS, 80, series={"lr": rates[120:]}, first=120, incarnation="second")
+    (finding,) = recording.diagnose(schedule_restarted.RULE).findings
+    assert (finding.severity, finding.step) == (severity, 120)
+    assert severity == "warning" or "warm restart" in finding.evidence[1]
+
+
 def test_rates_that_are_logged_now_and_then_say_nothing() -> None:
     rates = course(replayed(cosine(60, 400), 120, 10))
     assert find(0, np.where(np.arange(STEPS) % 10, np.nan, rates)) is None

@@ -31,6 +31,10 @@ class CastFormats:
         self._declared = formats_in_use(declared).formats
         self._read: set[Operand] = set()
         """Those that this round has read already."""
+        self._left: int | None = None
+        """How many the open step has left to those after it; None where it was asked for none."""
+        self._is_round_over = True
+        """Whether the last step that was asked for any left none."""
         self._step = self._next_round = 0
         self._began_ns = self._step_began_ns = time.perf_counter_ns()
         self._spent_ns = self._step_spent_ns = self._step_ns = 0
@@ -41,8 +45,10 @@ class CastFormats:
         self._step_ns, self._step_began_ns = now_ns - self._step_began_ns, now_ns
         self._step_spent_ns = 0
         self._step += 1
+        if self._left is not None:
+            self._is_round_over, self._left = not self._left, None
         is_within = self._spent_ns <= limits.CAST_FORMATS_FRACTION * (now_ns - self._began_ns)
-        if is_within and self._step >= self._next_round:
+        if is_within and self._step >= self._next_round and self._is_round_over:
             self._next_round = self._step + limits.CAST_FORMATS_EVERY
             self._read.clear()
 
@@ -52,8 +58,11 @@ class CastFormats:
         """Measure the `values` of the operand of this number, where it has not been in this round. `shape`: of its
         scales, each of a row or block; `about`: how it is cast. Returns nanoseconds that it took.
         """
-        is_over = self._step_spent_ns > limits.WHATIF_STEP_FRACTION * self._step_ns
-        if operand in self._read or is_over or not self._step:  # the first step has not been timed yet
+        self._left = self._left or 0
+        if operand in self._read or not self._step:  # the first step has not been timed yet
+            return 0
+        if self._step_spent_ns > limits.WHATIF_STEP_FRACTION * self._step_ns:
+            self._left += 1
             return 0
         began_ns = time.thread_time_ns()
         self._read.add(operand)

@@ -1,8 +1,9 @@
 """Whether what torch's DataLoader gave last is finite, asked where the model or the loss was given NaN or Inf.
 
 What is finite there and not in the model was made between the two, by code that no gradient passes. Batches are not
-kept alive, and read then alone: so nothing is known of one that is gone or was changed in place, of batches that were
-all loaded ahead, of those that another thread has loaded, and of loops that make their data themselves.
+kept alive, and read then alone: so nothing is known of one that is gone or was changed in place, where that is so of
+any of several loaders, of batches that were all loaded ahead, of those that another thread has loaded, and of loops
+that make their data themselves.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class _Batch(NamedTuple):
     """`tensors`: each with its version, which changes with what is written to it; None where there are too many."""
 
     step: int
+    iterator: int
+    """Which gave it."""
     tensors: tuple[tuple[ref[Tensor], int], ...] | None
 
     @property
@@ -65,13 +68,14 @@ class LoadedBatches:
         tensors = [each for each in every or () if each.is_floating_point() or each.is_complex()]
         is_usable = every is not None and not any(each.is_inference() for each in tensors)
         known = tuple((ref(each), each._version) for each in tensors) if is_usable else None
-        self._batches.append(_Batch(self._open_step.number, known))
+        self._batches.append(_Batch(self._open_step.number, id(iterator), known))
 
     def known(self, bad: Iterable[Tensor], reader: Reader) -> LoadedBatch | None:
         """What is known of the batches at hand; `bad`: tensors that were given to the model or the loss, of which some
         are not finite. None where nothing is known."""
-        batches = list(self._batches)
-        if not batches or self._open_step.number - batches[-1].step > 1 or not batches[-1].is_there:
+        batches, first = list(self._batches), self._open_step.number - 1
+        newest = {each.iterator: each for each in batches if each.step >= first}
+        if not newest or not all(each.is_there for each in newest.values()):
             return None
         if len(batches) == KEPT and not batches[0].is_gone:
             return None
@@ -88,6 +92,8 @@ class LoadedBatches:
                     return None
                 storages.add(tensor.untyped_storage().data_ptr())
                 count, bad_count = count + 1, bad_count + details.is_bad
+        if not count:  # the numbers of rows or words: what is not finite lies elsewhere
+            return None
         return LoadedBatch(count, bad_count, any(_lies_in(each, storages, reader) for each in bad))
 
 

@@ -7,6 +7,7 @@ own wrapper reduces over the data-parallel ranks. Of other plain tensors it is n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
@@ -252,8 +253,7 @@ def why_not(by: Any) -> str:
             return "of its communication hook nobody knows whether it reduces"
         return "" if by._sync_gradients else IN_NO_SYNC
     try:
-        group = by._get_fsdp_state()._fsdp_param_group
-        is_reduced = group is None or (group.reduce_grads and group.all_reduce_grads)
+        is_reduced = all(each.reduce_grads and each.all_reduce_grads for each in _fsdp2_groups(by))
     except AttributeError:
         return "another release of FSDP2 does not say whether it reduces"
     return "" if is_reduced else NOT_REDUCED
@@ -263,12 +263,26 @@ def reducing_ranks(by: Any) -> int:
     """Over how many ranks `by` reduces gradients, or gathers shards; 0 where that is not known."""
     try:
         if hasattr(by, "_get_fsdp_state"):
-            info = by._get_fsdp_state()._fsdp_param_group.mesh_info
-            return int(getattr(info, "shard_mesh_size", 1)) * int(getattr(info, "replicate_mesh_size", 1))
+            return max((_mesh_ranks(each.mesh_info) for each in _fsdp2_groups(by)), default=0)
         between = getattr(by, "_inter_node_pg", None)  # of FSDP1
         return dist.get_world_size(by.process_group) * (1 if between is None else dist.get_world_size(between))
     except (AttributeError, ValueError):
         return 0
+
+
+def _fsdp2_groups(by: Any) -> list[Any]:
+    """Those that an FSDPModule communicates its parameters in: several where parameters lie on meshes of their own, as
+    experts do. Raises AttributeError for a release with other names."""
+    state = by._get_fsdp_state()
+    several = getattr(state, "_fsdp_param_groups", None)  # the other name raises where there are several
+    groups = [state._fsdp_param_group] if several is None else list(several)
+    return [each for each in groups if each is not None]
+
+
+def _mesh_ranks(info: Any) -> int:
+    """0 where it does not say."""
+    sizes = [getattr(info, name, 0) for name in ("shard_mesh_size", "replicate_mesh_size")]
+    return math.prod(each for each in sizes if each) if any(sizes) else 0
 
 
 def _wrapper_name(by: Any) -> str:

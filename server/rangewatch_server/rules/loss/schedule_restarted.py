@@ -32,6 +32,10 @@ SAME = 16
 WARM_UP = 64
 """First steps in which the rate may rise by any factor."""
 
+ENDED = 0.11
+"""So much or less of the rate that it starts over with is the end of a cycle, where checkpoints are saved. As a rule
+schedules end at a tenth of their peak."""
+
 TOLERANCE = 1e-5
 
 
@@ -106,10 +110,14 @@ def _severity(evidence: Evidence, found: Restart) -> str:
     """ "" where it is nothing worth saying."""
     is_begin, is_rise = found.earlier <= evidence.start + 1, found.after > found.before
     if found.is_of_process and found.is_single:
-        return "warning"
+        return "info" if is_begin and _has_ended(found) else "warning"
     if is_rise or not found.is_single or _is_restored(evidence, found.step):
         return ""  # warm restarts begin at their peak; cycles come again; a snapshot brings its rate along
     return "info" if is_begin else "warning"
+
+
+def _has_ended(found: Restart) -> bool:
+    return found.before <= ENDED * found.after
 
 
 def _is_restored(evidence: Evidence, step: int) -> bool:
@@ -127,6 +135,8 @@ def _finding(evidence: Evidence, found: Restart, severity: str) -> Finding:
     against = (
         "a schedule that is to begin anew here."
         if not is_begin
+        else "the schedule before had come to its end, and a warm restart at its peak looks the same."
+        if _has_ended(found)
         else "a cycle that is to begin anew here, as a warm-up after adapters were merged, looks the same."
     )
     return Finding(
@@ -161,9 +171,10 @@ RULE = Rule(
     explanation="From a step on the learning rate is once more what it was from an earlier step on, after a jump by "
     "half or more: where a training is resumed the scheduler was made anew, and its state was not loaded or its place "
     "was given in epochs. The training warms up a second time, or decays from its peak again, and nothing fails. A "
-    "warning where another process of the run takes over at that step, or where the rate goes on from the midst of an "
-    "earlier rise; info where a schedule within one process begins anew from its start, which may be meant. Cycles, "
-    "warm restarts, and a snapshot that brings weights and rate along are not reported. Rates that are logged now and "
+    "warning where another process of the run takes over at that step in the midst of a schedule, or where the rate "
+    "goes on from the midst of an earlier rise; info where a schedule begins anew from its start within one process, "
+    "or after it had come to its end, which may be meant. Cycles, warm restarts, and a snapshot that brings weights "
+    "and rate along are not reported. Rates that are logged now and "
     "then, and such that hardly change within 16 steps, say nothing.",
     check=check,
     explains=("update_ratio",),

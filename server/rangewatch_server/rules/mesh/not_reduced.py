@@ -80,8 +80,8 @@ def _of_wrapper(evidence: Evidence, known: NotReduced, found: Apart) -> Finding:
         else "No axis of a mesh is known along which they should be alike: runs of their own, as of a sweep that is "
         "started as one job, look the same."
     )
-    written = "Code other than the optimizer writes to the weights now and then: where it averages them over the "
-    written += "ranks, as local SGD does, this is meant."
+    written = "Code other than the optimizer has written to the weights: where it averages them over the ranks now "
+    written += "and then, as local SGD does, this is meant."
     return Finding(
         severity="warning" if is_sure else "info", rank=None, step=known.first, tensor=None, kind="grad",
         subject="wrapper",
@@ -90,7 +90,8 @@ def _of_wrapper(evidence: Evidence, known: NotReduced, found: Apart) -> Finding:
         evidence=(
             began, axes, *([written] if found.is_written else []),
             f"Cause ({'likely' if is_sure else 'possible'}): the mesh or process group that {known.reason} was given "
-            "has this one rank. Against that: it may be meant, where each rank trains a model of its own.",
+            "has this one rank. Against that: it may be meant, where each rank trains a model of its own, or their "
+            "models are averaged every so many steps, as by local SGD or DiLoCo.",
         ),
         remedy=(
             Remedy(

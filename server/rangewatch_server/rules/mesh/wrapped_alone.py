@@ -29,8 +29,9 @@ LASTING = 32
 
 MOST_RANKS, MOST_TENSORS = 8, 64
 
-WRITES = 2
-"""Steps in which code other than the optimizer has changed the weights, from which on that is taken for an average."""
+BEGIN = 2
+"""First steps, in which weights that are written by other code than the optimizer may be loaded; later ones may be an
+average over the ranks, which may be hundreds of steps apart."""
 
 
 class Apart(msgspec.Struct, frozen=True):
@@ -101,6 +102,7 @@ def _checksums(evidence: Evidence, rank: int, rows: Array, start: int, stop: int
 def _is_written(evidence: Evidence, ranks: Sequence[int]) -> bool:
     if not evidence.has_series(WRITTEN):
         return False
-    start = values.started(evidence)
-    largest = evidence.largest(WRITTEN, start, min(evidence.whole_stop, start + 2 * WINDOW), rank=ranks[0])
-    return int((np.nan_to_num(largest, nan=np.inf, neginf=0.0) > 0).sum()) >= WRITES
+    start, stop = values.started(evidence) + BEGIN, evidence.whole_stop
+    parts = (start, min(stop, start + 2 * WINDOW)), (max(start, stop - 2 * WINDOW), stop)
+    written = [evidence.largest(WRITTEN, low, high, rank=ranks[0]) for low, high in parts if low < high]
+    return any((np.nan_to_num(each, nan=np.inf, neginf=0.0) > 0).any() for each in written)

@@ -50,12 +50,14 @@ def _recent_fits(evidence: Evidence) -> list[Fit]:
     names = evidence.run.names()
     if scales.PEAK not in names.fill[RANGES]:
         return []
-    newest = {process.id for process in newest_processes(evidence)}  # a restart may cast nothing any more
+    processes = newest_processes(evidence)
+    newest = {process.id for process in processes}  # a restart may cast nothing any more, or by other scales
+    since = (process.first_step for process in processes if process.first_step is not None and process.ordinal > 1)
     said = [each for event, each in evidence.details(ScaledOperands) if event.stream_id in newest]
     known = operands_of(evidence.tensors, said)
     known = [each for each in known if each.tensor is not None]
     window = rare_window(len(known))  # to say since when it is so
-    start, stop = max(evidence.start, evidence.whole_stop - window), evidence.whole_stop
+    start, stop = max(evidence.start, evidence.whole_stop - window, *since), evidence.whole_stop
     if not known or start >= stop:
         return []
     rows = np.unique([each.tensor for each in known if each.tensor is not None])

@@ -12,13 +12,20 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding, of the first pass that repeated another one; it stays when the order changes later."""
-    every = [(event, known) for event, known in evidence.details(RepeatedOrder) if known.repeats == 1]
+    said = evidence.details(RepeatedOrder)
+    every = [(event, known) for event, known in said if known.repeats == 1]
     if not every:
         return
     event, known = min(every, key=lambda each: (each[1].first, each[0].rank))
     ranks = sorted({other.rank for other, each in every if each.sampler == known.sampler})
-    newest = {other.rank: each for other, each in evidence.details(RepeatedOrder)}
-    is_over = not any(newest[rank].repeats for rank in ranks)
+    # Of several loaders of a process an end may be that of another one: it is over where each has ended.
+    going_on: dict[int, tuple[int, int]] = {}
+    for other, each in said:
+        if each.sampler == known.sampler:
+            stream, count = going_on.get(other.rank, (-1, 0))
+            count = 0 if stream != other.stream_id else count
+            going_on[other.rank] = other.stream_id, max(0, count + (1 if each.repeats else -1))
+    is_over = not any(count for _, count in going_on.values())
     yield _finding(known, ranks, event.rank, is_one=len(evidence.ranks) == 1, is_over=is_over)
 
 

@@ -60,6 +60,21 @@ def test_the_batch_before_the_one_that_was_loaded_ahead() -> None:
     assert loop.known(*first) == LoadedBatch(2, 1, is_given=True)
 
 
+def test_of_several_loaders_the_newest_of_each_must_be_there() -> None:
+    loop, bad = Loop(), torch.tensor([NAN, 1.0])
+    one, other = object(), object()
+    loop.loaded.given(one, [bad.double()])  # gone, as where the loop makes another dtype of it
+    loop.loaded.given(other, loop.given(torch.ones(2)))
+    assert loop.known(bad) is None
+    loop.loaded.given(one, [bad])  # a later one of the same is what is trained on
+    assert loop.known(bad) == LoadedBatch(3, 1, is_given=True)
+
+
+def numbers_alone(loop: Loop) -> None:
+    """What they are numbers of lies elsewhere, as features of nodes or rows of a table do."""
+    loop.given(torch.tensor([3, 1]))
+
+
 def gone(loop: Loop) -> None:
     loop.given(torch.ones(2))
     loop.held.clear()
@@ -113,7 +128,7 @@ def in_inference_mode(loop: Loop) -> None:
 @pytest.mark.parametrize(
     "how",
     [gone, in_place, long_ago, all_ahead, by_a_thread, with_many_tensors, with_an_array, with_an_object,
-     with_many_texts, of_texts, in_inference_mode],
+     with_many_texts, of_texts, numbers_alone, in_inference_mode],
 )  # fmt: skip
 def test_when_nothing_is_known(how: Callable[[Loop], None]) -> None:
     loop = Loop()

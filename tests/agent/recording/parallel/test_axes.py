@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 
 import rangewatch
 from rangewatch.core.options import resolve
 from rangewatch.recording.parallel.axes import Axes, check_declared, find_axes
-from rangewatch.recording.parallel.placements import Layout
+from rangewatch.recording.parallel.placements import NOT_REDUCED, Layout, reducing_ranks, why_not
 from tests.agent.ingest_double import IngestDouble
 
 MODEL = nn.Linear(2, 2)
@@ -207,3 +210,24 @@ def test_what_is_wrapped_for_one_rank_alone(one_rank: None, monkeypatch: pytest.
     assert declared.alone(declared.parameters()) == (("DistributedDataParallel", ("dp",)) if is_all else None)
     monkeypatch.setattr(dist, "get_world_size", lambda group=None: 2)
     assert layout.alone(layout.parameters()) is None, "it reduces over both"
+
+
+def test_parameters_of_one_module_on_meshes_of_their_own(one_rank: None) -> None:
+    """As experts beside the rest: torch has several groups of such a module, and its name for one of them raises."""
+    common = pytest.importorskip("torch.distributed.fsdp._fully_shard._fsdp_common")
+    if not hasattr(common, "ShardPlacementResult"):
+        pytest.skip("this torch has one mesh a module")
+    rest, experts = (DeviceMesh.from_group(dist.new_group([0]), "cpu") for _ in range(2))
+    of_rest, of_experts = (common.FSDPMeshInfo(mesh, shard_mesh_dim=0) for mesh in (rest, experts))
+    module = nn.Linear(2, 2)
+
+    def place(parameter: nn.Parameter) -> Any:
+        return common.ShardPlacementResult(Shard(0), of_experts if parameter.dim() > 1 else of_rest)
+
+    wrapped: Any = fully_shard(module, mesh=rest, shard_placement_fn=place)
+    assert len(wrapped._get_fsdp_state()._fsdp_param_groups) == 2
+    assert why_not(wrapped) == "" and reducing_ranks(wrapped) == 1
+    of_experts.shard_mesh_size = 4
+    assert reducing_ranks(wrapped) == 4
+    wrapped.set_requires_gradient_sync(False)
+    assert why_not(wrapped) == NOT_REDUCED
