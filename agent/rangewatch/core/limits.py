@@ -256,7 +256,7 @@ CAST_FORMATS_FRACTION, CAST_FORMATS_EVERY = 0.002, 64
 ENTROPY_EVERY = 10
 """Steps between two readings of routers' entropy: a softmax of 1,024 tokens each, where counts are one pass."""
 
-WHATIF_FRACTION, WHATIF_STEP_FRACTION = 0.004, 0.25
+WHATIF_FRACTION, WHATIF_STEP_FRACTION = 0.0035, 0.25
 """Of the training's time that what-if readings on a schedule may take: on average, and of a step that has any. By a
 clock that does not see the caches which a reading empties: with them it is half a percent (bench/whatif.py)."""
 

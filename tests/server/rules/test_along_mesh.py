@@ -287,6 +287,18 @@ def test_what_never_was_the_same_is_not_tied(recording: Recording, since: int, i
     assert found(recording, tied_weights.RULE) == ()
 
 
+def test_a_step_that_another_process_has_replayed_is_read_again(recording: Recording) -> None:
+    write(recording, LONG, **tied(STEPS, is_marked=True))
+    assert found(recording, tied_weights.RULE) == ()
+    events_of = [events.event(each, 1, 40) for each in (mesh(LONG, 15), TiedWeight("head.weight", True))]
+    replayed = {"tied_checksum": number(9)[40:]}
+    recording.write(
+        GRADS, STEPS - 40, {}, rank=15, world_size=16, series=replayed, first=40, incarnation="b", events=events_of
+    )
+    (finding,) = found(recording, tied_weights.RULE)
+    assert (finding.step, finding.facts["ranks"]) == (40, [7, 15])
+
+
 def test_step_counts_that_differ(recording: Recording) -> None:
     counts = lambda rank, place: AT + 1.0 - 10.0 * ((AT >= 41) & (rank == 3))  # noqa: E731
     write(recording, SQUARE, every=20, optimizer_steps=counts)

@@ -95,14 +95,33 @@ def newest(evidence: Evidence, series: str, start: int, stop: int) -> int | None
 
 
 def at(evidence: Evidence, series: str, step: int, ranks: Iterable[int]) -> dict[int, float]:
-    """Rank -> its value, of those that have a finite one."""
+    """Rank -> its value, of those that have a finite one.
+
+    What a process has said of a step that is over does not change, and a few steps of a hundred are asked for at each
+    evaluation: it is read once (256 ranks: 30 ms).
+    """
+    every = list(ranks)
+    processes = tuple(_process_at(evidence, rank, step) for rank in every)
+    cache, key = evidence.run.reader.cache, (evidence.run.id, "series_at", series, step, evidence.start, processes)
+    stored: dict[int, float] | None = cache.get(key)
+    if stored is not None:
+        return dict(stored)
     values = {}
-    for rank in ranks:
+    for rank in every:
         deadline.check()
         value = float(evidence.series(series, step, step + 1, rank=rank)[0])
         if np.isfinite(value):
             values[rank] = value
+    if step < evidence.whole_stop:
+        cache.put(key, dict(values), 200 * len(every) + 400)
     return values
+
+
+def _process_at(evidence: Evidence, rank: int, step: int) -> tuple[int, int, bool]:
+    """The rank, which process its record of the step is of, and whether that has come so far: a spool comes later."""
+    rows = evidence.run.ranks[rank].visible() if rank in evidence.run.ranks else []
+    row = next((row for row, _ in rows if row.first_step <= step), None)
+    return (rank, 0, False) if row is None else (rank, row.id, row.last_step is not None and row.last_step >= step)
 
 
 def by_value(values: Mapping[int, float], ranks: Iterable[int]) -> list[Ranks]:
