@@ -8,8 +8,8 @@ with readings costs is its time less the median of the 20 steps without any arou
 all steps from the start of a round to that of the next one is the ratio. A loaded machine shows in the wall time of
 both kinds of steps; the processor time hardly knows of it.
 
-The next round begins when all so far are no more than 0.35 % of the time since attach by the agent's own clock: some 290
-times what a round took. The limit is 0.5 %.
+The next round begins when all so far are no more than 0.35 % of the time since attach by the agent's own clock: some
+290 times what a round took. The limit is 0.5 %.
 Where `--seconds` end before that, the time of the cycle is reckoned from what the reader's own clock has spent, by the
 same rule, and the last line says `is_whole: false`.
 """
