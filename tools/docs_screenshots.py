@@ -86,6 +86,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*PICTURES, *CASES]))
     names = parser.parse_args(arguments).names or [*PICTURES, *CASES]
+    if unknown := sorted({*names} - {*PICTURES, *CASES}):
+        parser.error(f"no picture is called {', '.join(unknown)}; there are {', '.join([*PICTURES, *CASES])}")
     with tempfile.TemporaryDirectory() as folder:
         server = Server(f"{folder}/docs.db")
         try:
