@@ -8,17 +8,15 @@ module PLACE from STEP on, is what is planted (`plants.py`), "none" for nothing;
 
 from __future__ import annotations
 
-import datetime
 import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.e2e.layout_ranks import BATCH, WIDTH, Net, laid_out, take_step
+from tests.e2e.layout_ranks import BATCH, WIDTH, Net, laid_out, run_each, take_step
 
 import rangewatch
 from diff_trainings.plants import Plant
@@ -58,15 +56,5 @@ def train(url: str, run: str) -> None:
     assert not handle.stats().get("faults")
 
 
-def main(url: str, *runs: str) -> None:
-    torch.set_num_threads(1)
-    if not runs[0].startswith("one"):
-        dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=5))
-    for run in runs:
-        train(url, run)
-    if dist.is_initialized():
-        dist.barrier()  # the first rank holds the store
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_each(train, *sys.argv[1:])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -112,7 +113,8 @@ def take_step(model: nn.Module, layout: str) -> Any:
     return whole
 
 
-def main(url: str, *runs: str) -> None:
+def run_each(train: Callable[[str, str], None], url: str, *runs: str) -> None:
+    """Train each of the runs, on all ranks of the group but where they are of one process."""
     torch.set_num_threads(1)
     if not runs[0].startswith("one"):
         dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=5))
@@ -123,4 +125,4 @@ def main(url: str, *runs: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_each(train, *sys.argv[1:])

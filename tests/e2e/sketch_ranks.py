@@ -10,7 +10,6 @@ blocks.2.up's weight changes places with its neighbour, on the first rank).
 
 from __future__ import annotations
 
-import datetime
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import rangewatch
-from tests.e2e.layout_ranks import BATCH, WIDTH, Net, laid_out, take_step
+from tests.e2e.layout_ranks import BATCH, WIDTH, Net, laid_out, run_each, take_step
 
 STEPS, RATE = 6, 0.05
 
@@ -101,15 +100,5 @@ def train(url: str, run: str) -> None:
     assert not handle.stats().get("faults"), handle.stats()
 
 
-def main(url: str, *runs: str) -> None:
-    torch.set_num_threads(1)
-    if not runs[0].startswith("one"):
-        dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=5))
-    for run in runs:
-        train(url, run)
-    if dist.is_initialized():
-        dist.barrier()  # the first rank holds the store
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_each(train, *sys.argv[1:])

@@ -158,6 +158,8 @@ class ModelHooks(StepReader):
         self.structure = _structure(model)
         """Another number when modules or parameters are others, or elsewhere: as it was at the last refresh."""
         self._refresh_next_s = float("-inf")
+        self._has_looked = False
+        """Whether the open step has had its look at frozen parameters."""
         _watch_registrations(self)
 
     def record(self) -> None:
@@ -172,13 +174,16 @@ class ModelHooks(StepReader):
         self.parameters.hook_trainable()
 
     def before_backward(self) -> None:
-        """A backward is about to begin, which parameters that were frozen until now may have a part in."""
-        if self.parameters.has_few_frozen():
+        """A backward is about to begin, which parameters that were frozen until now may have a part in. Of a step the
+        first counts, however many microbatches it has."""
+        if not self._has_looked and self.parameters.has_few_frozen():
             self.parameters.hook_trainable()
+        self._has_looked = True
 
     def end_step(self) -> None:
         """Between steps: modules may have been added, moved or taken away since the last."""
         self.before_backward()  # of a loop that does not call torch's backward
+        self._has_looked = False
         if self._is_stale or time.monotonic() >= self._refresh_next_s:
             self.refresh()
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from rangewatch.recording.parallel.shards import is_first_copy, part_of, places_of
+from rangewatch.recording.parallel.sketch_reads import is_first_copy, part_of, places_of
 from rangewatch.statistics import sketch, sketches
 from rangewatch.statistics.sketches import LEAST_999, PROJECTIONS, RANGE_95
 
@@ -99,7 +99,7 @@ def test_where_nobody_says_in_which_order_a_dimension_was_cut_it_has_no_places(
     """FSDP2 of torch 2.4 over tensor parallelism: one `Shard` and another, as of what is cut from left to right."""
     local, cuts = torch.ones(2, 4), [Shard(0), Shard(0)]
     assert part_of((8, 4), local, cuts, [2, 2], [0, 1]) == [pytest.approx([2, 3]), None]
-    monkeypatch.setattr("rangewatch.recording.parallel.shards.SAYS_ORDER", False)
+    monkeypatch.setattr("rangewatch.recording.parallel.sketch_reads.SAYS_ORDER", False)
     assert part_of((8, 4), local, cuts, [2, 2], [0, 1]) is None
     assert part_of((8, 4), torch.ones(4, 2), [Shard(0), Shard(1)], [2, 2], [0, 1]) is not None
 

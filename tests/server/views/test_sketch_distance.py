@@ -13,9 +13,9 @@ from rangewatch.statistics import ALL, sketches
 from rangewatch.statistics.sketches import HALF, HIGH, LOW, MINUS, NUMEL, PLUS, PROJECTIONS, SUM_SQ, WHOLE
 from rangewatch.wire.records import Catalogue
 from rangewatch_server.views.side_by_side import sketch_distance
-from rangewatch_server.views.side_by_side.first_difference import Limits, find
 from tests.server.opened_store import Store
 from tests.server.records import batch, catalogue, opening
+from tests.server.views import test_first_difference
 
 TENSORS, STEPS, ELEMENTS = 4, 40, 64
 Array = NDArray[Any]
@@ -39,13 +39,10 @@ def columns(values: Array, part: slice = slice(None)) -> dict[str, Array]:
     return found | {name: np.maximum(-projected[..., at], 0.0) for at, name in enumerate(MINUS)}
 
 
-class Runs:
-    """A database of one test's runs."""
+class Runs(test_first_difference.Runs):
+    """Those of tensors that are given element by element."""
 
-    def __init__(self, store: Store) -> None:
-        self.store, self.count = store, 0
-
-    def send(self, values: Array, ranks: int = 1, every: int = 1, known: Catalogue = KNOWN) -> int:
+    def send_cut(self, values: Array, ranks: int = 1, every: int = 1, known: Catalogue = KNOWN) -> int:
         """Cut over so many ranks, and sketched at each `every`th step."""
         self.count += 1
         run = f"run {self.count}"
@@ -58,12 +55,6 @@ class Runs:
             self.store.send(opening(known, run=run, world_size=ranks, rank=rank))
             self.store.send(batch(known, 0, range(STEPS), sent, run=run, rank=rank))
         return self.count
-
-    def first(self, one: int, two: int, *noise: int, **limits: float) -> dict[str, Any]:
-        with self.store.queries.read() as reader:
-            runs = [reader.run(each) for each in (one, two, *noise)]
-            assert None not in runs
-            return find(runs[0], runs[1], runs[2:], Limits(**limits))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -80,7 +71,7 @@ def values(seed: int = 0, noise: float = 0.0) -> Array:
 def test_a_swap_that_statistics_do_not_see_parts_them(runs: Runs) -> None:
     one, other = values(), values()
     other[2, 17:] = np.roll(other[2, 17:], 5, axis=-1)
-    found = runs.first(runs.send(one), runs.send(other))
+    found = runs.first(runs.send_cut(one), runs.send_cut(other))
     assert (found["step"], found["count"], found["tensors"][0]["tensor"]) == (17, 1, 2)
     first = found["tensors"][0]
     truth = np.linalg.norm(one[2, 17] - other[2, 17]) / np.linalg.norm(one[2, 17])
@@ -95,12 +86,12 @@ def test_a_swap_that_statistics_do_not_see_parts_them(runs: Runs) -> None:
 
 def test_any_cut_over_ranks_is_the_same(runs: Runs) -> None:
     one, other = values(), values()
-    alone = runs.send(one)
+    alone = runs.send_cut(one)
     for ranks in (2, 3, 5):
-        found = runs.first(alone, runs.send(one, ranks))
+        found = runs.first(alone, runs.send_cut(one, ranks))
         assert (found["step"], found["sketched"]["equal"]) == (None, TENSORS), ranks
     other[1, 30:, [0, 63]] = other[1, 30:, [63, 0]]
-    found = runs.first(alone, runs.send(other, 4))
+    found = runs.first(alone, runs.send_cut(other, 4))
     assert (found["step"], found["tensors"][0]["tensor"]) == (30, 1)
 
 
@@ -124,7 +115,7 @@ def test_a_part_that_is_missing_is_unknown_and_no_difference(runs: Runs) -> None
     runs.count += 1
     runs.store.send(opening(KNOWN, run="run 1"))
     runs.store.send(batch(KNOWN, 0, range(STEPS), short, run="run 1"))
-    found = runs.first(1, runs.send(one))
+    found = runs.first(1, runs.send_cut(one))
     assert (found["step"], found["sketched"]["tensors"]) == (None, 0)
 
 
@@ -137,27 +128,27 @@ def test_two_that_lack_the_same_part_are_not_taken_for_whole() -> None:
 
 def test_without_sketches_on_one_side_nothing_is_said_of_them(runs: Runs) -> None:
     plain = Catalogue(ALL, KNOWN.tensors)
-    found = runs.first(runs.send(values()), runs.send(values(), known=plain))
+    found = runs.first(runs.send_cut(values()), runs.send_cut(values(), known=plain))
     assert (found["step"], found["sketched"]) == (None, None)
 
 
 def test_noise_of_repeats_is_no_difference_and_a_swap_beyond_it_is_one(runs: Runs) -> None:
-    base, *repeats = (runs.send(values(seed, 1e-6), every=4) for seed in range(3))
+    base, *repeats = (runs.send_cut(values(seed, 1e-6), every=4) for seed in range(3))
     equal = values(7, 1e-6)
-    found = runs.first(base, runs.send(equal, every=4), *repeats, tolerance=1e-4)
+    found = runs.first(base, runs.send_cut(equal, every=4), *repeats, tolerance=1e-4)
     assert (found["step"], found["sketched"]["equal"]) == (None, 0)
     other = values(8, 1e-6)
     other[3, 18:, [1, 2]] = other[3, 18:, [2, 1]]
-    found = runs.first(base, runs.send(other, every=4), *repeats, tolerance=1e-4)
+    found = runs.first(base, runs.send_cut(other, every=4), *repeats, tolerance=1e-4)
     assert (found["step"], found["tensors"][0]["tensor"]) == (20, 3), "the next step that has a sketch"
     assert 0 < found["tensors"][0]["sketch"]["allowed"] < found["tensors"][0]["sketch"]["low"]
 
 
 def test_of_what_no_repeat_has_sketches_no_distance_is_a_difference(runs: Runs) -> None:
     plain = Catalogue(ALL, KNOWN.tensors)
-    one, other = runs.send(values()), values()
+    one, other = runs.send_cut(values()), values()
     other[1:3, :, [3, 40]] = other[1:3, :, [40, 3]]
-    two, repeat = runs.send(other), runs.send(values(), known=plain)
+    two, repeat = runs.send_cut(other), runs.send_cut(values(), known=plain)
     assert runs.first(one, two)["step"] == 0
     assert runs.first(one, two, repeat)["step"] is None
 
