@@ -89,6 +89,7 @@ class Pages:
     """
 
     def __init__(self, browser: Browser) -> None:
+        self.browser = browser
         self.context = new_context(browser)
         self.free: list[Tab] = []
 
@@ -100,12 +101,15 @@ class Pages:
         return found
 
     def give_back(self, tab: Tab, *, failed: bool = False) -> list[str]:
-        """Make it as new, or close it if its server has gone or the test failed. What went wrong in it."""
+        """Make it as new, or close it if its server has gone; after a test that failed, the context with all its pages.
+        What went wrong in it.
+        """
         problems = tab.unexpected()
-        if failed or problems:  # with a button held down, a dialog open, or whatever the test was about to undo
-            tab.page.close()
-            self.context.clear_cookies()
-            self.context.clear_permissions()
+        if failed or problems:  # a button held down, a dialog open, single keys switched off: all that the test left
+            if tab.context is self.context:
+                self.context.close()
+                self.context = new_context(self.browser)
+                self.free.clear()
             return problems
         try:
             tab.page.unroute_all()

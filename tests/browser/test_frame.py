@@ -51,6 +51,7 @@ def shown(page: Page) -> tuple[int, int]:
 
 
 def wait_for_steps(page: Page, first: int, last: int) -> None:
+    expect(strip(page)).to_be_visible()  # it has its steps before the page shows it, and takes no focus until then
     expect(strip(page)).to_have_attribute("aria-valuetext", re.compile(rf"^steps {first:,}-{last:,} of"))
 
 
