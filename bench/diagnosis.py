@@ -1,6 +1,6 @@
 """Planted faults in real trainings, and what Rangewatch says of them: cause, place, advice, and whether it stays so.
 
-    python bench/diagnosis.py [--seeds 3] [--healthy 80] [--only PATTERN] [--scripts]
+    python bench/diagnosis.py [--seeds 3] [--first-seed 0] [--healthy 80] [--only PATTERN] [--scripts]
 
 Each fault of `tests/faults` is trained on this CPU (those of several ranks in gloo processes) with the real agent,
 which sends to a server of its own; then the diagnosis is asked for as a user would, at every 25th step and at the end.
@@ -39,7 +39,7 @@ from tests.faults.conftest import Runs
 from tests.faults.fault import Fault, Job
 from tests.faults.healthy import SCRIPTS, Healthy, Script, healthy, stops
 from tests.faults.ranks import launch, run_name
-from tests.faults.verdict import LEAD, Ask, is_same_root, judged, lead, verdict
+from tests.faults.verdict import LEAD, Ask, judged, lead, same_root, verdict
 from tests.server.opened_store import Store
 
 from rangewatch import statistics, wire
@@ -60,7 +60,7 @@ def main() -> None:
         runs = Runs(Path(folder))
         try:
             chosen = [each for each in _chosen(options.scripts) if fnmatch.fnmatch(each.name, options.only)]
-            rows = list(faults(runs, options.seeds, chosen))
+            rows = list(faults(runs, range(options.first_seed, options.first_seed + options.seeds), chosen))
             trained, alarms = false_alarms(runs, options.healthy, options.steps, options.only)
         finally:
             runs.server.stop()
@@ -71,6 +71,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--healthy", type=int, default=80, help="trainings in which nothing is wrong, scripts first")
     parser.add_argument("--steps", type=int, default=400, help="of each healthy one")
     parser.add_argument("--only", default="*", help="a pattern of the faults' names, and of the healthy ones'")
@@ -82,10 +83,10 @@ def _chosen(scripts: bool) -> tuple[Fault, ...]:
     return cases.SCRIPTS if scripts else (*cases.SCRIPTS, *cases.ALL)
 
 
-def faults(runs: Runs, seeds: int, chosen: Sequence[Fault]) -> Iterator[dict[str, Any]]:
+def faults(runs: Runs, seeds: Sequence[int], chosen: Sequence[Fault]) -> Iterator[dict[str, Any]]:
     """A row for each fault and seed, printed as it is known."""
     print(f"{'fault':<52} seed  declared cause       cause place advice same  ahead  other findings")
-    for seed in range(seeds):
+    for seed in seeds:
         for fault in chosen:
             row = one(runs, fault, seed)
             print(_line(row, seed), flush=True)
@@ -150,9 +151,10 @@ def _of_model(fault: Fault, job: Job, ask: Ask) -> dict[str, Any]:
     found = verdict(fault, job.truth, ask)
     ahead = lead(ask, job.truth[0]) if fault.warned and job.truth is not None else None
     said = found.found[0]["summary"] if found.found else "nothing"
+    same, first = same_root(fault, ask)
     return {
-        "cause": found.is_class_right, "place": found.is_right, "same": is_same_root(fault, ask), "lead": ahead,
-        "against": (), "said": said, "first": "", "extra": found.extra, "early": (),
+        "cause": found.is_class_right, "place": found.is_right, "same": same, "lead": ahead,
+        "against": (), "said": said, "first": first, "extra": found.extra, "early": (),
     }  # fmt: skip
 
 

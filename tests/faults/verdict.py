@@ -118,7 +118,7 @@ SAID = {
     "backward_arithmetic": r"backward|[Gg]radients? (of|that|passing|explode)|gradient of .* rose",
     "loss_scale": r"loss scale|loss is not scaled",
     "communication": r"all_reduce|reduction over ranks|reduce_scatter|between ranks",
-    "replicas": r"differs? from|ranks? .* alike|hold the same",
+    "replicas": r"differs? (from|in)\b|ranks? .* alike|hold the same",
     "dead_units": r"\bdead\b|nothing but zeros|all zeros?|vanished",
     "eval": r"evaluat|eval\b|held out|no_grad",
     "crash": r"raise|died|exception|Error\b|failed",
@@ -127,7 +127,7 @@ SAID = {
 
 OF_NOW = (
     "vanishing_gradient", "update_ratio", "underflow_rising", "gradient_underflow", "unchanged_weights",
-    "saturated_activation", "dead_activation", "headroom_trend", "attention_logits",
+    "saturated_activation", "dead_activation", "headroom_trend", "attention_logits", "data_bound",
 )  # fmt: skip
 """Rules that say a state: their step is that of the last reading."""
 
@@ -170,12 +170,12 @@ def judged(fault: Fault, ask: Ask) -> Judged:
     )  # fmt: skip
 
 
-def is_same_root(fault: Fault, ask: Ask) -> bool:
-    """Whether what a run is said to have at its end is what was said first."""
+def same_root(fault: Fault, ask: Ask) -> tuple[bool, str]:
+    """Whether what a run is said to have at its end is what was said first, and what was."""
     end = ask(None)
     first = _first(_loud(fault, ask(stop)) for stop in range(EVERY, end["stop"], EVERY))
     found = _loud(fault, end)
-    return first is None or is_same(first, found[0] if found else None)
+    return first is None or is_same(first, found[0] if found else None), _line(first)
 
 
 def _first(looks: Iterable[list[Finding]]) -> Finding | None:
@@ -238,8 +238,10 @@ def _is_place(fault: Fault, root: Finding | None) -> bool:
 
 def is_same(first: Finding, root: Finding | None) -> bool:
     """Whether what was said first is still the first finding, or is said to follow from it."""
-    keys = ("rule", "tensor", "rank", *(() if first["rule"] in OF_NOW else ("step",)))
-    if root is not None and first["summary"] in root["consequences"]:
+    is_state = first["rule"] in OF_NOW
+    keys = ("rule", "tensor", "rank", *(() if is_state else ("step",)))
+    said = (lambda text: re.sub(r"\d\S*", "0", text)) if is_state else str  # of a state the figures are those of now
+    if root is not None and said(first["summary"]) in map(said, root["consequences"]):
         return True
     return root is not None and all(first[each] == root[each] for each in keys)
 

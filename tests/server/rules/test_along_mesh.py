@@ -235,6 +235,14 @@ def test_a_norm_that_leaves_out_one_axis_of_two_is_known_by_what_ranks_hold(reco
     assert any("as far apart as what they hold" in each for each in finding.evidence)
 
 
+def test_norms_of_replicas_whose_gradients_are_not_alike_are_right_of_what_each_holds(recording: Recording) -> None:
+    """Nobody has reduced them, which is not the norm's fault."""
+    squares = lambda rank, place: 4.0 + 0.2 * rank  # noqa: E731
+    write(recording, {"dp": 2}, grad_sum_sq=lambda rank, place: squares(rank, place) / 2, grad_local_sum_sq=squares,
+          clipped_norm=lambda rank, place: np.sqrt(squares(rank, place)))  # fmt: skip
+    assert found(recording, gradient_norm.RULE) == ()
+
+
 def test_a_norm_that_nobody_can_know_is_not_judged(recording: Recording) -> None:
     """One rank has no sum: of its parameters it is not known how they lie."""
     write(recording, SQUARE, **sums(twice))

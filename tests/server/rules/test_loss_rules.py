@@ -183,3 +183,14 @@ def test_a_bad_loss_is_that_of_the_first_rank_that_has_one(recording: Recording)
     with recording.run() as run:
         values = Evidence(run).series("loss", 28, 40)
     assert values[:2].tolist() == [1.0, 1.0] and np.isneginf(values[2:]).all()
+
+
+@pytest.mark.parametrize("lasts", [4, 40])
+def test_a_batch_that_is_trained_on_four_times_in_a_row_counts_once(recording: Recording, lasts: int) -> None:
+    """As PPO does with each rollout: one that is harder is no jump, and what lasts is."""
+    chance = np.random.default_rng(7)
+    loss = np.repeat(0.32 + chance.normal(0, 0.05, 75), 4) + chance.normal(0, 0.01, 300)
+    loss[200 : 200 + lasts] += 0.5
+    write(recording, loss)
+    found = recording.diagnose(loss_spike.RULE).findings
+    assert [each.step for each in found] == ([] if lasts == 4 else [200])

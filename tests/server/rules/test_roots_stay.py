@@ -68,6 +68,15 @@ def test_a_training_that_diverges_from_the_start(recording: Recording) -> None:
     assert "learning rate" in found.remedy[0].text
 
 
+@pytest.mark.parametrize(("highest", "count"), [(1_400.0, 1), (8.0, 0)])
+def test_a_small_first_loss_must_be_exceeded_by_far(recording: Recording, highest: float, count: int) -> None:
+    """A policy's at a learning rate of 5, and one whose values grow with what it is paid."""
+    loss = np.r_[0.34, np.linspace(highest, highest / 3, 59)]
+    recording.write(LAYERS, 60, {"amax": np.ones((6, 60)) * np.r_[1, np.full(59, 30.0)]}, series={"loss": loss})
+    found = recording.diagnose(loss_spike.RULE).findings
+    assert [each.subject for each in found] == ["diverged"] * count
+
+
 @pytest.mark.parametrize("rate", ["lr", "learning_rate"])
 def test_one_whose_gradients_end_in_a_saturated_activation(recording: Recording, rate: str) -> None:
     """A tanh behind outputs of 1e5: the loss is a thousand times as high, and no gradient grows."""

@@ -199,6 +199,14 @@ def test_what_was_learned_is_lost_in_a_warm_up(recording: Recording) -> None:
     assert recording.diagnose(learning_lost.RULE, stop=seen + 1).findings == (finding,)
 
 
+def test_what_is_lost_right_after_it_was_learned(recording: Recording) -> None:
+    """Within one step the rate rises by little; while the loss stays high it goes on rising."""
+    loss = np.r_[np.linspace(1.4, 0.3, 16), 1.3 + 0.1 * np.cos(np.arange(44.0))]
+    recording.write(LAYERS, 60, series={"loss": loss, "lr": 0.005 * np.arange(1, 61)})
+    (finding,) = recording.diagnose(learning_lost.RULE).findings
+    assert finding.step == 16 and finding.facts["lr"] == pytest.approx(0.2)
+
+
 @pytest.mark.parametrize(
     ("rate", "back"), [(np.full(140, 1e-2), 2.2), (RISING[::-1], 2.2), (RISING, 1.6)],
     ids=["a rate that stays", "a rate that falls", "not all of it"],

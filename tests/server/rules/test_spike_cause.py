@@ -252,6 +252,22 @@ def test_weights_that_were_written_between_two_steps(recording: Recording) -> No
     assert "head.bias" in finding.evidence[1]
 
 
+@pytest.mark.parametrize(("risen", "place"), [(HEAD, "head"), (MLP, None)])
+def test_a_written_weight_is_the_place_if_its_module_is_the_first_that_rose(
+    recording: Recording, risen: int, place: str | None
+) -> None:
+    """A sampled weight that was written may be one of many: of those that are not sampled it is not known."""
+    written, amax = np.zeros(STEPS), height()
+    written[AT] = 3.0
+    amax[risen, AT:] *= 60
+    sampled = events.event(events.SampledWeights(("embed.weight", "head.weight"), are_held=True), 1, 1)
+    recording.write(
+        TENSORS, STEPS, {"amax": amax}, series={"loss": jumped(20), "weights_written": written}, events=[sampled]
+    )
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.facts["cause_class"], finding.tensor) == ("weight", place)
+
+
 def test_code_that_writes_to_weights_in_every_step_is_no_cause(recording: Recording) -> None:
     """As one that keeps them in bounds."""
     series = {"loss": jumped(20), "weights_written": 0.01 + 0.02 * NOISE.random(STEPS)}

@@ -26,8 +26,9 @@ LEAST_FIRST = 0.1
 """Least first loss: those of some trainings begin near 0, and grow."""
 
 RISE, JUMP = 1.15, 3.0
-"""How many times as high as at its lowest loss the learning rate must be by then, without having fallen between; and
-by how much it rises in one step that is no warm-up, and is named with the jump of the loss that follows."""
+"""How many times as high as at the lowest loss the learning rate must be once the loss has stayed high, without having
+fallen before it rose; and by how much it rises in one step that is no warm-up, and is named with the jump of the loss
+that follows."""
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -53,12 +54,13 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     lost = find(start + at, values[at], limits["fallen"], limits["back"])
     if lost is None:
         return
-    rate = evidence.series(rates, lost.best, lost.step + 1)
-    rate = rate[np.isfinite(rate)]
+    rate, later = (evidence.series(rates, lost.best, stop) for stop in (lost.step + 1, lost.seen + 1))
+    rate, later = rate[np.isfinite(rate)], later[np.isfinite(later)]
     if len(rate) < 2 or not rate[0] > 0 or (np.diff(rate) < 0).any():
         return
-    if rate[-1] >= RISE * rate[0] and (rate[1:] / rate[:-1]).max() < JUMP:
-        yield _finding(evidence, name, lost, float(rate[0]), float(rate[-1]))
+    # What is learned within ten steps is lost within one: the rate goes on rising in the steps that show it.
+    if later.max() >= RISE * rate[0] and (rate[1:] / rate[:-1]).max() < JUMP:
+        yield _finding(evidence, name, lost, float(rate[0]), float(later.max()))
 
 
 def find(steps: Array, values: Array, fallen: float, back: float) -> Lost | None:
@@ -92,7 +94,7 @@ def _finding(evidence: Evidence, name: str, lost: Lost, low: float, high: float)
             f"It was lowest at about step {lost.best} (median of {FEW} values), at a learning rate of {low:.3g}; from "
             "step "
             f"{lost.step} on {LASTING} values in a row have a median of {lost.level:.4g}.",
-            f"The learning rate went on rising, to {high:.3g} at step {lost.step}.",
+            f"The learning rate went on rising, to {high:.3g} by step {lost.seen}.",
             "Cause (likely): the learning rate, which its warm-up raised further than the model bears. Against that: "
             "the "
             "data may have become another task at that time.",

@@ -42,6 +42,9 @@ LOWER, LEARNED = 0.75, 16
 LEAST_FIRST = 0.5
 """First loss from which that is judged: others begin near 0 and grow, as those of reinforcement learning do."""
 
+LEAST_SMALL, DIVERGED_SMALL = 0.1, 40.0
+"""A smaller first loss, down to this, must be exceeded so many times."""
+
 PLACES = 4
 """Columns of the whole run in which an older jump is searched for: those that rise most over what was before."""
 
@@ -50,6 +53,10 @@ MOST = 16
 
 CHANCE = 1e-6
 """That so many are high in a row by chance, going by the share of such values in the 256 steps before."""
+
+TREND, MOST_ALIKE, FEWEST_ALIKE = 17, 0.6, 64
+"""Values by whose running median the trend is taken off, to see how alike neighbours are; the most that is counted, so
+that nine values are enough in any case; and how many values it takes."""
 
 HALF = 0.5
 """Part of the rise that counts a single value as high: the values after a jump scatter, too."""
@@ -163,7 +170,7 @@ def _diverged(evidence: Evidence, name: str) -> Finding | None:
     steps = start + np.flatnonzero(np.isfinite(values))
     values = values[np.isfinite(values)]
     gradients = tensors_of(evidence, "grad")
-    if len(values) <= BEGIN_LASTING or not values[0] >= LEAST_FIRST or not len(gradients):
+    if len(values) <= BEGIN_LASTING or not values[0] >= LEAST_SMALL or not len(gradients):
         return None
     wanted = ("amax", "nan_count", "inf_count")
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, stop, wanted, gradients)
@@ -176,7 +183,7 @@ def _diverged(evidence: Evidence, name: str) -> Finding | None:
         return None
     rise = _output_rise(evidence, start, stop)[steps - start]
     are_large = (largest >= DIVERGED * known[0]) | (rise >= OUTPUTS_DIVERGED)
-    is_high = (values >= DIVERGED * first) & are_large
+    is_high = (values >= (DIVERGED if first >= LEAST_FIRST else DIVERGED_SMALL) * first) & are_large
     lower = np.cumsum(values < LOWER * first)
     for at in range(1, len(values) - BEGIN_LASTING + 1):
         if lower[at - 1] >= LEARNED:
@@ -304,11 +311,26 @@ def _in_a_row(history: Array, row: Array, high: float, least: int) -> int:
     """High values in a row that show a jump: so many that chance would hardly give as many; 0: they do not."""
     if row[0] > high and row[0] >= HUGE * np.abs(history).max():
         return 1
+    alike = _alike(history)
     for count in range(least, len(row) + 1):
         share = (np.count_nonzero(history >= row[:count].min()) + 0.5) / (len(history) + 1)
-        if np.median(row[:count]) > high and share**count <= CHANCE:
+        if np.median(row[:count]) > high and share ** (count * (1 - alike) / (1 + alike)) <= CHANCE:
             return count
     return 0
+
+
+def _alike(history: Array) -> float:
+    """Correlation of (n,) values with those after them, 0 to `MOST_ALIKE`: n values that are correlated by r are worth
+    n (1 - r) / (1 + r) that are not. A batch that is trained on several times in a row, as PPO does, counts as one.
+    """
+    if len(history) < FEWEST_ALIKE:
+        return 0.0
+    windows = np.lib.stride_tricks.sliding_window_view(history, TREND)
+    rest = history[TREND // 2 : -(TREND // 2)] - np.median(windows, axis=1)
+    bound = 3 * MAD * np.median(np.abs(rest))  # one spike is no likeness
+    rest = np.clip(rest, -bound, bound)
+    spread = float(rest @ rest)
+    return min(MOST_ALIKE, max(0.0, float(rest[1:] @ rest[:-1]) / spread)) if spread > 0 else 0.0
 
 
 def _back(steps: Array, is_low: Array, least: int) -> int | None:

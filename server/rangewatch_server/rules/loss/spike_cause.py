@@ -111,7 +111,7 @@ def explained(
         )
     order = sorted(best.values(), key=lambda each: (-each.weight, each.cause))
     first = order[0] if order else Candidate("", 0.0)
-    place = None if written else _place(evidence, first.cause, outputs, ratio)
+    place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio)
     sentences = [
         *_verdict(order, are_written=bool(written)), *([whose] if whose else []),
         *(f"Attention logits left their band with it: {_name(evidence, each)}." for each in logits[:1]),
@@ -435,6 +435,13 @@ def _place(evidence: Evidence, cause: str, outputs: list[Riser], ratio: Riser | 
         return None
     riser = ratio or next(iter(outputs), None)
     return None if riser is None else evidence.tensors.entries[riser.tensor]
+
+
+def _written_place(evidence: Evidence, outputs: list[Riser]) -> TensorEntry | None:
+    """The first output that rose, if a weight of its module is among those that are compared."""
+    names = next((known.names for _, known in reversed(evidence.details(SampledWeights))), ())
+    first = evidence.tensors.entries[outputs[0].tensor] if outputs else None
+    return first if first and any(each.rpartition(".")[0] == first.fqn for each in names) else None
 
 
 def _settings(evidence: Evidence, step: int) -> Iterator[str]:

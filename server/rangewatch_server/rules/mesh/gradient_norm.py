@@ -179,6 +179,8 @@ def _explained(evidence: Evidence, name: str, step: int, right: int | None, tole
         twice = tuple(axis for axis in over if axis in replicated)
         if not missing and not twice:  # nothing is replicated there, and yet it is too much: a weight is on two ranks
             twice = tuple(axis for axis in over if values.role(axis) == STAGES)
+        if not missing and not twice:  # each rank's norm is right of what it holds: gradients of replicas are not alike
+            return None
     if not missing and not twice:
         missing = tuple(axis for axis in axes if axis in sharded) if said[rank] < whole else ()
         twice = tuple(axis for axis in axes if axis in replicated) if said[rank] > whole else ()
