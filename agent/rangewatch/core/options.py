@@ -729,11 +729,16 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] = os.enviro
     return Options(**values)
 
 
+OTHER_NAMES = {"server": "url", "address": "url", "endpoint": "url", "host": "url", "name": "run", "run_name": "run"}
+"""What others call an option, and what it is called here."""
+
+
 def check_names(of: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Raise `TypeError` for the first of `given` that is not `known`, with the nearest that is."""
     options = sorted(known)
     for name in given:
         if name not in options:
-            near = difflib.get_close_matches(name, options, 1)
+            near = [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in options else []
+            near = near or difflib.get_close_matches(name, options, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(options)}"
             raise TypeError(f"{of} has no option {name!r}; {hint}")

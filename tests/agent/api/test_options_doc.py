@@ -38,6 +38,8 @@ def test_the_signature_has_every_option() -> None:
 
 
 def test_a_misspelt_option_is_named_with_the_nearest() -> None:
+    with pytest.raises(TypeError, match="no option 'server'; did you mean 'url'"):
+        rangewatch.attach(nn.Linear(1, 1), server="http://127.0.0.1:1")
     with pytest.raises(TypeError, match="no option 'urll'; did you mean 'url'"):
         rangewatch.attach(nn.Linear(1, 1), urll="http://127.0.0.1:1")
     with pytest.raises(TypeError, match="no option 'zzz'; it has abort_after"):

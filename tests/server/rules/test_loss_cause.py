@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rangewatch.wire.events import LossGraph, SavedValue, TensorDetails, event
 from rangewatch_server.rules import Finding
 from rangewatch_server.rules.nonfinite import loss_nonfinite
 from tests.server.rules.conftest import Recording, tensor
@@ -17,19 +18,21 @@ EMBED, MLP, HEAD, GRAD = range(4)
 
 def found(
     recording: Recording, value: float, *risen: tuple[int, float], dtype: str = "float32", module: str = "Linear",
-    series: Any = None, **columns: Any,
+    series: Any = None, events: Any = (), scale: float = 1.0, **columns: Any,
 ) -> Finding:  # fmt: skip
     """`risen`: a tensor, and times as high at the step."""
     tensors = [
         tensor("embed", call_index=0, dtype=dtype, module=module), tensor("mlp", call_index=1, dtype=dtype),
         tensor("head", call_index=2, dtype=dtype), tensor("head.weight", "grad", 3, dtype),
     ]  # fmt: skip
-    amax = 2.0 ** NOISE.normal(0, 0.1, (4, STEPS))
+    amax = scale * 2.0 ** NOISE.normal(0, 0.1, (4, STEPS))
     for row, times in risen:
         amax[row, AT] *= times
     loss = 2 + NOISE.normal(0, 0.05, STEPS)
     loss[AT] = value
-    recording.write(tensors, STEPS, {"amax": amax, **columns}, series={"loss": loss, **(series or {})})
+    recording.write(
+        tensors, STEPS, {"amax": amax, **columns}, series={"loss": loss, **(series or {})}, events=list(events)
+    )
     (finding,) = recording.diagnose(loss_nonfinite.RULE).findings
     assert finding.step == AT
     return finding
@@ -56,6 +59,27 @@ def test_usual_gradients_say_that_a_sum_overflowed(recording: Recording) -> None
 def test_of_a_dtype_with_a_wide_range_it_is_likely_only(recording: Recording) -> None:
     finding = found(recording, np.inf)
     assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("forward_arithmetic", "likely")
+
+
+def test_outputs_far_below_the_limit_say_that_no_sum_of_them_overflowed(recording: Recording) -> None:
+    finding = found(recording, np.inf)
+    assert "a logarithm or a division of 0" in " ".join(finding.evidence)
+    assert "Take a mean in place of a sum" not in advice(finding)
+
+
+def test_outputs_whose_squares_may_pass_the_limit(recording: Recording) -> None:
+    finding = found(recording, np.inf, scale=1e18)
+    assert "a logarithm or a division of 0" not in " ".join(finding.evidence)
+
+
+def test_the_operation_that_the_graph_of_the_loss_shows(recording: Recording) -> None:
+    """A logarithm of 0 in rows that torch.where has put there: their gradient goes nowhere."""
+    value = TensorDetails("self", "float32", 256, 0.4, 0, 0, zero_count=5, negative_count=0)
+    graph = event(LossGraph(risky=(SavedValue("Log", "self", False, value),)), 1, AT)
+    finding = found(recording, np.inf, events=[graph])
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("forward_arithmetic", "shown")
+    assert "a logarithm (Log) whose operand held 5 zeros" in " ".join(finding.evidence)
+    assert "Keep what the logarithm is given above 0" in advice(finding)
 
 
 def test_no_target_that_counts(recording: Recording) -> None:

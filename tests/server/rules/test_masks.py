@@ -163,6 +163,42 @@ def test_a_row_that_is_masked_whole_is_named_so(kind: str, run: Run) -> None:
     assert (first["rule"], first["step"], first["facts"]["cause"]) == ("first_nonfinite", 30, "masked"), first
 
 
+class Causal(nn.Module):
+    def forward(self, length: int) -> Tensor:
+        return torch.full((length, length), -INF).triu(1)
+
+
+class MaskFirst(nn.Module):
+    """The mask's module is called right before a norm that it has nothing to do with."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Embedding(WORDS, width), nn.LayerNorm(width), nn.Linear(width, WORDS)
+        self.mask = Causal()
+
+    def forward(self, words: Tensor) -> Tensor:
+        x, mask = self.embed(words), self.mask(words.shape[1])
+        x = self.norm(x)
+        return self.head((x @ x.transpose(-1, -2) + mask).softmax(-1) @ x)
+
+
+def test_rows_that_a_norm_cannot_square_are_not_masked_ones(run: Run) -> None:
+    def enlarge(step: int, model: MaskFirst) -> None:
+        if step == 30:
+            with torch.no_grad():
+                model.embed.weight[::2] *= 1e25
+
+    torch.manual_seed(0)
+    model = MaskFirst()
+    Job(run.server.url, run.name).train(
+        model, tokens(0), cross_entropy, 34, before=lambda step: enlarge(step, model),
+        kinds=("output", "input", "grad_output", "grad"),
+    )  # fmt: skip
+    first = run.get("/diagnosis")["findings"][0]
+    assert (first["rule"], first["tensor"], first["step"]) == ("first_nonfinite", "norm", 30)
+    assert first["facts"]["cause_class"] != "mask", first
+
+
 def test_a_mask_that_changes_is_news(run: Run) -> None:
     def shorten(step: int, model: Attending) -> None:
         if step >= 20:

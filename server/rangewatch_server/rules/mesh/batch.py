@@ -66,7 +66,10 @@ def _newest_steps(evidence: Evidence, series: str) -> list[int]:
 def _wrong(evidence: Evidence, known: Mesh, series: str, steps: Sequence[int]) -> Iterator[Shared]:
     if not steps:
         return
-    ranks = [rank for rank in evidence.ranks if _is_of_first_stage(known, rank) or series == ROWS]
+    stages = values.axes_of(known, STAGES)
+    # Later stages of a pipeline are given what the stage before has made.
+    is_first = {rank: all(known.coordinates(rank).get(axis, 0) == 0 for axis in stages) for rank in evidence.ranks}
+    ranks = [rank for rank in evidence.ranks if is_first[rank] or series == ROWS]
     for role in (DATA, SEQUENCE):
         axes = values.axes_of(known, role)
         if axes and len(steps) == LASTING and not (series == ROWS and role == SEQUENCE):
@@ -74,12 +77,6 @@ def _wrong(evidence: Evidence, known: Mesh, series: str, steps: Sequence[int]) -
     roles = (TENSOR, SEQUENCE, STAGES) if series == ROWS else (TENSOR,)
     for axis in values.axes_of(known, *roles):
         yield from _unlike(evidence, series, steps[-1], values.groups_but(known, (axis,), ranks), axis)
-
-
-def _is_of_first_stage(known: Mesh, rank: int) -> bool:
-    """Others of a pipeline are given what the stage before has made."""
-    place = known.coordinates(rank)
-    return all(place.get(axis, 0) == 0 for axis in values.axes_of(known, STAGES))
 
 
 def _alike(

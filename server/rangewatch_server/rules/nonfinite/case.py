@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +25,9 @@ from rangewatch_server.rules.trend import Growth, growing
 Array = NDArray[Any]
 
 _COLUMNS = (*first_nonfinite.COLUMNS, "numel", "amax")
+
+_NO_SOFTMAX = re.compile(r"Norm|^(Linear|Conv|Embedding|RNN|LSTM|GRU)")
+"""Classes in which there is no softmax of scores that a mask was added to."""
 
 
 class Bad(msgspec.Struct, frozen=True):
@@ -239,6 +243,8 @@ class Case:
         row that is masked whole. None where it is not so.
         """
         rows, shape = self.evidence.run.inf_by_design, self.entry.shape
+        if _NO_SOFTMAX.search(self.entry.module) and self.inputs is not None and not self.bad_inputs:
+            return None  # what it was given was finite, so that it made the NaN itself
         if not len(rows) or not self.bad.nan_count or not shape or self.bad.nan_count % max(shape[-1], 1):
             return None
         view, position = self.view, self.evidence.tensors.position

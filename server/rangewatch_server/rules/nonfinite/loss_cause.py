@@ -9,12 +9,14 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import LossGraph, SavedValue
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.headroom import max_finite_log2
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss import spike_cause
 from rangewatch_server.rules.loss.spike_cause import Explanation, activations, risers
+from rangewatch_server.rules.nonfinite import operations
 from rangewatch_server.rules.nonfinite.causes import Candidate
 from rangewatch_server.rules.nonfinite.code_snippets import CLIP, LOSS
 from rangewatch_server.rules.phrases import the
@@ -30,6 +32,11 @@ of a square is as its root.
 """
 
 HALF_PRECISION = ("float16", "bfloat16")
+
+FAR_BITS = 20.0
+"""Bits by which the sum of squares of all that the last module gave must be below the limit, so that no sum of it in
+the loss can have passed it.
+"""
 
 
 def explained(evidence: Evidence, name: str, step: int, rank: int, *, is_nan: bool) -> Explanation | None:
@@ -49,6 +56,9 @@ def explained(evidence: Evidence, name: str, step: int, rank: int, *, is_nan: bo
     if not is_nan and rose and max(each.bits for each in rose) >= TARGET_BITS:
         first = max(rose, key=lambda each: each.bits)
         return _targets(evidence.tensors.entries[first.tensor], first.bits, step, finite, rank)
+    made = _operation(evidence, step, rank)
+    if made is not None:
+        return _made(made, finite, rank)
     return _range(evidence, step, finite, rank, is_nan=is_nan)
 
 
@@ -118,6 +128,23 @@ def _targets(entry: TensorEntry, bits: float, step: int, finite: str, rank: int)
     return _of(Candidate("data", 0.88, (text,)), test, (finite,), remedies, rank)
 
 
+def _operation(evidence: Evidence, step: int, rank: int) -> SavedValue | None:
+    """The one that the agent saw in the graph of that loss; None where none is known."""
+    graphs = (graph for event, graph in evidence.details(LossGraph) if (event.rank, event.step) == (rank, step))
+    made = next(filter(None, map(operations.made_by, graphs)), None)
+    return None if made is None or made.op in operations.SOFTMAX else made
+
+
+def _made(made: SavedValue, finite: str, rank: int) -> Explanation:
+    text = (
+        f"{operations.word(made.op)} in the loss. {operations.made_text(made)} A mask, an index or torch.where kept "
+        "it out of the gradients."
+    )
+    remedy = operations.against(made.op, "it is the first operation of the loss's graph that was not finite")
+    test = "Evaluate the loss of this batch term by term, each per row: the first that is NaN or Inf is it."
+    return _of(Candidate("forward_arithmetic", 0.9, (text,)), test, (finite,), (remedy,), rank)
+
+
 def _range(evidence: Evidence, step: int, finite: str, rank: int, *, is_nan: bool) -> Explanation:
     if is_nan:
         text = (
@@ -142,8 +169,31 @@ def _range(evidence: Evidence, step: int, finite: str, rank: int, *, is_nan: boo
         text += f" {name[0].upper()}{name[1:]} is {last.dtype}, whose largest number is {largest:.5g}."
         code = "loss = torch.nn.functional.mse_loss(outputs.float(), targets.float(), reduction='mean')"
         remedy = Remedy("Compute the loss in float32, and take a mean in place of a sum.", code, because)
+    elif last is not None and _is_far_below(evidence, last, step, rank):
+        name = the(last)
+        text = (
+            "a logarithm or a division of 0, or an exponential, in a part of the loss that gradients do not pass. "
+            f"{name[0].upper()}{name[1:]} is so small that no sum or square of it is beyond the range of {last.dtype}."
+        )
+        remedy = Remedy(
+            "Print the parts of the loss of this batch, each by row, and keep what a logarithm or a division is given "
+            "away from 0.",
+            "",
+            because,
+        )
+        test = "Evaluate the loss of this batch term by term, each per row: the first that is Inf is it."
+        return _of(Candidate("forward_arithmetic", weight, (text,)), test, (finite,), (remedy,), rank)
     test = f"Compute the loss of the batch of step {step} in float64: it is finite then."
     return _of(Candidate("forward_arithmetic", weight, (text,)), test, (finite,), (remedy,), rank)
+
+
+def _is_far_below(evidence: Evidence, last: TensorEntry, step: int, rank: int) -> bool:
+    """Whether the sum of the squares of all its elements is far below the limit of its dtype."""
+    ordinal = np.array([evidence.tensors.entries.index(last)])
+    amax = float(_amax(evidence, ordinal, step, rank)[0])
+    elements = float(np.prod(last.shape, dtype=np.float64)) if last.shape else 1.0
+    limit = float(max_finite_log2([last.dtype])[0])
+    return 0 < amax < np.inf and 2 * np.log2(amax) + np.log2(max(elements, 1.0)) < limit - FAR_BITS
 
 
 def _last_output(evidence: Evidence) -> TensorEntry | None:
