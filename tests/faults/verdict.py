@@ -131,6 +131,9 @@ OF_NOW = (
 )  # fmt: skip
 """Rules that say a state: their step is that of the last reading."""
 
+OF_A_READING = re.compile(r"^Step [\d,]+|[\d.e+-]+ times")
+"""What of a state's summary is that of its last reading."""
+
 EVERY = 25
 """Steps between two looks at a run while it goes on."""
 
@@ -240,7 +243,7 @@ def is_same(first: Finding, root: Finding | None) -> bool:
     """Whether what was said first is still the first finding, or is said to follow from it."""
     is_state = first["rule"] in OF_NOW
     keys = ("rule", "tensor", "rank", *(() if is_state else ("step",)))
-    said = (lambda text: re.sub(r"\d\S*", "0", text)) if is_state else str  # of a state the figures are those of now
+    said = (lambda text: OF_A_READING.sub("", text)) if is_state else str
     if root is not None and said(first["summary"]) in map(said, root["consequences"]):
         return True
     return root is not None and all(first[each] == root[each] for each in keys)

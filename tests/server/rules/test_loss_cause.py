@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rangewatch.wire.events import LossGraph, SavedValue, TensorDetails, event
 from rangewatch_server.rules import Finding
@@ -61,8 +62,9 @@ def test_of_a_dtype_with_a_wide_range_it_is_likely_only(recording: Recording) ->
     assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("forward_arithmetic", "likely")
 
 
-def test_outputs_far_below_the_limit_say_that_no_sum_of_them_overflowed(recording: Recording) -> None:
-    finding = found(recording, np.inf)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_outputs_far_below_the_limit_say_that_no_sum_of_them_overflowed(recording: Recording, dtype: str) -> None:
+    finding = found(recording, np.inf, dtype=dtype)
     assert "a logarithm or a division of 0" in " ".join(finding.evidence)
     assert "Take a mean in place of a sum" not in advice(finding)
 

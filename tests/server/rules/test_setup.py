@@ -207,6 +207,12 @@ def test_what_is_lost_right_after_it_was_learned(recording: Recording) -> None:
     assert finding.step == 16 and finding.facts["lr"] == pytest.approx(0.2)
 
 
+def test_a_rate_that_is_raised_after_the_loss_was_high_is_no_cause_of_it(recording: Recording) -> None:
+    loss = np.r_[np.linspace(1.4, 0.3, 16), 1.3 + 0.1 * np.cos(np.arange(44.0))]
+    recording.write(LAYERS, 60, series={"loss": loss, "lr": np.r_[np.full(20, 0.08), np.linspace(0.08, 0.3, 40)]})
+    assert recording.diagnose(learning_lost.RULE).findings == ()
+
+
 @pytest.mark.parametrize(
     ("rate", "back"), [(np.full(140, 1e-2), 2.2), (RISING[::-1], 2.2), (RISING, 1.6)],
     ids=["a rate that stays", "a rate that falls", "not all of it"],

@@ -54,9 +54,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     lost = find(start + at, values[at], limits["fallen"], limits["back"])
     if lost is None:
         return
-    rate, later = (evidence.series(rates, lost.best, stop) for stop in (lost.step + 1, lost.seen + 1))
-    rate, later = rate[np.isfinite(rate)], later[np.isfinite(later)]
-    if len(rate) < 2 or not rate[0] > 0 or (np.diff(rate) < 0).any():
+    later = evidence.series(rates, lost.best, lost.seen + 1)
+    rate, later = (each[np.isfinite(each)] for each in (later[: lost.step + 1 - lost.best], later))
+    if len(rate) < 2 or not 0 < rate[0] < rate[-1] or (np.diff(rate) < 0).any():
         return
     # What is learned within ten steps is lost within one: the rate goes on rising in the steps that show it.
     if later.max() >= RISE * rate[0] and (rate[1:] / rate[:-1]).max() < JUMP:

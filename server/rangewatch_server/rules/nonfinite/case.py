@@ -26,8 +26,12 @@ Array = NDArray[Any]
 
 _COLUMNS = (*first_nonfinite.COLUMNS, "numel", "amax")
 
-_NO_SOFTMAX = re.compile(r"Norm|^(Linear|Conv|Embedding|RNN|LSTM|GRU)")
-"""Classes in which there is no softmax of scores that a mask was added to."""
+_CONV = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
+LINEAR = ("Linear", "Bilinear", "Embedding", "EmbeddingBag", "RNN", "LSTM", "GRU", *_CONV)
+"""torch's classes that multiply, add and squash: of finite inputs and weights they give NaN or Inf by overflow alone.
+What else has such a name may do more."""
+
+_NORM = re.compile(r"Norm(\dd)?$")
 
 
 class Bad(msgspec.Struct, frozen=True):
@@ -243,7 +247,8 @@ class Case:
         row that is masked whole. None where it is not so.
         """
         rows, shape = self.evidence.run.inf_by_design, self.entry.shape
-        if _NO_SOFTMAX.search(self.entry.module) and self.inputs is not None and not self.bad_inputs:
+        has_no_softmax = self.entry.module in LINEAR or _NORM.search(self.entry.module)
+        if has_no_softmax and self.inputs is not None and not self.bad_inputs:
             return None  # what it was given was finite, so that it made the NaN itself
         if not len(rows) or not self.bad.nan_count or not shape or self.bad.nan_count % max(shape[-1], 1):
             return None

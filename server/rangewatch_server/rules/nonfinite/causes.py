@@ -82,6 +82,9 @@ TESTS = {
 }  # fmt: skip
 
 
+BY_TERM = "Evaluate the loss of this batch term by term, each per row: the first that is NaN or Inf is it."
+"""What would decide, of a loss."""
+
 NOT_OF_UPDATES = ("masked", "eps", "zero", "state", "written", "flipped", "given", "outside", "made", "loaded")
 """Causes of an origin that no size of updates leads to."""
 
@@ -201,7 +204,7 @@ def deciding_test(best: Candidate, case: Case, origin: Origin) -> str:
     if origin.kind == "loss" and (best.cause == "data" or origin.cause in ("given", "outside")):
         return "Check for NaN and Inf what the loss of this batch is given besides outputs, and what that is made of."
     if best.cause == "forward_arithmetic" and origin.kind == "loss":
-        return "Evaluate the loss of this batch term by term, each per row: the first that is NaN or Inf is it."
+        return BY_TERM
     return TESTS[best.cause]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import UNSET
 
 from rangewatch.wire.events import TensorDetails
-from rangewatch_server.rules.nonfinite.case import Case
+from rangewatch_server.rules.nonfinite.case import LINEAR, Case
 from rangewatch_server.rules.nonfinite.tensor_phrases import headroom, limit_text, name_of, range_text
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.trend import Growth
@@ -18,12 +18,6 @@ NEAR_LIMIT_BITS = 4.0
 
 LARGE_BITS = 8.0
 """Headroom below which a magnitude is called large."""
-
-_CONV = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
-_LINEAR = ("Linear", "Bilinear", "Embedding", "EmbeddingBag", "RNN", "LSTM", "GRU", *_CONV)
-"""torch's classes that multiply, add and squash: of finite inputs and weights they give NaN or Inf by overflow alone.
-What else has such a name may do more."""
-
 
 _SQUARING = ("Norm",)
 """Classes that square what they get, in float32 or wider, and take either sign."""
@@ -90,7 +84,7 @@ def _is_overflow(case: Case) -> bool:
             return True
     has_weights = case.weights is not None or case.step_of_finite_weights is not None
     is_clean = case.inputs is not None and has_weights and not case.bad_inputs
-    return is_clean and case.entry.module in _LINEAR and _may_overflow(case)
+    return is_clean and case.entry.module in LINEAR and _may_overflow(case)
 
 
 def _may_overflow(case: Case) -> bool:

@@ -17,7 +17,7 @@ from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss import spike_cause
 from rangewatch_server.rules.loss.spike_cause import Explanation, activations, risers
 from rangewatch_server.rules.nonfinite import operations
-from rangewatch_server.rules.nonfinite.causes import Candidate
+from rangewatch_server.rules.nonfinite.causes import BY_TERM, Candidate
 from rangewatch_server.rules.nonfinite.code_snippets import CLIP, LOSS
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.recent import tensors_of
@@ -141,8 +141,7 @@ def _made(made: SavedValue, finite: str, rank: int) -> Explanation:
         "it out of the gradients."
     )
     remedy = operations.against(made.op, "it is the first operation of the loss's graph that was not finite")
-    test = "Evaluate the loss of this batch term by term, each per row: the first that is NaN or Inf is it."
-    return _of(Candidate("forward_arithmetic", 0.9, (text,)), test, (finite,), (remedy,), rank)
+    return _of(Candidate("forward_arithmetic", 0.9, (text,)), BY_TERM, (finite,), (remedy,), rank)
 
 
 def _range(evidence: Evidence, step: int, finite: str, rank: int, *, is_nan: bool) -> Explanation:
@@ -162,18 +161,13 @@ def _range(evidence: Evidence, step: int, finite: str, rank: int, *, is_nan: boo
     )
     because = "the loss is Inf, and gradients are finite and near what is usual"
     remedy = Remedy("Take a mean in place of a sum in the loss, or compute it in float64.", "", because)
-    weight, last = 0.7, _last_output(evidence)
-    if last is not None and last.dtype in HALF_PRECISION:
-        largest, name = 2.0 ** float(max_finite_log2([last.dtype])[0]), the(last)
-        weight = 0.86
-        text += f" {name[0].upper()}{name[1:]} is {last.dtype}, whose largest number is {largest:.5g}."
-        code = "loss = torch.nn.functional.mse_loss(outputs.float(), targets.float(), reduction='mean')"
-        remedy = Remedy("Compute the loss in float32, and take a mean in place of a sum.", code, because)
-    elif last is not None and _is_far_below(evidence, last, step, rank):
-        name = the(last)
+    weight, ordinal = 0.7, _last_output(evidence)
+    last = None if ordinal is None else evidence.tensors.entries[ordinal]
+    name = "" if last is None else f"{the(last)[0].upper()}{the(last)[1:]}"
+    if last is not None and _is_far_below(last, _amax(evidence, np.array([ordinal]), step, rank)[0]):
         text = (
             "a logarithm or a division of 0, or an exponential, in a part of the loss that gradients do not pass. "
-            f"{name[0].upper()}{name[1:]} is so small that no sum or square of it is beyond the range of {last.dtype}."
+            f"{name} is so small that no sum or square of it is beyond the range of {last.dtype}."
         )
         remedy = Remedy(
             "Print the parts of the loss of this batch, each by row, and keep what a logarithm or a division is given "
@@ -181,23 +175,24 @@ def _range(evidence: Evidence, step: int, finite: str, rank: int, *, is_nan: boo
             "",
             because,
         )
-        test = "Evaluate the loss of this batch term by term, each per row: the first that is Inf is it."
-        return _of(Candidate("forward_arithmetic", weight, (text,)), test, (finite,), (remedy,), rank)
+        return _of(Candidate("forward_arithmetic", weight, (text,)), BY_TERM, (finite,), (remedy,), rank)
+    if last is not None and last.dtype in HALF_PRECISION:
+        largest = 2.0 ** float(max_finite_log2([last.dtype])[0])
+        weight = 0.86
+        text += f" {name} is {last.dtype}, whose largest number is {largest:.5g}."
+        code = "loss = torch.nn.functional.mse_loss(outputs.float(), targets.float(), reduction='mean')"
+        remedy = Remedy("Compute the loss in float32, and take a mean in place of a sum.", code, because)
     test = f"Compute the loss of the batch of step {step} in float64: it is finite then."
     return _of(Candidate("forward_arithmetic", weight, (text,)), test, (finite,), (remedy,), rank)
 
 
-def _is_far_below(evidence: Evidence, last: TensorEntry, step: int, rank: int) -> bool:
+def _is_far_below(last: TensorEntry, amax: float) -> bool:
     """Whether the sum of the squares of all its elements is far below the limit of its dtype."""
-    ordinal = np.array([evidence.tensors.entries.index(last)])
-    amax = float(_amax(evidence, ordinal, step, rank)[0])
     elements = float(np.prod(last.shape, dtype=np.float64)) if last.shape else 1.0
     limit = float(max_finite_log2([last.dtype])[0])
-    return 0 < amax < np.inf and 2 * np.log2(amax) + np.log2(max(elements, 1.0)) < limit - FAR_BITS
+    return bool(0 < amax < np.inf and 2 * np.log2(amax) + np.log2(max(elements, 1.0)) < limit - FAR_BITS)
 
 
-def _last_output(evidence: Evidence) -> TensorEntry | None:
+def _last_output(evidence: Evidence) -> int | None:
     outputs = activations(evidence)
-    if not len(outputs):
-        return None
-    return evidence.tensors.entries[int(outputs[np.argmax(evidence.tensors.position[outputs])])]
+    return int(outputs[np.argmax(evidence.tensors.position[outputs])]) if len(outputs) else None
