@@ -1,4 +1,4 @@
-"""What the agent adds to a step: kernels launched, times that the host waits, and memory held on the card.
+"""What the agent adds to a step: kernels launched, their time, times that the host waits, and memory held on the card.
 
     python bench/gpu/launches.py [--dry-run]
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections import Counter
 from typing import Any
 
 os.environ.setdefault("RANGEWATCH_QUIET", "1")
@@ -26,6 +27,8 @@ from rangewatch.statistics.fused import FusedReads
 from training.models import Gpt
 
 STEPS, WARM = 5, 3
+NAMED = 12
+"""Kernels that are named, of those a level adds."""
 
 
 def main() -> int:
@@ -37,8 +40,11 @@ def main() -> int:
         plain = measured(device, None, ingest)
         for level in ("grads", "outputs", "frames"):
             watched = measured(device, level, ingest)
-            row = {name: watched[name] - plain[name] for name in plain if name != "tensors"}
-            checks.figures[level] = row | {"tensors": watched["tensors"]}
+            row = {name: watched[name] - plain[name] for name in plain if name not in ("tensors", "names")}
+            more = Counter(watched["names"])
+            more.subtract(plain["names"])
+            most = {name: count / STEPS for name, count in more.most_common(NAMED) if count > 0}
+            checks.figures[level] = row | {"tensors": watched["tensors"], "of these": most}
             checks.that(row["waits"] <= 0, f"{level}: the host waits {row['waits']} times more a step")
             checks.that(watched["tensors"] > 0, f"{level}: nothing was observed")
             words = ", ".join(f"{name} {value:+.1f}" for name, value in row.items())
@@ -48,7 +54,15 @@ def main() -> int:
     return checks.end()
 
 
-def measured(device: torch.device, level: str | None, ingest: IngestDouble) -> dict[str, float]:
+def shorter(kernel: str) -> str:
+    """A kernel's name without its return type, namespaces and template arguments, of which a C++ one is full."""
+    name = kernel.removeprefix("void ").split("<")[0].split("(")[0].split("::")[-1]
+    words = ("copy", "fill", "norm", "aminmax", "isfinite", "sum")
+    does = [word for word in words if word in kernel.lower() and word not in name.lower()]
+    return f"{name} {does[0]}" if does else name
+
+
+def measured(device: torch.device, level: str | None, ingest: IngestDouble) -> dict[str, Any]:
     """Of one step of a GPT: kernels launched, our own among them, times waited, bytes allocated at its end and peak."""
     torch.manual_seed(0)
     is_cuda = device.type == "cuda"
@@ -79,7 +93,7 @@ def measured(device: torch.device, level: str | None, ingest: IngestDouble) -> d
     return counted
 
 
-def on_cuda(step: Any) -> dict[str, float]:
+def on_cuda(step: Any) -> dict[str, Any]:
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
@@ -89,7 +103,7 @@ def on_cuda(step: Any) -> dict[str, float]:
             step()
         torch.cuda.synchronize()
     events = profiler.events()
-    kernels = sum(event.device_type == torch.autograd.DeviceType.CUDA for event in events)
+    on_device = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
     ours = sum("measure" in event.name or "count_exponents" in event.name for event in events)
     torch.cuda.set_sync_debug_mode("warn")
     with warnings.catch_warnings(record=True) as caught:
@@ -99,12 +113,14 @@ def on_cuda(step: Any) -> dict[str, float]:
     waits = sum("synchroniz" in str(each.message) for each in caught)
     torch.cuda.synchronize()
     return {
-        "launches": kernels / STEPS, "ours": ours / STEPS, "waits": float(waits),
+        "launches": len(on_device) / STEPS, "ours": ours / STEPS, "waits": float(waits),
+        "device_us": sum(event.time_range.elapsed_us() for event in on_device) / STEPS,
+        "names": Counter(shorter(event.name) for event in on_device),
         "allocated_bytes": float(torch.cuda.memory_allocated()), "peak_bytes": float(torch.cuda.max_memory_allocated()),
     }  # fmt: skip
 
 
-def without_device(step: Any) -> dict[str, float]:
+def without_device(step: Any) -> dict[str, Any]:
     """Launches are counted and not made: the interpreter takes a second for each."""
     count, launch = [0], FusedReads._launch
 
@@ -117,7 +133,7 @@ def without_device(step: Any) -> dict[str, float]:
         step()
     finally:
         FusedReads._launch = launch  # type: ignore[method-assign]
-    return {"launches": float(count[0]), "ours": float(count[0]), "waits": 0.0}
+    return {"launches": float(count[0]), "ours": float(count[0]), "waits": 0.0, "names": Counter()}
 
 
 if __name__ == "__main__":

@@ -109,6 +109,10 @@ TEST = (
     _mode("ddp", "The same under DDP, one rank"),
     _mode("fsdp2", "The same under FSDP2, one rank"),
     Part(
+        "nccl", "NCCL's collectives of one rank: sizes, durations, no waiting",
+        ("bench/gpu/nccl.py",), 90, ("bench/gpu/nccl.py", "--dry-run"), "gloo",
+    ),
+    Part(
         "launches", "Launches, waiting and memory that the agent adds to a step",
         ("bench/gpu/launches.py",), 120, ("bench/gpu/launches.py", "--dry-run"), "counted, not made",
     ),

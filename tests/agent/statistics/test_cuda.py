@@ -19,7 +19,8 @@ from tests.agent.doubles import own_buffer
 from tests.agent.ingest_double import IngestDouble
 from tests.agent.statistics.reference import KeepEverything, assert_recorded, statistics_of
 
-pytestmark = pytest.mark.gpu
+# Torch warns once, when it is first asked to raise where the host waits, that the mode is a prototype.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")]
 
 
 class Block(nn.Module):
@@ -91,8 +92,10 @@ def test_a_step_of_a_gpt_is_recorded_as_it_was(ingest: IngestDouble, dtype: torc
         assert handle._agent is not None
         reader = handle._agent.observer.device
         assert set(reader.why_not_fused().values()) == {""}
+    # Attention logits are worked out by the agent: no hook of the reference sees them.
+    recorded = {key: steps for key, steps in ingest.tensors().items() if not key[0].endswith(" attention logits")}
     for step, tensors in kept.items():
-        assert_recorded(with_coarse_squares(ingest.tensors(), tensors), step, tensors)
+        assert_recorded(with_coarse_squares(recorded, tensors), step, tensors)
 
 
 def with_coarse_squares(recorded: dict[Any, Any], kept: dict[Any, list[Tensor]]) -> dict[Any, Any]:

@@ -157,7 +157,9 @@ class DeviceRing:
         self.dtype = torch.float32 if device.type == "mps" else torch.float64
         self.device, self._make_event = device, make_event
         self.slot = slot
-        self._rows = self._empty_rows(0, 0)
+        self._side_streams: set[Any] = set()
+        """Streams other than that of the rows on which reads were queued since the last `take`."""
+        self._use(self._empty_rows(0, 0))
         self._scalar_values = torch.zeros(0, dtype=self.dtype, device=device)
         self._scalars: list[Scalar] = []
         self._of_columns: list[Tensor] = []
@@ -191,6 +193,7 @@ class DeviceRing:
             shape = limits.HISTOGRAMS_AT_ONCE, exponents.BINS
             self._counts.append(torch.zeros(shape, dtype=torch.int64, device=self.device))
         row = self._counts[-1][place]
+        self._hold(self._counts[-1])
         if not self.fused.count_exponents(row.data_ptr(), tensor):
             row += count_exponents(tensor)
         self._histograms.append(HistogramPlace(self.slot, number))
@@ -216,11 +219,14 @@ class DeviceRing:
         self.slot = slot
 
     def _merge(self, number: int, tensor: Tensor) -> None:
+        self._make_room(number)
+        self._hold(self._rows)
         with torch.no_grad():
             merge(self._rows[self.slot, number], measure(tensor, self.dtype))
 
     def _address(self, number: int) -> int:
         self._make_room(number)
+        self._hold(self._rows)
         return self._rows_address + (self.slot * self._rows.shape[1] + number) * _COLUMN_BYTES
 
     def _make_room(self, number: int) -> None:
@@ -262,6 +268,7 @@ class DeviceRing:
         """Begin the copy of all closed steps, and empty the ring; `slot` is 0 again."""
         if self.slot > self._rows.shape[0]:
             self._grow(self._rows.shape[1])  # steps in which this device showed no tensor
+        self._wait_for_side_streams()
         with _current(self.device):
             rows = self._to_host(self._rows[: self.slot, :tensors])
             values = self._to_host(self._scalar_values[: len(self._scalars)])
@@ -298,14 +305,39 @@ class DeviceRing:
             capacity = max(64, tensors, 2 * capacity)
         steps = max(self.slot + 1, min(limits.BUFFER_STEPS, limits.BUFFER_BYTES // (capacity * _COLUMN_BYTES or 1)))
         rows = self._empty_rows(steps, capacity)
-        rows[: self._rows.shape[0], : self._rows.shape[1]] = self._rows
-        self._rows = rows
+        used = min(steps, len(self._rows))  # wider rows may be fewer; those behind the open step's are empty
+        self._wait_for_side_streams()
+        rows[:used, : self._rows.shape[1]] = self._rows[:used]
+        self._use(rows)
 
     def _empty_rows(self, steps: int, tensors: int) -> Tensor:
         rows = torch.empty(steps, tensors, len(ON_DEVICE), dtype=self.dtype, device=self.device)
         fill_identities(rows)
-        self._rows_address = rows.data_ptr()
         return rows
+
+    def _use(self, rows: Tensor) -> None:
+        # Kernels write to this address, whoever's memory lies there: it must never be that of other rows than these.
+        self._rows, self._rows_address = rows, rows.data_ptr()
+        self._stream = self._current_stream()
+
+    def _current_stream(self) -> int:
+        return int(torch._C._cuda_getCurrentRawStream(self.device.index)) if self.device.type == "cuda" else 0
+
+    def _hold(self, memory: Tensor) -> None:
+        """Torch gives freed memory out again in the order of the stream that made it. A read that is queued on another
+        stream may come later, and would write into what is then somebody else's."""
+        is_side = self._current_stream() != self._stream
+        if is_side or (memory is not self._rows and self.device.type == "cuda"):
+            stream = torch.cuda.current_stream(self.device)
+            memory.record_stream(stream)
+            if is_side:
+                self._side_streams.add(stream)
+
+    def _wait_for_side_streams(self) -> None:
+        """Queue, on the current stream, that what follows comes after the reads on others."""
+        for stream in self._side_streams:
+            torch.cuda.current_stream(self.device).wait_stream(stream)
+        self._side_streams = set()
 
 
 _NO_COUNTS = torch.zeros(0, exponents.BINS, dtype=torch.int64)

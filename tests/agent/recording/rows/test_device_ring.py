@@ -137,6 +137,32 @@ def test_growing_keeps_what_is_there() -> None:
     assert (block.rows[POSITIONS["amin"]][0, 1:] == np.inf).all()
 
 
+def test_rows_that_grow_are_those_that_are_written_to() -> None:
+    """So wide that fewer steps fit: kernels are given addresses, and must never write to rows that are gone."""
+    most = limits.BUFFER_BYTES // (8 * len(reduce.COLUMNS) * limits.BUFFER_STEPS)
+    buffer = own_buffer()
+    for _ in range(most + 2):
+        buffer.row.grow()
+    reader = DeviceReader(buffer.row)
+    found = []
+    for number in (most // 2, most + 1):  # the first lot has room for BUFFER_STEPS, the second for fewer
+        reader.read(number, torch.full((2,), 3.0))
+        (ring,) = reader._rings.values()
+        assert ring._rows_address == ring._rows.data_ptr()
+        found.append(len(ring._rows))
+    assert found[0] == limits.BUFFER_STEPS > found[1]
+    for step in range(5):
+        reader.read(0, torch.full((2,), float(step)))
+        buffer.close(step)
+        reader.end_step()
+    block = buffer.take()
+    for copy in reader.take(most + 2):
+        copy.merge_into(block, POSITIONS)
+    amax = block.rows[POSITIONS["amax"]]
+    assert amax[0, [most // 2, most + 1]].tolist() == [3.0, 3.0]
+    assert amax[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
 def test_a_device_that_shows_late_and_then_not_at_all() -> None:
     """Its rows belong to the steps in which it was seen."""
     buffer = own_buffer()
