@@ -169,6 +169,11 @@ BENCH = (
         aims=(Aim(("least_share_of_copy",), 0.9, "share of the copy's bandwidth, 64 MiB and more", is_most=False),),
     ),
     next(part for part in TEST if part.name == "launches"),
+    Part(
+        "budget", "What the default budget makes of a GPT of 350 M in bf16, eager",
+        ("bench/gpu/budget.py",), 150, ("bench/gpu/budget.py", "--dry-run"), "a CPU, by way of the device's rows",
+        aims=(Aim(("ratio",), 1.03, "step ratio with the default budget, once it has been judged"),),
+    ),
     _overhead("gpt_eager", "GPT of 350 M in bf16, eager", "gpt", "eager", 240, _ALL),
     _overhead("gpt_1b_eager", "GPT of 1.3 B in bf16, eager", "gpt-1b", "eager", 240, _FEW),
     _overhead("gpt_compiled", "GPT of 350 M in bf16, compiled", "gpt", "compiled", 560, _FEW),

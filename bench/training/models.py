@@ -111,10 +111,10 @@ def _gpt(device: str, *, width: int, batch: int) -> Workload:
     model = Gpt(layers=layers, width=width, heads=heads, length=length, vocabulary=vocabulary)
     model = model.to(device, torch.bfloat16 if is_large else torch.float32).train()
     ids = torch.randint(vocabulary, (batch, length + 1), device=device)  # the same each step: nothing depends on it
-    return Workload(_title("GPT", model, batch, length), model, lambda: ids, _next_token_loss, torch.float32)
+    return Workload(_title("GPT", model, batch, length), model, lambda: ids, next_token_loss, torch.float32)
 
 
-def _next_token_loss(called: Any, ids: Tensor) -> Tensor:
+def next_token_loss(called: Any, ids: Tensor) -> Tensor:
     return F.cross_entropy(called(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
 

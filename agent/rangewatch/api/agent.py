@@ -220,7 +220,7 @@ class Agent:
         self.observer.begin_step(is_full=self._is_full_next())
         for reader in self.observer.step_readers:
             self.guard.run("start of step", partial(reader.begin_step, self.step))
-        self.cost.begin_step(self.step)
+        self.cost.begin_step(self.step, self.recording.every)
         self.observer.device.times_step = self.step if self.cost.is_on else None
 
     def _say_what_is_not_read(self) -> None:
@@ -237,16 +237,17 @@ class Agent:
             return False
         self.cost.forget()
         was = self.recording.kinds
-        is_lowered = self.recording.lower()
-        kinds = ", ".join(sorted(self.recording.kinds))
+        less = self.recording.lower(share / self.cost.budget)
         what = f"{100 * share:.1f} % of a step is the agent's; the budget is {self.options.budget_percent:g} %"
-        then = f"from step {self.step} on it records {kinds} only" if is_lowered else f"it records {kinds} only already"
+        already = f"it records {', '.join(sorted(was))} only already"
+        then = f"from step {self.step} on {less}" if less else already
         message = f"{what}: {then}. attach(budget_percent=100) lets it be"
-        if is_lowered or not self._is_at_lowest:
+        if less or not self._is_at_lowest:
             logger.warning("rangewatch: %s", message)
-            self.events.add("level", message, {"kinds": sorted(self.recording.kinds), "was": sorted(was)})
-        self._is_at_lowest = not is_lowered
-        return is_lowered
+            data = {"kinds": sorted(self.recording.kinds), "was": sorted(was), "every": self.recording.every}
+            self.events.add("level", message, data)
+        self._is_at_lowest = not less
+        return bool(less)
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Record values of the open step: numbers, or tensors of one element wherever they are."""
@@ -272,8 +273,9 @@ class Agent:
         self._last_ship_s = time.monotonic()
         self._process_end.pass_over()
         self._emit_changes()
-        for step, seconds in self.observer.device.take_device_time_s().items():
-            self._buffer.set_series("agent_device_time_s", step, seconds)
+        for step, cost in self.observer.device.take_device_costs().items():
+            self._buffer.set_series("agent_device_time_s", step, cost.seconds)
+            self.cost.add_device(step, cost)
         for step, times in self.phases.take_late():
             for name, value in times.items():
                 self._buffer.set_series(name, step, value)

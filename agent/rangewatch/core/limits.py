@@ -155,6 +155,9 @@ COST_STEPS = 8
 COST_S = 10.0
 """Seconds at a level before it may be lowered: the first steps compile, allocate and warm up caches."""
 
+FORWARD_EVERY = (3, 7, 13, 31, 61)
+"""Steps of which one has its outputs recorded where all would be above the budget. Primes, for the same reason."""
+
 COMMANDS = 100
 """Commands of the server that wait for the next step, and ids that are known again."""
 

@@ -312,10 +312,20 @@ TIMED_STEPS = 4
 Pair = tuple[Any, Any]
 
 
+class DeviceCost(NamedTuple):
+    """What the reads of a step took a device."""
+
+    seconds: float
+    was_behind: bool
+    """Whether the device had not come to the last of them when the step ended: the training waited for the device, and
+    the training thread, in a full queue, for room in it."""
+
+
 class _Step(NamedTuple):
     step: int
     pairs: list[Pair]
     reads: int
+    was_behind: bool
 
 
 class DeviceTime:
@@ -346,17 +356,17 @@ class DeviceTime:
     def end_step(self, step: int) -> None:
         """What has been timed since the last call was of `step`."""
         if self._pairs:
-            self._steps.append(_Step(step, self._pairs, self._reads))
+            self._steps.append(_Step(step, self._pairs, self._reads, not self._pairs[-1][1].query()))
         self._pairs, self._reads = [], 0
         if len(self._steps) > TIMED_STEPS:
             self._steps.popleft()
 
-    def take(self) -> dict[int, float]:
-        """Seconds by step, of the steps whose work is done and that were not taken before."""
-        seconds = {}
+    def take(self) -> dict[int, DeviceCost]:
+        """By step, of the steps whose work is done and that were not taken before."""
+        costs = {}
         while self._steps and all(ended.query() for _, ended in self._steps[0].pairs):
-            step, pairs, reads = self._steps.popleft()
+            step, pairs, reads, was_behind = self._steps.popleft()
             total_ms = sum(began.elapsed_time(ended) for began, ended in pairs)
-            seconds[step] = total_ms / 1e3 * reads / len(pairs)
+            costs[step] = DeviceCost(total_ms / 1e3 * reads / len(pairs), was_behind)
             self._free.extend(pairs)
-        return seconds
+        return costs

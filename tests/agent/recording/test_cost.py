@@ -13,6 +13,7 @@ from torch import nn
 import rangewatch
 from rangewatch.core import limits
 from rangewatch.recording.level import Cost
+from rangewatch.statistics.fused import DeviceCost
 from tests.agent.ingest_double import IngestDouble
 
 
@@ -44,15 +45,22 @@ class TestTheBudget:
         return {kind for (_, kind, _), cells in ingest.tensors().items() if step in cells}
 
     def test_above_it_less_is_recorded(self, ingest: IngestDouble, caplog: pytest.LogCaptureFixture) -> None:
-        train(ingest, 40, level="frames", budget_percent=0.001)
+        train(ingest, 400, level="frames", budget_percent=0.001)
         reported = ingest.events("level")
         assert self.kinds_at(ingest, 1) >= {"input", "output", "grad"}
         assert self.kinds_at(ingest, reported[0].step) == {"output", "grad_output", "grad"}
-        assert self.kinds_at(ingest, reported[1].step) == self.kinds_at(ingest, 39) == {"grad"}
-        assert [event.data["kinds"] for event in reported] == [["grad", "grad_output", "output"], ["grad"], ["grad"]]
-        assert "it records grad only already" in reported[2].message
+        rare, none, already = reported[1:]
+        assert [step for step in range(rare.step, none.step) if "output" in self.kinds_at(ingest, step)] == [
+            step for step in range(rare.step, none.step) if step % 61 == 0
+        ]
+        assert self.kinds_at(ingest, rare.step + 1) == self.kinds_at(ingest, 399) == {"grad"}
+        forward = ["grad", "grad_output", "output"]
+        assert [event.data["kinds"] for event in reported] == [forward, forward, ["grad"], ["grad"]]
+        assert [event.data["every"] for event in reported] == [1, 61, 1, 1]
+        assert "it records grad_output, output at one step in 61" in rare.message
+        assert "it records grad only already" in already.message
         warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-        assert len(warned) == 3 and "the budget is 0.001 %" in warned[0] and "budget_percent=100" in warned[0]
+        assert len(warned) == 4 and "the budget is 0.001 %" in warned[0] and "budget_percent=100" in warned[0]
 
     def test_below_it_nothing_changes(self, ingest: IngestDouble, caplog: pytest.LogCaptureFixture) -> None:
         train(ingest, 30, budget_percent=100)
@@ -64,8 +72,14 @@ class TestTheBudget:
         assert not ingest.events("level")
 
     def test_kinds_that_have_no_lower_level(self, ingest: IngestDouble) -> None:
-        train(ingest, 30, kinds=["output"], budget_percent=0.001)
-        assert [event.data["kinds"] for event in ingest.events("level")] == [["output"]]
+        train(ingest, 30, kinds=["grad"], budget_percent=0.001)
+        assert [event.data["kinds"] for event in ingest.events("level")] == [["grad"]]
+
+    def test_outputs_alone_are_read_at_fewer_steps(self, ingest: IngestDouble) -> None:
+        train(ingest, 400, kinds=["output"], budget_percent=0.001)
+        assert [event.data["every"] for event in ingest.events("level")] == [61, 61]
+        (cells,) = {tuple(steps) for steps in ingest.tensors().values()}
+        assert list(cells[-3:]) == [244, 305, 366]
 
 
 def test_the_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,3 +103,41 @@ def test_the_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cost.excess() is None, "too few"
     measure(limits.COST_STEPS, 0.09)
     assert cost.excess() is None
+
+
+def test_a_devices_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known some steps later; and where the training waits for it, the thread's says nothing."""
+    monkeypatch.setattr(limits, "COST_EVERY", 1)
+    monkeypatch.setattr(limits, "COST_S", 0.0)
+    cost = Cost(budget_percent=10)
+    for step in range(limits.COST_STEPS):
+        cost.begin_step(step)
+        cost.spent_ns = int(0.05e9)
+        cost.end_step(1.0, is_usual=True)
+    assert cost.excess() is None
+    for step in range(limits.COST_STEPS - 2):
+        cost.add_device(step, DeviceCost(0.3, was_behind=False))
+    assert cost.excess() == pytest.approx(0.3)
+    for step in range(limits.COST_STEPS - 2):
+        cost.add_device(step, DeviceCost(0.02, was_behind=False))
+    cost.budget = 0.01
+    assert cost.excess() == pytest.approx(0.05)
+    for step in range(limits.COST_STEPS - 2):
+        cost.add_device(step, DeviceCost(0.02, was_behind=True))
+    assert cost.excess() == pytest.approx(0.02)
+
+
+def test_steps_of_two_kinds_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is read at one step in three: 0.6 there and 0.03 at the others are 0.22 in the mean."""
+    monkeypatch.setattr(limits, "COST_S", 0.0)
+    cost = Cost(budget_percent=10)
+    for step in range(5 * limits.COST_EVERY):
+        cost.begin_step(step, every=3)
+        cost.spent_ns = int(1e9 * (0.03 if step % 3 else 0.6))
+        cost.end_step(1.0, is_usual=True)
+    assert cost.excess() is None, "too few of those at which little is read"
+    for step in range(5 * limits.COST_EVERY, 7 * limits.COST_EVERY):
+        cost.begin_step(step, every=3)
+        cost.spent_ns = int(1e9 * (0.03 if step % 3 else 0.6))
+        cost.end_step(1.0, is_usual=True)
+    assert cost.excess() == pytest.approx(0.22)

@@ -14,7 +14,7 @@ import rangewatch
 from rangewatch.recording.rows.device_ring import DeviceReader
 from rangewatch.recording.rows.step_buffer import POSITIONS
 from rangewatch.statistics import exponents, fused, reduce
-from rangewatch.statistics.fused import FORMATS, FusedReads
+from rangewatch.statistics.fused import FORMATS, DeviceCost, FusedReads
 from tests.agent.doubles import own_buffer
 from tests.agent.ingest_double import IngestDouble
 from tests.agent.statistics.reference import KeepEverything, assert_recorded, statistics_of
@@ -303,13 +303,13 @@ def test_the_devices_time_is_taken_without_waiting() -> None:
             reader.read_many([(0, values), (0, values)])
             buffer.close(step)
             reader.end_step()
-        taken: dict[int, float] = {}
+        taken: dict[int, DeviceCost] = {}
         while len(taken) < 2:  # the test's time limit ends this
-            taken |= reader.take_device_time_s()
+            taken |= reader.take_device_costs()
             time.sleep(0.001)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert sorted(taken) == [1, 2] and all(0.0 < seconds < 60.0 for seconds in taken.values())
+    assert sorted(taken) == [1, 2] and all(0.0 < each.seconds < 60.0 for each in taken.values())
 
 
 def test_both_ways_of_the_reader_agree(monkeypatch: pytest.MonkeyPatch) -> None:

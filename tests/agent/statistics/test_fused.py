@@ -198,9 +198,13 @@ class TestHere:
             now.pass_ms(100.0)  # the training's own work
         assert clock.take() == {}
         now.done_ms = 20.0
-        assert clock.take() == {0: 0.015}
+        assert clock.take() == {0: (0.015, True)}
         now.done_ms = 1000.0
-        assert clock.take() == {1: 0.015} and clock.take() == {}
+        assert clock.take() == {1: (0.015, True)} and clock.take() == {}
+        clock.time(lambda: now.pass_ms(5.0))
+        now.done_ms = 2000.0
+        clock.end_step(2)  # the device has done all that there was to read
+        assert clock.take() == {2: (0.005, False)}
 
     def test_timing_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rangewatch.statistics.fused.TIMED_READS", 2)
@@ -211,7 +215,7 @@ class TestHere:
                 clock.time(lambda: now.pass_ms(1.0))
             clock.end_step(step)
         now.done_ms = 1e9
-        assert clock.take() == dict.fromkeys(range(20 - TIMED_STEPS, 20), 0.01)
+        assert clock.take() == dict.fromkeys(range(20 - TIMED_STEPS, 20), (0.01, True))
         made = now.events
         for step in range(TIMED_STEPS):
             clock.time(lambda: now.pass_ms(1.0))

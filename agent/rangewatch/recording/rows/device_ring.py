@@ -19,7 +19,7 @@ from rangewatch.core import limits
 from rangewatch.recording.rows.graph_rows import COUNTS, GraphRows
 from rangewatch.recording.rows.step_buffer import Block, StepRow
 from rangewatch.statistics import ON_DEVICE, UFUNCS, checksum, exponents, sparse
-from rangewatch.statistics.fused import DeviceTime, FusedReads
+from rangewatch.statistics.fused import DeviceCost, DeviceTime, FusedReads
 from rangewatch.statistics.reduce import count_exponents, fill_identities, measure, merge
 from rangewatch.statistics.sparse import OpenSums, Sums
 from rangewatch.wire.records import FloatArray
@@ -417,13 +417,16 @@ class DeviceReader:
         """Keep values of one device for a `part` of `sparse.ALL`, of a number in the open step."""
         self._ring(values.device).put_sums(number, part, values)
 
-    def take_device_time_s(self) -> dict[int, float]:
-        """Seconds of the devices' time that reads took, by step: steps that were timed and are done. Never waits."""
-        seconds: dict[int, float] = {}
+    def take_device_costs(self) -> dict[int, DeviceCost]:
+        """What reads took the devices, by step: of the steps that were timed and are done, the most of any device.
+
+        Never waits.
+        """
+        costs: dict[int, DeviceCost] = {}
         for ring in tuple(self._rings.values()):
-            for step, device_s in ring.time.take().items():
-                seconds[step] = max(device_s, seconds.get(step, 0.0))
-        return seconds
+            for step, cost in ring.time.take().items():
+                costs[step] = max(cost, costs.get(step, cost))
+        return costs
 
     def why_not_fused(self) -> dict[str, str]:
         """For each device that was read, why not by the fused kernels; an empty text where they do."""

@@ -297,7 +297,7 @@ def test_the_reason_for_torchs_operations_can_be_read() -> None:
     reader.read(0, torch.ones(2))
     reader.end_step()
     assert reader.why_not_fused() == {"cpu": "on a CPU"}
-    assert reader.times_step is None and reader.take_device_time_s() == {}
+    assert reader.times_step is None and reader.take_device_costs() == {}
 
 
 def test_no_copy_is_made_of_what_lies_without_gaps() -> None:
