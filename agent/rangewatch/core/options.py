@@ -596,7 +596,8 @@ class Options:
     cuda_graphs: Switch = Switch(
         False,
         "whether what a CUDA graph captures is read inside it, at each replay. Warm up before the capture, as torch "
-        "asks anyway; otherwise such modules are not observed. Not proven on a GPU yet, so it is off unless asked for",
+        "asks anyway; otherwise such modules are not observed. Right on the one GPU that it was tried on; off unless "
+        "asked for",
     )
     collect: OptionalSeveral = OptionalSeveral(
         None,
