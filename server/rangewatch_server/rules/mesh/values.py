@@ -43,10 +43,11 @@ def groups_but(known: Mesh, axes: Collection[str], ranks: Iterable[int]) -> list
     """Ranks in groups whose places differ along these axes alone; those of one rank are left out."""
     others = [name for name, size in known.axes if size > 1 and name not in known.joined and name not in axes]
     groups: dict[tuple[int | None, ...], list[int]] = {}
-    for rank in ranks:
+    wanted = frozenset(axes)
+    for rank in ranks:  # a thousand at each evaluation, several times: lists, which take half of what generators do
         place = known.coordinates(rank)
-        if any(name in place for name in axes):
-            groups.setdefault(tuple(place.get(name) for name in others), []).append(rank)
+        if not wanted.isdisjoint(place):
+            groups.setdefault(tuple([place.get(name) for name in others]), []).append(rank)
     return [tuple(each) for each in groups.values() if len(each) > 1]
 
 
@@ -63,6 +64,11 @@ def cut(groups: Sequence[Ranks], most: int = MOST_READ) -> list[Ranks]:
 
 def started(evidence: Evidence) -> int:
     """The first step that the newest process of every rank has."""
+    step: int = evidence.once("started", lambda: _started(evidence))
+    return step
+
+
+def _started(evidence: Evidence) -> int:
     firsts = (row.first_step for rank in evidence.ranks for row, _ in evidence.run.ranks[rank].visible()[:1])
     return max(evidence.start, *firsts) if evidence.ranks else evidence.start
 

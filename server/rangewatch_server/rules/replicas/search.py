@@ -69,8 +69,13 @@ class Incarnation(msgspec.Struct, frozen=True):
     first_step: int
 
 
-def incarnations(evidence: Evidence) -> dict[int, Incarnation]:
+def incarnations(evidence: Evidence) -> Mapping[int, Incarnation]:
     """By rank, of those that have reported any step."""
+    by_rank: Mapping[int, Incarnation] = evidence.once("incarnations", lambda: _incarnations(evidence))
+    return by_rank
+
+
+def _incarnations(evidence: Evidence) -> dict[int, Incarnation]:
     by_rank = {}
     for rank in evidence.ranks:
         rows = (row for row, _ in evidence.run.ranks[rank].visible() if row.first_step < evidence.whole_stop)
