@@ -157,8 +157,9 @@ class DeviceRing:
         self.dtype = torch.float32 if device.type == "mps" else torch.float64
         self.device, self._make_event = device, make_event
         self.slot = slot
+        self._stream: Any
         self._side_streams: set[Any] = set()
-        """Streams other than that of the rows on which reads were queued since the last `take`."""
+        """Streams other than that of the rows on which reads were queued since these were last waited for."""
         self._use(self._empty_rows(0, 0))
         self._scalar_values = torch.zeros(0, dtype=self.dtype, device=device)
         self._scalars: list[Scalar] = []
@@ -268,7 +269,7 @@ class DeviceRing:
         """Begin the copy of all closed steps, and empty the ring; `slot` is 0 again."""
         if self.slot > self._rows.shape[0]:
             self._grow(self._rows.shape[1])  # steps in which this device showed no tensor
-        self._wait_for_side_streams()
+        self._wait_for_other_streams()
         with _current(self.device):
             rows = self._to_host(self._rows[: self.slot, :tensors])
             values = self._to_host(self._scalar_values[: len(self._scalars)])
@@ -306,7 +307,7 @@ class DeviceRing:
         steps = max(self.slot + 1, min(limits.BUFFER_STEPS, limits.BUFFER_BYTES // (capacity * _COLUMN_BYTES or 1)))
         rows = self._empty_rows(steps, capacity)
         used = min(steps, len(self._rows))  # wider rows may be fewer; those behind the open step's are empty
-        self._wait_for_side_streams()
+        self._wait_for_other_streams()
         rows[:used, : self._rows.shape[1]] = self._rows[:used]
         self._use(rows)
 
@@ -318,25 +319,28 @@ class DeviceRing:
     def _use(self, rows: Tensor) -> None:
         # Kernels write to this address, whoever's memory lies there: it must never be that of other rows than these.
         self._rows, self._rows_address = rows, rows.data_ptr()
-        self._stream = self._current_stream()
+        self._stream_number = self._current_stream_number()
+        self._stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
 
-    def _current_stream(self) -> int:
+    def _current_stream_number(self) -> int:
         return int(torch._C._cuda_getCurrentRawStream(self.device.index)) if self.device.type == "cuda" else 0
 
     def _hold(self, memory: Tensor) -> None:
         """Torch gives freed memory out again in the order of the stream that made it. A read that is queued on another
         stream may come later, and would write into what is then somebody else's."""
-        is_side = self._current_stream() != self._stream
+        is_side = self._current_stream_number() != self._stream_number
         if is_side or (memory is not self._rows and self.device.type == "cuda"):
             stream = torch.cuda.current_stream(self.device)
             memory.record_stream(stream)
             if is_side:
                 self._side_streams.add(stream)
 
-    def _wait_for_side_streams(self) -> None:
+    def _wait_for_other_streams(self) -> None:
         """Queue, on the current stream, that what follows comes after the reads on others."""
-        for stream in self._side_streams:
-            torch.cuda.current_stream(self.device).wait_stream(stream)
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self.device)
+            for stream in {self._stream, *self._side_streams} - {current}:
+                current.wait_stream(stream)
         self._side_streams = set()
 
 

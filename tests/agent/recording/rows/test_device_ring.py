@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rangewatch
 from rangewatch.core import limits
-from rangewatch.recording.rows.device_ring import DeviceReader
+from rangewatch.recording.rows.device_ring import DeviceReader, DeviceRing
 from rangewatch.recording.rows.step_buffer import POSITIONS
 from rangewatch.statistics import reduce
 from tests.agent.doubles import own_buffer
@@ -161,6 +161,43 @@ def test_rows_that_grow_are_those_that_are_written_to() -> None:
     amax = block.rows[POSITIONS["amax"]]
     assert amax[0, [most // 2, most + 1]].tolist() == [3.0, 3.0]
     assert amax[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+class Stream:
+    """What is asked of a device's stream, or of memory: which streams it waited for, or is held for."""
+
+    def __init__(self) -> None:
+        self.streams: list[Stream] = []
+
+    def wait_stream(self, stream: Stream) -> None:
+        self.streams.append(stream)
+
+    record_stream = wait_stream
+
+
+def test_reads_on_other_streams_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is held for a stream that it was not made on; and what is copied comes after the reads on all streams."""
+    main, side = Stream(), Stream()
+    current = [side]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[0])
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: id(current[0]), raising=False)
+    ring = DeviceRing(torch.device("cpu"), 0, lambda device: None)
+    ring.device = torch.device("cuda", 0)
+    rows: Any = torch.zeros(1, 1, 1)
+    ring._use(rows)  # made on the stream of the side, as where that is the first to show a tensor
+    ring._hold(rows)
+    ring._wait_for_other_streams()
+    assert side.streams == []
+    current[0] = main
+    ring._rows = held = Stream()  # type: ignore[assignment]
+    ring._hold(ring._rows)
+    assert held.streams == [main]
+    ring._wait_for_other_streams()
+    assert main.streams == [side] and side.streams == []
+    ring._hold(ring._rows)
+    current[0] = side
+    ring._wait_for_other_streams()
+    assert side.streams == [main]
 
 
 def test_a_device_that_shows_late_and_then_not_at_all() -> None:
