@@ -639,8 +639,9 @@ class Options:
     )
     budget_percent: Number = Number(
         3.0,
-        "percent of a step that the agent may take, of the training thread or of the device, whichever is more; above "
-        "it, it records less and says so: no inputs, then outputs at one step in 3 to 61, then none. 100 lets it be",
+        "percent of a step that the agent may take: of the training thread, or of the device where that is what the "
+        "training waits for; above it, it records less and says so: no inputs, then outputs at one step in 3 to 61, "
+        "then none. 100 lets it be",
         check=_is_percent,
         must_be="percent above 0 and to 100",
     )
