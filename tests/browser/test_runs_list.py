@@ -114,7 +114,8 @@ def test_a_run_is_titled_archived_and_deleted_in_its_page(listed: tuple[Tab, Ser
     expect(dialog).to_contain_text("Its training continues, and creates the run again.")
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).not_to_be_visible()
-    tab.expected.append(rf"404 .*/api/v1/runs/{run}\)")  # news of the deletion may be here before the answer to it
+    # News of the deletion may be here before the answer to it, and what the page asked meanwhile is answered by a 404.
+    tab.expected.append(rf"404 .*/api/v1/runs/{run}(/\w+)?\)")
     page.get_by_role("button", name="Delete…").click()
     dialog.get_by_role("button", name="Delete permanently").click()
     page.wait_for_url(re.compile(r"/$"))
