@@ -169,6 +169,7 @@ class Agent:
             self.guard.run("end of step", reader.end_step)
         error = error or self.stopper.overflow(step)
         is_trace_over = self.control.end_step(step)
+        self.guard.run("log", partial(self.values.close_step, self.phases.forward_count))
         times = self.phases.end_step(step)
         sketches = self.observer.sketches
         has_read = self.whatif.has_read or self.in_use.has_read or self.scale_schedule.has_read
@@ -180,7 +181,6 @@ class Agent:
         for name, value in times.items():
             self._buffer.set_series(name, step, value)
         self._buffer.close(step, is_traced=is_traced)
-        self.values.close_step()
         self.mirrors.end_step()
         self.open_step.number += 1
         self._open_step()
@@ -258,7 +258,8 @@ class Agent:
     def log(self, values: Mapping[str, Any], caller: int | None) -> None:
         """The same for the user's values, see `LoggedValues.log`; `caller`: a number for the line that calls."""
         is_first = self.step == self.options.start_step
-        self.values.log(values, self.step, caller, is_between=self._is_between(), is_first=is_first)
+        forwards = 0 if self.phases.has_backward else self.phases.forward_count
+        self.values.log(values, self.step, caller, forwards, is_between=self._is_between(), is_first=is_first)
 
     def batch(self, ids: Any, losses: Any, caller: int) -> None:
         """The rows of the data that a step is made of, see `Handle.batch`."""
@@ -318,6 +319,7 @@ class Agent:
         if not self.observer.is_active or not self._end_lock.acquire(blocking=False):
             return
         self._warn_if_no_step_ended()
+        self.guard.run("log", partial(self.values.end, has_failed=self._has_failed))
         for each in self.at_end:
             self.guard.run("finish", each)
         self.observer.is_active = False

@@ -300,9 +300,10 @@ class Handle:
     def log(self, /, **values: Any) -> None:
         """Record named values for this step: numbers or tensors of one element, such as `loss=loss, lr=lr`.
 
-        After the step has ended and before the next forward, a value belongs to the step that has just ended; but
-        a line that was called before the first step stands at the top of the loop, and logs for the step to come. Of
-        several values of one name the last before the step's end counts, and after it the first. The names of the
+        After the step has ended and before the next step's forward, a value belongs to the step that has just ended,
+        also behind a forward of the model that no backward follows, to sample or to evaluate; but a line that was
+        called before the first step stands at the top of the loop, and logs for the step to come. Of several values of
+        one name the last before the step's end counts, and after it the first. The names of the
         agent's own series (`logged_values.OWN_SERIES`) are refused.
         """
         self._log(values, _caller(sys._getframe(1)))

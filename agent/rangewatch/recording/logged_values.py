@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard, logger
@@ -37,11 +41,13 @@ RATE_NAMES = frozenset({"lr", "learning_rate", "train/lr", "train/learning_rate"
 class _Caller:
     """Where in the loop a call of `log` stands, as far as its calls so far have shown."""
 
-    __slots__ = ("after_step", "is_at_top")
+    __slots__ = ("after_step", "is_at_top", "is_inside")
 
     def __init__(self) -> None:
         self.is_at_top = False
         """It was called before the first step had begun: before the forward, at the top of the loop."""
+        self.is_inside = False
+        """It was called in the first step after that had begun."""
         self.after_step = 0
         """Calls between two steps, less those within one; bounded, so that a loop that changes is followed."""
 
@@ -50,6 +56,20 @@ class _Caller:
 
 
 _REMEMBERED = 8
+
+
+@dataclasses.dataclass
+class _Undecided:
+    """Calls of one line for one name after a forward: which step they were of is known when the open one is over.
+
+    `forwards`: those of the open step before the first of the calls. `values`: the first and the last, none where the
+    line was taken to be of one of the two steps already and is only learned from.
+    """
+
+    name: str
+    step: int
+    forwards: int
+    values: list[Any]
 
 
 class LoggedValues:
@@ -66,21 +86,41 @@ class LoggedValues:
         self.logged_rates: set[str] = set()
         """Those of `RATE_NAMES`."""
         self._callers: dict[tuple[str, int | None], _Caller] = {}
+        self._undecided: dict[_Caller, _Undecided] = {}
+        self._usual_forwards = 0
+        """Least number of forwards that a step has had before its first backward; 0 before it is known."""
 
-    def close_step(self) -> None:
-        """What was logged was of the step just closed."""
+    def close_step(self, forwards: int) -> None:
+        """The open step is over; `forwards`: how many it had before its first backward.
+
+        More of them than steps usually have ran after the step before: what was logged after these only was of that.
+        """
+        if forwards:
+            self._usual_forwards = min(forwards, self._usual_forwards or forwards)
+        self._decide(forwards - self._usual_forwards)
         self._names, self._names_before = set(), self._names
 
+    def end(self, *, has_failed: bool) -> None:
+        """Nothing follows: what was logged after a last forward is of the last step, or of the one that failed."""
+        self._decide(0 if has_failed else sys.maxsize)
+
     def log(
-        self, values: Mapping[str, Any], step: int, caller: int | None, *, is_between: bool, is_first: bool
+        self,
+        values: Mapping[str, Any],
+        step: int,
+        caller: int | None,
+        forwards: int,
+        *,
+        is_between: bool,
+        is_first: bool,
     ) -> None:
         """One that cannot be recorded is a fault and takes no other with it.
 
         `caller`: a number for the line that calls; None never stands at the top of a loop. `is_between`: nothing of
         `step`, the open one, has begun; what is logged there is of the step just closed, but at the top of a loop,
-        which is seen before the first step (`is_first`). A forward between the end of a step and the line that logs it,
-        to sample from the model, say, takes no value from the step. A second value for a step that is closed is
-        dropped: the first may be sent.
+        which is seen before the first step (`is_first`). `forwards`: those of the open step so far, 0 where a backward
+        has begun: a forward between the end of a step and the line that logs it, to sample from the model, say, takes
+        no value from the step. A second value for a step that is closed is dropped: the first may be sent.
         """
         for name, value in values.items():
             if name in OWN_SERIES or name.startswith("loss_scale/"):
@@ -91,19 +131,45 @@ class LoggedValues:
             elif name in RATE_NAMES:
                 self.logged_rates.add(name)
             known = self._caller(name, caller)
-            if is_between and is_first and caller is not None:
+            if is_first and is_between and caller is not None:
                 known.is_at_top = True
-            is_late = not known.is_at_top and not is_first
+            elif is_first and not is_between:
+                known.is_inside = True
+            is_late = not (is_first or known.is_at_top)
             if is_between:
                 known.has_been(between=is_late)
-            else:
+            elif not is_late or known.is_inside or not forwards:
                 is_late = is_late and known.after_step > 0 and name not in self._names_before
                 known.has_been(between=False)
-            if is_late and name in self._names_before:
-                self._drops.add("logged_again")
+            elif self._waits(known, name, step, forwards, value):
                 continue
-            (self._names_before if is_late else self._names).add(name)
-            self._guard.run("log", partial(self.record, _series_name(name), step - is_late, value))
+            else:
+                is_late = known.after_step > 0
+            self._file(name, step, value, is_late=is_late)
+
+    def _waits(self, known: _Caller, name: str, step: int, forwards: int, value: Any) -> bool:
+        """Whether the value is filed when it is clear of which of the two steps it is."""
+        known_step = known.after_step < 0 or (known.after_step > 0 and name not in self._names_before)
+        undecided = self._undecided.setdefault(known, _Undecided(name, step, forwards, []))
+        if known_step and not undecided.values:
+            return False
+        undecided.values = [*undecided.values[:1], _now(value)]
+        return True
+
+    def _decide(self, extra: int) -> None:
+        undecided, self._undecided = self._undecided, {}
+        for known, each in undecided.items():
+            is_late = each.forwards <= extra
+            known.has_been(between=is_late)
+            for value in each.values if not is_late else each.values[:1]:
+                self._file(each.name, each.step, value, is_late=is_late)
+
+    def _file(self, name: str, step: int, value: Any, *, is_late: bool) -> None:
+        if is_late and name in self._names_before:
+            self._drops.add("logged_again")
+            return
+        (self._names_before if is_late else self._names).add(name)
+        self._guard.run("log", partial(self.record, _series_name(name), step - is_late, value))
 
     def _caller(self, name: str, number: int | None) -> _Caller:
         known = self._callers.get((name, number))
@@ -127,6 +193,11 @@ class LoggedValues:
         if name not in self._refused:
             self._refused.add(name)
             logger.warning("rangewatch: log(%s=...) is not recorded: the agent records a series of that name", name)
+
+
+def _now(value: Any) -> Any:
+    """The value as it is now, whatever the loop does with its tensor before it is filed."""
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _series_name(name: str) -> str:

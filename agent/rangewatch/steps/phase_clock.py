@@ -181,6 +181,10 @@ class PhaseClock:
         self.is_on = True
         self.has_begun = False
         """Whether the open step has had a forward or a backward."""
+        self.has_backward = False
+        """Whether it has had a backward."""
+        self.forward_count = 0
+        """Outermost forwards of the open step that began before its first backward."""
         self.backward_count = 0
         """Backwards that have begun."""
         self.seen = {OTHER}
@@ -207,6 +211,8 @@ class PhaseClock:
         counted = BACKWARD if is_recomputed else phase
         self._inside.append((phase, counted))
         self.has_begun = self.has_begun or phase in _COMPUTING
+        self.has_backward = self.has_backward or phase == BACKWARD
+        self.forward_count += phase == FORWARD and len(self._inside) == 1 and not self.has_backward
         self.backward_count += phase == BACKWARD
         self._cells[PHASE] = PHASE_NUMBERS[counted]
         self.seen.add(counted)
@@ -263,7 +269,8 @@ class PhaseClock:
         self._inside = [each for each in self._inside if each[0] == BACKWARD]
         self._cells[PHASE] = PHASE_NUMBERS[BACKWARD] if self._inside else 0
         self._spent = Spent()
-        self.has_begun = False
+        self.has_begun = self.has_backward = False
+        self.forward_count = 0
         if not self._inside:
             self._thread = get_ident()
         self._since_ns = self._began_ns = now_ns

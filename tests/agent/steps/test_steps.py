@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -288,12 +289,7 @@ class TestSeries:
                 handle.log(value=float(step))
                 if odd == "logged twice" and step == odd_step:
                     handle.log(value=float(step))
-        value = ingest.series("value")
-        if odd == "a forward in between" and odd_step == 0:
-            value.pop(1)  # where the line stands in the loop was not known yet, and its second call had that step
-            assert value == {2: 2.0, 3: 3.0, 4: 4.0, 5: 5.0}
-        else:
-            assert value == {step: float(step) for step in range(6)}
+        assert ingest.series("value") == {step: float(step) for step in range(6)}
 
     def test_a_sample_drawn_after_each_step_takes_no_value(self, ingest: IngestDouble) -> None:
         model = nn.Linear(2, 1)
@@ -306,6 +302,59 @@ class TestSeries:
                     model(torch.randn(3, 2))
                 handle.log(value=float(step))
         assert ingest.series("value") == {step: float(step) for step in range(20)}
+
+    @pytest.mark.parametrize("backend", ["auto", "device"])
+    @pytest.mark.parametrize("sampled", [range(12), range(0, 12, 4), [5], range(5, 12)])
+    def test_a_line_after_a_sample_logs_for_the_step_before_it(
+        self, ingest: IngestDouble, sampled: Iterable[int], backend: str
+    ) -> None:
+        """Also its first call, of which the next step alone shows that it stood behind the one that was over."""
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with rangewatch.attach(model, optimizer, url=ingest.url, backend=backend, ship_interval_s=0) as handle:
+            for step in range(12):
+                model(torch.randn(3, 2)).sum().backward()
+                optimizer.step()
+                handle.log(value=float(step))
+                if step in sampled:
+                    value = model(torch.randn(3, 2)).detach()[0, 0].fill_(step)
+                    handle.log(of_sample=value)
+                    value.fill_(-1.0)
+        assert ingest.series("value") == {step: float(step) for step in range(12)}
+        assert ingest.series("of_sample") == {step: float(step) for step in sampled}
+
+    def test_a_line_within_the_step_logs_for_it_however_many_forwards_it_has(self, ingest: IngestDouble) -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+            for step in range(12):
+                first = model(torch.randn(3, 2))
+                if step % 3 == 2:
+                    handle.log(between=float(step))
+                loss = (first - model(torch.randn(3, 2))).pow(2).sum()
+                if step == 7:
+                    handle.log(once=float(step))
+                loss.backward()
+                optimizer.step()
+        assert ingest.series("between") == {step: float(step) for step in range(2, 12, 3)}
+        assert ingest.series("once") == {7: 7.0}
+
+    @pytest.mark.parametrize("ends", ["well", "by an exception"])
+    def test_what_is_logged_after_the_last_forward_is_not_lost(self, ingest: IngestDouble, ends: str) -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        handle = rangewatch.attach(model, optimizer, url=ingest.url)
+        for _ in range(3):
+            model(torch.randn(3, 2)).sum().backward()
+            optimizer.step()
+        model(torch.randn(3, 2))
+        handle.log(value=1.0)
+        if ends == "well":
+            handle.detach()
+        else:
+            with pytest.raises(ValueError), handle:
+                raise ValueError
+        assert ingest.series("value") == {2 if ends == "well" else 3: 1.0}
 
     @pytest.mark.allow_faults
     @pytest.mark.parametrize("backend", ["auto", "device"])
