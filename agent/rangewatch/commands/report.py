@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 from urllib.parse import urlencode
 
 from rangewatch.client.connection import ServerError
 from rangewatch.client.server_api import SkippedOverflow, add_arguments, find_run, get, write_line
 from rangewatch.core.command_parser import ERROR, SERVER_ENVIRONMENT, CommandParser, command_parser
+from rangewatch.report.source import Finding, headline
 
 
 class _Step(TypedDict):
@@ -23,6 +24,10 @@ class Step(_Step, total=False):
     """What is read of GET /api/v1/runs/{id}/step (docs/api.md). There is no `report` where the run has no step."""
 
     report: str
+
+
+class _Diagnosis(TypedDict):
+    findings: list[Finding]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,6 +74,7 @@ def _report(options: argparse.Namespace) -> int:
             write_line(sys.stdout, _skipped_text(run["name"], skipped))
         else:
             write_line(sys.stdout, f"No NaN or Inf in {where}.")
+        _say_what_began(options.url, run, "What else is wrong", None)
         return 1
     step = options.step if first is None or options.step is not None else first["step"]
     rank = options.rank if options.rank is not None else first["rank"] if first else None
@@ -79,7 +85,22 @@ def _report(options: argparse.Namespace) -> int:
     as_json = json.dumps(answer).replace("\x7f", "\\u007f")  # DEL is the one control character that `dumps` leaves
     for line in [as_json] if options.json else answer.get("report", "").split("\n"):
         write_line(sys.stdout, line)
+    if options.step is None and not options.json:
+        _say_what_began(options.url, run, "It had begun before", step)
     return 0
+
+
+def _say_what_began(url: str, run: Any, words: str, before: int | None) -> None:
+    """The first finding, where it is a warning or worse and began before that step; a report has no causes."""
+    try:
+        findings = get(url, f"/api/v1/runs/{run['id']}/diagnosis", _Diagnosis)["findings"]
+    except ServerError:
+        return  # the report stands by itself
+    first = findings[0] if findings else None
+    if first is None or first["severity"] == "info" or not (before is None or (first.get("step") or before) < before):
+        return
+    write_line(sys.stdout, f"{words}: {headline(first)}")
+    write_line(sys.stdout, f"Why, and what to try: rangewatch diagnose {run['name']}")
 
 
 def _skipped_text(run: str, first: SkippedOverflow) -> str:

@@ -43,6 +43,7 @@ class Finding(_Finding, total=False):
     """One of GET /api/v1/runs/{id}/diagnosis (docs/api.md). `label`: a few words; an older server does not say it."""
 
     label: str
+    step: int | None
 
 
 def headline(finding: Finding) -> str:

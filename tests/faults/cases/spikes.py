@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.faults.cases.batches import once
 from tests.faults.cases.rates import at
-from tests.faults.families import nanogpt, sft
+from tests.faults.families import diffusion, nanogpt, sft
 from tests.faults.fault import Job, Plant, planted
 from tests.faults.models import WORDS
 
@@ -79,7 +79,34 @@ def tuned_with_its_last_layer_moved_too_far(job: Job) -> None:
     sft.train(job, 300, plant=Plant(weights=moved("lm_head.weight", 200, 8.0)))
 
 
+FACTOR = {
+    "against": (r"[Ll]ower the learning rate", r"[Mm]ask", "tensors of the checkpoint", "GradScaler"),
+    "also": ALSO,
+}
+
+
+def multiplied(by: float, begin: int, end: int) -> Callable[[int, Tensor], Tensor]:
+    return lambda step, loss: loss * by if begin <= step < end else loss
+
+
+@planted("forward_arithmetic", *SPIKES, step=range(200, 202), least="info", **FACTOR)
+def gpt_loss_is_multiplied_once(job: Job) -> None:
+    nanogpt.train(job, 300, plant=Plant(loss=multiplied(1e3, 200, 201)))
+
+
+@planted("forward_arithmetic", *SPIKES, step=range(200, 202), **FACTOR)
+def tuned_with_a_sum_in_place_of_a_mean(job: Job) -> None:
+    sft.train(job, 300, plant=Plant(loss=multiplied(128.0, 200, 300)))
+
+
+@planted("forward_arithmetic", *SPIKES, step=range(200, 202), **FACTOR)
+def diffusion_with_weights_that_nothing_bounds(job: Job) -> None:
+    """The weight of a loss by its signal, without the clamp that it had."""
+    diffusion.train(job, 300, plant=Plant(), weighting=lambda step, bar: bar * 0 + (2e3 if 200 <= step < 216 else 1.0))
+
+
 SCRIPTS = (
+    gpt_loss_is_multiplied_once, tuned_with_a_sum_in_place_of_a_mean, diffusion_with_weights_that_nothing_bounds,
     gpt_batch_with_targets_of_no_meaning, tuned_on_a_batch_with_wrong_labels, gpt_with_lr_100_times_for_three_steps,
     tuned_with_lr_300_times_for_three_steps, gpt_with_one_layer_moved_too_far, tuned_with_its_last_layer_moved_too_far,
 )  # fmt: skip

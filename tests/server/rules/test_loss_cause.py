@@ -50,6 +50,24 @@ def test_gradients_far_above_usual_with_usual_outputs_are_of_the_targets(recordi
     assert "first to hold NaN" not in advice(finding)
 
 
+def test_outputs_and_a_loss_that_had_blown_up_are_not_of_the_targets(recording: Recording) -> None:
+    """Of the first module on, so that no single weight is to be blamed."""
+    tensors = [
+        tensor("embed", call_index=0), tensor("mlp", call_index=1), tensor("head", call_index=2),
+        tensor("head.weight", "grad", 3),
+    ]  # fmt: skip
+    amax = 2.0 ** NOISE.normal(0, 0.1, (4, STEPS))
+    amax[:3, AT - 1 :] *= 1e9
+    amax[GRAD, AT - 2 :] *= 1e6
+    loss = 2 + NOISE.normal(0, 0.05, STEPS)
+    loss[AT - 1 : AT + 1] = 1e18, np.inf
+    recording.write(tensors, STEPS, {"amax": amax}, series={"loss": loss})
+    (finding,) = recording.diagnose(loss_nonfinite.RULE).findings
+    assert finding.facts["cause_class"] == "learning_rate" and finding.facts["of_magnitude"]
+    assert "The loss had blown up before: 1e+18 where 2" in " ".join(finding.evidence)
+    assert "targets" not in advice(finding)
+
+
 def test_usual_gradients_say_that_a_sum_overflowed(recording: Recording) -> None:
     finding = found(recording, np.inf, (GRAD, 8.0), dtype="float16")
     assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("forward_arithmetic", "shown")

@@ -73,6 +73,35 @@ def test_nothing_rose_before_the_loss_so_its_targets_are_left(recording: Recordi
     assert not any("ower the learning rate" in each.text for each in finding.remedy)
 
 
+def multiplied(by: float) -> dict[str, Any]:
+    loss = 2 + NOISE.normal(0, 0.05, STEPS)
+    loss[AT : AT + 4] *= by
+    return {"loss": loss}
+
+
+@pytest.mark.parametrize("factor", [12.0, 1e4])
+def test_gradients_that_rose_as_far_as_the_loss_say_that_it_was_multiplied(recording: Recording, factor: float) -> None:
+    finding = found(recording, (GRAD, AT, factor), series=multiplied(factor))
+    assert cause(finding) == "forward_arithmetic" and finding.facts["sureness"] == "likely"
+    text = " ".join(finding.evidence)
+    assert "what the loss was multiplied by" in text and "Less likely: the batch of that step." in text
+    assert "Look at what multiplied the loss at step 100" in finding.remedy[0].text
+
+
+@pytest.mark.parametrize(
+    ("factor", "risen"),
+    [
+        (1e4, [(GRAD, AT, 100.0)]),  # a squared error of odd targets
+        (64.0, [(GRAD, AT, 2.0)]),  # an absolute one
+        (1e4, [(GRAD, AT, 1e4), (EMBED, AT, 100.0)]),  # what the model was given is odd
+        (1e4, [(GRAD, AT, 1e4), (MLP, AT, 100.0)]),
+        (4.0, [(GRAD, AT, 4.0)]),  # too little to tell
+    ],
+)  # fmt: skip
+def test_others_do_not(recording: Recording, factor: float, risen: list[tuple[int, int, float]]) -> None:
+    assert cause(found(recording, *risen, series=multiplied(factor))) in ("data", "weight")
+
+
 def test_the_first_module_rose_at_that_step(recording: Recording) -> None:
     finding = found(recording, (EMBED, AT, 16.0), (MLP, AT, 16.0), (GRAD, AT, 30.0))
     assert cause(finding) == "data" and "The output of embed rose" in " ".join(finding.evidence)

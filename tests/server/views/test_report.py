@@ -48,6 +48,26 @@ def test_report_of_the_first_overflow(run: Run) -> None:
     assert (found.returncode, found.stdout) == (1, f"No NaN or Inf in run {clean.name}, steps 0 to 4.\n")
 
 
+def test_it_names_what_had_begun_before(run: Run) -> None:
+    """A report is of one step, and its root may lie before: the first finding says so, with an overflow or without."""
+    known = catalogue(3, kinds=("output",))
+    steps, loss = 120, np.full(120, 2.0) + np.linspace(0, 0.01, 120)
+    loss[100:] = 50.0
+    clean = Run(run.server, f"{run.name}, but finite")
+    for each, last in ((run, 1.0), (clean, 0.0)):
+        bad = np.zeros((3, steps))
+        bad[1:, 110] = last
+        each.post(opening(known), batch(known, 0, range(steps), {"inf_count": bad, "amax": 1.0}, series={"loss": loss}))
+    lines = report(run).stdout.splitlines()
+    assert lines[0] == "Detected inf/nan during batch_number=110"
+    assert lines[-2].startswith("It had begun before: Loss jumped. Step 100, rank 0: the loss jumped from 2.")
+    assert lines[-1] == f"Why, and what to try: rangewatch diagnose {run.name}"
+    lines = report(clean).stdout.splitlines()
+    assert lines[0] == f"No NaN or Inf in run {clean.name}, steps 0 to 119."
+    assert lines[1].startswith("What else is wrong: Loss jumped. Step 100")
+    assert "Loss jumped" not in report(run, "--step", "110").stdout
+
+
 STEP = [
     ("ff.weight", "weight", 0, "Parameter"), ("", "input", 0, "Net"), ("ff", "input", 0, "Linear"),
     ("ff", "output", 0, "Linear"), ("", "output", 1, "Net"), ("ff", "grad_output", 0, "Linear"),

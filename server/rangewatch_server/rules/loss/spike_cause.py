@@ -51,6 +51,11 @@ SHORT = 2
 LASTING = 50
 """Steps for which no single batch keeps a loss high."""
 
+FACTOR_BITS, FACTOR_SLACK, FACTOR_PART = 3.0, 2.0, 0.2
+"""Bits by which a loss must have risen whose gradients say that it was multiplied: as far as it, within so many bits
+and this part of its own. A squared error of odd targets raises them by half as many bits, a bounded one by none.
+"""
+
 ODD_RANK = 3.0
 """How many times as large as of the others the rise of the loss of one rank must be that is alone with it."""
 
@@ -102,6 +107,7 @@ def explained(
             has_rate=rate is not None and rate.weight >= SHOWN, is_short=is_short,
         ),
         *(() if is_short else _of_weight(evidence, step, outputs, ratio, gradients)),
+        *(() if outputs or name is None else _of_factor(evidence, name, step, rank)),
     ]  # fmt: skip
     best: dict[str, Candidate] = {}
     for each in sorted(every, key=lambda each: -each.weight):
@@ -380,6 +386,34 @@ def _of_data(
         yield Candidate("data", 0.85, (f"Rank {rank} alone has it, and its weights are those of the others.",))
 
 
+def _of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> Iterator[Candidate]:
+    """The loss rose at that step, and the gradients by the same factor."""
+    low, tensors = max(evidence.start, step - HISTORY), tensors_of(evidence, "grad")
+    if step - low < FEWEST or not len(tensors):
+        return
+    ranks = list(_ranks(evidence, rank))
+    amax = evidence.run.slice(RANGES, ranks, 0, low, step + 1, ("amax",), tensors).columns["amax"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gradients = np.log2(np.where(amax > 0, amax, np.nan))
+        if evidence.is_loss_scaled:
+            gradients = gradients - np.log2(evidence.series("loss_scale", low, step + 1))
+        loss = np.log2(evidence.series(name, low, step + 1, rank))
+        rises = gradients[:, -1] - np.nanmedian(gradients[:, :-1], axis=1)
+        factor = float(loss[-1] - np.nanmedian(loss[:-1]))
+    rises = rises[np.isfinite(rises)]
+    if not len(rises) or not FACTOR_BITS <= factor < np.inf:
+        return
+    if abs(np.median(rises) - factor) > min(FACTOR_SLACK, FACTOR_PART * factor):
+        return
+    texts = (
+        f"The loss rose to about {2.0**factor:.3g} times what was usual, the gradients with it to about "
+        f"{2.0 ** float(np.median(rises)):.3g} times, and no output did.",
+        f"Odd targets would raise the gradients of a squared error by the root of that, to {2.0 ** (factor / 2):.3g} "
+        "times.",
+    )
+    yield Candidate("forward_arithmetic", 0.82, texts)
+
+
 def _of_weight(
     evidence: Evidence, step: int, outputs: list[Riser], ratio: Riser | None, gradients: list[Riser]
 ) -> Iterator[Candidate]:
@@ -463,6 +497,7 @@ def _settings(evidence: Evidence, step: int) -> Iterator[str]:
 NAMES = {
     "data": "the batch of that step", "learning_rate": "the learning rate",
     "weight": "a weight that had moved too far", "optimizer": "the optimizer's state",
+    "forward_arithmetic": "what the loss was multiplied by",
 }  # fmt: skip
 
 _OVERWRITTEN = "weights that were overwritten"
@@ -472,6 +507,8 @@ TESTS = {
     "data": "Go back to a checkpoint from before it and leave out this batch: if the jump is gone, the batch made it.",
     "learning_rate": "Go back to a checkpoint from before it and repeat these steps with the rate as it was.",
     "optimizer": "Go back to a checkpoint from before it and repeat these steps with the state left as it was.",
+    "forward_arithmetic": "Compute the loss of that batch again, outside of the loop: if it is usual there, the loop's "
+    "code multiplied it.",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
 }  # fmt: skip
 
@@ -554,6 +591,13 @@ def _remedies(
                 "", because,
             )  # fmt: skip
         yield Remedy("Clip the gradients, so that one batch moves the weights by so much at most.", clip, because)
+    elif cause == "forward_arithmetic":
+        yield Remedy(
+            f"Look at what multiplied the loss at step {step}: the weight of a term or of rows, a sum in place of a "
+            "mean, a division (by microbatches, by targets that count) that was left out or was by nearly 0.",
+            "", because,
+        )  # fmt: skip
+        yield Remedy("Clip the gradients, so that one step moves the weights by so much at most.", clip, because)
     elif cause == "optimizer" and are_written:
         yield Remedy(
             "Save and load the whole state of what writes to the weights besides the optimizer (Lookahead's slow "

@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from rangewatch.wire.events import GpuEvent, LoadedBatch, Nonfinite, SavedValue
 from rangewatch_server.core.text import ranks_text
+from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.nonfinite import operations
 from rangewatch_server.rules.nonfinite.case import HISTORY, Case, StepView
@@ -412,9 +413,7 @@ def _too_large_updates(case: Case) -> Iterator[Candidate]:
     """The weights moved far within a few steps: outputs or the loss blew up and no input did."""
     blown = loss_ratio(case)
     if blown is not None and blown[0] >= BLOWN:
-        last, usual = blown[1], blown[2]
-        text = f"The loss had blown up before: {last:.3g} where {usual:.3g} had been usual."
-        yield Candidate("learning_rate", 0.88, (text,), _against_rate(case))
+        yield Candidate("learning_rate", 0.88, (blown_text(*blown[1:]),), _against_rate(case))
     bits = output_rise(case)
     if bits is not None and bits >= BLOWN_BITS:
         text = f"The outputs before it were {2.0**bits:.3g} times as large as usual: the weights had moved far."
@@ -437,13 +436,23 @@ def loss_ratio(case: Case) -> tuple[float, float, float] | None:
     name = loss_name(case.evidence)
     if name is None:
         return None
-    start = max(case.evidence.start, case.bad.step - HISTORY)
-    values = case.evidence.series(name, start, min(case.bad.step + 1, case.evidence.stop), case.bad.rank)
+    return ratio_of(case.evidence, name, case.bad.step, case.bad.rank)
+
+
+def ratio_of(evidence: Evidence, name: str, step: int, rank: int) -> tuple[float, float, float] | None:
+    """`loss_ratio` of the series `name` of a rank, up to `step`."""
+    start = max(evidence.start, step - HISTORY)
+    values = evidence.series(name, start, min(step + 1, evidence.stop), rank)
     values = values[np.isfinite(values)]
     if len(values) < 2:
         return None
     usual = float(np.median(np.abs(values[: max(1, len(values) // 2)])))
     return (abs(float(values[-1])) / usual, float(values[-1]), usual) if usual > 0 else None
+
+
+def blown_text(last: float, usual: float) -> str:
+    """Of a loss that had blown up before the step that is judged."""
+    return f"The loss had blown up before: {last:.3g} where {usual:.3g} had been usual."
 
 
 def output_rise(case: Case) -> float | None:

@@ -17,7 +17,7 @@ from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss import spike_cause
 from rangewatch_server.rules.loss.spike_cause import Explanation, activations, risers
 from rangewatch_server.rules.nonfinite import operations
-from rangewatch_server.rules.nonfinite.causes import BY_TERM, Candidate
+from rangewatch_server.rules.nonfinite.causes import BLOWN, BY_TERM, Candidate, blown_text, ratio_of
 from rangewatch_server.rules.nonfinite.code_snippets import CLIP, LOSS
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.recent import tensors_of
@@ -53,6 +53,9 @@ def explained(evidence: Evidence, name: str, step: int, rank: int, *, is_nan: bo
         if known.cause:
             text = f"{finite} What it is computed from had grown so far that a sum or square of it is not in its range."
             return msgspec.structs.replace(known, sentences=(text, *known.sentences), rank=rank)
+        blown = ratio_of(evidence, name, step, rank)
+        if blown is not None and blown[0] >= BLOWN:
+            return _blown(blown_text(*blown[1:]), finite, rank)
     if not is_nan and rose and max(each.bits for each in rose) >= TARGET_BITS:
         first = max(rose, key=lambda each: each.bits)
         return _targets(evidence.tensors.entries[first.tensor], first.bits, step, finite, rank)
@@ -108,6 +111,21 @@ def _no_target(step: int, finite: str, rank: int) -> Explanation:
     )  # fmt: skip
     test = f"Count the targets of the batch of step {step} that are not ignored."
     return _of(Candidate("data", 0.88, (text,)), test, (finite,), remedies, rank)
+
+
+def _blown(text: str, finite: str, rank: int) -> Explanation:
+    said = f"{finite} What it is computed from had grown so far that a sum or square of it is not in its range."
+    because = f"{text[0].lower()}{text[1:].rstrip('.')}"
+    remedies = (
+        Remedy(
+            "Go back to a checkpoint from before the loss rose, and lower the learning rate there.",
+            "for group in optimizer.param_groups:\n    group['lr'] *= 0.1",
+            because,
+        ),
+        Remedy("Clip the gradients, so that one step moves the weights by so much at most.", CLIP, because),
+    )
+    test = "Go back to a checkpoint from before it and train on with a tenth of the learning rate."
+    return _of(Candidate("learning_rate", 0.8, (f"too large updates. {text}",)), test, (said,), remedies, rank)
 
 
 def _targets(entry: TensorEntry, bits: float, step: int, finite: str, rank: int) -> Explanation:
