@@ -252,6 +252,21 @@ def test_no_gradient_at_all(recording: Recording) -> None:
     assert recording.diagnose(no_gradient.RULE, stop=20).findings == ()
 
 
+def test_a_loss_with_a_slope_that_is_lost_within_the_model_is_no_mask(recording: Recording) -> None:
+    """As where both matrices of each adapter are zero: the outputs get a gradient, and nothing that is trained does."""
+    model = [
+        tensor("up.lora_a.weight", "grad", 0), tensor("up.lora_b.weight", "grad", 1), tensor("head.weight", "grad", 2),
+        tensor("head", "grad_output", 3), tensor("up.lora_b", "grad_output", 4), tensor("up.lora_a", "grad_output", 5),
+    ]  # fmt: skip
+    amax = np.zeros((6, STEPS))
+    amax[3:5] = 1.0
+    recording.write(model, STEPS, {"amax": amax}, series={"loss": 14.0})
+    (finding,) = recording.diagnose(no_gradient.RULE).findings
+    assert finding.facts["cause_class"] == "weight"
+    assert "The gradient of the output of head is not zero" in finding.evidence[1]
+    assert "LoRA" in finding.remedy[0].text and "label" not in finding.remedy[0].text
+
+
 @pytest.mark.parametrize(
     "more",
     [{"at": (0, 1e-9)}, {"at": (STEPS - 2, 1e-9)}, {"loss": 0.0}, {"dtype": "float16"}, {"loss_scaled": True},

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import RANGES, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import loss_name
-from rangewatch_server.rules.phrases import loss_called, place
+from rangewatch_server.rules.phrases import loss_called, place, the
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
@@ -37,7 +38,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     values = evidence.series(name, start, min(stop, start + LASTING))
     values = values[np.isfinite(values)]
     if len(values) >= LASTING // 2 and np.median(np.abs(values)) > 0:
-        yield _finding(evidence, name, values, len(tensors))
+        yield _finding(evidence, name, values, len(tensors), _reached(evidence, start))
 
 
 def _are_zero(evidence: Evidence, tensors: Array, start: int, stop: int) -> bool:
@@ -51,12 +52,23 @@ def _are_zero(evidence: Evidence, tensors: Array, start: int, stop: int) -> bool
     return True
 
 
+def _reached(evidence: Evidence, start: int) -> TensorEntry | None:
+    """The output nearest to the loss of which a gradient other than zero came in the first steps; None where none did,
+    or none is recorded."""
+    outputs = tensors_of(evidence, "grad_output")
+    if not len(outputs):
+        return None
+    amax = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + LASTING, ("amax",), outputs)
+    had = outputs[(amax.columns["amax"] > 0).any(axis=1)]
+    return evidence.tensors.entries[int(had[np.argmin(evidence.tensors.position[had])])] if len(had) else None
+
+
 BACKWARD = ("output", "grad_output", "grad")
 
 COLUMNS = ("call_count", "amax", "nan_count", "inf_count")
 
 
-def _finding(evidence: Evidence, name: str, values: Array, count: int) -> Finding:
+def _finding(evidence: Evidence, name: str, values: Array, count: int, reached: TensorEntry | None) -> Finding:
     start, last, rank = evidence.start, evidence.whole_stop - 1, only_rank(evidence)
     is_constant = bool(values.max() == values.min())
     loss = f"{loss_called(name)} was {values[0]:.6g}" + (" at each of them" if is_constant else " at the first of them")
@@ -66,23 +78,55 @@ def _finding(evidence: Evidence, name: str, values: Array, count: int) -> Findin
         "been since: nothing is learned from this loss.",
         evidence=(
             f"So it was at all steps from {start} to {last}; {loss}.",
-            "Cause (likely): a mask that leaves nothing, as labels that are all ignored (-100) because the answers "
-            "were cut off with the end of a sequence that is too long. Against that: a factor of 0, or a function "
-            "without a slope (a step, a rounding, a clamp), gives zeros as well.",
-            "What would decide: count the labels of one batch that are not ignored, right before the loss.",
+            *(_OF_THE_LOSS if reached is None else _within_the_model(reached)),
         ),
-        remedy=(
-            Remedy(
-                "Look at what the loss is made of: are there labels that count, or does a mask, a factor of 0, a "
-                "rounding or a clamp lie between the outputs and it?",
-                "def check_labels(labels, ignored=-100):  # right before the loss\n"
-                "    assert (labels != ignored).any(), 'no label of this batch counts'",
-                "a backward reached each parameter, and brought zeros alone" + (
-                    "; the loss did not change at all either" if is_constant else ""
-                ),
-            ),
+        remedy=(_masked(is_constant=is_constant) if reached is None else _multiplied(reached),),
+        facts={
+            "parameters": count, "loss": float(values[0]), "is_constant": is_constant,
+            "cause_class": "mask" if reached is None else "weight",
+        },
+    )  # fmt: skip
+
+
+_OF_THE_LOSS = (
+    "Cause (likely): a mask that leaves nothing, as labels that are all ignored (-100) because the answers were cut "
+    "off with the end of a sequence that is too long. Against that: a factor of 0, or a function without a slope (a "
+    "step, a rounding, a clamp), gives zeros as well.",
+    "What would decide: count the labels of one batch that are not ignored, right before the loss.",
+)
+
+
+def _within_the_model(reached: TensorEntry) -> tuple[str, ...]:
+    name = f"{the(reached)[0].upper()}{the(reached)[1:]}"
+    return (
+        f"Cause (likely): weights that are all zero. {name} is not zero, so that the loss has a slope, and it is lost "
+        "within the model: where two factors of a product are zero, as both matrices of an adapter (LoRA), or a gate "
+        "and what it lets through, neither gets a gradient. Against that: units that are all dead, or a function "
+        "without a slope (a step, a rounding), give zeros as well.",
+        "What would decide: print the largest magnitude of each parameter that is trained.",
+    )
+
+
+def _multiplied(reached: TensorEntry) -> Remedy:
+    return Remedy(
+        "Initialise one of the two factors of each such product other than with zeros: of an adapter (LoRA) A at "
+        "random and B with zeros. See whether code that initialises the model ran after the adapters were put in.",
+        "for name, parameter in model.named_parameters():\n"
+        "    if parameter.requires_grad and not parameter.any():\n"
+        "        print(name, 'is zero in every element')",
+        f"{the(reached)} is not zero, and that of each parameter is",
+    )
+
+
+def _masked(*, is_constant: bool) -> Remedy:
+    return Remedy(
+        "Look at what the loss is made of: are there labels that count, or does a mask, a factor of 0, a rounding or a "
+        "clamp lie between the outputs and it?",
+        "def check_labels(labels, ignored=-100):  # right before the loss\n"
+        "    assert (labels != ignored).any(), 'no label of this batch counts'",
+        "a backward reached each parameter, and brought zeros alone" + (
+            "; the loss did not change at all either" if is_constant else ""
         ),
-        facts={"parameters": count, "loss": float(values[0]), "is_constant": is_constant, "cause_class": "mask"},
     )  # fmt: skip
 
 
