@@ -3,7 +3,8 @@
 One or two small parameters are compared, whole, with what they were after the optimizer's last step (of parameters that
 no attached optimizer holds: in the last forward) when a step's first forward in training begins. A write to all weights
 shows there, one to another layer does not. Series `weights_written`: the largest change of an element, 0 where there is
-none. Nothing waits for a device, and no parameter is written.
+none. Series `sampled_update`: that of the first of them by the optimizer's own step, which no gradient shows where
+what the optimizer keeps is wrong. Nothing waits for a device, and no parameter is written.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rangewatch.recording.observer import ForwardListener, Observer, StepReader,
 from rangewatch.recording.tensor_names import clean_parameters
 from rangewatch.wire.events import SampledWeights
 
-SERIES = "weights_written"
+SERIES, UPDATE = "weights_written", "sampled_update"
 
 FEWEST_ELEMENTS, MOST_ELEMENTS = 4, 4_096
 """Of a parameter that may be one of the samples: one element says little, and many take long."""
@@ -85,6 +86,8 @@ class WeightSamples(StepReader, ForwardListener):
         self._are_held: bool | None = None
         self._change: Tensor | float | None = None
         """Of the open step: recorded where it ends, so that a step that was never closed leaves nothing."""
+        self._update: Tensor | float | None = None
+        """The last update's."""
 
     def begin_step(self, step: int) -> None:
         """`step` is open: compare where its first forward begins."""
@@ -100,8 +103,9 @@ class WeightSamples(StepReader, ForwardListener):
         changes = [known for each in self._samples if (known := each.change()) is not None]
         on_host = [each for each in changes if isinstance(each, float)]
         self._change = max(on_host) if on_host else next(iter(changes), None)
+        is_unwritten = len(on_host) == len(self._samples) and not any(on_host)  # on a device that is not known
         for each in self._samples:
-            if each.holder is None or not changes:
+            if each.holder is None or not is_unwritten:
                 each.keep()
         are_held = any(each.holder is not None for each in self._samples)
         if are_held != self._are_held:
@@ -112,8 +116,11 @@ class WeightSamples(StepReader, ForwardListener):
     def end_step(self) -> None:
         """The open step is about to be closed."""
         change, self._change = self._change, None
+        update, self._update = self._update, None
         if change is not None:
             self._values.record(SERIES, self._step, change)
+        if update is not None:
+            self._values.record(UPDATE, self._step, update)
 
     def after(self, optimizer: Any) -> None:
         """It has updated its parameters."""
@@ -122,8 +129,10 @@ class WeightSamples(StepReader, ForwardListener):
             held = {id(each) for group in getattr(optimizer, "param_groups", ()) for each in group["params"]}
             for each in self._samples:
                 each.holder = mine if id(each.parameter()) in held else each.holder
-        for each in self._samples:
+        for at, each in enumerate(self._samples):
             if each.holder == mine and not _is_captured(each):
+                if at == 0:
+                    self._update = each.change()
                 each.keep()
 
 

@@ -66,3 +66,26 @@ def test_updates_by_hand_that_end(ingest: IngestDouble) -> None:
     written = ingest.series("weights_written")
     assert [step for step, change in written.items() if change > 0] == [1, 2, 3]
     assert [each.data["are_held"] for each in ingest.events("sampled_weights")] == [False]
+
+
+def test_how_far_an_update_moved_the_first_of_them(ingest: IngestDouble) -> None:
+    """Its own part, whatever code wrote to it in between."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    moved = {}
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(7):
+            if step == 3:
+                add(model, 0.25)
+            if step == 5:  # second moments are lost, as from a checkpoint without them
+                for state in optimizer.state.values():
+                    state["exp_avg_sq"].zero_()
+            model(torch.randn(2, 3)).square().sum().backward()
+            before = model[2].bias.detach().clone()
+            optimizer.step()
+            optimizer.zero_grad()
+            moved[step] = float((model[2].bias.detach() - before).abs().max())
+    update = ingest.series("sampled_update")
+    assert {step: update[step] for step in range(1, 7)} == {step: moved[step] for step in range(1, 7)}
+    assert moved[3] < 0.01 and moved[5] > 2 * moved[4]

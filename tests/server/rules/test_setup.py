@@ -254,10 +254,9 @@ def test_no_gradient_at_all(recording: Recording) -> None:
 
 def test_a_loss_with_a_slope_that_is_lost_within_the_model_is_no_mask(recording: Recording) -> None:
     """As where both matrices of each adapter are zero: the outputs get a gradient, and nothing that is trained does."""
-    model = [
-        tensor("up.lora_a.weight", "grad", 0), tensor("up.lora_b.weight", "grad", 1), tensor("head.weight", "grad", 2),
-        tensor("head", "grad_output", 3), tensor("up.lora_b", "grad_output", 4), tensor("up.lora_a", "grad_output", 5),
-    ]  # fmt: skip
+    gradients = [("up.lora_a.weight", "grad"), ("up.lora_b.weight", "grad"), ("head.weight", "grad")]
+    of_outputs = [("head", "grad_output"), ("up.lora_b", "grad_output"), ("up.lora_a", "grad_output")]
+    model = [tensor(fqn, kind, at, "float32") for at, (fqn, kind) in enumerate((*gradients, *of_outputs))]
     amax = np.zeros((6, STEPS))
     amax[3:5] = 1.0
     recording.write(model, STEPS, {"amax": amax}, series={"loss": 14.0})

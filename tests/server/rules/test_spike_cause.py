@@ -268,6 +268,38 @@ def test_one_that_is_loaded_now_and_then_is_no_cause(recording: Recording) -> No
     assert cause(finding) != "optimizer"
 
 
+def updated(recording: Recording, *risen: tuple[int, int, float], by: float, **series: Any) -> Finding:
+    """The update before the jump moved a weight so many times as far as usual."""
+    moved = 1e-3 * 2.0 ** NOISE.normal(0, 0.1, STEPS)
+    moved[AT - 1] *= by
+    sampled = events.event(events.SampledWeights(("head.bias",), are_held=True), 1, 1)
+    all_series = {"loss": jumped(20), "sampled_update": moved, **series}
+    recording.write(TENSORS, STEPS, {"amax": height((EMBED, AT, 20.0), *risen)}, series=all_series, events=[sampled])
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    return finding
+
+
+def test_an_update_that_no_gradient_and_no_rate_explains_is_of_the_optimizer_s_state(recording: Recording) -> None:
+    """As where second moments are lost: all that was recorded of the step before is as usual."""
+    finding = updated(recording, (GRAD, AT, 30.0), by=600.0, lr=np.full(STEPS, 1e-3))
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("optimizer", "shown")
+    assert "The update of step 99 moved head.bias" in " ".join(finding.evidence)
+    assert "second moments" in finding.remedy[0].text
+
+
+RAISED = np.full(STEPS, 1e-3)
+RAISED[AT - 1] = 0.6
+
+
+@pytest.mark.parametrize(
+    ("risen", "by", "rate"),
+    [([(GRAD, AT - 1, 600.0)], 600.0, np.full(STEPS, 1e-3)), ([], 600.0, RAISED), ([], 3.0, np.full(STEPS, 1e-3))],
+    ids=["a gradient", "the rate", "too little"],
+)
+def test_one_that_something_explains_is_not(recording: Recording, risen: Any, by: float, rate: np.ndarray) -> None:
+    assert cause(updated(recording, *risen, by=by, lr=rate)) != "optimizer"
+
+
 def test_weights_that_were_written_between_two_steps(recording: Recording) -> None:
     """As those of an average that were left in the model: nothing leaves its band before the loss does."""
     written = np.zeros(STEPS)

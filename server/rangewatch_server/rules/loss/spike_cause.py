@@ -37,6 +37,9 @@ WRITTEN, SELDOM, FAR = "weights_written", 0.1, 8.0
 """Series of what code other than the optimizer changed weights by. Where that is usual, in more than this share of the
 steps, it must be so many times as large as ever."""
 
+UPDATE, UPDATE_BITS = "sampled_update", 3.0
+"""Series of how far an update moved a small parameter, and the bits by which it must be above what was usual."""
+
 NORMS = ("grad_norm", "train/grad_norm", "gradient_norm", "total_norm")
 
 OUT_BITS, OUT_DEVIATIONS = 0.75, 8.0
@@ -101,6 +104,7 @@ def explained(
     restored = _of_restored(evidence, step)
     every = [
         *written, *restored,
+        *_of_update(evidence, step, gradients, has_rate=rate is not None),
         *_of_rate(rate), *_of_loaded(evidence, step), *_of_thawed(evidence, thawed),
         *_of_data(
             evidence, name, rank, step, outputs, gradients,
@@ -250,6 +254,25 @@ def _of_loaded(evidence: Evidence, step: int) -> Iterator[Candidate]:
         "those of the gradients before, and an update goes by them."
     )
     yield Candidate("optimizer", 0.84, (text,), ("its moments themselves (kinds exp_avg and exp_avg_sq record them).",))
+
+
+def _of_update(evidence: Evidence, step: int, gradients: list[Riser], *, has_rate: bool) -> Iterator[Candidate]:
+    """The optimizer moved a parameter further than ever right before, by a gradient and a rate that were as usual."""
+    low = max(evidence.start, step - EARLIER - HISTORY)
+    if has_rate or step - low <= FEWEST or not evidence.has_series(UPDATE):
+        return
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.log2(evidence.largest(UPDATE, low, step))
+    left = _left_band(low, np.where(np.isfinite(bits), bits, np.nan), step - 1)
+    if left is None or left[1] < UPDATE_BITS or any(each.step <= left[0] for each in gradients):
+        return
+    names = next((known.names for _, known in reversed(evidence.details(SampledWeights))), ())
+    text = (
+        f"The update of step {left[0]} moved {next(iter(names), 'a parameter')} {2.0 ** left[1]:.3g} times as far as "
+        "usual, by gradients and a learning rate that were as usual: what the optimizer keeps from step to step (its "
+        "moments, its count of steps) had changed."
+    )
+    yield Candidate("optimizer", 0.9, (text,), ("its moments themselves (kinds exp_avg and exp_avg_sq record them).",))
 
 
 RESTORED = 16
@@ -609,8 +632,9 @@ def _remedies(
         yield Remedy(f"Go back to a checkpoint from before step {step}.", "", because)
     elif cause == "optimizer":
         yield Remedy(
-            "Look at the optimizer's state that was loaded: whether it is of this model, of these parameters in this "
-            "order, and of gradients without a loss scale. Else begin with a new optimizer and a warm-up.",
+            "Look at the optimizer's state, and at what loaded or set it: whether it is whole (second moments and the "
+            "count of steps too), of this model, of these parameters in this order, and of gradients without a loss "
+            "scale. Else begin with a new optimizer and a warm-up.",
             "for state in optimizer.state.values():\n"
             "    print({name: float(each.abs().max()) for name, each in state.items() if torch.is_tensor(each)})",
             because,
