@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rangewatch.wire import events
 from rangewatch.wire.events import LoadedBatch, LossGraph, SavedValue, TensorDetails
 from rangewatch_server.rules import Finding
 from tests.server.rules.conftest import Recording
-from tests.server.rules.test_first_nonfinite_origin import BAD, DOWN_GRADIENT, STEPS, found, origin, text
+from tests.server.rules.test_first_nonfinite_origin import (
+    BAD,
+    DOWN,
+    DOWN_GRADIENT,
+    MODEL,
+    STEPS,
+    facts,
+    found,
+    origin,
+    seen,
+    text,
+)  # fmt: skip
 
 
 def value(dtype: str = "float32", **counts: int) -> TensorDetails:
@@ -102,3 +114,29 @@ def test_a_finite_loss_whose_gradient_is_not(recording: Recording, ops: tuple[st
 def test_a_softmax_that_is_not_finite_speaks_for_a_mask(recording: Recording) -> None:
     graph = LossGraph(bad=(SavedValue("LogSoftmax", "result", is_given=False, value=value(nan_count=8)),))
     assert of_loss(recording, graph).facts["cause_class"] == "mask"
+
+
+def between(recording: Recording, op: str, amax: float = 3.0) -> Finding:
+    """The last module is given NaN that no module put out, and the graph shows `op`; outputs are so large at most."""
+    made = SavedValue(op, "result", is_given=False, value=value("float16", nan_count=8))
+    given = seen(MODEL[DOWN], inputs=[facts("input[0]", nan=8)], model_inputs=[facts("input[0]")])
+    columns = {"amax": np.full((len(MODEL), STEPS), amax)}
+    return found(recording, DOWN, given, events.event(LossGraph(bad=(made,)), 1, BAD), columns=columns)
+
+
+def test_a_softmax_between_modules_is_a_row_that_is_masked_whole(recording: Recording) -> None:
+    finding = between(recording, "Softmax")
+    assert (origin(finding)[0], finding.facts["cause_class"], finding.facts["sureness"]) == ("between", "mask", "shown")
+    assert "The first operation that was not finite is softmax" in text(finding)
+    assert "Let no row be masked whole" in finding.remedy[0].text
+
+
+def test_but_of_scores_that_may_be_inf_themselves_that_is_not_known(recording: Recording) -> None:
+    """400 * 400 is beyond float16's limit, and the softmax of Inf is NaN, too."""
+    assert between(recording, "Softmax", 400.0).facts["cause_class"] == "forward_arithmetic"
+
+
+def test_another_operation_between_modules_is_named(recording: Recording) -> None:
+    finding = between(recording, "Div")
+    assert (origin(finding)[0], finding.facts["cause_class"]) == ("between", "forward_arithmetic")
+    assert "a division (Div)" in text(finding) and "divisor" in finding.remedy[0].text

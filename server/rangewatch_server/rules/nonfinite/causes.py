@@ -116,6 +116,8 @@ def candidates(case: Case, origin: Origin, *, rate_rose: bool) -> list[Candidate
             everything += _too_large_updates(case)
     if origin.kind in ("between", "forward") and origin.cause in ("", "masked"):
         everything += _mask(case, origin)
+    if origin.kind in ("between", "forward") and origin.cause == "":
+        everything += _made_in_forward(case)
     if origin.kind in ("loss", "backward"):
         everything += _masked_outputs(case)
         everything += _operation(case, origin)
@@ -266,6 +268,29 @@ def _masked_pool(case: Case, origin: Origin) -> Iterator[Candidate]:
         yield Candidate(
             "mask", 0.8, (text,), ("The mask itself was not recorded; a log of whole rows of 0 looks alike.",)
         )
+
+
+def _made_in_forward(case: Case) -> Iterator[Candidate]:
+    """The graph of the loss goes through the code of the forward, too: which operation of it was bad first."""
+    graph = operations.graph_of(case)
+    made = None if graph is None else operations.made_by(graph)
+    if made is None or made.name != "result":
+        return
+    said = operations.made_text(made)
+    if made.op not in operations.SOFTMAX:
+        yield Candidate("forward_arithmetic", 0.78, (said,))
+    elif _is_product_in_range(case, made.value.dtype):
+        text = f"{said} Of finite numbers it is finite, and of a row that is masked whole it is NaN."
+        yield Candidate("mask", 0.86, (text,), ("The mask itself was not recorded.",))
+
+
+def _is_product_in_range(case: Case, dtype: str) -> bool:
+    """Whether products of what modules had put out until then are far from the limit, so that no score is Inf itself:
+    the softmax of that is NaN, too."""
+    view, position = case.view, case.evidence.tensors.position
+    is_before = view.is_of("output") & ~view.is_bad & (position < position[case.bad.tensor])
+    largest = float(view.columns["amax"][is_before].max(initial=0.0))
+    return largest > 0 and headroom(dtype, largest) - headroom(dtype, 1.0) / 2 > NEAR_LIMIT_BITS
 
 
 def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
