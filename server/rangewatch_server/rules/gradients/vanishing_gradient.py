@@ -207,6 +207,8 @@ def _zero_finding(evidence: Evidence, dead: Array, among: int, points: Recent) -
     step, rank = int(points.steps[-1]), only_rank(evidence)
     module = entries[0].fqn.rpartition(".")[0]
     zeros = int(points.zero[int(dead[0])].sum())
+    since = _zero_since(evidence, int(dead[0]))
+    cut = "" if since is None else _cut(evidence, int(dead[0]), since)
     return Finding(
         rank=rank, step=step, tensor=entries[0].fqn, kind=entries[0].kind, subject="all zero",
         summary=f"{place(step, rank)}: the gradients of {len(dead)} of {among} parameters are zero in every element; "
@@ -214,10 +216,10 @@ def _zero_finding(evidence: Evidence, dead: Array, among: int, points: Recent) -
         evidence=(
             f"That one has been zero in {zeros} of the last {int(points.observed[int(dead[0])].sum())} steps.",
             f"The others: {listed(entries[1:])}.",
-            "A weight has no gradient where all that its module is given is 0, as behind a ReLU whose inputs are all "
-            "negative (called as a function it is not seen), or where the graph is cut.",
+            *([_CUT.format(cut), _TEST] if cut else [_DEAD]),
         ),
         remedy=(
+            _straight_through(cut) if cut else
             Remedy(
                 f"Look at what {module or 'the model'} is given: a dead activation right before it, a detach(), or a "
                 "multiplication by 0.",
@@ -227,8 +229,17 @@ def _zero_finding(evidence: Evidence, dead: Array, among: int, points: Recent) -
                 "what lies nearer to the loss has a gradient, and what lies behind it has none",
             ),
         ),
-        facts={"zero": len(dead), "parameters": among, "cause_class": "dead_units", "where": module},
+        facts={
+            "zero": len(dead), "parameters": among, "cause_class": "backward_arithmetic" if cut else "dead_units",
+            "where": module,
+        },
     )  # fmt: skip
+
+
+_DEAD = (
+    "A weight has no gradient where all that its module is given is 0, as behind a ReLU whose inputs are all negative "
+    "(called as a function it is not seen), or where the graph is cut."
+)
 
 
 def _first(vanished: list[Vanished]) -> tuple[Vanished, list[Vanished]]:
@@ -315,6 +326,7 @@ def _finding(evidence: Evidence, first: Vanished, others: list[Vanished], points
     since = _zero_since(evidence, first.tensor) if is_zero else first.since
     step = since if is_zero and since is not None else step
     where = place(step, rank)
+    cut = _cut(evidence, first.tensor, since) if is_zero and since is not None else ""
     text = (
         "has been zero in every element since"
         if is_zero
@@ -323,13 +335,59 @@ def _finding(evidence: Evidence, first: Vanished, others: list[Vanished], points
     return Finding(
         rank=rank, step=step, tensor=entry.fqn, kind=entry.kind, subject="vanishing",
         summary=f"{where}: {the(entry)} {text}.",
-        evidence=tuple(_evidence(evidence, first, others, points, ranks)),
-        remedy=tuple(_remedies()),
+        evidence=(*_evidence(evidence, first, others, points, ranks), *([_CUT.format(cut), _TEST] if cut else [])),
+        remedy=(_straight_through(cut),) if cut else tuple(_remedies()),
         facts={
             "fall_bits": first.fall, "against": first.against, "all_zero": is_zero,
+            **({"cause_class": "backward_arithmetic", "where": entry.fqn.rpartition(".")[0]} if cut else {}),
             **({} if since is None else {"since_step": since}),
         },
     )  # fmt: skip
+
+
+USUAL_BITS = 4.0
+"""Bits within which the last gradient before the zeros, and what its module gives, must be of what was usual."""
+
+_CUT = (
+    "Cause (likely): an operation without a slope. {} A rounding, a sign, a comparison, a clamp or a factor of 0 lies "
+    "between it and the loss since then, or it is detached there and zero_grad(set_to_none=False) leaves zeros."
+)
+_TEST = "What would decide: print what was changed in the forward, or is computed otherwise, from that step on."
+
+
+def _cut(evidence: Evidence, tensor: int, since: int) -> str:
+    """What says that its slope was lost from one step to the next while what its module gives is as ever: no unit died
+    and none saturated. "": it does not say so."""
+    entries, low = evidence.tensors.entries, max(evidence.start, since - HISTORY)
+    outputs, stop = tensors_of(evidence, "output"), min(since + MEASURED, evidence.whole_stop)
+    module = entries[tensor].fqn.rpartition(".")[0]
+    own = [int(each) for each in outputs if entries[int(each)].fqn == module]
+    if not own or since - low < FEWEST:
+        return ""
+    chosen = np.array([tensor, own[0], *map(int, outputs)])
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, ("call_count", "amax"), chosen)
+    amax = np.where(block.columns["call_count"] > 0, block.columns["amax"], np.nan)
+    before, after = amax[:, : since - low], amax[:, since - low :]
+    if (after[2:] == 0).any() or not before[0, -1] > 0 or not (after[1] > 0).all():
+        return ""
+    usual = np.nanmedian(before[:2], axis=1)
+    if before[0, -1] < usual[0] * 2.0**-USUAL_BITS or abs(np.log2(np.nanmedian(after[1]) / usual[1])) > USUAL_BITS:
+        return ""
+    return (
+        f"Its largest magnitude was {before[0, -1]:.3g} at step {since - 1} and 0 from step {since} on, while what "
+        f"{module or 'the model'} gives is as large as before ({np.nanmedian(after[1]):.3g}) and no output is 0."
+    )
+
+
+def _straight_through(because: str) -> Remedy:
+    return Remedy(
+        "Look at what is computed otherwise from that step on, between that module and the loss. Where a rounding or "
+        "another step is meant, let its gradient through (a straight-through estimator), or train on noise in its "
+        "place.",
+        "def rounded(value):  # rounds in the forward, and is the identity in the backward\n"
+        "    return value + (value.round() - value).detach()",
+        f"{because[0].lower()}{because[1:].rstrip('.')}",
+    )
 
 
 def _zero_since(evidence: Evidence, tensor: int) -> int | None:
