@@ -241,6 +241,14 @@ def same_order(recording: Recording) -> None:
     recording.write(WEIGHTS, STEPS, series={"loss": 1.0}, events=events)
 
 
+def one_class(recording: Recording) -> None:
+    at = np.arange(STEPS)
+    share = np.where(at % 4 == 0, np.where(at < 20, 0.2, 1.0), np.nan)
+    recording.write(
+        WEIGHTS, STEPS, series={"loss": 1.0, "target_share": share, "target_class": at // 16 % 5 + 0 * share}
+    )
+
+
 def step_counts(recording: Recording) -> None:
     def counts(rank: int, place: along.Place) -> Any:
         return along.AT + 1.0 - 10.0 * ((along.AT >= 41) & (rank == 3))
@@ -647,6 +655,7 @@ ALL = (
     Example("mesh_contradiction", "", contradiction),
     Example("gradients_not_reduced", "", not_reduced),
     Example("repeated_order", "", same_order),
+    Example("sorted_classes", "", one_class),
     Example("schedule_restarted", "", starts_over),
     Example("schedule_turned", "", turns),
     Example("batch_along_mesh", "The same rows on several ranks", same_rows),

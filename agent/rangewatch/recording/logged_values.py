@@ -20,7 +20,16 @@ from rangewatch.recording.rows.step_buffer import StepBuffer
 OWN_SERIES = frozenset(
     {"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s", "agent_time_s", "agent_device_time_s"}
     | {"weights_finite", "weights_written", "sampled_update", "clipped_norm", "eval_passes", "eval_nonfinite"}
-    | {"optimizer_steps", "recompiles", "graph_breaks", "input_elements", "update_fraction", "decay_fraction"}
+    | {
+        "target_share",
+        "target_class",
+        "optimizer_steps",
+        "recompiles",
+        "graph_breaks",
+        "input_elements",
+        "update_fraction",
+        "decay_fraction",
+    }
     | {"memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"}
     | {"process_resident_bytes", "process_resident_peak_bytes"}
     | {"token_checksum", "input_checksum", "rows_checksum", "generator_checksum", "tied_checksum"}

@@ -71,6 +71,7 @@ from rangewatch_server.rules.setup import (
     no_gradient,
     repeated_order,
     rounded_updates,
+    sorted_classes,
     summed_microbatches,
     target_broadcast,
 )
@@ -127,6 +128,7 @@ ALL: tuple[Rule, ...] = (
     no_gradient.RULE,
     summed_microbatches.RULE,
     repeated_order.RULE,
+    sorted_classes.RULE,
     loss_nonfinite.RULE,
     loss_spike.RULE,
     learning_lost.RULE,

@@ -15,6 +15,7 @@ from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss.loss_broadcast import LossBroadcasts
 from rangewatch.steps.loss.loss_function import LossFunctions
 from rangewatch.steps.loss.loss_graph import LossGraphReads
+from rangewatch.steps.loss.loss_targets import LossTargets
 from rangewatch.steps.loss_scale import LossScaling
 
 
@@ -27,6 +28,7 @@ class BackwardLoss(StepReader):
     def __init__(self, agent: StepRecorder, scaling: LossScaling, graph: LossGraphReads) -> None:
         self._agent, self._scaling, self._graph = agent, scaling, graph
         self._functions, self._broadcasts = LossFunctions(agent.events), LossBroadcasts(agent.events)
+        self._targets = LossTargets(agent.values)
         self._last_read, self._began = -1, -1
         self._sum: Tensor | float | None = None
         self._held: tuple[int, Tensor | float] | None = None
@@ -41,6 +43,7 @@ class BackwardLoss(StepReader):
             began_at = kwargs.get("tensors", args[0] if args else None)
             self._functions.began(began_at)
             self._broadcasts.began(began_at)
+            self._targets.began(began_at, self._began)
 
     def after(self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any = None) -> None:
         """It has returned. The value is read where it is, and no device is waited for."""

@@ -42,20 +42,27 @@ class LossFunctions:
                 self._events.add(known)
 
 
-def loss_function(node: Any) -> LossFunction | None:
-    """Of the node of a graph that a loss is; None where it is of no such function, or not a mean."""
+def loss_node(node: Any) -> Any:
+    """The node of a cross entropy that a loss is, but for a factor or a cast; None where it is none."""
     for _ in range(_DEPTH):
         if node is None:
             return None
         name = str(node.name())
-        if name.startswith("NllLoss"):
-            scores = node._saved_self
-            has_classes = node._saved_reduction == _MEAN and scores.dim() > 1
-            return LossFunction("nll", int(scores.shape[1])) if has_classes else None
-        if name.startswith("BinaryCrossEntropyWithLogits"):
-            return LossFunction("bce", 2) if node._saved_reduction == _MEAN else None
+        if name.startswith(("NllLoss", "BinaryCrossEntropyWithLogits")):
+            return node
         if not _SCALED.fullmatch(name):
             return None
         before = [each for each, _ in node.next_functions if each is not None]
         node = before[0] if len(before) == 1 else None
     return None
+
+
+def loss_function(root: Any) -> LossFunction | None:
+    """Of the node of a graph that a loss is; None where it is of no such function, or not a mean."""
+    node = loss_node(root)
+    if node is None or node._saved_reduction != _MEAN:
+        return None
+    if not str(node.name()).startswith("NllLoss"):
+        return LossFunction("bce", 2)
+    scores = node._saved_self
+    return LossFunction("nll", int(scores.shape[1])) if scores.dim() > 1 else None

@@ -1,0 +1,53 @@
+"""Whether the classes of a batch are mixed, by the targets that a cross entropy keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rangewatch
+from tests.agent.ingest_double import IngestDouble
+
+
+def train(ingest: IngestDouble, loss: Callable[[Tensor, int], Tensor], *, backend: str = "auto", width: int = 5) -> Any:
+    torch.manual_seed(0)
+    model = nn.Linear(3, width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url, backend=backend):
+        for step in range(12):
+            loss(model(torch.randn(16, 3)), step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return ingest.series("target_share"), ingest.series("target_class")
+
+
+@pytest.mark.parametrize("backend", ["auto", "device"])
+@pytest.mark.parametrize("factor", [1.0, 0.25])
+def test_mixed_batches_and_one_of_one_class(ingest: IngestDouble, backend: str, factor: float) -> None:
+    def loss(out: Tensor, step: int) -> Tensor:
+        targets = torch.full((16,), 3) if step >= 4 else torch.tensor([2, 0, 1, 2] * 4)
+        return F.cross_entropy(out, targets) * factor
+
+    share, of = train(ingest, loss, backend=backend)
+    assert share == {0: 0.5, 4: 1.0, 8: 1.0}
+    assert of == {0: 2.0, 4: 3.0, 8: 3.0}
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out: out.pow(2).mean(),
+        lambda out: F.cross_entropy(out[:4], torch.zeros(4, dtype=torch.int64)),  # few rows are of one class by chance
+        lambda out: F.cross_entropy(out, out.detach().softmax(-1)),
+        lambda out: F.cross_entropy(out.reshape(2, 5, 8), torch.zeros(2, 8, dtype=torch.int64)),  # of each point
+        lambda out: F.binary_cross_entropy_with_logits(out, torch.zeros_like(out)),
+    ],
+    ids=["no classes", "few rows", "shares of classes", "classes of points", "yes or no"],
+)
+def test_losses_of_which_that_is_not_asked(ingest: IngestDouble, loss: Callable[[Tensor], Tensor]) -> None:
+    assert train(ingest, lambda out, step: loss(out)) == ({}, {})
