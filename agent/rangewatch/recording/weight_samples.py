@@ -59,17 +59,19 @@ class Sample:
         else:
             copy.copy_(now)
 
-    def change(self) -> Tensor | float | None:
-        """The largest change of an element since the copy; None where there is none to compare with."""
+    def change(self, *, is_likely: bool = False) -> Tensor | float | None:
+        """The largest change of an element since the copy; None where there is none to compare with. `is_likely`: it is
+        not looked first whether there is any."""
         parameter, copy, change = self.parameter(), self._copy, self._change
         now = None if parameter is None else local_part(parameter.detach())
         if now is None or copy is None or change is None or copy.shape != now.shape or copy.device != now.device:
             return None
         if now.is_cpu:
-            if torch.equal(now, copy):
+            if not is_likely and torch.equal(now, copy):
                 return 0.0
             largest = float(torch.linalg.vector_norm(torch.sub(now, copy, out=change).float(), float("inf")))
-            return largest if largest > 0 else float("inf")  # NaN, or a change that is lost in rounding
+            # Where there is a change, it is NaN or is lost in rounding if none is seen.
+            return largest if largest > 0 or is_likely else float("inf")
         return torch.linalg.vector_norm(torch.sub(now, copy, out=change), float("inf"))
 
 
@@ -132,7 +134,7 @@ class WeightSamples(StepReader, ForwardListener):
         for at, each in enumerate(self._samples):
             if each.holder == mine and not _is_captured(each):
                 if at == 0:
-                    self._update = each.change()
+                    self._update = each.change(is_likely=True)
                 each.keep()
 
 

@@ -17,7 +17,7 @@ NOISE = np.random.default_rng(4)
 
 def found(recording: Recording, share: Any, classes: Any, stop: int | None = None) -> Any:
     at = np.arange(STEPS)
-    read = np.where(at % 4 == 0, 1.0, np.nan)
+    read = np.where(at % 8 == 0, 1.0, np.nan)
     recording.write(MODEL, STEPS, series={"loss": 1.0, "target_share": share * read, "target_class": classes * read})
     return recording.diagnose(sorted_classes.RULE, stop=stop).findings
 
@@ -36,17 +36,17 @@ def test_from_a_step_on(recording: Recording) -> None:
 def test_since_the_first_step_and_no_longer(recording: Recording) -> None:
     (finding,) = found(recording, np.where(AT < 128, 1.0, MIXED), AT // 10 % 8)
     assert (finding.step, finding.severity) == (0, "info")
-    assert "at the first reading already" in finding.evidence[1] and "to step 124" in finding.summary
+    assert "at the first reading already" in finding.evidence[1] and "to step 120" in finding.summary
 
 
 @pytest.mark.parametrize(
     ("share", "classes"),
     [
         (MIXED, AT // 10 % 8),
-        (np.where(AT % 20 < 16, 1.0, 0.9), AT % 8),  # a seldom class, now and then
-        (np.ones(STEPS), AT % 8 // 4),  # real ones and made ones
+        (np.where(AT % 40 < 32, 1.0, 0.9), AT % 7),  # a seldom class, now and then
+        (np.ones(STEPS), AT % 16 // 8),  # real ones and made ones
         (np.ones(STEPS), np.zeros(STEPS)),
-        (np.where(AT < 280, MIXED, 1.0), AT // 4 % 8),  # five readings: not long enough
+        (np.where(AT < 248, MIXED, 1.0), AT // 8 % 7),  # seven readings: not long enough
     ],
     ids=["mixed", "rare", "two classes", "one class", "not for long"],
 )

@@ -17,8 +17,8 @@ from rangewatch.steps.loss.loss_function import loss_node
 
 SHARE, CLASS = "target_share", "target_class"
 
-EVERY = 4
-"""Steps from one reading to the next: 20 us on a CPU, five launches on an accelerator."""
+EVERY = 8
+"""Steps from one reading to the next: 15 us on a CPU, five launches on an accelerator."""
 
 FEWEST_ROWS, MOST_ROWS = 8, 4_096
 """Fewer rows are of one class by chance now and then."""
@@ -39,6 +39,11 @@ class LossTargets:
         if target is None or is_being_captured(target):
             return
         target = target.detach()[:MOST_ROWS]
+        if target.is_cpu:
+            rows = target.numpy()
+            self._values.record(SHARE, step, float((rows == rows[0]).mean()))
+            self._values.record(CLASS, step, float(rows[0]))
+            return
         same = (target == target[0]).double() if target.device.type != "mps" else (target == target[0]).float()
         self._values.record(SHARE, step, same.mean())
         self._values.record(CLASS, step, target[0])

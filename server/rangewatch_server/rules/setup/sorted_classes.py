@@ -17,7 +17,7 @@ SHARE, CLASS = "target_share", "target_class"
 MOST_STEPS = 16_384
 """Steps of which single ones are read: the last."""
 
-FEWEST, CLASSES = 12, 3
+FEWEST, CLASSES = 8, 3
 """Readings in a row whose batch is of one class each, and of how many classes they are: where one class is rare a batch
 is of the other alone, and of a discriminator each batch is real or made."""
 
@@ -97,7 +97,7 @@ RULE = Rule(
     explanation="All rows of each batch have the same class, and some batches later another one: the loader goes "
     "through files or rows in the order in which they lie, sorted by class. The loss falls within a class and jumps "
     "with the next, batch norms keep the statistics of one class, and what was learned before is forgotten. Known by "
-    "the targets that a cross entropy (`nll_loss`) keeps for its backward, at each fourth step, of batches of 8 rows "
+    "the targets that a cross entropy (`nll_loss`) keeps for its backward, at each eighth step, of batches of 8 rows "
     "or more; three classes at least. Info once batches are mixed again.",
     check=check,
     explains=("loss_spike", "short_spike", "loss_stuck", "learning_lost", "dead_activation", "exploding_gradient"),
