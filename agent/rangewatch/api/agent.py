@@ -345,6 +345,14 @@ class Agent:
         self._is_at_exit = True
         self.finish()
 
+    def detached(self) -> None:
+        """By its user: in a `finally` clause while an exception ends the training, say, which has not finished then."""
+        error = self._process_end.on_its_way()
+        if error is not None and not self._has_failed:
+            self.fail(error)
+        self.guard.run("detach", self.remove)
+        self.finish()
+
     def fail(self, error: BaseException) -> None:
         """Training ends by `error`: unless that is a clean exit, the run ends as `failed` and not as `finished`."""
         if self.observer.is_active and not is_clean_exit(error):

@@ -341,11 +341,13 @@ class Handle:
             agent.guard.run("step", agent.close_step)
 
     def detach(self) -> None:
-        """Remove every hook, send what is left within `flush_timeout_s`, and end the thread. Later calls do nothing."""
+        """Remove every hook, send what is left within `flush_timeout_s`, and end the thread. Later calls do nothing.
+
+        In a `finally` or `except` clause the run ends as failed, or as interrupted, by what was raised.
+        """
         agent, self._agent = self._agent, None
         if agent is not None:
-            agent.guard.run("detach", agent.remove)
-            agent.finish()
+            agent.detached()
 
     def stats(self) -> dict[str, Any]:
         """`step`, `tensors`, `kinds`, `dropped`, `faults`, `not_observed` and `skipped` of this rank.

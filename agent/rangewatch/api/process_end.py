@@ -20,6 +20,9 @@ class EndsWithProcess(Protocol):
         """The process ends; None: by no exception that Python tells of."""
 
 
+_ENDS = (StopIteration, StopAsyncIteration, GeneratorExit)
+
+
 class ProcessEnd:
     """Calls `finish_at_exit` of the agent once, at the end of the process.
 
@@ -51,13 +54,18 @@ class ProcessEnd:
         if self._finalizer is not None:
             self._finalizer.cancel()
 
+    def on_its_way(self) -> BaseException | None:
+        """What was raised and is neither passed on nor handled yet, as in a `finally` clause, where that may be the
+        end: what is raised where an iterator ends is none."""
+        error = sys.exc_info()[1]
+        return None if id(error) == self._handled or isinstance(error, _ENDS) else error
+
     def _at_exit(self) -> None:
         error = _uncaught()
         self._agent.finish_at_exit(None if id(error) == self._passed_over else error)
 
     def _in_child(self) -> None:
-        error = sys.exc_info()[1]
-        self._agent.finish_at_exit(None if id(error) == self._handled else error)
+        self._agent.finish_at_exit(self.on_its_way())
 
 
 def _uncaught() -> BaseException | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rangewatch.core.commands import COMMANDS
+from rangewatch.core.options import OTHER_NAMES
 
 ERROR = {2: "wrong arguments, or an error, reported in one line"}
 INTERRUPTED = {130: "interrupted"}
@@ -78,7 +79,9 @@ class CommandParser(argparse.ArgumentParser):
     def _too_many(self, argument: str) -> str:
         if not argument.startswith("-"):
             return f"{argument!r} is one argument too many"
-        near = difflib.get_close_matches(argument.partition("=")[0], self._option_string_actions, n=1)
+        name, options = argument.partition("=")[0], self._option_string_actions
+        meant = f"--{OTHER_NAMES.get(name.lstrip('-').replace('-', '_'))}"
+        near = [meant] if meant in options else difflib.get_close_matches(name, options, n=1)
         return f"there is no option {argument!r}{f'; did you mean {near[0]}?' if near else ''}"
 
     def _sections(self) -> Iterator[str]:

@@ -21,6 +21,9 @@ from rangewatch.recording.observer import Observer
 from rangewatch.recording.rows.mirror import TENSOR
 from rangewatch.recording.tensor_names import leaves
 
+_PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+"""What holds no tensor."""
+
 _is_grad_enabled = torch.is_grad_enabled
 _graph_task_id = torch._C._current_graph_task_id
 _tracing_state = torch._C._get_tracing_state
@@ -163,7 +166,7 @@ class OutputHook:
                     with _NoTorchFunction():  # a subclass may make anything of what is asked of it
                         self._read(index, leaf)
                 elif (index, leaf is None) not in self._others:
-                    self._note_other(index, leaf)
+                    self._note_other(index, leaf, value)
         if self.after and self._reads_tensor and _graph_task_id() == -1:
             with _NoTorchFunction():
                 numbers = [slot.number if slot.dtype else -1 for slot in self._slots]
@@ -199,11 +202,14 @@ class OutputHook:
         """Whether a forward has been seen that is not recorded, being evaluation."""
         return self._has_run_in_evaluation
 
-    def _note_other(self, index: int, value: Any) -> None:
+    def _note_other(self, index: int, leaf: Any, value: Any) -> None:
+        """`leaf` of `value` is no tensor. An object of the user's own may hold some that nobody sees."""
         if len(self._others) < limits.OTHER_VALUES:
-            self._others.add((index, value is None))
-            word = "None" if value is None else "not a tensor"
+            self._others.add((index, leaf is None))
+            word = "None" if leaf is None else "not a tensor"
             self._observer.note_other_value(self._fqn, f"{self.kind}[{index}]", word)
+            if not isinstance(leaf, _PLAIN) and not any(isinstance(each, Tensor) for each in leaves(value)):
+                self._observer.note_not_observed(self._fqn, f"{self.kind}: {type(leaf).__name__}, not looked into")
 
     def _read(self, index: int, tensor: Tensor) -> None:
         slot = self._slots[index] if index < len(self._slots) else self._add_slots(index)

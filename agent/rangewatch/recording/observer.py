@@ -257,12 +257,12 @@ class HostReader:
             row.sparse.add(number, EXPONENTS, full.exponents)
 
 
-NEVER_CALLED = "its hook never ran: not called, or compiled"
+NEVER_CALLED = "its hook never ran: not called, only its weights used, or compiled"
 COMPILED_LOW = "compiled in bfloat16 or float16, where outputs are not read unasked, or not called"
 ONLY_EVALUATED = "ran in evaluation only"
 CAPTURED = "captured in a CUDA graph, whose replays call no hook; attach(cuda_graphs=True) reads there"
 NO_ROW = "captured in a CUDA graph before anything like it was read outside of one"
-FREED, INTEGER = "freed before it was read", "integer tensor"
+FREED, INTEGER, BOOL = "freed before it was read", "integer tensor", "bool tensor"
 NEVER_REACHED = "no gradient has reached it"
 _SILENCE = frozenset({NEVER_CALLED, COMPILED_LOW, ONLY_EVALUATED, NEVER_REACHED})
 
@@ -418,8 +418,8 @@ class Observer:
         """The number of the tensor with this name in `tensor`'s dtype, or -1 when it cannot be observed."""
         tensor = local_part(tensor)
         reason = why_unobservable(tensor)
-        if reason == INTEGER and kind in ("input", "output"):  # token ids, a router's choice: they have no range
-            self.note_other_value(fqn, f"{kind}[{index}]", INTEGER)
+        if reason in (INTEGER, BOOL) and kind in ("input", "output"):  # token ids, a mask: they have no range
+            self.note_other_value(fqn, f"{kind}[{index}]", reason)
             return -1
         if reason:
             self.note_not_observed(fqn, f"{kind}: {reason}")
@@ -523,7 +523,7 @@ def why_unobservable(tensor: Tensor) -> str | None:
     if tensor.is_quantized:
         return "quantized tensor"
     if not tensor.is_floating_point():
-        return "complex tensor" if tensor.is_complex() else INTEGER
+        return "complex tensor" if tensor.is_complex() else BOOL if tensor.dtype is torch.bool else INTEGER
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in LIMITS:
         return f"{dtype} tensor"

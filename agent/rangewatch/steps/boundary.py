@@ -30,7 +30,8 @@ _UNSEEN = 16
 """Steps of a new optimizer before any step has ended, after which it is taken for the one that ends them."""
 
 _ABSENT = 8
-"""Steps that end without an optimizer, because another steps twice, after which it is no longer waited for."""
+"""Steps that end without an optimizer, because another steps twice, after which it is no longer waited for. One that
+comes back sooner, as a generator after its critics, was never gone; one that comes back later is known to be rare."""
 
 
 class StepBoundary:
@@ -76,6 +77,8 @@ class StepBoundary:
             return
         is_second = key in self._stepped
         self._stepped.add(key)
+        if self._missed[key] < _ABSENT:
+            self._missed[key] = 0
         if self.ends == "all":
             self.expected.add(key)
             if is_second:
@@ -138,7 +141,7 @@ class StepBoundary:
 
     def _note_absent(self) -> None:
         absent = self.expected - self._stepped
-        self._missed = Counter({key: self._missed[key] + 1 for key in absent})
+        self._missed.update(absent)
         self.expected -= {key for key in absent if self._missed[key] >= _ABSENT}
         if absent and not self._has_warned:
             self._has_warned = True

@@ -30,7 +30,7 @@ CELL = ("call_count", "amax", "nan_count", "inf_count")
 SEARCH_COLUMNS = 64  # locate reads this many columns at most, then one step
 UNDERFLOW_FRACTION = 0.01  # below that it is the tail that any bell-shaped distribution has
 OTHER_PLACE = re.compile(r"(input|output)\[\d{1,6}\]", re.ASCII)
-OTHER_WORDS = ("None", "not a tensor", "integer tensor")
+OTHER_WORDS = ("None", "not a tensor", "integer tensor", "bool tensor")
 AROUND_COLUMNS = 512  # the previous and next non-finite step are searched for at this width first
 
 

@@ -18,7 +18,7 @@ MAX_FRAMES = 10_000
 
 Tensor = Mapping[str, Any]
 Others = Mapping[str, Mapping[str, str]]
-"""Module -> "input[1]" or "output[0]" -> "None", "not a tensor" or "integer tensor"."""
+"""Module -> "input[1]" or "output[0]" -> "None", "not a tensor", "integer tensor" or "bool tensor"."""
 
 _FORWARD = ("weight", "input", "output")
 _OPTIMIZER = ("reduced_grad", "update", *MOMENTS)
@@ -155,7 +155,7 @@ def _name(fqn: str, seen: list[Tensor]) -> str:
 
 
 def _range(tensor: Tensor) -> str:
-    return f"{_low(tensor)} {_high(tensor)}"
+    return f"{_low(tensor)} {_high(tensor)}" if tensor["numel"] else f"{'empty':>17}"
 
 
 def _note(tensor: Tensor) -> str:

@@ -325,6 +325,38 @@ class TestEnds:
         assert [event.message for event in ingest.events("failed")] == ["KeyError: 'lost'"]
         assert ingest.events("finished") == [], "a training that crashed has not finished"
 
+    def test_detach_while_an_exception_is_on_its_way(self, ingest: IngestDouble) -> None:
+        with pytest.raises(KeyError):
+            try:
+                handle = rangewatch.attach(net(), url=ingest.url)
+                raise KeyError("lost")
+            finally:
+                handle.detach()
+        assert [event.message for event in ingest.events("failed")] == ["KeyError: 'lost'"]
+        assert ingest.events("finished") == []
+
+    def test_detach_where_an_interrupt_is_caught(self, ingest: IngestDouble) -> None:
+        handle = rangewatch.attach(net(), url=ingest.url)
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            handle.detach()
+        (event,) = ingest.events("failed")
+        assert event.data["interrupted"]
+
+    def test_detach_where_nothing_of_the_training_failed(self, ingest: IngestDouble) -> None:
+        try:
+            raise RuntimeError("before attach")
+        except RuntimeError:
+            rangewatch.attach(net(), url=ingest.url).detach()
+        handle = rangewatch.attach(net(), url=ingest.url)
+        try:
+            next(iter([]))
+        except StopIteration:
+            handle.detach()
+        assert len(ingest.events("finished")) == 2
+        assert ingest.events("failed") == []
+
     def test_messages_can_be_anything(self, ingest: IngestDouble) -> None:
         with pytest.raises(ValueError), rangewatch.attach(net(), url=ingest.url):
             raise ValueError("\ud800 \0" + "x" * 10_000)

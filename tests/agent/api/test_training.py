@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import rangewatch
+from rangewatch.recording.observer import NEVER_CALLED
 from tests.agent.ingest_double import IngestDouble
 from tests.agent.statistics.reference import KeepEverything, assert_recorded
 
@@ -250,7 +251,7 @@ class TestWhatIsNotATrainingForward:
             for name in ("used", "late"):
                 model[name](torch.ones(1, 2))
                 handle.step()
-        reason = "its hook never ran: not called, or compiled"
+        reason = NEVER_CALLED
         events = [event.data for event in ingest.events("not_observed")]
         assert events == [{"late": reason, "never": reason}, {"never": reason}]
 

@@ -152,6 +152,8 @@ def test_each_command_that_asks_a_server_says_which(parsers: dict[str, CommandPa
         (["xyzzy"], "rangewatch: there is no command 'xyzzy' (rangewatch --help"),
         (["help", "reprot"], "did you mean report?"),
         (["serve", "--prot", "1"], "rangewatch serve: there is no option '--prot'; did you mean --port? ("),
+        (["diagnose", "a", "--server", "http://a"], "there is no option '--server'; did you mean --url? ("),
+        (["report", "a", "--endpoint=http://a"], "there is no option '--endpoint=http://a'; did you mean --url? ("),
         (["report"], "rangewatch report: the following arguments are required: run ("),
         (["report", "a", "b"], "rangewatch report: 'b' is one argument too many ("),
         (["report", "a", "--step", "x"], "rangewatch report: argument --step: invalid int value: 'x' ("),

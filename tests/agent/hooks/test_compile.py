@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import rangewatch
+from rangewatch.recording.observer import NEVER_CALLED
 from tests.agent.ingest_double import IngestDouble
 from tests.agent.statistics.reference import KeepEverything, assert_recorded
 
@@ -356,5 +357,5 @@ class TestWhatIsNotTrained:
         model = blocks(1)
         with rangewatch.attach(model, url=ingest.url, ship_interval_s=0) as handle:
             train(model, by_block(model), floats(1), handle.step)
-            assert handle.stats()["not_observed"]["0.up"] == "its hook never ran: not called, or compiled"
+            assert handle.stats()["not_observed"]["0.up"] == NEVER_CALLED
         assert ("0.up", "output", 0) not in ingest.tensors()

@@ -128,11 +128,17 @@ class Routed(nn.Module):
         super().__init__()
         self.router, self.recurrence = nn.Linear(4, 2), nn.LSTM(4, 4, batch_first=True)
         self.choice, self.unused, self.dropout = Choice(), nn.Linear(4, 4), nn.Dropout(0.1)
+        self.mask = Mask()
 
     def forward(self, x: Tensor) -> Tensor:
         packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)
         y = nn.functional.dropout(self.recurrence(packed)[0].data, self.dropout.p)
-        return y * self.choice(self.router(y)).unsqueeze(-1)
+        return y * self.choice(self.router(y)).unsqueeze(-1) * self.mask(y)
+
+
+class Mask(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x > 0
 
 
 class Choice(nn.Module):
@@ -151,4 +157,31 @@ def test_what_has_no_range_is_not_said_to_be_missing(ingest: IngestDouble) -> No
     missing = ingest.events("not_observed")[-1].data
     assert {name for name in missing if "weight" not in name and "bias" not in name} == {"unused"}
     assert ingest.events("other_values")[-1].data["choice"] == {"output[0]": "integer tensor"}
+    assert ingest.events("other_values")[-1].data["mask"] == {"output[0]": "bool tensor"}
     assert ingest.tensors()["recurrence", "output", 0]
+
+
+class Boxed(nn.Module):
+    """Gives its output in an object of its own, beside what holds no tensor, or a tensor beside such an object."""
+
+    def __init__(self, *, is_alone: bool) -> None:
+        super().__init__()
+        self.linear, self.is_alone = nn.Linear(4, 4), is_alone
+
+    def forward(self, x: Tensor) -> tuple[Any, ...]:
+        box = Box(self.linear(x))
+        return (box, None, 3, "a word", x.shape) if self.is_alone else (box, box.value)
+
+
+class Box:
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+def test_an_output_inside_an_object_of_ones_own_is_said_not_to_be_seen(ingest: IngestDouble) -> None:
+    model = nn.ModuleDict({"alone": Boxed(is_alone=True), "beside": Boxed(is_alone=False)})
+    with rangewatch.attach(model, url=ingest.url) as handle:
+        for _ in range(2):
+            model["beside"](model["alone"](torch.randn(2, 4))[0].value)[1].sum().backward()
+            handle.step()
+        assert handle.stats()["not_observed"] == {"alone": "output: Box, not looked into"}

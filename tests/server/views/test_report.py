@@ -157,6 +157,16 @@ def test_each_section_has_its_own_frames(run: Run) -> None:
     )
 
 
+def test_an_empty_tensor_is_no_nan(run: Run) -> None:
+    known = catalogue(2, kinds=("output",))
+    numel = np.array([[0.0, 0.0], [32.0, 32.0]])
+    full = {"numel": numel, "amax": numel / 8, "full_numel": np.array([[0.0, 0.0], [0.0, 32.0]]), "amin": 0.5}
+    run.post(opening(known), batch(known, 0, range(2), full))
+    for step, low in ((0, "       -"), (1, "5.00e-01")):
+        text = report(run, "--step", str(step)).stdout
+        assert "blocks.0.ff Linear\n            empty output\n" in text and f"{low} 4.00e+00 output\n" in text
+
+
 def test_names_forge_no_lines(served: Server) -> None:
     """Control characters, line breaks of any kind and marks that turn the text round are not printed."""
     evil = "x\n  nan output\x1b[31m\u2028\u202e\x85y"

@@ -48,7 +48,8 @@ test("a module that is not observed is one line for all its ranks, and one for e
 test("the sentence says the worst first", () => {
   assert.equal(verdictText([]), "No agent has attached.");
   assert.equal(verdictText([agent(0)]), "Nothing was dropped, and no agent failed.");
-  assert.equal(verdictText([agent(0, { not_observed: { head: "sparse" } })]), "Nothing was dropped, and no agent failed. 1 module is not observed.");
+  assert.equal(verdictText([agent(0, { not_observed: { head: "sparse" } })]), "Nothing was dropped, and no agent failed. 1 module or parameter is not observed.");
+  assert.match(verdictText([agent(0, { not_observed: { head: "sparse", "head.weight": "no gradient has reached it" } })]), / 2 modules and parameters are not observed\.$/);
   assert.match(verdictText(MANY), /^The agent failed in 1 place: output of a on rank 700\. Dropped: 4,\d{3} records, most for queue_full\. Not all is recorded on rank 5: outputs only/);
   assert.equal(agentVerdict(MANY).level, "warning");
   assert.equal(agentVerdict([agent(0)], { time_s: 0.003, share: 0.02 }).parts[0][1], "Nothing was dropped, and no agent failed. Agent overhead per step: 3 ms (2 %).");

@@ -15,7 +15,7 @@ import { runPage } from "../../widgets/run_page.js";
 import { createSortedTable } from "../../widgets/tables/sorted_table.js";
 import { stateBadge } from "../../widgets/states/state_badge.js";
 import { createVerdict } from "../../widgets/verdict.js";
-import { accounts, agentGroups, agentVerdict, hasTrouble, ranksText, totals } from "./agent_text.js";
+import { accounts, agentGroups, agentVerdict, hasTrouble, ranksText, totals, unobservedText } from "./agent_text.js";
 
 /** @typedef {import("../../types.js").Run} Run */
 /** @typedef {ReturnType<typeof usualCost>} Usual */
@@ -101,7 +101,7 @@ function cardsOf(run, usual) {
     { title: "Ranks that record less", value: lowered ? plural(lowered, "rank") : "none", level: lowered ? "warning" : undefined },
     { title: "Dropped", value: dropped ? plural(dropped, "record") : "none", level: dropped ? "warning" : undefined },
     { title: "Faults", value: faults ? count(faults) : "none", level: faults ? "critical" : undefined },
-    { title: "Not observed", value: unseen ? plural(unseen, "module") : "none", level: unseen ? "warning" : undefined },
+    { title: "Not observed", value: unseen ? unobservedText(unseen) : "none", level: unseen ? "warning" : undefined },
   ];
 }
 
@@ -253,7 +253,7 @@ const createGroupTable = (ctx) =>
       { name: "Records", by: (row) => row.level, show: (row) => (row.level ? long(row.level) : "everything") },
       { name: "Dropped", by: (row) => row.droppedCount, show: (row) => (row.dropped.length ? long(`${count(row.droppedCount)}: ${row.dropped.join(", ")}`) : none()), isNumber: true },
       { name: "Faults", by: (row) => row.faults.length, show: (row) => listed(row.faults) },
-      { name: "Not observed", by: (row) => row.notObserved, show: (row) => (row.notObserved ? plural(row.notObserved, "module") : none()), isNumber: true },
+      { name: "Not observed", by: (row) => row.notObserved, show: (row) => (row.notObserved ? unobservedText(row.notObserved) : none()), isNumber: true },
       { name: "Not fused", by: (row) => row.notFused.length, show: (row) => listed(row.notFused) },
     ],
     { caption: "Ranks whose agents report the same are one row, the worst first", name: "agent-groups" },
@@ -297,7 +297,7 @@ const accountTable = (ctx, { title, what, name, caption }) =>
 
 /** @param {PageContext} ctx */
 const createUnobservedTable = (ctx) =>
-  accountTable(ctx, { title: "Not observed", what: "Module", name: "agent-not-observed", caption: "Modules whose values are not recorded, which does not mean that they are clean" });
+  accountTable(ctx, { title: "Not observed", what: "Module or parameter", name: "agent-not-observed", caption: "Modules and parameters whose values are not recorded, which does not mean that they are clean" });
 
 /** @param {PageContext} ctx */
 const createUnfusedTable = (ctx) =>

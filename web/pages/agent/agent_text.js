@@ -124,6 +124,9 @@ export function ranksText(ranks) {
   return ranks.length > 8 ? `${count(ranks.length)} ranks: ${clip(text.replace(/^ranks /, ""), 80)}` : text;
 }
 
+/** How many names an account of what is not observed has: of modules that were not read, and of parameters that no gradient has reached. @param {number} n */
+export const unobservedText = (n) => plural(n, "module or parameter", "modules and parameters");
+
 /** Whether any agent dropped, failed, records less or leaves out something. @param {readonly RankInfo[]} ranks */
 export const hasTrouble = (ranks) => ranks.some((rank) => rank.level || [rank.dropped, rank.faults, rank.not_observed, rank.not_fused].some((account) => Object.keys(account ?? {}).length > 0));
 
@@ -132,7 +135,7 @@ export function agentVerdict(ranks, usual = null) {
   if (!ranks.length) return { level: "empty", parts: [["text", "No agent has attached."]], links: [] };
   const troubles = [failing(ranks), dropping(ranks), lowered(ranks)].filter(Boolean);
   const hidden = accounts(ranks, "not_observed").length;
-  const unseen = hidden ? ` ${plural(hidden, "module")} ${hidden === 1 ? "is" : "are"} not observed.` : "";
+  const unseen = hidden ? ` ${unobservedText(hidden)} ${hidden === 1 ? "is" : "are"} not observed.` : "";
   const cost = usual ? ` Agent overhead per step: ${seconds(usual.time_s)}${usual.share === null ? "" : ` (${percent(usual.share)})`}.` : "";
   const [level, text] = troubles.length ? ["warning", troubles.join(" ")] : ["ok", "Nothing was dropped, and no agent failed."];
   return { level, parts: [["text", `${text}${unseen}${cost}`]], links: [] };

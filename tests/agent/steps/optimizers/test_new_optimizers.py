@@ -270,13 +270,27 @@ class TestStepEnds:
             assert handle.stats()["step"] == wanted
 
     def test_one_of_two_is_used_no_more(self) -> None:
-        ended: list[int] = []
+        assert ends([0] * 40) == [*range(1, 16, 2), *range(16, 40)], "two are one until it is clear"
 
-        class Steps:
-            def close_step(self) -> None:
-                ended.append(position)
+    @pytest.mark.parametrize("critics", [1, 3, 5, 15])
+    def test_steps_of_a_gan_begin_at_the_same_place_of_each_turn(self, critics: int) -> None:
+        ended = ends(([0] * critics + [1]) * 40)
+        assert ended == list(range(1, 40 * (critics + 1), 2))
 
-        boundary = StepBoundary(Steps(), 2)
-        for position in range(40):  # noqa: B007 - `Steps` reads it
-            boundary.optimizer_stepped(0)
-        assert ended == [*range(1, 16, 2), *range(16, 40)], "two are one until it is clear"
+    def test_one_that_came_back_late_is_not_waited_for_so_long_again(self) -> None:
+        ended = ends(([0] * 40 + [1]) * 3)
+        assert [sum(40 * turn <= each < 40 * (turn + 1) for each in ended) for turn in range(3)] == [32, 38, 38]
+
+
+def ends(keys: list[int]) -> list[int]:
+    """Which of these steps of two optimizers, by their keys, end a step."""
+    ended: list[int] = []
+
+    class Steps:
+        def close_step(self) -> None:
+            ended.append(position)
+
+    boundary = StepBoundary(Steps(), 2)
+    for position, key in enumerate(keys):  # noqa: B007 - `Steps` reads it
+        boundary.optimizer_stepped(key)
+    return ended
