@@ -1,11 +1,11 @@
-"""Depth and edges of images in float16 autocast with a GradScaler. There are two backward calls, and only the first loss goes through scaler.scale; the
-edge loss is backpropagated as it is, and scaler.step divides its gradients by 16384 with the others. FAULT from step 0 on: the edge head, trained by
-SGD, does not learn at all, the depth head does. All stays finite.
+"""Depth and edges of images in float16 autocast with a GradScaler. There are two backward calls, and only the first loss goes through scaler.scale;
+the edge loss is backpropagated as it is, and scaler.step divides its gradients by 16384 with the others. FAULT from step 0 on: the edge head,
+trained by SGD, does not learn at all, the depth head does. All stays finite.
 Without Rangewatch: depth loss 0.51 to 0.0003, edge loss 3.69 to 3.71; the scale is 16384 throughout.
 Report: facebookresearch/fairchem#637 (each loss must be scaled), ashawkey/stable-dreamfusion#158 (other losses are scaled, this one is not),
 nerfstudio-project/nerfacc#307.
 Cause: loss_scale (or no_gradient). Step: 0. Right: scale the other loss / scaler / underflow. Wrong: lower the learning rate, mask, data order."""
-EXPECT = {"cause": ["loss_scale", "no_gradient"], "step": [0, 120], "place": r".*edge.*|.*trunk.*|", "rank": 0,
+EXPECT = {"cause": ["loss_scale", "no_gradient"], "step": [0, 120], "place": r".*edge.*|", "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "attention mask", "shuffl"],
           "right": "scal|GradScaler|underflow|small|gradient|unscale|not (move|change|train|learn)"}
 import torch

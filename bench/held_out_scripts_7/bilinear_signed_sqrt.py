@@ -1,6 +1,6 @@
-"""A bilinear CNN for fine-grained images: outer product of the features, signed square root, L2 norm, classifier. FAULT at step 150: a black image (an
-unreadable file replaced by zeros) is in the batch; its features are exactly 0, the forward pass is finite, but sqrt'(0) is infinite and the gradient
-of the convolutions NaN.
+"""A bilinear CNN for fine-grained images: outer product of the features, signed square root, L2 norm, classifier. FAULT at step 150: a black image
+(an unreadable file replaced by zeros) is in the batch; its features are exactly 0, the forward pass is finite, but sqrt'(0) is infinite and the
+gradient of the convolutions NaN.
 Without Rangewatch: loss 2.31 to 0.33 at step 149, 0.37 (finite) at step 150 with NaN gradients of the convolutions, NaN from step 151 on.
 Report: jnhwkim/cbp#1 (gradient explosion in SignedSquareRoot), HaoMood/bilinear-cnn#4 (why +1e-5), pytorch/pytorch#1416 (signed sqrt).
 Cause: backward_arithmetic (or data). Step: 150. Right: eps under the root / sqrt / gradient. Wrong: learning rate, GradScaler, mask."""
@@ -20,7 +20,8 @@ patterns = torch.randn(CLASSES, 1, 12, 12)
 class BilinearCNN(nn.Module):
     def __init__(self):
         super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(1, 12, 3, padding=1, bias=False), nn.LeakyReLU(0.1), nn.Conv2d(12, 16, 3, padding=1, bias=False), nn.LeakyReLU(0.1))
+        self.features = nn.Sequential(nn.Conv2d(1, 12, 3, padding=1, bias=False), nn.LeakyReLU(0.1),
+                                      nn.Conv2d(12, 16, 3, padding=1, bias=False), nn.LeakyReLU(0.1))
         self.classifier = nn.Linear(256, CLASSES)
 
     def forward(self, x):

@@ -1,5 +1,5 @@
-"""A DeepAR-like GRU that forecasts sales; each series is divided by its mean absolute value over the context window, without a floor. FAULT at step 160:
-a product that has not been sold yet is in the batch, its context is all zeros: 0/0 is NaN at the network's input, and then everywhere.
+"""A DeepAR-like GRU that forecasts sales; each series is divided by its mean absolute value over the context window, without a floor. FAULT at step
+160: a product that has not been sold yet is in the batch, its context is all zeros: 0/0 is NaN at the network's input, and then everywhere.
 Without Rangewatch: loss 0.63 to -1.68 at step 159, NaN at step 160 and ever after.
 Report: sktime/pytorch-forecasting#987 (scale 0, division by 0), awslabs/gluonts#2885 (default_scale=0), kdgutier/esrnn_torch#5.
 Cause: forward_arithmetic (or data). Step: 160. Right: division by zero / scale / eps / clamp / input. Wrong: learning rate, mask, GradScaler."""

@@ -1,5 +1,5 @@
-"""A graph net for papers whose features (an embedding and counts) were written as float16 to save disk. FAULT from step 150 on: the second shard holds
-papers with more than 65504 citations, stored as inf; the input normalisation makes NaN of inf - inf, and all weights follow.
+"""A graph net for papers whose features (an embedding and counts) were written as float16 to save disk. FAULT from step 150 on: the second shard
+holds papers with more than 65504 citations, stored as inf; the input normalisation makes NaN of inf - inf, and all weights follow.
 Without Rangewatch: loss 2.12 to 0.06 at step 149, NaN at step 150 (54 features are inf) and ever after.
 Report: hearbenchmark/hear-eval-kit#349 (don't allow NaN or inf embeddings), KevinMusgrave/pytorch-metric-learning#530 (a value too large),
 MinishLab/model2vec#368 (float16 embeddings overflow).

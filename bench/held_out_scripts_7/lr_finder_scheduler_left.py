@@ -1,8 +1,8 @@
-"""A residual MLP for protein properties, momentum SGD. The first 60 steps are a learning rate finder (1e-4 to 0.05, exponential); weights and momentum
-are then restored and lr set to 0.01, but the finder's ExponentialLR stays the loop's scheduler. FAULT from step 60 on: lr grows by 11 % a step without
-end; the loss falls at first, then rises and the weights overflow.
-Without Rangewatch: loss 0.37 at step 60, 0.05 at step 88 (lr 0.2), 0.47 at step 95, 7.4 at step 99, 3e21 at step 101 (lr 0.77), NaN from step
-102 on.
+"""A residual MLP for protein properties, momentum SGD. The first 60 steps are a learning rate finder (1e-4 to 0.05, exponential); weights and
+momentum are then restored and lr set to 0.01, but the finder's ExponentialLR stays the loop's scheduler. FAULT from step 60 on: lr grows by 11 % a
+step without end; the loss falls at first, then rises and the weights overflow.
+Without Rangewatch: loss 0.37 at step 60, 0.05 at step 88 (lr 0.2), 0.47 at step 95, 7.4 at step 99, 3e21 at step 101 (lr 0.77), NaN from step 102
+on.
 Report: Lightning-AI/pytorch-lightning#12670 (divergence after lr_find: its scheduler stays), Lightning-AI/pytorch-lightning#6675.
 Cause: learning_rate. Step: 60 to 102. Right: learning rate / schedule. Wrong: GradScaler, mask, data order."""
 EXPECT = {"cause": ["learning_rate"], "step": [60, 103], "place": None, "rank": 0,

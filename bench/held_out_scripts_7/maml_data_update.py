@@ -1,6 +1,6 @@
-"""MAML on sines: a few inner steps on a task's support points, then the query loss of the adapted net should reach the meta-parameters. FAULT from step
-0 on: the inner step is written through .data on a copy, which cuts the graph: backward fills the copy's gradients, the meta-parameters' stay None, and
-the outer Adam has nothing to step with. The query loss never gets better.
+"""MAML on sines: a few inner steps on a task's support points, then the query loss of the adapted net should reach the meta-parameters. FAULT from
+step 0 on: the inner step is written through .data on a copy, which cuts the graph: backward fills the copy's gradients, the meta-parameters' stay
+None, and the outer Adam has nothing to step with. The query loss never gets better.
 Without Rangewatch: all six meta-parameters have grad None at every step, the weights are the same to the last bit, the query loss stays 1.2 to 6.
 Report: KanishJebaMathewM/Truxify#13118 (inner loop param.data detaches the graph), facebookresearch/higher#102, katerakelly/pytorch-maml#18.
 Cause: no_gradient (or optimizer). Step: 0. Right: gradient / graph / detach / .data / None. Wrong: lower the learning rate, GradScaler, mask."""

@@ -1,6 +1,6 @@
-"""A classifier on a pretrained trunk, built on the meta device, materialised by to_empty and loaded with strict=False. FAULT at step 0: the checkpoint
-has no weights for the new adapter, so the adapter keeps what happened to lie in the memory (made reproducible here: random bits), numbers up to 1e38
-and NaN.
+"""A classifier on a pretrained trunk, built on the meta device, materialised by to_empty and loaded with strict=False. FAULT at step 0: the
+checkpoint has no weights for the new adapter, so the adapter keeps what happened to lie in the memory (made reproducible here: random bits),
+numbers up to 1e38 and NaN.
 Without Rangewatch: load_state_dict names adapter.weight and adapter.bias as missing; the loss is NaN from step 0 on.
 Report: huggingface/transformers#30953 (empty tensors for missing weights are NaN), mosaicml/llm-foundry#1745 (norms missed at meta initialisation),
 huggingface/transformers#48932, pytorch/pytorch#112012.

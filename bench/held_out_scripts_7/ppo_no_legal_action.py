@@ -1,5 +1,6 @@
-"""An actor and critic for a board game, illegal moves masked by adding log(mask), so -inf, before log_softmax (so that -inf in the output is daily bread). FAULT at step
-170: in one state of the batch the player has no legal move at all; log_softmax of only -inf is NaN, and from the loss all weights become NaN.
+"""An actor and critic for a board game, illegal moves masked by adding log(mask), so -inf, before log_softmax (so that -inf in the output is daily
+bread). FAULT at step 170: in one state of the batch the player has no legal move at all; log_softmax of only -inf is NaN, and from the loss all
+weights become NaN.
 Without Rangewatch: mean reward -0.05 to 0.70 at step 169; loss -0.23 at step 169, NaN at step 170 and ever after; reward then 0.05 (random moves).
 Report: Stable-Baselines-Team/stable-baselines3-contrib#221 (NaN in MaskablePPO), entity-neural-network/incubator#186 (mask prevents all actions).
 Cause: mask (or data, or forward_arithmetic). Step: 170. Right: mask / no legal action / a pass move. Wrong: learning rate, GradScaler, bfloat16."""

@@ -1,8 +1,9 @@
-"""Two gloo ranks, a sound classifier in DistributedDataParallel. FAULT from step 0 on: the class numbers come from iterating a Python set of names, whose
-order depends on the process's hash seed (made reproducible here: one order per rank), so that the ranks mean different classes by the same number. Both
-see finite losses that stop far above zero; the replicas are equal all the time.
+"""Two gloo ranks, a sound classifier in DistributedDataParallel. FAULT from step 0 on: the class numbers come from iterating a Python set of names,
+whose order depends on the process's hash seed (made reproducible here: one order per rank), so that the ranks mean different classes by the same
+number. Both see finite losses that stop far above zero; the replicas are equal all the time.
 Without Rangewatch: loss 2.13 and 2.09 to 0.70 and 0.73, about log 2; with one order it is below 0.01 at step 100.
-Report: google-deepmind/dmvr#6 (label map of a set), sktime/pytorch-forecasting#2293 (hash() differs per rank under ddp), meta-pytorch/torchrec#4648.
+Report: google-deepmind/dmvr#6 (label map of a set), sktime/pytorch-forecasting#2293 (hash() differs per rank under ddp),
+meta-pytorch/torchrec#4648.
 Cause: data (labels), or none named. Step: 0. Right: labels / data / class / batch. Wrong: GradScaler, mask, bfloat16."""
 EXPECT = {"cause": ["data", "(none)"], "step": [0, 239], "place": None, "rank": None, "ranks": 2, "least": "info",
           "wrong": ["GradScaler", "attention mask", "bfloat16"],

@@ -1,6 +1,6 @@
-"""Two gloo ranks, a VQ autoencoder in DistributedDataParallel(broadcast_buffers=False) whose codebook is a buffer updated by moving averages of the local
-batch. FAULT from step 0 on: nobody reduces the averages, so that each rank's codebook goes its own way and the shared encoder and decoder serve two
-codebooks that drift apart. All is finite.
+"""Two gloo ranks, a VQ autoencoder in DistributedDataParallel(broadcast_buffers=False) whose codebook is a buffer updated by moving averages of the
+local batch. FAULT from step 0 on: nobody reduces the averages, so that each rank's codebook goes its own way and the shared encoder and decoder
+serve two codebooks that drift apart. All is finite.
 Without Rangewatch: loss 1.23 and 1.13 to 0.42 and 0.31; the codebooks differ by up to 0.33 after step 0, 2.9 after step 100, 4.9 at the end.
 Report: lucidrains/vector-quantize-pytorch#17 (each replica has a different codebook), espnet/espnet#6284 (EMA from the local batch only),
 ZhikangNiu/encodec-pytorch#15 (broadcast of buffers off).

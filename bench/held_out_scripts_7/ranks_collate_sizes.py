@@ -1,8 +1,10 @@
 """Two gloo ranks, a latent diffusion denoiser in DistributedDataParallel. FAULT at step 140: rank 1's bucket holds one latent of another size, its
-collate function raises "stack expects each tensor to be equal size" and the process ends; rank 0 is left in its all-reduce and fails a little later.
-Without Rangewatch: both ranks 1.0 to 0.5 at step 139; rank 1 ends with RuntimeError in torch.stack at step 140, rank 0 with "Connection closed
-by peer".
-Report: bghira/SimpleTuner#59 (stack expects each tensor to be equal size, [4, 128, 170] and [4, 96, 128]), YuzheWangPKU/DiffPepBuilder#19 (torchrun).
+collate function raises "stack expects each tensor to be equal size" and the process ends; rank 0 is left in its all-reduce and fails a little
+later.
+Without Rangewatch: both ranks 1.0 to 0.5 at step 139; rank 1 ends with RuntimeError in torch.stack at step 140, rank 0 with "Connection closed by
+peer".
+Report: bghira/SimpleTuner#59 (stack expects each tensor to be equal size, [4, 128, 170] and [4, 96, 128]), YuzheWangPKU/DiffPepBuilder#19
+(torchrun).
 Cause: crash (or data). Rank 1. Step: 139 to 141. Right: rank 1 / stack / traceback / exception / collate. Wrong: learning rate, GradScaler, mask."""
 EXPECT = {"cause": ["crash", "data"], "step": [138, 142], "place": None, "rank": 1, "ranks": 2,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],

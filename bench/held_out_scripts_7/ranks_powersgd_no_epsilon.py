@@ -1,6 +1,6 @@
-"""Two gloo ranks, a language model in DistributedDataParallel whose gradients are compressed by PowerSGD (rank 1, no epsilon, as is the default). FAULT
-from step 120 on: the second task's batches do not use one branch, multiplied by a gate of 0, so that its gradient is exactly zero: the hook divides a
-zero column by its norm, 0/0, and the reduced gradients of both ranks are NaN though each rank's own were finite.
+"""Two gloo ranks, a language model in DistributedDataParallel whose gradients are compressed by PowerSGD (rank 1, no epsilon, as is the default).
+FAULT from step 120 on: the second task's batches do not use one branch, multiplied by a gate of 0, so that its gradient is exactly zero: the hook
+divides a zero column by its norm, 0/0, and the reduced gradients of both ranks are NaN though each rank's own were finite.
 Without Rangewatch: loss 3.70 to 2.0 at step 119, 2.55 (finite) at step 120 with NaN in speaker.weight.grad of both ranks, NaN from step 121 on.
 Report: pytorch/pytorch#55738 (orthogonalization_epsilon, 0 by default), pytorch/pytorch#48060 (PowerSGD hook), HomebrewML/HeavyBall#55.
 Cause: communication (or backward_arithmetic). Step: 120. Right: hook / compression / epsilon / reduced gradient. Wrong: learning rate, mask, data."""

@@ -1,10 +1,11 @@
 """A recommender (two embeddings and an MLP) that predicts ratings; the last layer has a ReLU because ratings are not negative, but the targets were
-standardised. FAULT at step 1: large steps of SGD push the output below zero for every pair, the ReLU gives 0 for all and no gradient
-flows any more: the loss stays at the variance of the ratings.
+standardised. FAULT at step 1: large steps of SGD push the output below zero for every pair, the ReLU gives 0 for all and no gradient flows any
+more: the loss stays at the variance of the ratings.
 Without Rangewatch: no prediction is above zero from step 1 on; the loss is 0.75 to 1.3 without a trend.
 Report: ProteomicsML/ProteomicsML#203 (ReLU on the final regression layer: constant 0), keras-team/keras#3687 (predictions all zero),
 jvargasmu/population_estimation#68.
-Cause: dead_units (or no_gradient). Step: 1, or later when it is sure. Right: ReLU / dead / activation / output / gradient zero. Wrong: GradScaler, mask, bfloat16."""
+Cause: dead_units (or no_gradient). Step: 1, or later when it is sure. Right: ReLU / dead / activation / output / gradient zero. Wrong: GradScaler,
+mask, bfloat16."""
 EXPECT = {"cause": ["dead_units", "no_gradient"], "step": [0, 120], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],
           "right": "ReLU|dead|activation|negative|zero|no gradient|initiali|learning rate|output"}

@@ -1,6 +1,6 @@
-"""A physics surrogate with self-adaptive loss weights: one SGD descends for the network, another one with maximize=True ascends for the weights. FAULT
-from step 120 on: at the resume the file names are mixed up and the network's optimizer loads the other's state_dict, whose group says maximize=True and
-lr 0.05 (load_state_dict takes the hyperparameters from the file): the network climbs its loss until it overflows.
+"""A physics surrogate with self-adaptive loss weights: one SGD descends for the network, another one with maximize=True ascends for the weights.
+FAULT from step 120 on: at the resume the file names are mixed up and the network's optimizer loads the other's state_dict, whose group says
+maximize=True and lr 0.05 (load_state_dict takes the hyperparameters from the file): the network climbs its loss until it overflows.
 Without Rangewatch: loss 0.117 at step 119, 0.119 at 130, 0.74 at 139, 619 at 143, 1e35 at 145, NaN from step 146 on.
 Report: pytorch/pytorch#105958 (load_state_dict takes the param_groups' options from the file), NVIDIA/apex#766, pytorch/pytorch#149942.
 Cause: optimizer (or learning_rate). Step: 120. Right: optimizer's state / maximize / resume / learning rate / sign. Wrong: GradScaler, mask."""

@@ -1,8 +1,7 @@
-"""A voice converter in float16 autocast with a GradScaler; the loop unscales and clips, but then calls optimizer.step() instead of scaler.step(optimizer),
-so that nothing is skipped when the scale has grown too far. FAULT at step 177: the growing scale overflows the fp16 gradients, and inf gradients go
-into the weights.
-Without Rangewatch: loss 0.58 to 0.28 at step 177, where the scale of 4.2 million is halved for inf; NaN from step 178 on, the scale
-falls to 1e-19.
+"""A voice converter in float16 autocast with a GradScaler; the loop unscales and clips, but then calls optimizer.step() instead of
+scaler.step(optimizer), so that nothing is skipped when the scale has grown too far. FAULT at step 177: the growing scale overflows the fp16
+gradients, and inf gradients go into the weights.
+Without Rangewatch: loss 0.58 to 0.28 at step 177, where the scale of 4.2 million is halved for inf; NaN from step 178 on, the scale falls to 1e-19.
 Report: IAHispano/Applio#860 (optim.step() used directly beside the scaler), pytorch/pytorch#67590 (who was stepped).
 Cause: loss_scale (or optimizer). Step: 177. Right: scaler.step / skip / scale. Wrong: mask, data's order, weight decay."""
 EXPECT = {"cause": ["loss_scale", "optimizer"], "step": [177, 179], "place": None, "rank": 0,

@@ -1,8 +1,9 @@
-"""A small scVI (a variational autoencoder of gene counts with a negative binomial likelihood) whose library encoder reads the raw counts and whose rate
-is exp(library) * softmax. FAULT at step 180: cells of another laboratory, sequenced two hundred times as deep, come: the library encoder says some
-hundreds, exp of that is inf in float32, the likelihood NaN.
+"""A small scVI (a variational autoencoder of gene counts with a negative binomial likelihood) whose library encoder reads the raw counts and whose
+rate is exp(library) * softmax. FAULT at step 180: cells of another laboratory, sequenced two hundred times as deep, come: the library encoder says
+some hundreds, exp of that is inf in float32, the likelihood NaN.
 Without Rangewatch: loss 1799 to 164 at step 179, NaN at step 180 and ever after.
-Report: scverse/scvi-tools#727 (mu has invalid values), scverse/scvi-tools#1531 (loc NaN, a data problem), scverse/scvi-tools#446 (library saturation).
+Report: scverse/scvi-tools#727 (mu has invalid values), scverse/scvi-tools#1531 (loc NaN, a data problem), scverse/scvi-tools#446 (library
+saturation).
 Cause: forward_arithmetic (exp overflow) or data. Step: 180. Right: clamp / log1p / exp / scale of the counts / batch. Wrong: GradScaler, mask, eps."""
 EXPECT = {"cause": ["forward_arithmetic", "data"], "step": [180, 182], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],

@@ -1,5 +1,5 @@
-"""Segmentation in two stages: 140 steps with the first head, then the second head is switched on. FAULT at step 140: the runner calls init_weights, which
-is applied to every submodule, so that the trained backbone is drawn anew as well: the loss leaps back to where it was at the start.
+"""Segmentation in two stages: 140 steps with the first head, then the second head is switched on. FAULT at step 140: the runner calls init_weights,
+which is applied to every submodule, so that the trained backbone is drawn anew as well: the loss leaps back to where it was at the start.
 Without Rangewatch: loss 1.63 to 0.47 at step 139, 1.609 (log of 5) at step 140, 1.25 at step 220; std of the first convolution 0.258, then 0.010.
 Report: zshn25/DINOv2_mmseg#1 (runner calls init_weights, overrides the pretrained weights), ImCharlesY/AdaInt#12, open-mmlab/mmdetection#9056.
 Cause: weight. Step: 140. Right: weights / initialise / overwritten / load. Wrong: GradScaler, mask, bfloat16."""

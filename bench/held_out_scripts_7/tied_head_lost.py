@@ -1,9 +1,9 @@
-"""A small GPT with tied input and output embeddings. FAULT from step 160 on: ten new tokens are added by a resize that puts a new, larger table at the
-input and makes an output layer of its own, initialised anew: the tying is lost and what the head had learnt is gone; the loss leaps.
-The optimizer is told of all parameters.
+"""A small GPT with tied input and output embeddings. FAULT from step 160 on: ten new tokens are added by a resize that puts a new, larger table at
+the input and makes an output layer of its own, initialised anew: the tying is lost and what the head had learnt is gone; the loss leaps. The
+optimizer is told of all parameters.
 Without Rangewatch: loss 4.13 to 1.96 at step 159, 4.29 at step 160, 1.84 again at step 200: forty steps lost, and two tables from then on.
-Report: huggingface/transformers#45079 (resized LM head overwritten by random values), huggingface/transformers#1730 (resize does not keep the tying),
-hiyouga/LlamaFactory#6749.
+Report: huggingface/transformers#45079 (resized LM head overwritten by random values), huggingface/transformers#1730 (resize does not keep the
+tying), hiyouga/LlamaFactory#6749.
 Cause: weight. Step: 160. Right: tying / head / embedding / resize / weights. Wrong: GradScaler, mask, bfloat16."""
 EXPECT = {"cause": ["weight", "optimizer"], "step": [158, 175], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],
