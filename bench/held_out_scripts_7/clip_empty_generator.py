@@ -1,6 +1,6 @@
 """A GRU that predicts the next speech frame, trained by SGD with momentum and clip_grad_norm_(params, 0.5), where params = model.parameters() is a
-generator that counting the parameters has used up: nothing is ever clipped. FAULT at step 130: a batch of loud, clipped recordings gives a gradient
-a hundred times the usual; it goes in unclipped and the model is thrown far away: finite, but from there on it is worse than at the start.
+generator that counting the parameters has used up: nothing is ever clipped. FAULT at step 130: a batch of loud recordings (sixty times) gives a
+gradient two thousand times the usual; it goes in unclipped and the model is thrown far away: finite, but at the end it is as bad as at the start.
 Without Rangewatch: loss 1.22 to 0.10 at step 129, 4160 at step 130 (gradient norm 137 after 0.06), 2.6 at step 131, 1.2 at the end. PyTorch 2.13
 warns once that the generator is empty.
 Report: pytorch/pytorch#148259 (clip_grad_norm_ with an exhausted generator clips nothing, silently), pytorch/torchtitan#1258.
