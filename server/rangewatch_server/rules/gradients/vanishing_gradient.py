@@ -371,12 +371,27 @@ def _cut(evidence: Evidence, tensor: int, since: int) -> str:
     if (after[2:] == 0).any() or not before[0, -1] > 0 or not (after[1] > 0).all():
         return ""
     usual = np.nanmedian(before[:2], axis=1)
+    if _is_given_zeros(evidence, since, stop):
+        return ""
     if before[0, -1] < usual[0] * 2.0**-USUAL_BITS or abs(np.log2(np.nanmedian(after[1]) / usual[1])) > USUAL_BITS:
         return ""
     return (
         f"Its largest magnitude was {before[0, -1]:.3g} at step {since - 1} and 0 from step {since} on, while what "
         f"{module or 'the model'} gives is as large as before ({np.nanmedian(after[1]):.3g}) and no output is 0."
     )
+
+
+def _is_given_zeros(evidence: Evidence, since: int, stop: int) -> bool:
+    """Whether a module has a gradient of 0 for its weight and another for its bias: what it is given is 0, as behind
+    units that died in a function."""
+    gradients, entries = tensors_of(evidence, "grad"), evidence.tensors.entries
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, since, stop, ("call_count", "amax"), gradients)
+    called = np.max(block.columns["call_count"], axis=1) > 0
+    heights: dict[str, list[float]] = {}
+    for tensor, amax, was_called in zip(gradients.tolist(), block.columns["amax"].max(axis=1), called, strict=True):
+        if was_called:
+            heights.setdefault(entries[tensor].fqn.rpartition(".")[0], []).append(float(amax))
+    return any(min(each) == 0 < max(each) for each in heights.values())
 
 
 def _straight_through(because: str) -> Remedy:
