@@ -104,6 +104,29 @@ def test_a_gradient_of_zero_that_is_divided_by_its_norm(recording: Recording) ->
     assert not any("learning rate" in each.text for each in finding.remedy)
 
 
+@pytest.mark.parametrize(("clipped", "cause"), [(False, "communication"), (True, "clip")])
+def test_of_several_ranks_that_may_be_a_hook_that_compresses(recording: Recording, clipped: bool, cause: str) -> None:
+    """PowerSGD without an epsilon divides a column of zeros by its norm."""
+    recording.write(MODEL, STEPS, rank=1, world_size=2)
+    series = {"clipped_norm": 1.0} if clipped else None
+    finding = with_state(recording, 0.0, rank=0, world_size=2, series=series)
+    assert finding.facts["cause_class"] == cause
+    assert ("PowerSGD" in text(finding)) == (not clipped)
+
+
+@pytest.mark.parametrize(("inf", "update", "is_past"), [(1.0, 0.5, True), (1.0, np.nan, True), (0.0, 0.5, False)])
+def test_an_update_past_the_loss_scaler(recording: Recording, inf: float, update: float, is_past: bool) -> None:
+    """The scaler found Inf, and the weights were updated all the same: the loop calls optimizer.step() itself."""
+    at = np.arange(STEPS)
+    series = {
+        "loss_scale": 65536.0, "found_inf": np.where(at == BAD - 1, inf, 0.0),
+        "sampled_update": np.where(at == BAD - 1, update, 0.01),
+    }  # fmt: skip
+    finding = with_state(recording, 0.1, nan=1, series=series, loss_scaled=True)
+    assert (finding.facts["cause_class"] == "loss_scale") == is_past
+    assert ("scaler.step(optimizer)" in finding.remedy[0].text) == is_past
+
+
 def test_a_gradient_that_turned_bad_in_the_reduction(recording: Recording) -> None:
     recording.write(MODEL, STEPS, rank=1, world_size=2)
     finding = with_state(recording, 0.1, rank=0, world_size=2)

@@ -266,9 +266,16 @@ def test_a_loss_with_a_slope_that_is_lost_within_the_model_is_no_mask(recording:
     assert "LoRA" in finding.remedy[0].text and "label" not in finding.remedy[0].text
 
 
+def test_gradients_that_die_in_the_first_updates(recording: Recording) -> None:
+    all_zero(recording, at=(2, 0.3))
+    (finding,) = recording.diagnose(no_gradient.RULE).findings
+    assert (finding.step, finding.facts["cause_class"]) == (3, "dead_units")
+    assert "ReLU" in finding.remedy[0].text
+
+
 @pytest.mark.parametrize(
     "more",
-    [{"at": (0, 1e-9)}, {"at": (STEPS - 2, 1e-9)}, {"loss": 0.0}, {"dtype": "float16"}, {"loss_scaled": True},
+    [{"at": (9, 1e-9)}, {"at": (STEPS - 2, 1e-9)}, {"loss": 0.0}, {"dtype": "float16"}, {"loss_scaled": True},
      {"under_autocast": True}],
     ids=["not at first", "a gradient came later", "no reward yet", "float16", "a loss scaler", "outputs in float16"],
 )  # fmt: skip

@@ -258,6 +258,17 @@ def test_a_state_of_the_optimizer_that_was_loaded_right_before(recording: Record
     assert "optimizer's state" in finding.remedy[0].text
 
 
+def test_one_that_was_loaded_some_steps_before_a_loss_that_rises(recording: Recording) -> None:
+    """As a learning rate, or maximize, that came with it: nothing else left its band."""
+    finding = found(recording, events=loaded(AT - 15))
+    assert (cause(finding), finding.facts["sureness"]) == ("optimizer", "likely")
+    assert "maximize" in " ".join(finding.evidence)
+
+
+def test_but_a_gradient_that_rose_with_the_loss_speaks_for_the_batch_more(recording: Recording) -> None:
+    assert cause(found(recording, (GRAD, AT, 30.0), events=loaded(AT - 15))) == "data"
+
+
 def test_one_that_was_loaded_long_before_or_often_is_no_cause(recording: Recording) -> None:
     finding = found(recording, (EMBED, AT, 60.0), events=loaded(10, 30, 50, 70))
     assert cause(finding) != "optimizer"

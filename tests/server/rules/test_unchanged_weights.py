@@ -194,6 +194,35 @@ def test_weights_that_are_updated_or_get_no_gradient_are_quiet(recording: Record
     assert recording.diagnose(RULE).findings == ()
 
 
+def held_still(recording: Recording, since: int = 100, amax: float = 1.0, dtype: str = "float32", **series: Any) -> Any:
+    """The updates of an attached optimizer leave a.bias as it is from `since` on."""
+    sampled = events.event(events.SampledWeights(("a.bias", "z.bias"), are_held=True), 1, 1)
+    grads = [tensor("a.bias", "grad", 0, dtype), tensor("b.weight", "grad", 1, dtype)]
+    moved = {"sampled_update": copied(since), **series}
+    recording.write(grads, 200, {"amax": np.array([[amax], [1.0]])}, series=moved, events=[sampled])
+    return recording.diagnose(RULE).findings
+
+
+@pytest.mark.parametrize("since", [100, 0])
+def test_updates_that_change_nothing_any_more(recording: Recording, since: int) -> None:
+    """As where zero_grad() stands between the backward and the step."""
+    (finding,) = held_still(recording, since)
+    assert (finding.subject, finding.step, finding.tensor, finding.severity) == ("moved", since, "a.bias", "warning")
+    assert finding.facts["cause_class"] == "optimizer" and "zero_grad()" in finding.remedy[0].text
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"since": 160}, {"amax": 0.0}, {"dtype": "bfloat16"},
+        {"update_fraction": np.where(np.arange(200) % 32 == 0, 1e-3, np.nan)},
+    ],
+    ids=["not for long", "no gradient", "rounded", "others are moved"],
+)  # fmt: skip
+def test_others_that_stay_for_a_reason_are_quiet(recording: Recording, how: Any) -> None:
+    assert held_still(recording, **how) == ()
+
+
 def test_a_parameter_that_took_the_place_of_another(recording: Recording) -> None:
     """That is no layer which is to be unfrozen later: it is said soon, and though more than half are so."""
     grads = [tensor("table.weight", "grad", 0, "float32"), tensor("head.weight", "grad", 1, "float32")]

@@ -14,7 +14,7 @@ from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.gradients.same_bits import same_bits
 from rangewatch_server.rules.loss.series import rates
-from rangewatch_server.rules.loss.spike_cause import WRITTEN
+from rangewatch_server.rules.loss.spike_cause import UPDATE, WRITTEN
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
@@ -46,7 +46,7 @@ second: one that took the place of another, which an optimizer has."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of each of four: values that stay, or learning rates of 0 that leave all as they are; weights
+    """At most one finding of each of five: values that stay, or learning rates of 0 that leave all as they are; weights
     that no attached optimizer has and nothing changes; parameters of no optimizer; and those no backward reaches.
     """
     newest = {event.rank: (event, optimizers) for event, optimizers in evidence.details(Optimizers)}
@@ -66,6 +66,8 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         yield from still or _same_bits(evidence, known)
     if left_out is None:
         yield from _no_longer_copied(evidence)
+        if zero_rate is None:
+            yield from _no_longer_moved(evidence)
     else:
         yield _left_out(evidence, *left_out)
     if unreached is not None:
@@ -147,6 +149,61 @@ def _no_longer_copied(evidence: Evidence) -> Iterator[Finding]:
     if pushed:
         since = int(steps[last]) if len(changed) else evidence.start
         yield _not_copied(evidence, entries[pushed[0]], since, len(written) - 1 - last, known.names, bool(len(changed)))
+
+
+WIDE = ("float32", "float64")
+"""Dtypes in which no update is lost in rounding for so long."""
+
+
+def _no_longer_moved(evidence: Evidence) -> Iterator[Finding]:
+    """Updates of an attached optimizer that leave a parameter as it is to the bit, which gets a gradient in each step;
+    and no matrix has moved in any of them."""
+    known = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
+    if known is None or not known.are_held or not known.names or not evidence.has_series(UPDATE):
+        return
+    low = max(evidence.start, evidence.whole_stop - WINDOW)
+    moved = evidence.largest(UPDATE, low, evidence.whole_stop)
+    steps, moved = low + np.flatnonzero(~np.isneginf(moved)), moved[~np.isneginf(moved)]
+    other = np.flatnonzero(moved != 0)
+    first = int(other[-1]) + 1 if len(other) else 0
+    if len(moved) - first < STILL:
+        return
+    since, entries = int(steps[first]), evidence.tensors.entries
+    gradients = tensors_of(evidence, "grad")
+    mine = [each for each in gradients.tolist() if entries[each].fqn == known.names[0] and entries[each].dtype in WIDE]
+    fractions = evidence.largest("update_fraction", since, evidence.whole_stop)
+    if not mine or (fractions > 0).any():
+        return
+    amax = evidence.window(("amax",)).columns["amax"][:, -STILL:]
+    usual = np.median(amax[gradients].max(axis=1, initial=0.0))
+    if not (amax[mine[0]] > 0).all() or not amax[mine[0]].max() > NEGLIGIBLE * usual:
+        return
+    yield _not_moved(evidence, entries[mine[0]], since, len(moved) - first, has_moved=bool(len(other)))
+
+
+def _not_moved(evidence: Evidence, entry: TensorEntry, since: int, count: int, *, has_moved: bool) -> Finding:
+    rank = only_rank(evidence)
+    return Finding(
+        rank=rank, step=since, tensor=entry.fqn, kind="grad", subject="moved",
+        summary=f"{place(since, rank)}: the optimizer's updates change nothing{' any more since' if has_moved else ''}"
+        f": {entry.fqn} stays as it is, though the backward gives it a gradient in each step.",
+        evidence=(
+            f"It was the same to the bit after {count} updates in a row, up to step {evidence.whole_stop - 1}, and no "
+            "matrix moved in those of them in which that is read.",
+            "Cause (likely): the gradients are gone when the optimizer steps, as where zero_grad() stands between the "
+            "backward and the step. Against that: an optimizer that has other parameters than those that it was "
+            "attached with changes nothing of these either.",
+            "What would decide: print a parameter's .grad right before optimizer.step().",
+        ),
+        remedy=(
+            Remedy(
+                "Call optimizer.zero_grad() before the backward or after the step, and not between the two.",
+                "optimizer.zero_grad()\nloss.backward()\noptimizer.step()",
+                "gradients arrived in each backward, and no update moved what was compared",
+            ),
+        ),
+        facts={"since_step": since, "steps": count, "cause_class": "optimizer"},
+    )  # fmt: skip
 
 
 def _not_copied(

@@ -246,9 +246,16 @@ def _of_rate(rate: Rate | None) -> Iterator[Candidate]:
 def _of_loaded(evidence: Evidence, step: int) -> Iterator[Candidate]:
     """An optimizer's state was loaded right before, and not twice before that without a jump."""
     loaded = sorted({(event.step, known.name) for event, known in evidence.details(StateLoaded) if event.step <= step})
-    if not loaded or step - loaded[-1][0] > EARLIER or len(loaded) > 2:
+    if not loaded or step - loaded[-1][0] > RESUMED or len(loaded) > 2:
         return
     at, name = loaded[-1]
+    if step - at > EARLIER:
+        text = (
+            f"The state of the optimizer ({name}) was loaded at step {at}, {ago_text(at, step)}: what came with it "
+            "besides moments (the learning rate, the momentum, maximize) holds since, and the loss has risen since."
+        )
+        yield Candidate("optimizer", 0.62, (text,), ("what its parameter groups were before and are now.",))
+        return
     text = (
         f"The state of the optimizer ({name}) was loaded at step {at}, {ago_text(at, step)}: its moments need not be "
         "those of the gradients before, and an update goes by them."
@@ -274,6 +281,9 @@ def _of_update(evidence: Evidence, step: int, gradients: list[Riser], *, has_rat
     )
     yield Candidate("optimizer", 0.9, (text,), ("its moments themselves (kinds exp_avg and exp_avg_sq record them).",))
 
+
+RESUMED = 32
+"""Steps after a state was loaded within which a loss that rises by and by speaks for it."""
 
 RESTORED = 16
 """Steps after a state was loaded in which what was not loaded with it may still show: averages are written back now and
@@ -634,7 +644,8 @@ def _remedies(
         yield Remedy(
             "Look at the optimizer's state, and at what loaded or set it: whether it is whole (second moments and the "
             "count of steps too), of this model, of these parameters in this order, and of gradients without a loss "
-            "scale. Else begin with a new optimizer and a warm-up.",
+            "scale; its groups bring their learning rate, momentum and maximize along. Else begin with a new optimizer "
+            "and a warm-up.",
             "for state in optimizer.state.values():\n"
             "    print({name: float(each.abs().max()) for name, each in state.items() if torch.is_tensor(each)})",
             because,

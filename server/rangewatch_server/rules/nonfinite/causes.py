@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from rangewatch.wire.events import GpuEvent, LoadedBatch, Nonfinite, SavedValue
 from rangewatch_server.core.text import ranks_text
+from rangewatch_server.numerics.pyramid import SERIES_PART
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.nonfinite import operations
@@ -66,6 +67,7 @@ NAMES = {
     "clip": "what stands between backward and optimizer.step(), as clipping does",
     "forward_arithmetic": "arithmetic of the forward", "backward_arithmetic": "arithmetic of the backward",
     "communication": "communication between ranks", "hardware": "the hardware",
+    "loss_scale": "an update past the loss scaler",
 }  # fmt: skip
 
 TESTS = {
@@ -80,6 +82,7 @@ TESTS = {
     "hardware": "Run the same steps from a checkpoint on another GPU or host, and test this one (dcgmi diag -r 3, "
     "memtest): if it comes again elsewhere, it is not the hardware.",
     "communication": "Compare the gradient on each rank before and after the reduction.",
+    "loss_scale": "Look whether the loop calls scaler.step(optimizer), and nothing else that steps it.",
 }  # fmt: skip
 
 
@@ -128,6 +131,8 @@ def candidates(case: Case, origin: Origin, *, rate_rose: bool) -> list[Candidate
         )
     if origin.kind == "optimizer" and origin.cause == "state":
         everything += _clip(case, origin)
+    if origin.kind in ("optimizer", "weight"):
+        everything += _scaler_passed_over(case)
     best: dict[str, Candidate] = {}
     for each in everything:
         if each.cause not in best or best[each.cause].weight < each.weight:
@@ -573,6 +578,13 @@ def _clip(case: Case, origin: Origin) -> Iterator[Candidate]:
     )
     if amax == 0:
         zero = f"{text}. It was 0 in all elements, and 0 divided by its own norm, as a clip does it, is NaN."
+        if len(case.evidence.ranks) > 1 and not case.evidence.has_series("clipped_norm"):
+            made = "a hook that compresses what ranks reduce (PowerSGD) makes 0 / 0 of it"
+            hook = f"{text}. It was 0 in all elements: {made}."
+            no_clip = "Whether gradients are clipped by hand is not recorded; torch's own clip was not called."
+            yield Candidate("communication", 0.72, (hook,), (no_clip,))
+            yield Candidate("clip", 0.7, (zero,))
+            return
         yield Candidate("clip", 0.92, (zero,))
         return
     is_whole = all(each.nan_count + each.inf_count == each.numel for each in state)
@@ -609,6 +621,25 @@ def _same_elsewhere(case: Case, origin: Origin) -> str:
         return ""
     ranks = ranks_text(sorted({case.bad.rank, *others}))
     return f" {ranks[0].upper()}{ranks[1:]} hold the same number of bad elements in {origin.where} since this step."
+
+
+def _scaler_passed_over(case: Case) -> Iterator[Candidate]:
+    """The loss scaler found Inf in the step before, and the optimizer updated the weights in it all the same."""
+    evidence, step, rank = case.evidence, case.bad.step - 1, case.bad.rank
+    if step < evidence.start or not evidence.is_loss_scaled:
+        return
+    found = evidence.series("found_inf", step, step + 1, rank)
+    row = evidence.run.names().series.get("sampled_update")
+    if row is None or not len(found) or not found[0] > 0:
+        return
+    names = ("count", "nonfinite_count")
+    block = evidence.run.slice(SERIES_PART, [rank], 0, step, step + 1, names, np.array([row]))
+    if any(block.columns[each][0, 0] > 0 for each in names):
+        text = (
+            f"The loss scaler found Inf or NaN in the gradients of step {step}, which scaler.step() skips, and the "
+            "optimizer made its update all the same: the loop calls optimizer.step() itself."
+        )
+        yield Candidate("loss_scale", 0.93, (text,))
 
 
 def _last_gradient(case: Case, parameter: str) -> float | None:

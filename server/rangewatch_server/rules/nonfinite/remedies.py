@@ -219,6 +219,14 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
         yield _masked(masked_softmax(origin.where), because)
         if best.against:
             yield _inside(case, module_path(case.view.entries, origin.where), "the mask itself was not recorded")
+    elif best.cause == "loss_scale":
+        yield Remedy(
+            "Call scaler.step(optimizer), and not optimizer.step(): it leaves out the update of a step whose gradients "
+            "hold Inf or NaN. Go back to a checkpoint from before.",
+            "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n"
+            "scaler.step(optimizer)\nscaler.update()",
+            because,
+        )  # fmt: skip
     elif best.cause == "clip":
         yield Remedy(
             "Look at what stands between the backward and optimizer.step(): "

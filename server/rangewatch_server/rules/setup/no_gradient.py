@@ -17,6 +17,9 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 LASTING = 48
 """Steps of which it must be so. A warm-up of the loss's own, as by an annealed weight, is over by then as a rule."""
 
+FIRST = 8
+"""First steps, in one of which they may have become 0."""
+
 FEWEST = 3
 """Parameters: of fewer one that is unused may be all."""
 
@@ -33,12 +36,20 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     entries = evidence.tensors.entries
     if any(each.dtype in NARROW and each.kind in BACKWARD for each in entries):
         return
-    if not _are_zero(evidence, tensors, start, stop):
+    since = _zero_from(evidence, tensors, start)
+    if stop - since < LASTING or not _are_zero(evidence, tensors, since, stop):
         return
-    values = evidence.series(name, start, min(stop, start + LASTING))
+    values = evidence.series(name, since, min(stop, since + LASTING))
     values = values[np.isfinite(values)]
     if len(values) >= LASTING // 2 and np.median(np.abs(values)) > 0:
-        yield _finding(evidence, name, values, len(tensors), _reached(evidence, start))
+        yield _finding(evidence, name, since, values, len(tensors), _reached(evidence, since))
+
+
+def _zero_from(evidence: Evidence, tensors: Array, start: int) -> int:
+    """The step after the last of the first few at which any of them was not 0: units may die in the first updates."""
+    amax = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + FIRST, ("amax",), tensors)
+    other = np.flatnonzero((np.asarray(amax.columns["amax"], np.float64) > 0).any(axis=0))
+    return start + int(other[-1]) + 1 if len(other) else start
 
 
 def _are_zero(evidence: Evidence, tensors: Array, start: int, stop: int) -> bool:
@@ -68,8 +79,11 @@ BACKWARD = ("output", "grad_output", "grad")
 COLUMNS = ("call_count", "amax", "nan_count", "inf_count")
 
 
-def _finding(evidence: Evidence, name: str, values: Array, count: int, reached: TensorEntry | None) -> Finding:
-    start, last, rank = evidence.start, evidence.whole_stop - 1, only_rank(evidence)
+def _finding(
+    evidence: Evidence, name: str, start: int, values: Array, count: int, reached: TensorEntry | None
+) -> Finding:
+    """`start`: the first step of the zeros."""
+    last, rank, has_died = evidence.whole_stop - 1, only_rank(evidence), start > evidence.start
     is_constant = bool(values.max() == values.min())
     loss = f"{loss_called(name)} was {values[0]:.6g}" + (" at each of them" if is_constant else " at the first of them")
     return Finding(
@@ -78,15 +92,35 @@ def _finding(evidence: Evidence, name: str, values: Array, count: int, reached: 
         "been since: nothing is learned from this loss.",
         evidence=(
             f"So it was at all steps from {start} to {last}; {loss}.",
-            *(_OF_THE_LOSS if reached is None else _within_the_model(reached)),
+            *(_dead(start) if has_died else _OF_THE_LOSS if reached is None else _within_the_model(reached)),
         ),
-        remedy=(_masked(is_constant=is_constant) if reached is None else _multiplied(reached),),
+        remedy=(
+            _DEAD if has_died else _masked(is_constant=is_constant) if reached is None else _multiplied(reached),
+        ),
         facts={
             "parameters": count, "loss": float(values[0]), "is_constant": is_constant,
-            "cause_class": "mask" if reached is None else "weight",
+            "cause_class": "dead_units" if has_died else "mask" if reached is None else "weight",
         },
     )  # fmt: skip
 
+
+def _dead(since: int) -> tuple[str, ...]:
+    return (
+        f"Cause (likely): units that died in the first updates. Before step {since} there were gradients: since then "
+        "what the loss is computed of is 0 for every row, as behind a ReLU that is the last layer, or is called as a "
+        "function, and whose inputs have all become negative. Against that: a mask, a factor of 0 or a rounding that "
+        "came at that step gives zeros as well.",
+        "What would decide: print what the model gives, and what its last layer gives before the activation.",
+    )
+
+
+_DEAD = Remedy(
+    "Let the last layer have no ReLU (softplus bounds from below, too, and has a slope everywhere), or begin with a "
+    "smaller learning rate or a warm-up, so that the first updates do not drive all units below 0.",
+    "warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=100)\n"
+    "optimizer.register_step_post_hook(lambda *_: warm_up.step())",
+    "there were gradients in the first steps, and all have been 0 since",
+)
 
 _OF_THE_LOSS = (
     "Cause (likely): a mask that leaves nothing, as labels that are all ignored (-100) because the answers were cut "
@@ -134,7 +168,7 @@ RULE = Rule(
     name="no_gradient",
     title="No gradient at all",
     severity="warning",
-    explanation="From the first step on the gradients of all parameters are zero in every element, while the loss is "
+    explanation="From the first steps on the gradients of all parameters are zero in every element, while the loss is "
     "not 0: what is trained does not change it. Weight decay alone may move the weights, so that they seem to be "
     "trained. Not said with a loss scaler or of float16 gradients, which may be zero because they are small, nor "
     "where the loss is 0, as of a policy that was never rewarded. Needs a loss.",
