@@ -194,3 +194,28 @@ def test_a_batch_that_is_trained_on_four_times_in_a_row_counts_once(recording: R
     write(recording, loss)
     found = recording.diagnose(loss_spike.RULE).findings
     assert [each.step for each in found] == ([] if lasts == 4 else [200])
+
+
+def descent(steps: int = 240, noise: float = 0.04, at: int = 140, to: float = 1.6, lasts: int = 100) -> np.ndarray:
+    """A loss that falls to 0.45 by `at`, and is at `to` for `lasts` steps from there on."""
+    loss = np.maximum(1.65 - 1.2 * np.arange(steps) / 140, 0.45) + np.random.default_rng(6).normal(0, noise, steps)
+    loss[at : at + lasts] = to + np.random.default_rng(7).normal(0, 0.01, min(lasts, steps - at))
+    return loss
+
+
+def test_a_jump_out_of_a_descent(recording: Recording) -> None:
+    """To above all of the last 64 values, whose own fall is too large for a multiple of their scatter to show it."""
+    write(recording, descent())
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.step, finding.facts["back_step"]) == (140, None)
+    assert "far above the 8 before" in finding.evidence[0] and 0.4 < finding.facts["before"] < 0.6
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [descent(to=0.8), descent(to=1.6, lasts=4), descent(noise=0.25), descent(at=100, to=1.25)],
+    ids=["less than double", "for a moment", "within the noise", "not above those of the last 64"],
+)
+def test_none_out_of_a_descent(recording: Recording, loss: np.ndarray) -> None:
+    write(recording, loss)
+    assert recording.diagnose(loss_spike.RULE).findings == ()

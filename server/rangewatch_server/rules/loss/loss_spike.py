@@ -65,6 +65,11 @@ HALF = 0.5
 SETTLED = 8
 """Values whose median is low where the descent at the beginning of a run is over."""
 
+RECENT, TRAILING, DOUBLED = 8, 9, 1.0
+"""Values right before a jump whose median shows how high the loss was while it fell, and those before each by whose
+median the fall is taken off to see how it scatters; by how many times of that it must rise: `HISTORY` values that fall
+scatter too much to show it."""
+
 HUGE = 1e3
 """How many times as high as ever before a single value must be that is no hard batch."""
 
@@ -89,7 +94,7 @@ class Jump(msgspec.Struct, frozen=True):
     """From `usual`, with a standard deviation of `scatter`, to `level` at `step`. `count` high values in a row show it.
 
     `back`: the step from which it was low again; None: not yet. `writes`: those of code to the weights that
-    could be judged, of which this is the first; 0: it is none.
+    could be judged, of which this is the first; 0: it is none. `among`: values before it that show what was usual.
     """
 
     step: int
@@ -99,6 +104,7 @@ class Jump(msgspec.Struct, frozen=True):
     count: int
     back: int | None
     writes: int = 0
+    among: int = HISTORY
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -275,7 +281,35 @@ def jumps(steps: Array, values: Array, since: int, limits: Thresholds, *, is_sta
         if count:
             level, back = float(np.median(row[: MOST // 2])), _back(steps[begin:], is_low, least)
             loss_jumps.append(Jump(int(steps[begin]), float(usual[at]), float(scatter[at]), level, count, back))
+    if not loss_jumps:
+        loss_jumps = list(_set_backs(steps, values, since, limits))
     return loss_jumps
+
+
+def _set_backs(steps: Array, values: Array, since: int, limits: Thresholds) -> Iterable[Jump]:
+    """Jumps of a loss that falls, to above all of the `HISTORY` values before: each that is no part of one before."""
+    if len(values) <= HISTORY:
+        return
+    trailing = np.median(np.lib.stride_tricks.sliding_window_view(values, TRAILING)[:-1], axis=1)
+    rest = np.abs(values[TRAILING:] - trailing)
+    local = MAD * np.median(np.lib.stride_tricks.sliding_window_view(rest, HISTORY - TRAILING)[:-1], axis=1)
+    before = np.lib.stride_tricks.sliding_window_view(values, HISTORY)[:-1]
+    usual = np.median(before[:, -RECENT:], axis=1)
+    rise = np.maximum(limits["deviations"] * local, DOUBLED * np.abs(usual))
+    bar = np.maximum(usual + HALF * rise, before.max(axis=1))
+    starts = np.flatnonzero((values[HISTORY:] > bar) & (values[HISTORY - 1 : -1] <= bar) & (steps[HISTORY:] >= since))
+    least, over = max(1, int(limits["least_values"])), -1
+    for at in starts.tolist():
+        begin = HISTORY + at
+        if begin <= over or not rise[at]:
+            continue
+        is_low = values[begin:] <= bar[at]
+        row = values[begin:][: int(is_low.argmax()) if is_low.any() else None][:MOST]
+        count = _in_a_row(before[at], row, float(usual[at] + rise[at]), max(least, RECENT))
+        if count:
+            back, over = _back(steps[begin:], is_low, least), begin + MOST
+            level = float(np.median(row[: MOST // 2]))
+            yield Jump(int(steps[begin]), float(usual[at]), float(local[at]), level, count, back, among=RECENT)
 
 
 def _early_jump(steps: Array, values: Array, limits: Thresholds) -> list[Jump]:
@@ -360,8 +394,8 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         summary=f"{place(first.step, rank)}: {loss_called(name)} jumped from {first.usual:.4g} to {first.level:.4g} "
         f"and {since}.",
         evidence=(
-            f"{count} far above the {HISTORY} before, whose median is {first.usual:.4g} with a standard deviation of "
-            f"{first.scatter:.2g}."
+            f"{count} far above the {first.among} before, whose median is {first.usual:.4g} with a standard deviation "
+            f"of {first.scatter:.2g}."
             if not first.writes else
             f"The mean of {first.count} values is above that of those right before, {first.usual:.4g} with a standard "
             f"deviation of {first.scatter:.2g}; so it is at {first.writes} of {first.writes} writes by other code than "
