@@ -1,7 +1,8 @@
 # Every command of the project. PYTHON is what makes .venv; TORCH is what pip is asked for (the CPU build where the
-# index has one).
+# index has one). The demo trains on the CPU: it asks TORCH_CPU first, since PyPI's build for Linux brings gigabytes of CUDA.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+TORCH_CPU ?= https://download.pytorch.org/whl/cpu
 BIN := .venv/bin
 TSC := .venv/node/node_modules/.bin/tsc
 AXE := .venv/node/node_modules/axe-core/axe.min.js
@@ -31,7 +32,7 @@ install: .venv/installed
 .venv/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet --retries 1 --timeout 15 --index-url $(TORCH_CPU) $(TORCH) 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[agent,server]'
 	touch $@
 

@@ -5,6 +5,7 @@ variables that somebody reads.
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -80,6 +81,21 @@ def test_images_of_the_repository_are_pinned_by_digest() -> None:
     images += re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert len(images) == 3
     assert [image for image in images if not re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", image)] == []
+
+
+def test_no_page_installs_what_is_not_released() -> None:
+    """An index has no `rangewatch` so far, or another one. An extra, as `rangewatch[gpu]`, comes to what is there."""
+    for path in PAGES:
+        assert not re.search(r"pip install (?:-\S+ )*'?rangewatch(?!\[)", path.read_text()), path.name
+
+
+def test_the_demo_asks_for_the_cpu_build_of_torch_first() -> None:
+    """PyPI's for Linux brings gigabytes of CUDA, and the demo trains on the CPU."""
+    done = subprocess.run(["make", "-n", "-B", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
+    (torch,) = [line for line in done.stdout.splitlines() if "torch==" in line]
+    first, second = torch.split(" || ")
+    assert "/whl/cpu" in first and "--index-url" not in second
+    assert ".[dev]" not in done.stdout
 
 
 def test_every_variable_of_ours_is_read() -> None:
