@@ -82,6 +82,12 @@ def test_images_of_the_repository_are_pinned_by_digest() -> None:
     assert [image for image in images if not re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", image)] == []
 
 
+def test_no_page_installs_what_is_not_released() -> None:
+    """An index has no `rangewatch` so far, or another one. An extra, as `rangewatch[gpu]`, comes to what is there."""
+    for path in PAGES:
+        assert not re.search(r"pip install (?:-\S+ )*'?rangewatch(?!\[)", path.read_text()), path.name
+
+
 def test_every_variable_of_ours_is_read() -> None:
     """Options of `attach`, and what the sources name in full or, in the texts of options, without its beginning."""
     files = [path for folder in ("agent", "server", "tests") for path in (ROOT / folder).rglob("*.py")]

@@ -86,6 +86,26 @@ def find_run(url: str, name: str) -> Run:
     return get(url, f"/api/v1/runs/{matching[0]['id']}", Run)
 
 
+ENDED_BADLY = ("failed", "died")
+STOPPED = ("interrupted", "terminated")
+"""States of a run that a user ended, by Ctrl-C, or a scheduler."""
+
+
+def ending(run: Run) -> str | None:
+    """How it ended, in a line; None where it has finished, or goes on."""
+    state = run.get("state")
+    if state not in (*ENDED_BADLY, *STOPPED):
+        return None
+    reason = run.get("reason")
+    was = "" if state in ENDED_BADLY else "was "
+    return f"the run {was}{state}" + (f": {reason}" if reason else "")
+
+
+def steps_of(run: Run) -> str:
+    """Those that it has."""
+    return "no steps yet" if run["last_step"] is None else f"steps {run['first_step']} to {run['last_step']}"
+
+
 def _pages(url: str) -> Iterator[list[RunLine]]:
     """All runs, newest first. Raises `ServerError`, also for a list that goes round."""
     page = get(url, "/api/v1/runs", _Runs)

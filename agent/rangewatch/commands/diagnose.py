@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from urllib.parse import urlencode
 
 from rangewatch.client.connection import ServerError
-from rangewatch.client.server_api import Run, add_arguments, find_run, get, write_line
+from rangewatch.client.server_api import ENDED_BADLY, add_arguments, ending, find_run, get, write_line
 from rangewatch.core.command_parser import ERROR, SERVER_ENVIRONMENT, CommandParser, command_parser
 from rangewatch.report.source import Finding, headline
 
@@ -67,27 +67,19 @@ def _diagnose(options: argparse.Namespace) -> int:
     run = find_run(options.url, options.run)
     query = "" if options.stop is None else "?" + urlencode({"stop": options.stop})
     diagnosis = get(options.url, f"/api/v1/runs/{run['id']}/diagnosis{query}", Diagnosis)
-    ending = None if options.stop is not None else _bad_ending(run)
-    lines = [_as_json(diagnosis)] if options.json else _text(run["name"], diagnosis, ending)
+    ended = None if options.stop is not None else ending(run)
+    lines = [_as_json(diagnosis)] if options.json else _text(run["name"], diagnosis, ended)
     for line in lines:
         write_line(sys.stdout, line)
-    return int(ending is not None or any(each["severity"] != "info" for each in diagnosis["findings"]))
-
-
-def _bad_ending(run: Run) -> str | None:
-    """How the run ended, where an exception, a signal or an exit code ended a rank of it."""
-    state = run.get("state")
-    if state not in ("failed", "died"):
-        return None
-    reason = run.get("reason")
-    return f"the run {state}" + (f": {reason}" if reason else "")
+    has_ended_badly = ended is not None and run.get("state") in ENDED_BADLY
+    return int(has_ended_badly or any(each["severity"] != "info" for each in diagnosis["findings"]))
 
 
 def _as_json(diagnosis: Diagnosis) -> str:
     return json.dumps(diagnosis).replace("\x7f", "\\u007f")  # DEL is the one control character that `dumps` leaves
 
 
-def _text(run: str, diagnosis: Diagnosis, ending: str | None = None) -> Iterator[str]:
+def _text(run: str, diagnosis: Diagnosis, ended: str | None = None) -> Iterator[str]:
     steps = (
         f"steps {diagnosis['start']} to {diagnosis['stop'] - 1}"
         if diagnosis["stop"] > diagnosis["start"]
@@ -95,8 +87,8 @@ def _text(run: str, diagnosis: Diagnosis, ending: str | None = None) -> Iterator
     )
     count = len(diagnosis["findings"])
     yield f"run {run}, {steps}: {count or 'no'} finding{'' if count == 1 else 's'}"
-    if ending is not None:
-        yield ending
+    if ended is not None:
+        yield ended
     otherwise = [
         f"{rule}.{name} = {value if isinstance(value, bool) else f'{value:g}'}"
         for rule, values in diagnosis.get("thresholds", {}).items()

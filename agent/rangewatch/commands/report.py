@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from urllib.parse import urlencode
 
 from rangewatch.client.connection import ServerError
-from rangewatch.client.server_api import SkippedOverflow, add_arguments, find_run, get, write_line
+from rangewatch.client.server_api import SkippedOverflow, add_arguments, ending, find_run, get, steps_of, write_line
 from rangewatch.core.command_parser import ERROR, SERVER_ENVIRONMENT, CommandParser, command_parser
 from rangewatch.report.source import Finding, headline
 
@@ -66,14 +66,15 @@ def _report(options: argparse.Namespace) -> int:
     run = find_run(options.url, options.run)
     first = run["first_overflow"]
     if options.step is None and first is None:
-        steps = f"steps {run['first_step']} to {run['last_step']}"
         skipped = run.get("first_skipped")
-        where = f"run {run['name']}, {steps}"
+        where = f"run {run['name']}, {steps_of(run)}"
         if skipped:
             write_line(sys.stdout, f"No NaN or Inf in a step that was taken of {where}.")
             write_line(sys.stdout, _skipped_text(run["name"], skipped))
         else:
             write_line(sys.stdout, f"No NaN or Inf in {where}.")
+        if (ended := ending(run)) is not None:
+            write_line(sys.stdout, f"{ended[0].upper()}{ended[1:]}")
         _say_what_began(options.url, run, "What else is wrong", None)
         return 1
     step = options.step if first is None or options.step is not None else first["step"]

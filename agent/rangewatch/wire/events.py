@@ -526,7 +526,11 @@ class LossGraph(Details, frozen=True, omit_defaults=True):
 
 
 class OptimizerDetails(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The optimizer of `parameter`: its settings, and the tensors of its state."""
+    """The optimizer of `parameter`: its settings, and the tensors of its state.
+
+    `gradient`: what was in `.grad` at that moment, which is what the last update was given unless it was zeroed since;
+    None where that was finite.
+    """
 
     name: str = msgspec.field(name="class")
     parameter: str = ""
@@ -536,6 +540,7 @@ class OptimizerDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     momentum: float | None = None
     amsgrad: float | None = None
     state: tuple[TensorDetails, ...] = msgspec.field(default_factory=lambda: ())  # a factory's is sent when empty too
+    gradient: TensorDetails | None = None
 
 
 class Nonfinite(Details, frozen=True, omit_defaults=True):

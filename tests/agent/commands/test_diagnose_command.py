@@ -24,7 +24,7 @@ def end(run: Run, event: Event) -> None:
     [
         ("failed", "ValueError: planted", {}, 1, "the run failed: Rank 0: ValueError: planted"),
         ("died", "died of signal 11 (SIGSEGV) in step 7", {"signal": 11}, 1, "the run died: Rank 0 died of signal 11"),
-        ("failed", "KeyboardInterrupt", {"interrupted": True}, 0, ""),
+        ("failed", "KeyboardInterrupt", {"interrupted": True}, 0, "the run was interrupted"),
         ("finished", "", {}, 0, ""),
     ],
 )
@@ -35,3 +35,12 @@ def test_a_run_that_did_not_end_well(run: Run, kind: str, message: str, data: An
     assert ("Rank failed. " in out) == (kind == "failed" and status == 1)
     assert says in out and ("the run" in out) == bool(says)
     assert typed("diagnose", run.name, "--url", run.server.url, "--json")[0] == status
+
+
+def test_the_report_of_a_run_that_failed_before_a_step_had_ended(run: Run) -> None:
+    run.post(opening(KNOWN))
+    run.post(batch(KNOWN, 0, [], events=(Event("failed", 1, 0, "ValueError: planted", {}),)))
+    status, out, _ = typed("report", run.name, "--url", run.server.url)
+    says = [f"No NaN or Inf in run {run.name}, no steps yet.", "The run failed: Rank 0: ValueError: planted"]
+    assert (status, out.splitlines()[:2]) == (1, says)
+    assert "What else is wrong: Rank failed." in out

@@ -171,6 +171,33 @@ class TestWeight:
         finding = found(recording, UP, seen(MODEL[UP], weights=weights, optimizer=muon), model=MODEL[:3])
         assert (finding.facts["origin"], finding.facts["cause"]) == expected
 
+    @pytest.mark.parametrize(("name", "cause"), [("SGD", "clip"), ("Muon", "optimizer")])
+    def test_all_of_which_is_nan_though_its_gradient_was_zero(
+        self, recording: Recording, name: str, cause: str
+    ) -> None:
+        """An update of torch's own SGD makes no NaN of that; one that divides by a norm does."""
+        amax = np.ones((len(MODEL), STEPS))
+        amax[[each.kind == "grad" for each in MODEL], BAD - 1] = 0.0
+        weights = [facts("up.weight", 0.0, nan=12, numel=12)]
+        known = {"class": name, "parameter": "up.weight", "lr": 1e-2, "state": []}
+        event = seen(MODEL[UP], weights=weights, optimizer=known)
+        finding = found(recording, UP, event, columns={"amax": amax})
+        assert origin(finding)[:2] == ("optimizer", "zero")
+        assert finding.facts["cause_class"] == cause
+
+    @pytest.mark.parametrize(("name", "sureness"), [("SGD", "shown"), ("LARS", "likely")])
+    def test_whose_gradient_was_bad_when_the_optimizer_was_given_it(
+        self, recording: Recording, name: str, sureness: str
+    ) -> None:
+        gradient = facts("grad", 0.0, nan=12, numel=12)
+        known = {"class": name, "parameter": "up.weight", "lr": 1e-2, "state": [], "gradient": gradient}
+        event = seen(MODEL[UP], weights=[facts("up.weight", 0.0, nan=12, numel=12)], optimizer=known)
+        finding = found(recording, UP, event)
+        assert (finding.facts["cause"], finding.facts["cause_class"]) == ("state", "clip")
+        assert f"Cause ({sureness}): what stands between backward and optimizer.step()" in text(finding)
+        assert "as the optimizer was given it, held 12 NaN of 12 elements" in text(finding)
+        assert "as the backward made it, was finite" in text(finding)
+
     def test_of_an_optimizer_under_which_everything_grew(self, recording: Recording) -> None:
         sgd = {"class": "SGD", "parameter": "up.weight", "lr": 9.0, "state": []}
         amax = 2.0 ** np.arange(STEPS)

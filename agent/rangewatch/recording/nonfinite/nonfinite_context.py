@@ -145,8 +145,15 @@ def optimizer_details(
                 state = getattr(optimizer, "state", {}).get(parameter, {})
                 tensors = ((key, value) for key, value in state.items() if isinstance(value, Tensor) and value.dim())
                 read = tuple(known for key, value in tensors if (known := reader.whole(str(key), value)) is not None)
-                return OptimizerDetails(type(optimizer).__name__, name, **settings, state=read)
+                gradient = None if parameter is None else _bad_gradient(parameter, reader)
+                return OptimizerDetails(type(optimizer).__name__, name, **settings, state=read, gradient=gradient)
     return None
+
+
+def _bad_gradient(parameter: nn.Parameter, reader: TensorReader) -> TensorDetails | None:
+    """None where it is finite: one that was zeroed since the update says nothing of what that was given."""
+    read = None if parameter.grad is None else reader.brief("grad", parameter.grad)
+    return read if read is not None and read.is_bad else None
 
 
 def _group_of(optimizer: Any, parameter: nn.Parameter) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.evidence import WINDOW, Evidence
+from rangewatch_server.rules.gradients.frozen_updates import frozen
 from rangewatch_server.rules.gradients.same_bits import same_bits
 from rangewatch_server.rules.loss.series import rates
 from rangewatch_server.rules.loss.spike_cause import UPDATE, WRITTEN
@@ -46,8 +47,9 @@ second: one that took the place of another, which an optimizer has."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of each of five: values that stay, or learning rates of 0 that leave all as they are; weights
-    that no attached optimizer has and nothing changes; parameters of no optimizer; and those no backward reaches.
+    """At most one finding of each of six: values that stay, or learning rates of 0 that leave all as they are; updates
+    without anything of the gradients, or of a parameter that they leave as it is; weights that no attached optimizer
+    has and nothing changes; parameters of no optimizer; and those no backward reaches.
     """
     newest = {event.rank: (event, optimizers) for event, optimizers in evidence.details(Optimizers)}
     zero_rate = next((newest[rank] for rank in sorted(newest) if newest[rank][1].zero_rate_steps), None)
@@ -58,7 +60,8 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     ]
     left_out = next(((event, each) for event, each in settled if each.left_out), None)
     unreached = next(((event, each) for event, each in settled if each.unreached), None)
-    if zero_rate is not None and (found := _zero_rate(evidence, *zero_rate)) is not None:
+    found = None if zero_rate is None else _zero_rate(evidence, *zero_rate)
+    if (found := found or next(frozen(evidence), None)) is not None:
         yield found
     else:
         known = frozenset() if left_out is None else frozenset(left_out[1].left_out)
@@ -66,7 +69,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         yield from still or _same_bits(evidence, known)
     if left_out is None:
         yield from _no_longer_copied(evidence)
-        if zero_rate is None:
+        if found is None:
             yield from _no_longer_moved(evidence)
     else:
         yield _left_out(evidence, *left_out)
@@ -453,7 +456,8 @@ RULE = Rule(
     explanation="A parameter's gradient is not zero, and yet its values are what they were: the optimizer does not "
     "have it, has a learning rate of 0 for it, or its updates are lost in rounding (needs the kind weight). Or no "
     "optimizer has it, or an optimizer has it and no backward reaches it, or all learning rates have been 0 for 64 "
-    "steps, which the agent reports at any level. Of several ranks the checksums show it by which they are compared: "
+    "steps, which the agent reports at any level; or nothing of the gradients is in an Adam's updates any more, as "
+    "once its squares are Inf. Of several ranks the checksums show it by which they are compared: "
     "no rank changes any part of it.",
     check=check,
     thresholds=(),

@@ -20,7 +20,12 @@ from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.nonfinite import operations
 from rangewatch_server.rules.nonfinite.case import HISTORY, Case, StepView
 from rangewatch_server.rules.nonfinite.forward import LARGE_BITS, NEAR_LIMIT_BITS
-from rangewatch_server.rules.nonfinite.optimizer import OF_GRADIENTS, optimizer_of
+from rangewatch_server.rules.nonfinite.optimizer import (
+    DIVIDES_BY_NO_NORM,
+    OF_GRADIENTS,
+    made_of_gradients,
+    optimizer_of,
+)
 from rangewatch_server.rules.nonfinite.origin import Origin
 from rangewatch_server.rules.nonfinite.search import bad_ranks
 from rangewatch_server.rules.nonfinite.tensor_phrases import headroom
@@ -129,7 +134,7 @@ def candidates(case: Case, origin: Origin, *, rate_rose: bool) -> list[Candidate
         everything.append(
             Candidate("clip", 0.9, ("One rank reduces with nobody: what is left is unscaling and clipping.",))
         )
-    if origin.kind == "optimizer" and origin.cause == "state":
+    if origin.kind == "optimizer" and origin.cause in ("state", "zero"):
         everything += _clip(case, origin)
     if origin.kind in ("optimizer", "weight"):
         everything += _scaler_passed_over(case)
@@ -564,18 +569,35 @@ def _first_output_before(case: Case) -> float | None:
 
 
 def _clip(case: Case, origin: Origin) -> Iterator[Candidate]:
-    """State that is made of gradients is bad, all of it, though gradients were finite when the backward ended."""
+    """What the optimizer was given is bad, or all that it keeps of that, though gradients were finite when the backward
+    ended; or it has made NaN of a gradient of zeros, of which its own update makes none.
+    """
     optimizer = optimizer_of(case, origin.where)
     if optimizer is None:
         return
-    state = [each for each in optimizer.state if each.name in OF_GRADIENTS]
+    if origin.cause == "zero":
+        if optimizer.name in DIVIDES_BY_NO_NORM:
+            zero = (
+                f"The gradient was 0 in all elements, of which {optimizer.name} makes no NaN: 0 divided by its own "
+                "norm, as a clip does it between backward and optimizer.step(), is NaN."
+            )
+            yield Candidate("clip", 0.84, (zero,))
+        return
+    state = [each for each in made_of_gradients(optimizer) if each is optimizer.gradient or each.name in OF_GRADIENTS]
     amax = _last_gradient(case, origin.where)
     if not state or amax is None or not all(each.is_bad for each in state):
         return
-    text = (
-        "The gradient was finite when the backward ended, and all that the optimizer keeps of gradients was not: it "
-        "turned bad between backward and optimizer.step()"
+    whose = (
+        "all that the optimizer keeps of gradients" if optimizer.gradient is None else "what the optimizer was given"
     )
+    text = (
+        f"The gradient was finite when the backward ended, and {whose} was not: it turned bad between backward and "
+        "optimizer.step()"
+    )
+    if optimizer.gradient is not None and len(state) == 1 and optimizer.name not in DIVIDES_BY_NO_NORM:
+        against = (f"{optimizer.name} may change gradients in place itself.",)
+        yield Candidate("clip", 0.72, (f"{text}, where gradients are clipped or divided.",), against)
+        return
     if amax == 0:
         zero = f"{text}. It was 0 in all elements, and 0 divided by its own norm, as a clip does it, is NaN."
         if len(case.evidence.ranks) > 1 and not case.evidence.has_series("clipped_norm"):

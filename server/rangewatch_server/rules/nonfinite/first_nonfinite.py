@@ -20,6 +20,7 @@ from rangewatch_server.rules.nonfinite import causes, operations
 from rangewatch_server.rules.nonfinite.case import HISTORY, Bad, Case, StepView
 from rangewatch_server.rules.nonfinite.causes import Candidate
 from rangewatch_server.rules.nonfinite.code_snippets import CHECKPOINT, lower_rate
+from rangewatch_server.rules.nonfinite.optimizer import optimizer_of
 from rangewatch_server.rules.nonfinite.origin import Origin, origin_of
 from rangewatch_server.rules.nonfinite.remedies import remedies
 from rangewatch_server.rules.nonfinite.search import (
@@ -74,7 +75,9 @@ def before(case: Case, origin: Origin) -> Before | None:
 
 def _loaded(case: Case, origin: Origin) -> Before | None:
     start = case.process_start
-    if origin.cause == "state" and case.bad.step == start + 1:
+    optimizer = optimizer_of(case, origin.where)
+    is_given_so = optimizer is not None and optimizer.gradient is not None
+    if origin.cause == "state" and not is_given_so and case.bad.step == start + 1:
         return _checkpoint(
             "",
             f"This process started at step {start}, one step before: the optimizer's state came with the checkpoint.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rangewatch.wire.events import Nonfinite, OptimizerDetails
+from rangewatch.wire.events import Nonfinite, OptimizerDetails, TensorDetails
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.tensor_phrases import NEAR_BITS, counts, headroom
@@ -30,7 +30,7 @@ def optimizer_fault(case: Case, parameter: str) -> str:
     optimizer = optimizer_of(case, parameter)
     if optimizer is not None and _divides_by_zero(optimizer):
         return "eps"
-    if optimizer is not None and any(each.is_bad for each in optimizer.state):
+    if optimizer is not None and any(each.is_bad for each in made_of_gradients(optimizer)):
         return "state"
     if _has_grown(case):
         return "growth"
@@ -39,6 +39,15 @@ def optimizer_fault(case: Case, parameter: str) -> str:
 
 OF_GRADIENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "sum", "grad_avg")
 """State of torch's optimizers, and of those after them, that is made of gradients alone."""
+
+
+DIVIDES_BY_NO_NORM = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Rprop", "ASGD")
+"""Torch's optimizers whose update of a gradient of zeros is finite, whatever they were given before."""
+
+
+def made_of_gradients(optimizer: OptimizerDetails) -> list[TensorDetails]:
+    """Its state, and the gradient that it was given where that was not finite."""
+    return [*optimizer.state, *([] if optimizer.gradient is None else [optimizer.gradient])]
 
 
 def was_given_zeros(case: Case, parameter: str) -> bool:
@@ -63,6 +72,8 @@ def optimizer_sentences(case: Case, parameter: str) -> Iterator[str]:
             f"eps {word}, and {squares.zero_count} of {squares.numel} elements of its {squares.name} are 0: "
             "its update divides 0 by 0 there."
         )
+    if optimizer.gradient is not None:
+        yield f"The gradient of this weight, as the optimizer was given it, held {counts(optimizer.gradient)}."
     bad = [each for each in optimizer.state if each.is_bad]
     if bad:
         yield f"Its {bad[0].name} for this weight held {counts(bad[0])}."
@@ -85,7 +96,7 @@ def _is_innocent(optimizer: OptimizerDetails) -> bool:
     is_known = optimizer.name in ("Adam", "AdamW", "SGD") and optimizer.lr is not None and optimizer.lr < 1.0
     largest = max((each.amax for each in optimizer.state), default=0.0)
     is_small = all(headroom(each.dtype, largest) > NEAR_BITS for each in optimizer.state)
-    is_clean = bool(optimizer.state) and not any(each.is_bad for each in optimizer.state)
+    is_clean = bool(optimizer.state) and not any(each.is_bad for each in made_of_gradients(optimizer))
     return is_known and is_clean and is_small and not _divides_by_zero(optimizer)
 
 

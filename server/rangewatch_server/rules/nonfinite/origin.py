@@ -162,16 +162,17 @@ def _weight(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
         if not case.is_loaded:
             reported.append("No step before it is recorded: it was loaded, or initialised, so.")
         return Origin("weight", first.name, tuple(reported))
-    reported += _turned_bad(case, first.name)
-    reported += optimizer_sentences(case, first.name)
     fault = optimizer_fault(case, first.name)
+    reported += _turned_bad(case, first.name, is_given_so=fault == "state")
+    reported += optimizer_sentences(case, first.name)
     if fault in ("", "growth") and _is_of_zero_gradient(case, first):
         reported.append("All of it is NaN though the gradient was 0: an update that divides by a norm of 0 gives that.")
         fault = "zero"
     return Origin("optimizer" if fault not in ("", "written") else "weight", first.name, tuple(reported), fault)
 
 
-def _turned_bad(case: Case, name: str) -> Iterator[str]:
+def _turned_bad(case: Case, name: str, *, is_given_so: bool) -> Iterator[str]:
+    """`is_given_so`: the optimizer was given what was not finite."""
     before = case.bad.step - 1
     if "Embedding" in case.entry.module:
         yield (
@@ -187,10 +188,13 @@ def _turned_bad(case: Case, name: str) -> Iterator[str]:
         step, amax = last
         when = "that step" if step == before else f"step {step}, the last of which it is known,"
         was = "0 in all elements" if amax == 0 else f"finite, {range_text(case.view.entries[gradient].dtype, amax)}"
-        yield (
-            f"Its gradient at {when} was {was}: the optimizer's update did it, or something else that writes to "
-            "weights, such as loading a checkpoint."
-        )
+        if is_given_so:
+            yield f"Its gradient at {when}, as the backward made it, was {was}."
+        else:
+            yield (
+                f"Its gradient at {when} was {was}: the optimizer's update did it, or what changed the gradient before "
+                "that, as a clip, or something else that writes to weights, such as loading a checkpoint."
+            )
 
 
 def _is_of_zero_gradient(case: Case, weight: TensorDetails) -> bool:

@@ -88,6 +88,25 @@ def test_a_weight_and_the_optimizer_that_has_it(ingest: IngestDouble) -> None:
     assert state["exp_avg_sq"]["numel"] == expected.numel()
 
 
+@pytest.mark.parametrize("is_bad", [True, False])
+def test_what_the_optimizer_was_given_where_that_was_not_finite(ingest: IngestDouble, is_bad: bool) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(2):
+            output = model(torch.randn(3, 4)).sum()
+            optimizer.zero_grad()
+            output.backward()
+            if step == 0 and is_bad:
+                model.last.weight.grad[0] = NAN  # type: ignore[index]
+            optimizer.step()
+            if step == 0 and not is_bad:
+                model.last.weight.data[0] = NAN
+    known = reported(ingest)[0][1]["optimizer"]
+    assert known["parameter"] == "last.weight"
+    assert known.get("gradient", {}).get("nan_count") == (4 if is_bad else None)
+
+
 def test_infinities_of_a_mask(ingest: IngestDouble) -> None:
     model = nn.Sequential(nn.Identity(), nn.Softmax(-1), nn.Linear(3, 1))
     scores = torch.tensor([[0.0, -INF, 1.0], [-INF, -INF, -INF]])
