@@ -46,7 +46,10 @@ a fault 7 right, 2 weak, 11 wrong; 9 of 10 healthy ones quiet.
 of 4dd7203: of 24 with a fault 9 right, 3 weak, 12 wrong; 12 of 12 healthy ones quiet.
 
 `held_out_scripts_6/` are thirty-six by a sixth author, of the same kind. Measured once, on 2026-11-26, with the rules
-of a8f27fc: of 24 with a fault 17 right, 0 weak, 7 wrong; 12 of 12 healthy ones quiet.
+of a8f27fc: of 24 with a fault 17 right, 0 weak, 7 wrong; 12 of 12 healthy ones quiet. Tests since 2026-11-27.
+
+`held_out_scripts_7/` are thirty-six by a seventh author, of the same kind. Measured once, on 2026-11-27, with the rules
+of b1864b1: of 24 with a fault 11 right, 1 weak, 12 wrong; 12 of 12 healthy ones quiet. Tests since then.
 """
 
 from __future__ import annotations

@@ -50,6 +50,8 @@ class OptimizerCoverage(StepReader):
         self._observer, self._events, self._model, self._selection = observer, events, ref(model), selection
         self._optimizers = [ref(each) for each in optimizers]
         self._step_count = self._zero_rate_steps = 0
+        self._ever_reached: set[str] = set()
+        """Names of parameters of which one has had a gradient."""
         self._reported = Optimizers()
         self._structure, self._known_structure = structure, structure()
         self._held: dict[str, int] = {}
@@ -110,7 +112,10 @@ class OptimizerCoverage(StepReader):
         # An optimizer keeps its parameters alive: no other object has such an id meanwhile.
         replaced = [fqn for fqn in left_out if (was := self._held.get(fqn)) in taken and was not in present]
         self._held.update({fqn: id(each) for fqn, each in named if id(each) in taken})
-        unreached = [fqn for fqn, each in trainable if id(each) in taken and fqn in silent] if is_reached else []
+        # A parameter that took another's place has a hook of its own, which has not run yet: the name was reached.
+        self._ever_reached.update(fqn for fqn, _ in trainable if fqn not in silent)
+        never = silent - self._ever_reached
+        unreached = [fqn for fqn, each in trainable if id(each) in taken and fqn in never] if is_reached else []
         return Optimizers(
             classes=tuple(type(each).__name__ for each in optimizers[: limits.CONTEXT_TENSORS]),
             left_out=tuple(left_out[: limits.ACCOUNT_NAMES]),

@@ -211,6 +211,17 @@ def test_updates_that_change_nothing_any_more(recording: Recording, since: int) 
     assert finding.facts["cause_class"] == "optimizer" and "zero_grad()" in finding.remedy[0].text
 
 
+@pytest.mark.parametrize(("fraction", "count"), [(np.nan, 1), (1e-3, 0)], ids=["none", "another parameter's"])
+def test_updates_that_have_moved_nothing_so_far(recording: Recording, fraction: float, count: int) -> None:
+    """No parameter has a gradient, as where the backward goes through a copy of the model."""
+    sampled = events.event(events.SampledWeights(("a.bias",), are_held=True), 1, 1)
+    moved = {"sampled_update": 0.0, "update_fraction": fraction}
+    recording.write([tensor("a", dtype="float32")], 200, series=moved, events=[sampled])
+    findings = recording.diagnose(RULE).findings
+    assert [each.facts["cause_class"] for each in findings] == ["no_gradient"] * count
+    assert recording.diagnose(RULE, stop=40).findings == ()
+
+
 @pytest.mark.parametrize(
     "how",
     [

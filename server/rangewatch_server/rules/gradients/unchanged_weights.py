@@ -175,13 +175,42 @@ def _no_longer_moved(evidence: Evidence) -> Iterator[Finding]:
     gradients = tensors_of(evidence, "grad")
     mine = [each for each in gradients.tolist() if entries[each].fqn == known.names[0] and entries[each].dtype in WIDE]
     fractions = evidence.largest("update_fraction", since, evidence.whole_stop)
-    if not mine or (fractions > 0).any():
+    if (fractions > 0).any():
+        return
+    if not len(gradients) and since == steps[0] and not np.isfinite(fractions).any():
+        yield _never_moved(evidence, known.names[0], since, len(moved))
+    if not mine:
         return
     amax = evidence.window(("amax",)).columns["amax"][:, -STILL:]
     usual = np.median(amax[gradients].max(axis=1, initial=0.0))
     if not (amax[mine[0]] > 0).all() or not amax[mine[0]].max() > NEGLIGIBLE * usual:
         return
     yield _not_moved(evidence, entries[mine[0]], since, len(moved) - first, has_moved=bool(len(other)))
+
+
+def _never_moved(evidence: Evidence, name: str, since: int, count: int) -> Finding:
+    rank = only_rank(evidence)
+    return Finding(
+        rank=rank, step=since, tensor=name, kind="weight", subject="moved",
+        summary=f"{place(since, rank)}: the optimizer's updates have changed nothing so far: {name} is what it was, "
+        "and no parameter of the model has had a gradient.",
+        evidence=(
+            f"It was the same to the bit after {count} updates in a row, up to step {evidence.whole_stop - 1}.",
+            "Cause (likely): no backward reaches the model that the optimizer has: it goes through a copy of it, or "
+            "ends where the graph is cut by .data, detach() or no_grad.",
+            "What would decide: print a parameter's .grad right before optimizer.step().",
+        ),
+        remedy=(
+            Remedy(
+                "Look for what cuts the graph between the model's parameters and the loss: a deepcopy that is trained "
+                "in its place, a write through .data or under no_grad where a step should be part of the graph, a "
+                "detach().",
+                "print([name for name, each in model.named_parameters() if each.grad is None])  # after the backward",
+                "no gradient has been seen on any parameter, and no update has moved what was compared",
+            ),
+        ),
+        facts={"since_step": since, "steps": count, "cause_class": "no_gradient"},
+    )  # fmt: skip
 
 
 def _not_moved(evidence: Evidence, entry: TensorEntry, since: int, count: int, *, has_moved: bool) -> Finding:
