@@ -109,6 +109,9 @@ class WeightSamples(StepReader, ForwardListener):
         for each in self._samples:
             if each.holder is None or not is_unwritten:
                 each.keep()
+        self._emit_held()
+
+    def _emit_held(self) -> None:
         are_held = any(each.holder is not None for each in self._samples)
         if are_held != self._are_held:
             self._are_held = are_held
@@ -131,6 +134,7 @@ class WeightSamples(StepReader, ForwardListener):
             held = {id(each) for group in getattr(optimizer, "param_groups", ()) for each in group["params"]}
             for each in self._samples:
                 each.holder = mine if id(each.parameter()) in held else each.holder
+            self._emit_held()  # here too: a model that is never called itself has no forward
         for at, each in enumerate(self._samples):
             if each.holder == mine and not _is_captured(each):
                 if at == 0:

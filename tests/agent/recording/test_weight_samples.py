@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -89,3 +90,15 @@ def test_how_far_an_update_moved_the_first_of_them(ingest: IngestDouble) -> None
     update = ingest.series("sampled_update")
     assert {step: update[step] for step in range(1, 7)} == {step: moved[step] for step in range(1, 7)}
     assert moved[3] < 0.01 and moved[5] > 2 * moved[4]
+
+
+def test_a_model_of_which_a_copy_is_trained(ingest: IngestDouble) -> None:
+    """It is never called, and its optimizer has nothing to step with: what is known of it is that it stays."""
+    model = nn.Linear(3, 8)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for _ in range(4):
+            copy.deepcopy(model)(torch.randn(2, 3)).square().sum().backward()
+            optimizer.step()
+    assert set(ingest.series("sampled_update").values()) == {0.0}
+    assert [each.data["are_held"] for each in ingest.events("sampled_weights")] == [True]
