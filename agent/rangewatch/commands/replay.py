@@ -207,7 +207,7 @@ def _described(folder: Folder) -> Result:
 
 def _who(folder: Folder) -> str:
     if folder.has_ended:
-        return "its watcher is sending it, or another replay; --force sends it anyway"
+        return "its watcher is sending it, that of a newer run, or another replay; --force sends it anyway"
     running = f"rank {folder.info.rank} still runs (process {folder.pid})"
     return f"{running}, or another process sends it; --force sends it anyway"
 

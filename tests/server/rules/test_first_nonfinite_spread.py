@@ -12,7 +12,7 @@ from rangewatch.wire.records import Batch, Catalogue, Samples
 from rangewatch_server.rules.nonfinite.first_nonfinite import RULE
 from rangewatch_server.rules.phrases import in_float32
 from rangewatch_server.rules.trend import growing
-from tests.server.rules.conftest import Recording
+from tests.server.rules.conftest import Recording, tensor
 from tests.server.rules.test_first_nonfinite import bad_at
 from tests.server.rules.test_first_nonfinite_origin import ACT, BAD, MODEL, STEPS, UP, found, seen
 
@@ -71,6 +71,16 @@ class TestPath:
         recovered = f"It recovered at step {BAD + 1}: nothing since then has held NaN or Inf that was not skipped."
         assert finding.path[-1] == recovered
         assert (finding.severity, finding.facts["recovered_step"]) == ("warning", BAD + 1)
+
+    def test_what_is_read_now_and_then_has_not_recovered_before_it_is_read(self, recording: Recording) -> None:
+        model = [*MODEL, tensor("up.weight", "exp_avg_sq", len(MODEL))]
+        calls = np.ones((len(model), STEPS))
+        calls[-1] = np.arange(STEPS) == BAD
+        recording.write(
+            model, STEPS, {"inf_count": bad_at(STEPS, (len(MODEL), BAD), of=len(model)), "call_count": calls}
+        )
+        (finding,) = recording.diagnose(RULE).findings
+        assert "Whether it recovered is not known: the second moment (exp_avg_sq) of up.weight" in finding.path[-1]
 
 
 class TestSpells:

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from rangewatch_server.collectives.reader import bucket_names
 from rangewatch_server.core.text import ranks_text
+from rangewatch_server.numerics.pyramid import RANGES, level_for
 from rangewatch_server.rules.batch_rows import row_sentences
 from rangewatch_server.rules.evidence import BACKWARD, Evidence
 from rangewatch_server.rules.loss.series import RATES
@@ -24,6 +25,7 @@ from rangewatch_server.rules.nonfinite.optimizer import optimizer_of
 from rangewatch_server.rules.nonfinite.origin import Origin, origin_of
 from rangewatch_server.rules.nonfinite.remedies import remedies
 from rangewatch_server.rules.nonfinite.search import (
+    COLUMNS,
     Spell,
     bad_ranks,
     first_bad,
@@ -415,12 +417,23 @@ def _after(view: StepView, bad: Bad, spell: Spell, later: Sequence[Spell]) -> It
         yield f"At step {step} {who} held NaN or Inf{where}."
     if spell.clean_step is not None and later:
         yield f"It was clean again at step {spell.clean_step}; NaN or Inf came back at step {later[0].step}."
+    elif spell.clean_step is not None and not _is_read_since(evidence, bad, spell.clean_step):
+        yield f"Whether it recovered is not known: {the(view.entries[bad.tensor])} has not been read since."
     elif spell.clean_step is not None:
         yield f"It recovered at step {spell.clean_step}: nothing since then has held NaN or Inf that was not skipped."
     elif spell.last_step > bad.step:
         pauses = "; 1 step between was clean" if spell.pauses == 1 else f"; {spell.pauses} steps between were clean"
         held = f"It lasts: step {spell.last_step}, the last that was reported, held NaN or Inf"
         yield f"{held}{pauses if spell.pauses else ''}."
+
+
+def _is_read_since(evidence: Evidence, bad: Bad, step: int) -> bool:
+    """What an optimizer keeps, and weights, are read at one step in many."""
+    level = level_for(evidence.whole_stop - step, COLUMNS)
+    tensor = np.array([bad.tensor])
+    block = evidence.run.slice(RANGES, list(evidence.ranks), level, step, evidence.whole_stop, ("call_count",), tensor)
+    calls = block.columns["call_count"]
+    return bool((calls[:, 1 if level else 0 :] > 0).any())  # a coarse column may begin before
 
 
 RULE = Rule(
