@@ -24,9 +24,11 @@ import rangewatch
 RANKS, STEPS, WIDTH = 4, 30, 24
 COMPARED = (
     "usual", "restart", "accumulation", "unused parameters", "ignored", "bucket views", "inner model", "merged",
-    "not wrapped", "on a device",
+    "not wrapped", "on a device", "by hand",
 )  # fmt: skip
 DIFFERENT = ("two groups", "local steps", "uneven inputs", "no reduction")
+DIFFERENT_LATER = ("by hand, then alone", "by hand in turn")
+"""The same of those that are compared at first: the loop's own reductions show that ranks are to be alike."""
 """What the ranks of these hold is not alike, and need not be."""
 
 
@@ -89,6 +91,8 @@ def train(url: str, what: str, seed: str) -> None:
         with torch.no_grad():
             bare.seldom.weight += dist.get_rank()
     reported: dict[str, Any] = {"run": f"{what} {seed}", "replica_every": 1, "ship_every": 8 if what == "merged" else 1}
+    if what == "by hand in turn":
+        reported["replica_every"] = 4  # those whose turn comes with the loop's
     if what == "on a device" or (flip and int(seed) % 2):
         reported["backend"] = "device"
     model, inner = wrapped(bare, what), bare if what == "inner model" else None
@@ -104,7 +108,7 @@ def train(url: str, what: str, seed: str) -> None:
 
 
 def wrapped(bare: nn.Module, what: str) -> nn.Module:
-    if what == "not wrapped":
+    if what == "not wrapped" or "by hand" in what:
         return bare
     group = None
     if what == "two groups":
@@ -132,7 +136,7 @@ def steps(model: Any, optimizer: torch.optim.Optimizer, what: str, start: int, f
                     nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # some loops do: each rank's own gradients
             with model.no_sync() if what == "local steps" else contextlib.nullcontext():
                 backward(model, step, rank, what)
-                if what == "not wrapped":
+                if what in ("not wrapped", "by hand") or is_reduced_now(what, step):
                     reduce_by_hand(model)
                 damage(model, flip, step, "before update")
                 if what != "ignored":  # the norm would be each rank's own
@@ -144,6 +148,10 @@ def steps(model: Any, optimizer: torch.optim.Optimizer, what: str, start: int, f
 def backward(model: nn.Module, step: int, rank: int, what: str) -> None:
     is_seldom = what != "unused parameters" or (step + rank) % 5 == 0
     model(torch.randn(8, WIDTH), seldom=is_seldom).square().mean().backward()
+
+
+def is_reduced_now(what: str, step: int) -> bool:
+    return (what == "by hand, then alone" and step < STEPS // 2) or (what == "by hand in turn" and step % 4 == 0)
 
 
 def reduce_by_hand(model: nn.Module) -> None:

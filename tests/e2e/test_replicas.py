@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.rank_processes import number_of, train
-from tests.e2e.replica_ranks import COMPARED, DIFFERENT, PARAMETERS, RANKS, STEPS, planted
+from tests.e2e.replica_ranks import COMPARED, DIFFERENT, DIFFERENT_LATER, PARAMETERS, RANKS, STEPS, planted
 from tests.server.process import Server
 
 pytestmark = pytest.mark.timeout(300)
@@ -43,7 +43,8 @@ def test_a_flipped_bit_is_named(served: Server, seeds: range) -> None:
 
 
 @pytest.mark.parametrize(
-    "runs", [pytest.param(COMPARED[:5], marks=pytest.mark.slow), pytest.param(COMPARED[5:], marks=SOAK)],
+    "runs",
+    [pytest.param((*COMPARED[:5], COMPARED[-1]), marks=pytest.mark.slow), pytest.param(COMPARED[5:-1], marks=SOAK)],
     ids=["some", "others"],
 )  # fmt: skip
 def test_healthy_replicas_are_silent(served: Server, runs: tuple[str, ...]) -> None:
@@ -62,3 +63,11 @@ def test_what_need_not_be_alike_is_not_compared(served: Server, runs: tuple[str,
     for what in runs:
         assert findings(served, f"{what} 1") == [], what
         assert parameters_read(served, f"{what} 1") == 0, what
+
+
+@pytest.mark.slow
+def test_what_a_loop_no_longer_reduces_is_no_longer_compared(served: Server) -> None:
+    train(WORKER, RANKS, served.url, *(f"{what} 1" for what in DIFFERENT_LATER))
+    for what in DIFFERENT_LATER:
+        assert findings(served, f"{what} 1") == [], what
+        assert parameters_read(served, f"{what} 1") == len(PARAMETERS), what

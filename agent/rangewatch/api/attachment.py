@@ -505,7 +505,7 @@ def _parallel_reads(agent: Agent, model: nn.Module, optimizers: list[Any], layou
     every = max(options.replica_every, options.ship_every)  # of steps that are merged one is read
     schedule = Schedule(every)
     reads = ParallelReads(
-        ReplicaReads(observer, agent.names, layout, every, agent.in_forward, agent.events),
+        ReplicaReads(observer, agent.names, layout, every, agent.in_forward, agent.events, agent.guard),
         GradientSums(observer, values, model, layout, schedule),
         TiedReads(observer, values, agent.events, model, layout, schedule),
         OptimizerSteps(observer, values, optimizers, schedule),
@@ -515,6 +515,7 @@ def _parallel_reads(agent: Agent, model: nn.Module, optimizers: list[Any], layou
         DropoutReads(observer, values, agent.events, agent.guard, model, layout, schedule, agent.in_forward),
     )
     agent.undo.callback(reads.dropouts.forget)
+    agent.undo.callback(layout.by_hand.forget)
     agent.at_end.append(reads.rows.flush)
     return reads
 

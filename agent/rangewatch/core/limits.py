@@ -195,6 +195,9 @@ REPLICA_SEARCHES = 20
 REPLICA_ASSIGN_EVERY = 100
 """Least steps between two looks at a replicated model's parameters: milliseconds for thousands of modules."""
 
+REDUCED_BY_HAND = 50_000
+"""Reductions of one step that are remembered, 100 bytes each: one a parameter, of loops that reduce by themselves."""
+
 RATE_GROUPS = 16
 """Parameter groups whose learning rates are compared between ranks: a series each."""
 

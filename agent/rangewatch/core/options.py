@@ -519,7 +519,8 @@ class Options:
     replica_every: Whole = Whole(
         100,
         "steps in which each parameter has its turn of being compared between the ranks, where all must hold the "
-        "same: what DistributedDataParallel wraps and trains, and what a `DTensor` replicates ([mesh.md](mesh.md)). "
+        "same: what DistributedDataParallel wraps and trains, what the loop itself reduces by `all_reduce`, and what a "
+        "`DTensor` replicates ([mesh.md](mesh.md)). "
         "`1` compares all at every step and names the very step in which a rank has come to differ, `0` compares "
         "none. At a process's first update all are compared. Needs the kind `grad`; with `reduced_grad` the gradients "
         "are compared after their reduction too. Batches, dropout, gradient norms, tied weights and step counts are "

@@ -398,6 +398,13 @@ class CommunicationHook(Details, frozen=True):
     name: str = ""
 
 
+class ReducedByHand(Details, frozen=True):
+    """The loop itself reduces the gradients of `parameters` parameters over all ranks, by `all_reduce`."""
+
+    KIND = "reduced_by_hand"
+    parameters: int = 0
+
+
 class Clipping(Details, frozen=True):
     """How gradients were clipped by their norm in the event's step: `max_norm`, and whether the loss scaler had not
     unscaled them (`is_scaled`), which was so in `steps` steps in a row, up to this one. The newest one stands.

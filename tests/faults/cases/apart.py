@@ -28,4 +28,19 @@ def flattened_over_a_group_of_its_own(job: Job) -> None:
     apart.train(job, wrap=apart.by_fsdp1)
 
 
+@planted("replicas", "replica_mismatch", rank=None, step=range(0, 1), ranks=2, against=NOT_APART)
+def each_rank_begins_with_its_own_seed_and_reduces_by_hand(job: Job) -> None:
+    apart.by_hand(job, own_seed=True)
+
+
+@planted("replicas", "replica_mismatch", rank=None, step=range(40, 142), ranks=2, against=NOT_APART)
+def gradients_that_are_none_are_not_reduced_by_hand(job: Job) -> None:
+    apart.by_hand(job, skips_from=40)
+
+
+@planted("replicas", "replica_mismatch", rank=None, step=range(1, 102), ranks=2, against=NOT_APART)
+def each_rank_clips_by_a_norm_of_its_own_after_it_has_reduced_by_hand(job: Job) -> None:
+    apart.by_hand(job, own_clip=True)
+
+
 SCRIPTS: tuple[Fault, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Fault))

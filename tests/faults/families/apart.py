@@ -80,6 +80,49 @@ def _average(tensors: Iterator[Any]) -> None:
         local /= dist.get_world_size()
 
 
+def by_hand(
+    job: Job, steps: int = 150, *, own_seed: bool = False, own_clip: bool = False, skips_from: int = -1,
+    alone_from: int = -1, experts: bool = False, **options: Any,
+) -> None:  # fmt: skip
+    """A loop that reduces its gradients itself. `own_clip`: each rank clips what was reduced by the norm that its own
+    gradients had. `skips_from`: from that step on each rank trains an expert of its own, and passes over gradients that
+    are None. `alone_from`: from that step on nothing is reduced. `experts`: a rank's expert is never reduced."""
+    torch.manual_seed(job.seed + (job.rank if own_seed else 0))
+    model = TwoExperts() if skips_from >= 0 or experts else net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    data = rows(job.seed * 100 + job.rank)
+    with job.attach(model, optimizer, **options) as watch:
+        for step in range(steps):
+            x, y = data(step)
+            if isinstance(model, TwoExperts):
+                which = (job.rank,) if experts or step >= skips_from else (0, 1)
+                loss = sum((F.cross_entropy(model(x, each), y) for each in which), torch.zeros(()))
+            else:
+                loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            norm = torch.stack([each.grad.norm() for each in model.parameters() if each.grad is not None]).norm()
+            if not 0 <= alone_from <= step:
+                reduced = (each for name, each in model.named_parameters() if not (experts and "expert" in name))
+                _average(each.grad for each in reduced if each.grad is not None)
+            if own_clip:
+                for each in model.parameters():
+                    each.grad *= min(1.0, 0.5 / norm.item())
+            optimizer.step()
+            watch.log(loss=loss.item())
+
+
+class TwoExperts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(FEATURES, 32), nn.Linear(32, CLASSES)
+        self.experts = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
+
+    def forward(self, x: Tensor, which: int) -> Tensor:
+        h = torch.tanh(self.body(x))
+        return self.head(h + torch.tanh(self.experts[which](h)))
+
+
 def pipelined(job: Job, steps: int = 150, **options: Any) -> None:
     """A stage a rank, whose parameters have the same names; each is wrapped over its one data-parallel rank."""
     torch.manual_seed(job.seed + job.rank)
@@ -158,7 +201,9 @@ def roles(job: Job, steps: int = 150, **options: Any) -> None:
 
 
 def any_of_them(job: Job, steps: int = 150, *, kind: str = "train", **options: Any) -> None:
-    {"train": train, "pipelined": pipelined, "experts": experts, "roles": roles}[kind](job, steps, **options)
+    {"train": train, "pipelined": pipelined, "experts": experts, "roles": roles, "by hand": by_hand}[kind](
+        job, steps, **options
+    )
 
 
 HEALTHY: dict[str, dict[str, Any]] = {
@@ -171,4 +216,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "stages of a pipeline": {"kind": "pipelined"},
     "experts of each rank": {"kind": "experts"},
     "a policy and its critic": {"kind": "roles"},
+    "a loop that reduces by hand": {"kind": "by hand"},
+    "a loop that reduces by hand and then trains alone": {"kind": "by hand", "alone_from": 60},
+    "experts of each rank and a body that is reduced by hand": {"kind": "by hand", "experts": True},
 }

@@ -2,7 +2,8 @@
 
 A DTensor says so itself, and DistributedDataParallel of what it wraps. Megatron marks its sharded parameters, and its
 own wrapper reduces over the data-parallel ranks. Of other plain tensors it is not known, but where
-`attach(replicated=...)` says so: better none than one that may differ for a good reason.
+`attach(replicated=...)` says so, or the loop reduces their gradients itself: better none than one that may differ for a
+good reason.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rangewatch.core import limits
 from rangewatch.recording.events import sendable
 from rangewatch.recording.observer import why_unobservable
 from rangewatch.recording.parallel.axes import Axes, Sizes, axis_ranks, find_axes
+from rangewatch.recording.parallel.reduced_by_hand import ReducedByHand, Reduction
 from rangewatch.recording.tensor_names import clean_parameters
 from rangewatch.wire.events import Placement, Placements
 
@@ -36,8 +38,8 @@ FLAT = "shard(flat)"
 
 class Placed(NamedTuple):
     """A parameter, which is not kept alive. `axes`: axis -> placement, of those that are known; `alike`: along which
-    all ranks hold the same; `by`: what sees to that, a DistributedDataParallel or an FSDPModule, None where nothing is
-    known to interrupt it."""
+    all ranks hold the same; `by`: what sees to that, a DistributedDataParallel, an FSDPModule or the loop itself, None
+    where nothing is known to interrupt it."""
 
     fqn: str
     parameter: ref[nn.Parameter]
@@ -57,6 +59,7 @@ class Layout:
         self._reduced: dict[int, tuple[ref[nn.Parameter], tuple[int, ...]]] = {}
         """`id` of a parameter that was in a wrapper -> itself, and the ranks that reduce its gradient. A wrapper may be
         let go of by mistake, as with `model = accelerator.unwrap_model(model)`: then nobody reduces it any more."""
+        self.by_hand = ReducedByHand()
         self.axes = Axes(rank)
         self._names: dict[int, tuple[Any, list[str | None]]] = {}
         """`id` of a device mesh -> the mesh, and the axes that its dimensions are."""
@@ -74,6 +77,14 @@ class Layout:
     def own_hook(self) -> str:
         """The first of the wrappers' communication hooks that is the user's; "" where none is."""
         return next((name for wrapper in self.wrappers if (name := own_hook(wrapper))), "")
+
+    def find_reduced_by_hand(self) -> None:
+        """Find which parameters the loop has just reduced itself. Right before their update."""
+        model = self._model()
+        if model is not None:
+            self.by_hand.find(
+                parameter for _, parameter in clean_parameters(model) if not hasattr(parameter, "placements")
+            )
 
     def find_wrappers(self) -> None:
         """Find what wraps the model, or parts of it. Inside a forward: a wrapper may be beyond the model."""
@@ -124,6 +135,8 @@ class Layout:
             if not is_flat and not (sharding and self.replicated is True):
                 axes = dict.fromkeys(self._said_alike(), REPLICATE) | axes
             alike = tuple(name for name, placement in axes.items() if placement == REPLICATE)
+            if not axes and not is_flat and (reduction := self.by_hand.of(parameter)) is not None:
+                alike, by = (WORLD,), reduction
             if getattr(parameter, "tensor_model_parallel", False) and self.group_of(alike)[0] == self.world_size:
                 alike = ()  # Megatron's mark of a shard
             yield Placed(fqn, ref(parameter), axes, alike, None if by is None else ref(by))
@@ -200,7 +213,7 @@ class Layout:
 
 
 WORLD = "all ranks"
-"""In place of an axis: what `replicated=True` is said of."""
+"""In place of an axis: what `replicated=True` is said of, and what the loop reduces over all ranks."""
 
 
 def placement_text(placement: Any) -> str:
@@ -247,6 +260,8 @@ def why_not(by: Any) -> str:
         if any(_is_torch_s(hook) and not _reduces(hook) for hook in _hooks(by)):
             return "its communication hook leaves ranks to themselves for a while"
         return ""
+    if isinstance(by, Reduction):
+        return by.why_not()
     if hasattr(by, "_sync_gradients"):  # FSDP1
         has_hook = getattr(by, "_comm_hook", None) is not None
         if has_hook:

@@ -7,9 +7,10 @@ update all are read once: what begins wrong is seen then, and not when its turn 
 
 What is alike on no other rank is read as well, with a weight of 0: whether an optimizer changes it can be seen so.
 
-What all ranks hold alike, as replicas of DistributedDataParallel are, goes into `checksum_max` and `checksum_min`; what
-only those along some axes do, into `axis_checksum` and `axis_balance`. Frozen parameters are left alone, since anything
-may change them, and so is what is interrupted for some steps, as by no_sync(): see `placements.why_not`.
+What all ranks hold alike, as replicas of DistributedDataParallel or of a loop that reduces gradients itself are, goes
+into `checksum_max` and `checksum_min`; what only those along some axes do, into `axis_checksum` and `axis_balance`.
+Frozen parameters are left alone, since anything may change them, and so is what is interrupted for some steps, as by
+no_sync(): see `placements.why_not`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from weakref import ref
 from torch import Tensor, nn
 
 from rangewatch.core import limits
+from rangewatch.core.guard import Guard
 from rangewatch.recording.events import Events, sendable
 from rangewatch.recording.observer import ForwardListener, Observer, StepReader
 from rangewatch.recording.parallel.placements import (
@@ -34,7 +36,7 @@ from rangewatch.recording.parallel.placements import (
 )
 from rangewatch.recording.tensor_names import TensorNames
 from rangewatch.statistics import checksum
-from rangewatch.wire.events import CommunicationHook, Details, Mesh, NotReduced, Placements
+from rangewatch.wire.events import CommunicationHook, Details, Mesh, NotReduced, Placements, ReducedByHand
 
 UNREDUCED = 4
 """Readings in a row without a reduction that are reported: one update may be made so by mistake, and is seen by what
@@ -48,15 +50,15 @@ class ReplicaReads(StepReader):
 
     def __init__(
         self, observer: Observer, names: TensorNames, layout: Layout, every: int, in_forward: list[ForwardListener],
-        events: Events,
+        events: Events, guard: Guard,
     ) -> None:  # fmt: skip
         self._observer, self._names, self._layout, self._every = observer, names, layout, every
-        self._events, self._hook = events, ""
+        self._events, self._guard, self._hook = events, guard, ""
         self._turns: dict[int, list[Placed]] = {}
         self._step: int | None = None
         """The open step, until it has been read."""
         self._assign_at: int | None = None
-        self._wrapper_count = self._search_count = 0
+        self._wrapper_count = self._search_count = self._by_hand_count = 0
         self._unreduced = NotReduced()
         """The present spell of updates without a reduction: how long it has lasted, whether it was reported or not."""
         self._alone: tuple[str, tuple[str, ...]] | None = None
@@ -68,8 +70,10 @@ class ReplicaReads(StepReader):
     def begin_step(self, step: int) -> None:
         """`step` is open: look in its forward for what wraps the model, unless that is known."""
         self._step = step
+        self._layout.by_hand.begin_step()
         is_known = self._layout.wrappers or self._layout.replicated is True
         is_wanted = not is_known and self._search_count < limits.REPLICA_SEARCHES
+        self._layout.by_hand.listen(self._guard, is_wanted=is_wanted and self._layout.world_size > 1)
         if is_wanted and self not in self._in_forward:
             self._in_forward.append(self)
 
@@ -79,8 +83,9 @@ class ReplicaReads(StepReader):
         if step is None or self._layout.world_size < 2:
             return
         wrapper_count = len(self._layout.wrappers)
-        is_other = wrapper_count != self._wrapper_count or self._is_any_thawed()
-        if self._assign_at is None or step >= self._assign_at or is_other:
+        is_due = self._assign_at is None or step >= self._assign_at
+        is_begun = self._is_by_hand(is_due=is_due)
+        if is_due or is_begun or wrapper_count != self._wrapper_count or self._is_any_thawed():
             self._assign_turns()
             self._emit_hook()
             self._assign_at = step + max(self._every, limits.REPLICA_ASSIGN_EVERY)
@@ -88,6 +93,8 @@ class ReplicaReads(StepReader):
         due = self._turns.get(step % self._every)
         if self._is_first:
             self._is_first, due = False, [turn for turns in self._turns.values() for turn in turns]
+        due = due or []
+        self._layout.by_hand.before_update(each for turn in due if (each := turn.parameter()) is not None)
         if due:
             for weight, pairs in self._numbered(due).items():
                 self._observer.read_checksums(pairs, weight)
@@ -140,6 +147,16 @@ class ReplicaReads(StepReader):
         for each, size in zip(compared, sizes, strict=True):
             self._turns.setdefault(self._every * before // total, []).append(each)
             before += size
+
+    def _is_by_hand(self, *, is_due: bool) -> bool:
+        """Whether the loop has begun to reduce gradients itself, or those of more parameters where it is looked."""
+        if self._by_hand_count and not is_due:
+            return False
+        self._layout.find_reduced_by_hand()
+        was, self._by_hand_count = self._by_hand_count, self._layout.by_hand.count
+        if not was and self._by_hand_count:
+            self._events.add(ReducedByHand(self._by_hand_count))
+        return self._by_hand_count > was
 
     def _is_any_thawed(self) -> bool:
         """Whether a frozen parameter is trained by now; of many it is seen later."""

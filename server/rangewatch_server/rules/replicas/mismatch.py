@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec.structs
 
-from rangewatch.wire.events import CommunicationHook, WrapperBypassed
+from rangewatch.wire.events import CommunicationHook, ReducedByHand, WrapperBypassed
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.machines.gpus import card_texts
@@ -45,9 +45,12 @@ def remedies(evidence: Evidence, diff: Difference, others: tuple[list[int], int]
     if past is not None:
         yield _through_wrapper(past)
         return
+    is_by_hand = is_reduced_by_hand(evidence) and not diff.axes
     if diff.alike is not None and is_few:
         if diff.majority:
             yield _test_device(evidence, diff, len(differing), compared)
+        if is_by_hand:
+            yield _keep_alike(len(differing), compared, is_by_hand=True)
         yield _go_back(diff)
         return
     hook = own_hook(evidence)
@@ -56,9 +59,9 @@ def remedies(evidence: Evidence, diff: Difference, others: tuple[list[int], int]
         yield _not_replicas(diff)
         return
     if diff.alike is None:
-        yield _start_alike(len(differing), compared)
-    yield _keep_alike(len(differing), compared)
-    yield _not_replicas(diff)
+        yield _start_alike(len(differing), compared, is_by_hand=is_by_hand)
+    yield _keep_alike(len(differing), compared, is_by_hand=is_by_hand)
+    yield _not_replicas(diff, is_by_hand=is_by_hand)
 
 
 def suspect_of(diff: Difference, others: tuple[list[int], int]) -> str:
@@ -144,17 +147,36 @@ def _go_back(diff: Difference) -> Remedy:
     )
 
 
-def _start_alike(differing: int, compared: int) -> Remedy:
+def _start_alike(differing: int, compared: int, *, is_by_hand: bool) -> Remedy:
+    sent = (
+        "the loop reduces gradients itself, and nobody sends rank 0's parameters to the others, so that another seed "
+        "on each rank is another model. Send them once."
+        if is_by_hand
+        else "DistributedDataParallel sends rank 0's to all when it is made, so load checkpoints before that, and do "
+        "not write to parameters afterwards on one rank alone."
+    )
     return Remedy(
-        "See whether all ranks begin with the same parameters: DistributedDataParallel sends rank 0's to all when it "
-        "is made, so load checkpoints before that, and do not write to parameters afterwards on one rank alone.",
+        f"See whether all ranks begin with the same parameters: {sent}",
         "for each in model.parameters():  # right before the first step\n"
         "    torch.distributed.broadcast(each.data, src=0)",
         f"{differing} of {compared} tensors differ, at the first step at which they were compared.",
     )
 
 
-def _keep_alike(differing: int, compared: int) -> Remedy:
+def _keep_alike(differing: int, compared: int, *, is_by_hand: bool) -> Remedy:
+    if is_by_hand:
+        return Remedy(
+            "Let every rank reduce the same gradients in the same order, and all of them: the n-th all_reduce of one "
+            "rank is summed with the n-th of the others, whatever it was given. One that is None on some ranks is to "
+            "be reduced as zeros. And let nothing of this rank's own come between that and the update (clipping, "
+            "noise, a loss scale, a learning rate, a skipped update).",
+            "for each in model.parameters():\n"
+            "    if each.requires_grad:\n"
+            "        if each.grad is None:\n"
+            "            each.grad = torch.zeros_like(each)\n"
+            "        torch.distributed.all_reduce(each.grad)",
+            f"{differing} of {compared} tensors differ, and the loop reduces their gradients itself.",
+        )
     return Remedy(
         "Look for what lets one rank update otherwise than the others: a backward inside no_sync() before the update, "
         "a forward by model.module, which DDP does not see, gradients or parameters that are changed by hand after the "
@@ -203,6 +225,11 @@ def own_hook(evidence: Evidence) -> str:
     return next((known.name for _, known in reversed(evidence.details(CommunicationHook))), "")
 
 
+def is_reduced_by_hand(evidence: Evidence) -> bool:
+    """Whether the loop itself reduces the gradients of what is compared."""
+    return any(known.parameters for _, known in evidence.details(ReducedByHand))
+
+
 def _reduce_in(hook: str, differing: int, compared: int) -> Remedy:
     return Remedy(
         f"Let the communication hook {hook} give every rank the same mean: it has to reduce the bucket itself, since "
@@ -215,7 +242,7 @@ def _reduce_in(hook: str, differing: int, compared: int) -> Remedy:
     )
 
 
-def _not_replicas(diff: Difference) -> Remedy:
+def _not_replicas(diff: Difference, *, is_by_hand: bool = False) -> Remedy:
     if diff.axes:
         return Remedy(
             "If the ranks are meant to differ, let them not be compared.",
@@ -226,7 +253,9 @@ def _not_replicas(diff: Difference) -> Remedy:
     return Remedy(
         "If the ranks are meant to differ (local SGD, experts), let them not be compared.",
         "rangewatch.attach(model, optimizer, replica_every=0)",
-        "Only what DistributedDataParallel wraps, or attach(replicated=True) says so of, is compared.",
+        "Only that is compared whose gradients the loop reduces over all ranks in each update."
+        if is_by_hand
+        else "Only what DistributedDataParallel wraps, or attach(replicated=True) says so of, is compared.",
     )
 
 
@@ -373,6 +402,11 @@ def _evidence(
             f"Gradients are reduced by a communication hook that is not torch's, {hook}. Whether it gives all ranks "
             "gradients alike is not known: that they differ speaks against it, unless it is meant to let ranks go "
             "their own ways for some steps. What would decide: train some steps without the hook, and compare."
+        )
+    elif is_reduced_by_hand(evidence) and not diff.axes:
+        yield (
+            "That ranks are to hold the same is known by the loop's own all_reduce of these gradients over all ranks, "
+            "before each update that was looked at."
         )
     if is_of_devices:
         yield "They are also the ranks with another device than the others, which may round otherwise."

@@ -112,7 +112,7 @@ class Reads:
         for fqn, parameter in model.named_parameters():
             self.observer.number(parameter, fqn, "grad", 0, "Parameter")
         events = Events(OpenStep(0), self.buffer.mirror, Drops())
-        self.reads = ReplicaReads(self.observer, self.names, Layout(model, (), True, 0), every, [], events)
+        self.reads = ReplicaReads(self.observer, self.names, Layout(model, (), True, 0), every, [], events, Guard())
 
     def at(self, step: int) -> dict[str, float]:
         self.reads.begin_step(step)
