@@ -26,6 +26,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "loss_broadcast": "one of the first losses compares every prediction with every target, by its shapes",
     "repeated_order": "a loader that is there to shuffle gave a second pass over its data the order of the first",
     "communication_hook": "gradients are reduced by a communication hook of your own",
+    "unscaled_loss": "a backward of a loss that the loss scaler has not multiplied, for some steps, and when that ends",
     "reduced_by_hand": "the loop reduces gradients over all ranks itself, by `torch.distributed.all_reduce`",
     "clipping": "gradients are clipped while they are multiplied by the loss scale",
     "compiled": "a step compiled code anew, or its graph broke: where, and the guard that failed",

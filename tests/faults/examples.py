@@ -29,6 +29,7 @@ from rangewatch.wire.events import (
     RowLoss,
     ScaledOperand,
     ScaledOperands,
+    UnscaledLoss,
     event,
 )
 from rangewatch.wire.records import Event, TensorEntry
@@ -549,6 +550,11 @@ def clipped(recording: Recording) -> None:
     recording.write(WEIGHTS, STEPS, series=series, events=events, loss_scaled=True)
 
 
+def unscaled(recording: Recording) -> None:
+    events = [event(UnscaledLoss(4, 12, True), 1, 15)]
+    recording.write(WEIGHTS, STEPS, series={"loss_scale": 16384.0}, events=events, loss_scaled=True)
+
+
 def gain(recording: Recording) -> None:
     model = [tensor(f"{at // 2}.{('norm', 'linear')[at % 2]}", "output", at, "float32", ("LayerNorm", "Linear")[at % 2])
              for at in range(8)]  # fmt: skip
@@ -675,6 +681,7 @@ ALL = (
     Example("exploding_gradient", "", exploding),
     Example("gradients_changed", "", changed),
     Example("clipped_scaled", "", clipped),
+    Example("unscaled_loss", "", unscaled),
     Example("gradients_not_zeroed", "", kept_gradients),
     Example("vanishing_gradient", "", vanishing),
     Example("update_ratio", "Updates as large as the weight", updates),

@@ -54,6 +54,7 @@ class LossScaling:
     ) -> None:
         self.agent, self.boundary, self.is_alone = agent, boundary, is_alone
         self._found_inf: tuple[int, Tensor | float] = (-1, 0.0)
+        self._all = optimizers
         first = optimizers if len(matched) == 1 else frozenset[int]()
         self.watched = [WatchedScaler(self, number, each, first) for number, each in enumerate(matched)]
 
@@ -77,6 +78,15 @@ class LossScaling:
         """What the loss of a backward is multiplied by now, as far as the first scaler says; 1.0 where none does."""
         scale = self.watched[0].scale() if self.watched else None
         return 1.0 if scale is None else scale
+
+    def only_scale(self) -> Tensor | None:
+        """The tensor that the one scaler multiplies losses by; None where there are several, or it has none."""
+        scale = self.watched[0].scale() if len(self.watched) == 1 else None
+        return scale if isinstance(scale, Tensor) else None
+
+    def serves_all(self) -> bool:
+        """Whether the one scaler has stepped all optimizers that were attached, when it was updated last."""
+        return len(self.watched) == 1 and bool(self._all) and self._all <= self.watched[0].optimizers
 
     def is_scaled_now(self) -> bool:
         """Whether gradients are still multiplied by a loss scale, as far as is known: no scaler has unscaled any since
@@ -141,6 +151,11 @@ class WatchedScaler:
         """Whether it scales, and has unscaled nothing since its last update."""
         scaler = self._watch.target()
         return scaler is not None and self._kind.is_scaled_now(scaler)
+
+    @property
+    def optimizers(self) -> frozenset[int]:
+        """`id` of each that it has served by its last update, or may serve before its first."""
+        return self._optimizers
 
     def unwatched(self, target: Any) -> None:
         """Another scaler is updated: it may have taken this one's place."""

@@ -398,6 +398,18 @@ class CommunicationHook(Details, frozen=True):
     name: str = ""
 
 
+class UnscaledLoss(Details, frozen=True):
+    """A backward began at a loss that the loss scaler had not multiplied, though it divides the gradients: in `steps`
+    of the steps that were looked at in a row, the first of them `first`; 0: no longer. `others`: another loss of the
+    same steps, or another part of it, was multiplied. The newest one stands.
+    """
+
+    KIND = "unscaled_loss"
+    steps: int = 0
+    first: Step = -1
+    others: bool = False
+
+
 class ReducedByHand(Details, frozen=True):
     """The loop itself reduces the gradients of `parameters` parameters over all ranks, by `all_reduce`."""
 

@@ -40,7 +40,14 @@ from rangewatch_server.rules.loss import (
     schedule_turned,
     short_spike,
 )
-from rangewatch_server.rules.loss_scale import clipped_scaled, collapse, growing_past_use, never_grows, unexplained_skip
+from rangewatch_server.rules.loss_scale import (
+    clipped_scaled,
+    collapse,
+    growing_past_use,
+    never_grows,
+    unexplained_skip,
+    unscaled_loss,
+)
 from rangewatch_server.rules.machine import (
     data_bound,
     gpu_health,
@@ -83,6 +90,7 @@ ALL: tuple[Rule, ...] = (
     growing_past_use.RULE,
     unexplained_skip.RULE,
     clipped_scaled.RULE,
+    unscaled_loss.RULE,
     gradient_underflow.RULE,
     mismatch.RULE,
     unequal_settings.RULE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.faults.cases.gradients import Times
-from tests.faults.families import diffusion, nanogpt
+from tests.faults.families import diffusion, nanogpt, setups
 from tests.faults.fault import Job, Plant, fault, planted
 from tests.faults.models import MLP, cross_entropy, rows
 
@@ -144,7 +144,27 @@ def interval_of_growth_is_two_steps(job: Job) -> None:
     nanogpt.train(job, dtype=HALF, scaler=lambda: scaler(2.0**16, 2))
 
 
+NOT_SCALE = ("[Ll]ower the learning rate", "mask", "larger initial", "Check the data")
+
+
+@planted("loss_scale", "unscaled_loss", step=0, against=NOT_SCALE)
+def second_of_two_losses_is_not_scaled(job: Job) -> None:
+    setups.two_tasks(job, second="not")
+
+
+@planted("loss_scale", "unscaled_loss", step=range(80, 96), against=NOT_SCALE)
+def part_of_a_loss_is_added_after_it_was_scaled(job: Job) -> None:
+    setups.two_tasks(job, second="added after", at=80, optimizer=torch.optim.AdamW, lr=2e-3)
+
+
+@planted("loss_scale", "unscaled_loss", step=range(60, 76), against=NOT_SCALE)
+def loss_of_a_second_stage_is_not_scaled(job: Job) -> None:
+    setups.scaled_at_first(job, until=60)
+
+
 SCRIPTS = (
+    second_of_two_losses_is_not_scaled, part_of_a_loss_is_added_after_it_was_scaled,
+    loss_of_a_second_stage_is_not_scaled,
     gpt_with_a_scale_that_is_far_too_large, gradients_of_a_gpt_overflow_at_every_step, scaler_of_a_gpt_is_forgotten,
     one_gradient_of_a_diffusion_overflows_and_is_skipped, interval_of_growth_is_two_steps,
 )  # fmt: skip

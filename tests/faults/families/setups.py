@@ -580,6 +580,64 @@ def overlap(
             watch.log(loss=loss.item())
 
 
+# Losses of two parts under a scaler
+
+
+def two_tasks(
+    job: Job, steps: int = LONG, *, second: str = "scaled", at: int = 0, own_optimizer: bool = False,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD, lr: float = 0.1, scale: float = 2.0**14,
+) -> None:  # fmt: skip
+    """Two heads on rows, each with a loss of its own. The second's, from step `at` on: "scaled" by the scaler,
+    "added" to the first before, "by hand" multiplied by the scale, "not" scaled, or added to the first when that has
+    been ("added after"). `own_optimizer`: the second head has one, which the scaler does not step."""
+    first, other = mlp(out=1), mlp(out=1)
+    mix, mixed = torch.randn(FEATURES, 4), torch.randn(FEATURES, 4)
+    model = nn.ModuleDict({"depth": first, "edge": other})
+    held = [optimizer(first.parameters() if own_optimizer else model.parameters(), lr)]
+    held += [optimizer(other.parameters(), lr)] if own_optimizer else []
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    with job.attach(model, held if own_optimizer else held[0], scaler) as watch:
+        for step in range(steps):
+            x = torch.randn(48, FEATURES)
+            with torch.autocast("cpu", torch.float16):
+                depth, edge = first(x), other(x)
+            loss = F.mse_loss(depth.float(), torch.tanh(x @ mix).sum(1, keepdim=True))
+            edge_loss = F.mse_loss(edge.float(), torch.tanh(x @ mixed).sum(1, keepdim=True))
+            for each in held:
+                each.zero_grad()
+            way = second if step >= at else "scaled"
+            if way == "added":
+                scaler.scale(loss + 0.5 * edge_loss).backward()
+            elif way == "added after":
+                (scaler.scale(loss) + edge_loss).backward()
+            else:
+                scaler.scale(loss).backward()
+                factor = {"by hand": scaler.get_scale(), "not": 1.0}
+                (edge_loss * factor[way] if way in factor else scaler.scale(edge_loss)).backward()
+            scaler.step(held[0])
+            if own_optimizer:
+                held[1].step()
+            scaler.update()
+            watch.log(loss=loss.item(), edge_loss=edge_loss.item())
+
+
+def scaled_at_first(job: Job, steps: int = LONG, *, until: int) -> None:
+    """The loop steps by the scaler, and scales until that step alone."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    data = rows(job.seed)
+    with job.attach(model, optimizer, scaler) as watch:
+        for step in range(steps):
+            x, y = data(step)
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            (scaler.scale(loss) if step < until else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            watch.log(loss=loss.item())
+
+
 # Data that change
 
 
@@ -756,6 +814,10 @@ HEALTHY: dict[str, Plan] = {
     "attention over texts without padding": {"setup": padded},
     "overlap of larger pictures in float32": {"setup": overlap, "wide": True, "until": 70},
     "overlap of small pictures in float16": {"setup": overlap, "size": 32, "until": 120},
+    "two losses that are scaled": {"setup": two_tasks},
+    "two losses that are added before": {"setup": two_tasks, "second": "added"},
+    "a loss that is scaled by hand": {"setup": two_tasks, "second": "by hand"},
+    "a loss whose optimizer the scaler does not step": {"setup": two_tasks, "second": "not", "own_optimizer": True},
     "inputs 1.5 times as large from step 140": {"setup": table, "times": 1.5},
     "a little more noise from step 100": {"setup": labels, "noise": 0.15},
     "pictures of twice the size": {"setup": sizes},

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from rangewatch.wire import events
-from rangewatch.wire.events import Clipping
+from rangewatch.wire.events import Clipping, UnscaledLoss
 from rangewatch.wire.records import Event
 from rangewatch_server.rules.gradients.changed_gradients import RULE as CHANGED
 from rangewatch_server.rules.loss_scale.clipped_scaled import RULE as SCALED
+from rangewatch_server.rules.loss_scale.unscaled_loss import RULE as UNSCALED
 from tests.server.rules.conftest import Recording, tensor
 
 LAYERS = [tensor("a.weight", "grad", 0, "float32"), tensor("b.weight", "grad", 1, "float32")]
@@ -87,3 +88,23 @@ def test_later_they_are_unscaled_first(recording: Recording) -> None:
     recording.write(LAYERS, STEPS, series=series, events=[clipped(45, 16), clipped(90, 0)], loss_scaled=True)
     (finding,) = recording.diagnose(SCALED).findings
     assert finding.severity == "info" and finding.facts["is_over"]
+
+
+def unscaled(steps: int, step: int) -> Event:
+    return events.event(UnscaledLoss(steps, 12, True), 1, step)
+
+
+@pytest.mark.parametrize(("scale", "count"), [(16384.0, 1), (1.0, 0)])
+def test_a_loss_is_not_scaled(recording: Recording, scale: float, count: int) -> None:
+    recording.write(LAYERS, STEPS, series={"loss_scale": scale}, events=[unscaled(4, 15)], loss_scaled=True)
+    found = recording.diagnose(UNSCALED).findings
+    assert [(each.step, each.severity, each.facts["cause_class"]) for each in found] == [
+        (12, "warning", "loss_scale")
+    ] * count
+
+
+def test_later_it_was_scaled(recording: Recording) -> None:
+    given = [unscaled(4, 15), unscaled(0, 40)]
+    recording.write(LAYERS, STEPS, series={"loss_scale": 16384.0}, events=given, loss_scaled=True)
+    (finding,) = recording.diagnose(UNSCALED).findings
+    assert finding.severity == "info" and "later it was" in finding.summary

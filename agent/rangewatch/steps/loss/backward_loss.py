@@ -16,6 +16,7 @@ from rangewatch.steps.loss.loss_broadcast import LossBroadcasts
 from rangewatch.steps.loss.loss_function import LossFunctions
 from rangewatch.steps.loss.loss_graph import LossGraphReads
 from rangewatch.steps.loss.loss_targets import LossTargets
+from rangewatch.steps.loss.unscaled_losses import UnscaledLosses
 from rangewatch.steps.loss_scale import LossScaling
 
 
@@ -29,6 +30,7 @@ class BackwardLoss(StepReader):
         self._agent, self._scaling, self._graph = agent, scaling, graph
         self._functions, self._broadcasts = LossFunctions(agent.events), LossBroadcasts(agent.events)
         self._targets = LossTargets(agent.values)
+        self._unscaled = UnscaledLosses(agent.events, scaling)
         self._last_read, self._began = -1, -1
         self._sum: Tensor | float | None = None
         self._held: tuple[int, Tensor | float] | None = None
@@ -41,6 +43,8 @@ class BackwardLoss(StepReader):
         self._graph.before(args, kwargs)
         if self._agent.observer.is_active:
             began_at = kwargs.get("tensors", args[0] if args else None)
+            gradient = kwargs.get("grad_tensors", args[1] if len(args) > 1 else None)
+            self._unscaled.began(began_at, gradient, self._began)
             self._functions.began(began_at)
             self._broadcasts.began(began_at)
             self._targets.began(began_at, self._began)
@@ -48,6 +52,8 @@ class BackwardLoss(StepReader):
     def after(self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any = None) -> None:
         """It has returned. The value is read where it is, and no device is waited for."""
         self._graph.after(args, kwargs)
+        if self._agent.observer.is_active and self._has_reached():
+            self._unscaled.reached()
         loss = _scalar(args, kwargs)
         if loss is None or not self._agent.observer.is_active or not (self._is_wanted() and self._has_reached()):
             return
@@ -66,6 +72,7 @@ class BackwardLoss(StepReader):
 
     def end_step(self) -> None:
         """The open step is about to be closed."""
+        self._unscaled.end_step(self._agent.step)
         self.flush()
         value, self._sum = self._sum, None
         if value is not None:

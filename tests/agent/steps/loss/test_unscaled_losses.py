@@ -1,0 +1,74 @@
+"""Whether a loss was multiplied by the scaler's scale, by its graph alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rangewatch
+from rangewatch.steps.loss.unscaled_losses import _look, _Seen
+from rangewatch.wire.events import UnscaledLoss, read
+from tests.agent.ingest_double import IngestDouble
+
+SCALE = torch.tensor(1024.0)
+
+
+class Own(torch.autograd.Function):
+    """A fused loss, which may scale as well as not."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return values.sum() * 1024
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient.expand(4) * 1024
+
+
+LOSSES: dict[str, tuple[Callable[[Tensor], Tensor], _Seen]] = {
+    "by the tensor": (lambda out: F.mse_loss(out, torch.zeros(4)) * SCALE, _Seen.SCALED),
+    "from the left": (lambda out: SCALE * out.mean(), _Seen.SCALED),
+    "by a number": (lambda out: out.mean() * 1024.0, _Seen.SCALED),
+    "then divided": (lambda out: out.mean() * SCALE / 4, _Seen.SCALED),
+    "a sum": (lambda out: (out.mean() + 0.1 * out.square().sum()) * SCALE, _Seen.SCALED),
+    "each part": (lambda out: out.mean() * SCALE + out.square().sum() * SCALE, _Seen.SCALED),
+    "not": (lambda out: F.mse_loss(out, torch.zeros(4)), _Seen.UNSCALED),
+    "by something else": (lambda out: 0.5 * out.square().mean(), _Seen.UNSCALED),
+    "by a weight with a gradient": (lambda out: out.mean() * out[0], _Seen.UNSCALED),
+    "a part": (lambda out: out.mean() * SCALE + 0.1 * out.square().sum(), _Seen.PARTLY),
+    "several in a stack": (lambda out: torch.stack([out.mean() * SCALE, out.amax()]).sum(), _Seen.PARTLY),
+    "by a function of one's own": (lambda out: Own.apply(out), _Seen.UNKNOWN),
+    "a parameter": (lambda out: out.new_ones((), requires_grad=True) * 1.0, _Seen.UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_by_its_graph(name: str) -> None:
+    loss_of, expected = LOSSES[name]
+    loss = loss_of(nn.Linear(3, 4)(torch.ones(3)))
+    assert _look(loss.grad_fn, SCALE) is expected
+
+
+@pytest.mark.parametrize("factor", ["not", "scaled", "given"])
+def test_what_is_sent(ingest: IngestDouble, factor: str) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    with rangewatch.attach(model, optimizer, scaler=scaler, url=ingest.url, run="unscaled"):
+        for _ in range(12):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 3)).mean()).backward()
+            other = model(torch.ones(2, 3)).square().mean()
+            if factor == "given":
+                other.backward(torch.tensor(64.0))
+            else:
+                (scaler.scale(other) if factor == "scaled" else other).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    sent = [UnscaledLoss(4, 0, True)] if factor == "not" else []
+    assert [read(UnscaledLoss, each.data) for each in ingest.events("unscaled_loss")] == sent
