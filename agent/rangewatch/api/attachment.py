@@ -51,6 +51,7 @@ from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.scales.model_scales import ModelScales
 from rangewatch.hooks.state_loads import StateLoads
 from rangewatch.hooks.update_samples import UpdateSamples
+from rangewatch.recording.input_scale import InputScale
 from rangewatch.recording.parallel.axes import check_declared
 from rangewatch.recording.parallel.batch_checksum import BatchChecksums, RowsChecksum
 from rangewatch.recording.parallel.bypass import WrapperBypass
@@ -568,6 +569,9 @@ def _add_hooks(
     samples = WeightSamples(observer, agent.values, agent.events, model, selection, agent.in_forward)
     samples.begin_step(agent.step)
     observer.step_readers.append(samples)
+    given = InputScale(observer, agent.values, agent.of_inputs)
+    given.begin_step(agent.step)
+    observer.step_readers.append(given)
     taken = UpdateSamples(observer, agent.values, agent.names, model, selection, options.start_step)
     taken.begin_step(agent.step)
     observer.step_readers.append(taken)

@@ -30,6 +30,7 @@ OWN_SERIES = frozenset(
         "update_fraction",
         "decay_fraction",
     }
+    | {"input_rms", "input_rms_1", "input_rms_2"}
     | {"memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"}
     | {"process_resident_bytes", "process_resident_peak_bytes"}
     | {"token_checksum", "input_checksum", "rows_checksum", "generator_checksum", "tied_checksum"}

@@ -237,6 +237,24 @@ def missing_values_are_a_million(job: Job) -> None:
     setups.table(job, missing=1e6, column=7)
 
 
+OF_SIZE = (*OF_DATA, "learning_lost", "loss_plateau")
+
+
+@planted("data", *OF_SIZE, step=range(129, 140), against=NOT_DATA, also=OF_SIZE)
+def pictures_are_no_longer_divided_by_their_deviation(job: Job) -> None:
+    setups.pictures_of_size(job, times=5.5)
+
+
+@planted("data", *OF_SIZE, step=range(129, 140), against=NOT_DATA, also=OF_SIZE)
+def pictures_are_divided_by_255_twice(job: Job) -> None:
+    setups.pictures_of_size(job, times=1 / 255)
+
+
+@planted("data", *OF_SIZE, step=range(129, 140), against=NOT_DATA, also=OF_SIZE)
+def mean_of_the_pictures_is_no_longer_taken_off(job: Job) -> None:
+    setups.pictures_of_size(job, times=1.0, shift=4.0)
+
+
 @planted("data", *OF_DATA, step=range(119, 126), against=NOT_DATA, also=OF_DATA)
 def labels_are_those_of_other_rows(job: Job) -> None:
     setups.labels(job, shuffled=120)

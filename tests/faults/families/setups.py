@@ -782,6 +782,26 @@ def linear_rise(at: float) -> float:
     return min(1.0, 2 * at)
 
 
+def pictures_of_size(job: Job, steps: int = LONG, *, at: int = 130, times: float, shift: float = 0.0) -> None:
+    """A regression on pictures that are `times` as large from step `at` on, and have `shift` added."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(72, 1),
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
+
+    def loss_of(step: int) -> Tensor:
+        x = torch.randn(48, 3, 8, 8)
+        y = x.mean((1, 2, 3))[:, None] * 10
+        return F.mse_loss(model(x * times + shift if step >= at else x), y)
+
+    loop(job, model, optimizer, loss_of, steps)
+
+
 def train(
     job: Job, steps: int = LONG, plant: Plant | None = None, *, setup: Callable[..., None], **options: Any
 ) -> None:
@@ -818,6 +838,7 @@ HEALTHY: dict[str, Plan] = {
     "two losses that are added before": {"setup": two_tasks, "second": "added"},
     "a loss that is scaled by hand": {"setup": two_tasks, "second": "by hand"},
     "a loss whose optimizer the scaler does not step": {"setup": two_tasks, "second": "not", "own_optimizer": True},
+    "pictures that are a third larger from step 130": {"setup": pictures_of_size, "times": 1.3},
     "inputs 1.5 times as large from step 140": {"setup": table, "times": 1.5},
     "a little more noise from step 100": {"setup": labels, "noise": 0.15},
     "pictures of twice the size": {"setup": sizes},

@@ -311,6 +311,37 @@ def test_one_that_something_explains_is_not(recording: Recording, risen: Any, by
     assert cause(updated(recording, *risen, by=by, lr=rate)) != "optimizer"
 
 
+def given(recording: Recording, sizes: np.ndarray, **series: Any) -> Finding:
+    """The first module's output rises with the loss, and stays high."""
+    at = np.arange(STEPS)
+    amax = height()
+    amax[EMBED] = np.where(at >= AT, 5.0, 1.0) * amax[EMBED]
+    all_series = {"loss": np.where(at >= AT, 6.5, 1.0) * (1 + 0.01 * NOISE.normal(0, 1, STEPS)), **series}
+    recording.write(TENSORS, STEPS, {"amax": amax}, series={**all_series, "input_rms": sizes})
+    return next(iter(recording.diagnose(loss_spike.RULE).findings))
+
+
+@pytest.mark.parametrize("factor", [5.5, 1 / 255])
+@pytest.mark.parametrize("every", [1, 4])
+def test_inputs_of_another_size_are_the_data(recording: Recording, factor: float, every: int) -> None:
+    at = np.arange(STEPS)
+    sizes = np.where(at % every, np.nan, np.where(at >= AT, factor, 1.0))
+    finding = given(recording, sizes)
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("data", "shown")
+    assert "root mean square of its first floating input" in " ".join(finding.evidence)
+
+
+@pytest.mark.parametrize("kind", ["steady", "noisy", "before"])
+def test_inputs_that_are_as_usual_show_nothing(recording: Recording, kind: str) -> None:
+    at = np.arange(STEPS)
+    sizes = {
+        "steady": np.where(at >= AT, 1.3, 1.0),
+        "noisy": np.where(at >= AT, 2.5, np.where(at % 3, 1.0, 2.2)),
+        "before": np.where(at >= AT - 40, 5.5, 1.0),
+    }[kind]
+    assert given(recording, sizes).facts.get("sureness") != "shown"
+
+
 def test_weights_that_were_written_between_two_steps(recording: Recording) -> None:
     """As those of an average that were left in the model: nothing leaves its band before the loss does."""
     written = np.zeros(STEPS)

@@ -37,6 +37,9 @@ WRITTEN, SELDOM, FAR = "weights_written", 0.1, 8.0
 """Series of what code other than the optimizer changed weights by. Where that is usual, in more than this share of the
 steps, it must be so many times as large as ever."""
 
+INPUTS, INPUT_BITS = ("input_rms", "input_rms_1", "input_rms_2"), 0.75
+"""Series of the size of what the model is given, and the bits by which it must be beyond all that it was before."""
+
 UPDATE, UPDATE_BITS = "sampled_update", 3.0
 """Series of how far an update moved a small parameter, and the bits by which it must be above what was usual."""
 
@@ -47,6 +50,9 @@ OUT_BITS, OUT_DEVIATIONS = 0.75, 8.0
 
 FAR_BITS = 3.0
 """Bits within one step that no update makes whose gradients were as usual."""
+
+READ_EVERY = 4
+"""Steps from one reading of what the model is given to the next, on an accelerator."""
 
 SHORT = 2
 """Steps within which what the weights did to the loss is not over."""
@@ -397,6 +403,10 @@ def _of_data(
     early = [each for each in (*outputs, *gradients) if each.step < step]
     if early or has_rate:
         return
+    moved = next((text for each in INPUTS if (text := _input_moved(evidence, each, rank, step))), "")
+    if moved:
+        yield Candidate("data", 0.9, (moved,), () if known else ("which rows: rangewatch.batch(ids=...) names them.",))
+        return
     first = next((each for each in outputs if each.step == step), None)
     against = ("the losses of its rows. rangewatch.batch(ids=..., losses=...) records them.",)
     if is_short and name is not None:
@@ -417,6 +427,30 @@ def _of_data(
             yield Candidate("weight", 0.55, ("It may be what an update or other code left its weights at.",))
     if rank is not None and len(evidence.ranks) > 1:
         yield Candidate("data", 0.85, (f"Rank {rank} alone has it, and its weights are those of the others.",))
+
+
+def _input_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> str:
+    """What the model is given left its range at that very step, upwards or downwards; "" where it did not."""
+    low = max(evidence.start, step - HISTORY)
+    if not evidence.has_series(name) or step - low < FEWEST:
+        return ""
+    values = evidence.series(name, low, min(step + READ_EVERY, evidence.whole_stop), rank)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.where(values > 0, np.log2(values), np.nan)
+    before, since = bits[: step - low], bits[step - low :]
+    before, since = before[np.isfinite(before)], since[np.isfinite(since)]
+    if len(before) < 3 or not len(since):
+        return ""
+    now, usual = float(since[0]), float(np.median(before))
+    scatter = MAD * float(np.median(np.abs(before - usual)))
+    away = max(INPUT_BITS, OUT_DEVIATIONS * scatter)
+    if before.min() - away < now < before.max() + away:
+        return ""
+    what = "first floating input" if name == INPUTS[0] else f"floating input {INPUTS.index(name) + 1}"
+    return (
+        f"What the model is given changed at that very step: the root mean square of its {what} is {2.0**now:.3g}, and "
+        f"was {2.0**usual:.3g} before, between {2.0 ** float(before.min()):.3g} and {2.0 ** float(before.max()):.3g}."
+    )
 
 
 def _of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> Iterator[Candidate]:
