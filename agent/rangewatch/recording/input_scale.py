@@ -60,7 +60,8 @@ class InputScale(StepReader, InputListener):
         part = sampled(local.detach())
         if part is None:
             return None
-        rms = torch.linalg.vector_norm(part, dtype=torch.float32) / math.sqrt(part.numel())
+        dtype = torch.float32 if part.dtype.itemsize < 4 else part.dtype
+        rms = torch.linalg.vector_norm(part, dtype=dtype) / math.sqrt(part.numel())
         return rms if is_on_device else float(rms)
 
     def end_step(self) -> None:

@@ -42,10 +42,14 @@ def trained(ingest: IngestDouble, arguments: Callable[[int], tuple[Any, ...]], *
 def test_of_each_floating_tensor(ingest: IngestDouble) -> None:
     def arguments(step: int) -> tuple[Any, ...]:
         tokens, half = torch.arange(12), torch.full((3, 5), 2.0, dtype=torch.float16)
-        return tokens, {"values": torch.full((2, 4), float(step)), "half": half}, torch.full((2, 2), math.nan)
+        return (
+            tokens,
+            {"values": torch.full((2, 4), float(step), dtype=(torch.float32, torch.float64)[step % 2]), "half": half},
+            torch.full((2, 2), math.nan),
+        )
 
     first, second, third = trained(ingest, arguments)
-    assert first == {step: float(step) for step in range(6)}
+    assert first == {step: float(step) for step in range(6)}  # float32 and float64
     assert set(second.values()) == {2.0} and all(map(math.isnan, third.values()))
 
 
