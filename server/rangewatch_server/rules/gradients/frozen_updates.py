@@ -42,7 +42,7 @@ WITH_SQUARES = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "Adagrad
 
 def frozen(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding."""
-    if not evidence.has_series(UPDATE_FRACTION) or not _keeps_squares(evidence) or _has_low_precision(evidence):
+    if not evidence.has_series(UPDATE_FRACTION) or not keeps_squares(evidence) or _has_low_precision(evidence):
         return
     low = max(evidence.start, evidence.whole_stop - STEPS)
     size, decay = (evidence.largest(name, low, evidence.whole_stop) for name in (UPDATE_FRACTION, DECAY_FRACTION))
@@ -63,7 +63,8 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
         yield _finding(evidence, began, still, float(size[at[last]]), largest)
 
 
-def _keeps_squares(evidence: Evidence) -> bool:
+def keeps_squares(evidence: Evidence) -> bool:
+    """Whether all optimizers divide by squares of gradients that they keep: updates are as large as the rate then."""
     names = {name for _, known in evidence.details(Optimizers) for name in known.classes}
     return bool(names) and names <= WITH_SQUARES
 
