@@ -270,6 +270,14 @@ def test_gradients_that_are_not_read_are_not_said_to_be_none(recording: Recordin
     assert recording.diagnose(RULE).findings == ()
 
 
+def test_an_lbfgs_that_finds_no_better_place_is_quiet(recording: Recording) -> None:
+    sampled = events.event(events.SampledWeights(("a.bias",), are_held=True), 1, 1)
+    grads = [tensor("a.bias", "grad", 0, "float32"), tensor("b.weight", "grad", 1, "float32")]
+    known = events.event(events.Optimizers(("LBFGS",)), 1, 1)
+    recording.write(grads, 200, series={"sampled_update": copied(20)}, events=[sampled, known])
+    assert recording.diagnose(RULE).findings == ()
+
+
 def test_a_rate_that_was_zero_moves_nothing(recording: Recording) -> None:
     sampled = events.event(events.SampledWeights(("a.bias",), are_held=True), 1, 1)
     series = {"sampled_update": 0.0, "update_fraction": np.nan, "lr": 0.0}

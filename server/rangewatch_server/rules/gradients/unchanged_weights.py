@@ -161,9 +161,12 @@ WIDE = ("float32", "float64")
 """Dtypes in which no update is lost in rounding for so long."""
 
 
-LEAST_UPDATE, CONVERGED = 1e-6, 1e-3
-"""The change of an element that rate and gradient must come to: a smaller one may be rounded away. And the part of the
-first gradients that must be left: an optimizer with a tolerance of its own ends there."""
+LEAST_UPDATE, CONVERGED, AT_FIRST = 1e-6, 1e-3, 8
+"""The change of an element that rate and gradient must come to: a smaller one may be rounded away. And the part that
+must be left of the gradients of so many first steps."""
+
+ENDS_ITSELF = "LBFGS"
+"""Its search may find no better place any more, or its tolerances be met: then it changes nothing."""
 
 
 def _no_longer_moved(evidence: Evidence) -> Iterator[Finding]:
@@ -178,6 +181,8 @@ def _no_longer_moved(evidence: Evidence) -> Iterator[Finding]:
     other = np.flatnonzero(moved != 0)
     first = int(other[-1]) + 1 if len(other) else 0
     if len(moved) - first < STILL:
+        return
+    if any(ENDS_ITSELF in known.classes for _, known in evidence.details(Optimizers)):
         return
     since, has_moved = (int(steps[first]), True) if len(other) else _still_since(evidence)
     gradients = tensors_of(evidence, "grad")
@@ -242,7 +247,7 @@ def _scale(evidence: Evidence, start: int, stop: int) -> float:
 
 def _has_converged(evidence: Evidence, gradients: Array) -> bool:
     """Whether gradients are next to nothing beside those of the first steps."""
-    start, stop = evidence.start, evidence.start + STILL
+    start, stop = evidence.start, evidence.start + AT_FIRST
     first = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, stop, ("amax",), gradients).columns["amax"]
     last = evidence.window(("amax",)).columns["amax"][gradients, -STILL:]
     before, now = (float(np.median(np.asarray(each, np.float64).max(axis=0, initial=0.0))) for each in (first, last))
